@@ -1,0 +1,1 @@
+"""The server: Django, Celery, Plotly."""

@@ -1,0 +1,10 @@
+"""The server's Celery application; its settings are in settings.py."""
+
+import os
+
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "parlab.settings")
+
+app = Celery("parlab")
+app.config_from_object("django.conf:settings", namespace="CELERY")

@@ -1,0 +1,52 @@
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+
+from runners import config as run_config
+from runners.config import Point, RunConfig
+
+from .experiment import Experiment
+
+
+class Config(models.Model):
+    """One version of a configuration and its sweep; it never changes once a run used it.
+
+    Change it through `lab.services.config_save`, which makes the next version where that is needed.
+    """
+
+    experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="configs")
+    version = models.PositiveIntegerField(editable=False)
+    data = models.JSONField(help_text="A RunConfig: what all points of the sweep share.")
+    sweep = models.JSONField(default=dict, blank=True, help_text="Axes: dotted field to list of values.")
+    digest = models.CharField(max_length=64, editable=False)
+    note = models.CharField(max_length=300, blank=True, help_text="Why this version exists.")
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["experiment", "-version"]
+        constraints = [models.UniqueConstraint(fields=["experiment", "version"], name="config_version_once")]
+
+    def __str__(self) -> str:
+        return f"{self.experiment} v{self.version}"
+
+    @property
+    def is_used(self) -> bool:
+        return self.runs.exists()
+
+    @property
+    def base(self) -> RunConfig:
+        """The RunConfig without the sweep; the stored data may be invalid until the axes are set."""
+        return RunConfig.model_validate(self.data)
+
+    def points(self) -> list[Point]:
+        return run_config.expand(self.data, self.sweep)
+
+    def diff(self, other: "Config") -> Mapping[str, tuple[Any, Any]]:
+        """Fields and axes that differ: name -> (mine, other's)."""
+        return run_config.difference(
+            {**self.data, "sweep": self.sweep},
+            {**other.data, "sweep": other.sweep},
+        )

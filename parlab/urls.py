@@ -1,0 +1,9 @@
+"""Wiring only."""
+
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("", include("parlab.pages.urls")),
+]

@@ -1,0 +1,408 @@
+"""RunConfig: the one definition of a configuration, for the admin, the API and the runner.
+
+A configuration is a tree of five sections and a launcher. Whatever is wrong with one is reported as
+`Problem`s that name the field, its value and the remedy; nothing is dropped or corrected in silence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+MAX_SWEEP_POINTS = 2_000
+
+Positive = Annotated[int, Field(ge=1, le=2**40)]
+
+
+class Section(BaseModel):
+    """A group of fields; unknown names are errors, so that a typing slip never runs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ModelSection(Section):
+    """The network that is trained."""
+
+    kind: Literal["gpt", "bert"] = "gpt"
+    """Architecture: gpt (decoder) or bert (encoder)."""
+    num_layers: Positive = 4
+    """Transformer layers in the whole model."""
+    hidden_size: Positive = 128
+    """Width of the residual stream."""
+    num_attention_heads: Positive = 4
+    """Attention heads per layer; must divide hidden_size."""
+    sequence_length: Positive = 64
+    """Tokens per sequence."""
+    vocab_size: Positive = 1024
+    """Entries of the token embedding."""
+    attention_mask: Literal["causal", "bidirectional", "prefix"] = "causal"
+    """Which positions a token may look at."""
+
+
+class TrainSection(Section):
+    """The work of one iteration and how many there are."""
+
+    global_batch_size: Positive = 16
+    """Sequences per iteration over all data parallel ranks."""
+    micro_batch_size: Positive = 1
+    """Sequences in one forward pass of one data parallel rank."""
+    iterations: Positive = 10
+    """Optimizer steps, warm-up included."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 1
+    """First steps that are measured but left out of the statistics."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of the forward and backward passes."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Which activations are computed again in the backward pass."""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """Optimizer of the step."""
+    learning_rate: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = 1e-4
+    """Constant learning rate."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1234
+    """Seed of weights and data: the same seed gives the same losses in every layout."""
+
+
+class ParallelSection(Section):
+    """How the work is split over GPUs (or CPU processes)."""
+
+    engine: Literal["pipeline"] = "pipeline"
+    """Which of parlab's engines trains."""
+    data_parallel_size: Positive = 1
+    """Replicas of the model (DP)."""
+    tensor_parallel_size: Positive = 1
+    """Ranks that share each layer (TP)."""
+    pipeline_parallel_size: Positive = 1
+    """Stages that the layers are split into (PP)."""
+    schedule: Literal["gpipe", "1f1b"] = "1f1b"
+    """Order of forward and backward passes of the micro batches in a pipeline."""
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    """ZeRO stage: what data parallel ranks share (0 nothing, 1 optimizer, 2 + gradients, 3 + weights)."""
+
+
+class ClusterSection(Section):
+    """Where it runs."""
+
+    pool: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")] = "default"
+    """Pool of nodes that may take the run."""
+    nodes: Positive = 1
+    """Machines."""
+    gpus_per_node: Positive | None = None
+    """GPUs (or CPU processes) on each node; empty: as many as TP·PP·DP needs."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes GPUs where the node has enough of them, CPU processes otherwise."""
+
+
+class NetworkSection(Section):
+    """The links between ranks; they are used as they are."""
+
+
+class LauncherSection(Section):
+    """How the processes are started, watched and started again."""
+
+    kind: Literal["torchrun", "plain"] = "torchrun"
+    """torchrun starts one process per GPU; plain starts one process in all."""
+    threads_per_rank: Annotated[int, Field(ge=1, le=1024)] = 1
+    """OMP_NUM_THREADS of each rank."""
+    timeout_s: Annotated[int, Field(ge=1, le=30 * 86400)] = 3600
+    """The run is stopped and called failed after this long."""
+    collective_timeout_s: Annotated[int, Field(ge=5, le=86400)] = 300
+    """A rank that waits longer than this for another one gives up."""
+    max_attempts: Annotated[int, Field(ge=1, le=20)] = 2
+    """How often a run that was lost with its node is started in all."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with a configuration: dotted field, its value, and a remedy in words."""
+
+    field: str
+    value: Any
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot run, with all its problems."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = list(problems)
+        super().__init__("; ".join(str(problem) for problem in problems))
+
+
+class RunConfig(Section):
+    """One fully described training run."""
+
+    model: ModelSection = ModelSection()
+    """The network that is trained."""
+    train: TrainSection = TrainSection()
+    """The work of one iteration."""
+    parallel: ParallelSection = ParallelSection()
+    """How the work is split."""
+    cluster: ClusterSection = ClusterSection()
+    """Where it runs."""
+    network: NetworkSection = NetworkSection()
+    """The links between ranks."""
+    launcher: LauncherSection = LauncherSection()
+    """How processes are started."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        problems = list(_contradictions(self))
+        if problems:
+            # pydantic swallows the type of errors raised here, so the problems travel in the context.
+            message = "; ".join(str(problem) for problem in problems).replace("{", "(").replace("}", ")")
+            raise PydanticCustomError("contradiction", cast(Any, message), {"problems": problems})
+        return self
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the run: TP·PP·DP."""
+        parallel = self.parallel
+        return parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.data_parallel_size
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro batches per iteration and data parallel rank (gradient accumulation steps)."""
+        return self.train.global_batch_size // (self.train.micro_batch_size * self.parallel.data_parallel_size)
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs on each node, also where the configuration leaves it to the layout."""
+        return self.cluster.gpus_per_node or self.world_size // self.cluster.nodes
+
+    def resolved(self) -> dict[str, Any]:
+        """Every field with its value, none left to a default."""
+        data = self.model_dump(mode="json")
+        data["cluster"]["gpus_per_node"] = self.gpus_per_node
+        return data
+
+
+def _divisors(number: int, limit: int = 12) -> str:
+    found = [str(n) for n in range(1, min(number, 4096) + 1) if number % n == 0]
+    return ", ".join(found[:limit]) + (", ..." if len(found) > limit else "")
+
+
+def _contradictions(config: RunConfig) -> Iterator[Problem]:
+    """What no single field can see: sizes that do not divide, layouts that an engine does not train."""
+    model, train, parallel = config.model, config.train, config.parallel
+    heads, tensor, pipeline = model.num_attention_heads, parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+
+    if model.hidden_size % heads:
+        yield Problem(
+            "model.num_attention_heads",
+            heads,
+            f"num_attention_heads {heads} does not divide hidden_size {model.hidden_size};"
+            f" use {_divisors(model.hidden_size)}",
+        )
+    if heads % tensor:
+        yield Problem(
+            "parallel.tensor_parallel_size",
+            tensor,
+            f"tensor_parallel_size {tensor} does not divide num_attention_heads {heads}; use {_divisors(heads)}",
+        )
+    if model.num_layers < pipeline:
+        yield Problem(
+            "parallel.pipeline_parallel_size",
+            pipeline,
+            f"pipeline_parallel_size {pipeline} is more than num_layers {model.num_layers};"
+            f" use at most {model.num_layers} stages or more layers",
+        )
+    share = train.micro_batch_size * parallel.data_parallel_size
+    if train.global_batch_size % share:
+        yield Problem(
+            "train.global_batch_size",
+            train.global_batch_size,
+            f"global_batch_size {train.global_batch_size} is not divisible by micro_batch_size"
+            f" {train.micro_batch_size} x data_parallel_size {parallel.data_parallel_size} = {share};"
+            f" use a multiple of {share}",
+        )
+    elif parallel.schedule == "1f1b" and config.num_micro_batches < pipeline:
+        yield Problem(
+            "train.micro_batch_size",
+            train.micro_batch_size,
+            f"1f1b needs at least as many micro batches as stages: {config.num_micro_batches} micro batches"
+            f" for {pipeline} stages; use a smaller micro_batch_size, a larger global_batch_size or gpipe",
+        )
+    if train.warmup_steps >= train.iterations:
+        yield Problem(
+            "train.warmup_steps",
+            train.warmup_steps,
+            f"warmup_steps {train.warmup_steps} leaves nothing of {train.iterations} iterations to measure;"
+            f" use at most {train.iterations - 1}",
+        )
+    yield from _placement_problems(config)
+    yield from _engine_problems(config)
+
+
+def _placement_problems(config: RunConfig) -> Iterator[Problem]:
+    parallel, cluster, world_size = config.parallel, config.cluster, config.world_size
+    layout = (
+        f"TP {parallel.tensor_parallel_size} x PP {parallel.pipeline_parallel_size}"
+        f" x DP {parallel.data_parallel_size} = {world_size}"
+    )
+    if cluster.gpus_per_node is None:
+        if world_size % cluster.nodes:
+            yield Problem(
+                "cluster.nodes",
+                cluster.nodes,
+                f"nodes {cluster.nodes} does not divide {layout} GPUs; use {_divisors(world_size)}",
+            )
+    elif cluster.nodes * cluster.gpus_per_node != world_size:
+        yield Problem(
+            "cluster.gpus_per_node",
+            cluster.gpus_per_node,
+            f"{cluster.nodes} x {cluster.gpus_per_node} GPUs is not {layout};"
+            " leave gpus_per_node empty or make them equal",
+        )
+    if config.launcher.kind == "plain" and world_size > 1:
+        yield Problem(
+            "launcher.kind", "plain", f"launcher plain starts one process, the layout needs {world_size}; use torchrun"
+        )
+
+
+def _engine_problems(config: RunConfig) -> Iterator[Problem]:
+    """What the pipeline engine does not train (yet)."""
+    model, train, parallel = config.model, config.train, config.parallel
+    wanted: list[tuple[str, Any, Any]] = [
+        ("model.kind", model.kind, "gpt"),
+        ("model.attention_mask", model.attention_mask, "causal"),
+        ("train.recompute", train.recompute, "none"),
+        ("parallel.data_parallel_size", parallel.data_parallel_size, 1),
+        ("parallel.tensor_parallel_size", parallel.tensor_parallel_size, 1),
+        ("parallel.zero_stage", parallel.zero_stage, 0),
+    ]
+    for field, value, trained in wanted:
+        if value != trained:
+            name = field.rpartition(".")[2]
+            yield Problem(field, value, f"{name} {value} is not trained by engine {parallel.engine}; use {trained}")
+    if train.precision == "fp16":
+        yield Problem(
+            "train.precision",
+            "fp16",
+            f"precision fp16 needs loss scaling, which engine {parallel.engine} has not; use bf16 or fp32",
+        )
+
+
+def check(data: Mapping[str, Any]) -> tuple[RunConfig | None, list[Problem]]:
+    """Read a configuration: (RunConfig, []) or (None, every problem that could be found)."""
+    try:
+        return RunConfig.model_validate(data), []
+    except ValidationError as error:
+        return None, [problem for detail in error.errors() for problem in _problems_of(detail)]
+
+
+def _problems_of(detail: ErrorDetails) -> list[Problem]:
+    if "problems" in detail.get("ctx", {}):
+        return list(detail["ctx"]["problems"])
+    field = ".".join(str(part) for part in detail["loc"])
+    value = detail["input"]
+    if detail["type"] == "extra_forbidden":
+        known = ", ".join(sorted(_fields_beside(field)))
+        return [Problem(field, value, f"unknown field {field}; known here: {known or 'none'}")]
+    if detail["type"] == "missing":
+        return [Problem(field, None, f"{field} is missing; give it a value")]
+    shown = json.dumps(value, default=str)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    reason = detail["msg"]
+    return [Problem(field, value, f"{shown} cannot be {field}: {reason[:1].lower()}{reason[1:]}")]
+
+
+def sections() -> dict[str, type[Section]]:
+    """Section name -> its class, in the order in which people think of them."""
+    return {name: cast(type[Section], field.annotation) for name, field in RunConfig.model_fields.items()}
+
+
+def _fields_beside(field: str) -> list[str]:
+    section, _, _name = field.rpartition(".")
+    known = sections()
+    if not section:
+        return list(known)
+    return list(known[section].model_fields) if section in known else []
+
+
+def field_names() -> list[str]:
+    """All dotted field names, as sweep axes name them."""
+    return [f"{name}.{field}" for name, section in sections().items() for field in section.model_fields]
+
+
+def with_values(data: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy a configuration with dotted fields set to new values."""
+    copy: dict[str, Any] = json.loads(json.dumps(data))
+    for dotted, value in values.items():
+        section, _, name = dotted.partition(".")
+        copy.setdefault(section, {})[name] = value
+    return copy
+
+
+class Point(NamedTuple):
+    """One point of a sweep: the axis values, and either a RunConfig or the reasons why it cannot run."""
+
+    values: dict[str, Any]
+    config: RunConfig | None
+    problems: list[Problem]
+
+
+def sweep_problems(sweep: Any) -> list[Problem]:
+    """What is wrong with the sweep itself: unknown fields, axes without values, too many points."""
+    if not isinstance(sweep, Mapping):
+        return [Problem("sweep", sweep, 'a sweep maps fields to lists, like {"train.micro_batch_size": [1, 2, 4]}')]
+    problems = []
+    known = set(field_names())
+    points = 1
+    for axis, values in sweep.items():
+        if axis not in known:
+            near = ", ".join(sorted(name for name in known if name.rpartition(".")[2] == str(axis).rpartition(".")[2]))
+            problems.append(Problem("sweep", axis, f"axis {axis} is no field; {f'use {near}' if near else 'use section.field'}"))
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            problems.append(Problem("sweep", values, f"axis {axis} needs a list of at least one value, like [1, 2, 4]"))
+            continue
+        seen = [json.dumps(value, sort_keys=True, default=str) for value in values]
+        repeated = sorted({value for value in seen if seen.count(value) > 1})
+        if repeated:
+            problems.append(Problem("sweep", values, f"axis {axis} names {', '.join(repeated)} more than once; name each value once"))
+        points *= len(values)
+    if points > MAX_SWEEP_POINTS:
+        problems.append(
+            Problem("sweep", points, f"{points} points are more than {MAX_SWEEP_POINTS}; split the sweep into several configs")
+        )
+    return problems
+
+
+def expand(data: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> list[Point]:
+    """All points of a sweep in the order of its axes, invalid ones included with their reasons.
+
+    An empty sweep is one point. Raises ConfigError when the sweep itself makes no sense.
+    """
+    problems = sweep_problems(sweep)
+    if problems:
+        raise ConfigError(problems)
+    points = []
+    for combination in itertools.product(*sweep.values()):
+        values = dict(zip(sweep, combination, strict=True))
+        config, found = check(with_values(data, values))
+        points.append(Point(values, config, found))
+    return points
+
+
+def digest(data: Any) -> str:
+    """SHA-256 over canonical JSON: equal configurations have equal digests whatever their key order."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted fields whose values differ: field -> (old, new); None where one side has no value."""
+    changed: dict[str, tuple[Any, Any]] = {}
+    for key in [*old, *(key for key in new if key not in old)]:
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            changed |= difference(before, after, f"{prefix}{key}.")
+        elif before != after:
+            changed[f"{prefix}{key}"] = (before, after)
+    return changed
