@@ -1,0 +1,123 @@
+"""What many tests need: a data directory of their own, a real Redis, people, experiments and runs."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+# Before Django reads its settings: tests never touch the data of a person who works on this machine.
+_DATA_DIR = tempfile.mkdtemp(prefix="parlab-test-")
+atexit.register(shutil.rmtree, _DATA_DIR, ignore_errors=True)
+os.environ["PARLAB_DATA_DIR"] = _DATA_DIR
+os.environ["REDIS_URL"] = "redis://127.0.0.1:1/0"  # nothing listens there: a test that needs Redis asks for it
+os.environ.setdefault("DEBUG", "1")
+
+import psutil
+import pytest
+import redis
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+
+from parlab.embedded import free_port, redis_command
+from parlab.lab.models import Attempt, Config, Experiment, Run
+from runners.config import RunConfig, digest
+
+SMALL: dict[str, Any] = {
+    "model": {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64},
+    "train": {"global_batch_size": 4, "micro_batch_size": 1, "iterations": 4, "warmup_steps": 1},
+    "parallel": {"pipeline_parallel_size": 2},
+}
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a real Redis that lives as long as the session."""
+    directory: Path = tmp_path_factory.mktemp("redis")
+    port = free_port()
+    process = subprocess.Popen(redis_command(port, directory), stdout=subprocess.DEVNULL)
+    url = f"redis://127.0.0.1:{port}/0"
+    client = redis.Redis.from_url(url)
+    for _ in range(100):
+        try:
+            client.ping()
+            break
+        except redis.ConnectionError:
+            time.sleep(0.05)
+    yield url
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> str:
+    """URL of an empty real Redis."""
+    redis.Redis.from_url(redis_server).flushall()
+    return redis_server
+
+
+@pytest.fixture
+def no_orphans() -> Iterator[None]:
+    """Fail when a test leaves processes of its own behind, and end them."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    yield
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    names = [f"{child.pid} {' '.join(child.cmdline())[:80]}" for child in left if child.is_running()]
+    for child in left:
+        child.kill()
+    assert not names, f"left running: {names}"
+
+
+@pytest.fixture
+def user(db: None) -> User:
+    return get_user_model().objects.create_user("ada", password="correct horse battery", is_staff=True)
+
+
+@pytest.fixture
+def experiment(user: User) -> Experiment:
+    return Experiment.objects.create(name="Pipeline schedules", slug="pipeline-schedules", owner=user)
+
+
+@pytest.fixture
+def make_config(experiment: Experiment, user: User) -> Callable[..., Config]:
+    """Make a config version of the experiment: make_config(sweep={...}, data={...})."""
+
+    def make(*, data: dict[str, Any] | None = None, sweep: dict[str, list[Any]] | None = None) -> Config:
+        content = SMALL if data is None else data
+        return Config.objects.create(
+            experiment=experiment,
+            version=experiment.configs.count() + 1,
+            data=content,
+            sweep=sweep or {},
+            digest=digest({"data": content, "sweep": sweep or {}}),
+            created_by=user,
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_attempt(make_config: Callable[..., Config], user: User) -> Callable[..., Attempt]:
+    """Make a run with its first attempt in a state: make_attempt(state="running", point={...})."""
+
+    def make(*, state: str = "running", point: dict[str, Any] | None = None, config: Config | None = None) -> Attempt:
+        config = config or make_config()
+        run = Run.objects.create(
+            experiment=config.experiment,
+            config=config,
+            number=config.experiment.runs.count() + 1,
+            point=point or {},
+            point_digest=digest(point or {}),
+            resolved=RunConfig.model_validate(config.data).resolved(),
+            state=state,
+            created_by=user,
+        )
+        return Attempt.objects.create(run=run, number=1, state=state)
+
+    return make
