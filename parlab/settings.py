@@ -71,6 +71,7 @@ INSTALLED_APPS = [
     "parlab.series",
     "parlab.fleet",
     "parlab.pages",
+    "parlab.demo",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -123,7 +124,11 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # --- Redis and Celery ------------------------------------------------------------------------------------------------
-REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
+# The demo's Redis has a port and password of its own and leaves them here for commands in other terminals.
+EMBEDDED_REDIS_FILE = DATA_DIR / "redis_url"
+REDIS_URL = env.str("REDIS_URL", default="") or (
+    EMBEDDED_REDIS_FILE.read_text().strip() if EMBEDDED_REDIS_FILE.exists() else "redis://127.0.0.1:6379/0"
+)
 CELERY_BROKER_URL = REDIS_URL
 CELERY_IMPORTS = ["parlab.ingest.tasks", "parlab.fleet.tasks"]
 CELERY_TASK_IGNORE_RESULT = True

@@ -1,0 +1,142 @@
+"""What a fresh demo holds: a person, a sweep that is ready to launch, and published figures beside it."""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from parlab.lab import services
+from parlab.lab.models import Experiment
+from runners.protocol import RunState
+
+DEMO_USER = "demo"
+SWEEP = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2, 4]}
+SMALL_GPT: dict[str, Any] = {
+    "model": {
+        "num_layers": 4,
+        "hidden_size": 128,
+        "num_attention_heads": 4,
+        "sequence_length": 64,
+        "vocab_size": 1024,
+    },
+    "train": {"global_batch_size": 32, "micro_batch_size": 1, "iterations": 20, "warmup_steps": 2},
+    "parallel": {"engine": "pipeline", "pipeline_parallel_size": 2},
+}
+
+# "Result GPT-3 Small": GPipe and 1F1B on 3 AWS p3.2xlarge, seconds per iteration by micro batch size 1, 2, 4.
+THREE_NODES: dict[str, Any] = {
+    "model": {
+        "num_layers": 12,
+        "hidden_size": 768,
+        "num_attention_heads": 12,
+        "sequence_length": 2048,
+        "vocab_size": 50257,
+    },
+    "train": {"global_batch_size": 64, "micro_batch_size": 1, "iterations": 10, "warmup_steps": 1},
+    "parallel": {"engine": "pipeline", "pipeline_parallel_size": 3, "schedule": "gpipe"},
+    "cluster": {"nodes": 3, "gpus_per_node": 1},
+}
+NETWORKS = [
+    "default (about 0.1ms; up to 10Gbps)",
+    "delay 1ms bandwidth 5Gbps",
+    "delay 5ms bandwidth 2Gbps",
+    "delay 10ms bandwidth 1Gbps",
+]
+STEP_TIMES_S = {
+    "gpipe": [[6.64, 6.76, 6.94], [6.68, 6.82, 7.01], [6.70, 6.96, 7.31], [8.38, 8.61, 9.08]],
+    "1f1b": [[6.54, 6.65, 6.86], [6.86, 7.05, 7.22], [8.42, 8.40, 8.57], [11.21, 11.03, 11.35]],
+}
+
+
+def demo_user(password_file: Path) -> tuple[User, str]:
+    """Return the demo user and password; the first call makes them and keeps the password in a file."""
+    users = get_user_model().objects
+    if password_file.exists() and (user := users.filter(username=DEMO_USER).first()):
+        return user, password_file.read_text().strip()
+    password = secrets.token_urlsafe(9)
+    user, _ = users.get_or_create(username=DEMO_USER, defaults={"is_staff": True, "is_superuser": True})
+    user.set_password(password)
+    user.save()
+    with os.fdopen(os.open(password_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(password)
+    return user, password
+
+
+@transaction.atomic
+def demo_experiments(user: User) -> None:
+    """Make the two experiments unless there is any experiment: what a person deleted does not come back."""
+    if Experiment.objects.exists():
+        return
+    _published_three_nodes(user)
+    _sweep_for_this_machine(user)
+
+
+def _sweep_for_this_machine(user: User) -> None:
+    experiment = services.experiment_create(
+        name="Pipeline schedules on this machine",
+        question="Does 1F1B beat GPipe on this machine's processors, and which micro batch is best?",
+        owner=user,
+    )
+    services.config_save(
+        experiment=experiment,
+        data=SMALL_GPT,
+        sweep=SWEEP,
+        note="A small GPT in two stages: the six runs take about two minutes on two cores.",
+        user=user,
+    )
+
+
+def _published_three_nodes(user: User) -> None:
+    experiment = services.experiment_create(
+        name="GPT-3 small on three nodes",
+        question="What does a slow network do to GPipe and 1F1B?",
+        source="Published figures, entered as data: 3 AWS p3.2xlarge, GPT-3 small (12 layers, 4 on each node), batch 64,"
+        " seconds per iteration as rank 0 saw them, the first of 10 iterations left out. A micro batch of 8"
+        " breaks the memory limit.",
+        owner=user,
+    )
+    config = services.config_save(
+        experiment=experiment,
+        data=THREE_NODES,
+        sweep={"parallel.schedule": list(STEP_TIMES_S), "train.micro_batch_size": [1, 2, 4]},
+        note="The network setting is an axis of the published tables, not yet of a configuration.",
+        user=user,
+    )
+    for schedule, table in STEP_TIMES_S.items():
+        for network, row in zip(NETWORKS, table, strict=True):
+            for micro_batch_size, seconds in zip([1, 2, 4], row, strict=True):
+                services.published_run_add(
+                    config=config,
+                    point={
+                        "parallel.schedule": schedule,
+                        "network": network,
+                        "train.micro_batch_size": micro_batch_size,
+                    },
+                    user=user,
+                    summary=_published_summary(seconds),
+                )
+    services.published_run_add(
+        config=config,
+        point={"method": "ZeRO-3 data parallel"},
+        user=user,
+        summary={},
+        state=RunState.OOM,
+        reason="Fail due to running out of DRAM: for this model each data parallel node can only run a batch size of 1.",
+    )
+
+
+def _published_summary(step_time_s: float) -> dict[str, Any]:
+    """Say what a published step time says, with what follows from it and the configuration."""
+    samples, tokens = THREE_NODES["train"]["global_batch_size"], THREE_NODES["model"]["sequence_length"]
+    return {
+        "steps": {"count": 9, "first": 2, "last": 10, "left_out": [1], "why": "excluded by the source"},
+        "step_time_s": {"mean": step_time_s},
+        "samples_per_s": samples / step_time_s,
+        "tokens_per_s": samples * tokens / step_time_s,
+        "ms_per_sample": 1000 * step_time_s / samples,
+        "basis": "published mean of 9 iterations (2 to 10) as rank 0 saw them; throughput computed from it",
+    }

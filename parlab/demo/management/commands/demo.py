@@ -1,0 +1,192 @@
+"""`manage.py demo`: parlab with all its processes on this machine, until Ctrl-C."""
+
+import fcntl
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from argparse import ArgumentParser
+from io import StringIO
+from pathlib import Path
+from typing import Any, TextIO
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+
+from parlab.demo import content
+from parlab.demo.processes import Child, ProcessFailed
+from parlab.embedded import free_port, redis_command
+from parlab.lab.models import Node
+
+READY_TIMEOUT_S = 60
+
+
+class Command(BaseCommand):
+    help = "Run parlab on this machine: Redis, web server, ingest worker, beat and a runner daemon. Ctrl-C ends all of it."
+    requires_system_checks: list[str] = []
+    children: list[Child]
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--port", type=int, default=int(os.environ.get("PORT", "8000")), help="first port to try")
+        parser.add_argument("--redis-port", type=int, default=16399, help="first port to try for the embedded Redis")
+
+    def handle(self, *args: Any, port: int, redis_port: int, **options: Any) -> None:
+        self.data: Path = settings.DATA_DIR
+        self.children = []
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, _interrupt)
+        with (self.data / "demo.lock").open("a+") as lock:
+            self._take_lock(lock)
+            try:
+                url = self._start(port, redis_port)
+                lock.truncate(0)
+                lock.write(f"{url} (process {os.getpid()})")
+                lock.flush()
+                self._watch()
+            except KeyboardInterrupt:
+                self._say("stopping")
+            except ProcessFailed as error:
+                raise CommandError(str(error)) from error
+            finally:
+                self._stop()
+                lock.truncate(0)
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(f"parlab: {line}")
+        self.stdout.flush()
+
+    def _take_lock(self, lock: TextIO) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise CommandError(
+                f"already running with the data in {self.data}: {lock.read() or 'starting'}."
+                " Stop it first, or set PARLAB_DATA_DIR to another directory."
+            ) from None
+
+    def _start(self, port: int, redis_port: int) -> str:
+        self.environment = {**os.environ, "PARLAB_DATA_DIR": str(self.data), "PYTHONUNBUFFERED": "1"}
+        (self.data / "log").mkdir(exist_ok=True)
+        self._start_redis(redis_port)
+        self._say("preparing the database and static files")
+        call_command("migrate", verbosity=0)
+        _collect_static()
+        user, password = content.demo_user(self.data / "demo_password")
+        content.demo_experiments(user)
+        web_port = self._port("web server", port, "PORT")
+        self._say("starting")
+        python = [sys.executable, "-m"]
+        celery = [*python, "celery", "-A", "parlab.celery"]
+        self._child("worker", [*celery, "worker", "--pool=solo", "--queues=control,ingest", "--without-gossip", "--without-mingle"])
+        self._child("beat", [*celery, "beat", "--pidfile="])
+        self._child("daemon", [*python, "runners.daemon", "--node", _node_name(), "--state-dir", str(self.runner_dir)])
+        web = ["uvicorn", "parlab.asgi:application", "--host", "127.0.0.1", "--port", str(web_port), "--lifespan", "off"]
+        self._child("web", [*python, *web, "--no-access-log", "--timeout-graceful-shutdown", "3"])
+        url = f"http://127.0.0.1:{web_port}"
+        self._wait_until_ready(url)
+        self._say(f"{url}  {user.username}  {password}")
+        return url
+
+    @property
+    def runner_dir(self) -> Path:
+        return self.data / "runner"
+
+    def _port(self, what: str, preferred: int, variable: str) -> int:
+        port = free_port(preferred)
+        if port != preferred:
+            self._say(f"port {preferred} is taken, the {what} uses {port} (choose one with {variable}=)")
+        return port
+
+    def _start_redis(self, preferred: int) -> None:
+        """Start the embedded Redis, unless REDIS_URL names another one."""
+        self.environment["PARLAB_NODE_KEY"] = settings.NODE_KEY.decode()
+        if "REDIS_URL" in os.environ:
+            return
+        directory = self.data / "redis"
+        directory.mkdir(exist_ok=True, mode=0o700)
+        port = self._port("embedded Redis", preferred, "--redis-port")
+        password = secrets.token_urlsafe(24)
+        url = f"redis://:{password}@127.0.0.1:{port}/0"
+        # For commands that a person types in another terminal; settings.py reads it.
+        settings.EMBEDDED_REDIS_FILE.touch(mode=0o600)
+        settings.EMBEDDED_REDIS_FILE.write_text(url)
+        self.environment["REDIS_URL"] = url
+        self._child("redis", redis_command(port, directory, password))
+
+    def _child(self, name: str, argv: list[str]) -> None:
+        child = Child(name, argv, self.environment, self.data / "log" / f"{name}.log")
+        child.start()
+        self.children.append(child)
+
+    def _wait_until_ready(self, url: str) -> None:
+        """Wait until the web server answers and the daemon's heartbeat has come through Redis and the worker."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not (_answers(f"{url}/login/") and Node.objects.online().filter(name=_node_name()).exists()):
+            for child in self.children:
+                child.keep_alive()
+            if time.monotonic() > deadline:
+                logs = "\n".join(f"--- {child.name}\n{child.tail(5)}" for child in self.children)
+                raise ProcessFailed(f"not ready after {READY_TIMEOUT_S} s; the logs end with:\n{logs}")
+            time.sleep(0.2)
+
+    def _watch(self) -> None:
+        while True:
+            for child in self.children:
+                if message := child.keep_alive():
+                    self._say(message)
+            time.sleep(0.5)
+
+    def _stop(self) -> None:
+        """End runs first, then the processes in the reverse order of their start, Redis last."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        names = {child.name: child for child in self.children}
+        if "daemon" in names:
+            stop_all = [sys.executable, "-m", "runners.daemon", "stop-all", "--state-dir", str(self.runner_dir)]
+            stopper = Child("stop-all", stop_all, self.environment, self.data / "log" / "daemon.log")
+            stopper.start()
+            stopper.process.wait()
+            # The last reports reach the database if they can; otherwise they wait in the spool for the next start.
+            deadline = time.monotonic() + 3
+            while any((self.runner_dir / "runs").glob("*")) and time.monotonic() < deadline:
+                time.sleep(0.1)
+        for name in ("daemon", "web", "beat", "worker", "redis"):
+            if name in names:
+                names[name].stop()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _node_name() -> str:
+    return socket.gethostname()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _collect_static() -> None:
+    """Collect static files unless nothing changed since the last time."""
+    seen = sorted(
+        (str(path), path.stat().st_mtime_ns, path.stat().st_size)
+        for root in (settings.BASE_DIR / "static", *(Path(entry[1]) for entry in settings.STATICFILES_DIRS[1:]))
+        for path in root.rglob("*")
+        if path.is_file()
+    )
+    stamp = settings.STATIC_ROOT / ".collected"
+    if stamp.exists() and stamp.read_text() == repr(seen):
+        return
+    call_command("collectstatic", interactive=False, verbosity=0, stdout=StringIO())
+    stamp.write_text(repr(seen))
