@@ -359,18 +359,28 @@ def sweep_problems(sweep: Any) -> list[Problem]:
     for axis, values in sweep.items():
         if axis not in known:
             near = ", ".join(sorted(name for name in known if name.rpartition(".")[2] == str(axis).rpartition(".")[2]))
-            problems.append(Problem("sweep", axis, f"axis {axis} is no field; {f'use {near}' if near else 'use section.field'}"))
+            problems.append(
+                Problem("sweep", axis, f"axis {axis} is no field; {f'use {near}' if near else 'use section.field'}")
+            )
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             problems.append(Problem("sweep", values, f"axis {axis} needs a list of at least one value, like [1, 2, 4]"))
             continue
         seen = [json.dumps(value, sort_keys=True, default=str) for value in values]
         repeated = sorted({value for value in seen if seen.count(value) > 1})
         if repeated:
-            problems.append(Problem("sweep", values, f"axis {axis} names {', '.join(repeated)} more than once; name each value once"))
+            problems.append(
+                Problem(
+                    "sweep", values, f"axis {axis} names {', '.join(repeated)} more than once; name each value once"
+                )
+            )
         points *= len(values)
     if points > MAX_SWEEP_POINTS:
         problems.append(
-            Problem("sweep", points, f"{points} points are more than {MAX_SWEEP_POINTS}; split the sweep into several configs")
+            Problem(
+                "sweep",
+                points,
+                f"{points} points are more than {MAX_SWEEP_POINTS}; split the sweep into several configs",
+            )
         )
     return problems
 

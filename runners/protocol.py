@@ -112,10 +112,14 @@ def verify(envelope: Any, key: bytes, kind: type[M], *, node: str) -> M:
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise BadSignature("not a signed message: an envelope has a payload and a signature") from error
     if not authentic:
-        raise BadSignature("signature does not match: this node's key differs from the server's, or the message was altered")
+        raise BadSignature(
+            "signature does not match: this node's key differs from the server's, or the message was altered"
+        )
     content = json.loads(payload)
     if content["expires_at"] < time.time():
-        raise BadSignature(f"expired {time.time() - content['expires_at']:.0f} s ago; check the clocks of server and node")
+        raise BadSignature(
+            f"expired {time.time() - content['expires_at']:.0f} s ago; check the clocks of server and node"
+        )
     try:
         message = kind.model_validate(content["message"])
     except ValidationError as error:

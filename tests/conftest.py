@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import os
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-# Before Django reads its settings: tests never touch the data of a person who works on this machine.
-_DATA_DIR = tempfile.mkdtemp(prefix="parlab-test-")
-atexit.register(shutil.rmtree, _DATA_DIR, ignore_errors=True)
-os.environ["PARLAB_DATA_DIR"] = _DATA_DIR
-os.environ["REDIS_URL"] = "redis://127.0.0.1:1/0"  # nothing listens there: a test that needs Redis asks for it
-os.environ.setdefault("DEBUG", "1")
 
 import psutil
 import pytest

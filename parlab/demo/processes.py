@@ -64,7 +64,9 @@ class Child:
         now = time.monotonic()
         self.ended_at = [*(at for at in self.ended_at if now - at < 60), now]
         if len(self.ended_at) > RESTARTS:
-            raise ProcessFailed(f"{self.name} ended {len(self.ended_at)} times in a minute; its log says:\n{self.tail()}")
+            raise ProcessFailed(
+                f"{self.name} ended {len(self.ended_at)} times in a minute; its log says:\n{self.tail()}"
+            )
         self.start()
         return f"{self.name} ended with {code} and was started again (log: {self.log})"
 

@@ -27,7 +27,9 @@ READY_TIMEOUT_S = 60
 
 
 class Command(BaseCommand):
-    help = "Run parlab on this machine: Redis, web server, ingest worker, beat and a runner daemon. Ctrl-C ends all of it."
+    help = (
+        "Run parlab on this machine: Redis, web server, ingest worker, beat and a runner daemon. Ctrl-C ends all of it."
+    )
     requires_system_checks: list[str] = []
     children: list[Child]
 
@@ -83,10 +85,22 @@ class Command(BaseCommand):
         self._say("starting")
         python = [sys.executable, "-m"]
         celery = [*python, "celery", "-A", "parlab.celery"]
-        self._child("worker", [*celery, "worker", "--pool=solo", "--queues=control,ingest", "--without-gossip", "--without-mingle"])
+        self._child(
+            "worker",
+            [*celery, "worker", "--pool=solo", "--queues=control,ingest", "--without-gossip", "--without-mingle"],
+        )
         self._child("beat", [*celery, "beat", "--pidfile="])
         self._child("daemon", [*python, "runners.daemon", "--node", _node_name(), "--state-dir", str(self.runner_dir)])
-        web = ["uvicorn", "parlab.asgi:application", "--host", "127.0.0.1", "--port", str(web_port), "--lifespan", "off"]
+        web = [
+            "uvicorn",
+            "parlab.asgi:application",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(web_port),
+            "--lifespan",
+            "off",
+        ]
         self._child("web", [*python, *web, "--no-access-log", "--timeout-graceful-shutdown", "3"])
         url = f"http://127.0.0.1:{web_port}"
         self._wait_until_ready(url)

