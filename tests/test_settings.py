@@ -8,7 +8,7 @@ from django.db import connection
 
 def test_tests_have_a_data_directory_of_their_own(db: None) -> None:
     assert settings.DATA_DIR.name.startswith("parlab-test-")
-    assert settings.DATA_DIR != Path(settings.BASE_DIR) / "data"
+    assert Path(settings.BASE_DIR) / "data" != settings.DATA_DIR
 
 
 def test_the_database_answers(db: None) -> None:

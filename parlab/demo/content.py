@@ -94,8 +94,8 @@ def _published_three_nodes(user: User) -> None:
     experiment = services.experiment_create(
         name="GPT-3 small on three nodes",
         question="What does a slow network do to GPipe and 1F1B?",
-        source="Published figures, entered as data: 3 AWS p3.2xlarge, GPT-3 small (12 layers, 4 on each node), batch 64,"
-        " seconds per iteration as rank 0 saw them, the first of 10 iterations left out. A micro batch of 8"
+        source="Published figures, entered as data: 3 AWS p3.2xlarge, GPT-3 small (12 layers, 4 on each node),"
+        " batch 64, seconds per iteration as rank 0 saw them, the first of 10 iterations left out. A micro batch of 8"
         " breaks the memory limit.",
         owner=user,
     )
@@ -125,7 +125,8 @@ def _published_three_nodes(user: User) -> None:
         user=user,
         summary={},
         state=RunState.OOM,
-        reason="Fail due to running out of DRAM: for this model each data parallel node can only run a batch size of 1.",
+        reason="Fail due to running out of DRAM: for this model each data parallel node"
+        " can only run a batch size of 1.",
     )
 
 

@@ -35,9 +35,7 @@ def main() -> int:
         print(f"parlab: no Chromium found, installing {name}", flush=True)
         if install() and (find_chromium() or playwright_has_chromium()):
             return 0
-    print(
-        "parlab: the browser tests need Chromium: install your system's chromium package and run again", file=sys.stderr
-    )
+    print("parlab: the browser tests need Chromium; install your system's chromium package", file=sys.stderr)
     return 1
 
 
@@ -51,13 +49,9 @@ def _apt() -> bool:
 
 
 def _run(command: list[str]) -> bool:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
-        return (
-            subprocess.run(
-                command, stdout=sys.stderr, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            ).returncode
-            == 0
-        )
+        return subprocess.run(command, stdout=sys.stderr, env=environment).returncode == 0
     except FileNotFoundError:
         return False
 

@@ -14,6 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
 
+import plotly
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
@@ -27,9 +28,7 @@ READY_TIMEOUT_S = 60
 
 
 class Command(BaseCommand):
-    help = (
-        "Run parlab on this machine: Redis, web server, ingest worker, beat and a runner daemon. Ctrl-C ends all of it."
-    )
+    help = "Run all of parlab on this machine (Redis, web server, workers, a runner daemon) until Ctrl-C."
     requires_system_checks: list[str] = []
     children: list[Child]
 
@@ -195,7 +194,7 @@ def _collect_static() -> None:
     """Collect static files unless nothing changed since the last time."""
     seen = sorted(
         (str(path), path.stat().st_mtime_ns, path.stat().st_size)
-        for root in (settings.BASE_DIR / "static", *(Path(entry[1]) for entry in settings.STATICFILES_DIRS[1:]))
+        for root in (settings.BASE_DIR / "static", Path(plotly.__file__).parent / "package_data")
         for path in root.rglob("*")
         if path.is_file()
     )

@@ -1,0 +1,154 @@
+"""A real parlab, started as a person starts it, and a real browser in front of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from .install import find_chromium
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+SCREENSHOTS = PROJECT / "build" / "screenshots"
+
+
+@dataclass
+class Demo:
+    """A running `make demo` and how to get in."""
+
+    url: str
+    user: str
+    password: str
+    directory: Path
+    process: subprocess.Popen[str]
+
+    @property
+    def database(self) -> Path:
+        return self.directory / "data" / "parlab.sqlite3"
+
+    def processes(self) -> list[psutil.Process]:
+        """All living processes that belong to this demo, found by their environment."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("PARLAB_DATA_DIR") == str(self.directory / "data"):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+def copy_of_the_project(target: Path) -> None:
+    """Copy what a fresh clone would hold, uncommitted changes included."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (PROJECT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(PROJECT / name, target / name)
+
+
+def start_demo(directory: Path, timeout_s: float = 90) -> Demo:
+    """Run `make demo` in a directory, with this test's virtual environment, until it says where it is."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PARLAB_", "REDIS_URL"))}
+    for name in ("DATABASE_URL", "DEBUG", "DJANGO_SETTINGS_MODULE"):
+        environment.pop(name, None)
+    # The process that makes the data directory's other processes must be recognisable as theirs.
+    environment["PARLAB_DATA_DIR"] = str(directory / "data")
+    environment["PORT"] = "18000"
+    process = subprocess.Popen(
+        ["make", "demo", f"VENV={sys.prefix}"],
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    said = ""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and process.poll() is None:
+        if select.select([process.stdout], [], [], 0.5)[0]:
+            line = process.stdout.readline()
+            said += line
+            if match := re.search(r"parlab: (http://\S+)  (\S+)  (\S+)", line):
+                return Demo(*match.groups(), directory, process)
+    process.kill()
+    pytest.fail(f"make demo did not come up; it said:\n{said}")
+
+
+def stop_demo(demo: Demo) -> list[str]:
+    """End a demo as a service manager would; return what it left running after ending that too."""
+    demo.process.send_signal(signal.SIGTERM)
+    try:
+        demo.process.wait(30)
+    except subprocess.TimeoutExpired:
+        demo.process.kill()
+    left = [(process, " ".join(process.cmdline())[:100]) for process in demo.processes()]
+    for process, _ in left:
+        process.kill()
+    return [name for _, name in left]
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    directory = tmp_path_factory.mktemp("clone")
+    copy_of_the_project(directory)
+    running = start_demo(directory)
+    try:
+        yield running
+    finally:
+        left = stop_demo(running)
+    assert not left, f"make demo left running: {left}"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, demo: Demo) -> Iterator[Page]:
+    """A page of somebody who is logged in; a test fails when it sees an error in the browser's console."""
+    context = browser.new_context(base_url=demo.url, viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.goto("/")
+    page.get_by_label("Username").fill(demo.user)
+    page.get_by_label("Password").fill(demo.password)
+    page.get_by_role("button", name="Log in").click()
+    yield page
+    context.close()
+    assert not errors, f"the browser's console shows: {errors}"
+
+
+def screenshots(page: Page, name: str) -> None:
+    """Keep pictures of a page: wide and narrow, light and dark."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    for width, height in ((1440, 900), (390, 844)):
+        page.set_viewport_size({"width": width, "height": height})
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # a Literal in a loop
+            page.wait_for_timeout(400)
+            page.screenshot(path=SCREENSHOTS / f"{name}-{width}-{scheme}.png")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.emulate_media(color_scheme="light")

@@ -1,0 +1,80 @@
+"""The first whole path through parlab, as a newcomer walks it: from `make demo` to a scaling figure."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from .conftest import Demo, screenshots
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow, pytest.mark.timeout(400)]
+
+READ_FIGURE = """name => {
+    const figure = document.querySelector(`[data-figure="${name}"] .js-plotly-plot, [data-figure="${name}"].js-plotly-plot`);
+    return figure.data.map(trace => ({name: trace.name, x: Array.from(trace.x), y: Array.from(trace.y)}));
+}"""
+
+
+def figure_points(page: Page, name: str) -> dict[tuple[str, float], float]:
+    """Read the points of a drawn figure: (trace, x) -> y."""
+    page.wait_for_selector(f'[data-figure="{name}"][data-drawn="1"]')
+    traces: list[dict[str, Any]] = page.evaluate(READ_FIGURE, name)
+    return {(trace["name"], float(x)): y for trace in traces for x, y in zip(trace["x"], trace["y"], strict=True)}
+
+
+def stored_throughputs(demo: Demo, experiment: str) -> dict[tuple[str, float], float]:
+    """Read from the database: (schedule, micro batch size) -> samples/s."""
+    query = """
+        SELECT json_extract(resolved, '$.parallel.schedule'), json_extract(resolved, '$.train.micro_batch_size'),
+               samples_per_s
+        FROM lab_run JOIN lab_experiment ON lab_experiment.id = experiment_id
+        WHERE slug = ? AND lab_run.state = 'finished'
+    """
+    with sqlite3.connect(demo.database) as database:
+        return {(schedule, float(size)): value for schedule, size, value in database.execute(query, [experiment])}
+
+
+def test_a_sweep_is_edited_launched_watched_and_becomes_a_scaling_figure(page: Page, demo: Demo) -> None:
+    page.get_by_role("link", name="Pipeline schedules on this machine").click()
+    screenshots(page, "experiment-before")
+    page.get_by_role("link", name="Edit").click()
+    screenshots(page, "config-form")
+    page.get_by_label("Iterations").fill("6")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.goto("/experiments/pipeline-schedules-on-this-machine/")
+
+    page.locator("#launch").click()
+    expect(page.locator('tr[data-state="running"]').first).to_be_visible(timeout=30_000)
+    running = page.locator('tr[data-state="running"]').first.get_attribute("data-run")
+    page.goto(f"/experiments/pipeline-schedules-on-this-machine/runs/{running}/")
+    screenshots(page, "run-live")
+    page.goto("/experiments/pipeline-schedules-on-this-machine/")
+    expect(page.locator('tr[data-state="finished"]')).to_have_count(6, timeout=240_000)
+
+    drawn = {key: value for key, value in figure_points(page, "throughput").items() if value is not None}
+    stored = stored_throughputs(demo, "pipeline-schedules-on-this-machine")
+    assert len(stored) == 6
+    assert drawn == pytest.approx(stored)
+    page.wait_for_selector('[data-figure="memory"][data-drawn="1"]')
+    page.wait_for_selector('[data-figure="phases"][data-drawn="1"]')
+    screenshots(page, "experiment-finished")
+
+    page.goto("/experiments/pipeline-schedules-on-this-machine/runs/1/")
+    page.wait_for_selector('[data-figure="step-time"][data-drawn="1"]')
+    screenshots(page, "run-finished")
+
+
+def test_the_published_figures_are_shown_with_the_same_pages(page: Page, demo: Demo) -> None:
+    page.get_by_role("link", name="GPT-3 small on three nodes").click()
+    page.wait_for_selector('[data-figure="throughput"][data-drawn="1"]')
+    for cell in ("6.64", "9.08", "6.54", "11.2"):
+        expect(page.get_by_role("cell", name=cell).first).to_be_visible()
+    expect(page.get_by_text("Fail due to running out of DRAM").first).to_be_visible()
+    screenshots(page, "published")
+    page.goto("/")
+    screenshots(page, "experiments")
+    page.goto("/nodes/")
+    screenshots(page, "nodes")
