@@ -1,0 +1,119 @@
+"""Numbers as people read them: three significant digits, SI prefixes, a narrow space before the unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+SPACE = "\N{NARROW NO-BREAK SPACE}"
+DASH = "\N{EN DASH}"
+"""Stands for: not measured."""
+DIGITS = 3
+
+_SI = {-12: "p", -9: "n", -6: "\N{MICRO SIGN}", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
+_BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+
+
+class Unit(NamedTuple):
+    """A unit that a whole column or axis is shown in: `shown = value / factor`."""
+
+    factor: float
+    name: str
+
+
+def _decade(value: float) -> int:
+    """Power of ten of the first digit after rounding: 0.9996 rounds to 1.00, whose decade is 0."""
+    return math.floor(math.log10(abs(float(f"{value:.{DIGITS - 1}e}"))))
+
+
+def significant(value: float | None, digits: int = DIGITS) -> str:
+    """Write a number with so many significant digits and grouped thousands: 6.64, 0.0123, 12 300; a dash for None."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{digits - 1}e}")
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    return _grouped(f"{rounded:.{decimals}f}")
+
+
+def exact(value: float | None) -> str:
+    """Write all digits of a number, as a hover shows them."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    return f"{value:.0f}" if value == int(value) and abs(value) < 1e16 else repr(float(value))
+
+
+def _grouped(text: str) -> str:
+    whole, dot, fraction = text.partition(".")
+    sign = "-" if whole.startswith("-") else ""
+    digits = whole.removeprefix("-")
+    if len(digits) > 4:
+        digits = f"{int(digits):,}".replace(",", SPACE)
+    return sign + digits + dot + fraction
+
+
+def unit_for(values: Iterable[float | None], unit: str) -> Unit:
+    """Choose the one unit in which all these values are shown: that of their median.
+
+    `unit` is "s" (takes prefixes down to ps), "B" (binary prefixes) or a counted thing such as
+    "samples/s" (prefixes from k on: nobody counts in milli-samples).
+    """
+    present = sorted(abs(value) for value in values if value is not None and math.isfinite(value) and value)
+    middle = present[len(present) // 2] if present else 1.0
+    if unit == "B":
+        power = min(max(int(math.log2(middle) // 10), 0), len(_BINARY) - 1)
+        return Unit(1024.0**power, _BINARY[power])
+    exponent = min(max(3 * (_decade(middle) // 3), -12), 18)
+    if unit == "s":
+        exponent = min(exponent, 0)
+    elif exponent < 0 or (exponent == 3 and middle < 10_000):
+        exponent = 0
+    prefix = _SI[exponent]
+    if not prefix:
+        return Unit(1.0, unit)
+    return Unit(10.0**exponent, prefix + unit if unit == "s" else f"{prefix}{SPACE}{unit}")
+
+
+def quantity(value: float | None, unit: str, digits: int = DIGITS) -> str:
+    """Write a number with its unit: `6.64 s`, `8.23 GiB`, `19.7 k tokens/s`; a dash for None."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    chosen = unit_for([value], unit)
+    return f"{significant(value / chosen.factor, digits)}{SPACE}{chosen.name}"
+
+
+def exact_quantity(value: float | None, unit: str) -> str:
+    """Write all digits with the base unit."""
+    return DASH if value is None or not math.isfinite(value) else f"{exact(value)}{SPACE}{unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """Write a length of time that a person waits: `8 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`."""
+    if seconds is None or not math.isfinite(seconds):
+        return DASH
+    whole = max(0, round(seconds))
+    for size, name, small, small_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            big, rest = divmod(whole, size)
+            tail = f" {rest // small}{SPACE}{small_name}" if rest // small else ""
+            return f"{big}{SPACE}{name}{tail}"
+    return f"{whole}{SPACE}s"
+
+
+def field_title(field: str) -> str:
+    """Name a field or axis as a heading: `train.micro_batch_size` becomes `Micro batch size`."""
+    words = field.rpartition(".")[2].replace("_", " ").strip()
+    return words[:1].upper() + words[1:] if words else field
+
+
+def field_value(value: object) -> str:
+    """Write an axis or configuration value: no quotes, `none` for None."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

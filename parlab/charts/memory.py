@@ -1,0 +1,115 @@
+"""Peak memory of an experiment's runs: one bar per rank, or the range over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from . import theme
+from .format import Unit, quantity, unit_for
+from .points import RunPoint
+from .theme import Drawing, Table
+
+
+def figure(points: Sequence[RunPoint]) -> Drawing:
+    """Draw peak memory (y) of each run (x): grouped bars per rank, or floating bars from the least to the most.
+
+    Hatched bars are runs that were out of memory: what they held when they gave up.
+    """
+    measured = [point for point in points if point.memory_max is not None or point.memory_by_rank]
+    if not measured:
+        published = any(point.state == "finished" for point in points)
+        reason = (
+            "No peak memory: these figures came without it."
+            if published
+            else "No peak memory yet: no run has measured steps."
+        )
+        return theme.nothing(reason)
+    unit = unit_for((_most(point) for point in measured), "B")
+    ranks = sorted({rank for point in measured for rank in point.memory_by_rank})
+    by_rank = all(point.memory_by_rank for point in measured) and len(ranks) <= theme.MAX_RANKS
+    drawing = go.Figure(
+        layout=theme.layout(
+            title="Memory per rank",
+            subtitle="highest use over the run" if by_rank else "highest use, from the least to the most of the ranks",
+            x="Run",
+            y=f"Peak memory ({unit.name})",
+            barmode="group",
+            bargap=0.25,
+            bargroupgap=0.05,
+            xaxis={"type": "category"},
+            yaxis={"rangemode": "tozero"},
+        )
+    )
+    if by_rank:
+        for rank in ranks:
+            drawing.add_trace(_rank_bars(measured, rank, unit))
+    else:
+        drawing.add_trace(_range_bars(measured, unit))
+    drawing.update_layout(showlegend=by_rank and len(ranks) > 1)
+    return Drawing(drawing, _caption(points, measured), _table(measured))
+
+
+def _least(point: RunPoint) -> float:
+    return (
+        point.memory_min if point.memory_min is not None else min(point.memory_by_rank.values(), default=_most(point))
+    )
+
+
+def _most(point: RunPoint) -> float:
+    return point.memory_max if point.memory_max is not None else max(point.memory_by_rank.values())
+
+
+def _hatch(points: Sequence[RunPoint]) -> dict[str, object]:
+    return {"shape": ["/" if point.state == "oom" else "" for point in points], "solidity": 0.5}
+
+
+def _rank_bars(measured: Sequence[RunPoint], rank: int, unit: Unit) -> go.Bar:
+    values = [point.memory_by_rank.get(rank) for point in measured]
+    return go.Bar(
+        x=[point.short_label for point in measured],
+        y=[None if value is None else value / unit.factor for value in values],
+        name=f"rank {rank}",
+        marker={"color": theme.rank_colour(rank), "pattern": _hatch(measured)},
+        hovertext=[p.hover((f"rank {rank}", v, "B")) for p, v in zip(measured, values, strict=True)],
+        hoverinfo="text",
+        textposition="none",
+    )
+
+
+def _range_bars(measured: Sequence[RunPoint], unit: Unit) -> go.Bar:
+    # Ranks that hold the same amount would make a bar of no height.
+    thinnest = max(_most(point) for point in measured) / 200
+    return go.Bar(
+        x=[point.short_label for point in measured],
+        base=[min(_least(point), _most(point) - thinnest) / unit.factor for point in measured],
+        y=[max(_most(point) - _least(point), thinnest) / unit.factor for point in measured],
+        name="all ranks",
+        marker={"color": theme.SKY, "pattern": _hatch(measured)},
+        hovertext=[p.hover(("least", _least(p), "B"), ("most", _most(p), "B")) for p in measured],
+        hoverinfo="text",
+        textposition="none",
+    )
+
+
+def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> str:
+    biggest, smallest = max(measured, key=_most), min(measured, key=_most)
+    said = f"{quantity(_most(biggest), 'B')} at most, with {biggest.label} (run {biggest.number})"
+    if _most(biggest) > _most(smallest):
+        said += f"; the leanest run needs {quantity(_most(smallest), 'B')} (run {smallest.number})"
+    too_big = [f"run {point.number}" for point in points if point.state == "oom"]
+    return said + (f". Out of memory: {', '.join(too_big)}." if too_big else ".")
+
+
+def _table(measured: Sequence[RunPoint]) -> Table:
+    axes = list(dict.fromkeys(axis for point in measured for axis in point.values))
+    header = ["run", *axes, "state", "rank", "memory_peak_bytes"]
+    rows = []
+    for point in measured:
+        start = [point.number, *(point.values.get(axis) for axis in axes), point.state]
+        ranks = sorted(point.memory_by_rank.items())
+        rows += [[*start, rank, value] for rank, value in ranks]
+        if not ranks:
+            rows += [[*start, "min", point.memory_min], [*start, "max", point.memory_max]]
+    return Table(header, rows)

@@ -1,0 +1,82 @@
+"""What the figures of an experiment are drawn from: its runs as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .format import exact_quantity, field_title, field_value
+from .theme import plain
+
+
+class Spread(NamedTuple):
+    """A median with its 10th and 90th percentile, where these were measured."""
+
+    median: float
+    p10: float | None = None
+    p90: float | None = None
+
+
+class Timer(NamedTuple):
+    """Seconds of one phase per step: mean over the ranks, and their range."""
+
+    median: float
+    min: float
+    max: float
+
+
+class RunPoint(NamedTuple):
+    """One run of an experiment as its figures see it."""
+
+    number: int
+    state: str
+    values: Mapping[str, Any]
+    """Values of the axes that vary, in the order of the axes."""
+    gpus: int
+    step_time_s: Spread | None = None
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    memory_by_rank: Mapping[int, float] = {}
+    memory_min: float | None = None
+    memory_max: float | None = None
+    timers: Mapping[str, Timer] = {}
+    global_batch_size: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Name the point in words: `schedule gpipe, micro batch size 2`."""
+        named = [f"{field_title(axis).lower()} {field_value(value)}" for axis, value in self.values.items()]
+        return ", ".join(named) or f"run {self.number}"
+
+    @property
+    def short_label(self) -> str:
+        """Name the point for a tick: its number and values only."""
+        values = " ".join(field_value(value) for value in self.values.values())
+        return plain(f"#{self.number} {values}".strip())
+
+    def hover(self, *numbers: tuple[str, float | None, str]) -> str:
+        """Write the hover text: configuration, then each number with all its digits."""
+        lines = [
+            f"run {self.number} ({self.state})",
+            self.label if self.values else "",
+            f"{self.gpus} GPUs or processes",
+        ]
+        lines += [f"{name}: {exact_quantity(value, unit)}" for name, value, unit in numbers if value is not None]
+        return "<br>".join(plain(line) for line in lines if line)
+
+
+def varied(points: Sequence[RunPoint]) -> list[str]:
+    """Axes on which the points differ, in the order in which the points name them."""
+    axes = dict.fromkeys(axis for point in points for axis in point.values)
+    return [axis for axis in axes if len({repr(point.values.get(axis)) for point in points}) > 1]
+
+
+def in_order(values: Iterable[Any]) -> list[Any]:
+    """Sort axis values once each: numbers by size before words in the order they came."""
+    unique = list({repr(value): value for value in values}.values())
+    numbers = [value for value in unique if is_number(value)]
+    return sorted(numbers) + [value for value in unique if not is_number(value)]
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,131 @@
+"""The one look of all figures; surfaces, text and grid take the page's colours in the browser (static/js/figures.js)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+# Okabe and Ito's palette, made to be told apart by people of all colour visions.
+ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8A8F98"
+
+MEANING = {"gpipe": BLUE, "1f1b": VERMILLION}
+"""Colours that mean the same on every page; no other series gets them while others are free."""
+FREE = [GREEN, PURPLE, ORANGE, SKY, YELLOW, GREY]
+SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon", "triangle-down"]
+DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"]
+RANK_COLOURS = [SKY, GREEN, ORANGE, PURPLE, YELLOW, BLUE, VERMILLION, GREY]
+MAX_RANKS = 8
+"""More ranks than this are drawn as their range: nobody tells nine lines apart."""
+OOM_COLOUR = ORANGE
+HEIGHT = 360
+
+
+class Table(NamedTuple):
+    """The numbers of a figure, for its CSV: SI units, all digits."""
+
+    header: list[str]
+    rows: list[list[Any]]
+
+
+class Drawing(NamedTuple):
+    """A figure with the sentence under it and its numbers; or, where nothing can be drawn, the reason."""
+
+    figure: go.Figure | None
+    caption: str
+    table: Table
+    empty: str | None = None
+
+    def to_json(self) -> str:
+        """JSON for the browser: {"figure", "caption", "empty"}."""
+        return json.dumps(
+            {
+                "figure": json.loads(self.figure.to_json()) if self.figure is not None else None,
+                "caption": self.caption,
+                "empty": self.empty,
+            }
+        )
+
+
+def nothing(reason: str) -> Drawing:
+    """Stand in for a figure that cannot be drawn, and say why."""
+    return Drawing(None, "", Table([], []), reason)
+
+
+class Style(NamedTuple):
+    """How a series is drawn: the shape repeats what the colour says."""
+
+    colour: str
+    symbol: str
+    dash: str
+
+
+def colours(names: Sequence[str]) -> dict[str, str]:
+    """Give each name a colour: its fixed one, or the next that is free."""
+    chosen: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        taken = len([known for known in chosen if known not in MEANING])
+        chosen[name] = MEANING.get(name) or FREE[taken % len(FREE)]
+    return chosen
+
+
+def styles(series: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], Style]:
+    """Style series that are named by axis values: the first says the colour, the others shape and dash.
+
+    With one axis, colour and shape both follow it, so that a black and white print can be read.
+    """
+    first = [names[0] if names else "" for names in series]
+    palette = colours(first)
+    order = list(palette)
+    rest = list(dict.fromkeys(names[1:] for names in series))
+    chosen = {}
+    for names, name in zip(series, first, strict=True):
+        other = rest.index(names[1:])
+        shape = other if len(rest) > 1 else order.index(name)
+        chosen[names] = Style(palette[name], SYMBOLS[shape % len(SYMBOLS)], DASHES[other % len(DASHES)])
+    return chosen
+
+
+def rank_colour(rank: int) -> str:
+    return GREY if rank < 0 else RANK_COLOURS[rank % len(RANK_COLOURS)]
+
+
+def layout(*, title: str, subtitle: str, x: str, y: str, **more: Any) -> dict[str, Any]:
+    """Make the layout that all figures share; x and y are the axis titles with their units."""
+    axis = {"showline": True, "linewidth": 1, "ticks": "outside", "ticklen": 4, "zeroline": False, "automargin": True}
+    shared: dict[str, Any] = {
+        "template": {},
+        "title": {"text": title, "subtitle": {"text": subtitle}, "x": 0, "xanchor": "left", "xref": "paper"},
+        "height": HEIGHT,
+        "margin": {"l": 56, "r": 16, "t": 16, "b": 48},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 12},
+        "hovermode": "closest",
+        "hoverlabel": {"align": "left", "namelength": -1},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+        },
+        "xaxis": {**axis, "title": {"text": x}, "showgrid": False},
+        "yaxis": {**axis, "title": {"text": y}, "showgrid": True, "gridwidth": 1},
+    }
+    return _merged(shared, more)
+
+
+def _merged(base: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in more.items():
+        base[key] = _merged(dict(base[key]), value) if isinstance(value, Mapping) and key in base else value
+    return base
+
+
+def plain(text: str) -> str:
+    """Keep Plotly from reading a person's text as its small markup (<b>, <a href>)."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

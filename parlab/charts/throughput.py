@@ -1,0 +1,244 @@
+"""Throughput of an experiment's runs against micro batch size, GPUs, or whatever else was swept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+from . import theme
+from .format import DASH, Unit, field_title, field_value, quantity, unit_for
+from .points import RunPoint, in_order, is_number, varied
+from .theme import Drawing, Table
+
+GPUS = "GPUs"
+RUN = "Run"
+SIZE_AXES = (
+    "parallel.data_parallel_size",
+    "parallel.tensor_parallel_size",
+    "parallel.pipeline_parallel_size",
+    "cluster.nodes",
+    "cluster.gpus_per_node",
+)
+PREFERRED = "train.micro_batch_size"
+
+
+class Plan(NamedTuple):
+    """Which axis runs along x, and which axes tell the lines apart."""
+
+    x: str
+    lines: list[str]
+
+
+def plan(points: Sequence[RunPoint]) -> Plan:
+    """Choose x: GPUs where they vary, else micro batch size, else the first axis of numbers, else the first."""
+    axes = varied(points)
+    if len({point.gpus for point in points}) > 1:
+        lines = [axis for axis in axes if axis not in SIZE_AXES]
+        # Two layouts of as many GPUs are no line: then the sizes tell the points apart.
+        seen = [(point.gpus, _names(point, lines)) for point in points]
+        return Plan(GPUS, lines if len(set(seen)) == len(seen) else axes)
+    numeric = [axis for axis in axes if all(is_number(point.values.get(axis)) for point in points)]
+    x = PREFERRED if PREFERRED in numeric else next(iter(numeric or axes), RUN)
+    return Plan(x, [axis for axis in axes if axis != x])
+
+
+def _names(point: RunPoint, lines: Sequence[str]) -> tuple[str, ...]:
+    return tuple(field_value(point.values.get(axis)) for axis in lines)
+
+
+def _x_of(point: RunPoint, axis: str) -> Any:
+    if axis == GPUS:
+        return point.gpus
+    return point.number if axis == RUN else point.values.get(axis)
+
+
+def figure(points: Sequence[RunPoint]) -> Drawing:
+    """Draw samples/s (y) against the main axis (x), one line per combination of the others.
+
+    Error bars are the 10th to 90th percentile of step time turned into samples/s. Runs that were out of
+    memory are crosses at the foot. Where GPUs vary, both axes are logarithmic and a dashed line shows
+    ideal scaling from the fastest of the smallest runs.
+    """
+    measured = [point for point in points if point.samples_per_s is not None]
+    if not measured:
+        return theme.nothing("No throughput yet: no run has measured steps.")
+    chosen = plan(points)
+    x_values = in_order(_x_of(point, chosen.x) for point in points)
+    unit = unit_for((point.samples_per_s for point in measured), "samples/s")
+    drawing = go.Figure(
+        layout=theme.layout(
+            title="Throughput",
+            subtitle="median of the measured steps, bars from p10 to p90",
+            x=field_title(chosen.x) if chosen.x not in (GPUS, RUN) else chosen.x,
+            y=f"Throughput ({unit.name})",
+            xaxis=_x_axis(x_values, chosen.x),
+            yaxis={"type": "log", "tickformat": "~r"} if chosen.x == GPUS else {"rangemode": "tozero"},
+        )
+    )
+    series = list(dict.fromkeys(_names(point, chosen.lines) for point in measured))
+    styles = theme.styles(series)
+    for names in series:
+        members = [point for point in measured if _names(point, chosen.lines) == names]
+        members.sort(key=lambda point: x_values.index(_x_of(point, chosen.x)))
+        drawing.add_trace(_line(members, names, chosen, unit, styles[names]))
+    if chosen.x == GPUS:
+        _add_ideal(drawing, measured, unit)
+    _add_out_of_memory(drawing, points, measured, chosen, unit)
+    drawing.update_layout(showlegend=len(drawing.data) > 1)
+    return Drawing(drawing, _caption(points, measured, chosen), _table(points))
+
+
+def _x_axis(values: Sequence[Any], axis: str) -> dict[str, Any]:
+    if not all(is_number(value) for value in values) or axis == RUN:
+        return {
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": [theme.plain(field_value(v)) for v in values],
+        }
+    ticks = {"tickmode": "array", "tickvals": list(values), "ticktext": [field_value(value) for value in values]}
+    doubling = min(values) > 0 and max(values) >= 4 * min(values)
+    return {"type": "log" if axis == GPUS or doubling else "linear", **ticks}
+
+
+def _shown_x(point: RunPoint, chosen: Plan) -> Any:
+    value = _x_of(point, chosen.x)
+    return value if is_number(value) and chosen.x != RUN else theme.plain(field_value(value))
+
+
+def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, unit: Unit, style: theme.Style) -> go.Scatter:
+    shown = [(point.samples_per_s or 0.0) / unit.factor for point in members]
+    bars = [_error_bar(point) for point in members]
+    drawn_as_line = all(is_number(_x_of(point, chosen.x)) for point in members) and chosen.x != RUN and len(members) > 1
+    return go.Scatter(
+        x=[_shown_x(point, chosen) for point in members],
+        y=shown,
+        name=theme.plain(_series_name(names, chosen.lines)),
+        mode="lines+markers" if drawn_as_line else "markers",
+        line={"color": style.colour, "dash": style.dash, "width": 2},
+        marker={"color": style.colour, "symbol": style.symbol, "size": 9},
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [up / unit.factor for up, _ in bars],
+            "arrayminus": [down / unit.factor for _, down in bars],
+            "thickness": 1,
+            "width": 3,
+        },
+        hovertext=[
+            point.hover(
+                ("samples/s", point.samples_per_s, ""),
+                ("tokens/s", point.tokens_per_s, ""),
+                ("step time", point.step_time_s.median if point.step_time_s else None, "s"),
+            )
+            for point in members
+        ],
+        hoverinfo="text",
+    )
+
+
+def _series_name(names: tuple[str, ...], lines: Sequence[str]) -> str:
+    named = [
+        f"{field_title(axis).lower()} {name}" if name.isdigit() else name
+        for name, axis in zip(names, lines, strict=True)
+    ]
+    return ", ".join(named) or "measured"
+
+
+def _error_bar(point: RunPoint) -> tuple[float, float]:
+    """How far p10 and p90 of step time lie above and below the median, in samples/s."""
+    spread, value = point.step_time_s, point.samples_per_s
+    if spread is None or not value or not spread.p10 or not spread.p90:
+        return 0.0, 0.0
+    return max(0.0, value * (spread.median / spread.p10 - 1)), max(0.0, value * (1 - spread.median / spread.p90))
+
+
+def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint], unit: Unit) -> None:
+    smallest = min(point.gpus for point in measured)
+    start = max(point.samples_per_s or 0.0 for point in measured if point.gpus == smallest) / unit.factor
+    counts = sorted({point.gpus for point in measured})
+    drawing.add_trace(
+        go.Scatter(
+            x=counts,
+            y=[start * count / smallest for count in counts],
+            name=f"ideal from {smallest}",
+            mode="lines",
+            line={"color": theme.GREY, "dash": "dash", "width": 1},
+            hoverinfo="skip",
+        )
+    )
+
+
+def _add_out_of_memory(
+    drawing: go.Figure, points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: Plan, unit: Unit
+) -> None:
+    too_big = [point for point in points if point.state == "oom"]
+    if not too_big:
+        return
+    lowest = min(point.samples_per_s or 0.0 for point in measured) / unit.factor
+    drawing.add_trace(
+        go.Scatter(
+            x=[_shown_x(point, chosen) for point in too_big],
+            y=[lowest / 2 if chosen.x == GPUS else 0.0] * len(too_big),
+            name="OOM",
+            mode="markers+text",
+            text=["OOM"] * len(too_big),
+            textposition="top center",
+            marker={
+                "color": theme.OOM_COLOUR,
+                "symbol": "x-thin",
+                "size": 9,
+                "line": {"width": 2, "color": theme.OOM_COLOUR},
+            },
+            cliponaxis=False,
+            hovertext=[point.hover() for point in too_big],
+            hoverinfo="text",
+        )
+    )
+
+
+def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: Plan) -> str:
+    best = max(measured, key=lambda point: point.samples_per_s or 0.0)
+    said = f"{quantity(best.samples_per_s, 'samples/s')} at most, with {best.label} (run {best.number})."
+    too_big = sum(point.state == "oom" for point in points)
+    if too_big:
+        said += f" {too_big} of {len(points)} ran out of memory."
+    if chosen.x == GPUS:
+        said += f" {_scaling(measured)}"
+    return said
+
+
+def _scaling(measured: Sequence[RunPoint]) -> str:
+    """Say whether the sweep kept the global batch (strong), the batch per GPU (weak) or neither."""
+    batches = {point.global_batch_size for point in measured}
+    if None in batches:
+        return f"Batch sizes are not known {DASH} ideal means as many times faster as GPUs."
+    if len(batches) == 1:
+        return f"Strong scaling: {batches.pop()} samples per step in all."
+    shares = {(point.global_batch_size or 0) / point.gpus for point in measured}
+    if len(shares) == 1:
+        return f"Weak scaling: {shares.pop():g} samples per step and GPU."
+    return "Neither strong nor weak scaling: the batch differs in all and per GPU."
+
+
+def _table(points: Sequence[RunPoint]) -> Table:
+    axes = list(dict.fromkeys(axis for point in points for axis in point.values))
+    header = [
+        "run",
+        *axes,
+        "state",
+        "gpus",
+        "step_time_s",
+        "step_time_p10_s",
+        "step_time_p90_s",
+        "samples_per_s",
+        "tokens_per_s",
+    ]
+    rows: list[list[Any]] = []
+    for point in points:
+        spread = point.step_time_s
+        times = list(spread) if spread else [None, None, None]
+        values = [point.values.get(axis) for axis in axes]
+        rows.append([point.number, *values, point.state, point.gpus, *times, point.samples_per_s, point.tokens_per_s])
+    return Table(header, rows)
