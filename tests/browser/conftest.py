@@ -85,7 +85,7 @@ def start_demo(directory: Path, timeout_s: float = 90) -> Demo:
             line = process.stdout.readline()
             said += line
             if match := re.search(r"parlab: (http://\S+)  (\S+)  (\S+)", line):
-                return Demo(*match.groups(), directory, process)
+                return Demo(match[1], match[2], match[3], directory, process)
     process.kill()
     pytest.fail(f"make demo did not come up; it said:\n{said}")
 
@@ -147,7 +147,7 @@ def screenshots(page: Page, name: str) -> None:
     for width, height in ((1440, 900), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})
         for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # a Literal in a loop
+            page.emulate_media(color_scheme=scheme)
             page.wait_for_timeout(400)
             page.screenshot(path=SCREENSHOTS / f"{name}-{width}-{scheme}.png")
     page.set_viewport_size({"width": 1440, "height": 900})

@@ -13,7 +13,8 @@ from .conftest import Demo, screenshots
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow, pytest.mark.timeout(400)]
 
 READ_FIGURE = """name => {
-    const figure = document.querySelector(`[data-figure="${name}"] .js-plotly-plot, [data-figure="${name}"].js-plotly-plot`);
+    const element = document.querySelector(`[data-figure="${name}"]`);
+    const figure = element.data ? element : element.querySelector(".js-plotly-plot");
     return figure.data.map(trace => ({name: trace.name, x: Array.from(trace.x), y: Array.from(trace.y)}));
 }"""
 
