@@ -314,6 +314,27 @@ def _problems_of(detail: ErrorDetails) -> list[Problem]:
     return [Problem(field, value, f"{shown} cannot be {field}: {reason[:1].lower()}{reason[1:]}")]
 
 
+def complete(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Every field with its value or its default, whether or not they fit together.
+
+    Raises ConfigError for unknown fields and for values that a field cannot have.
+    """
+    try:
+        return RunConfig.model_validate(data).model_dump(mode="json")
+    except ValidationError as error:
+        problems = [
+            problem
+            for detail in error.errors()
+            if detail["type"] != "contradiction"
+            for problem in _problems_of(detail)
+        ]
+    if problems:
+        raise ConfigError(problems)
+    return {
+        name: section.model_validate(data.get(name, {})).model_dump(mode="json") for name, section in sections().items()
+    }
+
+
 def sections() -> dict[str, type[Section]]:
     """Section name -> its class, in the order in which people think of them."""
     return {name: cast(type[Section], field.annotation) for name, field in RunConfig.model_fields.items()}

@@ -1,0 +1,22 @@
+"""What may happen to experiments, configs and runs; every change of a state goes through here."""
+
+from .attempts import attempt_lose, attempt_report, summary_store
+from .configs import config_check, config_save
+from .experiments import experiment_clone, experiment_create
+from .published import published_run_add
+from .runs import Launch, config_launch, run_cancel_request, run_relaunch
+
+__all__ = [
+    "Launch",
+    "attempt_lose",
+    "attempt_report",
+    "config_check",
+    "config_launch",
+    "config_save",
+    "experiment_clone",
+    "experiment_create",
+    "published_run_add",
+    "run_cancel_request",
+    "run_relaunch",
+    "summary_store",
+]

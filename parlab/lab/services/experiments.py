@@ -1,0 +1,49 @@
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.utils.text import slugify
+
+from parlab.lab.models import Experiment
+
+from .configs import config_copy
+
+_NAME_LENGTH = 120
+
+
+@transaction.atomic
+def experiment_create(*, name: str, question: str = "", notes: str = "", owner: User, source: str = "") -> Experiment:
+    """Make an experiment; raises ValueError when the name is taken."""
+    if Experiment.objects.filter(name=name).exists():
+        raise ValueError(f"name {name!r} is taken; choose another or clone that experiment")
+    return Experiment.objects.create(
+        name=name, slug=_free_slug(name), question=question, notes=notes, owner=owner, source=source
+    )
+
+
+@transaction.atomic
+def experiment_clone(*, experiment: Experiment, user: User) -> Experiment:
+    """Copy an experiment's question and latest config as version 1, without its runs."""
+    clone = experiment_create(name=_free_copy_name(experiment.name), question=experiment.question, owner=user)
+    latest = experiment.configs.order_by("-version").first()
+    if latest is not None:
+        config_copy(config=latest, experiment=clone, user=user)
+    return clone
+
+
+def _free_slug(name: str) -> str:
+    wanted = slugify(name)[: _NAME_LENGTH - 8].strip("-") or "experiment"
+    taken = set(Experiment.objects.filter(slug__startswith=wanted).values_list("slug", flat=True))
+    slug, count = wanted, 1
+    while slug in taken:
+        count += 1
+        slug = f"{wanted}-{count}"
+    return slug
+
+
+def _free_copy_name(name: str) -> str:
+    stem = name[: _NAME_LENGTH - 14]
+    taken = set(Experiment.objects.filter(name__startswith=stem).values_list("name", flat=True))
+    copy, count = f"{stem} (copy)", 1
+    while copy in taken:
+        count += 1
+        copy = f"{stem} (copy {count})"
+    return copy

@@ -1,0 +1,68 @@
+from collections.abc import Mapping
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.utils import timezone
+
+from parlab.lab.models import Config, Run
+from runners.config import complete, digest, field_names, with_values
+from runners.protocol import RunState
+
+from . import storable
+from .attempts import headline, results_snapshot
+from .configs import lock_experiment
+from .runs import next_number, point_label
+
+
+@transaction.atomic
+def published_run_add(
+    *,
+    config: Config,
+    point: Mapping[str, Any],
+    user: User,
+    summary: Mapping[str, Any],
+    state: str = RunState.FINISHED,
+    reason: str = "",
+) -> Run:
+    """Enter published figures as a run that has ended; its point may name axes that no configuration has.
+
+    Raises ValueError when the point has a run already, or the state is not final.
+    """
+    if not RunState(state).is_final:
+        raise ValueError(f"state {state} of published figures is not an end; use finished, oom or failed")
+    lock_experiment(config.experiment)
+    point_digest = digest(point)
+    taken = config.runs.filter(point_digest=point_digest).first()
+    if taken is not None:
+        raise ValueError(f"point {point_label(point)!r} is run #{taken.number} already; enter it once")
+    figures = storable.json(summary)
+    run = Run.objects.create(
+        experiment=config.experiment,
+        config=config,
+        number=next_number(config),
+        label=point_label(point) or f"v{config.version}",
+        origin=Run.Origin.PUBLISHED,
+        point=point,
+        point_digest=point_digest,
+        resolved=_resolved(config, point),
+        state=state,
+        reason=reason,
+        summary=figures,
+        created_by=user,
+        ended_at=timezone.now(),
+        **headline(figures),
+    )
+    results_snapshot(run, 1, {"state": state, "reason": reason, "summary": figures}).save(force_insert=True)
+    return run
+
+
+def _resolved(config: Config, point: Mapping[str, Any]) -> dict[str, Any]:
+    """Set what the point says of our fields; a layout that none of our engines trains is fine here."""
+    known = set(field_names())
+    resolved = complete(with_values(config.data, {field: point[field] for field in point if field in known}))
+    parallel, cluster = resolved["parallel"], resolved["cluster"]
+    if cluster["gpus_per_node"] is None:
+        ranks = parallel["tensor_parallel_size"] * parallel["pipeline_parallel_size"] * parallel["data_parallel_size"]
+        cluster["gpus_per_node"] = max(1, ranks // cluster["nodes"])
+    return resolved

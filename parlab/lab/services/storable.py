@@ -1,0 +1,23 @@
+"""Make what nodes and people send fit into any of our databases."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def text(value: str) -> str:
+    """Replace what PostgreSQL or UTF-8 cannot hold: NUL and halves of surrogate pairs."""
+    return value.encode("utf-8", "replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+def json(value: Any) -> Any:
+    """Copy JSON-like data with clean texts, and null where a number is no number."""
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {text(str(key)): json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json(item) for item in value]
+    return value

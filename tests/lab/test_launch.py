@@ -1,0 +1,79 @@
+"""Launching a config: one run for every point, once."""
+
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import User
+
+from parlab.lab import services
+from parlab.lab.models import Config, Experiment, Snapshot
+from runners.config import ConfigError
+from runners.protocol import RunState
+from tests.conftest import SMALL
+
+SWEEP = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2, 4]}
+
+
+@pytest.fixture
+def config(experiment: Experiment, user: User) -> Config:
+    return services.config_save(experiment=experiment, data=SMALL, sweep=SWEEP, user=user)
+
+
+def test_a_launch_queues_a_run_with_an_attempt_for_every_point_that_can_run(config: Config, user: User) -> None:
+    launch = services.config_launch(config=config, user=user)
+    # 4 sequences in micro batches of 4 are one micro batch: too few for 1f1b with two stages.
+    assert [run.label for run in launch.created] == [
+        "schedule gpipe, micro_batch_size 1",
+        "schedule gpipe, micro_batch_size 2",
+        "schedule gpipe, micro_batch_size 4",
+        "schedule 1f1b, micro_batch_size 1",
+        "schedule 1f1b, micro_batch_size 2",
+    ]
+    assert [run.number for run in launch.created] == [1, 2, 3, 4, 5]
+    (invalid,) = launch.invalid
+    assert invalid.values == {"parallel.schedule": "1f1b", "train.micro_batch_size": 4}
+    assert "1f1b needs at least as many micro batches as stages" in str(invalid.problems[0])
+    for run in config.runs.all():
+        assert run.state == RunState.QUEUED == run.current_attempt().state
+        assert run.resolved["cluster"]["gpus_per_node"] == 2
+        assert run.resolved["train"]["optimizer"] == "adam"
+
+
+def test_a_second_click_starts_nothing(config: Config, user: User) -> None:
+    services.config_launch(config=config, user=user)
+    second = services.config_launch(config=config, user=user)
+    assert (second.created, second.existing) == ([], 5)
+    assert config.runs.count() == 5
+
+
+def test_every_run_gets_a_snapshot_of_its_configuration(config: Config, user: User) -> None:
+    run = services.config_launch(config=config, user=user).created[0]
+    snapshot = Snapshot.objects.get(run=run)
+    assert snapshot.kind == Snapshot.Kind.CONFIGURATION
+    assert snapshot.content["config"] == run.resolved
+    assert snapshot.content["point"] == run.point
+
+
+def test_a_config_without_a_sweep_is_one_run_named_by_its_version(experiment: Experiment, user: User) -> None:
+    config = services.config_save(experiment=experiment, data=SMALL, sweep={}, user=user)
+    assert [run.label for run in services.config_launch(config=config, user=user).created] == ["v1"]
+
+
+def test_several_nodes_are_refused_with_field_value_and_remedy(experiment: Experiment, user: User) -> None:
+    config = services.config_save(experiment=experiment, data={**SMALL, "cluster": {"nodes": 2}}, sweep={}, user=user)
+    with pytest.raises(ConfigError, match=r"cluster\.nodes: nodes 2 .* set nodes to 1"):
+        services.config_launch(config=config, user=user)
+    assert not config.runs.exists()
+
+
+def test_points_on_several_nodes_are_left_out_and_named(experiment: Experiment, user: User) -> None:
+    config = services.config_save(experiment=experiment, data=SMALL, sweep={"cluster.nodes": [1, 2]}, user=user)
+    launch = services.config_launch(config=config, user=user)
+    assert (len(launch.created), [point.values for point in launch.invalid]) == (1, [{"cluster.nodes": 2}])
+
+
+@pytest.mark.usefixtures("config")
+def test_numbers_go_on_over_the_versions_of_an_experiment(experiment: Experiment, config: Config, user: User) -> None:
+    services.config_launch(config=config, user=user)
+    second = services.config_save(experiment=experiment, data=SMALL, sweep={}, user=user)
+    assert [run.number for run in services.config_launch(config=second, user=user).created] == [6]
