@@ -4,10 +4,14 @@ from django.db import models
 class SeriesChunk(models.Model):
     """Up to some thousand points of one metric of one attempt and rank, as three compressed columns."""
 
-    attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+")
+    # The unique constraint below starts with the attempt: a second index would only take space.
+    attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+", db_index=False)
     metric = models.CharField(max_length=80)
     rank = models.IntegerField(help_text="-1 for what belongs to the node.")
     position = models.BigIntegerField(help_text="Index of its first point within the series.")
+    is_last = models.BooleanField(
+        default=False, help_text="The last chunk of its series, which grows until it is full."
+    )
     count = models.PositiveIntegerField()
     first_step = models.BigIntegerField()
     last_step = models.BigIntegerField()
@@ -19,6 +23,7 @@ class SeriesChunk(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["attempt", "metric", "rank", "position"], name="chunk_position_once")
         ]
+        indexes = [models.Index(fields=["attempt"], name="chunk_last", condition=models.Q(is_last=True))]
 
     def __str__(self) -> str:
         return f"{self.metric}[{self.position}:{self.position + self.count}] of rank {self.rank}"
@@ -27,7 +32,8 @@ class SeriesChunk(models.Model):
 class LogChunk(models.Model):
     """A piece of an attempt's raw output as it was printed: the truth from which all else can be rebuilt."""
 
-    attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+")
+    # The unique constraint below starts with the attempt: a second index would only take space.
+    attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+", db_index=False)
     position = models.BigIntegerField(help_text="Byte offset of its first byte in the output.")
     size = models.PositiveIntegerField(help_text="Bytes when unpacked.")
     data = models.BinaryField(help_text="zstd")

@@ -1,0 +1,188 @@
+"""Raw output -> columns. Pure; nothing that a training prints can raise out of here.
+
+A line is an event when it starts with EVENT_PREFIX, is shorter than LINE_LIMIT and its newline has come.
+What cannot be read is counted with a reason; as all output is kept, it stays in the log as text.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from parlab.series.columns import Columns
+from runners.protocol import EVENT_PREFIX
+
+LINE_LIMIT = 4_096
+MAX_METRICS = 200
+"""Distinct metrics of one attempt; further ones stay in the log only."""
+MAX_FACTS = 100
+MAX_STEP = 2**31 - 1
+LATEST_TIME = 1e11
+"""Unix seconds; a time beyond the year 5000 is not a time."""
+
+NOTEWORTHY = frozenset({"start", "oom", "error", "end"})
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:+/-]*")
+_MAX_NAME = 80
+_TIMERS = "timer/"
+_ABSENT = None
+
+
+class Fact(NamedTuple):
+    """An event that is no measurement: start, oom, error or end."""
+
+    event: str
+    rank: int
+    time: float
+    fields: dict[str, Any]
+
+
+@dataclass
+class Parsed:
+    """What a piece of output holds."""
+
+    series: dict[tuple[str, int], Columns] = field(default_factory=dict)
+    last_step: int | None = None
+    """Highest step seen so far, in earlier pieces too."""
+    facts: list[Fact] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    """Reason -> how many lines or values were left in the log as text."""
+
+    @property
+    def points(self) -> int:
+        return sum(len(columns) for columns in self.series.values())
+
+
+def parse(output: bytes, *, world_size: int, known: Collection[str] = (), last_step: int | None = None) -> Parsed:
+    """Read the complete lines of a piece of output; what follows the last newline is not looked at.
+
+    `known` are the metrics that earlier pieces of the same attempt brought, `last_step` the highest step
+    of them: with those, any way to cut an output into pieces at line ends gives the same points.
+    """
+    parser = _Parser(world_size, set(known), last_step)
+    lines = output.split(b"\n")
+    del lines[-1]
+    for line in lines:
+        if line.startswith(EVENT_PREFIX):
+            parser.feed(line)
+    return parser.result()
+
+
+class _Rows:
+    """The points of one rank: one row per event, a list of values per metric."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.times: list[float] = []
+        self.values: dict[str, list[float | None]] = {}
+
+
+class _Parser:
+    def __init__(self, world_size: int, known: set[str], last_step: int | None) -> None:
+        self._world_size = world_size
+        self._known = known
+        self._last_step = last_step
+        self._ranks: dict[int, _Rows] = {}
+        self._facts: list[Fact] = []
+        self._refused: Counter[str] = Counter()
+
+    def feed(self, line: bytes) -> None:
+        event = _loads(line) if len(line) < LINE_LIMIT else None
+        if type(event) is not dict:
+            self._refused["no JSON object of one short line"] += 1
+            return
+        name, rank, time = event.pop("event", None), event.pop("rank", None), event.pop("t", None)
+        if type(rank) is not int or not -1 <= rank < self._world_size:
+            self._refused["rank out of range"] += 1
+        elif (type(time) is not float and type(time) is not int) or not 0 <= time < LATEST_TIME:
+            self._refused["no time"] += 1
+        elif name == "step" or name == "telemetry":
+            self._measure(name, rank, time, event)
+        elif type(name) is str and name in NOTEWORTHY and len(self._facts) < MAX_FACTS:
+            self._facts.append(Fact(name, rank, float(time), event))
+
+    def _measure(self, name: str, rank: int, time: float, event: dict[str, Any]) -> None:
+        step = event.pop("step", None)
+        if name == "telemetry":
+            # It comes from beside the training and belongs to the step that was last heard of.
+            step = self._last_step or 0
+        elif type(step) is not int or not 0 <= step <= MAX_STEP:
+            self._refused["no step"] += 1
+            return
+        elif self._last_step is None or step > self._last_step:
+            self._last_step = step
+        rows = self._ranks.get(rank)
+        if rows is None:
+            rows = self._ranks[rank] = _Rows()
+        row = len(rows.steps)
+        rows.steps.append(step)
+        rows.times.append(time)
+        timers = event.pop("timers_s", None)
+        del event["parlab"]
+        self._add(rows, row, event, "")
+        if type(timers) is dict:
+            self._add(rows, row, timers, _TIMERS)
+
+    def _add(self, rows: _Rows, row: int, numbers: dict[str, Any], prefix: str) -> None:
+        columns = rows.values
+        for name, value in numbers.items():
+            kind = type(value)
+            if kind is not float and kind is not int and kind is not bool:
+                continue
+            metric = prefix + name if prefix else name
+            values = columns.get(metric)
+            if values is None:
+                if not self._accepts(metric, prefix):
+                    continue
+                values = columns[metric] = []
+            if len(values) != row:
+                values.extend([_ABSENT] * (row - len(values)))
+            values.append(value)
+
+    def _accepts(self, metric: str, prefix: str) -> bool:
+        if len(metric) > _MAX_NAME or not _NAME.fullmatch(metric) or (not prefix and metric.startswith(_TIMERS)):
+            self._refused["metric name too long or odd"] += 1
+            return False
+        if metric not in self._known:
+            if len(self._known) >= MAX_METRICS:
+                self._refused[f"more than {MAX_METRICS} metrics"] += 1
+                return False
+            self._known.add(metric)
+        return True
+
+    def result(self) -> Parsed:
+        series = {}
+        for rank, rows in self._ranks.items():
+            # Metrics that are in every event share these two arrays, and the store packs them once.
+            steps, times = np.array(rows.steps, np.int64), np.array(rows.times, np.float64)
+            for metric, values in rows.values.items():
+                series[metric, rank] = _columns(steps, times, values)
+        return Parsed(series, self._last_step, self._facts, self._refused)
+
+
+def _columns(steps: NDArray[np.int64], times: NDArray[np.float64], values: list[float | None]) -> Columns:
+    if len(values) == len(steps) and _ABSENT not in values:
+        return Columns(steps, times, np.array(values, np.float64))
+    present = [row for row, value in enumerate(values) if value is not _ABSENT]
+    return Columns(steps[present], times[present], np.array([values[row] for row in present], np.float64))
+
+
+def _loads(line: bytes) -> Any:
+    """Read JSON, and what is no JSON but what Python's json writes: NaN, Infinity; None where that fails."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(line, parse_int=_integer)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _integer(digits: str) -> float:
+    return int(digits) if len(digits) < 19 else float(digits)

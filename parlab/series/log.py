@@ -1,0 +1,143 @@
+"""Raw output of an attempt: append, read, and the last lines for a page. The truth; everything else derives from it."""
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import zstandard
+
+from parlab.series.models import LogChunk
+from runners.protocol import EVENT_PREFIX
+
+CHUNK_BYTES = 256 * 1024
+LINE_LIMIT = 4_096
+"""Events are shorter than this; a longer line is log, however it starts."""
+SHOWN_CHARACTERS = 2_000
+TAIL_SCAN_BYTES = 16 << 20
+"""A page looks at no more than this much of the end of a log."""
+
+_READ_CHUNKS = 8
+_HELD_BYTES = 16 * 1024
+# Terminal commands (CSI and OSC), then control characters but for tab, then marks that turn text around.
+_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
+_UNSEEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+def append_log(attempt_id: int, data: bytes) -> bytes:
+    """Add output to the end of an attempt's log; returns the unfinished line that the data goes on with.
+
+    A line that is already too long for an event is returned as a NUL byte: it only matters that there is one.
+    """
+    last = LogChunk.objects.filter(attempt_id=attempt_id).order_by("-position").first()
+    held = b"" if last is None else zstandard.decompress(bytes(last.data))
+    unfinished = _unfinished_line(last, held)
+    if not data:
+        return unfinished
+    position = 0 if last is None else last.position
+    if len(held) >= CHUNK_BYTES:
+        position, held = position + len(held), b""
+    output = held + data
+    compressor = zstandard.ZstdCompressor(level=3)
+    pieces = ((at, output[at : at + CHUNK_BYTES]) for at in range(0, len(output), CHUNK_BYTES))
+    LogChunk.objects.bulk_create(
+        [
+            LogChunk(attempt_id=attempt_id, position=position + at, size=len(piece), data=compressor.compress(piece))
+            for at, piece in pieces
+        ],
+        update_conflicts=True,
+        unique_fields=["attempt", "position"],
+        update_fields=["size", "data"],
+    )
+    return unfinished
+
+
+def _unfinished_line(last: LogChunk | None, held: bytes) -> bytes:
+    if last is None:
+        return b""
+    if b"\n" not in held and len(held) < LINE_LIMIT and last.position:
+        # All chunks but the last are full, so the one before surely holds as much as an event could.
+        before = LogChunk.objects.get(attempt_id=last.attempt_id, position=last.position - CHUNK_BYTES)
+        held = zstandard.decompress(bytes(before.data)) + held
+    line = held[held.rfind(b"\n") + 1 :]
+    return line if len(line) < LINE_LIMIT else b"\0"
+
+
+def read_log(attempt_id: int) -> Iterator[bytes]:
+    """Yield an attempt's output from its beginning, a chunk at a time."""
+    position = -1
+    while True:
+        chunks = LogChunk.objects.filter(attempt_id=attempt_id, position__gt=position).order_by("position")
+        rows = list(chunks.values_list("position", "data")[:_READ_CHUNKS])
+        for position, data in rows:
+            yield zstandard.decompress(bytes(data))
+        if len(rows) < _READ_CHUNKS:
+            return
+
+
+def log_size(attempt_id: int) -> int:
+    """Bytes of output that an attempt has."""
+    last = LogChunk.objects.filter(attempt_id=attempt_id).order_by("-position").values_list("position", "size").first()
+    return sum(last) if last else 0
+
+
+def log_tail(attempt_id: int, lines: int = 200) -> list[str]:
+    """Return the last lines of the log that are not events, for a page.
+
+    Colours and control characters are taken out, long lines cut with a note of their length. Looks at the
+    last TAIL_SCAN_BYTES at most, so a page stays fast whatever a training prints.
+    """
+    text = (line.for_page() for line in _lines_from_end(attempt_id) if not line.is_event)
+    return list(islice(text, lines))[::-1]
+
+
+class _Line(NamedTuple):
+    """A line of which only the beginning is held: it may have any length."""
+
+    beginning: bytes
+    size: int
+    is_whole: bool = True
+    """False where even the scan of the tail did not reach its beginning."""
+
+    @property
+    def is_event(self) -> bool:
+        return self.size < LINE_LIMIT and self.beginning.startswith(EVENT_PREFIX)
+
+    def for_page(self) -> str:
+        text = self.beginning.decode("utf-8", "replace")
+        if self.size <= _HELD_BYTES:
+            # A progress bar returns the carriage and writes over itself: its last state counts.
+            text = text.rstrip("\r").rpartition("\r")[2]
+        text = _UNSEEN.sub("", _ANSI.sub("", text))
+        if self.size <= _HELD_BYTES and len(text) <= SHOWN_CHARACTERS:
+            return text
+        length = f"{self.size:,} bytes" if self.is_whole else f"more than {self.size:,} bytes, beginning not shown"
+        return f"{text[:SHOWN_CHARACTERS]} … (line of {length})"
+
+
+def _lines_from_end(attempt_id: int) -> Iterator[_Line]:
+    beginning, size, scanned = b"", 0, 0
+    for chunk in _chunks_from_end(attempt_id):
+        # The newline that ends the log starts no further line.
+        part = chunk if scanned else chunk.removesuffix(b"\n")
+        scanned += len(chunk)
+        *whole, rest = part.split(b"\n")[::-1]
+        for line in whole:
+            yield _Line((line + beginning)[:_HELD_BYTES], len(line) + size)
+            beginning, size = b"", 0
+        beginning, size = (rest + beginning)[:_HELD_BYTES], len(rest) + size
+        if scanned >= TAIL_SCAN_BYTES:
+            if size >= TAIL_SCAN_BYTES // 2:
+                yield _Line(beginning, size, is_whole=False)
+            return
+    if scanned:
+        yield _Line(beginning, size)
+
+
+def _chunks_from_end(attempt_id: int) -> Iterator[bytes]:
+    chunks = LogChunk.objects.filter(attempt_id=attempt_id).order_by("-position").values_list("position", "data")
+    rows = list(chunks[:_READ_CHUNKS])
+    while rows:
+        for _, data in rows:
+            yield zstandard.decompress(bytes(data))
+        rows = list(chunks.filter(position__lt=rows[-1][0])[:_READ_CHUNKS])

@@ -1,0 +1,220 @@
+"""Numbers over time: append, read, thin out. One row holds up to CHUNK_POINTS points of one series.
+
+The last chunk of a series is marked and grows until it is full, so batches of any size leave full chunks
+behind, and one indexed read of the marked rows tells which series an attempt has and how long they are.
+Writers of one attempt must exclude each other: `ingest.services` holds its row.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from itertools import groupby
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlab.series.columns import Columns, pack, unpack
+from parlab.series.models import SeriesChunk
+
+CHUNK_POINTS = 4_096
+
+Key = tuple[str, int]
+"""Metric and rank."""
+
+
+class SeriesInfo(NamedTuple):
+    """Name and length of one series of an attempt."""
+
+    metric: str
+    rank: int
+    count: int
+
+
+def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:
+    """Add points to the ends of an attempt's series, {(metric, rank): points}; returns how many points.
+
+    Works in the caller's transaction: two or three queries for up to 80 series, whatever their lengths.
+    """
+    series = {key: columns for key, columns in series.items() if len(columns)}
+    if not series:
+        return 0
+    last_chunks = {
+        (chunk.metric, chunk.rank): chunk
+        for chunk in SeriesChunk.objects.filter(
+            attempt_id=attempt_id, is_last=True, metric__in={metric for metric, _ in series}
+        )
+    }
+    full = [chunk.pk for key, chunk in last_chunks.items() if key in series and chunk.count >= CHUNK_POINTS]
+    if full:
+        SeriesChunk.objects.filter(pk__in=full).update(is_last=False)
+    packer = _Packer()
+    SeriesChunk.objects.bulk_create(
+        [
+            chunk
+            for key, columns in series.items()
+            for chunk in packer.chunks(attempt_id, key, last_chunks.get(key), columns)
+        ],
+        update_conflicts=True,
+        unique_fields=["attempt", "metric", "rank", "position"],
+        update_fields=["is_last", "count", "first_step", "last_step", "steps", "times", "values"],
+    )
+    return sum(len(columns) for columns in series.values())
+
+
+class _Piece(NamedTuple):
+    """One chunk's share of a column."""
+
+    packed: bytes
+    column: NDArray[Any]
+
+
+class _Packer:
+    """Makes the chunks of one append; the steps and times that metrics share are packed once."""
+
+    def __init__(self) -> None:
+        self._shared: dict[tuple[bytes, int], list[_Piece]] = {}
+
+    def chunks(self, attempt_id: int, key: Key, last: SeriesChunk | None, new: Columns) -> Iterator[SeriesChunk]:
+        """Yield the chunks that hold the new points; the first one also holds those of an open last chunk."""
+        position, steps, times, values = 0, b"", b"", b""
+        if last is not None and last.count < CHUNK_POINTS:
+            position, steps, times, values = last.position, bytes(last.steps), bytes(last.times), bytes(last.values)
+        elif last is not None:
+            position = last.position + last.count
+        pieces = zip(
+            self._pieces_once(steps, new.steps),
+            self._pieces_once(times, new.times),
+            _pieces(values, new.values),
+            strict=True,
+        )
+        chunk = None
+        for step, time, value in pieces:
+            if chunk is not None:
+                yield chunk
+            chunk = SeriesChunk(
+                attempt_id=attempt_id,
+                metric=key[0],
+                rank=key[1],
+                position=position,
+                is_last=False,
+                count=len(value.column),
+                first_step=int(step.column.min()),
+                last_step=int(step.column.max()),
+                steps=step.packed,
+                times=time.packed,
+                values=value.packed,
+            )
+            position += chunk.count
+        if chunk is not None:
+            chunk.is_last = True
+            yield chunk
+
+    def _pieces_once(self, held: bytes, new: NDArray[Any]) -> list[_Piece]:
+        # The caller holds the arrays, so none of them can take over the id of another one.
+        key = (held, id(new))
+        if key not in self._shared:
+            self._shared[key] = _pieces(held, new)
+        return self._shared[key]
+
+
+def _pieces(held: bytes, new: NDArray[Any]) -> list[_Piece]:
+    column = np.concatenate([unpack(held), new]) if held else new
+    parts = (column[at : at + CHUNK_POINTS] for at in range(0, len(column), CHUNK_POINTS))
+    return [_Piece(pack(part), part) for part in parts]
+
+
+@overload
+def read(
+    attempt_id: int,
+    metric: str,
+    *,
+    rank: int,
+    max_points: int | None = None,
+    first_step: int | None = None,
+    last_step: int | None = None,
+) -> Columns: ...
+
+
+@overload
+def read(
+    attempt_id: int,
+    metric: str,
+    *,
+    rank: None = None,
+    max_points: int | None = None,
+    first_step: int | None = None,
+    last_step: int | None = None,
+) -> dict[int, Columns]: ...
+
+
+def read(
+    attempt_id: int,
+    metric: str,
+    *,
+    rank: int | None = None,
+    max_points: int | None = None,
+    first_step: int | None = None,
+    last_step: int | None = None,
+) -> Columns | dict[int, Columns]:
+    """Read one rank's series (empty where there is none), or those of all ranks as {rank: columns}.
+
+    Only chunks that overlap first_step to last_step (both included) are unpacked; more than max_points
+    points are thinned out per rank as `Columns.thinned` says.
+    """
+    found = read_many([attempt_id], [metric], rank=rank, first_step=first_step, last_step=last_step)
+    if max_points is not None:
+        found = {key: columns.thinned(max_points) for key, columns in found.items()}
+    by_rank = {found_rank: columns for (_, _, found_rank), columns in found.items()}
+    return by_rank if rank is None else by_rank.get(rank, Columns.joined([]))
+
+
+def read_many(
+    attempt_ids: Collection[int],
+    metrics: Collection[str] | None = None,
+    *,
+    rank: int | None = None,
+    first_step: int | None = None,
+    last_step: int | None = None,
+) -> dict[tuple[int, str, int], Columns]:
+    """Read series of several attempts with one query: {(attempt, metric, rank): columns}; no metrics means all."""
+    chunks = SeriesChunk.objects.filter(attempt_id__in=attempt_ids)
+    if metrics is not None:
+        chunks = chunks.filter(metric__in=metrics)
+    if rank is not None:
+        chunks = chunks.filter(rank=rank)
+    if first_step is not None:
+        chunks = chunks.filter(last_step__gte=first_step)
+    if last_step is not None:
+        chunks = chunks.filter(first_step__lte=last_step)
+    rows = chunks.order_by("attempt_id", "metric", "rank", "position").values_list(
+        "attempt_id", "metric", "rank", "steps", "times", "values"
+    )
+    found = {}
+    for key, group in groupby(rows.iterator(chunk_size=256), key=lambda row: row[:3]):
+        columns = Columns.joined(Columns(unpack(row[3]), unpack(row[4]), unpack(row[5])) for row in group)
+        found[key] = _between(columns, first_step, last_step)
+    return {key: columns for key, columns in found.items() if len(columns)}
+
+
+def _between(columns: Columns, first_step: int | None, last_step: int | None) -> Columns:
+    if first_step is None and last_step is None:
+        return columns
+    wanted = np.ones(len(columns), np.bool_)
+    if first_step is not None:
+        wanted &= columns.steps >= first_step
+    if last_step is not None:
+        wanted &= columns.steps <= last_step
+    return columns.take(wanted)
+
+
+def metrics(attempt_id: int) -> list[SeriesInfo]:
+    """Say which series an attempt has, sorted by name and rank."""
+    rows = SeriesChunk.objects.filter(attempt_id=attempt_id, is_last=True).order_by("metric", "rank")
+    return [
+        SeriesInfo(metric, rank, position + count)
+        for metric, rank, position, count in rows.values_list("metric", "rank", "position", "count")
+    ]
+
+
+def delete(attempt_id: int) -> None:
+    """Forget all series of an attempt, to build them again from its log."""
+    SeriesChunk.objects.filter(attempt_id=attempt_id).delete()
