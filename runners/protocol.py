@@ -176,10 +176,12 @@ class Batch(Message):
         limit = 4 * MAX_BATCH_BYTES
         try:
             output = unpacker.decompress(base64.b64decode(data.get("output", ""), validate=True), limit)
-        except (zlib.error, TypeError) as error:
+        except (zlib.error, TypeError, AttributeError) as error:
             raise ValueError(f"batch output cannot be unpacked: {error}") from error
         if unpacker.unconsumed_tail:
             raise ValueError(f"batch output unpacks to more than {limit} bytes")
+        if data.get("output") and not unpacker.eof:
+            raise ValueError("batch output is cut off")
         return cls.model_validate({**data, "output": output})
 
 

@@ -31,6 +31,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:+/-]*")
 _MAX_NAME = 80
 _TIMERS = "timer/"
 _ABSENT = None
+_NAN = float("nan")
 
 
 class Fact(NamedTuple):
@@ -132,7 +133,7 @@ class _Parser:
         columns = rows.values
         for name, value in numbers.items():
             kind = type(value)
-            if kind is not float and kind is not int and kind is not bool:
+            if kind is not float and kind is not int and kind is not bool and value is not None:
                 continue
             metric = prefix + name if prefix else name
             values = columns.get(metric)
@@ -142,7 +143,8 @@ class _Parser:
                 values = columns[metric] = []
             if len(values) != row:
                 values.extend([_ABSENT] * (row - len(values)))
-            values.append(value)
+            # Engines print null for a number that is not finite: JSON has no other way.
+            values.append(_NAN if value is None else value)
 
     def _accepts(self, metric: str, prefix: str) -> bool:
         if len(metric) > _MAX_NAME or not _NAME.fullmatch(metric) or (not prefix and metric.startswith(_TIMERS)):

@@ -11,7 +11,7 @@ from tsdownsample import NaNMinMaxLTTBDownsampler
 
 # Higher levels take up to three times as long and save 3 % on what training prints.
 _PACKING = ChunkConfig(compression_level=4)
-_DOWNSAMPLER = NaNMinMaxLTTBDownsampler()
+_DOWNSAMPLER = NaNMinMaxLTTBDownsampler()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

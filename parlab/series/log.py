@@ -25,13 +25,10 @@ _UNSEEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 
 
 def append_log(attempt_id: int, data: bytes) -> bytes:
-    """Add output to the end of an attempt's log; returns the unfinished line that the data goes on with.
-
-    A line that is already too long for an event is returned as a NUL byte: it only matters that there is one.
-    """
+    """Add output to the end of an attempt's log; returns the `unfinished_line` that the data goes on with."""
     last = LogChunk.objects.filter(attempt_id=attempt_id).order_by("-position").first()
     held = b"" if last is None else zstandard.decompress(bytes(last.data))
-    unfinished = _unfinished_line(last, held)
+    unfinished = unfinished_line(_with_chunk_before(last, held))
     if not data:
         return unfinished
     position = 0 if last is None else last.position
@@ -52,14 +49,17 @@ def append_log(attempt_id: int, data: bytes) -> bytes:
     return unfinished
 
 
-def _unfinished_line(last: LogChunk | None, held: bytes) -> bytes:
-    if last is None:
-        return b""
-    if b"\n" not in held and len(held) < LINE_LIMIT and last.position:
-        # All chunks but the last are full, so the one before surely holds as much as an event could.
-        before = LogChunk.objects.get(attempt_id=last.attempt_id, position=last.position - CHUNK_BYTES)
-        held = zstandard.decompress(bytes(before.data)) + held
-    line = held[held.rfind(b"\n") + 1 :]
+def _with_chunk_before(last: LogChunk | None, held: bytes) -> bytes:
+    if last is None or not last.position or len(held) >= LINE_LIMIT or b"\n" in held:
+        return held
+    # All chunks but the last are full, so the one before surely holds as much as an event could.
+    before = LogChunk.objects.get(attempt_id=last.attempt_id, position=last.position - CHUNK_BYTES)
+    return zstandard.decompress(bytes(before.data)) + held
+
+
+def unfinished_line(output: bytes) -> bytes:
+    """Return what follows the last newline; a line that is too long for an event is only hinted at, by a NUL byte."""
+    line = output[output.rfind(b"\n") + 1 :]
     return line if len(line) < LINE_LIMIT else b"\0"
 
 
@@ -69,10 +69,11 @@ def read_log(attempt_id: int) -> Iterator[bytes]:
     while True:
         chunks = LogChunk.objects.filter(attempt_id=attempt_id, position__gt=position).order_by("position")
         rows = list(chunks.values_list("position", "data")[:_READ_CHUNKS])
-        for position, data in rows:
+        for _, data in rows:
             yield zstandard.decompress(bytes(data))
         if len(rows) < _READ_CHUNKS:
             return
+        position = rows[-1][0]
 
 
 def log_size(attempt_id: int) -> int:

@@ -26,7 +26,7 @@ class SeriesInfo(NamedTuple):
 
     metric: str
     rank: int
-    count: int
+    points: int
 
 
 def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:

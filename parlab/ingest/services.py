@@ -1,0 +1,117 @@
+"""Batches -> lab and series, each exactly once; and everything again from the raw log."""
+
+import logging
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.core.cache import cache
+from django.db import transaction
+from django.utils import timezone
+
+from parlab.ingest.events import Parsed, parse
+from parlab.ingest.summary import summarise
+from parlab.lab.models import Attempt
+from parlab.lab.services import attempt_report, summary_store
+from parlab.series import log, store
+from runners.protocol import LEASE_S, Batch, RunState
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN = -1
+"""Answer to a batch of an attempt that this server does not have, or has given to another node."""
+SUMMARY_EVERY_S = 5.0
+# A summary reads the whole series: while a run goes on, no more than this share of the time is spent on it.
+_SUMMARY_SHARE = 0.05
+_LAST_POSITION = 2**63 - 1
+
+
+@transaction.atomic
+def batch_apply(*, batch: Batch) -> int:
+    """Store a batch if it is the one that comes next; returns the spool position up to which all is stored.
+
+    Whatever is delivered how often in which order, the series and the log end up as printed. Raises
+    ValueError for positions that make no sense.
+    """
+    if not batch.sequence <= batch.next_sequence <= _LAST_POSITION:
+        raise ValueError(f"next_sequence {batch.next_sequence} is before sequence {batch.sequence}, or beyond 2^63")
+    attempt = (
+        Attempt.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("run", "node")
+        .filter(pk=batch.attempt, run_id=batch.run)
+        .first()
+    )
+    if attempt is None or (attempt.node is not None and attempt.node.name != batch.node):
+        return UNKNOWN
+    if batch.sequence != attempt.committed:
+        return attempt.committed
+    attempt.committed = batch.next_sequence
+    if batch.output:
+        _output_append(attempt, batch.output)
+    if not RunState(attempt.state).is_final:
+        attempt.lease_expires_at = timezone.now() + timedelta(seconds=LEASE_S)
+    attempt.save(update_fields=["committed", "last_step", "lease_expires_at"])
+    for report in batch.reports:
+        attempt_report(attempt=attempt, report=report)
+    if any(RunState(report.state).is_final for report in batch.reports):
+        attempt_summarise(attempt=attempt)
+    elif batch.output:
+        _summarise_now_and_then(attempt)
+    return batch.next_sequence
+
+
+def _output_append(attempt: Attempt, output: bytes) -> None:
+    unfinished = log.append_log(attempt.pk, output)
+    known = {info.metric for info in store.metrics(attempt.pk)}
+    parsed = parse(
+        unfinished + output, world_size=_world_size(attempt.run.resolved), known=known, last_step=attempt.last_step
+    )
+    _points_append(attempt, parsed)
+
+
+def _points_append(attempt: Attempt, parsed: Parsed) -> None:
+    store.append(attempt.pk, parsed.series)
+    attempt.last_step = parsed.last_step
+    for reason, count in parsed.refused.items():
+        logger.info("run %s attempt %s: %d left in the log as text: %s", attempt.run_id, attempt.number, count, reason)
+
+
+def _world_size(resolved: Mapping[str, Any]) -> int:
+    cluster = resolved["cluster"]
+    return int(cluster["nodes"]) * int(cluster["gpus_per_node"])
+
+
+def attempt_summarise(*, attempt: Attempt) -> None:
+    """Compute an attempt's summary from its series and keep it."""
+    summary_store(attempt=attempt, summary=summarise(attempt.pk, attempt.run.resolved))
+
+
+def _summarise_now_and_then(attempt: Attempt) -> None:
+    key = f"parlab.ingest.summary.{attempt.pk}"
+    if not cache.add(key, True, SUMMARY_EVERY_S):
+        return
+    began = time.monotonic()
+    attempt_summarise(attempt=attempt)
+    took_s = time.monotonic() - began
+    if took_s > SUMMARY_EVERY_S * _SUMMARY_SHARE:
+        cache.set(key, True, took_s / _SUMMARY_SHARE)
+
+
+@transaction.atomic
+def attempt_reingest(*, attempt: Attempt) -> int:
+    """Build an attempt's series and summary again from its log; returns how many points it has."""
+    locked = Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run").get(pk=attempt.pk)
+    store.delete(locked.pk)
+    locked.last_step = None
+    world_size, known, points, unfinished = _world_size(locked.run.resolved), set[str](), 0, b""
+    for output in log.read_log(locked.pk):
+        unfinished += output
+        parsed = parse(unfinished, world_size=world_size, known=known, last_step=locked.last_step)
+        _points_append(locked, parsed)
+        known |= {metric for metric, _ in parsed.series}
+        points += parsed.points
+        unfinished = log.unfinished_line(unfinished)
+    locked.save(update_fields=["last_step"])
+    attempt_summarise(attempt=locked)
+    return points

@@ -1,0 +1,174 @@
+"""An attempt's series -> its summary, in the shape that docs/architecture.md gives. SI units.
+
+A key is missing where nothing was measured. All numbers are finite, so the summary is JSON everywhere.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlab.series import store
+from parlab.series.columns import Columns
+
+_TIMERS = "timer/"
+# A hostile line may claim anything: figures beyond these are no seconds and no bytes, and their sums would overflow.
+_LARGEST = 1e18
+_SHORTEST_S = 1e-9
+_MAX_LEFT_OUT = 1_000
+"""Steps that a summary lists as left out; `basis` counts them all."""
+
+ByRank = Mapping[int, Columns]
+
+
+class _Steps(NamedTuple):
+    """Which steps there are, sorted, and how long each took on its slowest rank (NaN: not known of every rank)."""
+
+    numbers: NDArray[np.int64]
+    times: NDArray[np.float64]
+    is_warmup: NDArray[np.bool_]
+
+    @property
+    def is_complete(self) -> NDArray[np.bool_]:
+        return _is_sane(self.times)
+
+    @property
+    def counts(self) -> NDArray[np.bool_]:
+        return self.is_complete & ~self.is_warmup
+
+
+def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the summary of an attempt from its stored series and its resolved RunConfig."""
+    names = {info.metric for info in store.metrics(attempt_id)}
+    wanted = [name for name in names if name.startswith(_TIMERS)]
+    wanted += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss"}
+    series: dict[str, dict[int, Columns]] = {name: {} for name in wanted}
+    for (_, metric, rank), columns in store.read_many([attempt_id], wanted).items():
+        if rank >= 0:  # -1 is the node beside the ranks
+            series[metric][rank] = columns
+    return summary_of(series, resolved)
+
+
+def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute a summary from {metric: {rank: columns}}."""
+    steps = _steps(series.get("step_time_s", {}), series.get("warmup", {}))
+    summary: dict[str, Any] = {}
+    if len(steps.numbers):
+        summary |= _steps_and_basis(steps)
+    summary |= _step_time(steps, resolved)
+    peaks = {rank: peak for rank, columns in series.get("memory_peak_bytes", {}).items() if (peak := _peak(columns))}
+    if peaks:
+        by_rank = {str(rank): peak for rank, peak in sorted(peaks.items())}
+        summary["memory_peak_bytes"] = {"min": min(peaks.values()), "max": max(peaks.values()), "by_rank": by_rank}
+    timers = {
+        name.removeprefix(_TIMERS): timer
+        for name, by_rank in sorted(series.items())
+        if name.startswith(_TIMERS) and (timer := _timer(by_rank, steps))
+    }
+    if timers:
+        summary["timers_s"] = timers
+    loss = _loss(series.get("loss", {}))
+    if loss:
+        summary["loss"] = loss
+    return summary
+
+
+def _steps(step_times: ByRank, warmups: ByRank) -> _Steps:
+    numbers = np.unique(np.concatenate([np.empty(0, np.int64), *(columns.steps for columns in step_times.values())]))
+    slowest = np.full(len(numbers), -np.inf)
+    for columns in step_times.values():
+        of_rank = np.full(len(numbers), np.nan)
+        # Of a step that was printed twice, after a restart, the later one counts: assignment keeps the last.
+        of_rank[np.searchsorted(numbers, columns.steps)] = columns.values
+        slowest = np.maximum(slowest, of_rank)
+    is_warmup = np.zeros(len(numbers), np.bool_)
+    for columns in warmups.values():
+        is_warmup |= np.isin(numbers, columns.steps[columns.values > 0])
+    return _Steps(numbers, slowest, is_warmup)
+
+
+def _steps_and_basis(steps: _Steps) -> dict[str, Any]:
+    counted, incomplete = steps.numbers[steps.counts], steps.numbers[~steps.is_complete & ~steps.is_warmup]
+    warmup = steps.numbers[steps.is_warmup]
+    about: dict[str, Any] = {"count": len(counted)}
+    if len(counted):
+        about |= {"first": int(counted[0]), "last": int(counted[-1])}
+    about["left_out"] = [int(step) for step in steps.numbers[~steps.counts][:_MAX_LEFT_OUT]]
+    reasons = []
+    if len(warmup):
+        reasons.append((_named(warmup), "warm-up"))
+    if len(incomplete):
+        reasons.append((_named(incomplete), "not timed by every rank"))
+    if reasons:
+        about["why"] = ", ".join(reason for _, reason in reasons)
+    left_out = ", ".join(f"{which} left out as {reason}" for which, reason in reasons)
+    if len(counted) == 1:
+        basis = f"1 step ({counted[0]}), its slowest rank"
+    elif len(counted):
+        basis = f"median of {len(counted)} steps ({counted[0]} to {counted[-1]}), slowest rank of each"
+    else:
+        basis = "no step counts"
+    return {"steps": about, "basis": f"{basis}; {left_out}" if left_out else basis}
+
+
+def _named(steps: NDArray[np.int64]) -> str:
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    if steps[-1] - steps[0] == len(steps) - 1:
+        return f"steps {steps[0]} to {steps[-1]}"
+    return f"{len(steps)} steps between {steps[0]} and {steps[-1]}"
+
+
+def _step_time(steps: _Steps, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    counted = steps.times[steps.counts]
+    if not len(counted):
+        return {}
+    p10, median, p90 = (float(value) for value in np.percentile(counted, [10, 50, 90]))
+    step_time = {"median": median, "p10": p10, "p90": p90, "mean": float(np.mean(counted))}
+    # What the engines print at their end, and the 3-node case quotes: all steps but the first, warm-up or not.
+    without_first = steps.times[1:][steps.is_complete[1:]]
+    if len(without_first):
+        step_time["mean_without_first"] = float(np.mean(without_first))
+    summary: dict[str, Any] = {"step_time_s": step_time}
+    if median >= _SHORTEST_S:
+        samples = int(resolved["train"]["global_batch_size"])
+        summary["samples_per_s"] = samples / median
+        summary["tokens_per_s"] = samples * int(resolved["model"]["sequence_length"]) / median
+        summary["ms_per_sample"] = median * 1000 / samples
+    return summary
+
+
+def _is_sane(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return np.abs(values) < _LARGEST  # also false for NaN
+
+
+def _peak(columns: Columns) -> int | None:
+    values = columns.values[_is_sane(columns.values)]
+    return int(values.max()) if len(values) else None
+
+
+def _timer(by_rank: ByRank, steps: _Steps) -> dict[str, Any] | None:
+    """Median per rank over the steps that are no warm-up; then the mean and the range of the ranks."""
+    warmup = steps.numbers[steps.is_warmup]
+    medians = {}
+    for rank, columns in sorted(by_rank.items()):
+        values = columns.values[_is_sane(columns.values) & ~np.isin(columns.steps, warmup)]
+        if len(values):
+            medians[str(rank)] = float(np.median(values))
+    if not medians:
+        return None
+    ranks = list(medians.values())
+    return {"median": float(np.mean(ranks)), "min": min(ranks), "max": max(ranks), "by_rank": medians}
+
+
+def _loss(by_rank: ByRank) -> dict[str, Any]:
+    """First and last loss of the first rank that knows it; no `last` where the training has diverged by then."""
+    for _, columns in sorted(by_rank.items()):
+        sane = _is_sane(columns.values)
+        ends = {"first": 0, "last": -1}
+        loss: dict[str, Any] = {name: float(columns.values[at]) for name, at in ends.items() if sane[at]}
+        if not sane.all():
+            loss["not_finite"] = int(np.count_nonzero(~sane))
+        return loss
+    return {}

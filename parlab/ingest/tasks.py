@@ -1,0 +1,27 @@
+"""What nodes send. A node sends a batch again until its position is acknowledged, so nothing is retried here."""
+
+import logging
+from typing import Any
+
+from celery import current_app, shared_task
+from django.db import InterfaceError, OperationalError
+from kombu.exceptions import OperationalError as BrokerError
+
+from parlab.ingest import services
+from runners.protocol import ACKNOWLEDGE_TASK, APPLY_BATCH_TASK, Batch, node_queue
+
+logger = logging.getLogger(__name__)
+
+
+@shared_task(name=APPLY_BATCH_TASK)
+def apply_batch(data: dict[str, Any]) -> None:
+    """Store a batch, then tell its node how far its spool is stored."""
+    try:
+        batch = Batch.from_wire(data)
+        position = services.batch_apply(batch=batch)
+        arguments = [batch.run, batch.attempt, position]
+        current_app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
+    except ValueError:
+        logger.exception("dropped what is no batch; check that node and server run the same version")
+    except (OperationalError, InterfaceError, BrokerError) as error:
+        logger.warning("a batch is not stored or not acknowledged; its node will send it again: %s", error)
