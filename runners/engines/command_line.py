@@ -1,0 +1,169 @@
+"""What a person or a launcher asks of an engine: a configuration file, or one rank described by flags."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from runners.config import ConfigError, Problem, RunConfig, check
+from runners.engines.process_group import Place, place_by_hand, place_from_environment
+from runners.schedules import SCHEDULES
+
+
+class Request(NamedTuple):
+    """One rank's orders."""
+
+    config: RunConfig
+    place: Place
+    by_hand: bool = False
+    """Started by a person, rank by rank: prints lines for people too."""
+    all_operations: bool = False
+    """Print the operations of every step."""
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} cannot be used; give a whole number of at least {least}")
+        return int(text)
+
+    return read
+
+
+def _dist_url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme == "tcp" and bool(parts.hostname) and bool(parts.port)
+    except ValueError:  # a port that is no port
+        valid = False
+    if not valid:
+        raise argparse.ArgumentTypeError(f"{text} is no address; use tcp://HOST:PORT, HOST being the machine of rank 0")
+    return text
+
+
+REQUIRED = object()
+
+
+class Flag(NamedTuple):
+    """One by-hand flag, the field that it sets, and its default."""
+
+    name: str
+    field: str
+    default: Any
+    help: str
+    type: Callable[[str], Any] = _whole(1)
+    choices: Sequence[str] | None = None
+
+
+FLAGS = (
+    Flag("--dist-url", "", REQUIRED, "where ranks meet, tcp://HOST:PORT on the machine of rank 0", _dist_url),
+    Flag("--world-size", "parallel.pipeline_parallel_size", REQUIRED, "ranks in all, one stage each"),
+    Flag("--rank", "", REQUIRED, "which of them this one is, from 0", _whole(0)),
+    Flag("--batch-size", "train.global_batch_size", 64, "sequences per iteration"),
+    Flag("--micro-batch-size", "train.micro_batch_size", 1, "sequences per micro batch"),
+    Flag("--mode", "parallel.schedule", "gpipe", "schedule", str, tuple(SCHEDULES)),
+    Flag("--num-layers", "model.num_layers", 4, "layers of each stage"),
+    Flag("--embedding-dim", "model.hidden_size", 768, "width of the residual stream"),
+    Flag("--num-heads", "model.num_attention_heads", 12, "attention heads per layer"),
+    Flag("--seq-length", "model.sequence_length", 2048, "tokens per sequence"),
+    Flag("--vocab-size", "model.vocab_size", 50257, "entries of the token embedding"),
+    Flag("--num-iters", "train.iterations", 10, "iterations; the first one is warm-up"),
+    Flag("--precision", "train.precision", "fp32", "arithmetic", str, ("fp32", "bf16")),
+    Flag("--optimizer", "train.optimizer", "adam", "optimizer", str, ("adam", "adamw", "sgd")),
+    Flag("--seed", "train.seed", 1234, "seed of weights and data, the same on every rank", _whole(0)),
+    Flag("--device", "cluster.device", "auto", "where to compute", str, ("auto", "cpu", "cuda")),
+    Flag("--threads", "launcher.threads_per_rank", 1, "CPU threads of this rank"),
+    Flag("--profiling", "", "no-profiling", "print every operation", str, ("no-profiling", "profiling")),
+)
+
+
+def read_command_line(arguments: Sequence[str], environment: Mapping[str, str]) -> Request:
+    """Turn the command line and what torchrun sets into a request.
+
+    Exits with 2 and a message where flags make no sense; raises ConfigError where they describe no possible run.
+    """
+    parser = _parser()
+    given = vars(parser.parse_args(arguments))
+    if path := given.pop("config", None):
+        if given:
+            parser.error(f"--config and {_flag_of(next(iter(given)))} do not go together; leave one of them out")
+        return _configured(parser, Path(path), environment)
+    missing = [flag.name for flag in FLAGS if flag.default is REQUIRED and _dest(flag) not in given]
+    if missing:
+        parser.error(f"{', '.join(missing)} missing; give --config FILE, or all of --dist-url, --world-size and --rank")
+    values = {_dest(flag): given.get(_dest(flag), flag.default) for flag in FLAGS}
+    if values["rank"] >= values["world_size"]:
+        parser.error(
+            f"--rank {values['rank']} is not one of {values['world_size']}; use 0 to {values['world_size'] - 1}"
+        )
+    return Request(
+        config=_config_by_hand(values),
+        place=place_by_hand(values["dist_url"], values["world_size"], values["rank"]),
+        by_hand=True,
+        all_operations=values["profiling"] == "profiling",
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m runners.engines.pipeline",
+        description="Train a GPT in a pipeline: with --config, under torchrun or alone; or each rank by hand.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="a RunConfig as JSON")
+    group = parser.add_argument_group("by hand, the same flags on every rank but --rank")
+    for flag in FLAGS:
+        shown = flag.help if flag.default is REQUIRED else f"{flag.help} ({flag.default})"
+        group.add_argument(
+            flag.name, type=flag.type, choices=flag.choices, default=argparse.SUPPRESS, help=shown, metavar="..."
+        )
+    return parser
+
+
+def _configured(parser: argparse.ArgumentParser, path: Path, environment: Mapping[str, str]) -> Request:
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        parser.error(f"--config {path} cannot be read: {error.strerror}; give the path of a RunConfig")
+    except ValueError as error:
+        parser.error(f"--config {path} is no JSON: {error}; write it with RunConfig.resolved()")
+    config, problems = check(data)
+    if config is None:
+        raise ConfigError(problems)
+    place = place_from_environment(environment)
+    if place.world_size != config.world_size:
+        message = f"{config.world_size} stages need {config.world_size} processes, this is one of {place.world_size};"
+        remedy = f" use torchrun --nproc-per-node {config.gpus_per_node}, or {place.world_size} stages"
+        stages = config.parallel.pipeline_parallel_size
+        raise ConfigError([Problem("parallel.pipeline_parallel_size", stages, message + remedy)])
+    return Request(config, place)
+
+
+def _config_by_hand(values: Mapping[str, Any]) -> RunConfig:
+    """Build the RunConfig that the flags describe; problems name the flag beside the field."""
+    data: dict[str, dict[str, Any]] = {}
+    for flag in FLAGS:
+        if flag.field:
+            section, _, name = flag.field.partition(".")
+            data.setdefault(section, {})[name] = values[_dest(flag)]
+    data["model"]["num_layers"] = values["num_layers"] * values["world_size"]
+    data["train"]["warmup_steps"] = min(1, values["num_iters"] - 1)
+    config, problems = check(data)
+    if config is None:
+        flags = {flag.field: flag.name for flag in FLAGS if flag.field}
+        raise ConfigError(
+            [problem._replace(field=f"{flags.get(problem.field, '')} {problem.field}".strip()) for problem in problems]
+        )
+    return config
+
+
+def _dest(flag: Flag) -> str:
+    return flag.name.removeprefix("--").replace("-", "_")
+
+
+def _flag_of(dest: str) -> str:
+    return f"--{dest.replace('_', '-')}"

@@ -1,0 +1,148 @@
+"""The pipeline engine: a GPT split into stages, one rank each, trained on made-up text. See docs/engines.md.
+
+`python -m runners.engines.pipeline --config config.json` under torchrun or alone; or each rank by hand, see --help.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+
+from runners.config import ConfigError
+from runners.engines.command_line import Request, read_command_line
+from runners.engines.memory import is_out_of_memory, memory_shortage
+from runners.engines.process_group import barrier, choose_device, device_name, die_with_parent, join, leave
+from runners.engines.stage import PipelineStage, StepResult
+from runners.engines.transfers import Channels, open_channels
+from runners.events import Printer
+from runners.protocol import OOM_EXIT_CODE
+
+CONFIG_EXIT_CODE = 2
+
+
+class Engine:
+    """One rank from start to end."""
+
+    def __init__(self, request: Request, device: torch.device) -> None:
+        self.request = request
+        self.device = device
+        self.printer = Printer(request.place.rank)
+        self.stage: PipelineStage | None = None
+
+    def run(self) -> None:
+        """Train all iterations and print events. Raises whatever goes wrong."""
+        config, place = self.request.config, self.request.place
+        torch.set_num_threads(config.launcher.threads_per_rank)
+        timeout = timedelta(seconds=config.launcher.collective_timeout_s)
+        backend = join(place, self.device, timeout)
+        channels = (
+            open_channels(place.rank, place.world_size, self.device, timeout) if backend != "none" else Channels()
+        )
+        self.stage = stage = PipelineStage(config, place.rank, self.device, channels)
+        self.printer.emit(
+            "start",
+            engine="pipeline",
+            world_size=place.world_size,
+            backend=backend,
+            device=str(self.device),
+            device_name=device_name(self.device),
+            iterations=config.train.iterations,
+            parameters=stage.num_parameters,
+            stage=place.rank,
+            layers=[stage.layers[0], stage.layers[-1]],
+            memory=stage.memory.source,
+        )
+        step_times = []
+        for step in range(1, config.train.iterations + 1):
+            result = stage.train_step(step)
+            step_times.append(result.times.step_time_s)
+            self._print_step(step, result)
+        average = _average_without_first(step_times)
+        self.printer.emit("end", iterations=config.train.iterations, average_step_time_s=round(average, 9))
+        if self.request.by_hand:
+            self.printer.log(
+                f"Finished running {config.train.iterations} iterations,"
+                f" averaged (exclude the first iter) run time: {average:.6g}"
+            )
+        barrier(self.device)
+        leave()
+
+    def _print_step(self, step: int, result: StepResult) -> None:
+        train, times = self.request.config.train, result.times
+        self.printer.emit(
+            "step",
+            step=step,
+            warmup=step <= train.warmup_steps,
+            step_time_s=round(times.step_time_s, 9),
+            samples=train.global_batch_size,
+            tokens=train.global_batch_size * self.request.config.model.sequence_length,
+            **({} if result.loss is None else {"loss": result.loss}),
+            memory_bytes=result.memory_bytes,
+            memory_peak_bytes=result.memory_peak_bytes,
+            timers_s={name: round(seconds, 9) for name, seconds in times.timers_s.items()},
+        )
+        if self.request.all_operations or prints_operations(step):
+            self.printer.emit_operations(step, times.operations)
+        if self.request.by_hand:
+            for way in ("forward", "backward"):
+                seconds = times.timers_s[f"{way}-compute"]
+                self.printer.log(f"Rank {self.request.place.rank} node {way} pass takes {seconds:.2f}s")
+
+    def report(self, error: Exception) -> int:
+        """Print the event that tells what went wrong, and the traceback for the log; return the exit code."""
+        lines = traceback.format_exception(error)
+        if is_out_of_memory(error):
+            phase = self.stage.phase if self.stage else "model"
+            shortage = memory_shortage(error, self.device)
+            self.printer.emit("oom", phase=phase, **shortage._asdict(), message=str(error))
+            code = OOM_EXIT_CODE
+        else:
+            self.printer.emit("error", traceback="".join(lines))
+            code = 1
+        # Line by line: standard error often shares a pipe with the events of other ranks.
+        log = Printer(self.request.place.rank, fd=sys.stderr.fileno())
+        for line in "".join(lines).splitlines():
+            log.log(line)
+        return code
+
+
+def prints_operations(step: int) -> bool:
+    """Tell whether a step's operations are printed unasked: the first ten steps, then every hundredth."""
+    return step <= 10 or step % 100 == 0
+
+
+def _average_without_first(seconds: Sequence[float]) -> float:
+    rest = seconds[1:] or seconds
+    return sum(rest) / len(rest)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one rank and return its exit code."""
+    try:
+        request = read_command_line(arguments, os.environ)
+        device = choose_device(request.config, request.place)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)  # noqa: T201
+        return CONFIG_EXIT_CODE
+    if not request.by_hand:  # a person may well close the shell from which a rank was started by hand
+        die_with_parent()
+    engine = Engine(request, device)
+    try:
+        engine.run()
+    except Exception as error:
+        return engine.report(error)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    if code:
+        # At once: after a failure the destructors of process groups may wait for ranks that wait for this one.
+        sys.stderr.flush()
+        os._exit(code)

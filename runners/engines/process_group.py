@@ -1,0 +1,130 @@
+"""Where a rank stands: its place among the others, its device, its life and death."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import torch
+import torch.distributed as dist
+
+from runners.config import ConfigError, Problem, RunConfig
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+PR_SET_PDEATHSIG = 1
+
+
+class Place(NamedTuple):
+    """One rank among the ranks of a run."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    """Rank among those on this machine."""
+    local_world_size: int = 1
+    """Ranks on this machine, as far as known."""
+    init_method: str = "env://"
+    """How ranks find each other, as torch.distributed writes it."""
+
+
+def place_from_environment(environment: Mapping[str, str]) -> Place:
+    """Read what torchrun sets; without it a process is alone."""
+    if "RANK" not in environment:
+        return Place()
+    rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    return Place(
+        rank=rank,
+        world_size=world_size,
+        local_rank=int(environment.get("LOCAL_RANK", rank)),
+        local_world_size=int(environment.get("LOCAL_WORLD_SIZE", 1)),
+    )
+
+
+def place_by_hand(dist_url: str, world_size: int, rank: int) -> Place:
+    """Place a rank that a person started; ranks that meet on the loopback address are all on this machine."""
+    if urlsplit(dist_url).hostname in LOOPBACK:
+        return Place(rank, world_size, rank, world_size, dist_url)
+    gpus = max(torch.cuda.device_count(), 1)
+    return Place(rank, world_size, rank % gpus, 1, dist_url)
+
+
+def choose_device(config: RunConfig, place: Place) -> torch.device:
+    """Return the device of a rank: a GPU of its own where wanted and there, else the CPU.
+
+    Raises ConfigError when GPUs are asked for and the machine has too few.
+    """
+    wanted = config.cluster.device
+    gpus = torch.cuda.device_count() if wanted != "cpu" and torch.cuda.is_available() else 0
+    if gpus >= place.local_world_size:
+        return torch.device("cuda", place.local_rank)
+    if wanted == "cuda":
+        raise ConfigError(
+            [
+                Problem(
+                    "cluster.device",
+                    "cuda",
+                    f"device cuda needs {place.local_world_size} GPUs on this machine, one for each rank, and torch"
+                    f" {torch.__version__} finds {gpus}; use cpu or auto, or a node with more GPUs",
+                )
+            ]
+        )
+    return torch.device("cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of the GPU or the CPU model."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def join(place: Place, device: torch.device, timeout: timedelta) -> str:
+    """Join the process group of all ranks and return its backend; a rank that is alone needs none."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if place.world_size == 1:
+        return "none"
+    if place.local_world_size == place.world_size and sys.platform == "linux":
+        # gloo otherwise looks for a network interface by the machine's name, which need not resolve.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(
+        backend, init_method=place.init_method, rank=place.rank, world_size=place.world_size, timeout=timeout
+    )
+    return backend
+
+
+def barrier(device: torch.device) -> None:
+    """Wait until every rank is here."""
+    if dist.is_initialized():
+        dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
+
+
+def leave() -> None:
+    """Leave the process group once every rank has come this far; nobody closes a connection that another still uses."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the one that started it ends, however it ends."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        return  # refused by a sandbox: the launcher's own signals still reach the process group
+    if os.getppid() != parent:  # it ended just before: the kernel will not tell any more
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,160 @@
+"""GPT cut into stages: learned position embeddings, pre-norm blocks, GELU, causal attention; no dropout.
+
+A stage is a slice of the layers; the first one also has the embeddings, the last one the final norm, the head and
+the loss. The head has weights of its own (untied from the token embedding), so that no weight lives on two stages.
+Every layer draws its weights from a generator of its own: any split into stages trains the same network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from runners.config import ModelSection
+from runners.models.seeds import generator
+
+INIT_STD = 0.02
+"""Standard deviation of initial weights, as in GPT-2."""
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention."""
+
+    def __init__(self, hidden_size: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(hidden_size, 3 * hidden_size)
+        self.output = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, sequence, hidden = x.shape
+        # (batch, sequence, 3, heads, head size) -> three of (batch, heads, sequence, head size)
+        query, key, value = self.qkv(x).view(batch, sequence, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return cast(Tensor, self.output(mixed.transpose(1, 2).reshape(batch, sequence, hidden)))
+
+
+class Mlp(nn.Module):
+    """Two linear layers with GELU between them, four times as wide inside."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(hidden_size, 4 * hidden_size)
+        self.output = nn.Linear(4 * hidden_size, hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.output(functional.gelu(self.up(x))))
+
+
+class Block(nn.Module):
+    """One transformer layer: x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, hidden_size: int, num_heads: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(hidden_size)
+        self.attention = Attention(hidden_size, num_heads)
+        self.mlp_norm = nn.LayerNorm(hidden_size)
+        self.mlp = Mlp(hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + cast(Tensor, self.mlp(self.mlp_norm(x)))
+
+
+class Embeddings(nn.Module):
+    """Learned embeddings of tokens and positions, added up."""
+
+    def __init__(self, model: ModelSection) -> None:
+        super().__init__()
+        self.token = nn.Embedding(model.vocab_size, model.hidden_size)
+        self.position = nn.Embedding(model.sequence_length, model.hidden_size)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return cast(Tensor, self.token(tokens) + self.position.weight[: tokens.shape[1]])
+
+
+class Head(nn.Module):
+    """Final norm and the projection to the vocabulary."""
+
+    def __init__(self, model: ModelSection) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(model.hidden_size)
+        self.vocabulary = nn.Linear(model.hidden_size, model.vocab_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.vocabulary(self.norm(x)))
+
+
+class GPTStage(nn.Module):
+    """Consecutive layers of a GPT, with the embeddings before layer 0 and the head after the last one.
+
+    Parameters are named by their layer in the whole model (`blocks.3.mlp.up.weight`), whatever the stage. Building
+    one needs the memory of its own weights and no more; raises what torch raises when that does not fit.
+    """
+
+    def __init__(self, model: ModelSection, layers: Sequence[int], seed: int, device: torch.device) -> None:
+        super().__init__()
+        with torch.device("meta"):  # torch's own initial values would be drawn only to be overwritten
+            self.embeddings = Embeddings(model) if layers[0] == 0 else None
+            self.blocks = nn.ModuleDict(
+                {str(layer): Block(model.hidden_size, model.num_attention_heads) for layer in layers}
+            )
+            self.head = Head(model) if layers[-1] == model.num_layers - 1 else None
+        self.to_empty(device=device)
+        if self.embeddings is not None:
+            _initialise(self.embeddings, generator(seed, "embeddings"), model.num_layers)
+        for layer, block in self.blocks.items():
+            _initialise(block, generator(seed, "layer", int(layer)), model.num_layers)
+        if self.head is not None:
+            _initialise(self.head, generator(seed, "head"), model.num_layers)
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Return activations (batch, sequence, hidden), or on the last stage the mean loss over all tokens.
+
+        `x` is token ids (batch, sequence) on the first stage, activations elsewhere. The last stage needs `targets`
+        (batch, sequence); its loss is a scalar in fp32 whatever the precision.
+        """
+        if self.embeddings is not None:
+            x = self.embeddings(x)
+        if torch.is_autocast_enabled(x.device.type):
+            # The residual stream, and so what travels between stages, has the precision of the arithmetic in
+            # every layout; left alone it would start in fp32.
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        for block in self.blocks.values():
+            x = block(x)
+        if self.head is None:
+            return x
+        if targets is None:
+            raise ValueError("the last stage computes the loss and needs targets")
+        logits = self.head(x).float()
+        return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
+
+
+def _initialise(module: nn.Module, numbers: torch.Generator, num_layers: int) -> None:
+    """Draw weights as GPT-2 does: normal, smaller where a layer adds to the residual stream; biases 0, norms 1.
+
+    Drawn on the CPU for every device, so that a GPU starts with the weights a CPU starts with.
+    """
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif "norm" in name:
+                parameter.fill_(1.0)
+            else:
+                std = INIT_STD / math.sqrt(2 * num_layers) if ".output." in name else INIT_STD
+                parameter.copy_(torch.empty(parameter.shape).normal_(0.0, std, generator=numbers))
+
+
+def num_parameters(model: ModelSection) -> int:
+    """Return the parameters of the whole model: l(12h² + 13h) in the layers, (2V + s)h + 2h around them.
+
+    Source: Narayanan et al. 2021 (SC21), equation 2, plus the untied head (V·h) and the final norm (2h).
+    """
+    h, vocabulary = model.hidden_size, model.vocab_size
+    return model.num_layers * (12 * h * h + 13 * h) + (2 * vocabulary + model.sequence_length) * h + 2 * h

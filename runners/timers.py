@@ -1,0 +1,133 @@
+"""Where the time of a step goes, in Megatron's timer names.
+
+On a CPU a mark is a clock reading. On a GPU it is an event in the compute stream, read after the device has finished
+the step: no clock is read before the work it measures is done, and the device is never made to wait inside a step.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+NO_MICRO_BATCH = -1
+"""Micro batch of what is done once a step, like the optimizer."""
+
+
+class Clock(Protocol):
+    """Sets marks during a step and tells afterwards how many seconds after the step's begin they were."""
+
+    def begin(self) -> None: ...
+    def mark(self) -> Any: ...
+    def finish(self) -> float: ...
+    def seconds(self, mark: Any) -> float: ...
+
+
+class CpuClock:
+    """Work is done when the call returns: a mark is a clock reading."""
+
+    def begin(self) -> None:
+        self._origin = time.perf_counter()
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def finish(self) -> float:
+        return time.perf_counter() - self._origin
+
+    def seconds(self, mark: float) -> float:
+        return mark - self._origin
+
+
+class CudaClock:
+    """Work is queued when the call returns: a mark is an event that the device passes when it gets there."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._origin_event = torch.cuda.Event(enable_timing=True)
+        self._events: list[torch.cuda.Event] = []
+        self._used = 0
+
+    def begin(self) -> None:
+        self._used = 0
+        torch.cuda.synchronize(self._device)
+        self._origin = time.perf_counter()
+        self._origin_event.record()
+
+    def mark(self) -> torch.cuda.Event:
+        if self._used == len(self._events):  # only in the first step: later ones use the same events again
+            self._events.append(torch.cuda.Event(enable_timing=True))
+        event = self._events[self._used]
+        self._used += 1
+        event.record()
+        return event
+
+    def finish(self) -> float:
+        torch.cuda.synchronize(self._device)
+        return time.perf_counter() - self._origin
+
+    def seconds(self, mark: torch.cuda.Event) -> float:
+        return self._origin_event.elapsed_time(mark) / 1e3
+
+
+class StepTimes(NamedTuple):
+    """What the timers say of one step of one rank."""
+
+    step_time_s: float
+    timers_s: dict[str, float]
+    """Timer name -> its sum over the step; only timers that ran."""
+    operations: list[tuple[str, int, float, float]]
+    """(timer name, micro batch, begin, end) in seconds since the step's begin, in the order of their ends."""
+
+
+class Timers:
+    """Stopwatches of one rank: begin_step(), then `with span(...)` around each piece of work, then finish_step()."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._clock: Clock = CudaClock(device) if device.type == "cuda" else CpuClock()
+        self._spans: list[_Span] = []
+
+    def begin_step(self) -> None:
+        """Start the step's clock; what was queued on the device before is finished first."""
+        self._spans = []
+        self._clock.begin()
+
+    def span(self, name: str, micro_batch: int = NO_MICRO_BATCH) -> _Span:
+        """Time the body of a with statement."""
+        return _Span(self._clock, self._spans, name, micro_batch)
+
+    def finish_step(self) -> StepTimes:
+        """Stop the step's clock once the device has finished, and read all marks."""
+        step_time_s = self._clock.finish()
+        seconds = self._clock.seconds
+        operations = [
+            (span.name, span.micro_batch, round(seconds(span.begin), 6), round(seconds(span.end), 6))
+            for span in self._spans
+        ]
+        timers_s: dict[str, float] = {}
+        for span in self._spans:
+            timers_s[span.name] = timers_s.get(span.name, 0.0) + seconds(span.end) - seconds(span.begin)
+        return StepTimes(step_time_s, timers_s, operations)
+
+
+class _Span:
+    """One begin and end. A class of its own because contextlib costs more than a short send takes."""
+
+    __slots__ = ("_clock", "_spans", "begin", "end", "micro_batch", "name")
+
+    def __init__(self, clock: Clock, spans: list[_Span], name: str, micro_batch: int) -> None:
+        self._clock = clock
+        self._spans = spans
+        self.name = name
+        self.micro_batch = micro_batch
+
+    def __enter__(self) -> None:
+        self.begin = self._clock.mark()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end = self._clock.mark()
+        self._spans.append(self)
