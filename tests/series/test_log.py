@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parlab.lab.models import Attempt
+from parlab.series import log
+from parlab.series.models import LogChunk
+
+EVENT = b'{"parlab":1,"t":1.0,"rank":0,"event":"step","step":1}\n'
+
+
+@pytest.fixture
+def attempt_id(make_attempt: Callable[..., Attempt]) -> int:
+    return make_attempt().pk
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(st.binary(max_size=50), st.integers(0, 600_000)), max_size=5))
+def test_any_appends_read_back_as_their_concatenation(attempt_id: int, appends: list[bytes | int]) -> None:
+    LogChunk.objects.all().delete()
+    pieces = [piece if isinstance(piece, bytes) else b"0123456789\n" * (piece // 11) for piece in appends]
+    for piece in pieces:
+        log.append_log(attempt_id, piece)
+    expected = b"".join(pieces)
+    assert b"".join(log.read_log(attempt_id)) == expected
+    assert log.log_size(attempt_id) == len(expected)
+    sizes = list(LogChunk.objects.order_by("position").values_list("size", flat=True))
+    assert all(size == log.CHUNK_BYTES for size in sizes[:-1])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from([b"a", b"\n", b"b\nc", b"x" * 5_000, b"y" * 262_142]), max_size=8))
+def test_each_append_learns_the_line_that_it_goes_on_with(attempt_id: int, pieces: list[bytes]) -> None:
+    LogChunk.objects.all().delete()
+    whole = b""
+    for piece in pieces:
+        line = whole.rpartition(b"\n")[2]
+        assert log.append_log(attempt_id, piece) == (line if len(line) < log.LINE_LIMIT else b"\0")
+        whole += piece
+
+
+def test_small_appends_share_a_chunk(attempt_id: int) -> None:
+    for _ in range(30):
+        log.append_log(attempt_id, b"step\n")
+    assert LogChunk.objects.count() == 1
+
+
+def test_the_tail_shows_the_last_lines_without_events(attempt_id: int) -> None:
+    log.append_log(attempt_id, b"first\n" + EVENT + b"second\n" + EVENT + b"\nlast")
+    assert log.log_tail(attempt_id) == ["first", "second", "", "last"]
+    assert log.log_tail(attempt_id, lines=2) == ["", "last"]
+
+
+def test_the_tail_of_nothing_is_empty(attempt_id: int) -> None:
+    assert log.log_tail(attempt_id) == []
+
+
+def test_the_tail_joins_a_line_that_lies_in_two_chunks(attempt_id: int) -> None:
+    log.append_log(attempt_id, b"x" * (log.CHUNK_BYTES - 10) + b"\nhello ")
+    log.append_log(attempt_id, b"wonderful world\n")
+    assert LogChunk.objects.count() == 2
+    assert log.log_tail(attempt_id, lines=1) == ["hello wonderful world"]
+
+
+def test_a_line_of_ten_megabytes_is_cut_with_a_note_and_costs_little(attempt_id: int) -> None:
+    log.append_log(attempt_id, b"before\n" + b"z" * (10 << 20) + b"\nafter\n")
+    began = time.monotonic()
+    before, long, after = log.log_tail(attempt_id)
+    assert time.monotonic() - began < 2
+    assert (before, after) == ("before", "after")
+    assert long == "z" * 2_000 + " … (line of 10,485,760 bytes)"
+
+
+def test_a_line_beyond_what_a_page_looks_at_still_says_so(attempt_id: int) -> None:
+    log.append_log(attempt_id, b"before\n" + b"z" * (log.TAIL_SCAN_BYTES + log.CHUNK_BYTES) + b"\n")
+    [line] = log.log_tail(attempt_id)
+    assert line.startswith("zzz")
+    assert line.endswith("beginning not shown)")
+
+
+def test_a_log_of_nothing_but_events_is_scanned_to_a_limit(attempt_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append_log(attempt_id, b"long ago\n" + EVENT * 20_000)
+    assert log.log_tail(attempt_id) == ["long ago"]
+    monkeypatch.setattr(log, "TAIL_SCAN_BYTES", log.CHUNK_BYTES)
+    assert log.log_tail(attempt_id) == []
+
+
+def test_colours_controls_and_broken_characters_do_not_reach_a_page(attempt_id: int) -> None:
+    log.append_log(
+        attempt_id,
+        b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07bell\x07\x00\tt\xc3\xa9\n"
+        b"\xff\xfe broken\n"
+        b"\xe2\x80\xaeturned\n"
+        b" 10%|#\r 50%|##\r100%|###\r\n",
+    )
+    assert log.log_tail(attempt_id) == [
+        "red bell\tté",
+        "\N{REPLACEMENT CHARACTER}" * 2 + " broken",
+        "turned",
+        "100%|###",
+    ]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=3_000))
+def test_no_bytes_make_the_tail_unprintable(attempt_id: int, data: bytes) -> None:
+    LogChunk.objects.all().delete()
+    log.append_log(attempt_id, data)
+    for line in log.log_tail(attempt_id, lines=10_000):
+        assert not [c for c in line if c != "\t" and unicodedata.category(c) == "Cc"]
+        line.encode()
+
+
+def test_chunks_come_in_order_and_one_batch_of_rows_at_a_time(attempt_id: int) -> None:
+    data = b"".join(b"%08d\n" % number for number in range(400_000))
+    log.append_log(attempt_id, data)
+    chunks = list(log.read_log(attempt_id))
+    assert len(chunks) > 8
+    assert b"".join(chunks) == data
+    assert all(left != right for left, right in pairwise(chunks))
