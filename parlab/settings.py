@@ -69,6 +69,7 @@ INSTALLED_APPS = [
     "django_htmx",
     "parlab.lab",
     "parlab.series",
+    "parlab.ingest",
     "parlab.fleet",
     "parlab.pages",
     "parlab.demo",
@@ -140,7 +141,14 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # A page must not hang on a broker that is away: the beat sends again what could not be sent.
 CELERY_TASK_PUBLISH_RETRY = False
-CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_connect_timeout": 2, "socket_timeout": 10}
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "socket_connect_timeout": 2,
+    "socket_timeout": 10,
+    # kombu's own default would wait six seconds, in steps of two, before it says that nobody listens.
+    "max_retries": 1,
+    "interval_start": 0,
+    "interval_step": 0.1,
+}
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat")
 CELERY_BEAT_SCHEDULE = {
     "dispatch": {"task": "parlab.fleet.dispatch", "schedule": 1.0, "options": {"expires": 5}},

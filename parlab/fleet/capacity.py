@@ -1,0 +1,70 @@
+"""What a run needs of a node, and what each node has left."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from parlab.lab.models import Attempt, Node
+from runners.protocol import RunState
+
+ON_NODE = (RunState.DISPATCHED, RunState.RUNNING)
+
+
+class Need(NamedTuple):
+    """What a run asks of a node."""
+
+    pool: str
+    device: str
+    ranks: int
+
+    @classmethod
+    def of(cls, cluster: Mapping[str, Any]) -> Self:
+        return cls(cluster["pool"], cluster["device"], cluster["gpus_per_node"])
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that there must be; a run that may also use the processor needs none."""
+        return self.ranks if self.device == "cuda" else 0
+
+
+@dataclass
+class Room:
+    """A node with what its runs leave free."""
+
+    node: Node
+    slots: int
+    gpus: int
+    busy: list[Attempt] = field(default_factory=list)
+
+    def take(self, need: Need) -> None:
+        """Account for a run that is on the node."""
+        self.slots -= 1
+        # `auto` takes GPUs only where there are enough of them; two runs on one GPU would both measure wrong.
+        if need.device == "cuda" or (need.device == "auto" and need.ranks <= gpu_count(self.node)):
+            self.gpus -= need.ranks
+
+    def fits(self, need: Need) -> bool:
+        return self.node.pool == need.pool and self.slots > 0 and self.gpus >= need.gpus
+
+
+def gpu_count(node: Node) -> int:
+    gpus = node.hardware.get("gpus", []) if isinstance(node.hardware, Mapping) else []
+    return len(gpus) if isinstance(gpus, list) else 0
+
+
+def rooms(nodes: Iterable[Node]) -> list[Room]:
+    """What each node has left, in one query."""
+    by_id = {node.pk: Room(node, node.slots, gpu_count(node)) for node in nodes}
+    attempts = Attempt.objects.filter(node__in=by_id, state__in=ON_NODE).select_related("run__experiment")
+    for attempt in attempts.order_by("pk"):
+        assert attempt.node_id is not None
+        room = by_id[attempt.node_id]
+        room.busy.append(attempt)
+        room.take(Need.of(attempt.run.resolved["cluster"]))
+    return list(by_id.values())
+
+
+def best(candidates: Iterable[Room], need: Need) -> Room | None:
+    """The emptiest node that the run fits on."""
+    fitting = [room for room in candidates if room.fits(need)]
+    return min(fitting, key=lambda room: (-room.slots, room.node.name)) if fitting else None

@@ -1,0 +1,72 @@
+"""A fleet in a test: nodes that are online, a real broker, and what a node finds in its queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from queue import Empty
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.utils import timezone
+
+from parlab.celery import app
+from parlab.lab.models import Node
+from runners.protocol import CANCEL_TASK, START_TASK, Cancel, RunSpec, node_queue, verify
+
+Received = Callable[[str], list[RunSpec | Cancel]]
+
+
+@pytest.fixture
+def broker(redis_url: str, settings: Any) -> Iterator[str]:
+    """Let the server's Celery app talk to a real, empty Redis."""
+    celery: Any = app
+    before = celery.conf.broker_url
+    settings.REDIS_URL = celery.conf.broker_url = redis_url
+    celery._after_fork()  # forgets its connection pools
+    yield redis_url
+    celery.conf.broker_url = before
+    celery._after_fork()
+
+
+@pytest.fixture
+def received(broker: str) -> Received:
+    """Read a node's queue as its daemon would, signatures checked: received("gpu1")."""
+
+    def read(node: str) -> list[RunSpec | Cancel]:
+        messages: list[RunSpec | Cancel] = []
+        with app.connection_for_read() as connection:
+            queue = connection.SimpleQueue(node_queue(node))
+            for raw in iter(lambda: _next(queue), None):
+                raw.ack()
+                (envelope,), _, _ = json.loads(raw.body or "")
+                if raw.headers["task"] == START_TASK:
+                    messages.append(verify(envelope, settings.NODE_KEY, RunSpec, node=node))
+                else:
+                    assert raw.headers["task"] == CANCEL_TASK
+                    messages.append(verify(envelope, settings.NODE_KEY, Cancel, node=node))
+            queue.close()
+        return messages
+
+    return read
+
+
+@pytest.fixture
+def make_node(db: None) -> Callable[..., Node]:
+    """Make a node that is online: make_node("gpu1", slots=2, gpus=4, pool="default")."""
+
+    def make(name: str = "gpu1", *, gpus: int = 0, online: bool = True, **fields: Any) -> Node:
+        hardware = {"gpus": [{"index": index, "name": "test", "memory_bytes": 1} for index in range(gpus)]}
+        seen = timezone.now() if online else timezone.now() - timedelta(minutes=5)
+        return Node.objects.create(name=name, hardware=hardware, last_heartbeat_at=seen, **fields)
+
+    return make
+
+
+def _next(queue: Any) -> Any:
+    try:
+        return queue.get_nowait()
+    except Empty:
+        return None
