@@ -46,7 +46,7 @@ class CudaClock:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._origin_event = torch.cuda.Event(enable_timing=True)
+        self._origin_event = _event()
         self._events: list[torch.cuda.Event] = []
         self._used = 0
 
@@ -58,7 +58,7 @@ class CudaClock:
 
     def mark(self) -> torch.cuda.Event:
         if self._used == len(self._events):  # only in the first step: later ones use the same events again
-            self._events.append(torch.cuda.Event(enable_timing=True))
+            self._events.append(_event())
         event = self._events[self._used]
         self._used += 1
         event.record()
@@ -69,7 +69,11 @@ class CudaClock:
         return time.perf_counter() - self._origin
 
     def seconds(self, mark: torch.cuda.Event) -> float:
-        return self._origin_event.elapsed_time(mark) / 1e3
+        return float(self._origin_event.elapsed_time(mark)) / 1e3
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class StepTimes(NamedTuple):

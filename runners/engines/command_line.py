@@ -97,9 +97,8 @@ def read_command_line(arguments: Sequence[str], environment: Mapping[str, str]) 
         parser.error(f"{', '.join(missing)} missing; give --config FILE, or all of --dist-url, --world-size and --rank")
     values = {_dest(flag): given.get(_dest(flag), flag.default) for flag in FLAGS}
     if values["rank"] >= values["world_size"]:
-        parser.error(
-            f"--rank {values['rank']} is not one of {values['world_size']}; use 0 to {values['world_size'] - 1}"
-        )
+        last = values["world_size"] - 1
+        parser.error(f"--rank {values['rank']} is not one of {last + 1} ranks, counted from 0; use 0 to {last}")
     return Request(
         config=_config_by_hand(values),
         place=place_by_hand(values["dist_url"], values["world_size"], values["rank"]),

@@ -18,7 +18,7 @@ from runners.engines.command_line import Request, read_command_line
 from runners.engines.memory import is_out_of_memory, memory_shortage
 from runners.engines.process_group import barrier, choose_device, device_name, die_with_parent, join, leave
 from runners.engines.stage import PipelineStage, StepResult
-from runners.engines.transfers import Channels, open_channels
+from runners.engines.transfers import open_channels
 from runners.events import Printer
 from runners.protocol import OOM_EXIT_CODE
 
@@ -40,9 +40,7 @@ class Engine:
         torch.set_num_threads(config.launcher.threads_per_rank)
         timeout = timedelta(seconds=config.launcher.collective_timeout_s)
         backend = join(place, self.device, timeout)
-        channels = (
-            open_channels(place.rank, place.world_size, self.device, timeout) if backend != "none" else Channels()
-        )
+        channels = open_channels(place.rank, place.world_size, self.device, timeout)
         self.stage = stage = PipelineStage(config, place.rank, self.device, channels)
         self.printer.emit(
             "start",

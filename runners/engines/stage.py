@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -119,9 +120,9 @@ class PipelineStage:
             return
         batch, size = make_batch(self.config, step), self.config.train.micro_batch_size
         if self.is_first:
-            self._tokens = batch.tokens.to(self.device).split(size)
+            self._tokens = torch.split(batch.tokens.to(self.device), size)
         if self.is_last:
-            self._targets = batch.targets.to(self.device).split(size)
+            self._targets = torch.split(batch.targets.to(self.device), size)
 
     def _run_schedule(self) -> list[Tensor]:
         """Execute this stage's operations; return the shares of the loss on the last stage, nothing elsewhere."""
@@ -190,5 +191,9 @@ class PipelineStage:
 
 def _optimizer(model: GPTStage, config: RunConfig) -> torch.optim.Optimizer:
     """Make the optimizer in its fused form, one kernel over all weights; its state is fp32 in every precision."""
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "sgd": torch.optim.SGD,
+    }
     return kinds[config.train.optimizer](model.parameters(), lr=config.train.learning_rate, fused=True)
