@@ -55,7 +55,7 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
     return Drawing(drawing, words, _table(present, "step_time_s"))
 
 
-def memory(curves: Mapping[int, Curve], *, on_gpu: bool = False) -> Drawing:
+def memory(curves: Mapping[int, Curve]) -> Drawing:
     """Draw memory (y) of each rank, and of the whole run as rank -1, against seconds since the first (x)."""
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.times)}
     if not present:
@@ -78,8 +78,8 @@ def memory(curves: Mapping[int, Curve], *, on_gpu: bool = False) -> Drawing:
         drawing.add_trace(_trace(rank, curve, seconds, unit, "B"))
     drawing.update_layout(showlegend=len(present) > 1)
     most = max(float(value) for curve in present.values() for value in curve.values)
-    kind = "GPU memory of the ranks" if on_gpu else "Process memory"
-    return Drawing(drawing, f"{kind}; {quantity(most, 'B')} at most.", _table(present, "memory_bytes"))
+    said = f"{quantity(most, 'B')} at most: GPU memory where ranks train on GPUs, process memory otherwise."
+    return Drawing(drawing, said, _table(present, "memory_bytes"))
 
 
 def _drawn(curves: Mapping[int, Curve]) -> dict[int, Curve]:

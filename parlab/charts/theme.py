@@ -1,4 +1,4 @@
-"""The one look of all figures; surfaces, text and grid take the page's colours in the browser (static/js/figures.js)."""
+"""The one look of all figures; the browser adds the colours of text and grid (static/js/figures.js)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from . import theme
-from .format import DASH, Unit, field_title, field_value, quantity, unit_for
+from .format import DASH, field_title, field_value, quantity
 from .points import RunPoint, in_order, is_number, varied
 from .theme import Drawing, Table
 
@@ -44,6 +44,16 @@ def plan(points: Sequence[RunPoint]) -> Plan:
     return Plan(x, [axis for axis in axes if axis != x])
 
 
+def _alike(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> tuple[list[RunPoint], list[RunPoint]]:
+    """Part the points into those with the axes that most measured ones have, and the others."""
+    kinds = [frozenset(point.values) for point in measured]
+    most = max(kinds, key=kinds.count)
+    return (
+        [point for point in points if frozenset(point.values) == most],
+        [point for point in points if frozenset(point.values) != most],
+    )
+
+
 def _names(point: RunPoint, lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(field_value(point.values.get(axis)) for axis in lines)
 
@@ -64,17 +74,18 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     measured = [point for point in points if point.samples_per_s is not None]
     if not measured:
         return theme.nothing("No throughput yet: no run has measured steps.")
+    points, others = _alike(points, measured)
+    measured = [point for point in points if point.samples_per_s is not None]
     chosen = plan(points)
     x_values = in_order(_x_of(point, chosen.x) for point in points)
-    unit = unit_for((point.samples_per_s for point in measured), "samples/s")
     drawing = go.Figure(
         layout=theme.layout(
             title="Throughput",
             subtitle="median of the measured steps, bars from p10 to p90",
             x=field_title(chosen.x) if chosen.x not in (GPUS, RUN) else chosen.x,
-            y=f"Throughput ({unit.name})",
+            y="Throughput (samples/s)",
             xaxis=_x_axis(x_values, chosen.x),
-            yaxis={"type": "log", "tickformat": "~r"} if chosen.x == GPUS else {"rangemode": "tozero"},
+            yaxis={"tickformat": "~s", **({"type": "log"} if chosen.x == GPUS else {"rangemode": "tozero"})},
         )
     )
     series = list(dict.fromkeys(_names(point, chosen.lines) for point in measured))
@@ -82,12 +93,12 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     for names in series:
         members = [point for point in measured if _names(point, chosen.lines) == names]
         members.sort(key=lambda point: x_values.index(_x_of(point, chosen.x)))
-        drawing.add_trace(_line(members, names, chosen, unit, styles[names]))
+        drawing.add_trace(_line(members, names, chosen, styles[names]))
     if chosen.x == GPUS:
-        _add_ideal(drawing, measured, unit)
-    _add_out_of_memory(drawing, points, measured, chosen, unit)
+        _add_ideal(drawing, measured)
+    _add_out_of_memory(drawing, points, measured, chosen)
     drawing.update_layout(showlegend=len(drawing.data) > 1)
-    return Drawing(drawing, _caption(points, measured, chosen), _table(points))
+    return Drawing(drawing, _caption(points, measured, chosen, others), _table([*points, *others]))
 
 
 def _x_axis(values: Sequence[Any], axis: str) -> dict[str, Any]:
@@ -107,8 +118,8 @@ def _shown_x(point: RunPoint, chosen: Plan) -> Any:
     return value if is_number(value) and chosen.x != RUN else theme.plain(field_value(value))
 
 
-def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, unit: Unit, style: theme.Style) -> go.Scatter:
-    shown = [(point.samples_per_s or 0.0) / unit.factor for point in members]
+def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, style: theme.Style) -> go.Scatter:
+    shown = [point.samples_per_s for point in members]
     bars = [_error_bar(point) for point in members]
     drawn_as_line = all(is_number(_x_of(point, chosen.x)) for point in members) and chosen.x != RUN and len(members) > 1
     return go.Scatter(
@@ -121,8 +132,8 @@ def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, unit: U
         error_y={
             "type": "data",
             "symmetric": False,
-            "array": [up / unit.factor for up, _ in bars],
-            "arrayminus": [down / unit.factor for _, down in bars],
+            "array": [up for up, _ in bars],
+            "arrayminus": [down for _, down in bars],
             "thickness": 1,
             "width": 3,
         },
@@ -154,9 +165,9 @@ def _error_bar(point: RunPoint) -> tuple[float, float]:
     return max(0.0, value * (spread.median / spread.p10 - 1)), max(0.0, value * (1 - spread.median / spread.p90))
 
 
-def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint], unit: Unit) -> None:
+def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint]) -> None:
     smallest = min(point.gpus for point in measured)
-    start = max(point.samples_per_s or 0.0 for point in measured if point.gpus == smallest) / unit.factor
+    start = max(point.samples_per_s or 0.0 for point in measured if point.gpus == smallest)
     counts = sorted({point.gpus for point in measured})
     drawing.add_trace(
         go.Scatter(
@@ -171,12 +182,12 @@ def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint], unit: Unit) -> 
 
 
 def _add_out_of_memory(
-    drawing: go.Figure, points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: Plan, unit: Unit
+    drawing: go.Figure, points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: Plan
 ) -> None:
     too_big = [point for point in points if point.state == "oom"]
     if not too_big:
         return
-    lowest = min(point.samples_per_s or 0.0 for point in measured) / unit.factor
+    lowest = min(point.samples_per_s or 0.0 for point in measured)
     drawing.add_trace(
         go.Scatter(
             x=[_shown_x(point, chosen) for point in too_big],
@@ -198,12 +209,15 @@ def _add_out_of_memory(
     )
 
 
-def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: Plan) -> str:
+def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: Plan, others: Sequence[RunPoint]) -> str:
     best = max(measured, key=lambda point: point.samples_per_s or 0.0)
     said = f"{quantity(best.samples_per_s, 'samples/s')} at most, with {best.label} (run {best.number})."
     too_big = sum(point.state == "oom" for point in points)
     if too_big:
         said += f" {too_big} of {len(points)} ran out of memory."
+    if others:
+        runs = ", ".join(f"run {point.number} ({point.label}: {point.state})" for point in others[:5])
+        said += f" Not drawn, since other things were set: {runs}{' and more' if len(others) > 5 else ''}."
     if chosen.x == GPUS:
         said += f" {_scaling(measured)}"
     return said

@@ -1,3 +1,29 @@
-from django.urls import URLPattern
+"""Where the pages are."""
 
-urlpatterns: list[URLPattern] = []
+from django.contrib.auth.views import LoginView, LogoutView
+from django.urls import path
+
+from .views import experiments, figures, nodes, runs
+
+RUN = "experiments/<slug:slug>/runs/<int:number>/"
+
+urlpatterns = [
+    path("login/", LoginView.as_view(template_name="pages/login.html", redirect_authenticated_user=True), name="login"),
+    path("logout/", LogoutView.as_view(), name="logout"),
+    path("", experiments.experiments, name="experiments"),
+    path("nodes/", nodes.nodes, name="nodes"),
+    path("experiments/<slug:slug>/", experiments.experiment, name="experiment"),
+    path("experiments/<slug:slug>/live/", experiments.experiment_live, name="experiment-live"),
+    path("experiments/<slug:slug>/launch/<int:version>/", experiments.launch, name="launch"),
+    path("experiments/<slug:slug>/clone/", experiments.clone, name="clone"),
+    path("experiments/<slug:slug>/figures/<slug:name>.json", figures.experiment_json, name="experiment-figure"),
+    path("experiments/<slug:slug>/figures/<slug:name>.csv", figures.experiment_csv, name="experiment-numbers"),
+    path(RUN, runs.run, name="run"),
+    path(f"{RUN}live/", runs.run_live, name="run-live"),
+    path(f"{RUN}log/", runs.run_log, name="run-log"),
+    path(f"{RUN}cancel/", runs.cancel, name="run-cancel"),
+    path(f"{RUN}relaunch/", runs.relaunch, name="run-relaunch"),
+    path(f"{RUN}snapshots/<int:pk>/", runs.snapshot, name="snapshot"),
+    path(f"{RUN}figures/<slug:name>.json", figures.run_json, name="run-figure"),
+    path(f"{RUN}figures/<slug:name>.csv", figures.run_csv, name="run-numbers"),
+]

@@ -1,0 +1,52 @@
+"""Nodes: what they are and how busy."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from django.db.models import Count, Q
+
+from parlab.charts.format import quantity
+from parlab.lab.models import Node
+from runners.protocol import RunState
+
+
+class NodeRow(NamedTuple):
+    """One line of the list of nodes."""
+
+    node: Node
+    used: int
+    devices: str
+    processor: str
+
+
+def node_list() -> list[NodeRow]:
+    """Read all nodes with the number of their slots in use."""
+    holding = Q(attempts__state__in=[RunState.DISPATCHED, RunState.RUNNING])
+    used = dict(Node.objects.annotate(used=Count("attempts", filter=holding)).values_list("pk", "used"))
+    return [
+        NodeRow(node, used.get(node.pk, 0), _devices(node.hardware), _processor(node.hardware))
+        for node in Node.objects.all()
+    ]
+
+
+def _devices(hardware: dict[str, Any]) -> str:
+    """Name the GPUs, equal ones once: `4 x NVIDIA H200 (139 GiB)`."""
+    counted: dict[str, int] = {}
+    for gpu in hardware.get("gpus") or []:
+        name = str(gpu.get("name", "GPU"))
+        if gpu.get("memory_bytes"):
+            name += f" ({quantity(float(gpu['memory_bytes']), 'B')})"
+        counted[name] = counted.get(name, 0) + 1
+    return ", ".join(f"{count} \N{MULTIPLICATION SIGN} {name}" for name, count in counted.items())
+
+
+def _processor(hardware: dict[str, Any]) -> str:
+    parts = []
+    if hardware.get("cpu_cores"):
+        parts.append(f"{hardware['cpu_cores']} cores")
+    if hardware.get("memory_bytes"):
+        parts.append(quantity(float(hardware["memory_bytes"]), "B"))
+    if hardware.get("cpu_model"):
+        parts.append(str(hardware["cpu_model"]))
+    return ", ".join(parts)

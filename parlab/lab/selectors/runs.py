@@ -1,0 +1,156 @@
+"""Runs: lines of a table, and the configuration and command of one."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django.utils import timezone
+
+from parlab.charts.format import Unit, field_title, field_value, unit_for
+from parlab.charts.points import Spread
+from parlab.lab.models import Attempt, Config, Run
+from runners.config import sections
+from runners.protocol import RunState
+
+
+class RunRow(NamedTuple):
+    """One run with what its summary says, as tables and pages show it."""
+
+    run: Run
+    values: list[str]
+    """Texts of the axes that the table has, in its order."""
+    step_time: Spread | None
+    step: int | None
+    reason: str
+
+    @property
+    def percent(self) -> int:
+        """How much of the run is done."""
+        return min(100, round(100 * (self.step or 0) / max(self.run.iterations, 1)))
+
+
+class RunRows(NamedTuple):
+    """A table of runs: axes as headings, rows, and the one unit of each column."""
+
+    axes: list[str]
+    rows: list[RunRow]
+    time: Unit
+    samples: Unit
+    tokens: Unit
+    memory: Unit
+
+
+def step_time(summary: Mapping[str, Any]) -> Spread | None:
+    """Read the step time of a summary: its median with p10 and p90, or the mean where that was published."""
+    found = summary.get("step_time_s") or {}
+    middle = found.get("median", found.get("mean"))
+    return None if middle is None else Spread(float(middle), found.get("p10"), found.get("p90"))
+
+
+def run_row(run: Run, *, step: int | None, waiting: str = "", axes: Sequence[str] = ()) -> RunRow:
+    values = [field_value(run.point[axis]) if axis in run.point else "" for axis in axes]
+    reason = waiting if run.state == RunState.QUEUED and waiting else run.reason
+    return RunRow(run, values, step_time(run.summary), step, reason)
+
+
+def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str]) -> RunRows:
+    """Shape runs (of `experiment_runs`) into a table; `waiting` says by run id why a queued one waits."""
+    runs = list(runs)
+    axes = list(dict.fromkeys(axis for run in runs for axis in run.point))
+    rows = [
+        run_row(run, step=getattr(run, "last_step", None), waiting=waiting.get(run.pk, ""), axes=axes) for run in runs
+    ]
+    return RunRows(
+        [field_title(axis) for axis in axes],
+        rows,
+        unit_for((row.step_time.median for row in rows if row.step_time), "s"),
+        unit_for((run.samples_per_s for run in runs), "samples/s"),
+        unit_for((run.tokens_per_s for run in runs), "tokens/s"),
+        unit_for((run.memory_max_bytes for run in runs), "B"),
+    )
+
+
+def remaining_s(run: Run, attempt: Attempt) -> float | None:
+    """Estimate the seconds until a running run ends, from its median step or else its pace so far."""
+    done = attempt.last_step or 0
+    if run.state != RunState.RUNNING or not done:
+        return None
+    measured = step_time(attempt.summary)
+    if measured is not None:
+        return measured.median * (run.iterations - done)
+    if attempt.started_at is None:
+        return None
+    return (timezone.now() - attempt.started_at).total_seconds() / done * (run.iterations - done)
+
+
+class ConfigField(NamedTuple):
+    name: str
+    text: str
+    default: str
+    is_changed: bool
+    is_swept: bool
+
+
+class ConfigSection(NamedTuple):
+    name: str
+    fields: list[ConfigField]
+
+
+def config_sections(resolved: Mapping[str, Any], swept: Iterable[str], config: Config) -> list[ConfigSection]:
+    """Shape a resolved configuration into two levels; mark what was swept and what differs from the defaults.
+
+    A field that the layout itself fills (gpus_per_node) counts as changed only where the config names it.
+    """
+    swept, known, shaped = set(swept), sections(), []
+    for section, fields in resolved.items():
+        if not isinstance(fields, Mapping) or not fields:
+            continue
+        shown = []
+        defaults = known[section].model_fields if section in known else {}
+        for name, value in fields.items():
+            default = defaults[name].default if name in defaults else None
+            given = name in config.data.get(section, {}) or f"{section}.{name}" in swept
+            changed = given and value != default
+            shown.append(
+                ConfigField(name, field_value(value), field_value(default), changed, f"{section}.{name}" in swept)
+            )
+        shaped.append(ConfigSection(section, shown))
+    return shaped
+
+
+def command_line(attempt: Attempt) -> str:
+    """Write an attempt's command as a shell takes it."""
+    return shlex.join(attempt.command)
+
+
+def flat(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Lay out nested facts as dotted names with texts."""
+    rows: list[tuple[str, str]] = []
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            rows += flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            items = {str(index): item for index, item in enumerate(value)}
+            plain = not any(isinstance(item, Mapping | list) for item in value)
+            rows += [(f"{prefix}{key}", ", ".join(map(str, value)))] if plain else flat(items, f"{prefix}{key}.")
+        else:
+            rows.append((f"{prefix}{key}", field_value(value)))
+    return rows
+
+
+def by_hand(run: Run, attempt: Attempt) -> str:
+    """Write the shell commands that repeat an attempt: its configuration as a file, its own command line."""
+    if not attempt.command:
+        return ""
+    command = list(attempt.command)
+    command[0] = "python" if "python" in command[0] else command[0]
+    if "--config" in command[:-1]:
+        command[command.index("--config") + 1] = "config.json"
+    threads = run.resolved.get("launcher", {}).get("threads_per_rank", 1)
+    # JSON in one line holds no line that could end the here-document.
+    return (
+        f"cat > config.json <<'END'\n{json.dumps(run.resolved)}\nEND\nOMP_NUM_THREADS={threads} {shlex.join(command)}\n"
+    )

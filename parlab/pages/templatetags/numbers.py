@@ -1,0 +1,92 @@
+"""Numbers, times and states in templates; the rules are those of parlab.charts.format."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.template.defaultfilters import date
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from parlab.charts import format as numbers
+from parlab.charts.format import Unit
+from runners.protocol import RunState
+
+register = template.Library()
+
+STATE_WORDS: dict[str, str] = {RunState.OOM: "OOM"}
+
+
+@register.filter
+def quantity(value: float | None, unit: str) -> SafeString:
+    """Three digits with unit and SI prefix; all digits on hover: {{ run.step_time_s|quantity:"s" }}."""
+    return _with_all_digits(numbers.quantity(value, unit), value, unit)
+
+
+@register.filter
+def in_unit(value: float | None, unit: Unit) -> SafeString:
+    """Three digits in the unit of the column; all digits on hover."""
+    base = {"KiB": "B", "MiB": "B", "GiB": "B", "TiB": "B"}.get(unit.name, unit.name.split(numbers.SPACE)[-1])
+    base = "s" if base.endswith("s") and "/" not in base else base
+    return _with_all_digits(numbers.significant(None if value is None else value / unit.factor), value, base)
+
+
+def _with_all_digits(text: str, value: float | None, unit: str) -> SafeString:
+    if value is None or text == numbers.DASH:
+        return format_html('<span class="none" title="not measured">{}</span>', numbers.DASH)
+    return format_html('<span title="{}">{}</span>', numbers.exact_quantity(value, unit), text)
+
+
+@register.filter
+def duration(seconds: float | None) -> str:
+    """A length of time: {{ remaining|duration }}."""
+    return numbers.duration(seconds)
+
+
+@register.filter
+def between(start: datetime | None, end: datetime | None) -> str:
+    """The time from start to end, or to now: {{ attempt.started_at|between:attempt.ended_at }}."""
+    if start is None:
+        return numbers.DASH
+    return numbers.duration(((end or timezone.now()) - start).total_seconds())
+
+
+@register.filter
+def ago(moment: datetime | None) -> SafeString:
+    """How long ago, with the moment on hover."""
+    if moment is None:
+        return format_html('<span class="none">{}</span>', "never")
+    seconds = (timezone.now() - moment).total_seconds()
+    text = "just now" if seconds < 2 else f"{numbers.duration(seconds)} ago"
+    if seconds > 2 * 86400:
+        text = date(timezone.localtime(moment), "j M Y")
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>',
+        moment.isoformat(),
+        date(timezone.localtime(moment), "Y-m-d H:i:s T"),
+        text,
+    )
+
+
+@register.filter
+def field_title(field: str) -> str:
+    """`train.micro_batch_size` as a heading: `Micro batch size`."""
+    return numbers.field_title(field)
+
+
+@register.filter
+def field_value(value: Any) -> str:
+    """A configuration value as text."""
+    return numbers.field_value(value)
+
+
+@register.simple_tag
+def state(name: str, count: int | None = None) -> SafeString:
+    """A dot, a word and a colour: {% state run.state %}; with a number: {% state "running" 3 %}."""
+    word = STATE_WORDS.get(name, name)
+    if count is None:
+        return format_html('<span class="state state-{}">{}</span>', name, word)
+    return format_html('<span class="state state-{}">{} {}</span>', name, count, word)

@@ -1,0 +1,117 @@
+"""The list of experiments, one experiment, and its buttons."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_GET, require_POST
+from django_htmx.middleware import HtmxDetails
+
+from parlab.fleet import services as fleet
+from parlab.lab import selectors
+from parlab.lab import services as lab
+from parlab.lab.models import Config, Experiment
+from runners.config import ConfigError, digest
+from runners.protocol import RunState
+
+UNCHANGED = 204
+"""The answer to a poll that has nothing new: htmx leaves the page as it is."""
+
+
+def is_partial(request: HttpRequest) -> bool:
+    """Say whether htmx asks for a part of the page (and not, going back in history, for the page)."""
+    htmx = cast(HtmxDetails, request.htmx)  # type: ignore[attr-defined]
+    return bool(htmx) and not htmx.boosted and not htmx.history_restore_request
+
+
+@require_GET
+def experiments(request: HttpRequest) -> HttpResponse:
+    query = request.GET.get("q", "").strip()[:200]
+    number = request.GET.get("page", "1")
+    rows, page = selectors.experiment_list(query=query, page=int(number) if number.isdecimal() else 1)
+    template = "pages/experiments_list.html" if is_partial(request) else "pages/experiments.html"
+    response = render(request, template, {"rows": rows, "page": page, "query": query, "section": "experiments"})
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+@require_GET
+def experiment(request: HttpRequest, slug: str) -> HttpResponse:
+    found = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
+    return render(request, "pages/experiment.html", _context(request, found))
+
+
+@require_GET
+def experiment_live(request: HttpRequest, slug: str) -> HttpResponse:
+    """Answer a poll: what changes while runs are active, or nothing where nothing did."""
+    found = get_object_or_404(Experiment, slug=slug)
+    context = _context(request, found)
+    if request.GET.get("seen") == context["seen"]:
+        return HttpResponse(status=UNCHANGED)
+    return render(request, "pages/experiment_live.html", context)
+
+
+def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
+    metric = request.GET.get("metric", "step_time")
+    metric = metric if metric in selectors.METRICS else "step_time"
+    versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
+    runs = selectors.experiment_runs(experiment, versions)
+    plan = selectors.launch_plan(versions.shown, runs)
+    waiting = fleet.waiting_reasons([run for run in runs if run.state == RunState.QUEUED])
+    rows = selectors.run_rows(runs, waiting=waiting)
+    changing = [[run.state, getattr(run, "last_step", None), run.step_time_s, run.reason] for run in runs]
+    ended = sum(run.is_final for run in runs)
+    return {
+        "section": "experiments",
+        "experiment": experiment,
+        "versions": versions,
+        "plan": plan,
+        "table": rows,
+        "states": selectors.state_counts(run.state for run in runs),
+        "sweep": selectors.sweep_tables(runs, plan.points, metric),
+        "metrics": [(name, found.title) for name, found in selectors.METRICS.items()],
+        "is_live": ended < len(runs),
+        # Figures draw runs that have ended, so they are drawn again when one more has.
+        "drawn_from": f"{versions.query}:{ended}",
+        "seen": digest([changing, waiting, metric, versions.query])[:16],
+    }
+
+
+@require_POST
+@permission_required("lab.add_run", raise_exception=True)
+def launch(request: HttpRequest, slug: str, version: int) -> HttpResponse:
+    config = get_object_or_404(Config.objects.select_related("experiment"), experiment__slug=slug, version=version)
+    back = _to_version(config)
+    try:
+        result = fleet.launch(config=config, user=cast(User, request.user))
+    except (ConfigError, ValueError) as error:
+        messages.error(request, f"Nothing was launched: {error}.")
+        return back
+    started = len(result.created)
+    if started:
+        messages.success(request, f"Launched {started} {'run' if started == 1 else 'runs'}.")
+    else:
+        messages.info(request, "Nothing was launched: every point that can run has its run already.")
+    return back
+
+
+def _to_version(config: Config) -> HttpResponseRedirect:
+    newest = config.experiment.configs.order_by("-version").values_list("version", flat=True).first()
+    url = reverse("experiment", args=[config.experiment.slug])
+    return HttpResponseRedirect(url if config.version == newest else f"{url}?version={config.version}")
+
+
+@require_POST
+@permission_required("lab.add_experiment", raise_exception=True)
+def clone(request: HttpRequest, slug: str) -> HttpResponse:
+    found = get_object_or_404(Experiment, slug=slug)
+    copy = lab.experiment_clone(experiment=found, user=cast(User, request.user))
+    messages.success(request, f"This is a copy of {found.name}: its newest configuration, without runs.")
+    return redirect(copy)

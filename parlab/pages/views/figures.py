@@ -1,0 +1,109 @@
+"""Figures as JSON for the browser, and their numbers as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.views.decorators.http import require_GET
+
+from parlab.charts import curves, memory, phases, theme, throughput
+from parlab.charts.curves import Curve
+from parlab.charts.points import RunPoint
+from parlab.charts.theme import Drawing, Table
+from parlab.lab import selectors
+from parlab.lab.models import Attempt, Experiment, Run
+from parlab.series import store
+
+from .runs import find_attempt, find_run
+
+MAX_POINTS = 1_000
+"""Points of a curve that a browser gets: more than a figure has pixels to show."""
+
+EXPERIMENT_FIGURES: dict[str, Callable[[Sequence[RunPoint]], Drawing]] = {
+    "throughput": throughput.figure,
+    "memory": memory.figure,
+    "phases": phases.figure,
+}
+
+
+def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
+    if name not in EXPERIMENT_FIGURES:
+        raise Http404(f"no figure {name}; there are {', '.join(EXPERIMENT_FIGURES)}")
+    experiment = get_object_or_404(Experiment, slug=slug)
+    versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
+    return EXPERIMENT_FIGURES[name](selectors.run_points(selectors.experiment_runs(experiment, versions)))
+
+
+def _step_time(run: Run, attempt: Attempt, max_points: int | None) -> Drawing:
+    found = store.read(attempt.pk, "step_time_s", max_points=max_points)
+    return curves.step_time(
+        {rank: Curve(c.steps.tolist(), c.times.tolist(), c.values.tolist()) for rank, c in found.items()},
+        warmup_steps=int(run.resolved["train"]["warmup_steps"]),
+        iterations=run.iterations,
+    )
+
+
+def _memory(_run: Run, attempt: Attempt, max_points: int | None) -> Drawing:
+    found = store.read(attempt.pk, "memory_bytes", max_points=max_points)
+    return curves.memory(
+        {rank: Curve(c.steps.tolist(), c.times.tolist(), c.values.tolist()) for rank, c in found.items()},
+    )
+
+
+RUN_FIGURES: dict[str, Callable[[Run, Attempt, int | None], Drawing]] = {"step-time": _step_time, "memory": _memory}
+
+
+def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, max_points: int | None) -> Drawing:
+    if name not in RUN_FIGURES:
+        raise Http404(f"no figure {name}; there are {', '.join(RUN_FIGURES)}")
+    run = find_run(slug, number)
+    attempt = find_attempt(request, run)
+    if attempt is None:
+        return theme.nothing("No curve: these figures were published without one.")
+    return RUN_FIGURES[name](run, attempt, max_points)
+
+
+@require_GET
+def experiment_json(request: HttpRequest, slug: str, name: str) -> HttpResponse:
+    return _json(_experiment_drawing(request, slug, name))
+
+
+@require_GET
+def experiment_csv(request: HttpRequest, slug: str, name: str) -> HttpResponse:
+    return _csv(_experiment_drawing(request, slug, name).table, f"{slug}-{name}.csv")
+
+
+@require_GET
+def run_json(request: HttpRequest, slug: str, number: int, name: str) -> HttpResponse:
+    return _json(_run_drawing(request, slug, number, name, MAX_POINTS))
+
+
+@require_GET
+def run_csv(request: HttpRequest, slug: str, number: int, name: str) -> HttpResponse:
+    return _csv(_run_drawing(request, slug, number, name, None).table, f"{slug}-run-{number}-{name}.csv")
+
+
+def _json(drawing: Drawing) -> HttpResponse:
+    return HttpResponse(drawing.to_json(), content_type="application/json")
+
+
+def _csv(table: Table, filename: str) -> HttpResponse:
+    response = HttpResponse(
+        content_type="text/csv; charset=utf-8", headers={"Content-Disposition": f'attachment; filename="{filename}"'}
+    )
+    writer = csv.writer(response)
+    writer.writerow([_cell(name) for name in table.header])
+    writer.writerows([[_cell(value) for value in row] for row in table.rows])
+    return response
+
+
+def _cell(value: Any) -> Any:
+    """Keep a spreadsheet from running a text as a formula; JSON values become texts."""
+    if value is None or isinstance(value, int | float):
+        return value
+    text = str(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

@@ -1,0 +1,15 @@
+"""The nodes that run the daemon."""
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from parlab.lab import selectors
+
+from .experiments import is_partial
+
+
+@require_GET
+def nodes(request: HttpRequest) -> HttpResponse:
+    template = "pages/nodes_list.html" if is_partial(request) else "pages/nodes.html"
+    return render(request, template, {"rows": selectors.node_list(), "section": "nodes"})

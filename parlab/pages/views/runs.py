@@ -1,0 +1,153 @@
+"""One run: its page, the parts that change while it is active, and its buttons."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_POST
+
+from parlab.fleet import services as fleet
+from parlab.lab import selectors
+from parlab.lab.models import Attempt, Run, Snapshot
+from parlab.series.log import log_tail
+from runners.config import digest
+from runners.protocol import RunState
+
+from .experiments import UNCHANGED
+
+LOG_LINES = 300
+
+
+def find_run(slug: str, number: int) -> Run:
+    runs = Run.objects.select_related("experiment", "config", "created_by")
+    return get_object_or_404(runs, experiment__slug=slug, number=number)
+
+
+def find_attempt(request: HttpRequest, run: Run) -> Attempt | None:
+    """Read the attempt that a page is about: `?attempt=1`, or the current one; published runs have none."""
+    wanted = request.GET.get("attempt", "")
+    number = int(wanted) if wanted.isdecimal() else run.attempt_number
+    found = run.attempts.select_related("node").filter(number=number).first()
+    if found is None and wanted:
+        raise Http404(f"run {run.number} has no attempt {wanted}")
+    return found
+
+
+@require_GET
+def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    found = find_run(slug, number)
+    attempt = find_attempt(request, found)
+    context = {
+        **_context(found, attempt),
+        **_details(found, attempt),
+        "sections": selectors.config_sections(found.resolved, found.point, found.config),
+        "log": log_tail(attempt.pk, lines=LOG_LINES) if attempt else [],
+        "log_seen": attempt.committed if attempt else 0,
+    }
+    return render(request, "pages/run.html", context)
+
+
+@require_GET
+def run_live(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Answer a poll; when the state has changed, the details below come along."""
+    found = find_run(slug, number)
+    attempt = find_attempt(request, found)
+    context = _context(found, attempt)
+    if request.GET.get("seen") == context["seen"]:
+        return HttpResponse(status=UNCHANGED)
+    if request.GET.get("state") != context["state_seen"]:
+        context |= {**_details(found, attempt), "with_details": True}
+    return render(request, "pages/run_live.html", context)
+
+
+@require_GET
+def run_log(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Answer a poll for the end of the log."""
+    found = find_run(slug, number)
+    attempt = find_attempt(request, found)
+    if attempt is None:
+        raise Http404("published figures have no log")
+    if request.GET.get("seen") == str(attempt.committed) and not found.is_final:
+        return HttpResponse(status=UNCHANGED)
+    context = {
+        "run": found,
+        "attempt": attempt,
+        "log": log_tail(attempt.pk, lines=LOG_LINES),
+        "log_seen": attempt.committed,
+        "is_live": not found.is_final,
+    }
+    return render(request, "pages/run_log.html", context)
+
+
+def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
+    """What changes from step to step."""
+    waiting = fleet.waiting_reasons([run]).get(run.pk, "") if run.state == RunState.QUEUED else ""
+    step = attempt.last_step if attempt else None
+    state_seen = f"{run.state}-{run.attempt_number}-{'c' if run.cancel_requested_at else ''}"
+    # Seconds go on without steps; what counts as a change is what a person would look at.
+    changing = [state_seen, step, run.summary.get("step_time_s"), run.reason, waiting]
+    return {
+        "section": "experiments",
+        "experiment": run.experiment,
+        "run": run,
+        "row": selectors.run_row(run, step=step, waiting=waiting),
+        "attempt": attempt,
+        "is_current": attempt is None or attempt.number == run.attempt_number,
+        "is_live": not run.is_final,
+        "remaining_s": selectors.remaining_s(run, attempt) if attempt else None,
+        "state_seen": state_seen,
+        "seen": digest(changing)[:16],
+        "drawn_from": f"{state_seen}:{step}",
+    }
+
+
+def _details(run: Run, attempt: Attempt | None) -> dict[str, Any]:
+    """What changes with the state only."""
+    return {
+        "attempts": list(run.attempts.select_related("node")),
+        "snapshots": list(run.snapshots.defer("content")),
+        "command": selectors.command_line(attempt) if attempt else "",
+        "by_hand": selectors.by_hand(run, attempt) if attempt else "",
+        "environment": selectors.flat(attempt.environment) if attempt else [],
+    }
+
+
+@require_GET
+def snapshot(request: HttpRequest, slug: str, number: int, pk: int) -> HttpResponse:
+    found = get_object_or_404(
+        Snapshot.objects.select_related("run", "experiment"), pk=pk, experiment__slug=slug, run__number=number
+    )
+    text = json.dumps(found.content, indent=2, ensure_ascii=False)
+    return render(request, "pages/snapshot.html", {"snapshot": found, "text": text, "section": "experiments"})
+
+
+@require_POST
+@permission_required("lab.change_run", raise_exception=True)
+def cancel(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    found = find_run(slug, number)
+    try:
+        fleet.cancel(run=found)
+    except ValueError as error:
+        messages.error(request, f"Run {number} was not cancelled: {error}.")
+    else:
+        messages.success(request, f"Run {number} is asked to stop.")
+    return redirect(found)
+
+
+@require_POST
+@permission_required("lab.change_run", raise_exception=True)
+def relaunch(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    found = find_run(slug, number)
+    try:
+        fleet.relaunch(run=found, user=cast(User, request.user))
+    except ValueError as error:
+        messages.error(request, f"Run {number} was not launched again: {error}.")
+    else:
+        messages.success(request, f"Run {number} is queued again.")
+    return redirect(found)

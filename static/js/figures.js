@@ -1,0 +1,101 @@
+// Draw every [data-figure-url] with Plotly, in the colours of the page; draw again when #live says that there is more.
+"use strict";
+(() => {
+  const CONFIG = { displaylogo: false, displayModeBar: "hover", responsive: true };
+  const drawings = new Map(); // element -> what the server sent
+
+  const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  function colours() {
+    const text = token("--text"), muted = token("--muted"), line = token("--line"), surface = token("--surface");
+    const axis = { color: muted, linecolor: line, tickcolor: line, gridcolor: line, zerolinecolor: line, title: { font: { color: muted } } };
+    return { font: { color: text }, xaxis: axis, yaxis: axis, legend: { font: { color: text } }, modebar: { bgcolor: surface, color: muted, activecolor: text },
+      hoverlabel: { bgcolor: surface, bordercolor: line, font: { color: text } } };
+  }
+
+  function merged(base, more) {
+    const result = { ...base };
+    for (const [key, value] of Object.entries(more)) {
+      const nested = value && typeof value === "object" && !Array.isArray(value);
+      result[key] = nested ? merged(result[key] || {}, value) : value;
+    }
+    return result;
+  }
+
+  // In the page, title and subtitle are text of the page; in a picture they are part of the figure.
+  function inPage(layout) {
+    const { title, ...rest } = layout;
+    return merged({ ...rest, autosize: true }, colours());
+  }
+
+  async function download(element, format) {
+    const { layout } = drawings.get(element).figure;
+    const picture = merged(layout, { ...colours(), width: 960, height: 480, paper_bgcolor: token("--surface"), margin: { t: 88, l: 64, r: 24, b: 56 } });
+    const url = await Plotly.toImage({ data: element.data, layout: picture }, { format, width: 960, height: 480, scale: format === "png" ? 2 : 1 });
+    const link = document.createElement("a");
+    link.href = url;
+    link.download = `${location.pathname.split("/").filter(Boolean).join("-")}-${element.dataset.figure}.${format}`;
+    link.click();
+  }
+
+  function buttons(element) {
+    const icon = Plotly.Icons.camera;
+    return [[
+      { name: "png", title: "Download as PNG", icon, click: () => download(element, "png") },
+      { name: "svg", title: "Download as SVG", icon: Plotly.Icons.disk, click: () => download(element, "svg") },
+    ], ["zoom2d", "pan2d", "resetScale2d"]];
+  }
+
+  function showText(element, text) {
+    if (element.classList.contains("js-plotly-plot")) Plotly.purge(element);
+    const message = document.createElement("p");
+    message.className = "muted";
+    message.textContent = text;
+    element.replaceChildren(message);
+  }
+
+  async function draw(element) {
+    const { figure, empty, caption } = drawings.get(element);
+    const frame = element.closest("figure");
+    frame.querySelector("[data-caption]").textContent = caption;
+    frame.querySelector("[data-numbers]").hidden = !figure;
+    frame.querySelector("[data-subtitle]").textContent = figure ? figure.layout.title.subtitle.text : "";
+    element.setAttribute("aria-label", `${frame.querySelector("h3").textContent}. ${caption || empty}`);
+    if (!figure) {
+      showText(element, empty);
+    } else {
+      if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
+      await Plotly.react(element, figure.data, inPage(figure.layout), { ...CONFIG, modeBarButtons: buttons(element) });
+    }
+    element.dataset.drawn = "1";
+  }
+
+  async function load(element) {
+    delete element.dataset.drawn;
+    const asked = (element.asked = (element.asked || 0) + 1);
+    try {
+      const response = await fetch(element.dataset.figureUrl, { headers: { Accept: "application/json" } });
+      if (!response.ok) throw new Error(`the server answered ${response.status}`);
+      const answer = await response.json();
+      if (asked !== element.asked) return; // a newer answer is on its way
+      drawings.set(element, answer);
+      await draw(element);
+    } catch (error) {
+      showText(element, `This figure could not be drawn (${error.message}). Load the page again.`);
+    }
+  }
+
+  const all = () => document.querySelectorAll("[data-figure-url]");
+  all().forEach(load);
+
+  let drawnFrom = document.getElementById("live")?.dataset.drawnFrom;
+  document.addEventListener("htmx:afterSwap", () => {
+    const now = document.getElementById("live")?.dataset.drawnFrom;
+    if (now === drawnFrom) return;
+    drawnFrom = now;
+    all().forEach(load);
+  });
+  document.addEventListener("parlab:theme", () => drawings.forEach((answer, element) => {
+    if (answer.figure) Plotly.relayout(element, colours());
+  }));
+})();

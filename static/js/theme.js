@@ -1,0 +1,17 @@
+// Loaded before the page is drawn, so that a chosen theme never flashes the other one.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const stored = () => { try { return localStorage.getItem("parlab-theme"); } catch { return null; } };
+  const chosen = stored();
+  if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
+  const announce = () => document.dispatchEvent(new CustomEvent("parlab:theme"));
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("#theme")) return;
+    const dark = getComputedStyle(root).colorScheme === "dark";
+    root.dataset.theme = dark ? "light" : "dark";
+    try { localStorage.setItem("parlab-theme", root.dataset.theme); } catch { /* a private window: it lasts for this page */ }
+    announce();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", announce);
+})();
