@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 RESEND_S = 5.0
 """A dispatched attempt that nobody reports running is sent again after this long."""
 _RUNS_A_ROUND = 500
-_AWAKE_KEY = "parlab:reaper:awake_since"
+AWAKE_KEY = "parlab:reaper:awake_since"
 _AWAKE_TIMEOUT_S = 15
 """A reaper that missed this much (three beats) has slept."""
 
@@ -231,7 +231,7 @@ def _awake_s() -> float:
     """How long the reaper has been called without a pause, in seconds."""
     now = time.time()
     with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, decode_responses=True) as client:
-        client.set(_AWAKE_KEY, now, nx=True, ex=_AWAKE_TIMEOUT_S)
-        client.expire(_AWAKE_KEY, _AWAKE_TIMEOUT_S)
-        since = client.get(_AWAKE_KEY)
+        client.set(AWAKE_KEY, now, nx=True, ex=_AWAKE_TIMEOUT_S)
+        client.expire(AWAKE_KEY, _AWAKE_TIMEOUT_S)
+        since = client.get(AWAKE_KEY)
     return now - float(str(since)) if since else 0.0

@@ -1,0 +1,75 @@
+"""Leases that ran out make attempts lost, unless it was the server that slept."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import redis
+from django.utils import timezone
+
+from parlab.fleet import services
+from parlab.lab.models import Attempt, Node
+from runners.protocol import LEASE_S, RunState
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def long_awake(broker: str) -> None:
+    """A reaper that has been called without a pause for longer than a lease."""
+    redis.Redis.from_url(broker).set(services.AWAKE_KEY, time.time() - LEASE_S - 1, ex=15)
+
+
+@pytest.fixture
+def silent(make_attempt: Callable[..., Attempt], make_node: Callable[..., Node]) -> Attempt:
+    """A running attempt of a node that has been silent for five minutes."""
+    attempt = make_attempt(state="running")
+    Attempt.objects.update(
+        node=make_node("gpu1", online=False), lease_expires_at=timezone.now() - timedelta(seconds=270)
+    )
+    return attempt
+
+
+@pytest.mark.usefixtures("long_awake")
+def test_a_silent_nodes_run_is_lost_and_queued_again(silent: Attempt) -> None:
+    assert services.reap() == 1
+    silent.refresh_from_db()
+    assert silent.state == RunState.LOST
+    assert "node gpu1 has been silent for 300 s" in silent.reason
+    run = silent.run
+    run.refresh_from_db()
+    assert (run.state, run.attempt_number) == (RunState.QUEUED, 2)
+    assert run.current_attempt().state == RunState.QUEUED
+    assert services.reap() == 0
+
+
+@pytest.mark.usefixtures("long_awake")
+def test_a_run_with_a_lease_stays(silent: Attempt) -> None:
+    Attempt.objects.update(lease_expires_at=timezone.now() + timedelta(seconds=1))
+    assert services.reap() == 0
+
+
+@pytest.mark.usefixtures("long_awake")
+def test_a_run_that_no_daemon_took_says_so(silent: Attempt) -> None:
+    Attempt.objects.update(state="dispatched")
+    Node.objects.update(last_heartbeat_at=timezone.now())
+    assert services.reap() == 1
+    silent.refresh_from_db()
+    assert "gpu1 did not take the run" in silent.reason
+
+
+@pytest.mark.usefixtures("broker", "silent")
+def test_a_reaper_that_has_just_woken_up_waits_for_a_lease() -> None:
+    assert services.reap() == 0
+    assert services.reap() == 0
+
+
+@pytest.mark.usefixtures("long_awake", "silent")
+def test_a_reaper_that_missed_its_beats_counts_as_woken_up(broker: str) -> None:
+    client = redis.Redis.from_url(broker)
+    assert 0 < client.pttl(services.AWAKE_KEY) <= 15_000
+    client.pexpire(services.AWAKE_KEY, 1)  # as it does by itself when no beat renews it
+    time.sleep(0.01)
+    assert services.reap() == 0
+    assert client.pttl(services.AWAKE_KEY) > 10_000, "each beat renews it"
