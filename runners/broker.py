@@ -1,0 +1,134 @@
+"""The node's side of Redis: a Celery application that listens on the node's queue and sends to the server's."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+from celery import Celery
+from celery.worker import state as worker_state
+from kombu import Connection, Queue
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
+
+from runners.protocol import (
+    ACKNOWLEDGE_TASK,
+    APPLY_BATCH_TASK,
+    CANCEL_TASK,
+    CONTROL_QUEUE,
+    HEARTBEAT_TASK,
+    INGEST_QUEUE,
+    START_TASK,
+    Heartbeat,
+    node_queue,
+)
+from runners.shipping import BrokerAway
+
+CONTROL_QUEUE_LIMIT = 10_000
+"""Heartbeats that nobody reads must not fill Redis while the server is away."""
+
+log = logging.getLogger(__name__)
+
+
+class Orders(Protocol):
+    """Who carries out what the server sends."""
+
+    def start(self, envelope: Any) -> None:
+        """Start a run."""
+
+    def cancel(self, envelope: Any) -> None:
+        """Cancel a run."""
+
+    def acknowledge(self, run: int, attempt: int, position: int) -> None:
+        """Hear what the server has stored."""
+
+
+class QuickConnection(Connection):
+    """A connection that is tried again at least every two seconds; kombu's own waits up to half a minute."""
+
+    def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Connect, however long it takes."""
+        return super().ensure_connection(*args, **{**kwargs, "interval_start": 0.5, "interval_max": 2})
+
+
+class Broker:
+    """One node's connection to the server."""
+
+    def __init__(self, url: str, node: str) -> None:
+        self._node = node
+        # Without fixups Celery does not look for Django, which a node need not have.
+        self.app = Celery("parlab-node", broker=url, set_as_current=False, fixups=[])
+        self.app.amqp.Connection = QuickConnection
+        self.app.conf.update(
+            accept_content=["json"],
+            task_serializer="json",
+            task_ignore_result=True,
+            # A run must never start twice because a broker delivers again.
+            task_acks_late=False,
+            task_queues=[Queue(node_queue(node))],
+            task_default_queue=node_queue(node),
+            task_publish_retry=False,
+            worker_prefetch_multiplier=1,
+            worker_hijack_root_logger=False,
+            worker_enable_remote_control=False,
+            broker_connection_retry_on_startup=True,
+            broker_connection_max_retries=None,
+            # Sending fails at once while Redis is away, who sends tries again.
+            broker_transport_options={
+                "socket_connect_timeout": 2,
+                "socket_timeout": 10,
+                "max_retries": 1,
+                "interval_start": 0,
+                "interval_step": 0.1,
+                "interval_max": 0.1,
+            },
+        )
+
+    def send_batch(self, wire: dict[str, Any]) -> None:
+        """Send a batch to the server, or raise BrokerAway."""
+        self._send(APPLY_BATCH_TASK, wire, INGEST_QUEUE)
+
+    def send_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """Send a sign of life, or raise BrokerAway."""
+        if self._length(CONTROL_QUEUE) < CONTROL_QUEUE_LIMIT:
+            self._send(HEARTBEAT_TASK, heartbeat.model_dump(mode="json"), CONTROL_QUEUE)
+
+    def has_unread_batches(self) -> bool:
+        """Tell whether batches wait for the server, or raise BrokerAway."""
+        return self._length(INGEST_QUEUE) > 0
+
+    def listen(self, orders: Orders) -> None:
+        """Carry out orders from the node's queue until `stop`."""
+        self.app.task(name=START_TASK)(orders.start)
+        self.app.task(name=CANCEL_TASK)(orders.cancel)
+        self.app.task(name=ACKNOWLEDGE_TASK)(orders.acknowledge)
+        # The plain controller: it leaves signals and logging to the daemon.
+        worker = self.app.WorkController(
+            hostname=f"parlab@{self._node}",
+            pool_cls="solo",
+            concurrency=1,
+            queues=[node_queue(self._node)],
+            without_gossip=True,
+            without_mingle=True,
+            without_heartbeat=True,
+        )
+        worker.start()
+
+    def stop(self) -> None:
+        """Let `listen` return soon; may be called in a signal handler."""
+        worker_state.should_stop = 0  # type: ignore[assignment]  # the exit code
+
+    def _send(self, task: str, argument: dict[str, Any], queue: str) -> None:
+        try:
+            self.app.send_task(task, args=[argument], queue=queue)
+        except (KombuError, RedisError, OSError) as error:
+            raise BrokerAway(str(error)) from error
+
+    def _length(self, queue: str) -> int:
+        try:
+            # The stubs take the pool of connections for one of producers.
+            pool: Any = self.app.pool
+            with pool.acquire(block=True) as connection:
+                return int(connection.default_channel.client.llen(queue))
+        except (KombuError, RedisError, OSError) as error:
+            raise BrokerAway(str(error)) from error

@@ -1,0 +1,258 @@
+"""The runner daemon: takes one node's orders from its queue, starts runs, ships what they print.
+
+`python -m runners.daemon --node NAME --state-dir DIR`, with REDIS_URL and PARLAB_NODE_KEY (or PARLAB_NODE_KEY_FILE)
+in the environment. Runs live on when it stops; the next daemon on the same directory takes them over.
+`python -m runners.daemon stop-all --state-dir DIR` ends them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from runners import launch, processes, telemetry
+from runners.broker import Broker
+from runners.keeper import Command, Keeper, Limits
+from runners.protocol import HEARTBEAT_S, BadSignature, Batch, Cancel, Heartbeat, Report, RunSpec, verify
+from runners.rundir import StateDir, lock
+from runners.shipping import BrokerAway, Shipper
+
+VERSION = "0.1.0"
+WATCH_S = 0.5
+EXIT_WITHIN_S = 1.5
+STOP_ALL_WITHIN_S = 15.0
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
+_POOL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+
+M = TypeVar("M", RunSpec, Cancel)
+
+log = logging.getLogger(__name__)
+
+
+class Settings(NamedTuple):
+    """What a daemon must know."""
+
+    node: str
+    pool: str
+    slots: int
+    state_dir: Path
+    redis_url: str
+    key: bytes
+    limits: Limits
+
+
+class Daemon:
+    """One node: orders from the server, runs on this machine."""
+
+    def __init__(self, settings: Settings, state: StateDir, command: Command) -> None:
+        self._settings = settings
+        self._hardware = telemetry.hardware()
+        self._keeper = Keeper(state, hardware=self._hardware, limits=settings.limits, command=command)
+        self._broker = Broker(settings.redis_url, settings.node)
+        self._shipper = Shipper(
+            state, settings.node, send=self._broker.send_batch, is_crowded=self._broker.has_unread_batches
+        )
+        self._stop = threading.Event()
+        self._is_broker_away = False
+
+    def run(self) -> None:
+        """Work until SIGTERM or SIGINT."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        self._keeper.end_strays()
+        self._keeper.watch()
+        threading.Thread(target=self._shipper.run, args=[self._stop], name="shipping", daemon=True).start()
+        self._every(WATCH_S, self._keeper.watch, "watching")
+        self._every(HEARTBEAT_S, self._beat, "heartbeat")
+        log.info("node %s of pool %s takes %d runs", self._settings.node, self._settings.pool, self._settings.slots)
+        self._broker.listen(self)
+
+    # --- orders ------------------------------------------------------------------------------------------------------
+
+    def start(self, envelope: Any) -> None:
+        """Start a run if the order is genuine."""
+        spec = self._verified(envelope, RunSpec)
+        if spec is None:
+            return
+        try:
+            self._keeper.start(spec)
+        except OSError as error:
+            log.exception("run %d attempt %d: cannot be taken", spec.run, spec.attempt)
+            self._refuse(spec, f"node {spec.node} cannot take it: {error}; free some space on its disk")
+
+    def cancel(self, envelope: Any) -> None:
+        """Cancel a run if the order is genuine."""
+        order = self._verified(envelope, Cancel)
+        if order is None:
+            return
+        try:
+            self._keeper.cancel(order)
+        except OSError:
+            # The server repeats itself for as long as it wants the run to end.
+            log.exception("run %d attempt %d: cannot be cancelled now", order.run, order.attempt)
+
+    def acknowledge(self, run: int, attempt: int, position: int) -> None:
+        """Hear what the server has stored."""
+        self._shipper.acknowledge(int(run), int(attempt), int(position))
+
+    def _verified(self, envelope: Any, kind: type[M]) -> M | None:
+        try:
+            return verify(envelope, self._settings.key, kind, node=self._settings.node)
+        except BadSignature as error:
+            log.error("refused a %s: %s", kind.__name__, error)
+            return None
+
+    def _refuse(self, spec: RunSpec, reason: str) -> None:
+        """Tell the server from memory, where the disk has no room for a run's directory."""
+        report = Report(state="failed", at=time.time(), reason=reason)
+        batch = Batch(run=spec.run, attempt=spec.attempt, node=spec.node, sequence=0, next_sequence=1, reports=[report])
+        try:
+            self._broker.send_batch(batch.to_wire())
+        except BrokerAway as error:
+            log.warning("the server does not hear of that, it will send the run again: %s", error)
+
+    # --- background --------------------------------------------------------------------------------------------------
+
+    def _every(self, seconds: float, work: Callable[[], None], name: str) -> None:
+        def loop() -> None:
+            while not self._stop.is_set():
+                try:
+                    work()
+                except Exception:
+                    log.exception("%s failed; trying again", name)
+                self._stop.wait(seconds)
+
+        threading.Thread(target=loop, name=name, daemon=True).start()
+
+    def _beat(self) -> None:
+        heartbeat = Heartbeat(
+            node=self._settings.node,
+            pool=self._settings.pool,
+            sent_at=time.time(),
+            slots=self._settings.slots,
+            version=VERSION,
+            hardware=self._hardware,
+            held=self._keeper.held(),
+        )
+        try:
+            self._broker.send_heartbeat(heartbeat)
+            self._is_broker_away = False
+        except BrokerAway as error:
+            if not self._is_broker_away:
+                log.warning("no heartbeat while the broker is away: %s", error)
+            self._is_broker_away = True
+
+    def _on_signal(self, *_: object) -> None:
+        self._stop.set()
+        self._broker.stop()
+        # Whatever hangs then, be it in a connection or in a disk: all that matters is on the disk already.
+        timer = threading.Timer(EXIT_WITHIN_S, os._exit, [0])
+        timer.daemon = True
+        timer.start()
+
+
+def stop_all(state: StateDir) -> int:
+    """End all runs of a state directory and wait for them; return how many are left."""
+    deadline = time.monotonic() + STOP_ALL_WITHIN_S
+    told: set[str] = set()
+    while alive := [run for run in state.runs() if run.is_alive]:
+        for run in alive:
+            # A supervisor that is just being started has not said yet which process it is.
+            if run.path.name not in told and (process := run.supervisor()):
+                processes.signal_all([process], signal.SIGTERM)
+                told.add(run.path.name)
+        if time.monotonic() > deadline:
+            return len(alive)
+        time.sleep(0.05)
+    log.info("stopped %d runs", len(told))
+    return 0
+
+
+def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
+    """Read the settings; raises ValueError naming what is missing or wrong, and the remedy."""
+    if not _NODE_NAME.fullmatch(options.node):
+        raise ValueError(f"--node {options.node!r} is no name of a node; use letters, digits, dots, - and _")
+    if not _POOL_NAME.fullmatch(options.pool):
+        raise ValueError(f"--pool {options.pool!r} is no name of a pool; use lower case letters, digits, dots, - and _")
+    if options.slots < 1:
+        raise ValueError(f"--slots {options.slots} leaves nothing to run; use at least 1")
+    redis_url = environment.get("REDIS_URL", "")
+    if not redis_url:
+        raise ValueError("REDIS_URL is not set; give the server's, like redis://:password@server:6379/0")
+    limit, grace = environment.get("PARLAB_SPOOL_LIMIT_MIB", "4096"), environment.get("PARLAB_DISK_GRACE_S", "60")
+    if not limit.isdecimal() or int(limit) < 1:
+        raise ValueError(f"PARLAB_SPOOL_LIMIT_MIB {limit!r} is no size; use a whole number of MiB, at least 1")
+    try:
+        limits = Limits(int(limit), float(grace))
+    except ValueError:
+        raise ValueError(f"PARLAB_DISK_GRACE_S {grace!r} is no time; use a number of seconds") from None
+    return Settings(
+        options.node, options.pool, options.slots, options.state_dir, redis_url, _read_key(environment), limits
+    )
+
+
+def _read_key(environment: Mapping[str, str]) -> bytes:
+    key, path = environment.get("PARLAB_NODE_KEY", ""), environment.get("PARLAB_NODE_KEY_FILE", "")
+    if not key and path:
+        try:
+            key = Path(path).read_text()
+        except OSError as error:
+            raise ValueError(f"PARLAB_NODE_KEY_FILE {path} cannot be read: {error.strerror}; check the path") from None
+    if not key.strip():
+        raise ValueError("PARLAB_NODE_KEY is not set; give the server's node key, or PARLAB_NODE_KEY_FILE its path")
+    return key.strip().encode()
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m runners.daemon",
+        description="Run a node's daemon, or with stop-all end the runs that it has started.",
+        epilog="REDIS_URL and PARLAB_NODE_KEY (or PARLAB_NODE_KEY_FILE) come from the environment.",
+    )
+    parser.add_argument("action", nargs="?", choices=["run", "stop-all"], default="run")
+    parser.add_argument("--node", default=os.environ.get("PARLAB_NODE_NAME") or socket.gethostname())
+    parser.add_argument("--pool", default="default", help="pool that the node belongs to")
+    parser.add_argument("--slots", type=int, default=1, help="runs that the node takes at a time")
+    default = os.environ.get("PARLAB_STATE_DIR") or Path.home() / ".local/state/parlab-node"
+    parser.add_argument("--state-dir", type=Path, default=Path(default), help="where runs are kept until shipped")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None, *, command: Command = launch.command) -> int:
+    """Run from the command line; `command` is how a configuration becomes an argv."""
+    options = _parse(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("celery").setLevel(logging.WARNING)
+    if options.action == "stop-all":
+        return 1 if stop_all(StateDir(options.state_dir.resolve())) else 0
+    try:
+        settings = read_settings(options, os.environ)
+        state = StateDir(settings.state_dir.resolve())
+    except (ValueError, OSError) as error:
+        log.error("cannot start: %s", error)
+        return 2
+    descriptor = lock(state.lock)
+    if descriptor is None:
+        log.error("daemon %s already uses %s; stop it or give another --state-dir", state.lock.read_text(), state.root)
+        return 2
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    state.clear_drafts()
+    Daemon(settings, state, command).run()
+    log.info("stopped; the runs of %s live on", state.root)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

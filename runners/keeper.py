@@ -1,0 +1,202 @@
+"""What a node does with the runs it holds: start, cancel, watch, clean up. Knows no broker."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from runners import launch, processes, spool
+from runners.config import ConfigError, RunConfig, check
+from runners.protocol import Cancel, HeldRun, Report, RunSpec
+from runners.rundir import RunDir, StateDir, lock, write_atomically
+
+KILL_WITHIN_S = 5.0
+
+Command = Callable[[RunConfig, Path], list[str]]
+"""A configuration and the path of its file -> the argv that trains."""
+
+log = logging.getLogger(__name__)
+
+
+class Limits(NamedTuple):
+    """What this node lets a run take."""
+
+    spool_limit_mib: int = 4096
+    """Output that the server has not acknowledged, per run."""
+    disk_grace_s: float = 60.0
+    """How long a training waits for a full disk."""
+
+
+class Keeper:
+    """The runs of one state directory."""
+
+    def __init__(self, state: StateDir, *, hardware: dict[str, Any], limits: Limits, command: Command) -> None:
+        self._state = state
+        self._hardware = hardware
+        self._limits = limits
+        self._command = command
+        # Supervisors that this process has started: it must collect their exit status.
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._settled: set[str] = set()
+
+    def start(self, spec: RunSpec) -> None:
+        """Start an attempt unless this node has or had it; raises OSError where the disk has no room for it."""
+        if self._state.is_known(spec.run, spec.attempt):
+            log.info("run %d attempt %d: already here, not started again", spec.run, spec.attempt)
+            return
+        draft = self._state.prepare(spec.run, spec.attempt)
+        try:
+            write_atomically(draft.spec, spec.model_dump_json(indent=1))
+            write_atomically(draft.config, json.dumps(spec.config, indent=1))
+            try:
+                content = self._launch_content(spec)
+            except ValueError as error:
+                self._end_unstarted(draft, "failed", f"this node cannot start it: {error}")
+                return
+            draft.write_launch(content)
+            # A run is taken only where there is room to say how it ended.
+            writer = spool.SpoolWriter(draft.spool)
+            writer.reserve()
+            writer.close()
+            self._spawn(draft, content["environment"])
+        except OSError:
+            self._state.discard(draft)
+            raise
+
+    def cancel(self, cancel: Cancel) -> None:
+        """End an attempt; one that never came leaves its mark, so that it does not start when it comes late."""
+        run = self._state.find(cancel.run, cancel.attempt)
+        if run.exists:
+            log.info("%s: cancel: %s", run, cancel.reason)
+            run.cancel(cancel.reason)
+        elif not self._state.is_known(cancel.run, cancel.attempt):
+            log.info("%s: cancelled before it came", run)
+            draft = self._state.prepare(cancel.run, cancel.attempt)
+            self._end_unstarted(draft, "cancelled", cancel.reason)
+
+    def held(self) -> list[HeldRun]:
+        """Name the attempts that this node holds."""
+        return [HeldRun(run=run.run, attempt=run.attempt, alive=run.is_alive) for run in self._state.runs()]
+
+    def watch(self) -> None:
+        """Look once whether a supervisor died without a final report, and do what it can no longer do."""
+        self._children = [child for child in self._children if child.poll() is None]
+        runs = self._state.runs()
+        self._settled &= {run.path.name for run in runs}
+        for run in runs:
+            if run.path.name in self._settled or run.is_alive:
+                continue
+            try:
+                self._settle(run)
+            except OSError:
+                if run.exists:
+                    log.exception("%s: its end cannot be written, trying again", run)
+
+    def end_strays(self) -> None:
+        """Kill marked processes whose run has no supervisor: nobody watches them and nobody would end them."""
+        killed = processes.kill_all(self._strays, within_s=KILL_WITHIN_S)
+        if killed:
+            log.error("processes %s cannot be killed", ", ".join(str(process.pid) for process in killed))
+
+    # --- starting ----------------------------------------------------------------------------------------------------
+
+    def _launch_content(self, spec: RunSpec) -> dict[str, Any]:
+        """Say what the supervisor is to launch, or raise ValueError saying why it cannot be."""
+        config, problems = check(spec.config)
+        if config is None:
+            raise ConfigError(problems)
+        run = self._state.find(spec.run, spec.attempt)
+        argv = self._command(config, run.config)
+        added = launch.additions(config, os.environ, self._state.marker(run))
+        return {
+            "argv": argv,
+            "environment": added,
+            "shell": launch.shell_line(argv, added),
+            "timeout_s": config.launcher.timeout_s,
+            "hardware": self._hardware,
+            **self._limits._asdict(),
+        }
+
+    def _end_unstarted(self, draft: RunDir, state: str, reason: str) -> None:
+        writer = spool.SpoolWriter(draft.spool)
+        writer.append_report(Report.model_validate({"state": state, "at": time.time(), "reason": reason}))
+        writer.close()
+        run = self._state.put_in_place(draft)
+        log.info("%s: %s: %s", run, state, reason)
+
+    def _spawn(self, draft: RunDir, added: dict[str, str]) -> None:
+        """Start the supervisor in a session of its own, which no signal to the daemon's group reaches."""
+        # Locked before anybody can see the directory: a run without a supervisor would be taken for lost.
+        descriptor = lock(draft.lock)
+        if descriptor is None:
+            raise FileExistsError(f"{draft.lock} of a new directory is locked already")
+        try:
+            run = self._state.put_in_place(draft)
+            with run.log.open("ab") as output:
+                child = subprocess.Popen(
+                    [sys.executable, "-m", "runners.supervise", str(run.path), "--lock-fd", str(descriptor)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=run.path,
+                    env={**launch.without_secrets(os.environ), **added},
+                    start_new_session=True,
+                    pass_fds=[descriptor],
+                )
+        finally:
+            os.close(descriptor)
+        self._children.append(child)
+        log.info("%s: started, supervisor %d", run, child.pid)
+
+    # --- cleaning up -------------------------------------------------------------------------------------------------
+
+    def _settle(self, run: RunDir) -> None:
+        """Give a run without a supervisor its final report, after its processes have been ended."""
+        if spool.final_report(run.spool) is None:
+            marker = self._state.marker(run)
+            left = processes.kill_all(
+                lambda: [process for process, found in processes.marked().items() if found == marker],
+                within_s=KILL_WITHIN_S,
+            )
+            # The supervisor may have written its last word between the two looks at it.
+            if spool.final_report(run.spool) is None:
+                self._append_end(run, left)
+        self._settled.add(run.path.name)
+
+    def _append_end(self, run: RunDir, left: list[psutil.Process]) -> None:
+        cancelled = run.cancel_reason()
+        reason = _why_lost(run) if cancelled is None else cancelled
+        if left:
+            reason += f"; processes {', '.join(str(process.pid) for process in left)} could not be killed"
+        state = "lost" if cancelled is None else "cancelled"
+        writer = spool.SpoolWriter(run.spool, at_least=run.acknowledged())
+        writer.append_report(Report.model_validate({"state": state, "at": time.time(), "reason": reason}))
+        writer.close()
+        log.warning("%s: %s: %s", run, state, reason)
+
+    def _strays(self) -> list[psutil.Process]:
+        found = []
+        for process, marker in processes.marked().items():
+            state_id, _, name = marker.partition(":")
+            run, _, attempt = name.partition("/")
+            if state_id == self._state.id and not self._state.find(int(run), int(attempt)).is_alive:
+                found.append(process)
+        return found
+
+
+def _why_lost(run: RunDir) -> str:
+    """Say what became of a supervisor that left no final report."""
+    host = socket.gethostname()
+    if 0 < run.started_at() < psutil.boot_time():
+        return f"node {host} was restarted while it ran"
+    return f"its supervisor on {host} was killed; the processes of the run were ended"

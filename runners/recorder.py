@@ -1,0 +1,118 @@
+"""From the pipe of a run to its spool: cut at line ends, look for how it ends, wait while the disk is full."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+
+from runners import telemetry
+from runners.spool import MAX_RECORD_BYTES, SpoolWriter
+from runners.verdict import Evidence
+
+SYNC_S = 1.0
+RETRY_S = 0.25
+
+log = logging.getLogger(__name__)
+
+
+class LineCutter:
+    """Cut a stream into records that end at line ends, and lines longer than a record into pieces."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes, *, is_last: bool = False) -> list[bytes]:
+        """Add bytes; return the records that are complete, with is_last all that is left."""
+        buffer = self._buffer
+        buffer += data
+        records = []
+        while len(buffer) > MAX_RECORD_BYTES:
+            end = buffer.rfind(b"\n", 0, MAX_RECORD_BYTES) + 1 or MAX_RECORD_BYTES
+            records.append(bytes(buffer[:end]))
+            del buffer[:end]
+        end = len(buffer) if is_last else buffer.rfind(b"\n") + 1
+        if end:
+            records.append(bytes(buffer[:end]))
+            del buffer[:end]
+        return records
+
+
+class Recorder:
+    """Write a run's output; what the disk does not take stays pending and is tried again."""
+
+    def __init__(self, spool: SpoolWriter) -> None:
+        self.spool = spool
+        self.evidence = Evidence()
+        self._cutter = LineCutter()
+        self._pending: list[bytes] = []
+        self._is_at_line_start = True
+        self._blocked_at: float | None = None
+        self._error: OSError | None = None
+        self._synced_at = self._retry_at = 0.0
+        self._has_given_up = False
+
+    @property
+    def is_blocked(self) -> bool:
+        """True while output waits for the disk: nothing more may be taken from the pipe."""
+        return bool(self._pending)
+
+    @property
+    def blocked_s(self) -> float:
+        """Return for how long the disk has not taken anything."""
+        return time.monotonic() - self._blocked_at if self._blocked_at is not None else 0.0
+
+    def take(self, data: bytes, *, is_last: bool = False) -> None:
+        """Take bytes from the pipe; is_last when there will be no more."""
+        self._queue(self._cutter.feed(data, is_last=is_last))
+
+    def insert(self, line: bytes) -> None:
+        """Add a line of the supervisor's own, unless the run is in the middle of a very long one."""
+        if self._is_at_line_start and not self._pending:
+            self._queue([line])
+
+    def give_up(self) -> None:
+        """Throw away what is pending and all that follows: the disk had its time."""
+        self._has_given_up = True
+        self._pending.clear()
+
+    def write(self) -> None:
+        """Write what is pending if it is time to try, and bring it to the disk about once a second."""
+        now = time.monotonic()
+        try:
+            if self._pending and now >= self._retry_at:
+                while self._pending:
+                    self.spool.append_output(self._pending[0])
+                    del self._pending[0]
+                self._blocked_at = None
+            if now - self._synced_at > SYNC_S:
+                self._synced_at = now
+                self.spool.sync()
+        except OSError as error:
+            self._error = error
+            self._retry_at = now + RETRY_S
+            if self._blocked_at is None:
+                self._blocked_at = now
+                log.warning("the training waits: %s", self.disk_reason())
+
+    def disk_reason(self, error: OSError | None = None) -> str:
+        """Say what the disk did, how much space is left, and what to do."""
+        error = error or self._error or OSError(errno.EIO, os.strerror(errno.EIO))
+        path = self.spool.directory
+        try:
+            free = f"{telemetry.free_bytes(path) / 2**20:,.1f} MiB are left there"
+        except OSError:
+            free = "the space left there is unknown"
+        return (
+            f"output cannot be written to {path}: {error.strerror or error}; {free};"
+            " free some space, raise PARLAB_SPOOL_LIMIT_MIB if that is the limit, or let the run print less"
+        )
+
+    def _queue(self, records: list[bytes]) -> None:
+        for record in records:
+            self.evidence.see(record)
+            self._is_at_line_start = record.endswith(b"\n")
+        if not self._has_given_up:
+            self._pending += records
+            self.write()

@@ -1,0 +1,272 @@
+"""Spool -> broker -> acknowledged: send every run's records to the server until it says that it has stored them."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from runners import spool
+from runners.protocol import MAX_BATCH_BYTES, Batch
+from runners.rundir import RunDir, StateDir
+
+WINDOW = 4
+"""Batches on their way at a time; one after a batch went unanswered, until the server answers again."""
+GATHER_S = 0.3
+"""How long a batch that is not full waits for more."""
+HINT_S = 1.0
+"""An answer that asks for a batch sent longer ago than this means that it did not arrive."""
+RESEND_S = 4.0
+RESEND_MAX_S = 60.0
+CROWDED_RESEND_S = 600.0
+"""Resend this rarely while the server's queue is not empty: the first copy probably waits in it."""
+BROKER_RETRY_S = 0.5
+BROKER_RETRY_MAX_S = 5.0
+POLL_S = 0.1
+REST_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class BrokerAway(Exception):
+    """The broker did not take a message; it will be tried again."""
+
+
+class Sent(NamedTuple):
+    """A batch on its way."""
+
+    sequence: int
+    next_sequence: int
+    at: float
+
+
+class Shipment:
+    """How far one run's spool has come. Knows no broker: says what to send next and hears what was stored."""
+
+    def __init__(self, run: RunDir, node: str) -> None:
+        self.run = run
+        self._node = node
+        self._acknowledged = run.acknowledged()
+        self._position = self._acknowledged
+        self._sent: deque[Sent] = deque()
+        self._unanswered = 0
+        self._progress_at = 0.0
+        self._waiting_since: float | None = None
+        self._seen_tail = self._searched_tail = -1
+        self._end: int | None = None
+        self.rest_until = 0.0
+        spool.forget(run.spool, self._acknowledged)
+
+    def is_complete(self) -> bool:
+        """Tell whether the server has everything of a run that has ended, its final report included."""
+        return self._find_end() == self._acknowledged
+
+    def next_batch(self, now: float, *, is_crowded: Callable[[], bool]) -> Batch | None:
+        """Return the batch to send now, or None while there is nothing to send or too much is on its way."""
+        self._expire(now, is_crowded)
+        if len(self._sent) >= (1 if self._unanswered else WINDOW):
+            return None
+        tail = spool.tail(self.run.spool)
+        if tail == self._seen_tail and self._waiting_since is None:
+            return None
+        piece = spool.read_batch(self.run.spool, self._position)
+        if piece.next_position == self._position:
+            self._seen_tail, self._waiting_since = tail, None
+            return None
+        self._waiting_since = self._waiting_since or now
+        is_full = len(piece.output) >= MAX_BATCH_BYTES // 2
+        if not is_full and not piece.reports and now - self._waiting_since < GATHER_S:
+            return None
+        return Batch(
+            run=self.run.run,
+            attempt=self.run.attempt,
+            node=self._node,
+            sequence=self._position,
+            next_sequence=piece.next_position,
+            output=piece.output,
+            reports=piece.reports,
+        )
+
+    def was_sent(self, batch: Batch, now: float) -> None:
+        """Note that the broker has a batch."""
+        self._sent.append(Sent(batch.sequence, batch.next_sequence, now))
+        self._position = batch.next_sequence
+        self._waiting_since = now
+
+    def was_stored(self, position: int, now: float) -> None:
+        """Hear from the server up to where it has the spool, and go on from there."""
+        if position < self._acknowledged and self._unanswered < 2:
+            # An answer that was overtaken. A server that was set back to an older state says it again.
+            return
+        if position == self._acknowledged:
+            if self._sent and self._sent[0].sequence == position and now - self._sent[0].at > HINT_S:
+                self._go_to(position)
+            return
+        self._acknowledged, self._unanswered, self._progress_at = position, 0, now
+        self.run.acknowledge(position)
+        while self._sent and self._sent[0].next_sequence <= position:
+            self._sent.popleft()
+        expected = self._sent[0].sequence if self._sent else self._position
+        if expected != position:
+            log.info("%s: the server has %d bytes of the spool, not %d; going on there", self.run, position, expected)
+            self._go_to(position)
+        spool.forget(self.run.spool, position)
+
+    def start_again(self) -> None:
+        """Send from the acknowledged position without delay: the broker was away and may have lost what it had."""
+        self._unanswered = 0
+        self._go_to(self._acknowledged)
+
+    def mend(self) -> None:
+        """Make an ended run's last report readable from the server's position.
+
+        After a power cut the server may have more than this disk; then, or where the position is inside a damaged
+        record, only how the run ended can still be told: it is written again behind both.
+        """
+        if self._sent or self._find_end() in (None, self._acknowledged):
+            return
+        if spool.read_batch(self.run.spool, self._position).next_position != self._position:
+            return
+        report = spool.final_report(self.run.spool)
+        if report is None:
+            return
+        log.error("%s: the spool cannot be read at %d; only its end is sent", self.run, self._position)
+        writer = spool.SpoolWriter(self.run.spool, at_least=self._position)
+        writer.start_segment()
+        writer.append_report(report)
+        self._end = writer.position
+        writer.close()
+
+    def _find_end(self) -> int | None:
+        """Return the position behind the final report once the run has ended with one."""
+        if self._end is None and not self.run.is_alive:
+            tail = spool.tail(self.run.spool)
+            # Looking through the last segment takes a while; without new bytes there is no new report.
+            if tail != self._searched_tail and spool.final_report(self.run.spool) is not None:
+                self._end = tail
+            self._searched_tail = tail
+        return self._end
+
+    def _expire(self, now: float, is_crowded: Callable[[], bool]) -> None:
+        if not self._sent:
+            return
+        waited = now - max(self._sent[0].at, self._progress_at)
+        if waited < min(RESEND_S * 2**self._unanswered, RESEND_MAX_S):
+            return
+        if waited < CROWDED_RESEND_S and is_crowded():
+            return
+        self._unanswered += 1
+        log.warning(
+            "%s: no answer to the batch at %d for %.0f s; sending again", self.run, self._sent[0].sequence, waited
+        )
+        self._go_to(self._acknowledged)
+
+    def _go_to(self, position: int) -> None:
+        self._sent.clear()
+        self._position = position
+        self._waiting_since = None
+        self._seen_tail = -1
+
+
+class Shipper:
+    """Ships the spools of all runs of a state directory from a thread of its own."""
+
+    def __init__(
+        self, state: StateDir, node: str, *, send: Callable[[dict[str, Any]], None], is_crowded: Callable[[], bool]
+    ) -> None:
+        """Take how to send a batch and how to ask whether the server's queue holds any; both may raise BrokerAway."""
+        self._state = state
+        self._node = node
+        self._send = send
+        self._is_crowded = is_crowded
+        self._shipments: dict[str, Shipment] = {}
+        self._answers: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
+        self._broker_failures = 0
+
+    def acknowledge(self, run: int, attempt: int, position: int) -> None:
+        """Hear the server's answer to a batch; safe from any thread."""
+        self._answers.put((run, attempt, position))
+
+    def run(self, stop: threading.Event) -> None:
+        """Ship until told to stop; nothing that goes wrong with one run or the broker ends it."""
+        while not stop.is_set():
+            try:
+                self.turn(time.monotonic())
+                pause = POLL_S
+            except Exception:
+                log.exception("shipping failed; trying again")
+                pause = REST_S
+            if self._broker_failures:
+                pause = min(BROKER_RETRY_S * 2**self._broker_failures, BROKER_RETRY_MAX_S)
+            stop.wait(pause)
+
+    def turn(self, now: float) -> None:
+        """Take the answers, send what there is to send, clean up what is stored."""
+        self._follow_runs()
+        self._take_answers(now)
+        for shipment in list(self._shipments.values()):
+            if now < shipment.rest_until:
+                continue
+            try:
+                self._serve(shipment, now)
+            except BrokerAway as error:
+                if not self._broker_failures:
+                    log.warning("the broker cannot be reached, trying again: %s", error)
+                self._broker_failures += 1
+                return
+            except Exception:
+                # One run's damaged files must not hold up the others.
+                log.exception("%s: cannot be shipped, trying again", shipment.run)
+                shipment.rest_until = now + REST_S
+
+    def _follow_runs(self) -> None:
+        runs = {run.path.name: run for run in self._state.runs()}
+        self._shipments = {name: shipment for name, shipment in self._shipments.items() if name in runs}
+        for name in runs.keys() - self._shipments.keys():
+            self._shipments[name] = Shipment(runs[name], self._node)
+
+    def _take_answers(self, now: float) -> None:
+        while not self._answers.empty():
+            run, attempt, position = self._answers.get()
+            shipment = self._shipments.get(f"{run}-{attempt}")
+            if shipment is None:
+                continue
+            if position < 0:
+                shipment.run.reject()
+            else:
+                shipment.was_stored(position, now)
+
+    def _serve(self, shipment: Shipment, now: float) -> None:
+        """Do what one run needs."""
+        if shipment.run.is_rejected:
+            self._set_aside(shipment)
+            return
+        if shipment.is_complete():
+            log.info("%s: stored by the server", shipment.run)
+            self._state.finish(shipment.run)
+            return
+        shipment.mend()
+        while batch := shipment.next_batch(now, is_crowded=self._is_crowded):
+            self._send(batch.to_wire())
+            shipment.was_sent(batch, now)
+            if self._broker_failures:
+                self._start_again()
+                return
+
+    def _start_again(self) -> None:
+        log.info("the broker can be reached again")
+        self._broker_failures = 0
+        for shipment in self._shipments.values():
+            shipment.start_again()
+
+    def _set_aside(self, shipment: Shipment) -> None:
+        if shipment.run.is_alive:
+            return
+        target = self._state.set_aside(shipment.run)
+        log.error(
+            "%s: the server does not know it; its output stays in %s until a person deletes it", shipment.run, target
+        )

@@ -1,0 +1,260 @@
+"""Start, watch and stop one run's processes: `python -m runners.supervise RUN_DIR`.
+
+One small process per run, in a session of its own. It needs neither the daemon nor Redis: all it sees goes to
+the spool, and its last word there is how the run ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from runners import processes, telemetry
+from runners.protocol import Report, RunState
+from runners.recorder import Recorder
+from runners.rundir import RunDir, lock
+from runners.spool import SpoolWriter
+from runners.verdict import Verdict
+
+TICK_S = 0.1
+"""How often orders are looked for; output is read as it comes."""
+TERM_GRACE_S = 1.0
+"""From SIGTERM to SIGKILL."""
+LEFTOVER_GRACE_S = 0.3
+"""The same for what is left when the launched command has ended by itself."""
+UNKILLABLE_S = 5.0
+"""A process that survives SIGKILL for this long (stuck in a driver) is left to the machine."""
+DRAIN_S = 1.0
+"""How long an ended run may wait for the last bytes of its pipe, or a stopped one for a full disk."""
+SAMPLE_S = 1.0
+READ_BYTES = 256 << 10
+
+log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """One run from its first process to its final report."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run_dir = run
+        self.launch = run.read_launch()
+        self.recorder = Recorder(SpoolWriter(run.spool, limit_bytes=self.launch["spool_limit_mib"] << 20))
+        self.sampler = telemetry.Sampler()
+        self.started_at = time.monotonic()
+        self.read_at = self.sampled_at = 0.0
+        self.is_told_to_stop = False
+        # Why the run is stopped, once it is.
+        self.order: Verdict | None = None
+        self.exit_code: int | None = None
+        self.pipe: int | None = None
+        # When the end of the processes began, and whether it is reached.
+        self.ending_at: float | None = None
+        self.is_ended = False
+        self.unkillable: list[int] = []
+
+    def run(self) -> None:
+        """Run to the end."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        processes.adopt_orphans()
+        try:
+            self._start()
+        except (OSError, subprocess.SubprocessError) as error:
+            self.order = Verdict(RunState.FAILED, self._start_reason(error))
+        while self.pipe is not None or not self.is_ended or self.recorder.is_blocked:
+            self._turn()
+        self._report_end()
+
+    def _start(self) -> None:
+        argv, added = self.launch["argv"], self.launch["environment"]
+        environment = {
+            **telemetry.environment(self.launch.get("hardware") or telemetry.hardware()),
+            "variables": added,
+            "shell": self.launch["shell"],
+        }
+        running = Report(state="running", at=time.time(), command=argv, environment=environment)
+        self.recorder.spool.append_report(running)
+        reader, writer = os.pipe()
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
+        self.pipe = reader
+        try:
+            self.child = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=writer,
+                cwd=self.run_dir.path,
+                env={**os.environ, **added},
+                process_group=0,
+                preexec_fn=processes.die_with(os.getpid()),  # noqa: PLW1509  # this process has one thread
+            )
+        finally:
+            os.close(writer)
+
+    def _start_reason(self, error: Exception) -> str:
+        if isinstance(error, FileNotFoundError | PermissionError):
+            return f"{self.launch['argv'][0]} cannot be started: {error.strerror}; install it on the node"
+        if isinstance(error, OSError):
+            return self.recorder.disk_reason(error)
+        return f"the run cannot be started: {error}"
+
+    def _turn(self) -> None:
+        self._look_for_orders()
+        self._reap()
+        self._end_processes()
+        self.recorder.write()
+        self._read()
+        self._look_at_disk()
+        self._sample()
+
+    # --- processes ---------------------------------------------------------------------------------------------------
+
+    def _on_signal(self, *_: object) -> None:
+        self.is_told_to_stop = True
+
+    def _look_for_orders(self) -> None:
+        """Decide once why the run is stopped; a run that has ended by itself is not stopped any more."""
+        if self.order is not None or (self.exit_code is not None and not self.recorder.is_blocked):
+            return
+        if self.is_told_to_stop:
+            self.order = Verdict(RunState.CANCELLED, "the node's daemon was stopped")
+        elif (reason := self.run_dir.cancel_reason()) is not None:
+            self.order = Verdict(RunState.CANCELLED, reason)
+        elif time.monotonic() - self.started_at > self.launch["timeout_s"]:
+            limit = f"launcher.timeout_s {self.launch['timeout_s']:g} s"
+            self.order = Verdict(RunState.FAILED, f"stopped after {limit}; raise it or give the run less to do")
+        if self.order is not None:
+            log.info("stopping: %s", self.order.reason)
+
+    def _reap(self) -> None:
+        """Collect the child's exit status, and orphans that this process has adopted."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.child.pid:
+                self.exit_code = self.child.returncode = os.waitstatus_to_exitcode(status)
+
+    def _end_processes(self) -> None:
+        """SIGTERM, then SIGKILL, to all processes of the run once it is to end or its command has ended."""
+        if self.is_ended or (self.order is None and self.exit_code is None):
+            return
+        left = processes.descendants()
+        is_first_turn = self.ending_at is None
+        self.ending_at = self.ending_at or time.monotonic()
+        waited = time.monotonic() - self.ending_at
+        if not left:
+            self._reap()
+            self.is_ended = True
+        elif is_first_turn:
+            processes.signal_all(left, signal.SIGTERM)
+        elif waited > TERM_GRACE_S + UNKILLABLE_S:
+            self.unkillable = [process.pid for process in left]
+            self.is_ended = True
+        elif waited > (TERM_GRACE_S if self.order else LEFTOVER_GRACE_S):
+            processes.signal_all(left, signal.SIGKILL)
+
+    # --- output ------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Wait up to a tick for output and take it; while the disk is full nothing is read and the training waits."""
+        if self.pipe is None or self.recorder.is_blocked:
+            time.sleep(0 if self.is_ended and not self.recorder.is_blocked else TICK_S)
+            return
+        if select.select([self.pipe], [], [], TICK_S)[0]:
+            data = os.read(self.pipe, READ_BYTES)
+            self.read_at = time.monotonic()
+        elif self.is_ended and time.monotonic() - max(self.read_at, self.ending_at or 0.0) > DRAIN_S:
+            # A process that is not the run's, or cannot be killed, keeps the pipe open.
+            data = b""
+        else:
+            return
+        self.recorder.take(data, is_last=not data)
+        if not data:
+            os.close(self.pipe)
+            self.pipe = None
+
+    def _look_at_disk(self) -> None:
+        """End a run whose output has had no place for too long; one that ends anyway does not wait as long."""
+        if not self.recorder.is_blocked:
+            return
+        if self.order is None and self.recorder.blocked_s > self.launch["disk_grace_s"]:
+            self.order = Verdict(RunState.FAILED, self.recorder.disk_reason())
+            log.error("stopping: %s", self.order.reason)
+        if self.order is not None and self.is_ended and self.recorder.blocked_s > DRAIN_S:
+            self.recorder.give_up()
+
+    def _sample(self) -> None:
+        now = time.monotonic()
+        if now - self.sampled_at > SAMPLE_S and self.exit_code is None:
+            self.sampled_at = now
+            self.recorder.insert(telemetry.event_line(*self.sampler.sample()))
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _report_end(self) -> None:
+        exit_code = self.exit_code
+        verdict = self.order or self.recorder.evidence.verdict(-signal.SIGKILL if exit_code is None else exit_code)
+        reason = verdict.reason
+        if self.unkillable:
+            pids = ", ".join(map(str, self.unkillable))
+            reason += f"; processes {pids} could not be killed and keep what they hold: look at the node"
+        report = Report.model_validate(
+            {
+                "state": verdict.state.value,
+                "at": time.time(),
+                "exit_code": exit_code,
+                "reason": reason,
+                "traceback": verdict.traceback,
+            }
+        )
+        self.recorder.spool.append_report(report)
+        self.recorder.spool.close()
+
+
+def supervise(run: RunDir) -> None:
+    """Supervise a run; a fault of the supervisor's own still ends the processes and is reported."""
+    supervisor = Supervisor(run)
+    try:
+        supervisor.run()
+    except Exception as error:
+        processes.kill_all(processes.descendants, within_s=UNKILLABLE_S)
+        reason = f"parlab's supervisor failed: {error!r}; see {run.log} on the node"
+        supervisor.recorder.spool.append_report(Report(state="failed", at=time.time(), reason=reason))
+        raise
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m runners.supervise", description="Run one prepared run directory.")
+    parser.add_argument("run_dir", type=Path, help="directory that the daemon has prepared, named RUN-ATTEMPT")
+    parser.add_argument("--lock-fd", type=int, help="the directory's lock, already taken by who starts this")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    run = RunDir(options.run_dir.resolve())
+    descriptor = options.lock_fd if options.lock_fd is not None else lock(run.lock)
+    if descriptor is None:
+        log.error("%s already has a supervisor", run.path)
+        return 2
+    # The lock must end with this process, not with those that it starts.
+    os.set_inheritable(descriptor, False)
+    run.write_supervisor()
+    supervise(run)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""What a node is made of, and what a run's processes take of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PACKAGES = ("torch", "numpy", "celery", "kombu", "redis", "psutil", "pydantic")
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def hardware() -> dict[str, Any]:
+    """Describe this machine: hostname, cpu_model, cpu_cores, memory_bytes, gpus (index, name, memory_bytes), driver."""
+    gpus, driver = _gpus()
+    return {
+        "hostname": socket.gethostname(),
+        "cpu_model": _cpu_model(),
+        "cpu_cores": psutil.cpu_count(logical=True) or 1,
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": gpus,
+        "driver": driver,
+    }
+
+
+def environment(machine: dict[str, Any]) -> dict[str, Any]:
+    """Describe what a run starts in: the machine, the system, versions of what is installed, the git revision."""
+    versions = {}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        **machine,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": versions.get("torch", ""),
+        "packages": versions,
+        "git_revision": _output("git", "-C", str(_ROOT), "rev-parse", "HEAD").strip(),
+    }
+
+
+def _cpu_model() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model", "Hardware"):
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _gpus() -> tuple[list[dict[str, Any]], str]:
+    """Ask nvidia-smi, whose figures are MiB; no GPU where it is missing or fails."""
+    query = "--query-gpu=index,name,memory.total,driver_version"
+    gpus, driver = [], ""
+    for line in _output("nvidia-smi", query, "--format=csv,noheader,nounits").splitlines():
+        parts = [part.strip() for part in line.split(",")]
+        if len(parts) != 4 or not parts[0].isdecimal():
+            continue
+        # Some devices share the machine's memory and print [N/A].
+        memory = int(parts[2]) << 20 if parts[2].isdecimal() else None
+        gpus.append({"index": int(parts[0]), "name": parts[1], "memory_bytes": memory})
+        driver = parts[3]
+    return gpus, driver
+
+
+def _output(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+class Sampler:
+    """Measure memory and processor time of all processes below the calling one."""
+
+    def __init__(self) -> None:
+        self._root = psutil.Process()
+        self._measured_at = time.monotonic()
+        self._seconds: dict[psutil.Process, float] = {}
+
+    def sample(self) -> tuple[int, float]:
+        """Return resident memory summed over the processes in bytes, and per cent of one core since the last sample.
+
+        Memory that processes share is counted in each of them.
+        """
+        now = time.monotonic()
+        memory, used, seconds = 0, 0.0, dict[psutil.Process, float]()
+        for process in self._root.children(recursive=True):
+            with contextlib.suppress(psutil.Error), process.oneshot():
+                times = process.cpu_times()
+                memory += process.memory_info().rss
+                seconds[process] = times.user + times.system
+                used += max(0.0, seconds[process] - self._seconds.get(process, 0.0))
+        percent = 100 * used / max(now - self._measured_at, 1e-3)
+        self._measured_at, self._seconds = now, seconds
+        return memory, round(percent, 1)
+
+
+def event_line(memory_bytes: int, cpu_pct: float) -> bytes:
+    """Write a sample as the event that engines would print."""
+    event = {
+        "parlab": 1,
+        "t": round(time.time(), 3),
+        "rank": -1,
+        "event": "telemetry",
+        "memory_bytes": memory_bytes,
+        "cpu_pct": cpu_pct,
+    }
+    return json.dumps(event, separators=(",", ":")).encode() + b"\n"
+
+
+def free_bytes(path: Path) -> int:
+    """Return how much an unprivileged process may still write to the disk of a path."""
+    state = os.statvfs(path)
+    return state.f_bavail * state.f_frsize
