@@ -1,0 +1,84 @@
+"""Readers of what other trainers print: text -> records -> one Document per file. No Django, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Protocol
+
+from parlab.formats import megatron
+from parlab.formats.documents import Collector, Counted
+from parlab.formats.records import Record, unread
+from parlab.formats.schema import Document
+from parlab.formats.sniff import HEAD_CHARACTERS, UNKNOWN, Signs, sniff
+
+__all__ = ["FORMATS", "UNKNOWN", "Document", "Reader", "Record", "format_of", "read_document", "records"]
+
+
+class Reader(Protocol):
+    """A reader module: how its lines look, and how they become records."""
+
+    SIGNS: Signs
+
+    def read(self, lines: Iterable[str], /) -> Iterator[Record]: ...
+
+
+# Name -> reader module. Where two formats have equally strong signs, the first one wins.
+FORMATS: dict[str, Reader] = {
+    "megatron": megatron,
+}
+
+
+def head_of(lines: Iterator[str]) -> list[str]:
+    """Take the lines that recognition looks at."""
+    head: list[str] = []
+    size = 0
+    for line in islice(lines, 20_000):
+        head.append(line)
+        size += len(line)
+        if size >= HEAD_CHARACTERS:
+            break
+    return head
+
+
+def format_of(head: list[str]) -> str:
+    """Name the format of a text from its first lines; "unknown" if no reader knows it."""
+    return sniff(head, FORMATS)
+
+
+def records(lines: Iterable[str], format: str | None = None) -> Iterator[Record]:
+    """Read lines as records; recognises the format unless `format` names it.
+
+    Raises ValueError for a format that is not in FORMATS; nothing in the lines raises.
+    """
+    if format is not None and format not in FORMATS and format != UNKNOWN:
+        raise ValueError(f"format {format!r} is unknown; use one of {', '.join(sorted(FORMATS))}")
+    if format is None:
+        stream = iter(lines)
+        head = head_of(stream)
+        format, lines = format_of(head), chain(head, stream)
+    if format == UNKNOWN:
+        return _unknown(lines)
+    return FORMATS[format].read(lines)
+
+
+def _unknown(lines: Iterable[str]) -> Iterator[Record]:
+    for number, line in enumerate(lines, 1):
+        if not line.isspace():
+            yield unread(number, "no known format", line)
+
+
+def read_document(lines: Iterable[str], *, file: str, format: str | None = None) -> Document:
+    """Read lines into one Document: segments, tables, figures, and what could not be read.
+
+    Raises ValueError for a format that is not in FORMATS; nothing in the lines raises.
+    """
+    counted = Counted(lines)
+    stream = iter(counted)
+    if format is None:
+        head = head_of(stream)
+        format, stream = format_of(head), chain(head, stream)
+    collector = Collector(file, format)
+    for record in records(stream, format):
+        collector.add(record)
+    return collector.document(counted.count)

@@ -1,0 +1,132 @@
+"""python -m parlab.formats FILE|DIR... [--json] [--records] [--format NAME]."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import orjson
+
+from parlab.formats import FORMATS, Document, read_document, records
+from parlab.formats.records import Record
+from parlab.formats.schema import Segment, UnreadLine
+from parlab.formats.source import MAX_LINE, Lines, open_text
+
+MAX_FILES = 10_000
+
+
+class Refused(Exception):
+    """What the command was given cannot be read; the message says so in plain words."""
+
+
+def files_of(paths: Sequence[str]) -> Iterator[Path]:
+    """Yield the files that the arguments name; directories are walked in order of names."""
+    for name in paths:
+        path = Path(name)
+        if path.is_dir():
+            found = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+            if not found:
+                raise Refused(f"{name} is a directory without files; name one that holds logs")
+            yield from found[:MAX_FILES]
+        elif path.exists():
+            yield path
+        else:
+            raise Refused(f"{name} does not exist; check the path")
+
+
+def read_file(path: Path, format: str | None = None) -> Document:
+    """Read one file into a Document. Raises OSError for a file that cannot be opened."""
+    with open_text(path) as stream:
+        lines = Lines(stream)
+        document = read_document(lines, file=str(path), format=format)
+    for number in lines.cut:
+        reason = f"the line is longer than {MAX_LINE} characters; the rest of it was left out"
+        document.unread.lines += 1
+        document.unread.examples.append(UnreadLine(line=number, reason=reason, text=""))
+    return document
+
+
+def as_json(record: Record) -> bytes:
+    """Write one record as a JSON object, without what is empty."""
+    parts: dict[str, object] = {"kind": record.kind, "line": record.line, "iteration": record.iteration}
+    parts |= {"rank": record.rank, "time": record.time, "values": record.values, "low": record.low}
+    parts["printed"] = {cell.key: [cell.value, cell.unit] for cell in record.printed()}
+    data = record.data
+    if data is not None:
+        parts["data"] = data._asdict() if hasattr(data, "_asdict") else data
+    return orjson.dumps({name: value for name, value in parts.items() if value not in (None, {})}, default=_plain)
+
+
+def _plain(value: object) -> object:
+    return value.model_dump() if hasattr(value, "model_dump") else str(value)
+
+
+def summary(document: Document) -> Iterator[str]:
+    """Say in a few lines what a file holds."""
+    yield f"{document.file}: {document.format}, {document.lines} lines"
+    for segment in document.segments:
+        yield f"  {_launch(segment)}"
+    parts = [f"{len(document.tables)} tables", f"{sum(map(len, document.figures.values()))} figures"]
+    parts += [f"{len(document.images)} images", f"{document.unread.lines} lines unread"]
+    yield "  " + ", ".join(parts)
+    for example in document.unread.examples[:3]:
+        yield f"    line {example.line}: {example.reason}: {example.text[:80]}"
+
+
+def _launch(segment: Segment) -> str:
+    where = f"{segment.section}: " if segment.section else ""
+    words = [f"{segment.records} iterations"]
+    if segment.step_time_s:
+        words.append(f"median {segment.step_time_s.median:.4g} s")
+    if segment.samples_per_s:
+        words.append(f"{segment.samples_per_s:.4g} samples/s")
+    if segment.gpu_mem_max_bytes:
+        words.append(f"{segment.gpu_mem_max_bytes / 2**30:.2f} GiB")
+    return where + ", ".join([*words, segment.end.state])
+
+
+def show(path: Path, options: argparse.Namespace) -> None:
+    """Print one file as it was asked for."""
+    out = sys.stdout.buffer
+    if options.records:
+        with open_text(path) as stream:
+            for record in records(Lines(stream), options.format):
+                out.write(as_json(record) + b"\n")
+        return
+    document = read_file(path, options.format)
+    if options.json:
+        out.write(orjson.dumps(document.model_dump()) + b"\n")
+    else:
+        out.write(("\n".join(summary(document)) + "\n").encode(errors="replace"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read files; exit code 2 with a sentence for what cannot be read."""
+    names = ", ".join(sorted(FORMATS))
+    parser = argparse.ArgumentParser(prog="python -m parlab.formats", description="Read what trainers print.")
+    parser.add_argument("paths", nargs="+", metavar="FILE|DIR")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per file")
+    parser.add_argument("--records", action="store_true", help="print one JSON object per record")
+    parser.add_argument("--format", choices=sorted(FORMATS), metavar="NAME", help=f"do not guess; one of {names}")
+    options = parser.parse_args(argv)
+    try:
+        for path in files_of(options.paths):
+            show(path, options)
+        sys.stdout.flush()
+    except Refused as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as problem:
+        sys.stderr.write(f"{problem.filename} cannot be read: {problem.strerror}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

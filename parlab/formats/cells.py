@@ -1,0 +1,107 @@
+"""Lines of `key: value | key: value |`, read as fast as Python can.
+
+A line's *layout* is its keys in their order. A layout seen twice is compiled into one regular expression that reads the
+whole line at once; every other line takes the slow way, which knows about damage. Both give the same records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from math import isfinite
+from typing import NamedTuple
+
+from parlab.formats.quantities import to_float
+from parlab.formats.records import Field
+
+MAX_LAYOUTS = 32
+MAX_CELLS = 400
+MAX_KEY = 80
+
+_VALUE = r"\s*([0-9.eE+-]+)\s*"
+
+
+class Cell(NamedTuple):
+    """One `key: value` as printed; a value of None was cut off or is no number."""
+
+    key: str
+    text: str
+    value: float | None
+
+
+class Layout(NamedTuple):
+    """A compiled line: groups are (iteration, total) if `head` has them, then one value per field."""
+
+    match: Callable[[str], re.Match[str] | None]
+    names: tuple[str, ...]
+    scales: tuple[float, ...]
+    fields: tuple[Field, ...]
+    plain: bool
+
+
+class Layouts:
+    """The layouts of one kind of line, most recently used first."""
+
+    def __init__(self, head: str, field_of: Callable[[str], Field], *, closed: bool) -> None:
+        """`head` is the pattern before the first cell; `closed` lines end with a bar behind the last cell."""
+        self.head = head
+        self.field_of = field_of
+        self.tail = r"\|\s*\Z" if closed else r"\Z"
+        self.known: list[Layout] = []
+        self.seen: set[tuple[str, ...]] = set()
+
+    def learn(self, keys: tuple[str, ...]) -> None:
+        """Compile a layout when its keys come the second time."""
+        if len(self.known) >= MAX_LAYOUTS or len(keys) > 80:
+            return
+        if keys not in self.seen:
+            if len(self.seen) >= MAX_LAYOUTS * 4:
+                self.seen.clear()
+            self.seen.add(keys)
+            return
+        self.seen.discard(keys)
+        body = r"\|".join(rf"\s*{re.escape(key)}:{_VALUE}" for key in keys)
+        fields = tuple(self.field_of(key) for key in keys)
+        scales = tuple(field.scale for field in fields)
+        pattern = re.compile(self.head + body + self.tail)
+        plain = all(scale == 1.0 for scale in scales)
+        layout = Layout(pattern.match, tuple(field.name for field in fields), scales, fields, plain)
+        self.known.insert(0, layout)
+
+    def prefer(self, index: int) -> None:
+        """Move a layout that matched to the front."""
+        self.known.insert(0, self.known.pop(index))
+
+
+def numbers(layout: Layout, texts: tuple[str, ...]) -> dict[str, float] | None:
+    """Turn matched texts into values in normal form; None if one of them is no finite number after all."""
+    try:
+        values = dict(zip(layout.names, map(float, texts), strict=True))
+    except ValueError:
+        return None
+    if not isfinite(sum(values.values())):
+        return None
+    return values
+
+
+def split_cells(text: str) -> list[Cell]:
+    """Read `key: value |` cells in any order; a cell without a colon is left out.
+
+    A value may be a pair, `13100.0/13240.9` (current and average): the second one gets the key `... average`.
+    """
+    cells: list[Cell] = []
+    for part in text.split("|")[:MAX_CELLS]:
+        key, colon, value = part.partition(":")
+        key = " ".join(key[-MAX_KEY * 2 :].split())[:MAX_KEY]
+        value = value.strip()[:MAX_KEY]
+        if not colon or not key:
+            if key:
+                cells.append(Cell(key, "", None))
+            continue
+        current, slash, average = value.partition("/")
+        first, second = to_float(current), to_float(average) if slash else None
+        if slash and first is not None and second is not None:
+            cells += [Cell(key, current, first), Cell(f"{key} average", average, second)]
+        else:
+            cells.append(Cell(key, value, to_float(value)))
+    return cells

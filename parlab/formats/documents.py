@@ -1,0 +1,98 @@
+"""Records of one file -> the Document that is printed, in one pass and bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from parlab.formats import schema
+from parlab.formats.records import Record
+from parlab.formats.segments import Segments
+
+MAX_EXAMPLES = 20
+MAX_TABLES = 2_000
+MAX_FIGURES = 10_000
+
+
+class Collector:
+    """Feed it records; `document()` gives the result."""
+
+    def __init__(self, file: str, format: str) -> None:
+        self.result = schema.Document(file=file, format=format)
+        self.segments = Segments()
+        self.section: str | None = None
+        self.figures = 0
+
+    def add(self, record: Record) -> None:
+        kind = record.kind
+        if kind == "unread":
+            self.unread(record)
+        elif kind == "figure":
+            self._figure(record)
+        elif kind == "table":
+            if len(self.result.tables) < MAX_TABLES:
+                self.result.tables.append(record.data)
+        elif kind == "image":
+            if len(self.result.images) < MAX_TABLES:
+                self.result.images.append(record.data)
+        elif kind == "config":
+            if len(self.result.configs) < MAX_TABLES:
+                self.result.configs.append(record.data)
+        elif kind == "heading":
+            self.section = record.data
+            self.segments.heading(record.data)
+        else:
+            self.segments.add(record)
+
+    def unread(self, record: Record, count: int = 1) -> None:
+        unread = self.result.unread
+        unread.lines += count
+        if len(unread.examples) < MAX_EXAMPLES:
+            reason, text = record.data
+            unread.examples.append(schema.UnreadLine(line=record.line, reason=reason, text=text))
+
+    def _figure(self, record: Record) -> None:
+        self.figures += 1
+        if self.figures > MAX_FIGURES:
+            return
+        data = record.data
+        figure = schema.Figure(
+            value=record.values.get(data["name"]),
+            low=data.get("low"),
+            high=data.get("high"),
+            unit=data["unit"],
+            text=record.raw[0] if record.raw else "",
+            line=record.line,
+            section=self.section,
+        )
+        self.result.figures.setdefault(data["name"], []).append(figure)
+        self.segments.figure(data["name"], figure)
+
+    def document(self, lines: int) -> schema.Document:
+        self.segments.close()
+        result = self.result
+        result.lines = lines
+        result.segments = self.segments.done
+        if self.segments.dropped:
+            result.unread.lines += self.segments.dropped
+            result.unread.examples.append(
+                schema.UnreadLine(line=0, reason=f"{self.segments.dropped} more launches than are kept", text="")
+            )
+        result.findings = findings(result)
+        return result
+
+
+def findings(_document: schema.Document) -> list[object]:
+    """Contradictions in a document: the one place where parlab.findings will be called."""
+    return []
+
+
+class Counted:
+    """Lines passed on and counted."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = lines
+        self.count = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for self.count, line in enumerate(self.lines, 1):  # noqa: B020
+            yield line

@@ -1,0 +1,38 @@
+"""How a launch ended, from lines that any launcher or trainer prints."""
+
+from __future__ import annotations
+
+import re
+
+from parlab.formats.records import MAX_TEXT, Ending
+
+# Cheap test that almost every line fails; the patterns below run on the rest.
+MAYBE = re.compile(
+    r"CANCELLED|Traceback|Error|out of memory|OUT OF MEMORY|exits successfully|exiting program|SIGTERM|SIGKILL"
+    r"|Segmentation fault|core dumped|Interrupt|saving the final model|Training complete|exited with|Signal \d"
+)
+
+_RULES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\*\*\* (?:STEP|JOB) \S+ .{0,80}CANCELLED AT \S+ DUE TO (?!TIME)"), "crashed"),
+    (re.compile(r"\*\*\* (?:STEP|JOB) \S+ .{0,80}CANCELLED"), "cancelled"),
+    (re.compile(r"srun: .{0,80}(?:CANCELLED|Force Terminated)"), "cancelled"),
+    (re.compile(r"KeyboardInterrupt|(?:received|got) (?:signal )?SIG(?:TERM|INT)|Signal (?:2|15)\b"), "cancelled"),
+    (re.compile(r"(?i:out of memory)|OutOfMemoryError"), "crashed"),
+    (re.compile(r"^\s*(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?::|\s*$)"), "crashed"),
+    (re.compile(r"Traceback \(most recent call last\)"), "crashed"),
+    (re.compile(r"Segmentation fault|core dumped|SIGKILL|Signal (?:6|9|11)\b"), "crashed"),
+    (re.compile(r"exited with (?:exit )?code [1-9]"), "crashed"),
+    (re.compile(r"exiting program at iteration|exits successfully|saving the final model"), "finished"),
+    (re.compile(r"Training completed?\b"), "finished"),
+)  # fmt: skip
+
+
+def ending(text: str) -> Ending | None:
+    """Say how the launch ended if the line tells; `Traceback` alone is refined by the error that follows it."""
+    if MAYBE.search(text) is None:
+        return None
+    text = text[:1000]
+    for pattern, state in _RULES:
+        if pattern.search(text):
+            return Ending(state, text.strip()[:MAX_TEXT])  # type: ignore[arg-type]
+    return None

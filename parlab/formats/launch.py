@@ -1,0 +1,191 @@
+"""Arguments of a launch under one set of names, whoever printed them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from parlab.formats.quantities import to_float, to_int
+
+MAX_ARGUMENTS = 2_000
+MAX_VALUE = 2_000
+
+# Normal name -> names it is printed under, best first.
+SIZES: dict[str, tuple[str, ...]] = {
+    "world_size": ("world_size", "num_gpus", "n_gpus"),
+    "data_parallel_size": (
+        "data_parallel_size", "dp", "dp_degree", "data_parallel_degree", "data_parallel_replicate_degree",
+    ),
+    "tensor_parallel_size": (
+        "tensor_model_parallel_size", "tensor_parallel_size", "model_parallel_size", "tp", "tp_degree",
+        "tensor_parallel_degree", "tp_size",
+    ),
+    "pipeline_parallel_size": (
+        "pipeline_model_parallel_size", "pipeline_parallel_size", "pp", "pp_degree", "pipeline_parallel_degree",
+        "pp_size", "pipe_parallel_size",
+    ),
+    "micro_batch_size": (
+        "micro_batch_size", "train_micro_batch_size_per_gpu", "per_device_train_batch_size", "train_micro_batch_size",
+    ),
+    "global_batch_size": ("global_batch_size", "train_batch_size", "total_train_batch_size", "global_train_batch_size"),
+    "gradient_accumulation_steps": (
+        "gradient_accumulation_steps", "num_micro_batches", "accumulation_steps", "accum_degree", "gas",
+        "batch_accumulation_per_replica",
+    ),
+    "sequence_length": (
+        "seq_length", "sequence_length", "seq_len", "encoder_seq_length", "max_seq_len", "max_seq_length",
+        "max_sequence_length", "block_size",
+    ),
+    "num_layers": ("num_layers", "n_layers", "n_layer", "num_hidden_layers", "encoder_num_layers"),
+    "hidden_size": ("hidden_size", "n_embd", "dim", "d_model", "embedding_dim", "model_dim"),
+    "num_attention_heads": ("num_attention_heads", "n_heads", "n_head", "num_heads"),
+    "zero_stage": ("zero_stage", "zero_optimization_stage"),
+}  # fmt: skip
+
+_TRUE = {"true", "yes", "1"}
+
+
+def normal_name(name: str) -> str:
+    """Write an argument's name as Python does: `--seq-length` -> seq_length."""
+    return name.strip().lstrip("-").replace("-", "_").replace(" ", "_")
+
+
+def typed(text: str) -> Any:
+    """Read an argument's value: int, float, bool, None, or the text itself."""
+    text = text.strip()[:MAX_VALUE]
+    if text in ("True", "true"):
+        return True
+    if text in ("False", "false"):
+        return False
+    if text in ("None", "null", ""):
+        return None
+    whole = to_int(text) if "," not in text else None
+    if whole is not None:
+        return whole
+    number = to_float(text) if "," not in text and "_" not in text else None
+    return text if number is None else number
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested settings as (dotted name, value); lists stay whole."""
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and depth < 8:
+            yield from flatten(value, f"{name}.", depth + 1)
+        else:
+            yield name, value
+
+
+def _flag(arguments: Mapping[str, Any], name: str) -> bool:
+    value = arguments.get(name)
+    return value is True or (isinstance(value, str) and value.lower() in _TRUE)
+
+
+def precision(arguments: Mapping[str, Any]) -> str | None:
+    """Read fp32, fp16, bf16 or fp8 from switches or a printed dtype; None where nothing says."""
+    for name, value in (("fp8", "fp8"), ("bf16", "bf16"), ("fp16", "fp16"), ("half", "fp16")):
+        if _flag(arguments, name) or _flag(arguments, f"{name}.enabled") or _flag(arguments, f"{name}_enabled"):
+            return value
+        if name == "fp8" and isinstance(arguments.get("fp8"), str):
+            return "fp8"
+    for name in ("params_dtype", "precision", "dtype", "torch_dtype", "mixed_precision_param"):
+        text = str(arguments.get(name, "")).lower()
+        for mark, value in (("bf16", "bf16"), ("bfloat16", "bf16"), ("float16", "fp16"), ("fp16", "fp16"),
+                            ("16", "fp16"), ("float32", "fp32"), ("fp32", "fp32"), ("32", "fp32")):  # fmt: skip
+            if mark in text:
+                return value
+    if {"fp16", "bf16"} & arguments.keys():
+        return "fp32"
+    return None
+
+
+def _first_int(arguments: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = arguments.get(name)
+        if isinstance(value, str):
+            value = to_int(value)
+        if (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and 0 <= value < 2**53
+            and value == int(value)
+        ):
+            return int(value)
+    return None
+
+
+def normalise(arguments: Mapping[str, Any]) -> tuple[dict[str, int | str | None], dict[str, str]]:
+    """Give a launch its normal names; returns (values, how the values that nobody printed were derived).
+
+    Megatron-LM 1.x prints `batch_size` (per data parallel rank, no accumulation) and `model_parallel_size`.
+    """
+    found: dict[str, int | str | None] = {name: _first_int(arguments, names) for name, names in SIZES.items()}
+    if found["zero_stage"] is None:
+        found["zero_stage"] = _first_int(arguments, ("zero_optimization.stage", "zero_config.stage"))
+    found["precision"] = precision(arguments)
+    derived: dict[str, str] = {}
+    if found["micro_batch_size"] is None and "model_parallel_size" in arguments:
+        found["micro_batch_size"] = _first_int(arguments, ("batch_size",))
+    _derive(found, derived)
+    return found, derived
+
+
+def _derive(found: dict[str, int | str | None], derived: dict[str, str]) -> None:
+    """Fill what follows from the rest: DP = GPUs / (TP * PP), accumulation = global / (micro * DP), and back."""
+
+    def get(name: str) -> int | None:
+        value = found.get(name)
+        return value if isinstance(value, int) and value > 0 else None
+
+    world, tensor, pipeline = get("world_size"), get("tensor_parallel_size"), get("pipeline_parallel_size")
+    if get("data_parallel_size") is None and world and tensor and world % (tensor * (pipeline or 1)) == 0:
+        found["data_parallel_size"] = world // (tensor * (pipeline or 1))
+        derived["data_parallel_size"] = "world_size / (tensor_parallel_size * pipeline_parallel_size)"
+    data, micro, batch = get("data_parallel_size"), get("micro_batch_size"), get("global_batch_size")
+    steps = get("gradient_accumulation_steps")
+    if steps is None and data and micro and batch and batch % (micro * data) == 0:
+        found["gradient_accumulation_steps"] = batch // (micro * data)
+        derived["gradient_accumulation_steps"] = "global_batch_size / (micro_batch_size * data_parallel_size)"
+    elif batch is None and steps and data and micro:
+        found["global_batch_size"] = micro * steps * data
+        derived["global_batch_size"] = "micro_batch_size * gradient_accumulation_steps * data_parallel_size"
+
+
+_COMMAND = re.compile(
+    r"(?:^|[\s=])(?:\S*python[\d.]*|torchrun|deepspeed|srun|mpirun|mpiexec|accelerate|horovodrun)(?=\s)|\.(?:py|sh)\s+-"
+)
+
+
+def is_command(text: str) -> bool:
+    """Tell whether a line is a command that starts something with options."""
+    return " -" in text and len(text) < 100_000 and _COMMAND.search(text) is not None
+
+
+def command_arguments(text: str) -> dict[str, Any]:
+    """Read the options of a command line: `--world-size 3 --fp16` -> {"world_size": 3, "fp16": True}."""
+    try:
+        words = shlex.split(text, comments=False)
+    except ValueError:
+        words = text.split()
+    found: dict[str, Any] = {}
+    name: str | None = None
+    values: list[str] = []
+
+    def close() -> None:
+        if name and len(found) < MAX_ARGUMENTS:
+            found.setdefault(name, typed(" ".join(values)) if values else True)
+
+    for word in words:
+        if word.startswith("--") and len(word) > 2 and not word[2].isdigit():
+            close()
+            head, equals, value = word.partition("=")
+            name, values = normal_name(head), [value] if equals else []
+        elif word.startswith("-") and len(word) > 1 and not (word[1].isdigit() or word[1] == "."):
+            close()
+            name, values = None, []
+        elif name:
+            values.append(word)
+    close()
+    return found

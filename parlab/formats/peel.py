@@ -1,0 +1,67 @@
+"""The one step before every log reader: take off what a launcher put around a line, keep who spoke and when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+# Line number, rank that spoke, printed time stamp, text.
+Line = tuple[int, int | None, str | None, str]
+
+ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+_STAMP = r"\d{4}[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+_AMERICAN = r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d"
+# A host name in front (pdsh) is taken off only where a log line certainly follows: `steps: 1 loss: 2` is none.
+PREFIX = re.compile(
+    r"\s*(?:"
+    r"\[default(?P<torchrun>\d{1,6})\]:"  # torchrun --tee
+    r"|\[rank(?P<rank>\d{1,6})\]:"  # torch
+    r"|\[(?:\d{1,6}),(?P<mpi>\d{1,6})\]\s*(?:<std(?:out|err)>)?:"  # mpirun --tag-output
+    r"|(?P<srun>\d{1,6}):(?=\s)"  # srun -l
+    r"|\((?=[^()]{0,120}\bpid=)(?:[^()]{0,60}?\brank=(?P<sky>\d{1,6}))?[^()]{0,120}\)"  # Ray, SkyPilot
+    r"|\[pod/[^\]\s]{1,200}\]"  # kubectl logs --prefix
+    rf"|\[(?P<stamp>{_STAMP})\]"
+    rf"|(?P<bare>{_STAMP}|{_AMERICAN})(?=\s)"
+    r"|[A-Za-z0-9][\w.-]{1,62}:(?=\s+(?:\[\d{4}-|iteration\s+\d|time \(ms\)|steps: \d))"  # pdsh
+    r") ?"
+)
+_RANKS = ("torchrun", "rank", "mpi", "srun", "sky")
+_MAX_PREFIXES = 6
+
+
+def strip_prefix(text: str) -> tuple[int | None, str | None, str]:
+    """Take leading tags off one line; returns rank, time stamp and the rest."""
+    rank: int | None = None
+    stamp: str | None = None
+    for _ in range(_MAX_PREFIXES):
+        match = PREFIX.match(text)
+        if match is None:
+            break
+        kind = match.lastgroup
+        if kind in _RANKS:
+            rank = int(match[kind])
+        elif kind:
+            if stamp:
+                break
+            stamp = match[kind]
+        text = text[match.end() :]
+    return rank, stamp, text
+
+
+def peel(lines: Iterable[str]) -> Iterator[Line]:
+    """Yield (line number, rank, time stamp, text) of each line; a progress bar gives one text per redraw.
+
+    Colours, rank prefixes, srun, mpirun, Kubernetes and Ray tags and leading time stamps are taken off.
+    """
+    match_prefix = PREFIX.match
+    for number, line in enumerate(lines, 1):
+        text = ANSI.sub("", line) if "\x1b" in line else line
+        if "\r" in text:
+            for part in text.rstrip("\r\n").split("\r"):
+                if part and not part.isspace():
+                    yield (number, *strip_prefix(part))
+        elif match_prefix(text) is None:
+            yield number, None, None, text
+        else:
+            yield (number, *strip_prefix(text))

@@ -1,0 +1,87 @@
+"""Numbers and units: what a key, a unit or a cell of text means in normal units."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from parlab.formats.records import Field
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+# Unit as printed -> (suffix of the normal name, factor). Sizes printed with decimal names by torch and DeepSpeed
+# (MB, GB) are binary; tools that mean decimal ones (nccl-tests, network cards) say so in their readers.
+UNITS: dict[str, tuple[str, float]] = {
+    "ns": ("s", 1e-9), "us": ("s", 1e-6), "µs": ("s", 1e-6), "μs": ("s", 1e-6), "ms": ("s", 1e-3),
+    "s": ("s", 1.0), "sec": ("s", 1.0), "secs": ("s", 1.0), "second": ("s", 1.0), "seconds": ("s", 1.0),
+    "min": ("s", 60.0), "mins": ("s", 60.0), "minutes": ("s", 60.0), "h": ("s", 3600.0), "hours": ("s", 3600.0),
+    "b": ("bytes", 1.0), "bytes": ("bytes", 1.0), "kib": ("bytes", KIB), "mib": ("bytes", MIB), "gib": ("bytes", GIB),
+    "kb": ("bytes", KIB), "mb": ("bytes", MIB), "gb": ("bytes", GIB), "tib": ("bytes", 2**40), "tb": ("bytes", 2**40),
+    "%": ("pct", 1.0), "gbps": ("bits_per_s", 1e9), "gbit/s": ("bits_per_s", 1e9), "mbps": ("bits_per_s", 1e6),
+    "tflop/s": ("flops", 1e12), "tflops": ("flops", 1e12), "pflop/s": ("flops", 1e15), "pflops": ("flops", 1e15),
+    "gflop/s": ("flops", 1e9), "gflops": ("flops", 1e9),
+    "tflop/s/gpu": ("flops_per_gpu", 1e12), "tflops/gpu": ("flops_per_gpu", 1e12),
+    "tflop/s/device": ("flops_per_gpu", 1e12),
+    "j/iter/gpu": ("joules_per_gpu", 1.0), "w": ("watts", 1.0), "x": ("ratio", 1.0),
+}  # fmt: skip
+
+_NUMBER = r"[+-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+NUMBER = re.compile(_NUMBER)
+_SUFFIX = re.compile(r"^(.*?)\s*[(\[]([^()\[\]]{1,16})[)\]]\s*$")
+_SLUG = re.compile(r"[^a-z0-9]+")
+
+
+class Quantity(NamedTuple):
+    """A number read from text: as printed, its printed unit, and its normal form."""
+
+    value: float
+    unit: str
+    normal: float
+    suffix: str
+
+
+def to_float(text: str) -> float | None:
+    """Read a finite number; None for anything else (words, nan, inf, 1e400)."""
+    try:
+        value = float(text)
+    except ValueError:
+        try:
+            value = float(text.replace(",", "").replace("_", "x"))
+        except ValueError:
+            return None
+    return value if math.isfinite(value) else None
+
+
+def to_int(text: str) -> int | None:
+    """Read an integer of at most 18 digits; None for anything else."""
+    text = text.strip().replace(",", "")
+    return int(text) if text.isascii() and len(text) <= 18 and text.lstrip("+-").isdigit() else None
+
+
+def slug(text: str) -> str:
+    """Turn words into a name: `params norm` -> params_norm."""
+    return _SLUG.sub("_", text[:200].lower()).strip("_")[:80] or "unnamed"
+
+
+def unit_of(unit: str) -> tuple[str, float] | None:
+    """Look a printed unit up: (suffix of the normal name, factor), None for an unknown one."""
+    known = UNITS.get(unit.lower())
+    if known is not None and unit == "b":
+        return None
+    return known
+
+
+@lru_cache(maxsize=4096)
+def field_for(key: str) -> Field:
+    """Name the normal form of a key whose unit stands in brackets behind it: `elapsed time (ms)` -> elapsed_time_s."""
+    match = _SUFFIX.match(key)
+    if match:
+        known = unit_of(match[2])
+        if known:
+            name = slug(match[1])
+            suffix, factor = known
+            return Field(name if name.endswith(f"_{suffix}") else f"{name}_{suffix}", key, match[2], factor)
+        return Field(slug(match[1]) + "_" + slug(match[2]), key, match[2])
+    return Field(slug(key), key)

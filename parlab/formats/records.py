@@ -1,0 +1,120 @@
+"""What readers yield: light records in normal form that remember what was printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+Kind = Literal[
+    "launch",  # arguments of a launch; `opens` starts a new segment
+    "step",  # one iteration
+    "timers",  # seconds per timer name; `low` holds the fastest rank's where a range was printed
+    "memory",  # bytes per rank
+    "metrics",  # figures of the launch that belong to no step
+    "validation",  # losses on held-out data
+    "figure",  # one figure named in prose or in a footer
+    "table",  # schema.Table
+    "image",  # schema.Image
+    "config",  # schema.Config
+    "heading",  # title of the section that follows
+    "end",  # how the launch ended
+    "unread",  # something that looked like a measurement and could not be read
+]
+
+
+class Field(NamedTuple):
+    """One column of a printed line: normal name, key and unit as printed, factor to the normal unit."""
+
+    name: str
+    key: str
+    unit: str = ""
+    scale: float = 1.0
+
+
+class Printed(NamedTuple):
+    """One cell as it was printed, beside the name of its normal form."""
+
+    name: str
+    key: str
+    value: str
+    unit: str
+
+
+class Record:
+    """One reading. `values` are in normal form (s, bytes, samples/s, FLOP/s); `printed()` is what the log said.
+
+    `line` counts from 1; `rank` is who spoke, where the line says so; `time` is the printed time stamp; `data` carries
+    what is no number: arguments of a launch, a table, the words of an end or of an unread line.
+    """
+
+    __slots__ = ("data", "fields", "iteration", "kind", "line", "low", "opens", "rank", "raw", "time", "values")
+
+    def __init__(
+        self,
+        kind: Kind,
+        line: int,
+        values: dict[str, float] | None = None,
+        *,
+        iteration: int | None = None,
+        rank: int | None = None,
+        time: str | None = None,
+        fields: tuple[Field, ...] = (),
+        raw: tuple[str, ...] = (),
+        low: dict[str, float] | None = None,
+        data: Any = None,
+        opens: bool = False,
+    ) -> None:
+        self.kind: Kind = kind
+        self.line = line
+        self.values = {} if values is None else values
+        self.iteration = iteration
+        self.rank = rank
+        self.time = time
+        self.fields = fields
+        self.raw = raw
+        self.low = low
+        self.data = data
+        self.opens = opens
+
+    def printed(self) -> Iterator[Printed]:
+        """Yield the cells as printed, in the order of the line."""
+        for field, value in zip(self.fields, self.raw, strict=False):
+            yield Printed(field.name, field.key, value, field.unit)
+
+    def __repr__(self) -> str:
+        return f"Record({self.kind!r}, line={self.line}, iteration={self.iteration}, values={self.values!r})"
+
+
+class Unread(NamedTuple):
+    """Why something could not be read, and its text (cut to a length that fits a page)."""
+
+    reason: str
+    text: str
+
+
+class Ending(NamedTuple):
+    """How a launch ended, in the words of the log."""
+
+    state: Literal["finished", "cancelled", "crashed", "unknown"]
+    reason: str
+
+
+MAX_TEXT = 200
+
+
+def unread(line: int, reason: str, text: str) -> Record:
+    """Make the record of something that could not be read."""
+    return Record("unread", line, data=Unread(reason, text[: MAX_TEXT + 1].strip()[:MAX_TEXT]))
+
+
+def figure(line: int, name: str, value: float | None, text: str, unit: str = "", **extra: Any) -> Record:
+    """Make the record of one figure; `extra` goes to schema.Figure (low, high, words)."""
+    field = Field(name, name, unit)
+    return Record(
+        "figure",
+        line,
+        {} if value is None else {name: value},
+        fields=(field,),
+        raw=(text[:MAX_TEXT],),
+        data={"name": name, "unit": unit, **extra},
+    )

@@ -1,0 +1,47 @@
+"""Files -> lines of bounded length. The only part of formats that opens anything."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+# A longer line is read up to here; the rest of it is skipped and reported.
+MAX_LINE = 4 * 2**20
+
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+class Lines:
+    """The lines of an open text, none longer than MAX_LINE; `cut` names those that were longer."""
+
+    def __init__(self, stream: TextIO, limit: int = MAX_LINE) -> None:
+        self.stream = stream
+        self.limit = limit
+        self.cut: list[int] = []
+
+    def __iter__(self) -> Iterator[str]:
+        readline, limit, number = self.stream.readline, self.limit, 0
+        while line := readline(limit):
+            number += 1
+            yield line
+            if len(line) >= limit and not line.endswith("\n"):
+                self._skip(number)
+
+    def _skip(self, number: int) -> None:
+        rest = self.stream.readline(self.limit)
+        if not rest or rest == "\n":
+            return
+        if len(self.cut) < 20:
+            self.cut.append(number)
+        while rest and not rest.endswith("\n"):
+            rest = self.stream.readline(self.limit)
+
+
+def open_text(path: Path) -> TextIO:
+    """Open a file as text: UTF-16 if it is marked so, else UTF-8 with replacements; lines end at line feeds only."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    encoding = next((name for mark, name in _MARKS if start.startswith(mark)), "utf-8")
+    return path.open(encoding=encoding, errors="replace", newline="\n")

@@ -1,0 +1,33 @@
+"""Golden cases: `<format>/<case>.log` and what must be read from it. `python -m tests.formats.golden` writes the latter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from parlab.formats.__main__ import read_file
+
+HERE = Path(__file__).parent
+
+
+def cases() -> list[Path]:
+    """Every file beside a golden one, and those that still want one."""
+    return sorted(path for path in HERE.glob("*/*") if path.is_file() and path.suffix not in (".json", ".py", ".pyc")) + sorted(
+        path for path in HERE.glob("*/*.case.json")
+    )
+
+
+def golden(case: Path) -> Path:
+    return case.with_name(case.name.partition(".")[0] + ".json")
+
+
+def result(case: Path) -> str:
+    """What is read from a case, as the golden file holds it."""
+    document = read_file(case).model_dump(exclude_defaults=True)
+    document["file"] = case.name
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    for case in cases():
+        golden(case).write_text(result(case))
