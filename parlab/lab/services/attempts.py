@@ -128,7 +128,8 @@ def _evidence(report: Report) -> dict[str, Any]:
         "environment": storable.json(report.environment),
     }
     evidence = {name: value for name, value in said.items() if value}
-    if report.exit_code in _EXIT_CODES:
+    # A range looks for what is no int by counting through all its numbers.
+    if report.exit_code is not None and report.exit_code in _EXIT_CODES:
         evidence["exit_code"] = report.exit_code
     return evidence
 
