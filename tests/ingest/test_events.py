@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parlab.ingest.events import MAX_METRICS, Parsed, parse
+from parlab.series.columns import Columns
+
+from .output import event, step, training
+
+ODD_LINES = [
+    b'{"parlab":',
+    b'{"parlab":1',
+    b'{"parlab":1}',
+    b'{"parlab":1}{"parlab":1}',
+    b'{"parlab":1,"t":1,"rank":0,"event":["step"],"step":1,"x":1}',
+    b'{"parlab":1,"t":1,"rank":0,"event":{},"step":1,"x":1}',
+    b'{"parlab":' + b"[" * 3_000,
+    b'{"parlab":' + b'{"a":' * 700,
+    b'{"parlab":1,"t":NaN,"rank":0,"event":"step","step":1,"x":1}',
+    b'{"parlab":1,"t":1e999,"rank":0,"event":"step","step":1,"x":1}',
+    b'{"parlab":1,"t":-5,"rank":0,"event":"step","step":1,"x":1}',
+    b'{"parlab":1,"t":"1","rank":0,"event":"step","step":1,"x":1}',
+    b'{"parlab":1,"t":true,"rank":0,"event":"step","step":1,"x":1}',
+    b'{"parlab":1,"t":1,"event":"step","step":1,"x":1}',
+    b'{"parlab":1,"t":1,"rank":2,"event":"step","step":1,"x":1}',
+    b'{"parlab":1,"t":1,"rank":-2,"event":"step","step":1,"x":1}',
+    b'{"parlab":1,"t":1,"rank":0.0,"event":"step","step":1,"x":1}',
+    b'{"parlab":1,"t":1,"rank":true,"event":"step","step":1,"x":1}',
+    b'{"parlab":1,"t":1,"rank":99999999999999999999999999,"event":"step","step":1,"x":1}',
+    b'{"parlab":1,"t":1,"rank":0,"event":"step","x":1}',
+    b'{"parlab":1,"t":1,"rank":0,"event":"step","step":null,"x":1}',
+    b'{"parlab":1,"t":1,"rank":0,"event":"step","step":1.0,"x":1}',
+    b'{"parlab":1,"t":1,"rank":0,"event":"step","step":true,"x":1}',
+    b'{"parlab":1,"t":1,"rank":0,"event":"step","step":-1,"x":1}',
+    b'{"parlab":1,"t":1,"rank":0,"event":"step","step":2147483648,"x":1}',
+    b'{"parlab":1,"t":1,"rank":0,"event":"step","step":NaN,"x":1}',
+    b'{"parlab":1,"t":1,"rank":0,"event":"step","step":1,"' + b"x" * 81 + b'":1}',
+    b'{"parlab":1,"t":1,"rank":0,"event":"step","step":1,"":1,"a b":1,"<b>":1,"\xc3\xa9":1,"a\\u0000":1,"timer/x":1}',
+    b'{"parlab":1,"t":1,"rank":0,"event":"step","step":1,"a\\ud800":1,"x":NaN}'.replace(b'"x"', b'"-x"'),
+    b'{"parlab":1,"t":1,"rank":0,"event":"step","step":1,"big":"' + b"y" * 5_000 + b'","x":1}',
+    b'{"parlab":\xff\xfe}',
+]
+
+
+def read(output: bytes, world_size: int = 2) -> Parsed:
+    return parse(output, world_size=world_size)
+
+
+def plain(series: Mapping[tuple[str, int], Columns]) -> dict[tuple[str, int], list[tuple[int, float, str]]]:
+    return {
+        key: list(zip(c.steps.tolist(), c.times.tolist(), map(repr, c.values.tolist()), strict=True))
+        for key, c in series.items()
+    }
+
+
+def test_every_number_of_a_step_becomes_a_point() -> None:
+    parsed = read(
+        event(
+            rank=1, t=7.125, step=3, warmup=True, step_time_s=0.5, samples=16, text="no", timers_s={"optimizer": 0.25}
+        )
+    )
+    assert plain(parsed.series) == {
+        ("warmup", 1): [(3, 7.125, "1.0")],
+        ("step_time_s", 1): [(3, 7.125, "0.5")],
+        ("samples", 1): [(3, 7.125, "16.0")],
+        ("timer/optimizer", 1): [(3, 7.125, "0.25")],
+    }
+    assert (parsed.last_step, parsed.points, parsed.refused) == (3, 4, {})
+
+
+def test_metrics_of_one_rank_share_their_steps_and_times() -> None:
+    series = read(training(20)).series
+    assert series["step_time_s", 0].steps is series["timer/forward-compute", 0].steps
+    assert series["step_time_s", 0].times is series["timer/forward-compute", 0].times
+
+
+def test_a_metric_that_is_missing_from_some_steps_keeps_its_own_steps() -> None:
+    parsed = read(step(1) + step(2, loss=5.0) + step(3) + step(4, loss=4.0) + step(5))
+    assert plain(parsed.series)["loss", 0] == [(2, 1_700_000_002.0, "5.0"), (4, 1_700_000_004.0, "4.0")]
+    assert parsed.series["step_time_s", 0].steps.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_telemetry_belongs_to_the_last_step_that_was_heard_of() -> None:
+    telemetry = event("telemetry", rank=-1, cpu_pct=50)
+    parsed = read(telemetry + step(1) + step(2, rank=1) + telemetry)
+    assert parsed.series["cpu_pct", -1].steps.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("printed", "value"),
+    [("null", math.nan), ("NaN", math.nan), ("Infinity", math.inf), ("-Infinity", -math.inf), ("1e999", math.inf)],
+)
+def test_a_loss_that_is_no_number_is_a_point_all_the_same(printed: str, value: float) -> None:
+    line = step(1, loss="L").replace(b'"L"', printed.encode())
+    assert repr(read(line).series["loss", 0].values.tolist()) == repr([value])
+
+
+def test_a_number_beyond_64_bits_is_a_float() -> None:
+    line = step(1, huge="H", nan="N").replace(b'"H"', b"9" * 400).replace(b'"N"', b"NaN")
+    assert read(line).series["huge", 0].values.tolist() == [math.inf]
+    assert read(step(1, huge=2**70)).series["huge", 0].values.tolist() == [2.0**70]
+
+
+@pytest.mark.parametrize("line", ODD_LINES)
+def test_an_odd_line_is_counted_and_brings_no_point(line: bytes) -> None:
+    parsed = read(line + b"\n" + step(1, loss=2.0))
+    assert set(parsed.series) == {("warmup", 0), ("step_time_s", 0), ("loss", 0)}
+    assert parsed.refused or b'"event":' in line  # an event without a known name is none of ours
+
+
+def test_an_odd_name_costs_only_its_own_point() -> None:
+    fields: dict[str, Any] = {"a b": 1, "loss": 2.0}
+    parsed = read(step(1, **fields))
+    assert ("loss", 0) in parsed.series
+    assert parsed.refused.total() == 1
+
+
+def test_an_attempt_has_a_limited_number_of_metrics() -> None:
+    names: list[dict[str, Any]] = [{f"m{line}_{number}": 1 for number in range(50)} for line in range(6)]
+    lines = b"".join(step(1, **fields) for fields in names)
+    parsed = read(lines)
+    assert len({metric for metric, _ in parsed.series}) == MAX_METRICS
+    later = parse(lines + step(2, new=1), world_size=2, known={metric for metric, _ in parsed.series})
+    assert ("new", 0) not in later.series
+
+
+def test_a_line_without_its_newline_is_not_looked_at_yet() -> None:
+    assert read(step(1)[:-1]).points == 0
+    assert read(step(1)[:-1] + b"\r\n").points == 2
+
+
+def test_noteworthy_events_are_facts() -> None:
+    parsed = read(
+        event("start", engine="pipeline") + event("operations", step=1) + event("oom", rank=1, requested_bytes=7)
+    )
+    assert [(fact.event, fact.rank) for fact in parsed.facts] == [("start", 0), ("oom", 1)]
+    assert parsed.facts[1].fields["requested_bytes"] == 7
+
+
+def test_facts_without_end_are_not_all_kept() -> None:
+    assert len(read(event("error", traceback="x") * 5_000).facts) == 100
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=10)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=5,
+)
+field_names = st.sampled_from(["t", "rank", "event", "step", "loss", "timers_s", "warmup", "parlab"])
+events = st.dictionaries(st.one_of(field_names, st.text(max_size=5)), json_values, max_size=8)
+
+
+def line_of(fields: dict[str, Any]) -> bytes:
+    return (
+        json.dumps({"parlab": 1, **{key: value for key, value in fields.items() if key != "parlab"}})
+        .replace('{"parlab": ', '{"parlab":', 1)
+        .encode()
+    )
+
+
+lines = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from(ODD_LINES),
+    events.map(line_of),
+    st.binary(max_size=60).map(lambda junk: b'{"parlab":' + junk),
+    st.builds(
+        lambda number, rank, value: step(number, rank=rank, loss=value)[:-1],
+        st.integers(1, 9),
+        st.integers(0, 1),
+        st.floats(),
+    ),
+)
+
+
+@given(st.lists(lines, max_size=12), st.data())
+def test_any_output_cut_anywhere_gives_the_same_points_as_in_one_piece(
+    printed: list[bytes], data: st.DataObject
+) -> None:
+    output = b"".join(line + b"\n" for line in printed)
+    whole = read(output)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(output)), max_size=4)))
+    pieces = [output[a:b] for a, b in zip([0, *cuts], [*cuts, len(output)], strict=True)]
+    known, last_step, rest, joined = set[str](), None, b"", dict[tuple[str, int], list[Columns]]()
+    for piece in pieces:
+        rest += piece
+        parsed = parse(rest, world_size=2, known=known, last_step=last_step)
+        rest = rest[rest.rfind(b"\n") + 1 :]
+        last_step = parsed.last_step
+        for key, columns in parsed.series.items():
+            known.add(key[0])
+            joined.setdefault(key, []).append(columns)
+    assert plain({key: Columns.joined(parts) for key, parts in joined.items()}) == plain(whole.series)
+    assert last_step == whole.last_step
