@@ -37,9 +37,10 @@ class Printer:
         line = _encode(content)
         while len(line) > MAX_LINE_BYTES:
             name = max((n for n in fields if isinstance(content[n], str)), key=lambda n: len(content[n]), default="")
-            if not name or len(content[name]) <= 2 * len(CUT):
+            excess = len(line) - MAX_LINE_BYTES
+            if not name or len(json.dumps(content[name])) <= excess + 2 * len(CUT):
                 raise ValueError(f"event {event} has {len(line)} bytes; use at most {MAX_LINE_BYTES}")
-            content[name] = _without_middle(content[name], len(line) - MAX_LINE_BYTES)
+            content[name] = _without_middle(content[name], excess)
             line = _encode(content)
         self._write(line)
 
@@ -80,6 +81,7 @@ def _finite(value: Any) -> Any:
 
 
 def _without_middle(text: str, excess: int) -> str:
-    """Shorten a text by at least `excess` characters where it allows, keeping its begin and end."""
-    keep = max(len(text) - excess - len(CUT), len(CUT))
+    """Shorten a text by about `excess` bytes of JSON, by one character at least, keeping its begin and end."""
+    encoded = len(json.dumps(text))
+    keep = max(min(len(text) * (encoded - excess) // encoded, len(text) - 1) - len(CUT), 0)
     return text[: keep // 2] + CUT + text[len(text) - (keep - keep // 2) :]

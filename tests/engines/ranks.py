@@ -1,0 +1,98 @@
+"""Real ranks in real processes, and the ordinary training that they must equal."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from runners.config import RunConfig
+from runners.engines.data import make_batch
+from runners.engines.process_group import Place, join, leave
+from runners.engines.stage import PipelineStage
+from runners.engines.transfers import open_channels
+from runners.models.gpt import GPTStage
+
+TIMEOUT = timedelta(seconds=60)
+# The server has imported torch; each rank is forked from it and need not import it again.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.engines.ranks"])
+
+
+class Trained(NamedTuple):
+    """What training gave: losses by step, gradients of the first step and weights at the end by parameter name."""
+
+    losses: list[float | None]
+    gradients: dict[str, Tensor]
+    weights: dict[str, Tensor]
+    memory: list[tuple[int, int]]
+
+
+def train_by_hand(config: RunConfig, steps: int, device: torch.device) -> Trained:
+    """Train the whole model in one process on the full batch, with ordinary autograd."""
+    torch.set_num_threads(1)
+    model = GPTStage(config.model, range(config.model.num_layers), config.train.seed, device)
+    kinds: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    optimizer = kinds[config.train.optimizer](model.parameters(), lr=config.train.learning_rate)
+    losses: list[float | None] = []
+    gradients: dict[str, Tensor] = {}
+    for step in range(1, steps + 1):
+        batch = make_batch(config, step)
+        optimizer.zero_grad()
+        loss = model(batch.tokens.to(device), batch.targets.to(device))
+        loss.backward()
+        gradients = gradients or _copies({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        optimizer.step()
+        losses.append(loss.item())
+    return Trained(losses, gradients, _copies(model.state_dict()), [])
+
+
+def train_in_pipeline(
+    configs: Mapping[str, RunConfig], world_size: int, steps: int, device: str, directory: Path
+) -> dict[str, list[Trained]]:
+    """Train each config on `world_size` real processes; return the ranks' results by the configs' names."""
+    arguments = (world_size, configs, steps, device, directory)
+    ranks = [CONTEXT.Process(target=_rank, args=(rank, *arguments)) for rank in range(world_size)]
+    try:
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(90)
+        assert [process.exitcode for process in ranks] == [0] * world_size
+    finally:
+        for process in ranks:
+            if process.is_alive():
+                process.kill()
+                process.join()
+    saved = [torch.load(directory / f"{rank}.pt", weights_only=False) for rank in range(world_size)]
+    return {name: [results[name] for results in saved] for name in configs}
+
+
+def _rank(
+    rank: int, world_size: int, configs: Mapping[str, RunConfig], steps: int, device_type: str, directory: Path
+) -> None:
+    torch.set_num_threads(1)
+    device = torch.device("cuda", rank) if device_type == "cuda" else torch.device("cpu")
+    join(Place(rank, world_size, rank, world_size, f"file://{directory}/rendezvous"), device, TIMEOUT)
+    channels = open_channels(rank, world_size, device, TIMEOUT)
+    results = {}
+    for name, config in configs.items():
+        stage = PipelineStage(config, rank, device, channels)
+        losses, memory, gradients = [], [], dict[str, Tensor]()
+        for step in range(1, steps + 1):
+            result = stage.train_step(step)
+            losses.append(result.loss)
+            memory.append((result.memory_bytes, result.memory_peak_bytes))
+            gradients = gradients or _copies(stage.gradients())
+        results[name] = Trained(losses, gradients, _copies(stage.model.state_dict()), memory)
+    torch.save(results, directory / f"{rank}.pt")
+    leave()
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}

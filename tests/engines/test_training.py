@@ -1,0 +1,118 @@
+"""Whatever the layout and the schedule, a pipeline trains what one process trains on the full batch."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from runners.config import RunConfig
+from runners.engines.stage import PipelineStage
+from runners.schedules import SCHEDULES
+from tests.engines.ranks import Trained, train_by_hand, train_in_pipeline
+
+STEPS = 3
+WORLD_SIZES = (1, 2, 3, 4)
+GPUS = torch.cuda.device_count()
+# The CPU always; GPUs beside it as far as there are enough of them, one for each rank.
+PLACES = [("cpu", size) for size in WORLD_SIZES] + [("cuda", size) for size in WORLD_SIZES if size <= GPUS]
+
+
+def make_config(stages: int = 1, schedule: str = "1f1b", **train: Any) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "model": {
+                "num_layers": 5,  # does not divide by any number of stages
+                "hidden_size": 32,
+                "num_attention_heads": 4,
+                "sequence_length": 12,
+                "vocab_size": 64,
+            },
+            "train": {"global_batch_size": 12, "micro_batch_size": 2, "learning_rate": 1e-2, **train},
+            "parallel": {"pipeline_parallel_size": stages, "schedule": schedule},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def reference() -> Trained:
+    return train_by_hand(make_config(), STEPS, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("device", "stages"), PLACES)
+def test_losses_gradients_and_weights_equal_those_of_one_process(
+    device: str, stages: int, reference: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        print(f"\n{stages} stages on {device}", end=" ")
+    configs = {name: make_config(stages, name) for name in SCHEDULES}
+    configs["bf16"] = make_config(stages, precision="bf16")
+    trained = train_in_pipeline(configs, stages, STEPS, device, tmp_path)
+    for schedule in SCHEDULES:
+        ranks = trained[schedule]
+        assert all(loss is None for rank in ranks[:-1] for loss in rank.losses)
+        assert_near({"loss": torch.tensor(ranks[-1].losses)}, {"loss": torch.tensor(reference.losses)}, 1e-5)
+        assert_near(united([rank.gradients for rank in ranks]), reference.gradients, 1e-6 if device == "cpu" else 1e-5)
+        # A tenth of one step: Adam makes a step of rounding, where a gradient is nothing else.
+        assert_near(united([rank.weights for rank in ranks]), reference.weights, 1e-3)
+    assert_bf16(trained["bf16"], torch.device(device), reference)
+
+
+def assert_bf16(ranks: list[Trained], device: torch.device, reference: Trained) -> None:
+    """Near to fp32, and in every layout the same."""
+    alone = PipelineStage(make_config(precision="bf16"), device=device)
+    assert ranks[-1].losses == pytest.approx([alone.train_step(step).loss for step in range(1, STEPS + 1)], abs=1e-5)
+    assert ranks[-1].losses == pytest.approx(reference.losses, rel=1e-2)
+    assert ranks[-1].losses != reference.losses
+    gradients = united([rank.gradients for rank in ranks])
+    assert {gradient.dtype for gradient in gradients.values()} == {torch.float32}
+    assert_near(gradients, reference.gradients, 0.01)
+
+
+def test_the_reference_learns(reference: Trained) -> None:
+    first, *_, last = [loss or math.nan for loss in reference.losses]
+    assert last < first - 0.1
+    assert max(float(gradient.abs().max()) for gradient in reference.gradients.values()) > 0.01
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_every_optimizer_is_the_textbook_one(optimizer: str) -> None:
+    config = make_config(optimizer=optimizer)
+    expected = train_by_hand(config, STEPS, torch.device("cpu"))
+    stage = PipelineStage(config)
+    losses = [stage.train_step(step).loss for step in range(1, STEPS + 1)]
+    assert losses == pytest.approx(expected.losses, abs=1e-5)
+
+
+def test_bf16_keeps_one_copy_of_the_weights_for_all_micro_batches() -> None:
+    config = make_config(schedule="gpipe", precision="bf16")
+    stage = PipelineStage(config)
+    shape = sorted(stage.model.get_parameter("blocks.0.mlp.up.weight").shape)
+    saved = list[int]()
+
+    def remember(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype == torch.bfloat16 and sorted(tensor.shape) == shape:
+            saved.append(tensor.untyped_storage().data_ptr())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
+        stage.train_step(1)
+    weights = 2 * config.model.num_layers  # up and output of each layer
+    assert len(saved) == weights * config.num_micro_batches  # all in flight at once
+    assert len(set(saved)) == weights
+
+
+def united(parts: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Put the tensors of all stages together; no name may be on two of them."""
+    whole = {name: tensor for part in parts for name, tensor in part.items()}
+    assert len(whole) == sum(map(len, parts))
+    return whole
+
+
+def assert_near(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert float((tensor - expected[name]).abs().max()) <= tolerance, name
