@@ -25,7 +25,7 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
     """Draw step time (y) of each rank against the step (x); steps of the warm-up lie on a shaded ground."""
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.steps)}
     if not present:
-        return theme.nothing("No steps yet: the training has not finished one.")
+        return theme.nothing("No step times: the training has finished no step.")
     unit = unit_for((value for curve in present.values() for value in curve.values), "s")
     drawing = go.Figure(
         layout=theme.layout(
@@ -59,7 +59,7 @@ def memory(curves: Mapping[int, Curve]) -> Drawing:
     """Draw memory (y) of each rank, and of the whole run as rank -1, against seconds since the first (x)."""
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.times)}
     if not present:
-        return theme.nothing("No memory figures yet: they come with the first step.")
+        return theme.nothing("No memory figures: they come with the first second of the training.")
     unit = unit_for((value for curve in present.values() for value in curve.values), "B")
     start = min(float(curve.times[0]) for curve in present.values())
     drawing = go.Figure(

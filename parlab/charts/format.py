@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from decimal import ROUND_HALF_UP, Decimal
 from typing import NamedTuple
 
 SPACE = "\N{NARROW NO-BREAK SPACE}"
@@ -20,6 +21,8 @@ class Unit(NamedTuple):
 
     factor: float
     name: str
+    base: str
+    """The unit without a prefix."""
 
 
 def _decade(value: float) -> int:
@@ -33,8 +36,10 @@ def significant(value: float | None, digits: int = DIGITS) -> str:
         return DASH
     if value == 0:
         return "0"
-    rounded = float(f"{value:.{digits - 1}e}")
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    # Through the shortest decimal form: 11.35 is a little less in binary, and people expect 11.4.
+    written = Decimal(repr(float(value)))
+    rounded = written.quantize(Decimal(1).scaleb(written.adjusted() - digits + 1), ROUND_HALF_UP)
+    decimals = max(0, digits - 1 - rounded.adjusted())
     return _grouped(f"{rounded:.{decimals}f}")
 
 
@@ -61,10 +66,10 @@ def unit_for(values: Iterable[float | None], unit: str) -> Unit:
     "samples/s" (prefixes from k on: nobody counts in milli-samples).
     """
     present = sorted(abs(value) for value in values if value is not None and math.isfinite(value) and value)
-    middle = present[len(present) // 2] if present else 1.0
+    middle = present[len(present) // 2] if present else 2.0**30 if unit == "B" else 1.0
     if unit == "B":
         power = min(max(int(math.log2(middle) // 10), 0), len(_BINARY) - 1)
-        return Unit(1024.0**power, _BINARY[power])
+        return Unit(1024.0**power, _BINARY[power], unit)
     exponent = min(max(3 * (_decade(middle) // 3), -12), 18)
     if unit == "s":
         exponent = min(exponent, 0)
@@ -72,8 +77,8 @@ def unit_for(values: Iterable[float | None], unit: str) -> Unit:
         exponent = 0
     prefix = _SI[exponent]
     if not prefix:
-        return Unit(1.0, unit)
-    return Unit(10.0**exponent, prefix + unit if unit == "s" else f"{prefix}{SPACE}{unit}")
+        return Unit(1.0, unit, unit)
+    return Unit(10.0**exponent, prefix + unit if unit == "s" else f"{prefix}{SPACE}{unit}", unit)
 
 
 def quantity(value: float | None, unit: str, digits: int = DIGITS) -> str:
@@ -89,15 +94,15 @@ def exact_quantity(value: float | None, unit: str) -> str:
     return DASH if value is None or not math.isfinite(value) else f"{exact(value)}{SPACE}{unit}"
 
 
-def duration(seconds: float | None) -> str:
-    """Write a length of time that a person waits: `8 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`."""
+def duration(seconds: float | None, *, coarse: bool = False) -> str:
+    """Write a length of time that a person waits: `8 s`, `3 min 20 s`, `2 h 5 min`; coarse: `3 min`."""
     if seconds is None or not math.isfinite(seconds):
         return DASH
     whole = max(0, round(seconds))
     for size, name, small, small_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= size:
             big, rest = divmod(whole, size)
-            tail = f" {rest // small}{SPACE}{small_name}" if rest // small else ""
+            tail = f" {rest // small}{SPACE}{small_name}" if rest // small and not coarse else ""
             return f"{big}{SPACE}{name}{tail}"
     return f"{whole}{SPACE}s"
 

@@ -38,7 +38,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
             barmode="group",
             bargap=0.25,
             bargroupgap=0.05,
-            xaxis={"type": "category"},
+            xaxis={**theme.RUNS, "categoryarray": [point.short_label for point in points]},
             yaxis={"rangemode": "tozero"},
         )
     )
@@ -47,6 +47,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
             drawing.add_trace(_rank_bars(measured, rank, unit))
     else:
         drawing.add_trace(_range_bars(measured, unit))
+    _add_out_of_memory(drawing, [point for point in points if point.state == "oom" and point not in measured])
     drawing.update_layout(showlegend=by_rank and len(ranks) > 1)
     return Drawing(drawing, _caption(points, measured), _table(measured))
 
@@ -91,6 +92,24 @@ def _range_bars(measured: Sequence[RunPoint], unit: Unit) -> go.Bar:
         hoverinfo="text",
         textposition="none",
     )
+
+
+def _add_out_of_memory(drawing: go.Figure, unmeasured: Sequence[RunPoint]) -> None:
+    """Name the runs that gave up before they said how much they held, so that they do not look forgotten."""
+    if unmeasured:
+        drawing.add_trace(
+            go.Scatter(
+                x=[point.short_label for point in unmeasured],
+                y=[0.0] * len(unmeasured),
+                name="OOM",
+                mode="text",
+                text=["OOM"] * len(unmeasured),
+                textposition="top center",
+                hovertext=[point.hover() for point in unmeasured],
+                hoverinfo="text",
+                showlegend=False,
+            )
+        )
 
 
 def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> str:

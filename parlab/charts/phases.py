@@ -59,7 +59,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
             y=f"Time per step ({unit.name})",
             barmode="stack",
             bargap=0.35,
-            xaxis={"type": "category"},
+            xaxis=theme.RUNS,
             yaxis={"rangemode": "tozero"},
         )
     )

@@ -22,6 +22,8 @@ MAX_RANKS = 8
 """More ranks than this are drawn as their range: nobody tells nine lines apart."""
 OOM_COLOUR = ORANGE
 HEIGHT = 360
+RUNS = {"type": "category", "autotickangles": [0, -45, -90]}
+"""An axis of runs; slanted names end at their tick, which needs no room on the right."""
 
 
 class Table(NamedTuple):

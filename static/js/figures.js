@@ -25,6 +25,7 @@
   // In the page, title and subtitle are text of the page; in a picture they are part of the figure.
   function inPage(layout) {
     const { title, ...rest } = layout;
+    delete rest.height; // the style sheet says how high
     return merged({ ...rest, autosize: true }, colours());
   }
 
@@ -51,7 +52,15 @@
     const message = document.createElement("p");
     message.className = "muted";
     message.textContent = text;
+    element.classList.remove("tall");
     element.replaceChildren(message);
+  }
+
+  // A long legend grows upwards at the cost of the plot: then the figure is taller.
+  function needsRoom(element, figure) {
+    const names = figure.data.filter((trace) => trace.showlegend !== false).map((trace) => (trace.name || "").length);
+    const inRow = Math.max(1, Math.floor(element.clientWidth / (Math.max(...names) * 7 + 60)));
+    return figure.layout.showlegend !== false && names.length / inRow > 3;
   }
 
   async function draw(element) {
@@ -63,8 +72,11 @@
     element.setAttribute("aria-label", `${frame.querySelector("h3").textContent}. ${caption || empty}`);
     if (!figure) {
       showText(element, empty);
+      element.classList.add("blank");
     } else {
       if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
+      element.classList.remove("blank");
+      element.classList.toggle("tall", needsRoom(element, figure));
       await Plotly.react(element, figure.data, inPage(figure.layout), { ...CONFIG, modeBarButtons: buttons(element) });
     }
     element.dataset.drawn = "1";

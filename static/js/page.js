@@ -40,3 +40,16 @@ document.addEventListener("click", async (event) => {
   button.textContent = copied ? "Copied" : "Selected: press Ctrl+C";
   setTimeout(() => { button.textContent = before; }, 1500);
 });
+
+// Polls of a page that nobody sees would only cost the server.
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (document.hidden) event.preventDefault();
+});
+// When the session has ended, a poll is led to the login page: go there, do not paint it into this one.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const url = event.detail.xhr.responseURL;
+  if (url && new URL(url).pathname.endsWith("/login/")) {
+    event.detail.shouldSwap = false;
+    location.reload();
+  }
+});

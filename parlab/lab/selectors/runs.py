@@ -33,7 +33,10 @@ class RunRow(NamedTuple):
 
 
 class RunRows(NamedTuple):
-    """A table of runs: axes as headings, rows, and the one unit of each column."""
+    """A table of runs: axes as headings, rows, and the one unit of each column.
+
+    Columns that no run can fill any more are left out: published figures often lack them.
+    """
 
     axes: list[str]
     rows: list[RunRow]
@@ -41,6 +44,9 @@ class RunRows(NamedTuple):
     samples: Unit
     tokens: Unit
     memory: Unit
+    has_spread: bool
+    has_memory: bool
+    has_reasons: bool
 
 
 def step_time(summary: Mapping[str, Any]) -> Spread | None:
@@ -63,6 +69,7 @@ def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str]) -> RunRows:
     rows = [
         run_row(run, step=getattr(run, "last_step", None), waiting=waiting.get(run.pk, ""), axes=axes) for run in runs
     ]
+    open_end = not all(run.is_final for run in runs)
     return RunRows(
         [field_title(axis) for axis in axes],
         rows,
@@ -70,6 +77,9 @@ def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str]) -> RunRows:
         unit_for((run.samples_per_s for run in runs), "samples/s"),
         unit_for((run.tokens_per_s for run in runs), "tokens/s"),
         unit_for((run.memory_max_bytes for run in runs), "B"),
+        has_spread=open_end or any(row.step_time and row.step_time.p10 for row in rows),
+        has_memory=open_end or any(run.memory_max_bytes for run in runs),
+        has_reasons=open_end or any(row.reason for row in rows),
     )
 
 
@@ -112,11 +122,9 @@ def config_sections(resolved: Mapping[str, Any], swept: Iterable[str], config: C
         defaults = known[section].model_fields if section in known else {}
         for name, value in fields.items():
             default = defaults[name].default if name in defaults else None
-            given = name in config.data.get(section, {}) or f"{section}.{name}" in swept
-            changed = given and value != default
-            shown.append(
-                ConfigField(name, field_value(value), field_value(default), changed, f"{section}.{name}" in swept)
-            )
+            is_swept = f"{section}.{name}" in swept
+            given = value if is_swept else config.data.get(section, {}).get(name, default)
+            shown.append(ConfigField(name, field_value(value), field_value(default), given != default, is_swept))
         shaped.append(ConfigSection(section, shown))
     return shaped
 

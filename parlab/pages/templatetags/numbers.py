@@ -21,17 +21,29 @@ STATE_WORDS: dict[str, str] = {RunState.OOM: "OOM"}
 
 
 @register.filter
-def quantity(value: float | None, unit: str) -> SafeString:
+def quantity(value: object, unit: str) -> SafeString:
     """Three digits with unit and SI prefix; all digits on hover: {{ run.step_time_s|quantity:"s" }}."""
+    value = _number(value)
     return _with_all_digits(numbers.quantity(value, unit), value, unit)
 
 
 @register.filter
-def in_unit(value: float | None, unit: Unit) -> SafeString:
+def in_unit(value: object, unit: Unit) -> SafeString:
     """Three digits in the unit of the column; all digits on hover."""
-    base = {"KiB": "B", "MiB": "B", "GiB": "B", "TiB": "B"}.get(unit.name, unit.name.split(numbers.SPACE)[-1])
-    base = "s" if base.endswith("s") and "/" not in base else base
-    return _with_all_digits(numbers.significant(None if value is None else value / unit.factor), value, base)
+    value = _number(value)
+    return _with_all_digits(numbers.significant(None if value is None else value / unit.factor), value, unit.base)
+
+
+@register.filter
+def significant(value: object) -> SafeString:
+    """Three digits of a number without a unit; all digits on hover."""
+    number = _number(value)
+    return _with_all_digits(numbers.significant(number), number, "")
+
+
+def _number(value: object) -> float | None:
+    """Take what a template found: where a summary lacks a part, that is an empty text."""
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _with_all_digits(text: str, value: float | None, unit: str) -> SafeString:
@@ -60,7 +72,7 @@ def ago(moment: datetime | None) -> SafeString:
     if moment is None:
         return format_html('<span class="none">{}</span>', "never")
     seconds = (timezone.now() - moment).total_seconds()
-    text = "just now" if seconds < 2 else f"{numbers.duration(seconds)} ago"
+    text = "just now" if seconds < 2 else f"{numbers.duration(seconds, coarse=True)} ago"
     if seconds > 2 * 86400:
         text = date(timezone.localtime(moment), "j M Y")
     return format_html(
