@@ -12,6 +12,7 @@ from django.db.models import Count, F, Max, OuterRef, Q, Subquery
 from django.db.models.functions import Coalesce, Greatest
 
 from parlab.lab.models import Attempt, Config, Experiment, Run
+from parlab.lab.services.runs import launchable
 from runners.config import ConfigError, Point, digest
 from runners.protocol import RunState
 
@@ -138,7 +139,7 @@ def launch_plan(config: Config | None, runs: Sequence[Run]) -> LaunchPlan:
     if any(run.origin == Run.Origin.PUBLISHED for run in mine):
         return LaunchPlan([], 0, [], "These figures were published elsewhere. Clone the experiment to measure it here.")
     try:
-        points = config.points()
+        points = [launchable(point) for point in config.points()]
     except ConfigError as error:
         return LaunchPlan([], 0, [], f"The sweep makes no sense: {error}. Edit the configuration.")
     invalid = [point for point in points if point.config is None]

@@ -38,7 +38,7 @@ def config_launch(*, config: Config, user: User) -> Launch:
     lock_experiment(config.experiment)
     # Unused configs are edited in place: what is launched is what the lock protects, not what a page once read.
     config = Config.objects.select_related("experiment").get(pk=config.pk)
-    points = [_launchable(point) for point in config.points()]
+    points = [launchable(point) for point in config.points()]
     invalid = [point for point in points if point.config is None]
     if len(invalid) == len(points):
         raise ConfigError(list({str(problem): problem for point in invalid for problem in point.problems}.values()))
@@ -54,7 +54,7 @@ def config_launch(*, config: Config, user: User) -> Launch:
     return Launch(runs, len(runnable) - len(new), invalid)
 
 
-def _launchable(point: Point) -> Point:
+def launchable(point: Point) -> Point:
     """Turn a point that is sound but that no daemon can start yet into one that says so."""
     if point.config is None or point.config.cluster.nodes == 1:
         return point
