@@ -1,7 +1,5 @@
 """Launching a config: one run for every point, once."""
 
-from collections.abc import Callable
-
 import pytest
 from django.contrib.auth.models import User
 

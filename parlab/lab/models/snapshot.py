@@ -1,7 +1,21 @@
+from typing import Any, NoReturn
+
 from django.db import models
+
+from runners.config import digest
 
 from .experiment import Experiment
 from .run import Run
+
+
+class SnapshotQuerySet(models.QuerySet["Snapshot"]):
+    """Snapshots go only with their whole experiment."""
+
+    def update(self, **kwargs: Any) -> NoReturn:
+        raise TypeError("snapshots never change; add a new one")
+
+    def delete(self) -> NoReturn:
+        raise TypeError("snapshots never change and are not deleted one by one; delete the experiment")
 
 
 class Snapshot(models.Model):
@@ -20,6 +34,8 @@ class Snapshot(models.Model):
     content = models.JSONField()
     created_at = models.DateTimeField(auto_now_add=True)
 
+    objects = SnapshotQuerySet.as_manager()
+
     class Meta:
         ordering = ["-created_at"]
         constraints = [
@@ -28,3 +44,8 @@ class Snapshot(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.digest[:12]}"
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the content is still the one that gave the snapshot its name."""
+        return digest(self.content) == self.digest

@@ -17,7 +17,7 @@ from . import storable
 
 logger = logging.getLogger(__name__)
 
-_EXIT_CODES = range(-(2**31), 2**31)
+_MAX_EXIT_CODE = 2**31 - 1
 
 
 def lock_attempt(attempt: Attempt) -> tuple[Attempt, Run]:
@@ -128,8 +128,7 @@ def _evidence(report: Report) -> dict[str, Any]:
         "environment": storable.json(report.environment),
     }
     evidence = {name: value for name, value in said.items() if value}
-    # A range looks for what is no int by counting through all its numbers.
-    if report.exit_code is not None and report.exit_code in _EXIT_CODES:
+    if report.exit_code is not None and abs(report.exit_code) <= _MAX_EXIT_CODE:
         evidence["exit_code"] = report.exit_code
     return evidence
 
