@@ -39,7 +39,7 @@ def batch_apply(*, batch: Batch) -> int:
     attempt = (
         Attempt.objects.select_for_update(of=("self",), no_key=True)
         .select_related("run", "node")
-        .filter(pk=batch.attempt, run_id=batch.run)
+        .filter(run_id=batch.run, number=batch.attempt)
         .first()
     )
     if attempt is None or (attempt.node is not None and attempt.node.name != batch.node):

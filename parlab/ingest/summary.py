@@ -45,21 +45,25 @@ def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
     wanted += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss"}
     series: dict[str, dict[int, Columns]] = {name: {} for name in wanted}
     for (_, metric, rank), columns in store.read_many([attempt_id], wanted).items():
-        if rank >= 0:  # -1 is the node beside the ranks
-            series[metric][rank] = columns
+        series[metric][rank] = columns
     return summary_of(series, resolved)
 
 
 def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute a summary from {metric: {rank: columns}}."""
+    """Compute a summary from {metric: {rank: columns}}; rank -1 is the node and no part of it."""
+    series = {name: {rank: found[rank] for rank in sorted(found) if rank >= 0} for name, found in series.items()}
     steps = _steps(series.get("step_time_s", {}), series.get("warmup", {}))
     summary: dict[str, Any] = {}
     if len(steps.numbers):
         summary |= _steps_and_basis(steps)
     summary |= _step_time(steps, resolved)
-    peaks = {rank: peak for rank, columns in series.get("memory_peak_bytes", {}).items() if (peak := _peak(columns))}
+    peaks = {
+        rank: peak
+        for rank, columns in series.get("memory_peak_bytes", {}).items()
+        if (peak := _peak(columns)) is not None
+    }
     if peaks:
-        by_rank = {str(rank): peak for rank, peak in sorted(peaks.items())}
+        by_rank = {str(rank): peak for rank, peak in peaks.items()}
         summary["memory_peak_bytes"] = {"min": min(peaks.values()), "max": max(peaks.values()), "by_rank": by_rank}
     timers = {
         name.removeprefix(_TIMERS): timer
@@ -152,7 +156,7 @@ def _timer(by_rank: ByRank, steps: _Steps) -> dict[str, Any] | None:
     """Median per rank over the steps that are no warm-up; then the mean and the range of the ranks."""
     warmup = steps.numbers[steps.is_warmup]
     medians = {}
-    for rank, columns in sorted(by_rank.items()):
+    for rank, columns in by_rank.items():
         values = columns.values[_is_sane(columns.values) & ~np.isin(columns.steps, warmup)]
         if len(values):
             medians[str(rank)] = float(np.median(values))
@@ -164,7 +168,7 @@ def _timer(by_rank: ByRank, steps: _Steps) -> dict[str, Any] | None:
 
 def _loss(by_rank: ByRank) -> dict[str, Any]:
     """First and last loss of the first rank that knows it; no `last` where the training has diverged by then."""
-    for _, columns in sorted(by_rank.items()):
+    for columns in by_rank.values():
         sane = _is_sane(columns.values)
         ends = {"first": 0, "last": -1}
         loss: dict[str, Any] = {name: float(columns.values[at]) for name, at in ends.items() if sane[at]}

@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+import redis
 from celery import current_app, shared_task
 from django.db import InterfaceError, OperationalError
 from kombu.exceptions import OperationalError as BrokerError
@@ -23,5 +24,5 @@ def apply_batch(data: dict[str, Any]) -> None:
         current_app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
     except ValueError:
         logger.exception("dropped what is no batch; check that node and server run the same version")
-    except (OperationalError, InterfaceError, BrokerError) as error:
+    except (OperationalError, InterfaceError, BrokerError, redis.RedisError, OSError) as error:
         logger.warning("a batch is not stored or not acknowledged; its node will send it again: %s", error)

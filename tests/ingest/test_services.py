@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -26,13 +26,6 @@ MakeAttempt = Callable[..., Attempt]
 FINISHED = Report(state="finished", at=1_700_000_100.0, exit_code=0)
 
 
-@pytest.fixture(autouse=True)
-def _no_memory_of_summaries() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
-
-
 @pytest.fixture
 def attempt(make_attempt: MakeAttempt) -> Attempt:
     return make_attempt()
@@ -42,7 +35,7 @@ def batch(of: Attempt, sequence: int, output: bytes, *reports: Report, **fields:
     return Batch(
         **{
             "run": of.run_id,
-            "attempt": of.pk,
+            "attempt": of.number,
             "node": "n1",
             "sequence": sequence,
             "next_sequence": sequence + len(output) + len(reports),
@@ -98,7 +91,7 @@ def test_a_batch_that_was_stored_or_came_early_changes_nothing(attempt: Attempt)
 
 
 def test_a_batch_of_an_attempt_that_is_not_here_is_answered_with_unknown(attempt: Attempt) -> None:
-    assert batch_apply(batch=batch(attempt, 0, b"x\n", attempt=attempt.pk + 99)) == UNKNOWN
+    assert batch_apply(batch=batch(attempt, 0, b"x\n", attempt=attempt.number + 1)) == UNKNOWN
     assert batch_apply(batch=batch(attempt, 0, b"x\n", run=attempt.run_id + 99)) == UNKNOWN
     assert batch_apply(batch=batch(attempt, 0, b"x\n", attempt=10**30)) == UNKNOWN
     attempt.node = Node.objects.create(name="n2")

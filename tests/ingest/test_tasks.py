@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from django.db import OperationalError
+
+from parlab.celery import app
+from parlab.ingest import services
+from parlab.ingest.tasks import apply_batch
+from parlab.lab.models import Attempt
+from parlab.series import log
+from runners.protocol import ACKNOWLEDGE_TASK, APPLY_BATCH_TASK, Batch, node_queue
+
+
+@pytest.fixture
+def attempt(make_attempt: Callable[..., Attempt]) -> Attempt:
+    return make_attempt()
+
+
+def wire(attempt: Attempt, *, sequence: int = 0, output: bytes = b"hello\n", number: int = 1) -> dict[str, Any]:
+    return Batch(
+        run=attempt.run_id,
+        attempt=number,
+        node="n1",
+        sequence=sequence,
+        next_sequence=sequence + len(output),
+        output=output,
+    ).to_wire()
+
+
+def answers(broker: str) -> list[list[int]]:
+    """Take what the node finds in its queue: [run, attempt, position] of each acknowledgement."""
+    client: Any = redis.Redis.from_url(broker)
+    found = []
+    while raw := client.rpop(node_queue("n1")):
+        message = json.loads(raw)
+        assert message["headers"]["task"] == ACKNOWLEDGE_TASK
+        arguments, _, _ = json.loads(base64.b64decode(message["body"]))
+        found.append(arguments)
+    return found
+
+
+def test_the_server_finds_the_task_by_the_name_that_nodes_use() -> None:
+    app.loader.import_default_modules()
+    assert APPLY_BATCH_TASK in app.tasks
+
+
+def test_a_batch_is_acknowledged_also_when_it_comes_again_or_early(attempt: Attempt, broker: str) -> None:
+    apply_batch(wire(attempt))
+    apply_batch(wire(attempt))
+    apply_batch(wire(attempt, sequence=99))
+    assert answers(broker) == [[attempt.run_id, 1, 6]] * 3
+    assert b"".join(log.read_log(attempt.pk)) == b"hello\n"
+
+
+def test_a_node_is_told_that_an_attempt_is_unknown(attempt: Attempt, broker: str) -> None:
+    apply_batch(wire(attempt, number=7))
+    assert answers(broker) == [[attempt.run_id, 7, -1]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output": "not base64"},
+        {"output": "AAAA"},
+        {"output": None},
+        {"run": "x"},
+        {"unknown": 1},
+        {"sequence": 7},
+        {"reports": [{"state": "sleeping", "at": 1}]},
+    ],
+)
+def test_what_is_no_batch_is_dropped_and_logged(
+    attempt: Attempt, broker: str, caplog: pytest.LogCaptureFixture, change: dict[str, Any]
+) -> None:
+    apply_batch({**wire(attempt), **change})
+    assert answers(broker) == []
+    assert "dropped what is no batch" in caplog.text
+    assert not list(log.read_log(attempt.pk))
+
+
+@pytest.mark.parametrize("junk", [None, [], "text", 5, {}])
+def test_junk_instead_of_a_batch_is_dropped(db: None, junk: Any, caplog: pytest.LogCaptureFixture) -> None:
+    apply_batch(junk)
+    assert "dropped what is no batch" in caplog.text
+
+
+def test_a_cut_off_output_is_no_batch(attempt: Attempt, broker: str, caplog: pytest.LogCaptureFixture) -> None:
+    whole = wire(attempt, output=b"".join(b"%d\n" % number for number in range(1_000)))
+    apply_batch({**whole, "output": whole["output"][:400]})
+    assert answers(broker) == []
+    assert "cut off" in caplog.text
+
+
+def test_a_database_that_is_away_is_left_to_the_node_that_sends_again(
+    attempt: Attempt, broker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def locked(*, batch: Batch) -> int:
+        raise OperationalError("database is locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(services, "batch_apply", locked)
+        apply_batch(wire(attempt))
+    assert answers(broker) == []
+    assert "its node will send it again: database is locked" in caplog.text
+    apply_batch(wire(attempt))
+    assert answers(broker) == [[attempt.run_id, 1, 6]]
+
+
+def test_a_broker_that_is_away_does_not_undo_what_is_stored(attempt: Attempt, caplog: pytest.LogCaptureFixture) -> None:
+    apply_batch(wire(attempt))  # nothing listens where the tests' settings look for Redis
+    assert "its node will send it again" in caplog.text
+    assert b"".join(log.read_log(attempt.pk)) == b"hello\n"
