@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Protocol
 
-from parlab.formats import megatron
+from parlab.formats import deepspeed, megatron, megatron_deepspeed, pipeline_runner
 from parlab.formats.documents import Collector, Counted
 from parlab.formats.records import Record, unread
 from parlab.formats.schema import Document
@@ -26,6 +26,9 @@ class Reader(Protocol):
 # Name -> reader module. Where two formats have equally strong signs, the first one wins.
 FORMATS: dict[str, Reader] = {
     "megatron": megatron,
+    "deepspeed": deepspeed,
+    "megatron-deepspeed": megatron_deepspeed,
+    "pipeline-runner": pipeline_runner,
 }
 
 

@@ -8,8 +8,8 @@ from parlab.formats.records import MAX_TEXT, Ending
 
 # Cheap test that almost every line fails; the patterns below run on the rest.
 MAYBE = re.compile(
-    r"CANCELLED|Traceback|Error|out of memory|OUT OF MEMORY|exits successfully|exiting program|SIGTERM|SIGKILL"
-    r"|Segmentation fault|core dumped|Interrupt|saving the final model|Training complete|exited with|Signal \d"
+    r"CANCELLED|Traceback|Error|[oO]ut [oO]f [mM]emory|OUT OF MEMORY|exits successfully|exits with"
+    r"|exiting program|SIGTERM|SIGKILL|Segmentation fault|core dumped|Interrupt|saving the final model|Training complete|exited with|Signal \d"
 )
 
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -21,7 +21,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^\s*(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?::|\s*$)"), "crashed"),
     (re.compile(r"Traceback \(most recent call last\)"), "crashed"),
     (re.compile(r"Segmentation fault|core dumped|SIGKILL|Signal (?:6|9|11)\b"), "crashed"),
-    (re.compile(r"exited with (?:exit )?code [1-9]"), "crashed"),
+    (re.compile(r"exited with (?:exit )?code [1-9]|exits with return code = -?[1-9]"), "crashed"),
     (re.compile(r"exiting program at iteration|exits successfully|saving the final model"), "finished"),
     (re.compile(r"Training completed?\b"), "finished"),
 )  # fmt: skip

@@ -189,3 +189,16 @@ def command_arguments(text: str) -> dict[str, Any]:
             values.append(word)
     close()
     return found
+
+
+_NAMESPACE = re.compile(r"\bNamespace\((.{1,60000})\)\s*$")
+_ITEM = re.compile(r"(\w{1,80})=('[^']{0,2000}'|\"[^\"]{0,2000}\"|\[[^\]]{0,2000}\]|[^,()]{0,200})")
+
+
+def namespace_arguments(text: str) -> dict[str, Any]:
+    """Read what argparse prints: `Namespace(fp16=True, mode='gpipe')`; {} for any other line."""
+    match = _NAMESPACE.search(text) if "Namespace(" in text else None
+    if match is None:
+        return {}
+    items = list(_ITEM.finditer(match[1]))[:MAX_ARGUMENTS]
+    return {item[1]: typed(item[2].strip("'\"")) for item in items}

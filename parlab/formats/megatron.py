@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from parlab.formats.cells import Cell, Layout, Layouts, numbers, split_cells
 from parlab.formats.endings import ending
@@ -24,7 +25,7 @@ SIGNS: Signs = (
     (re.compile(r"\(min, max\) time across ranks \(ms\)|^\s*times across ranks \(ms\)"), 6),
     (re.compile(r"^\s+[a-z][a-z-]+ \.{3,}: \([\d.]+, [\d.]+\)"), 3),
     (re.compile(r"after \d+ iterations\)? memory \(MB\)"), 4),
-    (re.compile(r"^Job ID: \S+\s+# GPUs: \d+"), 8),
+    (re.compile(r"^\s*Job ID: ?\S*\s+# GPUs: \d+"), 8),
 )
 
 _KNOWN = {
@@ -82,7 +83,7 @@ _CONSTANT = re.compile(r"setting number of micro-?batches to constant (\d{1,9})"
 _PARAMETERS = re.compile(r"number of parameters on .{0,60}rank \(?([\d, ]{1,40})\)?: (\d{1,18})")
 _FLOPS = re.compile(r"Effective Tera Flops per GPU: (\S{1,30}) and total parameters (\S{1,30}) B")
 _BILLIONS = re.compile(r"Total number of parameters in billions: (\S{1,30})")
-_PROGRESS = re.compile(r"(?:(\S{4,32} \S{4,20}|\S{4,40})\t)?Job ID: (\S{1,80})\s+# GPUs: (\d{1,9})\s+(.*)")
+_PROGRESS = re.compile(r"\s*Job ID: ?(\S{0,80})\s+# GPUs: (\d{1,9})\s+(.*)")
 _MAX_WRAP = 5
 
 
@@ -241,7 +242,7 @@ class Parser:
             return found
         match = _WORLD.search(text)
         if match:
-            return [*found, Record("launch", line, data=_world(match))]
+            return [*found, Record("launch", line, data=_world(match), opens=True)]
         match = _CONSTANT.search(text)
         if match:
             return [*found, Record("launch", line, data={"num_micro_batches": int(match[1])})]
@@ -263,7 +264,7 @@ class Parser:
             return found + _metrics(line, None, ("parameters_per_rank", "number of parameters", match[2], "", 1.0))
         match = _PROGRESS.match(text)
         if match:
-            return found + _progress(line, match)
+            return found + _progress(line, time, match)
         if is_command(text) and (arguments := command_arguments(text)):
             return [*found, Record("launch", line, data=arguments, opens=False)]
         end = ending(text)
@@ -358,11 +359,11 @@ def _metrics(line: int, iteration: int | None, *figures: tuple[str, str, str, st
     return [Record("metrics", line, values, iteration=iteration, fields=fields, raw=raw)]
 
 
-def _progress(line: int, match: re.Match[str]) -> list[Record]:
+def _progress(line: int, time: str | None, match: re.Match[str]) -> list[Record]:
     """Read one line of progress.txt (megatron-core: append_to_progress_log)."""
-    cells = [part.partition(":") for part in match[4].split("\t")]
-    launch = Record("launch", line, data={"world_size": int(match[3]), "job_id": match[2]}, time=match[1])
-    launch.opens = match[4].startswith("Starting job")
+    cells = [part.partition(":") for part in match[3].split("\t")]
+    launch = Record("launch", line, data={"world_size": int(match[2]), "job_id": match[1]}, time=time)
+    launch.opens = match[3].startswith("Starting job")
     values: dict[str, float] = {}
     fields: list[Field] = []
     raw: list[str] = []
@@ -413,7 +414,15 @@ def _fast_timers(
     return Record("timers", line, values, iteration=iteration, rank=rank, time=time, fields=layout.fields, raw=raw)
 
 
-def read(lines: Iterable[str]) -> Iterator[Record]:
+class LineParser(Protocol):
+    """A parser that is fed what Megatron's leaves over."""
+
+    def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]: ...
+
+    def finish(self) -> list[Record]: ...
+
+
+def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Record]:
     """Read a log of Megatron-LM; yields launches, steps, timers, memory, validation and how it ended."""
     parser = Parser()
     steps, timers = parser.steps, parser.timers
@@ -442,5 +451,10 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
                     parser.iteration = record.iteration
                 yield record
                 continue
-        yield from parser.feed(line, rank, time, text)
+        found = parser.feed(line, rank, time, text)
+        if also is not None and not found and parser.dump is None and not parser.wrapped:
+            found = also.feed(line, rank, time, text)
+        yield from found
     yield from parser.finish()
+    if also is not None:
+        yield from also.finish()

@@ -1,9 +1,9 @@
 """Records of any reader -> segments, in constant memory.
 
 A segment is one launch. A new one opens when a reader says so (`opens`), or when one speaker's iterations run
-backwards. The same iteration from many ranks, or said twice, is one step: its time is the slowest rank's. Placeholders (a loss
-of -1, a timer or step time of 0) are no measurements. The first record of a launch is warm-up: `mean_without_first`,
-samples/s, tokens/s and TFLOP/s leave it out; median, mean, p10 and p90 hold all records.
+backwards. The same iteration from many ranks, or said twice, is one step: its time is the slowest rank's. Placeholders
+(a loss of -1, a timer or step time of 0) are no measurements. The first record of a launch is warm-up:
+`mean_without_first`, samples/s, tokens/s and TFLOP/s leave it out; median, mean, p10 and p90 hold all records.
 """
 
 from __future__ import annotations
@@ -436,10 +436,11 @@ class Segments:
     @staticmethod
     def _another(builder: Builder, record: Record) -> bool:
         """Tell whether arguments belong to another launch than the open one."""
-        if record.opens:
-            return not builder.empty or (builder.dumped and builder.arguments != record.data)
-        announced = "world_size" in record.data and "job_id" not in record.data
-        return announced and not builder.empty
+        if not record.opens:
+            return False
+        known = builder.arguments
+        other = builder.dumped and any(known.get(name, value) != value for name, value in record.data.items())
+        return not builder.empty or other or builder.end is not None
 
     def _open(self, record: Record, keep: Builder | None = None) -> Builder:
         """Close what is open and start a segment; a restart without a new dump keeps the arguments."""

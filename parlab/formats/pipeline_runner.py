@@ -1,0 +1,90 @@
+"""The pipeline runner of the 3-node case (dist_pipeline_runner.py of DeDLOC's successors).
+
+Each rank prints what its forward and backward passes took; the first one, at the end, the average without the first
+iteration. Lines of one rank in their order are its iterations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from parlab.formats.endings import ending
+from parlab.formats.launch import command_arguments, is_command, namespace_arguments
+from parlab.formats.peel import peel
+from parlab.formats.quantities import slug, to_float
+from parlab.formats.records import Ending, Field, Record, unread
+from parlab.formats.sniff import Signs
+
+SIGNS: Signs = (
+    (re.compile(r"Finished running\s+\d+\s+iterations, (?:averaged|run time)"), 10),
+    (re.compile(r"^\s*Rank \d+ node .{1,60} takes [\d.]+s"), 10),
+)
+
+_PHASE = re.compile(r"\s*Rank (\d{1,7}) node (.{1,60}?) takes (\S{1,30}?)s\s*$")
+_FINISHED = re.compile(
+    r"\s*Finished running\s+(\d{1,18})\s+iterations, (averaged[^:]{0,60}|run time)[^:]{0,20}: ?(\S{1,30})"
+)
+MAX_RANKS = 65_536
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read a log of the pipeline runner; yields timers per rank, whole iterations, and the average it states."""
+    turns: dict[int, int] = {}
+    for line, rank, time, text in peel(lines):
+        match = _PHASE.match(text)
+        if match:
+            yield from _phase(line, time, match, turns)
+            continue
+        match = _FINISHED.match(text)
+        if match:
+            yield from _finished(line, rank, match)
+            continue
+        arguments = namespace_arguments(text) or (command_arguments(text) if is_command(text) else {})
+        if arguments:
+            yield Record("launch", line, data=arguments)
+            continue
+        end = ending(text)
+        if end:
+            yield Record("end", line, data=end, rank=rank, time=time)
+
+
+def _phase(line: int, time: str | None, match: re.Match[str], turns: dict[int, int]) -> Iterator[Record]:
+    speaker, name, seconds = int(match[1]), match[2], to_float(match[3])
+    if seconds is None:
+        yield unread(line, "not a finite number", match[0])
+        return
+    if "forward" in name and (speaker in turns or len(turns) < MAX_RANKS):
+        turns[speaker] = turns.get(speaker, 0) + 1
+    turn = turns.get(speaker, 1)
+    if "iteration" in name:
+        field = Field("step_time_s", f"{name} takes", "s")
+        yield Record(
+            "step",
+            line,
+            {"step_time_s": seconds},
+            iteration=turn,
+            rank=speaker,
+            time=time,
+            fields=(field,),
+            raw=(match[3],),
+        )
+        return
+    timer = slug(name.removesuffix(" pass").removesuffix(" step")).replace("_", "-")
+    field = Field(timer, f"{name} takes", "s")
+    yield Record(
+        "timers", line, {timer: seconds}, iteration=turn, rank=speaker, time=time, fields=(field,), raw=(match[3],)
+    )
+
+
+def _finished(line: int, rank: int | None, match: re.Match[str]) -> Iterator[Record]:
+    seconds = to_float(match[3])
+    if seconds is None:
+        yield unread(line, "not a finite number", match[0])
+        return
+    averaged = match[2].startswith("averaged")
+    name = "stated_mean_step_time_s" if averaged else "step_time_s"
+    values = {name: seconds, "stated_iterations": float(match[1])}
+    fields = (Field(name, match[2].strip(), "s"), Field("stated_iterations", "iterations"))
+    yield Record("metrics", line, values, rank=rank, fields=fields, raw=(match[3], match[1]))
+    yield Record("end", line, data=Ending("finished", f"finished running {match[1]} iterations"))
