@@ -65,7 +65,10 @@ class Recorder:
 
     def take(self, data: bytes, *, is_last: bool = False) -> None:
         """Take bytes from the pipe; is_last when there will be no more."""
-        self._queue(self._cutter.feed(data, is_last=is_last))
+        records = self._cutter.feed(data, is_last=is_last)
+        for record in records:
+            self.evidence.see(record)
+        self._queue(records)
 
     def insert(self, line: bytes) -> None:
         """Add a line of the supervisor's own, unless the run is in the middle of a very long one."""
@@ -110,9 +113,8 @@ class Recorder:
         )
 
     def _queue(self, records: list[bytes]) -> None:
-        for record in records:
-            self.evidence.see(record)
-            self._is_at_line_start = record.endswith(b"\n")
+        if records:
+            self._is_at_line_start = records[-1].endswith(b"\n")
         if not self._has_given_up:
             self._pending += records
             self.write()

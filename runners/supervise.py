@@ -50,7 +50,8 @@ class Supervisor:
         self.recorder = Recorder(SpoolWriter(run.spool, limit_bytes=self.launch["spool_limit_mib"] << 20))
         self.sampler = telemetry.Sampler()
         self.started_at = time.monotonic()
-        self.read_at = self.sampled_at = 0.0
+        self.sampled_at = self.started_at
+        self.read_at = 0.0
         self.is_told_to_stop = False
         # Why the run is stopped, once it is.
         self.order: Verdict | None = None

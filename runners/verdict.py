@@ -60,7 +60,9 @@ class Evidence:
         """Say how a run ended that nobody stopped."""
         if exit_code == 0:
             return Verdict(RunState.FINISHED, "")
-        tail = self._tail[-TAIL_BYTES:].decode(errors="replace")
+        # What other ranks print while one writes its traceback comes between the lines of that.
+        lines = self._tail[-TAIL_BYTES:].splitlines(keepends=True)
+        tail = b"".join(line for line in lines if not line.startswith(EVENT_PREFIX)).decode(errors="replace")
         summary = _ROOT_CAUSE.search(tail, max(0, tail.rfind("Root Cause")))
         rank, rank_code = (int(summary[1]), int(summary[2])) if summary else (None, exit_code)
         if self._oom is not None or OOM_EXIT_CODE in (exit_code, rank_code):

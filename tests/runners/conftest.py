@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-import redis
 from kombu import Connection, Consumer, Queue
 
 from runners.broker import Broker
@@ -231,7 +230,7 @@ def machine(tmp_path: Path, redis_url: str) -> Iterator[NodeMachine]:
     yield machine
     left = machine.close()
     if machine.log.exists():
-        print(machine.log.read_text()[-8000:])  # noqa: T201  # shown when the test fails
+        print(machine.log.read_text()[-8000:])  # shown when the test fails
     assert not left, f"left running: {left}"
 
 

@@ -2,13 +2,407 @@
 
 from __future__ import annotations
 
-from tests.runners.conftest import NodeMachine, Server
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from parlab.embedded import free_port, redis_command
+from runners.processes import MARKER
+from runners.protocol import START_TASK, Report, RunSpec, sign
+from runners.rundir import is_locked
+from runners.spool import SpoolWriter, read_batch
+from tests.conftest import SMALL
+from tests.runners.conftest import KEY, NODE, ROOT, NodeMachine, Server, wait_for
+
+SLEEP = "import time; print('here', flush=True); time.sleep(600)"
+COUNT = """
+    import time
+    for n in range(400):
+        print(n, flush=True)
+        time.sleep(0.01)
+"""
+NUMBERS = [str(n).encode() for n in range(400)]
 
 
-def test_a_run_is_started_and_everything_it_printed_arrives(machine: NodeMachine, server: Server) -> None:
+# --- orders ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_started_and_everything_it_printed_arrives_and_then_its_directory_goes(
+    machine: NodeMachine, server: Server
+) -> None:
     machine.script(1, "print('hello'); print('world')")
     machine.start_daemon()
     server.start(1)
     report = server.end_of(1)
-    assert (report.state, report.exit_code) == ("finished", 0)
+    assert [report.state for report in server.reports[1, 1]] == ["running", "finished"]
+    assert report.exit_code == 0
     assert server.lines(1) == [b"hello", b"world"]
+    server.until(lambda: not machine.run_dir(1).exists, "the directory is deleted")
+
+
+def test_a_cancel_ends_the_run_within_two_seconds(machine: NodeMachine, server: Server) -> None:
+    machine.script(1, SLEEP)
+    machine.start_daemon()
+    server.start(1)
+    server.until(lambda: server.lines(1), "it runs")
+    begin = time.monotonic()
+    server.cancel(1, reason="cancelled by ada")
+    wait_for(lambda: not machine.processes(1), "all processes have ended")
+    assert time.monotonic() - begin < 2
+    report = server.end_of(1)
+    assert (report.state, report.reason) == ("cancelled", "cancelled by ada")
+
+
+def test_an_attempt_that_is_sent_twice_starts_once(machine: NodeMachine, server: Server, tmp_path: Path) -> None:
+    machine.script(1, f"open({str(tmp_path / 'starts')!r}, 'a').write('x'); print('done')")
+    machine.start_daemon()
+    server.start(1)
+    server.start(1)
+    server.end_of(1)
+    server.until(lambda: not machine.run_dir(1).exists, "the directory is deleted")
+    server.start(1)  # and once more, after everything was stored and deleted
+    server.start(1, attempt=2)
+    server.end_of(1, attempt=2)
+    assert (tmp_path / "starts").read_text() == "xx"
+
+
+def test_the_next_attempt_of_a_run_is_a_run_of_its_own(machine: NodeMachine, server: Server) -> None:
+    machine.script(1, "print('again')")
+    machine.start_daemon()
+    for attempt in (1, 2):
+        server.start(1, attempt)
+        server.end_of(1, attempt)
+        assert server.lines(1, attempt) == [b"again"]
+
+
+def test_a_cancel_that_overtakes_its_start_wins(machine: NodeMachine, server: Server, tmp_path: Path) -> None:
+    machine.script(1, f"open({str(tmp_path / 'started')!r}, 'w')")
+    machine.start_daemon()
+    server.cancel(1, reason="changed my mind")
+    server.start(1)
+    report = server.end_of(1)
+    assert (report.state, report.reason) == ("cancelled", "changed my mind")
+    server.until(lambda: not machine.run_dir(1).exists, "the tombstone is deleted")
+    server.start(1)
+    server.serve(1)
+    assert not (tmp_path / "started").exists()
+
+
+def test_what_is_not_genuine_starts_nothing(machine: NodeMachine, server: Server) -> None:
+    machine.script(2, "print('genuine')")
+    machine.start_daemon()
+    server.start(1, key=b"another key")
+    server.start(1, lifetime_s=-1)
+    spec = RunSpec(run=1, attempt=1, node="n2", config=SMALL)
+    server.send(START_TASK, [sign(spec, KEY)])
+    altered = sign(RunSpec(run=9, attempt=1, node=NODE, config=SMALL), KEY)
+    altered["payload"] = altered["payload"].replace('"run": 9', '"run": 1')
+    server.send(START_TASK, [altered])
+    server.send(START_TASK, ["no envelope"])
+    server.send(START_TASK, [])
+    server.start(2)
+    server.end_of(2)
+    assert not server.reports[1, 1]
+    assert not machine.run_dir(1).exists
+    log = machine.log.read_text()
+    for reason in ("signature does not match", "expired", "meant for node n2", "not a signed message"):
+        assert reason in log
+
+
+def test_a_configuration_that_cannot_run_here_is_a_failed_run_that_says_why(
+    machine: NodeMachine, server: Server
+) -> None:
+    machine.start_daemon()
+    server.start(1, config={**SMALL, "model": {"num_layers": 1}})
+    report = server.end_of(1)
+    assert report.state == "failed"
+    assert "pipeline_parallel_size 2 is more than num_layers 1; use at most 1 stages" in report.reason
+
+
+def test_a_training_sees_its_configuration_and_none_of_the_nodes_secrets(machine: NodeMachine, server: Server) -> None:
+    machine.script(
+        1,
+        """
+        import json, os, sys
+        print(json.load(open(sys.argv[2]))["train"]["global_batch_size"], os.environ["OMP_NUM_THREADS"])
+        print([name for name in os.environ if name in ("REDIS_URL", "PARLAB_NODE_KEY")])
+        """,
+    )
+    machine.start_daemon()
+    server.start(1, launcher={"threads_per_rank": 2})
+    server.end_of(1)
+    assert server.lines(1) == [b"4 2", b"[]"]
+
+
+def test_heartbeats_name_what_the_node_holds(machine: NodeMachine, server: Server) -> None:
+    machine.script(1, SLEEP)
+    machine.start_daemon()
+    server.start(1)
+    held = server.until(lambda: server.heartbeats and server.heartbeats[-1].held, "a heartbeat names the run")
+    beat = server.heartbeats[-1]
+    assert [(run.run, run.attempt, run.alive) for run in held] == [(1, 1, True)]
+    assert (beat.node, beat.pool, beat.slots) == (NODE, "default", 1)
+    assert beat.hardware["cpu_cores"] >= 1
+    server.cancel(1)
+    server.end_of(1)
+    server.until(lambda: not server.heartbeats[-1].held, "a heartbeat names it no more")
+
+
+# --- who is killed ---------------------------------------------------------------------------------------------------
+
+
+def test_after_the_daemon_was_killed_the_next_one_ships_all_output_once_and_in_order(
+    machine: NodeMachine, server: Server
+) -> None:
+    machine.script(1, COUNT)
+    daemon = machine.start_daemon()
+    server.start(1)
+    server.until(lambda: len(server.lines(1)) > 20, "some output has arrived")
+    os.killpg(daemon.pid, signal.SIGKILL)
+    daemon.wait()
+    server.serve(0.5)
+    assert machine.processes(1), "the run lives on"
+    machine.start_daemon()
+    assert server.end_of(1).state == "finished"
+    assert server.lines(1) == NUMBERS
+    assert len(server.batches) > 2
+
+
+def test_a_run_that_ended_while_no_daemon_lived_is_shipped_by_the_next(machine: NodeMachine, server: Server) -> None:
+    machine.script(1, COUNT.replace("400", "100"))
+    daemon = machine.start_daemon()
+    server.start(1)
+    wait_for(lambda: machine.run_dir(1).exists, "it was started")
+    daemon.kill()
+    daemon.wait()
+    wait_for(lambda: not machine.run_dir(1).is_alive, "the run has ended")
+    machine.start_daemon()
+    assert server.end_of(1).state == "finished"
+    assert server.lines(1) == NUMBERS[:100]
+
+
+def test_sigterm_stops_the_daemon_within_two_seconds_and_runs_go_on(machine: NodeMachine, server: Server) -> None:
+    machine.script(1, COUNT)
+    daemon = machine.start_daemon()
+    server.start(1)
+    server.until(lambda: server.lines(1), "it runs")
+    begin = time.monotonic()
+    daemon.terminate()
+    assert daemon.wait(5) == 0
+    assert time.monotonic() - begin < 2
+    assert machine.run_dir(1).is_alive
+    machine.start_daemon()
+    assert server.end_of(1).state == "finished"
+    assert server.lines(1) == NUMBERS
+
+
+def test_a_killed_supervisor_means_lost_and_no_process_survives(machine: NodeMachine, server: Server) -> None:
+    machine.script(
+        1,
+        """
+        import os, time
+        if os.fork() == 0:
+            os.setsid()
+        print('here', flush=True)
+        time.sleep(600)
+        """,
+    )
+    machine.start_daemon()
+    server.start(1)
+    server.until(lambda: len(server.lines(1)) == 2, "both processes run")
+    machine.supervisor(1).kill()
+    wait_for(lambda: not machine.processes(1), "all processes have ended", 3)
+    report = server.end_of(1, within_s=3)
+    assert report.state == "lost"
+    assert "supervisor" in report.reason
+    assert server.lines(1) == [b"here", b"here"]
+
+
+def test_a_supervisor_killed_while_no_daemon_lived_means_lost_at_the_next_start(
+    machine: NodeMachine, server: Server
+) -> None:
+    machine.script(1, "import os\nif os.fork() == 0: os.setsid()\n" + SLEEP)
+    daemon = machine.start_daemon()
+    server.start(1)
+    server.until(lambda: len(server.lines(1)) == 2, "both processes run")
+    daemon.kill()
+    daemon.wait()
+    machine.supervisor(1).kill()
+    wait_for(lambda: len(machine.processes(1)) == 1, "only the one that left the group lives")
+    machine.start_daemon()
+    assert server.end_of(1).state == "lost"
+    assert machine.processes() == []
+
+
+def test_marked_processes_without_a_run_directory_are_ended_at_the_start(machine: NodeMachine) -> None:
+    marker = {MARKER: f"{machine.state.id}:5/1"}
+    stray = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={**os.environ, **marker})
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], env={**os.environ, MARKER: "another:5/1"}
+    )
+    try:
+        wait_for(lambda: machine.processes(5), "the stray is visible")
+        machine.start_daemon()
+        assert stray.wait(5) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for process in (stray, other):
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A Redis that a test may kill; append to the list what it starts."""
+    port = free_port()
+    directory = tmp_path / "redis"
+    directory.mkdir()
+    processes = [subprocess.Popen(redis_command(port, directory), stdout=subprocess.DEVNULL)]
+    yield f"redis://127.0.0.1:{port}/0", processes
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def test_redis_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(
+    tmp_path: Path, own_redis: tuple[str, list[subprocess.Popen[bytes]]]
+) -> None:
+    url, redis_processes = own_redis
+    (tmp_path / "node").mkdir()
+    machine, server = NodeMachine(tmp_path / "node", url), Server(url)
+    try:
+        time.sleep(0.3)
+        machine.script(1, COUNT)
+        machine.script(2, "print('after')")
+        daemon = machine.start_daemon()
+        server.start(1)
+        server.until(lambda: len(server.lines(1)) > 20, "some output has arrived")
+        redis_processes[0].kill()
+        redis_processes[0].wait()
+        before = psutil.Process(daemon.pid).cpu_times()
+        server.serve(2)
+        after = psutil.Process(daemon.pid).cpu_times()
+        busy_s = after.user + after.system - before.user - before.system
+        redis_processes.append(subprocess.Popen(redis_processes[0].args, stdout=subprocess.DEVNULL))
+        assert server.end_of(1, within_s=30).state == "finished"
+        assert server.lines(1) == NUMBERS
+        # Orders come through again, too.
+        server.start(2)
+        assert server.end_of(2, within_s=15).state == "finished"
+        assert busy_s < 1, f"the daemon used {busy_s:.1f} s of processor time in 2 s without Redis"
+    finally:
+        server.close()
+        left = machine.close()
+        print(machine.log.read_text()[-6000:])
+    assert left == []
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_attempt_that_the_server_does_not_know_is_ended_and_put_aside(machine: NodeMachine, server: Server) -> None:
+    machine.script(1, SLEEP)
+    machine.start_daemon()
+    server.forgotten.add(1)
+    server.start(1)
+    rejected = machine.state_dir / "rejected" / "1-1"
+    server.until(rejected.exists, "the run is put aside")
+    assert machine.processes(1) == []
+    assert read_batch(rejected / "spool", 0).reports[0].state == "running"
+    sent = len(server.batches)
+    server.serve(1)
+    assert len(server.batches) == sent
+    assert "the server does not know it" in machine.log.read_text()
+
+
+def test_a_disk_without_room_for_a_run_is_reported_from_memory(machine: NodeMachine, server: Server) -> None:
+    machine.start_daemon()
+    # Whoever is root ignores permissions, but nobody can make a directory in a file.
+    runs = machine.state_dir / "runs"
+    runs.rmdir()
+    runs.touch()
+    server.start(1)
+    report = server.end_of(1)
+    assert report.state == "failed"
+    assert "node n1 cannot take it" in report.reason
+    runs.unlink()
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+def run_daemon(machine: NodeMachine, *arguments: str, without: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in machine.environment.items() if name != without}
+    return subprocess.run(
+        [sys.executable, "-m", "runners.daemon", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def test_a_second_daemon_on_the_same_directory_is_refused_and_named(machine: NodeMachine) -> None:
+    first = machine.start_daemon()
+    second = run_daemon(machine, *machine.arguments())
+    assert second.returncode == 2
+    assert f"daemon {first.pid} already uses {machine.state_dir}; stop it" in second.stderr
+
+
+@pytest.mark.parametrize("name", ["REDIS_URL", "PARLAB_NODE_KEY"])
+def test_what_is_missing_is_said_in_one_line(machine: NodeMachine, name: str) -> None:
+    done = run_daemon(machine, *machine.arguments(), without=name)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"{name} is not set; give the server's" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--node", "a b"], "no name of a node"),
+        (["--pool", "Big"], "no name of a pool"),
+        (["--slots", "0"], "--slots 0 leaves nothing to run"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_a_remedy(machine: NodeMachine, arguments: list[str], words: str) -> None:
+    done = run_daemon(machine, *machine.arguments(*arguments))
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_stop_all_ends_every_run_and_the_next_daemon_says_so_to_the_server(
+    machine: NodeMachine, server: Server
+) -> None:
+    machine.script(1, SLEEP)
+    machine.script(2, SLEEP)
+    daemon = machine.start_daemon()
+    for run in (1, 2):
+        server.start(run)
+        server.until(partial(server.lines, run), "it runs")
+    daemon.terminate()
+    daemon.wait(5)
+    done = run_daemon(machine, "stop-all", "--state-dir", str(machine.state_dir))
+    assert done.returncode == 0, done.stderr
+    assert machine.processes() == []
+    assert not any(is_locked(run.lock) for run in machine.state.runs())
+    machine.start_daemon()
+    assert {server.end_of(run).reason for run in (1, 2)} == {"the node's daemon was stopped"}
+
+
+def test_a_cancel_file_decides_what_a_dead_supervisor_could_not_report(machine: NodeMachine, server: Server) -> None:
+    run = machine.state.put_in_place(machine.state.prepare(1, 1))
+    SpoolWriter(run.spool).append_report(Report(state="running", at=1.0))
+    run.cancel("cancelled by ada")
+    machine.start_daemon()
+    report = server.end_of(1)
+    assert (report.state, report.reason) == ("cancelled", "cancelled by ada")

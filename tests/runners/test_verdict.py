@@ -1,0 +1,150 @@
+"""How a run ended, said from its exit code and what it printed."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from runners.protocol import RunState
+from runners.verdict import MAX_REASON_CHARS, TAIL_BYTES, Evidence, last_traceback
+
+
+def event(name: str, rank: int = 0, **fields: object) -> bytes:
+    return json.dumps({"parlab": 1, "t": 1.0, "rank": rank, "event": name, **fields}, separators=(",", ":")).encode()
+
+
+def evidence(*output: bytes) -> Evidence:
+    found = Evidence()
+    for piece in output:
+        found.see(piece)
+    return found
+
+
+TORCHRUN = b"""Traceback (most recent call last):
+  File "/venv/lib/torch/distributed/run.py", line 900, in <module>
+    main()
+  File "/venv/lib/torch/distributed/launcher/api.py", line 277, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-20_11:00:00
+  host      : node
+  rank      : 1 (local_rank: 1)
+  exitcode  : %d (pid: 4711)
+  error_file: <N/A>
+============================================================
+"""
+VALUE_ERROR = b"""Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    step()
+  File "train.py", line 1, in step
+    raise ValueError("no good")
+ValueError: no good
+"""
+
+
+def test_exit_code_zero_is_finished_whatever_was_printed() -> None:
+    assert evidence(VALUE_ERROR).verdict(0) == (RunState.FINISHED, "", "")
+
+
+def test_an_oom_event_is_out_of_memory_with_its_sizes_whatever_the_exit_code() -> None:
+    line = event("oom", rank=3, phase="forward", requested_bytes=2 << 20, free_bytes=1 << 20, total_bytes=8 << 30)
+    verdict = evidence(b"log\n" + line + b"\n").verdict(1)
+    assert verdict.state == RunState.OOM
+    assert verdict.reason == "out of memory on rank 3 in forward: asked for 2.0 MiB, free 1.0 MiB, of 8,192.0 MiB"
+
+
+@pytest.mark.parametrize(("output", "exit_code"), [(b"", 77), (TORCHRUN % 77, 1)])
+def test_exit_code_77_is_out_of_memory_without_an_event_too(output: bytes, exit_code: int) -> None:
+    assert evidence(output).verdict(exit_code).state == RunState.OOM
+
+
+def test_the_first_error_event_explains_a_failure() -> None:
+    first = event("error", rank=2, traceback=VALUE_ERROR.decode())
+    second = event("error", rank=0, traceback="Traceback (most recent call last):\n  x\nConnectionError: peer is gone")
+    verdict = evidence(first + b"\n", second + b"\n" + TORCHRUN % 1).verdict(1)
+    assert verdict.state == RunState.FAILED
+    assert verdict.reason == "ValueError: no good on rank 2 (exit code 1)"
+    assert verdict.traceback == VALUE_ERROR.decode().strip()
+
+
+def test_events_of_other_ranks_between_the_lines_of_a_traceback_do_not_end_it() -> None:
+    lines = VALUE_ERROR.splitlines(keepends=True)
+    mixed = b"".join([*lines[:2], event("step", rank=1, step=3) + b"\n", *lines[2:]])
+    assert evidence(mixed).verdict(1).traceback == VALUE_ERROR.decode().strip()
+
+
+def test_the_last_traceback_that_is_not_torchruns_explains_a_failure_without_events() -> None:
+    verdict = evidence(
+        b"Traceback (most recent call last):\n  x\nKeyError: handled\n", VALUE_ERROR, TORCHRUN % 1
+    ).verdict(1)
+    assert verdict.reason == "ValueError: no good on rank 1 (exit code 1)"
+    assert verdict.traceback == VALUE_ERROR.decode().strip()
+
+
+def test_a_traceback_that_torch_marks_with_its_rank_is_read_without_the_marks() -> None:
+    marked = b"".join(b"[rank5]: " + line + b"\n" for line in VALUE_ERROR.splitlines())
+    verdict = evidence(b"[rank4]: something else\n" + marked).verdict(1)
+    assert verdict.reason == "ValueError: no good on rank 5 (exit code 1)"
+    assert verdict.traceback == VALUE_ERROR.decode().strip()
+
+
+def test_a_message_of_several_lines_is_named_by_its_first() -> None:
+    text = "Traceback (most recent call last):\n  File\n    x\nValueError: first\nsecond\n"
+    line = event("error", traceback=text)
+    assert evidence(line).verdict(1).reason == "ValueError: first on rank 0 (exit code 1)"
+
+
+def test_a_killed_process_comes_with_a_hint_about_memory() -> None:
+    verdict = evidence(b"step 1\n").verdict(-9)
+    assert verdict.state == RunState.FAILED
+    assert "SIGKILL" in verdict.reason
+    assert "memory" in verdict.reason
+    assert "on rank 1" in evidence(TORCHRUN % -9).verdict(1).reason
+
+
+def test_a_failure_without_a_traceback_says_where_to_look() -> None:
+    assert evidence(b"bad luck\n").verdict(3).reason == "exit code 3 and no traceback; see the end of the output"
+    assert "signal 200" in evidence().verdict(-200).reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"parlab":1,"event":"oom"',
+        b'{"parlab":1,"event":"error","traceback":5}',
+        b'{"parlab":1,"event":"oom","rank":[],"requested_bytes":"much"}',
+        b'{"parlab":' + b"[" * 100_000 + b'"oom"',
+        b'{"parlab":"oom"}',
+        b'  {"parlab":1,"event":"oom"}',
+    ],
+)
+def test_hostile_lines_do_no_harm(line: bytes) -> None:
+    verdict = evidence(line + b"\n", b"\xff\xfe\x00binary\n").verdict(1)
+    assert verdict.state in (RunState.FAILED, RunState.OOM)
+
+
+def test_a_reason_stays_short() -> None:
+    text = "Traceback (most recent call last):\n  x\nValueError: " + "y" * 10_000
+    assert len(evidence(event("error", traceback=text)).verdict(1).reason) == MAX_REASON_CHARS
+
+
+def test_memory_and_time_stay_bounded_however_much_is_printed() -> None:
+    found = Evidence()
+    begin = time.monotonic()
+    piece = (b'{"parlab":1,"rank":0,"event":"step"}\n' + b"x" * 3000 + b"\n") * 80
+    for _ in range(400):
+        found.see(piece)
+    took = time.monotonic() - begin
+    assert len(found._tail) <= 2 * TAIL_BYTES
+    assert took < 5, f"{400 * len(piece) / took / 1e6:.0f} MB/s"
+
+
+def test_no_traceback_is_found_where_there_is_none() -> None:
+    assert last_traceback("nothing here", 3) == (3, "")
