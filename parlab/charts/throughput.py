@@ -82,7 +82,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
         layout=theme.layout(
             title="Throughput",
             subtitle="median of the measured steps, bars from p10 to p90",
-            x=field_title(chosen.x) if chosen.x not in (GPUS, RUN) else chosen.x,
+            x=theme.plain(field_title(chosen.x)) if chosen.x not in (GPUS, RUN) else chosen.x,
             y="Throughput (samples/s)",
             xaxis=_x_axis(x_values, chosen.x),
             yaxis={"tickformat": "~s", **({"type": "log"} if chosen.x == GPUS else {"rangemode": "tozero"})},

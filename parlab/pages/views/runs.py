@@ -132,11 +132,11 @@ def snapshot(request: HttpRequest, slug: str, number: int, pk: int) -> HttpRespo
 def cancel(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     found = find_run(slug, number)
     try:
-        fleet.cancel(run=found)
+        state = fleet.cancel(run=found)
     except ValueError as error:
         messages.error(request, f"Run {number} was not cancelled: {error}.")
     else:
-        messages.success(request, f"Run {number} is asked to stop.")
+        messages.success(request, f"Run {number} is {'cancelled' if state.is_final else 'asked to stop'}.")
     return redirect(found)
 
 

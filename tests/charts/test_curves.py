@@ -1,0 +1,50 @@
+"""The curves of one run."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from parlab.charts import curves
+from parlab.charts.curves import Curve
+
+
+def curve(values: list[float], start: float = 1000.0) -> Curve:
+    return Curve(list(range(1, len(values) + 1)), [start + i for i in range(len(values))], values)
+
+
+def test_step_time_has_a_line_per_rank_and_shades_the_warmup() -> None:
+    drawing = curves.step_time({1: curve([0.9, 0.4]), 0: curve([0.8, 0.3])}, warmup_steps=1, iterations=20)
+    assert drawing.figure is not None
+    assert [trace.name for trace in drawing.figure.data] == ["rank 0", "rank 1"]
+    assert list(drawing.figure.data[0].y) == [800.0, 300.0]
+    assert drawing.figure.layout.yaxis.title.text == "Step time (ms)"
+    assert (drawing.figure.layout.shapes[0].x0, drawing.figure.layout.shapes[0].x1) == (0.5, 1.5)
+    assert drawing.caption.startswith("2 of 20 steps.")
+
+
+def test_of_many_ranks_only_the_fastest_and_the_slowest_are_drawn_but_all_are_in_the_table() -> None:
+    many = {rank: curve([1.0 + rank, 1.0 + rank]) for rank in range(32)}
+    drawing = curves.step_time(many, warmup_steps=0, iterations=2)
+    assert drawing.figure is not None
+    assert [trace.name for trace in drawing.figure.data] == ["rank 0", "rank 31"]
+    assert len(drawing.table.rows) == 64
+
+
+def test_memory_runs_from_the_first_measurement_and_names_the_whole_process_tree() -> None:
+    drawing = curves.memory({-1: curve([2**28, 2**29], 998.0), 0: curve([2**27, 2**28], 1000.0)})
+    assert drawing.figure is not None
+    assert [trace.name for trace in drawing.figure.data] == ["all processes", "rank 0"]
+    assert list(drawing.figure.data[0].x) == [0.0, 1.0]
+    assert list(drawing.figure.data[1].x) == [2.0, 3.0]
+    assert drawing.caption.startswith("512")
+
+
+def test_nan_is_a_gap_and_the_answer_stays_json() -> None:
+    drawing = curves.step_time({0: curve([0.5, math.nan, 0.5])}, warmup_steps=0, iterations=3)
+    assert json.loads(drawing.to_json(), parse_constant=lambda name: 1 / 0)["figure"]["data"][0]["y"][1] is None
+
+
+def test_before_the_first_step_the_curves_say_so() -> None:
+    assert curves.step_time({0: curve([])}, warmup_steps=1, iterations=5).figure is None
+    assert curves.memory({}).empty

@@ -1,0 +1,178 @@
+"""The figures of an experiment: which data they draw, and what they say where there is none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from parlab.charts import memory, phases, theme, throughput
+from parlab.charts.points import RunPoint, Spread, Timer
+
+MICRO = "train.micro_batch_size"
+SCHEDULE = "parallel.schedule"
+
+
+def point(number: int, values: dict[str, Any], samples_per_s: float | None = 10.0, **more: Any) -> RunPoint:
+    more = {"state": "finished", "gpus": 2, "global_batch_size": 32, **more}
+    if samples_per_s is not None:
+        more.setdefault("step_time_s", Spread(32 / samples_per_s, 0.9 * 32 / samples_per_s, 1.25 * 32 / samples_per_s))
+    return RunPoint(number=number, values=values, samples_per_s=samples_per_s, **more)
+
+
+def traces(drawing: theme.Drawing) -> dict[str, Any]:
+    assert drawing.figure is not None
+    return {trace.name: trace for trace in drawing.figure.data}
+
+
+def sweep() -> list[RunPoint]:
+    return [
+        point(number, {SCHEDULE: schedule, MICRO: size}, samples_per_s=100 + 10 * number)
+        for number, (schedule, size) in enumerate([(s, m) for s in ("gpipe", "1f1b") for m in (4, 1, 2)], 1)
+    ]
+
+
+def test_throughput_has_a_line_per_schedule_over_sorted_micro_batches() -> None:
+    drawn = traces(throughput.figure(sweep()))
+    assert list(drawn) == ["gpipe", "1f1b"]
+    assert list(drawn["gpipe"].x) == [1, 2, 4]
+    assert list(drawn["gpipe"].y) == [120, 130, 110]
+    assert drawn["gpipe"].mode == "lines+markers"
+
+
+def test_error_bars_are_the_percentiles_of_step_time_as_throughput() -> None:
+    bars = traces(throughput.figure(sweep()))["gpipe"].error_y
+    assert bars.array[0] == pytest.approx(120 / 0.9 - 120)
+    assert bars.arrayminus[0] == pytest.approx(120 - 120 / 1.25)
+
+
+def test_a_schedule_has_its_colour_whatever_else_is_drawn() -> None:
+    alone = traces(throughput.figure([point(1, {SCHEDULE: "1f1b", MICRO: 1}), point(2, {SCHEDULE: "zb", MICRO: 2})]))
+    both = traces(throughput.figure(sweep()))
+    assert both["1f1b"].line.color == alone["1f1b"].line.color == theme.VERMILLION
+    assert alone["zb"].line.color not in (theme.VERMILLION, theme.BLUE)
+    assert both["gpipe"].marker.symbol != both["1f1b"].marker.symbol
+
+
+def test_gpus_are_drawn_on_a_log_axis_with_the_ideal_line() -> None:
+    points = [point(n, {"parallel.data_parallel_size": 2**n}, 10.0 * 2**n * 0.9**n, gpus=2**n) for n in range(4)]
+    drawing = throughput.figure(points)
+    drawn = traces(drawing)
+    assert drawing.figure is not None
+    assert drawing.figure.layout.xaxis.type == "log"
+    assert list(drawing.figure.layout.xaxis.ticktext) == ["1", "2", "4", "8"]
+    assert list(drawn["ideal from 1"].y) == [10.0, 20.0, 40.0, 80.0]
+    assert list(drawn["measured"].x) == [1, 2, 4, 8]
+    assert "Strong scaling: 32 samples" in drawing.caption
+
+
+def test_weak_scaling_is_said() -> None:
+    points = [point(n, {"gpus": n}, 10.0 * n, gpus=n, global_batch_size=8 * n) for n in (1, 2)]
+    assert "Weak scaling: 8 samples per step and GPU" in throughput.figure(points).caption
+
+
+def test_layouts_of_equally_many_gpus_are_told_apart() -> None:
+    pairs = [(1, 2), (2, 1), (2, 2)]
+    names = ("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size")
+    points = [point(i, dict(zip(names, pair, strict=True)), gpus=pair[0] * pair[1]) for i, pair in enumerate(pairs)]
+    drawn = traces(throughput.figure(points))
+    assert "tensor parallel size 1, pipeline parallel size 2" in drawn
+    assert "tensor parallel size 2, pipeline parallel size 1" in drawn
+
+
+def test_runs_out_of_memory_are_marked_and_counted() -> None:
+    points = [*sweep(), point(7, {SCHEDULE: "gpipe", MICRO: 8}, None, state="oom")]
+    drawing = throughput.figure(points)
+    mark = traces(drawing)["OOM"]
+    assert list(mark.x) == [8]
+    assert list(mark.y) == [0.0]
+    assert "1 of 7 ran out of memory" in drawing.caption
+
+
+def test_a_run_with_other_axes_is_named_instead_of_drawn() -> None:
+    drawing = throughput.figure([*sweep(), point(9, {"method": "ZeRO-3"}, None, state="oom")])
+    assert "OOM" not in traces(drawing)
+    assert "run 9 (method ZeRO-3: oom)" in drawing.caption
+    assert 9 in [row[0] for row in drawing.table.rows]
+
+
+def test_axes_without_numbers_become_markers_without_lines() -> None:
+    drawn = traces(throughput.figure([point(1, {SCHEDULE: "gpipe"}), point(2, {SCHEDULE: "1f1b"})]))
+    assert [trace.mode for trace in drawn.values()] == ["markers"]
+
+
+def test_a_single_run_is_a_figure_too() -> None:
+    assert list(traces(throughput.figure([point(1, {})]))["measured"].y) == [10.0]
+
+
+def test_names_from_people_are_not_markup() -> None:
+    timers = {"<b>t</b>": Timer(1, 1, 1)}
+    texts = {"<b>x</b>": "<b>y</b>"}, {"<b>x</b>": "<b>z</b>"}
+    points = [point(n, v, memory_by_rank={0: 1.0}, timers=timers) for n, v in enumerate(texts)]
+    for drawing in (throughput.figure(points), phases.figure(points), memory.figure(points)):
+        assert drawing.figure is not None
+        assert "&lt;b&gt;" in drawing.figure.to_json()
+        assert "<b>" not in drawing.figure.to_json()
+
+
+def test_without_numbers_the_figures_say_why() -> None:
+    waiting = [point(1, {}, None, state="oom")]
+    published = [point(1, {}, 5.0)]
+    assert throughput.figure([]).empty == "No throughput yet: no run has measured steps."
+    assert throughput.figure(waiting).figure is None
+    assert memory.figure(published).empty == "No peak memory: these figures came without it."
+    assert phases.figure(published).empty == "No phase times: these figures were published without them."
+    assert phases.figure([]).empty == "No phase times yet: no run has measured steps."
+
+
+def test_memory_has_a_bar_per_rank_in_the_shown_unit() -> None:
+    points = [
+        point(1, {MICRO: 1}, memory_by_rank={0: 3 * 2**30, 1: 2 * 2**30}, memory_min=2 * 2**30, memory_max=3 * 2**30),
+        point(2, {MICRO: 2}, memory_by_rank={0: 5 * 2**30, 1: 4 * 2**30}, memory_min=4 * 2**30, memory_max=5 * 2**30),
+    ]
+    drawing = memory.figure(points)
+    drawn = traces(drawing)
+    assert list(drawn["rank 0"].y) == [3.0, 5.0]
+    assert list(drawn["rank 1"].y) == [2.0, 4.0]
+    assert drawing.figure is not None
+    assert drawing.figure.layout.yaxis.title.text == "Peak memory (GiB)"
+    assert drawing.table.rows[0] == [1, 1, "finished", 0, 3 * 2**30]
+
+
+def test_many_ranks_become_a_range_and_oom_is_hatched() -> None:
+    ranks = {rank: float(2**30 + rank) for rank in range(20)}
+    points = [
+        point(1, {MICRO: 1}, memory_by_rank=ranks, memory_min=2**30, memory_max=2**30 + 2**29),
+        point(2, {MICRO: 2}, None, state="oom", memory_by_rank=ranks, memory_min=2**30, memory_max=2**31),
+        point(3, {MICRO: 4}, None, state="oom"),
+    ]
+    drawn = traces(memory.figure(points))
+    assert list(drawn["all ranks"].base) == [1.0, 1.0]
+    assert list(drawn["all ranks"].y) == [0.5, 1.0]
+    assert list(drawn["all ranks"].marker.pattern.shape) == ["", "/"]
+    assert list(drawn["OOM"].x) == ["#3 4"]
+
+
+def test_phases_are_stacked_and_the_rest_of_the_step_is_grey() -> None:
+    timers = {"backward-compute": Timer(0.5, 0.4, 0.6), "forward-compute": Timer(0.3, 0.3, 0.3)}
+    drawn = traces(phases.figure([point(1, {}, 32.0, step_time_s=Spread(1.0), timers=timers)]))
+    assert list(drawn) == ["forward-compute", "backward-compute", "not timed"]
+    assert [list(trace.y) for trace in drawn.values()] == [[0.3], [0.5], [pytest.approx(0.2)]]
+
+
+def test_timers_inside_others_are_not_added_twice() -> None:
+    names = ["forward-backward", "forward-compute", "backward-compute", "optimizer", "optimizer-clip-main-grad"]
+    timers = {name: Timer(1.0, 1.0, 1.0) for name in names}
+    assert list(phases.parts(timers)) == ["forward-compute", "backward-compute", "optimizer"]
+
+
+def test_a_drawing_is_valid_json_with_title_units_and_fixed_height() -> None:
+    answer = json.loads(throughput.figure(sweep()).to_json())
+    layout = answer["figure"]["layout"]
+    assert layout["title"]["text"] == "Throughput"
+    assert layout["yaxis"]["title"]["text"] == "Throughput (samples/s)"
+    assert layout["xaxis"]["title"]["text"] == "Micro batch size"
+    assert layout["height"] == theme.HEIGHT
+    assert answer["caption"]
+    assert answer["empty"] is None

@@ -1,0 +1,100 @@
+"""Rows for the pages: a measured run in any state, figures from elsewhere, people who may and may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from parlab.lab.models import Attempt, Config, Run
+from runners.protocol import RunState
+
+SWEEP: dict[str, list[Any]] = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2]}
+
+
+def summary(step_time_s: float, **more: Any) -> dict[str, Any]:
+    """A summary as the ingest stores it, of two ranks and a global batch of 4 samples of 16 tokens."""
+    return {
+        "step_time_s": {"median": step_time_s, "p10": 0.9 * step_time_s, "p90": 1.2 * step_time_s},
+        "samples_per_s": 4 / step_time_s,
+        "tokens_per_s": 64 / step_time_s,
+        "memory_peak_bytes": {"min": 2**27, "max": 2**28, "by_rank": {"0": 2**28, "1": 2**27}},
+        "timers_s": {"forward-compute": {"median": step_time_s / 3, "min": step_time_s / 4, "max": step_time_s / 2}},
+        "basis": "median of 3 steps (2 to 4), slowest rank of each; step 1 left out as warm-up",
+        **more,
+    }
+
+
+def finish(attempt: Attempt, step_time_s: float = 0.5, state: str = RunState.FINISHED, **more: Any) -> Run:
+    """Bring an attempt and its run to an end with numbers."""
+    numbers = summary(step_time_s)
+    Attempt.objects.filter(pk=attempt.pk).update(state=state, summary=numbers, last_step=4)
+    Run.objects.filter(pk=attempt.run_id).update(
+        state=state,
+        summary=numbers,
+        step_time_s=step_time_s,
+        samples_per_s=numbers["samples_per_s"],
+        tokens_per_s=numbers["tokens_per_s"],
+        memory_max_bytes=2**28,
+        **more,
+    )
+    return Run.objects.get(pk=attempt.run_id)
+
+
+@pytest.fixture
+def admin(user: User) -> User:
+    """`user` of the shared fixtures as somebody who may do everything."""
+    user.is_superuser = True
+    user.save()
+    return user
+
+
+@pytest.fixture
+def page(client: Client, admin: User) -> Client:
+    """A browser of somebody who may do everything."""
+    client.force_login(admin)
+    return client
+
+
+@pytest.fixture
+def viewer(user: User) -> Client:
+    """A browser of somebody who may only look."""
+    person = get_user_model().objects.create_user("viewer", password="only looking here")
+    client = Client()
+    client.force_login(person)
+    return client
+
+
+@pytest.fixture
+def allowed() -> Callable[..., Client]:
+    """Make a browser of a person with the named permissions: allowed("add_run")."""
+
+    def make(*codenames: str) -> Client:
+        person = get_user_model().objects.create_user("-".join(codenames), password="some rights only")
+        person.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+        client = Client()
+        client.force_login(person)
+        return client
+
+    return make
+
+
+@pytest.fixture
+def swept(make_config: Callable[..., Config]) -> Config:
+    """A config whose four points can all run."""
+    return make_config(sweep=SWEEP)
+
+
+@pytest.fixture
+def four_runs(swept: Config, make_attempt: Callable[..., Attempt]) -> list[Run]:
+    """The four points of the sweep, finished; the third is the fastest."""
+    runs = []
+    for point, step_time_s in zip(swept.points(), (0.5, 0.4, 0.2, 0.3), strict=True):
+        assert point.config is not None
+        attempt = make_attempt(config=swept, point=point.values)
+        runs.append(finish(attempt, step_time_s, resolved=point.config.resolved()))
+    return runs

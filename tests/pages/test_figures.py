@@ -1,0 +1,130 @@
+"""Figures as JSON, and the same numbers as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from parlab.lab import services as lab
+from parlab.lab.models import Attempt, Config, Run
+from parlab.series import store
+from parlab.series.columns import Columns
+
+from .test_experiments import EXPERIMENT
+
+pytestmark = pytest.mark.django_db
+
+
+def figure(client: Client, url: str) -> dict[str, Any]:
+    response = client.get(url)
+    assert response.headers["Content-Type"] == "application/json"
+    answer: dict[str, Any] = json.loads(response.content)
+    return answer
+
+
+def numbers(client: Client, url: str) -> list[dict[str, str]]:
+    response = client.get(url)
+    assert response.headers["Content-Type"].startswith("text/csv")
+    assert "attachment" in response.headers["Content-Disposition"]
+    return list(csv.DictReader(io.StringIO(response.content.decode())))
+
+
+def test_throughput_and_its_csv_hold_the_stored_numbers(page: Client, four_runs: list[Run]) -> None:
+    answer = figure(page, f"{EXPERIMENT}figures/throughput.json?version=1")
+    drawn = {
+        (trace["name"], x): y for trace in answer["figure"]["data"] for x, y in zip(trace["x"], trace["y"], strict=True)
+    }
+    stored = {
+        (run.point["parallel.schedule"], run.point["train.micro_batch_size"]): run.samples_per_s for run in four_runs
+    }
+    assert drawn == stored
+    rows = numbers(page, f"{EXPERIMENT}figures/throughput.csv?version=1")
+    assert [float(row["samples_per_s"]) for row in rows] == [run.samples_per_s for run in four_runs]
+    assert rows[2]["parallel.schedule"] == "1f1b"
+
+
+def test_only_ended_runs_with_final_numbers_are_drawn(
+    page: Client, swept: Config, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = make_attempt(config=swept, point=swept.points()[0].values, state="running")
+    Run.objects.filter(pk=attempt.run_id).update(samples_per_s=3.0, step_time_s=1.0)
+    answer = figure(page, f"{EXPERIMENT}figures/throughput.json")
+    assert answer["figure"] is None
+    assert answer["empty"] == "No throughput yet: no run has measured steps."
+
+
+def test_memory_and_phases_come_from_the_summaries(page: Client, four_runs: list[Run]) -> None:
+    memory = figure(page, f"{EXPERIMENT}figures/memory.json")["figure"]
+    assert [trace["name"] for trace in memory["data"]] == ["rank 0", "rank 1"]
+    assert memory["data"][0]["y"] == [256.0] * 4
+    phases = figure(page, f"{EXPERIMENT}figures/phases.json")["figure"]
+    assert phases["data"][0]["name"] == "forward-compute"
+    assert numbers(page, f"{EXPERIMENT}figures/phases.csv")[0]["timer"] == "forward-compute"
+
+
+def test_a_csv_holds_no_formulas(page: Client, admin: User, swept: Config) -> None:
+    evil = '=HYPERLINK("http://x")'
+    summary = {"step_time_s": {"median": 1.0}, "samples_per_s": 4.0}
+    lab.published_run_add(config=swept, point={"network": evil}, user=admin, summary=summary)
+    lab.published_run_add(config=swept, point={"network": "-1+1"}, user=admin, summary=summary)
+    rows = numbers(page, f"{EXPERIMENT}figures/throughput.csv")
+    assert [row["network"] for row in rows] == [f"'{evil}", "'-1+1"]
+
+
+def test_figures_without_phases_say_so(page: Client, admin: User, swept: Config) -> None:
+    lab.published_run_add(config=swept, point={}, user=admin, summary={"step_time_s": {"mean": 1.0}})
+    assert "published without" in figure(page, f"{EXPERIMENT}figures/phases.json")["empty"]
+    assert numbers(page, f"{EXPERIMENT}figures/phases.csv") == []
+
+
+def test_the_curve_of_a_run_is_its_series_thinned_and_its_csv_all_of_it(
+    page: Client, make_attempt: Callable[..., Attempt], django_assert_num_queries: Any
+) -> None:
+    attempt = make_attempt(state="running")
+    steps = np.arange(1, 5001, dtype=np.int64)
+    values = 0.5 + 0.01 * np.sin(steps.astype(np.float64))
+    store.append(
+        attempt.pk, {("step_time_s", rank): Columns(steps, steps.astype(np.float64), values) for rank in (0, 1)}
+    )
+    with django_assert_num_queries(5):  # session, person, run, attempt, chunks
+        answer = figure(page, f"{EXPERIMENT}runs/1/figures/step-time.json?attempt=1")
+    assert [trace["name"] for trace in answer["figure"]["data"]] == ["rank 0", "rank 1"]
+    assert len(answer["figure"]["data"][0]["x"]) == 1000
+    assert answer["figure"]["data"][0]["x"][-1] == 5000
+    assert len(numbers(page, f"{EXPERIMENT}runs/1/figures/step-time.csv")) == 10_000
+
+
+def test_memory_of_a_run_includes_the_node(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt(state="running")
+    one = np.array([1], dtype=np.int64)
+    points = Columns(one, np.array([10.0]), np.array([2.0**20]))
+    store.append(attempt.pk, {("memory_bytes", -1): points, ("memory_bytes", 0): points})
+    answer = figure(page, f"{EXPERIMENT}runs/1/figures/memory.json")
+    assert [trace["name"] for trace in answer["figure"]["data"]] == ["all processes", "rank 0"]
+
+
+def test_curves_without_points_say_so(page: Client, admin: User, swept: Config) -> None:
+    lab.published_run_add(config=swept, point={}, user=admin, summary={})
+    assert "published" in figure(page, f"{EXPERIMENT}runs/1/figures/step-time.json")["empty"]
+
+
+@pytest.mark.parametrize(
+    "path", ["figures/nonsense.json", "runs/1/figures/nonsense.csv", "runs/9/figures/memory.json", "figures/memory.xls"]
+)
+def test_unknown_figures_are_not_found(page: Client, four_runs: list[Run], path: str) -> None:
+    assert page.get(EXPERIMENT + path).status_code == 404
+
+
+def test_the_figures_of_an_experiment_take_few_queries(
+    page: Client, four_runs: list[Run], django_assert_num_queries: Any
+) -> None:
+    with django_assert_num_queries(5):  # session, person, experiment, versions, runs
+        page.get(f"{EXPERIMENT}figures/phases.json")

@@ -1,0 +1,248 @@
+"""The page of one run: live while it is active, complete when it has ended."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from parlab.lab import services as lab
+from parlab.lab.models import Attempt, Config, Node, Run, Snapshot
+from parlab.series.log import append_log
+
+from .conftest import finish
+from .test_experiments import EXPERIMENT, text
+
+pytestmark = pytest.mark.django_db
+
+RUN = f"{EXPERIMENT}runs/1/"
+EVIL = "</pre><script>alert(1)</script>"
+
+
+def poll_urls(content: str) -> dict[str, str]:
+    """Read where the page asks for news: what -> url."""
+    urls = [html.unescape(url) for url in re.findall(r'hx-get="([^"]+)"', content)]
+    return {"log" if "/log/" in url else "live": url for url in urls}
+
+
+def test_a_finished_run_shows_its_numbers_and_what_they_are_made_of(page: Client, four_runs: list[Run]) -> None:
+    response = page.get(RUN)
+    shown = text(response)
+    for expected in ("500 ms", "p10 to p90: 450 ms to 600 ms", "8.00 samples/s", "128 tokens/s", "256 MiB"):
+        assert expected in shown
+    assert "median of 3 steps (2 to 4), slowest rank of each" in shown
+    assert poll_urls(response.content.decode()) == {}
+    assert "every" not in " ".join(re.findall(r'hx-trigger="([^"]*)"', response.content.decode()))
+    assert 'id="relaunch"' in response.content.decode()
+    assert 'id="cancel"' not in response.content.decode()
+
+
+def test_a_running_run_shows_progress_and_the_time_that_is_left(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = make_attempt(state="running")
+    summary = {"step_time_s": {"median": 30.0}}
+    Attempt.objects.filter(pk=attempt.pk).update(last_step=2, started_at=timezone.now(), summary=summary)
+    response = page.get(RUN)
+    assert "step 2 of 4, about 1 min left" in text(response)
+    assert 'id="cancel"' in response.content.decode()
+    assert "data-confirm=" in response.content.decode()
+    assert set(poll_urls(response.content.decode())) == {"live", "log"}
+
+
+def test_before_the_first_summary_the_time_left_comes_from_the_pace(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = make_attempt(state="running")
+    started = timezone.now() - timedelta(seconds=100)
+    Attempt.objects.filter(pk=attempt.pk).update(last_step=2, started_at=started)
+    assert "about 1 min 40 s left" in text(page.get(RUN))
+
+
+def test_polls_answer_only_what_is_new_and_stop_at_the_end(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt(state="running")
+    urls = poll_urls(page.get(RUN).content.decode())
+    assert page.get(urls["live"]).status_code == 204
+    assert page.get(urls["log"]).status_code == 204
+
+    append_log(attempt.pk, b"first line\n")
+    Attempt.objects.filter(pk=attempt.pk).update(last_step=1, committed=11)
+    live, log = page.get(urls["live"]), page.get(urls["log"])
+    assert "step 1 of 4" in text(live)
+    assert "hx-swap-oob" not in live.content.decode()
+    assert "first line" in text(log)
+    assert "hx-get" in log.content.decode()
+
+    finish(attempt)
+    Attempt.objects.filter(pk=attempt.pk).update(traceback="", command=["python", "-m", "x", "--config", "/c.json"])
+    ended, last = page.get(urls["live"]), page.get(urls["log"])
+    assert 'hx-swap-oob="true"' in ended.content.decode()
+    assert "Run it by hand" in text(ended)
+    assert "hx-get" not in ended.content.decode()
+    assert last.status_code == 200
+    assert "hx-get" not in last.content.decode()
+
+
+def test_a_queued_run_says_why_it_waits(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    make_attempt(state="queued")
+    assert "no node of pool default" in text(page.get(RUN))
+
+
+def test_a_failed_run_shows_its_traceback(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt(state="failed")
+    Run.objects.filter(pk=attempt.run_id).update(reason="rank 1: ValueError: no")
+    Attempt.objects.filter(pk=attempt.pk).update(traceback=f"Traceback ...\nValueError: {EVIL}", exit_code=0)
+    response = page.get(RUN)
+    assert "rank 1: ValueError: no" in text(response)
+    assert "Traceback ..." in text(response)
+    assert EVIL not in response.content.decode()
+    assert html.escape(EVIL) in response.content.decode()
+
+
+def test_hostile_log_lines_are_text(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt(state="running")
+    append_log(attempt.pk, f"{EVIL}\n".encode() + b"\x1b[31mred\xff\x00\n" + b"x" * 100_000 + b"\n")
+    for url in (RUN, f"{RUN}log/"):
+        content = page.get(url).content.decode()
+        assert EVIL not in content
+        assert html.escape(EVIL) in content
+        assert "\x1b" not in content
+        assert len(content) < 60_000
+
+
+def test_the_config_marks_what_was_swept_and_what_differs_from_the_defaults(page: Client, four_runs: list[Run]) -> None:
+    content = page.get(RUN).content.decode()
+    rows = re.findall(r'<tr( class="changed")?><th scope="row">(\w+)</th><td[^>]*>(.*?)</td></tr>', content)
+    fields = {name: (bool(changed), "swept" in value) for changed, name, value in rows}
+    assert fields["schedule"] == (True, True)
+    assert fields["micro_batch_size"] == (False, True)
+    assert fields["hidden_size"] == (True, False)
+    assert fields["seed"] == (False, False)
+    assert fields["gpus_per_node"] == (False, False)
+
+
+def test_the_command_by_hand_is_the_attempts_own_with_the_config_as_a_file(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = finish(make_attempt()).current_attempt()
+    command = ["/opt/venv/bin/python", "-m", "runners.engines.pipeline", "--config", "/var/run 1/config.json"]
+    environment = {"hostname": "a", "devices": [{"name": "cpu"}], "tags": ["x", "y"]}
+    Attempt.objects.filter(pk=attempt.pk).update(command=command, environment=environment)
+    shown = text(page.get(RUN))
+    assert "OMP_NUM_THREADS=1 python -m runners.engines.pipeline --config config.json" in shown
+    assert "--config '/var/run 1/config.json'" in shown
+    assert '"micro_batch_size": 1' in shown
+    assert "devices.0.name cpu" in shown
+    assert "tags x, y" in shown
+
+
+def test_earlier_attempts_keep_their_own_log(page: Client, admin: User, make_attempt: Callable[..., Attempt]) -> None:
+    first = make_attempt(state="running")
+    append_log(first.pk, b"of the first attempt\n")
+    run = finish(first, state="failed")
+    lab.run_relaunch(run=run, user=admin)
+    current, earlier = page.get(RUN), page.get(f"{RUN}?attempt=1")
+    assert "of the first attempt" not in text(current)
+    assert "of the first attempt" in text(earlier)
+    assert "are those of attempt 1 of 2" in text(earlier)
+    assert page.get(f"{RUN}?attempt=7").status_code == 404
+
+
+def test_snapshots_can_be_read(page: Client, four_runs: list[Run]) -> None:
+    run = four_runs[0]
+    snapshot = Snapshot.objects.create(
+        experiment=run.experiment, run=run, kind="results", digest="ab" * 32, content={"step": EVIL}
+    )
+    url = f"{RUN}snapshots/{snapshot.pk}/"
+    assert url in page.get(RUN).content.decode()
+    response = page.get(url)
+    assert "ab" * 32 in text(response)
+    assert EVIL not in response.content.decode()
+    assert page.get(f"{EXPERIMENT}runs/2/snapshots/{snapshot.pk}/").status_code == 404
+
+
+def test_published_figures_have_a_page_without_attempts(page: Client, admin: User, swept: Config) -> None:
+    point = {"network": "fast"}
+    lab.published_run_add(config=swept, point=point, user=admin, summary={"step_time_s": {"mean": 6.64}})
+    response = page.get(RUN)
+    shown = text(response)
+    assert "published figures" in shown
+    assert "6.64 s" in shown
+    assert "Attempts" not in shown
+    assert 'id="relaunch"' not in response.content.decode()
+    assert page.get(f"{RUN}log/").status_code == 404
+
+
+def test_cancel_ends_a_waiting_run_and_is_refused_for_one_that_has_ended(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    run = make_attempt(state="queued").run
+    assert "Run 1 is cancelled." in text(page.post(f"{RUN}cancel/", follow=True))
+    run.refresh_from_db()
+    assert run.state == "cancelled"
+    assert "was not cancelled" in text(page.post(f"{RUN}cancel/", follow=True))
+
+
+def test_cancel_of_a_running_run_is_asked_for_once(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    make_attempt(state="running")
+    response = page.post(f"{RUN}cancel/", follow=True)
+    assert "Run 1 is asked to stop." in text(response)
+    assert re.search(r'id="cancel" disabled', response.content.decode())
+
+
+def test_relaunch_queues_the_next_attempt_and_is_refused_while_one_is_active(
+    page: Client, four_runs: list[Run]
+) -> None:
+    assert "Run 1 is queued again" in text(page.post(f"{RUN}relaunch/", follow=True))
+    assert four_runs[0].attempts.count() == 2
+    assert "was not launched again" in text(page.post(f"{RUN}relaunch/", follow=True))
+    assert four_runs[0].attempts.count() == 2
+
+
+def test_the_right_to_change_runs_is_enough_to_cancel(
+    allowed: Callable[..., Client], make_attempt: Callable[..., Attempt]
+) -> None:
+    make_attempt(state="queued")
+    assert allowed("change_run").post(f"{RUN}cancel/").status_code == 302
+    assert Run.objects.get().state == "cancelled"
+
+
+def test_a_run_page_takes_few_queries(
+    page: Client, make_attempt: Callable[..., Attempt], django_assert_num_queries: Any
+) -> None:
+    attempt = make_attempt(state="running")
+    append_log(attempt.pk, b"line\n")
+    with django_assert_num_queries(8):  # session, person, run, attempt, attempts, snapshots, twice the log
+        shown = page.get(RUN)
+    Attempt.objects.filter(pk=attempt.pk).update(last_step=1)
+    with django_assert_num_queries(4):  # session, person, run, attempt
+        page.get(poll_urls(shown.content.decode())["live"])
+
+
+def test_nodes_show_what_they_have_and_how_busy_they_are(
+    page: Client, make_attempt: Callable[..., Attempt], django_assert_num_queries: Any
+) -> None:
+    empty = text(page.get("/nodes/"))
+    assert "No node has shown itself yet" in empty
+    assert "python -m runners.daemon" in empty
+    gpus = [{"index": i, "name": "NVIDIA <b>H200</b>", "memory_bytes": 2**37} for i in range(4)]
+    node = Node.objects.create(
+        name="gpu-1", slots=2, last_heartbeat_at=timezone.now(), hardware={"gpus": gpus, "cpu_cores": 64}
+    )
+    Node.objects.create(name="old", is_enabled=False)
+    Attempt.objects.filter(pk=make_attempt(state="running").pk).update(node=node)
+    with django_assert_num_queries(4):
+        response = page.get("/nodes/")
+    shown = text(response)
+    assert "gpu-1 online default 1 of 2 4 \N{MULTIPLICATION SIGN} NVIDIA <b>H200</b> (128 GiB) 64 cores" in shown
+    assert "old offline disabled default 0 of 1 none" in shown
+    assert "never" in shown
+    partial = page.get("/nodes/", headers={"HX-Request": "true"})
+    assert "<html" not in partial.content.decode()
