@@ -14,7 +14,7 @@ MAX_VALUE = 2_000
 
 # Normal name -> names it is printed under, best first.
 SIZES: dict[str, tuple[str, ...]] = {
-    "world_size": ("world_size", "num_gpus", "n_gpus"),
+    "world_size": ("world_size", "num_gpus", "n_gpus", "ranks"),
     "data_parallel_size": (
         "data_parallel_size", "dp", "dp_degree", "data_parallel_degree", "data_parallel_replicate_degree",
     ),

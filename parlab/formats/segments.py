@@ -323,6 +323,9 @@ def _fill_rates(segment: schema.Segment, builder: Builder) -> None:
     elif printed:
         segment.samples_per_s = printed.mean_without_first or printed.mean
         segment.basis["samples_per_s"] = "mean of what the log prints, first record left out"
+    elif overall := builder.metrics.by_name.get("samples_per_s"):
+        segment.samples_per_s = overall.mean
+        segment.basis["samples_per_s"] = "what the log states for the whole launch"
     tokens = builder.steps.by_name.get("tokens_per_s")
     length = segment.launch.sequence_length
     if tokens:
@@ -331,6 +334,12 @@ def _fill_rates(segment: schema.Segment, builder: Builder) -> None:
     elif segment.samples_per_s and length:
         segment.tokens_per_s = segment.samples_per_s * length
         segment.basis["tokens_per_s"] = "samples per second * sequence length"
+    elif overall := builder.metrics.by_name.get("tokens_per_s"):
+        segment.tokens_per_s = overall.mean
+        segment.basis["tokens_per_s"] = "what the log states for the whole launch"
+    elif (each := builder.steps.by_name.get("tokens_per_s_per_gpu")) and segment.launch.world_size:
+        segment.tokens_per_s = (each.mean_without_first or each.mean) * segment.launch.world_size
+        segment.basis["tokens_per_s"] = "tokens per second and GPU * world size, first record left out"
     for streams in (builder.steps, builder.metrics):
         flops = streams.by_name.get("flops_per_gpu")
         if flops and segment.tflops_per_gpu is None:
@@ -411,6 +420,8 @@ class Segments:
             builder.remember(record)
         elif record.kind == "metrics":
             builder.metrics.add(record.values)
+            if record.rank is not None:
+                builder.metrics.spoke(record.rank, record.values)
         elif record.kind == "validation" and len(builder.validation) < MAX_VALIDATIONS:
             builder.validation.append(
                 schema.Validation(iteration=record.iteration, line=record.line, values=record.values)
