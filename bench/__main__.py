@@ -1,0 +1,58 @@
+"""Run benchmarks, print a table, write build/bench.json."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import django
+
+OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench.json"
+
+
+def main() -> int:
+    """Run the benchmarks that are named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", help="benchmarks, all if none; commas may separate them")
+    parser.add_argument("--quick", action="store_true", help="only show that they run: small sizes, one repeat")
+    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="where the JSON goes")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="parlab-bench-") as directory:
+        return _run(arguments, directory)
+
+
+def _run(arguments: argparse.Namespace, directory: str) -> int:
+    # Before Django reads its settings: benchmarks never touch a person's data.
+    os.environ |= {"PARLAB_DATA_DIR": directory, "REDIS_URL": "redis://127.0.0.1:1/0", "LOG_LEVEL": "WARNING"}
+    os.environ.pop("DATABASE_URL", None)
+    os.environ["DJANGO_SETTINGS_MODULE"] = "parlab.settings"
+    django.setup()
+
+    from bench import database
+    from bench.registry import BENCHMARKS
+    from bench.result import Scale
+
+    names = [name for names in arguments.names for name in names.split(",") if name] or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        sys.stderr.write(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}\n")
+        return 2
+    database.create()
+    row = "{:<24} {:>14} {:<9} {:<46} {:>8} {:>7}\n"
+    sys.stdout.write(row.format("name", "value", "unit", "against", "ratio", "repeats"))
+    results = {}
+    for name in names:
+        result = BENCHMARKS[name](Scale(is_quick=arguments.quick))
+        value = f"{result.value:,.0f}" if result.value >= 1000 else f"{result.value:.3g}"
+        sys.stdout.write(row.format(name, value, result.unit, result.against, f"{result.ratio:.1f} x", result.repeats))
+        sys.stdout.flush()
+        results[name] = result._asdict()
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

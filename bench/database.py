@@ -1,0 +1,90 @@
+"""A database of the benchmarks' own, with production settings, and the table that they compare with."""
+
+import sqlite3
+from itertools import count
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.db import connection, models
+
+from parlab.lab.models import Attempt, Config, Experiment, Run
+from parlab.series.columns import Columns
+from runners.config import RunConfig, digest
+
+RANKS = 3
+_numbers = count(1)
+
+
+class PointRow(models.Model):
+    """The other way to keep series: one row per point, with the index that reading needs."""
+
+    attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+", db_index=False)
+    metric = models.CharField(max_length=80)
+    rank = models.IntegerField()
+    step = models.BigIntegerField()
+    time = models.FloatField()
+    value = models.FloatField()
+
+    class Meta:
+        app_label = "bench"
+        indexes = [models.Index(fields=["attempt", "metric", "rank", "step"], name="point_row")]
+
+    def __str__(self) -> str:
+        return f"{self.metric} at {self.step}"
+
+
+def create() -> None:
+    """Make the tables in the database that the settings name."""
+    call_command("migrate", verbosity=0)
+    with connection.schema_editor() as editor:
+        editor.create_model(PointRow)
+
+
+def new_attempt() -> Attempt:
+    """Make a run of three ranks with an attempt that is running."""
+    number = next(_numbers)
+    user, _ = get_user_model().objects.get_or_create(username="bench")
+    experiment, _ = Experiment.objects.get_or_create(slug="bench", defaults={"name": "bench", "owner": user})
+    data: dict[str, Any] = {
+        "model": {"num_layers": RANKS},
+        "parallel": {"pipeline_parallel_size": RANKS},
+        "train": {"seed": number},
+    }
+    config = Config.objects.create(
+        experiment=experiment, version=number, data=data, digest=digest(data), created_by=user
+    )
+    run = Run.objects.create(
+        experiment=experiment,
+        config=config,
+        number=number,
+        point_digest=digest({}),
+        resolved=RunConfig.model_validate(data).resolved(),
+        state="running",
+        created_by=user,
+    )
+    return Attempt.objects.create(run=run, number=1, state="running")
+
+
+def insert_rows(attempt_id: int, metric: str, rank: int, columns: Columns) -> None:
+    """Fill the other table as fast as SQLite can, where it is not the insert that is measured."""
+    with connection.cursor() as cursor:
+        raw: sqlite3.Cursor = cursor.cursor
+        raw.execute("BEGIN")
+        sqlite3.Cursor.executemany(
+            raw,
+            f"INSERT INTO {PointRow._meta.db_table} (attempt_id, metric, rank, step, time, value)"
+            f" VALUES ({attempt_id}, '{metric}', {rank}, ?, ?, ?)",
+            zip(columns.steps.tolist(), columns.times.tolist(), columns.values.tolist(), strict=True),
+        )
+        raw.execute("COMMIT")
+
+
+def used_bytes() -> int:
+    """Bytes of the database file that hold something: tables and indexes, without free pages."""
+    with connection.cursor() as cursor:
+        figures = [
+            cursor.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        ]
+    pages, free, page_size = figures
+    return int((pages - free) * page_size)

@@ -1,0 +1,13 @@
+"""All benchmarks by name; a new one is a function in a module of its subject and a line here."""
+
+from collections.abc import Callable
+
+from bench import ingest, series
+from bench.result import Result, Scale
+
+BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
+    "ingest_points_per_s": ingest.points_per_s,
+    "series_bytes_per_point": series.bytes_per_point,
+    "read_series_1000_ms": series.read_series,
+    "read_20_runs_ms": series.read_20_runs,
+}

@@ -1,0 +1,83 @@
+"""Series: how much room they take, and how fast a figure's curves are read."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.database import PointRow, insert_rows, new_attempt, used_bytes
+from bench.result import Result, Scale, median_s
+from parlab.series import store
+from parlab.series.columns import Columns
+
+MAX_POINTS = 1_000
+"""Points of a curve in a figure."""
+APPEND_POINTS = 500
+"""Points that a series gains with a batch: chunks grow in steps, as they do in life."""
+
+
+def bytes_per_point(scale: Scale) -> Result:
+    """Bytes on disk for a loss, a counter and a timer, against one row per point; indexes included."""
+    count = scale.of(400_000)
+    random = np.random.default_rng(0)
+    kinds = {
+        "loss": np.round(random.normal(5, 0.1, count), 6),
+        "tokens": np.arange(count) * 16_384.0,
+        "timer/optimizer": np.round(random.normal(0.5, 0.05, count), 3),
+    }
+    attempt = new_attempt()
+    before = used_bytes()
+    for first in range(0, count, APPEND_POINTS):
+        part = slice(first, first + APPEND_POINTS)
+        store.append(attempt.pk, {(kind, 0): _columns(values).take(part) for kind, values in kinds.items()})
+    between = used_bytes()
+    for kind, values in kinds.items():
+        insert_rows(attempt.pk, kind, 0, _columns(values))
+    value = (between - before) / (3 * count)
+    other = (used_bytes() - between) / (3 * count)
+    return Result(value, "bytes", f"{other:.1f} with a row per point", other / value, 1)
+
+
+def read_series(scale: Scale) -> Result:
+    """Read a series of a million points as the thousand that a figure shows."""
+    return _reading([new_attempt().pk], scale.of(1_000_000), scale.repeats(7))
+
+
+def read_20_runs(scale: Scale) -> Result:
+    """Read the curves of 20 runs of 100,000 points each for one figure."""
+    return _reading([new_attempt().pk for _ in range(20)], scale.of(100_000), scale.repeats(7))
+
+
+def _reading(attempts: list[int], count: int, repeats: int) -> Result:
+    random = np.random.default_rng(0)
+    for attempt in attempts:
+        columns = _columns(np.round(11 * np.arange(1, count + 1) ** -0.1 + random.normal(0, 0.05, count), 6))
+        store.append(attempt, {("loss", 0): columns})
+        insert_rows(attempt, "loss", 0, columns)
+    value = median_s(lambda: _read_all(_read, attempts), repeats) * 1e3
+    other = median_s(lambda: _read_all(_read_rows, attempts), min(repeats, 3)) * 1e3
+    return Result(value, "ms", f"{other:,.0f} with a row per point", other / value, repeats)
+
+
+def _read(attempt: int) -> Columns:
+    return store.read(attempt, "loss", rank=0, max_points=MAX_POINTS)
+
+
+def _read_rows(attempt: int) -> Columns:
+    rows = PointRow._default_manager.filter(attempt_id=attempt, metric="loss", rank=0).order_by("step")
+    steps, times, values = zip(*rows.values_list("step", "time", "value"), strict=True)
+    return Columns(np.array(steps), np.array(times), np.array(values)).thinned(MAX_POINTS)
+
+
+def _read_all(read: Callable[[int], Columns], attempts: list[int]) -> None:
+    for attempt in attempts:
+        points = len(read(attempt))
+        if not 2 <= points <= MAX_POINTS:
+            raise RuntimeError(f"{read.__name__} gives {points} points; a figure gets 2 to {MAX_POINTS}")
+
+
+def _columns(values: NDArray[np.floating[Any]]) -> Columns:
+    """Steps from 1 on at wall times of about a third of a second, in milliseconds as printed."""
+    took = np.random.default_rng(1).normal(0.3, 0.01, len(values))
+    return Columns(np.arange(1, len(values) + 1), np.round(1.76e9 + np.cumsum(took), 3), values.astype(np.float64))

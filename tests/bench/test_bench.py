@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+UNITS = {
+    "ingest_points_per_s": "points/s",
+    "series_bytes_per_point": "bytes",
+    "read_series_1000_ms": "ms",
+    "read_20_runs_ms": "ms",
+}
+
+
+def bench(*arguments: str, data_dir: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PARLAB_DATA_DIR": str(data_dir), "DATABASE_URL": f"sqlite:///{data_dir / 'mine.sqlite3'}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_each_benchmark_runs_and_gives_sane_figures_without_touching_anybodys_data(tmp_path: Path) -> None:
+    output, data_dir = tmp_path / "build" / "bench.json", tmp_path / "data"
+    process = bench("--quick", "--output", str(output), data_dir=data_dir)
+    assert process.returncode == 0, process.stderr
+    results = json.loads(output.read_text())
+    for name, unit in UNITS.items():
+        assert set(results[name]) == {"value", "unit", "against", "ratio", "repeats"}
+        assert results[name]["unit"] == unit
+        assert results[name]["value"] > 0
+        assert results[name]["ratio"] > 0
+        assert f"\n{name} " in process.stdout
+    # Sizes, unlike times, do not depend on who else uses the machine.
+    assert 1 < results["series_bytes_per_point"]["value"] < 6
+    assert results["series_bytes_per_point"]["ratio"] > 5
+    assert not data_dir.exists()
+
+
+def test_only_what_is_named_runs(tmp_path: Path) -> None:
+    output = tmp_path / "bench.json"
+    names = "series_bytes_per_point,read_series_1000_ms"
+    process = bench(names, "--quick", "--output", str(output), data_dir=tmp_path / "data")
+    assert process.returncode == 0, process.stderr
+    assert ",".join(json.loads(output.read_text())) == names
+
+
+def test_a_benchmark_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    process = bench("speed", "--quick", data_dir=tmp_path / "data")
+    assert process.returncode == 2
+    assert "no benchmark speed; there are ingest_points_per_s, " in process.stderr
