@@ -1,0 +1,58 @@
+"""MaxText: `completed step: 9, seconds: 5.667, TFLOP/s/device: 134.924, Tokens/s/device: 8672.758, loss: 10.374`.
+
+Source: MaxText/metric_logger.py of 2024 to 2026. `total_weights` counts the tokens of the global batch without padding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from parlab.formats.cells import Cell
+from parlab.formats.endings import ending
+from parlab.formats.peel import peel
+from parlab.formats.quantities import slug, to_float
+from parlab.formats.readings import reading
+from parlab.formats.records import Field, Record, unread
+from parlab.formats.sniff import Signs
+
+SIGNS: Signs = (
+    (re.compile(r"\bcompleted step: \d+, seconds: "), 10),
+    (re.compile(r"\b(?:eval metrics after step|average loss after step)\b:? \d+"), 6),
+)
+
+_STEP = re.compile(r"\bcompleted step: (\d{1,18})\s?[,\s]")
+_EVAL = re.compile(r"\b(?:eval metrics after step|average loss after step):? (\d{1,18})\s?[:,]")
+_CELL = re.compile(r"([A-Za-z][\w/ ().-]{0,60}?)\s?[:=]\s?([^\s,]{1,40})")
+_KNOWN = {
+    "seconds": Field("step_time_s", "seconds", "s"),
+    "TFLOP/s/device": Field("flops_per_gpu", "TFLOP/s/device", "TFLOP/s/device", 1e12),
+    "Tokens/s/device": Field("tokens_per_s_per_gpu", "Tokens/s/device", "tokens/s"),
+    "total_weights": Field("tokens", "total_weights"),
+}
+
+
+def _field(key: str) -> Field:
+    return _KNOWN.get(key) or Field(slug(key), key)
+
+
+def _cells(text: str) -> list[Cell]:
+    return [Cell(m[1].strip(), m[2], to_float(m[2])) for m in _CELL.finditer(text[:4000])]
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read a MaxText log; yields steps with seconds, FLOP/s and tokens/s per device, evaluations, how it ended."""
+    for line, rank, time, text in peel(lines):
+        match = _STEP.search(text[:600])
+        evaluation = None if match else _EVAL.search(text[:600])
+        found = match or evaluation
+        if found is None:
+            end = ending(text)
+            if end:
+                yield Record("end", line, data=end, rank=rank, time=time)
+            continue
+        cells = _cells(text[found.end() :])
+        if not cells:
+            yield unread(line, "a step without any value", text)
+        kind = "step" if match else "validation"
+        yield from reading(kind, line, cells, _field, iteration=int(found[1]), rank=rank, time=time)  # type: ignore[arg-type]

@@ -1,0 +1,143 @@
+"""NeMo 2.0 progress lines and NeMo 1.0 progress bars.
+
+2.0: `Training epoch 0, iteration 17/99 | lr: 2.7e-06 | global_step: 17 | train_step_timing in s: 12.64 |`.
+1.0: `Epoch 0: :   0%|  | 2000/603000 [1:03:17<317:00:58, reduced_train_loss=2.600, global_step=2e+3, ...]`.
+
+Source: nemo/lightning/pytorch/callbacks/progress_printer.py and PyTorch Lightning's tqdm bar. Iterations of 2.0 count
+from 0, M in `N/M` is the last one, and N starts again with each epoch: `global_step` is the iteration. A bar rounds its
+numbers to three digits, so its own position stands for a rounded global_step that it agrees with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from parlab.formats.cells import Cell, split_cells
+from parlab.formats.endings import ending
+from parlab.formats.peel import peel
+from parlab.formats.quantities import slug, to_float
+from parlab.formats.readings import reading
+from parlab.formats.records import Ending, Field, Record, unread
+from parlab.formats.sniff import Signs
+
+SIGNS: Signs = (
+    (re.compile(r"\bTraining epoch \d+, iteration \d+/\d+ \|"), 10),
+    (re.compile(r"\btrain_step_timing in s[=:]"), 6),
+    (re.compile(r"\breduced_train_loss[=:]"), 4),
+    (re.compile(r"\[NeMo [IWE] \d{4}-"), 4),
+)
+
+_LINE = re.compile(r"\bTraining epoch (\d{1,9}), iteration (\d{1,15})(?:/(\d{1,15}))?\s*\|")
+_BAR = re.compile(
+    r"\bEpoch (?P<epoch>\d{1,9})\s?:[\s:]{0,12}(?:\d{1,3}%)?\s?\|?[^|\[\]]{0,200}\|?\s{0,4}"
+    r"(?P<at>\d{1,15})/(?P<total>\d{1,15}|\?)\s\[(?P<cells>[^\]]{0,4000})"
+)
+_VALIDATION_BAR = re.compile(r"^\W{0,4}(?:Validation|Validating|dation DataLoader)\b")
+_KNOWN = {
+    "train_step_timing in s": Field("step_time_s", "", "s"),
+    "train_backward_timing in s": Field("backward_s", "", "s"),
+    "validation_step_timing in s": Field("validation_step_s", "", "s"),
+    "train_step_timing": Field("step_time_s", "", "s"),
+    "TFLOPS_per_GPU": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
+    "tflops_per_sec_per_gpu": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
+    "tokens_per_sec_per_gpu": Field("tokens_per_s_per_gpu", "", "tokens/s"),
+    "peak_memory_usage": Field("max_allocated_bytes", "", "B"),
+    "memory_allocated": Field("allocated_bytes", "", "B"),
+    "lr": Field("learning_rate", ""),
+}
+# The bar shows these beside the last step: they were measured on held-out data.
+_HELD_OUT = re.compile(r"^(?:val|validation|test)_(?!step_timing)")
+_NO_MEASUREMENT = frozenset({"v_num"})
+
+
+def _field(key: str) -> Field:
+    known = _KNOWN.get(key)
+    if known:
+        return known._replace(key=key)
+    base, _, seconds = key.rpartition(" in ")
+    return Field(f"{slug(base)}_s", key, "s") if base and seconds == "s" else Field(slug(key), key)
+
+
+class Parser:
+    """Reads lines and bars; remembers the last held-out figures so that a bar that repeats them says them once."""
+
+    def __init__(self) -> None:
+        self.held_out: dict[str, str] = {}
+        self.last = False
+
+    def line(self, line: int, rank: int | None, time: str | None, text: str, match: re.Match[str]) -> list[Record]:
+        cells = split_cells(text[match.end() :])
+        step = next((cell.value for cell in cells if cell.key == "global_step"), None)
+        at = int(match[2])
+        iteration = at if step is None else int(step)
+        found = self._records(line, rank, time, cells, iteration, int(match[1]))
+        # The number after the slash plans the whole training only while the first epoch runs.
+        planned = int(match[3]) if match[3] and iteration == at else None
+        if planned is not None and found and found[0].kind == "step":
+            found[0].values["total_iterations"] = float(planned + 1)
+        self.last = planned is not None and at == planned
+        return found
+
+    def bar(self, line: int, rank: int | None, time: str | None, match: re.Match[str]) -> list[Record]:
+        cells: list[Cell] = []
+        step_text = ""
+        for part in match["cells"].split(","):
+            key, equals, text = part.partition("=")
+            key, text = key.strip()[:80], text.strip()[:80]
+            if equals and key and text and key not in _NO_MEASUREMENT:
+                cells.append(Cell(key, text, to_float(text)))
+                step_text = text if key == "global_step" else step_text
+        if not any(cell.key == "global_step" or "loss" in cell.key for cell in cells):
+            return []
+        found = self._records(line, rank, time, cells, _bar_iteration(match["at"], step_text), int(match["epoch"]))
+        total = to_float(match["total"])
+        if total and found and found[0].kind == "step":
+            found[0].values["total_iterations"] = total
+        return found
+
+    def _records(
+        self, line: int, rank: int | None, time: str | None, cells: list[Cell], iteration: int, epoch: int
+    ) -> list[Record]:
+        held_out = [cell for cell in cells if _HELD_OUT.match(cell.key)]
+        own = [cell for cell in cells if not _HELD_OUT.match(cell.key)]
+        if not any(cell.value is not None for cell in own):
+            return [unread(line, "an iteration without any value", " | ".join(cell.key for cell in own))]
+        found = reading("step", line, own, _field, iteration=iteration, rank=rank, time=time)
+        found[0].values["epoch"] = float(epoch)
+        fresh = {cell.key: cell.text for cell in held_out}
+        if fresh and fresh != self.held_out:
+            self.held_out = fresh
+            found += reading("validation", line, held_out, _field, iteration=iteration, rank=rank, time=time)
+        return found
+
+
+def _bar_iteration(position: str, step: str) -> int:
+    """Take global_step unless it was rounded (`2e+3`) and the bar's own position agrees with it."""
+    at = int(position)
+    value = to_float(step) if step else None
+    if value is None or not 0 <= value < 1e15:
+        return at
+    rounded = "e" in step.lower()
+    return at if rounded and abs(at - value) <= 0.006 * value else int(value)
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read a log of NeMo 1.0 or 2.0; yields steps by global step, validation and how it ended."""
+    parser = Parser()
+    ended = False
+    for line, rank, time, text in peel(lines):
+        match = _LINE.search(text[:2000])
+        if match:
+            yield from parser.line(line, rank, time, text[:20_000], match)
+            continue
+        bar = _BAR.search(text[:8000]) if "Epoch " in text else None
+        if bar:
+            yield from parser.bar(line, rank, time, bar)
+            continue
+        end = ending(text)
+        if end:
+            ended = True
+            yield Record("end", line, data=end, rank=rank, time=time)
+    if parser.last and not ended:
+        yield Record("end", 0, data=Ending("finished", "the last planned iteration was printed"))

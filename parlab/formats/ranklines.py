@@ -1,0 +1,96 @@
+"""Step lines of home-made trainers: `[Epoch 0, Batch 6] Data: 2.6ms | Forward: 237.0ms | Total: 1302.5ms |`.
+
+Every cell carries its own unit. Times become timers, of which `total` (or `step`, `iteration`) is the step time; other
+cells become values of the step. Each rank may print a line of its own; batches start again with each epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from parlab.formats.endings import ending
+from parlab.formats.peel import peel
+from parlab.formats.readings import amount, united
+from parlab.formats.records import Field, Record, unread
+from parlab.formats.sniff import Signs
+
+_WORD = r"(?i:batch|step|iter(?:ation)?)"
+SIGNS: Signs = (
+    (re.compile(rf"(?i:\bepoch)\W{{0,3}}\d+\W{{1,4}}{_WORD}\W{{0,3}}\d+\D.{{0,80}}:\s{{0,4}}[\d.]+\s?[mun]?s\b"), 6),
+)  # fmt: skip
+
+_HEAD = re.compile(
+    rf"(?i:\bepoch)[\s:=\[]{{0,3}}(?P<epoch>\d{{1,9}})(?:/\d{{1,9}})?[\s,;\]\[|]{{1,4}}{_WORD}[\s:=\[]{{0,3}}"
+    r"(?P<batch>\d{1,15})(?:/(?P<total>\d{1,15}))?\s?[\]):,|]{0,3}"
+)
+_CELL = re.compile(r"\s*([A-Za-z][\w /.()-]{0,60}?)\s?[:=]\s?([^|,;]{1,60}?)\s*(?:[|,;]|$)")
+_STEP_TIMES = frozenset(
+    {"total_s", "step_s", "step_time_s", "iteration_s", "iteration_time_s", "batch_s", "batch_time_s"}
+)
+_MAX_CELLS = 200
+_KEPT_EPOCHS = 8
+
+
+class Clock:
+    """Batches of several epochs -> one iteration number that only grows."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, int] = {}
+        self.largest = -1
+
+    def iteration(self, epoch: int, batch: int) -> int:
+        offset = self.offsets.get(epoch)
+        if offset is None:
+            # An epoch before those that are known is another launch: it counts from its own start.
+            if self.offsets and epoch < min(self.offsets):
+                self.offsets.clear()
+                self.largest = -1
+            offset = self.offsets[epoch] = self.largest + 1
+            if len(self.offsets) > _KEPT_EPOCHS:
+                del self.offsets[next(iter(self.offsets))]
+        found = offset + batch
+        self.largest = max(self.largest, found)
+        return found
+
+
+def _line(line: int, rank: int | None, time: str | None, text: str, head: re.Match[str], clock: Clock) -> list[Record]:
+    values: dict[str, float] = {"epoch": float(head["epoch"])}
+    timers: dict[str, float] = {}
+    fields: list[Field] = []
+    raw: list[str] = []
+    found: list[Record] = []
+    for match in list(_CELL.finditer(text[head.end() : head.end() + 8000]))[:_MAX_CELLS]:
+        quantity = amount(match[2])
+        if quantity is None:
+            found.append(unread(line, "not a finite number with a unit", match[0]))
+            continue
+        field = united(match[1].strip(), quantity[1])
+        value = quantity[0] * field.scale
+        if field.name in _STEP_TIMES:
+            values["step_time_s"] = value
+            field = field._replace(name="step_time_s")
+        else:
+            values.update({} if field.name.endswith("_s") else {field.name: value})
+        if field.name.endswith("_s"):
+            timers[match[1].strip()] = value
+        fields.append(field)
+        raw.append(match[2].strip())
+    if not fields:
+        return found
+    iteration = clock.iteration(int(head["epoch"]), int(head["batch"]))
+    step = Record("step", line, values, iteration=iteration, rank=rank, time=time, fields=tuple(fields), raw=tuple(raw))
+    return [step, *([Record("timers", line, timers, iteration=iteration, rank=rank)] if timers else []), *found]
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read step lines whose cells carry units; yields steps, timers in seconds and how it ended."""
+    clock = Clock()
+    for line, rank, time, text in peel(lines):
+        head = _HEAD.search(text[:300]) if "poch" in text or "POCH" in text else None
+        if head is not None:
+            yield from _line(line, rank, time, text, head, clock)
+            continue
+        end = ending(text)
+        if end:
+            yield Record("end", line, data=end, rank=rank, time=time)

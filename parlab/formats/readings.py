@@ -1,0 +1,58 @@
+"""Cells -> one record: what most step lines come down to once their cells are found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from parlab.formats.cells import Cell
+from parlab.formats.quantities import slug, to_float, unit_of
+from parlab.formats.records import Field, Kind, Record, unread
+
+_AMOUNT = re.compile(r"\s*([+-]?(?:\d[\d,_]{0,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][+-]?\d{1,9})?)\s*(.{0,40}?)\s*")
+
+
+def reading(
+    kind: Kind,
+    line: int,
+    cells: Iterable[Cell],
+    field_of: Callable[[str], Field],
+    *,
+    iteration: int | None = None,
+    rank: int | None = None,
+    time: str | None = None,
+) -> list[Record]:
+    """Make one record of the cells that hold a number, and an unread one of each that does not."""
+    fields: list[Field] = []
+    raw: list[str] = []
+    values: dict[str, float] = {}
+    bad: list[Record] = []
+    for cell in cells:
+        if cell.value is None:
+            bad.append(unread(line, "not a finite number", f"{cell.key}: {cell.text}"))
+            continue
+        field = field_of(cell.key)
+        fields.append(field)
+        raw.append(cell.text)
+        values[field.name] = cell.value * field.scale
+    if not values:
+        return bad
+    record = Record(kind, line, values, iteration=iteration, rank=rank, time=time, fields=tuple(fields), raw=tuple(raw))
+    return [record, *bad]
+
+
+def amount(text: str) -> tuple[float, str] | None:
+    """Split `66.91GiB` into number and unit; None without a finite number."""
+    match = _AMOUNT.fullmatch(text[:128])
+    value = to_float(match[1]) if match else None
+    return None if match is None or value is None else (value, match[2])
+
+
+def united(key: str, unit: str) -> Field:
+    """Name a key whose unit stands behind its value: `Forward`, `ms` -> forward_s."""
+    known = unit_of(unit)
+    if known is None:
+        return Field(slug(f"{key} {unit}") if unit else slug(key), key, unit)
+    suffix, scale = known
+    name = slug(key)
+    return Field(name if name.endswith(f"_{suffix}") else f"{name}_{suffix}", key, unit, scale)

@@ -1,0 +1,156 @@
+"""torchtitan: `step: N  loss: x  memory: xGiB(p%)  tps: 1,234  tflops: x  mfu: x%`, one line per rank or of rank 0.
+
+Source: torchtitan/components/metrics.py and train.py, v0.1 to 2026. `tps` (`wps` until late 2024) counts tokens per
+second and device; `memory` is the largest reserved memory since the last line. Every rank may print the same step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from parlab.formats.cells import Cell
+from parlab.formats.endings import ending
+from parlab.formats.launch import typed
+from parlab.formats.peel import peel
+from parlab.formats.quantities import GIB, slug, to_float, to_int
+from parlab.formats.readings import amount, reading, united
+from parlab.formats.records import Field, Record, unread
+from parlab.formats.sniff import Signs
+
+SIGNS: Signs = (
+    (re.compile(r"\bstep:\s{0,8}\d+\s{1,8}loss:\s{0,8}\S+\s.{0,120}\b(?:tps|wps|memory):"), 10),
+    (re.compile(r"\[titan\]"), 4),
+    (re.compile(r"root - INFO - (?:Training starts at step|Building device mesh|Peak FLOPS used for)"), 6),
+)
+
+_HEAD = re.compile(
+    r"(?:(?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\s[^\n]{0,60}?)?"
+    r"(?P<validate>\bvalidate\s{1,4})?\bstep:\s{0,8}(?P<step>\d{1,18})\s"
+)
+_CELL = re.compile(r"([A-Za-z][\w/()@. -]{0,60}?):\s{0,8}([^\s:]{1,60})(?=\s|$)")
+_BRACKET = re.compile(r"([^()]{1,40})\(([^()]{1,20})\)")
+_KNOWN = {
+    "tps": Field("tokens_per_s_per_gpu", "tps", "tokens/s"),
+    "wps": Field("tokens_per_s_per_gpu", "wps", "tokens/s"),
+    "tflops": Field("flops_per_gpu", "tflops", "TFLOP/s", 1e12),
+    "memory": Field("memory_bytes", "memory", "GiB", GIB),
+    "lr": Field("learning_rate", "lr"),
+}
+
+# Remarks of rank 0 that say how the launch is laid out: `pp=1, dp_shard=8, tp=1`, `global batch size 64`.
+_LAUNCH = re.compile(
+    r"Building (?:device mesh with parallelism:|\d-D device mesh with)|Training starts at step|Trainer is initialized"
+)
+_SIZE = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp|ep|etp)=(-?\d{1,7})\b")
+_WORDS = re.compile(
+    r"(local batch size|global batch size|gradient accumulation steps|sequence length|total steps):?\s(\d{1,12})"
+)
+_MESH = re.compile(r"device mesh with \[([^\]]{1,200})\], \[([\d, ]{1,100})\]")
+_MODEL = re.compile(r"\bsize: ([\d,]{1,30}) total parameters")
+_PEAK = re.compile(r"Peak FLOPS used for computing MFU: (\S{1,30})")
+_NAMES = {
+    "local_batch_size": "micro_batch_size",
+    "sequence_length": "seq_len",
+    "pp": "pipeline_parallel_degree",
+    "tp": "tensor_parallel_degree",
+}
+
+
+def _cells(text: str) -> tuple[list[Cell], dict[str, Field]]:
+    """Find the cells behind the step; `66.91GiB(37.51%)` is two."""
+    cells: list[Cell] = []
+    fields = dict(_KNOWN)
+    for match in _CELL.finditer(text[:4000]):
+        key, value = match[1].strip(), match[2]
+        inner = _BRACKET.fullmatch(value)
+        if inner:
+            _add(cells, fields, f"{key}_share" if inner[2].endswith("%") else f"{key}_{inner[2]}", inner[2])
+            value = inner[1]
+        _add(cells, fields, key, value)
+    return cells, fields
+
+
+def _add(cells: list[Cell], fields: dict[str, Field], key: str, text: str) -> None:
+    found = amount(text)
+    if found is None:
+        cells.append(Cell(key, text, None))
+        return
+    number, unit = found
+    known = _KNOWN.get(key)
+    if known is None or unit:
+        field = united(key, unit)
+        fields[key] = field if known is None else field._replace(name=known.name)
+    cells.append(Cell(key, text, number))
+
+
+def _step(line: int, rank: int | None, time: str | None, text: str, match: re.Match[str]) -> list[Record]:
+    cells, fields = _cells(text[match.end() :])
+    if not cells:
+        return [unread(line, "a step without any value", text)]
+    kind = "validation" if match["validate"] else "step"
+    stamp = time or match["stamp"]
+    return reading(
+        kind,  # type: ignore[arg-type]
+        line,
+        cells,
+        lambda key: fields.get(key) or Field(slug(key), key),
+        iteration=int(match["step"]),
+        rank=rank,
+        time=stamp,
+    )
+
+
+def _launch(text: str) -> dict[str, Any]:
+    """Read the remarks about mesh and batch; sizes of -1 (fill up) are left out."""
+    found: dict[str, Any] = {}
+    mesh = _MESH.search(text)
+    if mesh:
+        names = [name.strip(" '\"") for name in mesh[1].split(",")]
+        found.update(zip(names, (typed(size) for size in mesh[2].split(",")), strict=False))
+    found.update((name, int(size)) for name, size in _SIZE.findall(text))
+    found.update((slug(words), to_int(size)) for words, size in _WORDS.findall(text))
+    found = {_NAMES.get(name, name): value for name, value in found.items() if isinstance(value, int) and value > 0}
+    replicate, shard = found.get("dp_replicate"), found.get("dp_shard")
+    if replicate or shard:
+        found["data_parallel_degree"] = (replicate or 1) * (shard or 1)
+    return found
+
+
+class Parser:
+    """Collects the remarks about a launch until its first step; every rank may make them again."""
+
+    def __init__(self) -> None:
+        self.remarks: dict[str, Any] = {}
+
+    def remark(self, text: str) -> None:
+        """Take in what a line says about the launch."""
+        if _LAUNCH.search(text):
+            self.remarks.update(_launch(text[:2000]))
+        elif match := _MODEL.search(text):
+            self.remarks["total_parameters"] = to_int(match[1])
+        elif match := _PEAK.search(text):
+            self.remarks["peak_flops_per_gpu"] = to_float(match[1])
+
+    def launch(self, line: int) -> list[Record]:
+        """Give the remarks out once."""
+        remarks, self.remarks = self.remarks, {}
+        return [Record("launch", line, data=remarks, opens=True)] if remarks else []
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read a torchtitan log; yields launches, steps (tokens/s and FLOP/s per device), validation, how it ended."""
+    parser = Parser()
+    for line, rank, time, text in peel(lines):
+        match = _HEAD.search(text[:600]) if "step:" in text else None
+        if match:
+            yield from parser.launch(line)
+            yield from _step(line, rank, time, text, match)
+            continue
+        parser.remark(text)
+        end = ending(text)
+        if end:
+            yield from parser.launch(line)
+            yield Record("end", line, data=end, rank=rank, time=time)
+    yield from parser.launch(0)
