@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -23,32 +25,36 @@ from runners.events import Printer
 from runners.protocol import OOM_EXIT_CODE
 
 CONFIG_EXIT_CODE = 2
+STDERR = 2
 
 
 class Engine:
     """One rank from start to end."""
 
-    def __init__(self, request: Request, device: torch.device) -> None:
+    def __init__(self, request: Request) -> None:
         self.request = request
-        self.device = device
+        self.device: torch.device | None = None
         self.printer = Printer(request.place.rank)
         self.stage: PipelineStage | None = None
 
     def run(self) -> None:
-        """Train all iterations and print events. Raises whatever goes wrong."""
+        """Train all iterations and print events. Raises ConfigError, and whatever else goes wrong."""
         config, place = self.request.config, self.request.place
+        self.device = device = choose_device(config, place)
         torch.set_num_threads(config.launcher.threads_per_rank)
         timeout = timedelta(seconds=config.launcher.collective_timeout_s)
-        backend = join(place, self.device, timeout)
-        channels = open_channels(place.rank, place.world_size, self.device, timeout)
-        self.stage = stage = PipelineStage(config, place.rank, self.device, channels)
+        if self.request.by_hand:
+            self.printer.log(f"Rank {place.rank} of {place.world_size} waits for the others at {place.init_method}")
+        backend = join(place, device, timeout)
+        channels = open_channels(place.rank, place.world_size, device, timeout)
+        self.stage = stage = PipelineStage(config, place.rank, device, channels)
         self.printer.emit(
             "start",
             engine="pipeline",
             world_size=place.world_size,
             backend=backend,
-            device=str(self.device),
-            device_name=device_name(self.device),
+            device=str(device),
+            device_name=device_name(device),
             iterations=config.train.iterations,
             parameters=stage.num_parameters,
             stage=place.rank,
@@ -67,7 +73,7 @@ class Engine:
                 f"Finished running {config.train.iterations} iterations,"
                 f" averaged (exclude the first iter) run time: {average:.6g}"
             )
-        barrier(self.device)
+        barrier(device)
         leave()
 
     def _print_step(self, step: int, result: StepResult) -> None:
@@ -94,19 +100,18 @@ class Engine:
     def report(self, error: Exception) -> int:
         """Print the event that tells what went wrong, and the traceback for the log; return the exit code."""
         lines = traceback.format_exception(error)
-        if is_out_of_memory(error):
-            phase = self.stage.phase if self.stage else "model"
-            shortage = memory_shortage(error, self.device)
-            self.printer.emit("oom", phase=phase, **shortage._asdict(), message=str(error))
-            code = OOM_EXIT_CODE
-        else:
-            self.printer.emit("error", traceback="".join(lines))
-            code = 1
-        # Line by line: standard error often shares a pipe with the events of other ranks.
-        log = Printer(self.request.place.rank, fd=sys.stderr.fileno())
-        for line in "".join(lines).splitlines():
-            log.log(line)
-        return code
+        with suppress(OSError):  # nobody reads any more: the exit code still tells
+            if is_out_of_memory(error):
+                phase = self.stage.phase if self.stage else "model"
+                shortage = memory_shortage(error, self.device)
+                self.printer.emit("oom", phase=phase, **shortage._asdict(), message=str(error))
+            else:
+                self.printer.emit("error", traceback="".join(lines))
+            # Line by line: standard error often shares a pipe with the events of other ranks.
+            log = Printer(self.request.place.rank, fd=STDERR)
+            for line in "".join(lines).splitlines():
+                log.log(line)
+        return OOM_EXIT_CODE if is_out_of_memory(error) else 1
 
 
 def prints_operations(step: int) -> bool:
@@ -121,21 +126,28 @@ def _average_without_first(seconds: Sequence[float]) -> float:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one rank and return its exit code."""
+    # Python's own handler would wait as long as a transfer does; Ctrl-C is meant now.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         request = read_command_line(arguments, os.environ)
-        device = choose_device(request.config, request.place)
     except ConfigError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)  # noqa: T201
-        return CONFIG_EXIT_CODE
+        return _refuse(error)
     if not request.by_hand:  # a person may well close the shell from which a rank was started by hand
         die_with_parent()
-    engine = Engine(request, device)
+    engine = Engine(request)
     try:
         engine.run()
+    except ConfigError as error:
+        return _refuse(error)
     except Exception as error:
         return engine.report(error)
     return 0
+
+
+def _refuse(error: ConfigError) -> int:
+    for problem in error.problems:
+        Printer(rank=0, fd=STDERR).log(str(problem))
+    return CONFIG_EXIT_CODE
 
 
 if __name__ == "__main__":

@@ -182,6 +182,30 @@ def test_a_rank_whose_neighbour_is_killed_says_so_and_fails(start: Start) -> Non
     assert "\nTraceback (most recent call last)" in run.output  # for the log, too
 
 
+def test_a_rank_that_stands_still_is_given_up_after_the_timeout_of_the_run(start: Start, tmp_path: Path) -> None:
+    endless = write_config(tmp_path, train={"iterations": 10**6}, launcher={"collective_timeout_s": 5})
+    meeting = ["env", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free_port()}"]
+    survivor, stopped = (start([*meeting, f"RANK={rank}", *ENGINE, "--config", endless]) for rank in (0, 1))
+    wait_for_steps(stopped)
+    stopped.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    run = ended(survivor, timeout=60)
+    assert 4 < time.monotonic() - began < 20
+    assert run.code == 1
+    (error,) = run.events("error")
+    assert re.search("timed out|timeout", error["traceback"], re.I)
+
+
+def test_a_reader_that_goes_away_ends_the_training(start: Start, tmp_path: Path) -> None:
+    endless = write_config(tmp_path, parallel=ALONE, train={"iterations": 10**6})
+    engine = start([*ENGINE, "--config", endless])
+    wait_for_steps(engine)
+    assert engine.stdout is not None
+    engine.stdout.close()
+    engine.stdout = None
+    assert engine.wait(30) == 1
+
+
 def test_a_model_that_does_not_fit_is_an_oom_with_its_sizes(start: Start, tmp_path: Path) -> None:
     huge = write_config(tmp_path, parallel=ALONE, model={"hidden_size": 2**22})
     run = ended(start([*ENGINE, "--config", huge]))
