@@ -1,0 +1,15 @@
+"""Django's admin for the lab: experiments, configs, runs, snapshots and nodes."""
+
+from django.contrib import admin
+
+from .configs import ConfigAdmin
+from .experiments import ExperimentAdmin
+from .nodes import NodeAdmin
+from .runs import RunAdmin
+from .snapshots import SnapshotAdmin
+
+__all__ = ["ConfigAdmin", "ExperimentAdmin", "NodeAdmin", "RunAdmin", "SnapshotAdmin"]
+
+admin.site.site_header = "parlab"
+admin.site.site_title = "parlab"
+admin.site.index_title = "Administration"

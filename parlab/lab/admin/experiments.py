@@ -1,0 +1,106 @@
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from parlab.lab import services
+from parlab.lab.models import Config, Experiment, Run
+
+from .acting import act_on_each, back, buttons, link
+
+
+class ConfigInline(admin.TabularInline[Config, Experiment]):
+    """The versions of an experiment's configuration, each a link to its form."""
+
+    model = Config
+    fields = readonly_fields = ("version_link", "note", "run_count", "created_by", "created_at")
+    extra = 0
+    can_delete = False
+    verbose_name_plural = "Config versions"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Config]:
+        configs = super().get_queryset(request).select_related("created_by", "experiment")
+        return configs.annotate(runs_made=Count("runs"))
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    @admin.display(description="version")
+    def version_link(self, config: Config) -> SafeString:
+        return link(config, f"v{config.version}")
+
+    @admin.display(description="runs")
+    def run_count(self, config: Config) -> int:
+        return int(getattr(config, "runs_made", 0))
+
+
+@admin.register(Experiment)
+class ExperimentAdmin(admin.ModelAdmin[Experiment]):
+    list_display = ("name", "page", "owner", "config_count", "run_count", "created_at")
+    list_filter = (("owner", admin.RelatedOnlyFieldListFilter), "created_at")
+    list_select_related = ("owner",)
+    search_fields = ("name", "question", "notes", "slug")
+    fields = ("name", "question", "notes", "source", "owner", "slug", "created_at", "updated_at")
+    readonly_fields = ("slug", "created_at", "updated_at")
+    change_form_template = "admin/lab/change_form.html"
+    inlines = (ConfigInline,)
+    actions = ("clone",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Experiment]:
+        # Two joined counts would multiply each other's rows.
+        return super().get_queryset(request).annotate(configs_made=_count_of(Config), runs_made=_count_of(Run))
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        return {"owner": request.user.pk, **super().get_changeform_initial_data(request)}
+
+    def get_view_on_site_url(self, obj: Experiment | None = None) -> str | None:
+        return obj.get_absolute_url() if obj is not None else None
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        context = (extra_context or {}) | buttons(self, request, "clone")
+        return super().change_view(request, object_id, form_url, context)
+
+    def save_model(self, request: HttpRequest, obj: Experiment, form: Any, change: bool) -> None:
+        if change:
+            super().save_model(request, obj, form, change)
+            return
+        made = services.experiment_create(
+            name=obj.name, question=obj.question, notes=obj.notes, owner=obj.owner, source=obj.source
+        )
+        obj.pk = made.pk
+        obj.refresh_from_db()
+
+    @admin.action(description="Clone", permissions=["add"])
+    def clone(self, request: HttpRequest, queryset: QuerySet[Experiment]) -> HttpResponse | None:
+        def act(experiment: Experiment) -> str:
+            clone = services.experiment_clone(experiment=experiment, user=request.user)  # type: ignore[arg-type]
+            return format_html("cloned as {}, with its latest config and no runs", link(clone))
+
+        act_on_each(request, queryset, act)
+        return back(request, queryset)
+
+    @admin.display(description="page")
+    def page(self, experiment: Experiment) -> SafeString:
+        return format_html('<a href="{}">open</a>', experiment.get_absolute_url())
+
+    @admin.display(description="configs", ordering="configs_made")
+    def config_count(self, experiment: Experiment) -> int:
+        return int(getattr(experiment, "configs_made", 0))
+
+    @admin.display(description="runs", ordering="runs_made")
+    def run_count(self, experiment: Experiment) -> int:
+        return int(getattr(experiment, "runs_made", 0))
+
+
+def _count_of(model: type[Config] | type[Run]) -> Any:
+    mine = model._default_manager.filter(experiment=OuterRef("pk")).order_by().values("experiment")
+    return Coalesce(Subquery(mine.annotate(count=Count("pk")).values("count")), 0)

@@ -1,0 +1,86 @@
+import json
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+
+from parlab.fleet.capacity import ON_NODE, gpu_count
+from parlab.lab.models import Node
+
+from .acting import pretty
+
+
+@admin.register(Node)
+class NodeAdmin(admin.ModelAdmin[Node]):
+    """Nodes register themselves; people say which of them may take runs."""
+
+    list_display = (
+        "name",
+        "pool",
+        "online",
+        "is_enabled",
+        "busy",
+        "slots",
+        "gpus",
+        "last_heartbeat_at",
+        "daemon_version",
+    )
+    list_filter = ("is_enabled", "pool")
+    search_fields = ("name", "pool")
+    fields = (
+        "name",
+        "pool",
+        "is_enabled",
+        "online",
+        "busy",
+        "slots",
+        "last_heartbeat_at",
+        "daemon_version",
+        "hardware_as_text",
+        "created_at",
+    )
+    readonly_fields = tuple(name for name in fields if name != "is_enabled")
+    actions = ("enable", "disable")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
+        return super().get_queryset(request).annotate(runs_now=Count("attempts", Q(attempts__state__in=ON_NODE)))
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Node, form: Any, change: bool) -> None:
+        # Everything else in the row is the node's own and may have changed since the page was made.
+        obj.save(update_fields=["is_enabled"])
+
+    @admin.action(description="Enable", permissions=["change"])
+    def enable(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
+        names = self._set_enabled(queryset, True)
+        messages.success(request, f"{names}: enabled; queued runs of the pool may start there within seconds")
+
+    @admin.action(description="Disable", permissions=["change"])
+    def disable(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
+        names = self._set_enabled(queryset, False)
+        messages.success(request, f"{names}: disabled; runs there go on, new ones go elsewhere")
+
+    def _set_enabled(self, queryset: QuerySet[Node], is_enabled: bool) -> str:
+        names = list(queryset.values_list("name", flat=True))
+        Node.objects.filter(name__in=names).update(is_enabled=is_enabled)
+        return ", ".join(names)
+
+    @admin.display(description="online", boolean=True)
+    def online(self, node: Node) -> bool:
+        return node.is_online
+
+    @admin.display(description="runs now", ordering="runs_now")
+    def busy(self, node: Node) -> int:
+        return int(getattr(node, "runs_now", 0))
+
+    @admin.display(description="GPUs")
+    def gpus(self, node: Node) -> int:
+        return gpu_count(node)
+
+    @admin.display(description="hardware")
+    def hardware_as_text(self, node: Node) -> SafeString:
+        return pretty(json.dumps(node.hardware, indent=2))

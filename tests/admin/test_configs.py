@@ -1,0 +1,199 @@
+"""A configuration is edited as a form made from RunConfig's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parlab.lab import services
+from parlab.lab.forms import ConfigForm, SweepField, form_field
+from parlab.lab.models import Config, Experiment, Run
+from runners.config import complete, field_names
+from tests.conftest import SMALL
+
+Typed = Callable[..., dict[str, Any]]
+SWEEP = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2, 4]}
+
+
+@pytest.fixture
+def config(experiment: Experiment, admin_user: Any) -> Config:
+    return services.config_save(experiment=experiment, data=SMALL, sweep=SWEEP, user=admin_user)
+
+
+def url(config: Config) -> str:
+    return reverse("admin:lab_config_change", args=[config.pk])
+
+
+def save(admin: Client, config: Config, data: dict[str, Any]) -> str:
+    response = admin.post(url(config), data, follow=True)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_every_field_of_run_config_has_a_form_field_with_its_help(admin: Client, config: Config) -> None:
+    page = admin.get(url(config)).content.decode()
+    for name in field_names():
+        assert f'name="{name.replace(".", "__")}"' in page, name
+    assert "Attention heads per layer; must divide hidden_size." in page
+    assert 'min="1"' in page
+    assert '<option value="gpipe">' in page
+
+
+def test_a_form_sent_back_unchanged_changes_nothing(admin: Client, config: Config, typed: Typed) -> None:
+    save(admin, config, typed(config))
+    (only,) = Config.objects.all()
+    assert (only.version, only.digest, only.data) == (1, config.digest, config.data)
+
+
+def test_an_unused_version_is_edited_in_place(admin: Client, config: Config, typed: Typed) -> None:
+    page = save(admin, config, typed(config, train__iterations="7", note="longer", cluster__gpus_per_node="2"))
+    config.refresh_from_db()
+    assert (config.version, config.data["train"]["iterations"], config.note) == (1, 7, "longer")
+    assert config.data["cluster"]["gpus_per_node"] == 2
+    assert "Saved as v1" in page
+    assert Config.objects.count() == 1
+
+
+def test_saving_a_used_version_makes_the_next_and_shows_what_changed(
+    admin: Client, config: Config, typed: Typed, admin_user: Any
+) -> None:
+    services.config_launch(config=config, user=admin_user)
+    page = save(admin, config, typed(config, train__iterations="7", train__optimizer="sgd"))
+    second = Config.objects.get(version=2)
+    config.refresh_from_db()
+    assert config.data["train"]["iterations"] == 4
+    assert second.data["train"] == config.data["train"] | {"iterations": 7, "optimizer": "sgd"}
+    assert second.created_by == admin_user
+    assert "Changed since v1: train.iterations 4 → 7; train.optimizer adam → sgd." in page
+    assert "<tr><td><code>train.iterations</code></td><td>4</td><td>7</td></tr>" in page
+    assert f'action="{url(second)}"' in page or f"/config/{second.pk}/" in page
+
+
+def test_two_editors_of_one_version_make_two_versions(admin: Client, config: Config, typed: Typed) -> None:
+    first, second = typed(config, train__iterations="7"), typed(config, train__iterations="8")
+    save(admin, config, first)
+    save(admin, config, second)
+    assert [version.data["train"]["iterations"] for version in Config.objects.order_by("version")] == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "message"),
+    [
+        ("model__num_layers", "many", "&quot;many&quot; cannot be model.num_layers"),
+        ("model__num_layers", "0", "0 cannot be model.num_layers: input should be greater than or equal to 1"),
+        ("model__num_layers", "", "num_layers is empty; give it a value, for example 4"),
+        ("model__num_layers", "9" * 5000, "cannot be model.num_layers"),
+        ("parallel__schedule", "zigzag", "zigzag cannot be schedule; choose gpipe, 1f1b"),
+        ("train__learning_rate", "nan", "cannot be train.learning_rate"),
+        ("cluster__pool", "Not A Pool!", "Not A Pool!&quot; cannot be cluster.pool"),
+        ("model__num_attention_heads", "3", "num_attention_heads 3 does not divide hidden_size 32; use 1, 2, 4"),
+        ("sweep", "[1,", "the sweep is not JSON"),
+        ("sweep", "[" * 5000, "nested too deeply"),
+        ("sweep", '{"train.seed": [[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]}', "nested too deeply"),
+        ("sweep", "[1, 2]", "a sweep maps fields to lists"),
+        ("sweep", '{"train.seed": [1], "train.seed": [2]}', "train.seed stands there twice"),
+        ("sweep", '{"train.learning_rate": [NaN]}', "NaN is no number"),
+        ("sweep", '{"micro_batch_size": [1]}', "use train.micro_batch_size"),
+        ("sweep", '{"train.seed": []}', "needs a list of at least one value"),
+        ("sweep", '{"cluster.pool": ["\\u0000"]}', "not plain JSON"),
+        ("sweep", '{"train.micro_batch_size": [3, 5]}', "none of the 2 points can run"),
+    ],
+)
+def test_what_is_wrong_stands_at_its_field_and_nothing_typed_is_lost(
+    field: str, text: str, message: str, admin: Client, config: Config, typed: Typed
+) -> None:
+    response = admin.post(url(config), typed(config, note="typed before", sweep="") | {field: text})
+    page = response.content.decode()
+    form: ConfigForm = response.context["adminform"].form
+    assert message in page
+    assert field in form.errors, form.errors
+    assert form[field].value() == text
+    assert 'value="typed before"' in page
+    config.refresh_from_db()
+    assert config.sweep == SWEEP
+
+
+def test_some_impossible_points_are_fine_and_shown(admin: Client, config: Config) -> None:
+    page = admin.get(url(config)).content.decode()
+    assert "1 of 6 points cannot run." in page
+    assert "no: train.micro_batch_size: 1f1b needs at least as many micro batches as stages" in page
+
+
+def test_a_new_config_starts_from_the_defaults(admin: Client, experiment: Experiment, typed: Typed) -> None:
+    data = typed(experiment=experiment.pk, sweep='{"train.seed": [1, 2]}', note="first")
+    page = admin.post(reverse("admin:lab_config_add"), data, follow=True).content.decode()
+    made = Config.objects.get()
+    assert (made.version, made.sweep, made.note) == (1, {"train.seed": [1, 2]}, "first")
+    assert made.data == complete({})
+    assert "Saved as v1 of Pipeline schedules." in page
+
+
+def test_adding_never_overwrites_a_version_that_nobody_used(
+    admin: Client, config: Config, experiment: Experiment, typed: Typed
+) -> None:
+    admin.post(reverse("admin:lab_config_add"), typed(experiment=experiment.pk))
+    config.refresh_from_db()
+    assert config.sweep == SWEEP
+    assert Config.objects.count() == 2
+
+
+def test_launch_says_what_it_did_and_what_cannot_run(admin: Client, config: Config) -> None:
+    data = {"action": "launch", "_selected_action": config.pk, "from_object": "1"}
+    response = admin.post(reverse("admin:lab_config_changelist"), data, follow=True)
+    page = response.content.decode()
+    assert response.redirect_chain[-1][0] == url(config)
+    assert "launched 5 runs; 1 point cannot run: schedule 1f1b, micro_batch_size 4: " in page
+    again = admin.post(reverse("admin:lab_config_changelist"), data, follow=True).content.decode()
+    assert "launched 0 runs; 5 points had a run already" in again
+    assert Run.objects.count() == 5
+
+
+def test_a_launch_that_is_refused_says_why(admin: Client, experiment: Experiment, admin_user: Any) -> None:
+    config = services.config_save(
+        experiment=experiment, data={**SMALL, "cluster": {"nodes": 2}}, sweep={}, user=admin_user
+    )
+    data = {"action": "launch", "_selected_action": config.pk}
+    page = admin.post(reverse("admin:lab_config_changelist"), data, follow=True).content.decode()
+    assert "nodes 2 cannot be launched yet: a run lives on one node; set nodes to 1" in page
+
+
+def test_who_may_only_look_sees_the_configuration_and_no_buttons(
+    staff: Callable[..., Client], config: Config, typed: Typed
+) -> None:
+    client = staff("view_config")
+    page = client.get(url(config)).content.decode()
+    assert "&quot;num_layers&quot;: 2" in page
+    assert 'name="model__num_layers"' not in page
+    assert 'id="launch"' not in page
+    assert client.post(url(config), typed(config)).status_code == 403
+    client.post(reverse("admin:lab_config_changelist"), {"action": "launch", "_selected_action": config.pk})
+    assert not Run.objects.exists()
+
+
+def test_a_hostile_note_is_escaped(admin: Client, config: Config, typed: Typed) -> None:
+    hostile = "<script>alert(1)</script>"
+    page = save(admin, config, typed(config, note=hostile, train__seed="5"))
+    assert hostile not in page + admin.get(reverse("admin:lab_config_changelist")).content.decode()
+
+
+@given(st.text(max_size=60))
+def test_no_text_in_the_sweep_makes_an_error_page(text: str) -> None:
+    form = ConfigForm({"sweep": text})
+    form.fields.pop("experiment")
+    form.is_valid()
+
+
+def test_kinds_of_fields_that_run_config_may_grow() -> None:
+    assert form_field("flag", {"type": "boolean"}).clean("on") is True
+    assert form_field("name", {"anyOf": [{"type": "string"}, {"type": "null"}]}).clean("") is None
+    assert form_field("stage", {"enum": [0, 1], "type": "integer"}).clean("1") == 1
+    assert form_field("only", {"const": "x"}).clean("x") == "x"
+    assert form_field("maybe", {"anyOf": [{"enum": [8]}, {"type": "null"}]}).clean("") is None
+    assert form_field("links", {"type": "array"}).clean("[1]") == [1]
+    assert SweepField().prepare_value({}) == ""
