@@ -15,10 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
+from runners.config import RunConfig
+from runners.launch import command
 from runners.processes import MARKER, marked
 from runners.protocol import Report
 from runners.rundir import RunDir
 from runners.spool import forget, read_batch, tail
+from tests.conftest import SMALL
 from tests.runners.conftest import ROOT, wait_for
 from tests.runners.test_spool import mount_full, small_disk
 
@@ -141,6 +144,37 @@ def test_out_of_memory_is_reported_with_its_sizes(prepared: Prepare, supervise: 
     final = supervise(prepared(script)).ends()
     assert (final.state, final.exit_code) == ("oom", 77)
     assert final.reason == "out of memory on rank 0 in forward: asked for 3.0 MiB, free 1.0 MiB, of 4.0 MiB"
+
+
+RANKS = """
+    import os, sys, time
+    rank = int(os.environ["RANK"])
+    print("rank", rank, flush=True)
+    if rank == 1:
+        {fate}
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fate", "state", "reason"),
+    [
+        ("raise ValueError('no good')", "failed", "ValueError: no good on rank 1 (exit code 1)"),
+        ("sys.exit(77)", "oom", "out of memory on rank 1"),
+        ("os.kill(os.getpid(), 9)", "failed", "killed by signal 9 (SIGKILL) on rank 1"),
+    ],
+)
+def test_what_befell_a_rank_is_told_through_torchrun(
+    prepared: Prepare, supervise: Supervise, fate: str, state: str, reason: str
+) -> None:
+    run = prepared(RANKS.format(fate=fate))
+    launch = run.read_launch()
+    torchrun = command(RunConfig.model_validate(SMALL), run.config)
+    run.write_launch({**launch, "argv": [*torchrun[: torchrun.index("-m", 3)], launch["argv"][-1]]})
+    final = supervise(run).ends(30)
+    assert final.state == state
+    assert final.reason.startswith(reason)
+    assert "ChildFailedError" not in final.traceback
 
 
 def test_a_killed_training_is_failed_with_a_hint(prepared: Prepare, supervise: Supervise) -> None:

@@ -1,0 +1,98 @@
+"""A node installs runners/requirements.txt and nothing else: no Django, no server."""
+
+from __future__ import annotations
+
+import ast
+import re
+import signal
+import subprocess
+import sys
+import venv
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.runners.conftest import KEY, NODE, ROOT, wait_for
+
+RUNNERS = ROOT / "runners"
+PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[.*\])?==")
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pinned() -> list[str]:
+    """Names of the distributions that a node installs."""
+    lines = (RUNNERS / "requirements.txt").read_text().splitlines()
+    return [canonical(match[1]) for line in lines if (match := PIN.match(line))]
+
+
+def imported() -> set[str]:
+    """Top-level names that the code of runners imports from outside of itself and the standard library."""
+    names = set()
+    for path in RUNNERS.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names.add(node.module.partition(".")[0])
+    return names - set(sys.stdlib_module_names) - {"runners"}
+
+
+def test_everything_that_runners_imports_is_in_its_requirements() -> None:
+    lines = (RUNNERS / "requirements.in").read_text().splitlines()
+    wanted = {canonical(re.split(r"[\[=<>~ ]", line)[0]) for line in lines if line and not line.startswith("#")}
+    # kombu is celery's own transport and pydantic_core pydantic's: they come and go with them.
+    known = {name.replace("-", "_") for name in wanted} | {"kombu", "pydantic_core"}
+    assert imported() <= known
+    assert "django" not in imported()
+
+
+@pytest.fixture
+def node_python(tmp_path: Path) -> Path:
+    """A Python that sees only what a node installs, by links into the present environment."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    site = next((tmp_path / "venv" / "lib").glob("python3*/site-packages"))
+    for name in pinned():
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # pinned for another platform
+        for file in distribution.files or []:
+            top = file.parts[0]
+            source = Path(str(distribution.locate_file(top)))
+            if top not in ("..", "__pycache__") and not (site / top).exists() and source.exists():
+                (site / top).symlink_to(source)
+    return tmp_path / "venv" / "bin" / "python"
+
+
+def test_the_daemon_runs_where_only_its_requirements_are_installed(
+    node_python: Path, tmp_path: Path, redis_url: str
+) -> None:
+    django = subprocess.run([node_python, "-c", "import django"], capture_output=True)
+    assert django.returncode, "this environment proves nothing: it has Django"
+    package = tmp_path / "node"
+    package.mkdir()
+    (package / "runners").symlink_to(RUNNERS)
+    environment = {"PATH": "/usr/bin:/bin", "REDIS_URL": redis_url, "PARLAB_NODE_KEY": KEY.decode()}
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        daemon = subprocess.Popen(
+            [node_python, "-m", "runners.daemon", "--node", NODE, "--state-dir", tmp_path / "state"],
+            cwd=package,
+            # Celery would load Django for this variable if it were left to its habits.
+            env={**environment, "DJANGO_SETTINGS_MODULE": "parlab.settings"},
+            stderr=output,
+        )
+    try:
+        wait_for(lambda: b"takes 1 runs" in log.read_bytes() or daemon.poll() is not None, "the daemon has started")
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(5) == 0, log.read_text()
+    finally:
+        daemon.kill()
+        daemon.wait()
+    for module in ("runners.supervise", "runners.engines.pipeline"):
+        done = subprocess.run([node_python, "-m", module, "--help"], cwd=package, env=environment, capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()

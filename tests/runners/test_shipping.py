@@ -1,0 +1,299 @@
+"""What is sent when: the window, answers that are late, early or strange, and a broker that is away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners import spool
+from runners.protocol import Batch, Report
+from runners.rundir import RunDir, StateDir
+from runners.shipping import CROWDED_RESEND_S, GATHER_S, RESEND_S, WINDOW, BrokerAway, Shipment, Shipper
+from runners.spool import SpoolWriter
+
+FINISHED = Report(state="finished", at=2.0, exit_code=0)
+BIG = b"x" * 200_000
+
+
+class Network:
+    """A broker in memory, a clock that the test turns, and a shipper that knows no other."""
+
+    def __init__(self, path: Path) -> None:
+        self.state = StateDir(path)
+        self.sent: list[Batch] = []
+        self.is_away = False
+        self.is_crowded = False
+        self.now = 1000.0
+        self.shipper = Shipper(self.state, "n1", send=self._send, is_crowded=lambda: self.is_crowded)
+
+    def _send(self, wire: dict[str, Any]) -> None:
+        if self.is_away:
+            raise BrokerAway("nobody there")
+        self.sent.append(Batch.from_wire(wire))
+
+    def make_run(self, run: int = 1) -> tuple[RunDir, SpoolWriter]:
+        directory = self.state.put_in_place(self.state.prepare(run, 1))
+        return directory, SpoolWriter(directory.spool)
+
+    def turn(self, seconds: float = 0.0) -> list[tuple[int, int]]:
+        """Let time pass and the shipper work; return the byte ranges that it sent."""
+        self.now += seconds
+        before = len(self.sent)
+        self.shipper.turn(self.now)
+        return [(batch.sequence, batch.next_sequence) for batch in self.sent[before:]]
+
+    def answer(self, position: int, run: int = 1) -> None:
+        self.shipper.acknowledge(run, 1, position)
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Network:
+    return Network(tmp_path / "state")
+
+
+def fill(writer: SpoolWriter, records: int) -> list[int]:
+    """Append big records; four of them make more than half a batch. Returns where each ends."""
+    ends = []
+    for _ in range(records):
+        writer.append_output(BIG)
+        ends.append(writer.position)
+    return ends
+
+
+def test_a_quiet_run_gathers_for_a_moment_and_a_report_goes_at_once(network: Network) -> None:
+    _, writer = network.make_run()
+    writer.append_output(b"a line\n")
+    assert network.turn() == []
+    assert network.turn(GATHER_S / 2) == []
+    assert len(network.turn(GATHER_S)) == 1
+    writer.append_report(FINISHED)
+    assert len(network.turn()) == 1
+    assert [report for batch in network.sent for report in batch.reports] == [FINISHED]
+
+
+def test_no_more_than_a_window_is_on_its_way_and_answers_make_room(network: Network) -> None:
+    _, writer = network.make_run()
+    fill(writer, 40)
+    ranges = network.turn()
+    assert len(ranges) == WINDOW
+    assert network.turn(0.1) == []
+    network.answer(ranges[1][1])
+    more = network.turn(0.1)
+    assert len(more) == 2
+    assert more[0][0] == ranges[-1][1]
+
+
+def test_without_an_answer_one_batch_is_tried_again_with_growing_patience(network: Network) -> None:
+    _, writer = network.make_run()
+    fill(writer, 40)
+    first = network.turn()
+    pauses = []
+    for _ in range(4):
+        waited = 0.0
+        while not (ranges := network.turn(0.5)):
+            waited += 0.5
+        assert ranges == first[:1]
+        pauses.append(waited)
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= RESEND_S
+    assert pauses[3] > 4 * pauses[0]
+    network.answer(first[0][1])
+    assert len(network.turn()) == WINDOW
+
+
+def test_nothing_is_sent_again_while_the_first_copy_waits_in_the_servers_queue(network: Network) -> None:
+    _, writer = network.make_run()
+    fill(writer, 1)
+    network.turn()
+    assert len(network.turn(1)) == 1
+    network.is_crowded = True
+    assert network.turn(CROWDED_RESEND_S / 2) == []
+    assert len(network.turn(CROWDED_RESEND_S) + network.turn(GATHER_S)) == 1
+
+
+def test_an_answer_beyond_what_was_sent_is_where_it_goes_on(network: Network) -> None:
+    _, writer = network.make_run()
+    ends = fill(writer, 30)
+    network.turn()
+    network.answer(ends[-2])
+    assert network.turn(0.1) == []
+    assert network.turn(1)[0][0] == ends[-2]
+
+
+def test_an_answer_between_two_batches_is_where_it_goes_on(network: Network) -> None:
+    _, writer = network.make_run()
+    ends = fill(writer, 40)
+    network.turn()
+    network.answer(ends[1])
+    assert network.turn()[0][0] == ends[1]
+
+
+def test_an_answer_that_asks_for_a_batch_sent_long_ago_brings_it_at_once_but_only_once(network: Network) -> None:
+    """Two ingest workers took batches in the wrong order: the server has the first and threw the second away."""
+    _, writer = network.make_run()
+    fill(writer, 40)
+    first = network.turn()
+    network.answer(first[0][1])
+    network.turn(0.2)
+    for _ in range(3):
+        network.answer(first[0][1])
+    assert network.turn(0.2) == []
+    network.answer(first[0][1])
+    network.answer(first[0][1])
+    assert network.turn(1.5)[0][0] == first[1][0]
+    network.answer(first[0][1])
+    assert network.turn(0.2) == []
+
+
+def test_an_answer_that_was_overtaken_changes_nothing(network: Network) -> None:
+    _, writer = network.make_run()
+    fill(writer, 40)
+    first = network.turn()
+    network.answer(first[2][1])
+    network.turn()
+    network.answer(first[0][1])
+    sent = network.turn()
+    assert all(sequence >= first[2][1] for sequence, _ in sent)
+
+
+def test_a_server_that_was_set_back_gets_everything_that_the_node_still_has(network: Network) -> None:
+    _, writer = network.make_run()
+    fill(writer, 4)
+    first = network.turn(1) + network.turn(1)
+    network.answer(first[-1][1])
+    network.turn()
+    writer.append_output(b"new\n")
+    network.turn(1)
+    count = len(network.sent)
+    for _ in range(6):
+        # The batch stays unanswered long enough to know that the answer is not just a late one.
+        network.turn(30)
+        network.answer(0)
+    network.turn(1)
+    assert 0 in [batch.sequence for batch in network.sent[count:]]
+
+
+def test_the_acknowledged_position_survives_a_restart_and_acknowledged_segments_go(network: Network) -> None:
+    run, writer = network.make_run()
+    writer.segment_bytes = 100
+    for _ in range(5):
+        writer.append_output(b"x" * 90)
+    ranges = network.turn() + network.turn(1)
+    network.answer(ranges[-1][1])
+    network.turn()
+    assert spool.segments(run.spool) == [writer.position - 101]
+    writer.append_output(b"more\n")
+    again = Network(network.state.root)
+    again.turn()
+    assert again.turn(1) == [(ranges[-1][1], writer.position)]
+
+
+def test_a_run_goes_when_its_final_report_is_stored_and_not_before(network: Network) -> None:
+    run, writer = network.make_run()
+    writer.append_output(b"a\n")
+    network.turn()
+    first = network.turn(1)
+    writer.append_report(FINISHED)
+    network.turn()
+    network.answer(first[0][1])
+    network.turn()
+    assert run.path.is_dir()
+    network.answer(writer.position)
+    network.turn()
+    assert not run.path.is_dir()
+    assert network.state.is_known(1, 1)
+    network.answer(writer.position)
+    assert network.turn() == []
+
+
+def test_after_a_power_cut_the_end_is_told_behind_what_the_server_has(network: Network) -> None:
+    """The server stored more than the disk kept: the spool cannot fill the hole, but it can say how the run ended."""
+    run, writer = network.make_run()
+    writer.append_output(b"kept\n")
+    writer.append_report(FINISHED)
+    first = network.turn() + network.turn(1)
+    beyond = first[-1][1] + 5000
+    network.answer(beyond)
+    assert network.turn() == [(beyond, network.sent[-1].next_sequence)]
+    assert network.sent[-1].reports == [FINISHED]
+    network.answer(network.sent[-1].next_sequence)
+    network.turn()
+    assert not run.path.is_dir()
+
+
+def test_a_position_inside_a_record_is_left_behind_with_a_note(network: Network) -> None:
+    run, writer = network.make_run()
+    writer.append_output(b"a line\n")
+    writer.append_report(FINISHED)
+    network.turn()
+    network.answer(5)
+    network.turn()
+    ranges = network.turn(1) + network.turn(1)
+    assert ranges[0][0] == 5
+    assert b"bytes of the spool are missing" in network.sent[-2].output
+    assert network.sent[-1].reports == [FINISHED]
+    network.answer(ranges[-1][1])
+    network.turn()
+    assert not run.path.is_dir()
+
+
+def test_a_broker_that_comes_back_gets_what_it_may_have_lost(network: Network) -> None:
+    _, writer = network.make_run()
+    fill(writer, 40)
+    first = network.turn()
+    network.answer(first[0][1])
+    network.is_away = True
+    assert network.turn() == []
+    assert network.turn(1) == []
+    network.is_away = False
+    back = network.turn(1) + network.turn(0.1)
+    assert back[0][0] >= first[0][1]
+    assert (first[1][0], first[1][1]) in back
+
+
+def test_a_run_that_cannot_be_read_does_not_hold_up_the_others(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, bad = network.make_run(1)
+    _, good = network.make_run(2)
+    bad.append_report(FINISHED)
+    good.append_report(FINISHED)
+    original: Callable[..., Any] = Shipment.next_batch
+
+    def next_batch(self: Shipment, *arguments: Any, **options: Any) -> Any:
+        if self.run.run == 1:
+            raise OSError(5, "Input/output error")
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(Shipment, "next_batch", next_batch)
+    network.turn()
+    assert [batch.run for batch in network.sent] == [2]
+
+
+def test_an_attempt_that_the_server_does_not_know_is_put_aside(network: Network) -> None:
+    run, writer = network.make_run()
+    writer.append_report(FINISHED)
+    network.turn()
+    network.answer(-1)
+    network.turn()
+    assert not run.path.is_dir()
+    assert (network.state.rejected_path / "1-1" / "spool").is_dir()
+    assert network.state.is_known(1, 1)
+
+
+def test_an_answer_for_a_run_that_is_not_here_is_ignored(network: Network) -> None:
+    network.answer(5, run=99)
+    assert network.turn() == []
+
+
+def test_the_shipper_stops_when_told(network: Network) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=network.shipper.run, args=[stop])
+    thread.start()
+    stop.set()
+    thread.join(2)
+    assert not thread.is_alive()
