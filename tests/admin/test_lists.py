@@ -133,7 +133,7 @@ def test_nodes_are_switched_off_and_on(admin: Client, db: None) -> None:
     page = admin.post(path, {"action": "disable", "_selected_action": node.pk}, follow=True).content.decode()
     node.refresh_from_db()
     assert not node.is_enabled
-    assert "gpu1: disabled; runs there go on, new ones go elsewhere" in page
+    assert "Disabled gpu1; runs there go on, new ones go elsewhere" in page
     admin.post(reverse("admin:lab_node_change", args=[node.pk]), {"is_enabled": "on", "slots": "99"})
     node.refresh_from_db()
     assert (node.is_enabled, node.slots) == (True, 2)

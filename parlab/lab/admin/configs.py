@@ -123,9 +123,7 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
 
     @admin.display(description="configuration")
     def configuration(self, config: Config) -> SafeString:
-        return pretty(
-            "\n".join(f"{field}: {_shown(value)}" for field, (_, value) in difference({}, _flat(config)).items())
-        )
+        return pretty(json.dumps(config.data, indent=2))
 
     @admin.display(description="sweep")
     def axes(self, config: Config) -> SafeString:

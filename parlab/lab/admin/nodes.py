@@ -57,12 +57,12 @@ class NodeAdmin(admin.ModelAdmin[Node]):
     @admin.action(description="Enable", permissions=["change"])
     def enable(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
         names = self._set_enabled(queryset, True)
-        messages.success(request, f"{names}: enabled; queued runs of the pool may start there within seconds")
+        messages.success(request, f"Enabled {names}; queued runs of the pool may start there within seconds")
 
     @admin.action(description="Disable", permissions=["change"])
     def disable(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
         names = self._set_enabled(queryset, False)
-        messages.success(request, f"{names}: disabled; runs there go on, new ones go elsewhere")
+        messages.success(request, f"Disabled {names}; runs there go on, new ones go elsewhere")
 
     def _set_enabled(self, queryset: QuerySet[Node], is_enabled: bool) -> str:
         names = list(queryset.values_list("name", flat=True))

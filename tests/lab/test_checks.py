@@ -1,0 +1,105 @@
+"""Wrong settings are reported with what to do, good ones pass `check --deploy`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+
+from parlab import checks
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://127.0.0.1:6379/0",
+        "redis://:secret@redis.example:6379",
+        "rediss://user:secret@redis.example/3",
+        "redis://[::1]:6379/0",
+        "unix:///run/redis.sock",
+    ],
+)
+def test_a_good_redis_url_passes(url: str, settings: Any) -> None:
+    settings.REDIS_URL = url
+    assert checks.redis_url_is_one() == []
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "has scheme ''"),
+        ("localhost:6379", "has scheme 'localhost'"),
+        ("http://localhost", "has scheme 'http'"),
+        ("redis:///0", "names no host"),
+        ("redis://localhost:port/0", "cannot be read"),
+        ("redis://localhost:99999/0", "cannot be read"),
+        ("redis://localhost/zero", "'zero' where the number of a database belongs"),
+    ],
+)
+def test_a_malformed_redis_url_is_an_error_with_a_hint(url: str, said: str, settings: Any) -> None:
+    settings.REDIS_URL = url
+    (error,) = checks.redis_url_is_one()
+    assert said in str(error.msg)
+    assert "redis://" in str(error.hint)
+
+
+def test_a_short_node_key_is_an_error(settings: Any) -> None:
+    settings.NODE_KEY = b"short"
+    (error,) = checks.node_key_is_long_enough()
+    assert "5 bytes" in error.msg
+    assert "PARLAB_NODE_KEY" in str(error.hint)
+
+
+def test_a_data_directory_that_cannot_be_written_is_an_error(settings: Any, tmp_path: Path) -> None:
+    settings.DATA_DIR = tmp_path / "gone"
+    (error,) = checks.data_directory_is_writable()
+    assert str(tmp_path) in error.msg
+    settings.DATA_DIR = tmp_path
+    assert checks.data_directory_is_writable() == []
+
+
+@pytest.mark.parametrize(
+    ("url", "warns"),
+    [("redis://redis.example/0", True), ("redis://:pw@redis.example/0", False), ("redis://127.0.0.1/0", False)],
+)
+def test_an_open_redis_elsewhere_is_a_warning(url: str, warns: bool, settings: Any) -> None:
+    settings.REDIS_URL = url
+    assert bool(checks.redis_elsewhere_has_a_password()) is warns
+
+
+def _check(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return subprocess.run(
+        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
+        cwd=django_settings.BASE_DIR,
+        env={**kept, "PARLAB_DATA_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "parlab.settings", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_production_settings_pass_the_deployment_check(tmp_path: Path) -> None:
+    result = _check(
+        tmp_path,
+        PARLAB_HTTPS="1",
+        ALLOWED_HOSTS="lab.example.org",
+        CSRF_TRUSTED_ORIGINS="https://lab.example.org",
+        DATABASE_URL="postgres://parlab:secret@db.example.org/parlab",
+        REDIS_URL="redis://:secret@redis.example.org:6379/0",
+    )
+    assert result.returncode == 0, result.stderr
+    assert "no issues" in result.stdout
+    secrets = [tmp_path / name for name in ("secret_key", "node_key")]
+    assert [oct(path.stat().st_mode & 0o777) for path in secrets] == ["0o600", "0o600"]
+
+
+def test_a_production_setting_that_is_wrong_fails_the_deployment_check(tmp_path: Path) -> None:
+    result = _check(tmp_path, PARLAB_HTTPS="1", ALLOWED_HOSTS="lab.example.org", REDIS_URL="redis.example.org:6379")
+    assert result.returncode != 0
+    assert "parlab.E001" in result.stderr

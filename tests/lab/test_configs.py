@@ -1,0 +1,118 @@
+"""Saving a config: in place while unused, as the next version once a run used it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from parlab.lab import services
+from parlab.lab.models import Config, Experiment, Snapshot
+from runners.config import ConfigError, complete, with_values
+from tests.conftest import SMALL
+
+
+def save(experiment: Experiment, user: User, sweep: dict[str, Any] | None = None, **more: Any) -> Config:
+    data = more.pop("data", SMALL)
+    return services.config_save(experiment=experiment, data=data, sweep=sweep or {}, user=user, **more)
+
+
+def test_a_saved_config_is_complete_however_little_was_given(experiment: Experiment, user: User) -> None:
+    assert save(experiment, user).data == complete(SMALL)
+
+
+def test_equal_content_is_the_same_version_whatever_its_order_and_writing(experiment: Experiment, user: User) -> None:
+    first = save(experiment, user, note="why")
+    again = save(experiment, user, data={"parallel": {"pipeline_parallel_size": "2"}, **dict(reversed(SMALL.items()))})
+    assert (again.pk, again.version, again.note) == (first.pk, 1, "why")
+    assert save(experiment, user, note="better words").note == "better words"
+    assert experiment.configs.count() == 1
+
+
+def test_an_unused_version_is_edited_in_place_and_a_used_one_is_kept(experiment: Experiment, user: User) -> None:
+    first = save(experiment, user)
+    edited = save(experiment, user, {"train.seed": [1]})
+    assert (edited.pk, edited.version) == (first.pk, 1)
+    services.config_launch(config=edited, user=user)
+    second = save(experiment, user, {"train.seed": [1, 2]}, note="one more seed")
+    assert (second.version, second.note) == (2, "one more seed")
+    edited.refresh_from_db()
+    assert edited.sweep == {"train.seed": [1]}
+
+
+def test_an_edit_of_what_somebody_else_changed_becomes_a_version_of_its_own(experiment: Experiment, user: User) -> None:
+    seen = save(experiment, user)
+    save(experiment, user, {"train.seed": [1]}, based_on=seen)
+    assert save(experiment, user, {"train.seed": [2]}, based_on=seen).version == 2
+
+
+def test_launch_takes_the_config_as_it_is_now_not_as_a_page_once_read_it(experiment: Experiment, user: User) -> None:
+    stale = save(experiment, user)
+    save(experiment, user, {"train.seed": [1, 2]})
+    assert len(services.config_launch(config=stale, user=user).created) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "sweep", "field"),
+    [
+        ({"model": {"layers": 2}}, {}, "model.layers"),
+        ({"modle": {}}, {}, "modle"),
+        ({"train": {"iterations": 0}}, {}, "train.iterations"),
+        (SMALL, {"train.sede": [1]}, "sweep"),
+        (SMALL, {"train.seed": [float("nan")]}, "sweep"),
+        (with_values(SMALL, {"model.hidden_size": 33}), {}, "model.num_attention_heads"),
+        (SMALL, {"train.micro_batch_size": [3, 5]}, "train.global_batch_size"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_the_field(
+    data: dict[str, Any], sweep: dict[str, Any], field: str, experiment: Experiment, user: User
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        save(experiment, user, sweep, data=data)
+    assert field in [problem.field for problem in refused.value.problems]
+    assert not experiment.configs.exists()
+
+
+def test_a_base_that_needs_its_axes_is_fine(experiment: Experiment, user: User) -> None:
+    base = with_values(SMALL, {"train.micro_batch_size": 3})
+    assert save(experiment, user, {"train.micro_batch_size": [1, 3]}, data=base).version == 1
+
+
+def test_slugs_are_free_and_names_unique(user: User) -> None:
+    names = ["Scaling!", "Scaling?", "日本語", "日本", "x" * 120]
+    slugs = [services.experiment_create(name=name, owner=user).slug for name in names]
+    assert slugs[:4] == ["scaling", "scaling-2", "experiment", "experiment-2"]
+    with pytest.raises(ValueError, match="is taken; choose another"):
+        services.experiment_create(name="Scaling!", owner=user)
+    for _ in range(2):
+        services.experiment_clone(experiment=Experiment.objects.get(name="x" * 120), user=user)
+
+
+def test_a_clone_has_the_latest_config_and_no_runs(experiment: Experiment, user: User) -> None:
+    services.config_launch(config=save(experiment, user), user=user)
+    latest = save(experiment, user, {"train.seed": [1, 2]})
+    clone = services.experiment_clone(experiment=experiment, user=user)
+    (config,) = clone.configs.all()
+    assert (config.version, config.sweep, config.digest) == (1, latest.sweep, latest.digest)
+    assert not clone.runs.exists()
+
+
+def test_published_figures_may_have_axes_and_layouts_that_we_have_not(experiment: Experiment, user: User) -> None:
+    data = with_values(SMALL, {"model.kind": "bert", "parallel.tensor_parallel_size": 2})
+    config = save(experiment, user, data=data, runnable=False)
+    point = {"network": "delay 1ms", "parallel.pipeline_parallel_size": 4, "method": "theirs"}
+    run = services.published_run_add(
+        config=config, point=point, user=user, summary={"step_time_s": {"mean": 2.0}, "samples_per_s": 4}
+    )
+    run.refresh_from_db()
+    assert run.label == "network delay 1ms, pipeline_parallel_size 4, method theirs"
+    assert (run.state, run.origin, run.step_time_s, run.samples_per_s) == ("finished", "published", 2.0, 4.0)
+    assert run.resolved["cluster"]["gpus_per_node"] == 8
+    assert Snapshot.objects.get(run=run).kind == Snapshot.Kind.RESULTS
+    with pytest.raises(ValueError, match="is run #1 already"):
+        services.published_run_add(config=config, point=point, user=user, summary={})
+    with pytest.raises(ValueError, match="published figures"):
+        services.run_relaunch(run=run, user=user)
+    with pytest.raises(ValueError, match="has ended already"):
+        services.run_cancel_request(run=run)
