@@ -22,6 +22,7 @@ MAX_RANKS = 8
 """More ranks than this are drawn as their range: nobody tells nine lines apart."""
 OOM_COLOUR = ORANGE
 HEIGHT = 360
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
 RUNS = {"type": "category", "autotickangles": [0, -45, -90]}
 """An axis of runs; slanted names end at their tick, which needs no room on the right."""
 
@@ -105,9 +106,9 @@ def layout(*, title: str, subtitle: str, x: str, y: str, **more: Any) -> dict[st
         "margin": {"l": 56, "r": 16, "t": 16, "b": 48},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 12},
+        "font": {"family": FONT, "size": 12},
         "hovermode": "closest",
-        "hoverlabel": {"align": "left", "namelength": -1},
+        "hoverlabel": {"align": "left", "namelength": -1, "font": {"family": FONT, "size": 12}},
         "legend": {
             "orientation": "h",
             "x": 0,

@@ -77,11 +77,12 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     points, others = _alike(points, measured)
     measured = [point for point in points if point.samples_per_s is not None]
     chosen = plan(points)
+    spread = any(point.step_time_s and point.step_time_s.p10 for point in measured)
     x_values = in_order(_x_of(point, chosen.x) for point in points)
     drawing = go.Figure(
         layout=theme.layout(
             title="Throughput",
-            subtitle="median of the measured steps, bars from p10 to p90",
+            subtitle="median of the measured steps, bars from p10 to p90" if spread else "one point per run",
             x=theme.plain(field_title(chosen.x)) if chosen.x not in (GPUS, RUN) else chosen.x,
             y="Throughput (samples/s)",
             xaxis=_x_axis(x_values, chosen.x),

@@ -31,8 +31,12 @@
 
   async function download(element, format) {
     const { layout } = drawings.get(element).figure;
-    const picture = merged(layout, { ...colours(), width: 960, height: 480, paper_bgcolor: token("--surface"), margin: { t: 88, l: 64, r: 24, b: 56 } });
-    const url = await Plotly.toImage({ data: element.data, layout: picture }, { format, width: 960, height: 480, scale: format === "png" ? 2 : 1 });
+    const legend = element.querySelector(".legend")?.getBoundingClientRect().height || 0;
+    const picture = merged(layout, { ...colours(), paper_bgcolor: token("--surface"),
+      title: { y: 1, yref: "container", yanchor: "top", pad: { t: 16 } }, margin: { t: 80 + legend, l: 64, r: 24, b: 56 } });
+    // As wide as on the page, where the legend has the same rows.
+    const width = Math.max(480, element.clientWidth), height = element.clientHeight + 80;
+    const url = await Plotly.toImage({ data: element.data, layout: picture }, { format, width, height, scale: format === "png" ? 2 : 1 });
     const link = document.createElement("a");
     link.href = url;
     link.download = `${location.pathname.split("/").filter(Boolean).join("-")}-${element.dataset.figure}.${format}`;

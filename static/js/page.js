@@ -53,3 +53,14 @@ document.addEventListener("htmx:beforeSwap", (event) => {
     location.reload();
   }
 });
+
+// What a poll replaces is not read out; this line of the page stays, and says when the states have changed.
+(() => {
+  const state = () => document.querySelector("[data-announce]")?.textContent.replace(/\s+/g, " ").trim() || "";
+  let said = state();
+  document.addEventListener("htmx:afterSwap", () => {
+    if (state() === said) return;
+    said = state();
+    document.getElementById("announce").textContent = said;
+  });
+})();
