@@ -4,31 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import Protocol
 
-from parlab.formats import deepspeed, megatron, megatron_deepspeed, pipeline_runner
+from parlab.formats import autotuning, configuration, markdown, rst
 from parlab.formats.documents import Collector, Counted
+from parlab.formats.logs import LOGS, Reader
 from parlab.formats.records import Record, unread
 from parlab.formats.schema import Document
-from parlab.formats.sniff import HEAD_CHARACTERS, UNKNOWN, Signs, sniff
+from parlab.formats.sniff import HEAD_CHARACTERS, UNKNOWN, sniff
 
 __all__ = ["FORMATS", "UNKNOWN", "Document", "Reader", "Record", "format_of", "read_document", "records"]
 
-
-class Reader(Protocol):
-    """A reader module: how its lines look, and how they become records."""
-
-    SIGNS: Signs
-
-    def read(self, lines: Iterable[str], /) -> Iterator[Record]: ...
-
-
-# Name -> reader module. Where two formats have equally strong signs, the first one wins.
+# Name -> reader module: the logs, and the documents that may hold them.
 FORMATS: dict[str, Reader] = {
-    "megatron": megatron,
-    "deepspeed": deepspeed,
-    "megatron-deepspeed": megatron_deepspeed,
-    "pipeline-runner": pipeline_runner,
+    **LOGS,
+    "deepspeed-autotuning": autotuning,
+    "configuration": configuration,
+    "markdown": markdown,
+    "rst": rst,
 }
 
 

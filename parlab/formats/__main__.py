@@ -10,12 +10,14 @@ from pathlib import Path
 
 import orjson
 
-from parlab.formats import FORMATS, Document, read_document, records
+from parlab.formats import FORMATS, Document, autotuning, read_document, records
+from parlab.formats.documents import Collector
 from parlab.formats.records import Record
 from parlab.formats.schema import Segment, UnreadLine
 from parlab.formats.source import MAX_LINE, Lines, open_text
 
 MAX_FILES = 10_000
+MAX_TUNER_FILE = 2**20
 
 
 class Refused(Exception):
@@ -35,6 +37,22 @@ def files_of(paths: Sequence[str]) -> Iterator[Path]:
             yield path
         else:
             raise Refused(f"{name} does not exist; check the path")
+
+
+def results_of(directory: Path) -> Document | None:
+    """Read a results directory of DeepSpeed's tuner as one document; None for any other directory."""
+    if not autotuning.is_results(entry.name for entry in directory.iterdir()):
+        return None
+    files: dict[str, str] = {}
+    for path in sorted(directory.rglob("*"))[:MAX_FILES]:
+        name = path.relative_to(directory).as_posix()
+        if path.is_file() and autotuning.wanted(name):
+            with open_text(path) as stream:
+                files[name] = stream.read(MAX_TUNER_FILE)
+    collector = Collector(str(directory), "deepspeed-autotuning")
+    for record in autotuning.read_results(files):
+        collector.add(record)
+    return collector.document(sum(text.count("\n") for text in files.values()))
 
 
 def read_file(path: Path, format: str | None = None) -> Document:
@@ -96,7 +114,12 @@ def show(path: Path, options: argparse.Namespace) -> None:
             for record in records(Lines(stream), options.format):
                 out.write(as_json(record) + b"\n")
         return
-    document = read_file(path, options.format)
+    put(read_file(path, options.format), options)
+
+
+def put(document: Document, options: argparse.Namespace) -> None:
+    """Print one document."""
+    out = sys.stdout.buffer
     if options.json:
         out.write(orjson.dumps(document.model_dump()) + b"\n")
     else:
@@ -113,8 +136,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--format", choices=sorted(FORMATS), metavar="NAME", help=f"do not guess; one of {names}")
     options = parser.parse_args(argv)
     try:
-        for path in files_of(options.paths):
-            show(path, options)
+        for name in options.paths:
+            whole = results_of(Path(name)) if Path(name).is_dir() and not options.records else None
+            if whole is not None:
+                put(whole, options)
+            for path in files_of([name]):
+                if whole is None or not autotuning.wanted(path.relative_to(name).as_posix()):
+                    show(path, options)
         sys.stdout.flush()
     except Refused as problem:
         sys.stderr.write(f"{problem}\n")

@@ -59,6 +59,7 @@ class Collector:
             value=record.values.get(data["name"]),
             low=data.get("low"),
             high=data.get("high"),
+            total=data.get("total"),
             unit=data["unit"],
             text=record.raw[0] if record.raw else "",
             line=record.line,
@@ -70,6 +71,8 @@ class Collector:
     def document(self, lines: int) -> schema.Document:
         self.segments.close()
         result = self.result
+        if self.section is not None:
+            self.segments.adopt(result.figures)
         result.lines = lines
         result.segments = self.segments.done
         if self.segments.dropped:

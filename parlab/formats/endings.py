@@ -8,8 +8,9 @@ from parlab.formats.records import MAX_TEXT, Ending
 
 # Cheap test that almost every line fails; the patterns below run on the rest.
 MAYBE = re.compile(
-    r"CANCELLED|Traceback|Error|[oO]ut [oO]f [mM]emory|OUT OF MEMORY|exits successfully|exits with"
-    r"|exiting program|SIGTERM|SIGKILL|Segmentation fault|core dumped|Interrupt|saving the final model|Training complete|exited with|Signal \d"
+    r"CANCELLED|Traceback|Error|[oO]ut [oO]f [mM]emory|OUT OF MEMORY|exits successfully|exits with|exiting program"
+    r"|SIGTERM|SIGKILL|Segmentation fault|core dumped|Interrupt|saving the final model|Training complete|exited with"
+    r"|Signal \d"
 )
 
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = (

@@ -24,7 +24,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     ),
     "pipeline_parallel_size": (
         "pipeline_model_parallel_size", "pipeline_parallel_size", "pp", "pp_degree", "pipeline_parallel_degree",
-        "pp_size", "pipe_parallel_size",
+        "pp_size", "pipe_parallel_size", "stage_cnt",
     ),
     "micro_batch_size": (
         "micro_batch_size", "train_micro_batch_size_per_gpu", "per_device_train_batch_size", "train_micro_batch_size",
@@ -38,9 +38,14 @@ SIZES: dict[str, tuple[str, ...]] = {
         "seq_length", "sequence_length", "seq_len", "encoder_seq_length", "max_seq_len", "max_seq_length",
         "max_sequence_length", "block_size",
     ),
-    "num_layers": ("num_layers", "n_layers", "n_layer", "num_hidden_layers", "encoder_num_layers"),
+    "num_layers": (
+        "num_layers", "n_layers", "n_layer", "num_hidden_layers", "encoder_num_layers",
+        "number_of_layers", "number_of_layer",
+    ),
     "hidden_size": ("hidden_size", "n_embd", "dim", "d_model", "embedding_dim", "model_dim"),
-    "num_attention_heads": ("num_attention_heads", "n_heads", "n_head", "num_heads"),
+    "num_attention_heads": (
+        "num_attention_heads", "n_heads", "n_head", "num_heads", "number_of_heads", "number_of_head",
+    ),
     "zero_stage": ("zero_stage", "zero_optimization_stage"),
 }  # fmt: skip
 

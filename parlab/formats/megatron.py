@@ -94,6 +94,7 @@ class Parser:
         self.steps = Layouts(r"\s*iteration\s+(\d{1,18})\s*/\s*(\d{1,18}) *\|", cell_field, closed=True)
         self.timers = Layouts(r"\s*time \(ms\) \|", timer_field, closed=False)
         self.dump: dict[str, object] | None = None
+        self.dump_at = 0
         self.block: Record | None = None
         self.timer: str | None = None
         self.wrapped: list[str] = []
@@ -125,7 +126,7 @@ class Parser:
         if self.wrapped:
             found += self._flush_wrapped()
         if self.dump:
-            found.append(self._launch(0))
+            found.append(self._launch())
         return found
 
     def _part(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
@@ -238,7 +239,7 @@ class Parser:
         if text.isspace():
             return found
         if _DUMP.match(text):
-            self.dump = {}
+            self.dump, self.dump_at = {}, line
             return found
         match = _WORLD.search(text)
         if match:
@@ -274,9 +275,9 @@ class Parser:
         """Read one line inside the argument dump."""
         assert self.dump is not None
         if _DUMP_END.match(text):
-            return [self._launch(line)]
+            return [self._launch()]
         if _ITERATION.search(text):
-            record = self._launch(line)
+            record = self._launch()
             return [record, *self.feed(line, None, None, text)]
         match = _ARGUMENT.match(text)
         if match and len(self.dump) < MAX_ARGUMENTS:
@@ -286,9 +287,9 @@ class Parser:
             return []
         return [unread(line, "no argument: expected `name ..... value`", text)]
 
-    def _launch(self, line: int) -> Record:
+    def _launch(self) -> Record:
         arguments, self.dump = self.dump, None
-        return Record("launch", line, data=arguments or {}, opens=True)
+        return Record("launch", self.dump_at, data=arguments or {}, opens=True)
 
     def _unwrap(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Join the lines of an iteration that was wrapped; give up at the next record."""

@@ -148,7 +148,9 @@ class Figure(Part):
     """Normal form; null where the text gives words (`Not runnable`, `Inf`)."""
     low: float | None = None
     high: float | None = None
-    """A range or a total: `5624MiB - 6176MiB / 40537MiB` is low, value and high."""
+    """The range, where one is stated."""
+    total: float | None = None
+    """What the value is a part of: `5624MiB - 6176MiB / 40537MiB` is low, high and total."""
     unit: str = ""
     """Unit as printed."""
     text: str = ""

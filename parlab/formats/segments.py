@@ -362,6 +362,13 @@ def _fill_memory(segment: schema.Segment, builder: Builder) -> None:
             segment.gpu_mem_max_bytes = candidates[name].max
             segment.basis["gpu_mem_max_bytes"] = f"largest {name} of all ranks and records"
             break
+    _fill_memory_from_figures(segment)
+    if segment.gpu_util_pct is None and "gpu_util_pct" in segment.metrics:
+        segment.gpu_util_pct = segment.metrics["gpu_util_pct"].mean
+        segment.basis["gpu_util_pct"] = "mean of all records"
+
+
+def _fill_memory_from_figures(segment: schema.Segment) -> None:
     figure = segment.figures.get("gpu_mem_bytes")
     if figure is not None and figure.value is not None:
         segment.gpu_mem_max_bytes = figure.value
@@ -370,9 +377,6 @@ def _fill_memory(segment: schema.Segment, builder: Builder) -> None:
     if utilisation is not None:
         segment.gpu_util_pct = utilisation.value
         segment.basis["gpu_util_pct"] = f"stated: {utilisation.text}"
-    elif "gpu_util_pct" in segment.metrics:
-        segment.gpu_util_pct = segment.metrics["gpu_util_pct"].mean
-        segment.basis["gpu_util_pct"] = "mean of all records"
 
 
 def _end(builder: Builder) -> schema.End:
@@ -382,6 +386,11 @@ def _end(builder: Builder) -> schema.End:
     if builder.total and last is not None and last.iteration is not None and last.iteration >= builder.total:
         return schema.End(state="finished", reason=f"iteration {last.iteration} of {builder.total} was printed")
     return schema.End()
+
+
+def _says_something(arguments: dict[str, Any]) -> bool:
+    """A command without one known setting (`srun --label date`) is no launch."""
+    return any(value is not None for value in normalise(arguments)[0].values())
 
 
 class Segments:
@@ -463,7 +472,7 @@ class Segments:
 
     def close(self) -> None:
         builder, self.current = self.current, None
-        if builder is None or (builder.empty and not builder.arguments):
+        if builder is None or (builder.empty and not _says_something(builder.arguments)):
             return
         if len(self.done) >= MAX_SEGMENTS:
             self.dropped += 1
@@ -474,6 +483,21 @@ class Segments:
         """A new section of a document: what follows is a launch of its own."""
         self.close()
         self.section = title
+
+    def adopt(self, figures: dict[str, list[schema.Figure]]) -> None:
+        """Give a document's only launch all its figures, and the settings that only prose names."""
+        if len(self.done) != 1:
+            return
+        segment = self.done[0]
+        for name, stated in figures.items():
+            segment.figures.setdefault(name, stated[0])
+        prose = {name: figure.value for name, figure in segment.figures.items() if figure.value is not None}
+        values, derived = normalise({**prose, **segment.launch.arguments})
+        for name, value in values.items():
+            if getattr(segment.launch, name) is None and value is not None:
+                setattr(segment.launch, name, value)
+                segment.launch.derived[name] = derived.get(name, "stated in prose")
+        _fill_memory_from_figures(segment)
 
     def figure(self, name: str, figure: schema.Figure) -> None:
         """A figure that prose near the open launch states."""

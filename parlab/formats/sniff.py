@@ -19,7 +19,8 @@ Signs = Sequence[tuple[re.Pattern[str], int]]
 class Signed(Protocol):
     """What recognition needs of a reader: patterns of its lines, each with its weight."""
 
-    SIGNS: Signs
+    @property
+    def SIGNS(self) -> Signs: ...
 
 
 def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]:

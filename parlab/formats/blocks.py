@@ -1,0 +1,119 @@
+"""Blocks of a document, whatever its markup -> records: logs inside it, commands, configurations, figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from parlab.formats.launch import SIZES, command_arguments, flatten, is_command
+from parlab.formats.logs import LOGS
+from parlab.formats.prose import figures
+from parlab.formats.records import Record
+from parlab.formats.schema import Config, Image, Table
+from parlab.formats.sniff import UNKNOWN, sniff
+
+# Documents are parsed as a whole; what is longer is no document. The rest is reported as unread.
+MAX_DOCUMENT = 2 * 2**20
+MAX_DEPTH = 100
+_SETTINGS = {name for names in SIZES.values() for name in names} | {
+    "mode",
+    "sharding_size",
+    "ds_config",
+    "zero_optimization",
+}
+
+
+class Heading(NamedTuple):
+    """A section's title."""
+
+    line: int
+    title: str
+
+
+class Text(NamedTuple):
+    """A paragraph or list item: its source lines, and its text without markup line by line."""
+
+    line: int
+    source: Sequence[str]
+    plain: Sequence[str]
+
+
+class Code(NamedTuple):
+    """A literal block."""
+
+    line: int
+    source: Sequence[str]
+
+
+Block = Heading | Text | Code | Table | Image
+
+
+def take(lines: Iterable[str]) -> tuple[str, int, int]:
+    """Join the lines of a document up to its limit; returns the text, its lines, and how many lines are left over."""
+    parts: list[str] = []
+    size = left = 0
+    for line in lines:
+        size += len(line)
+        if left or size > MAX_DOCUMENT:
+            left += 1
+        else:
+            parts.append(line)
+    return "".join(parts), len(parts), left
+
+
+def records(blocks: Iterable[Block]) -> Iterator[Record]:
+    """Turn the blocks of a document into records, in their order."""
+    section: str | None = None
+    for block in blocks:
+        if isinstance(block, Heading):
+            section = block.title
+            yield Record("heading", block.line, data=block.title)
+        elif isinstance(block, Table):
+            yield Record("table", block.line, data=block.model_copy(update={"section": section}))
+        elif isinstance(block, Image):
+            yield Record("image", block.line, data=block.model_copy(update={"section": section}))
+        else:
+            yield from _text(block, section)
+
+
+def _text(block: Text | Code, section: str | None) -> Iterator[Record]:
+    """Read a stretch of text: a configuration, a log, commands, or prose."""
+    config = _json(block.source)
+    if config is not None:
+        yield Record("config", block.line, data=Config(line=block.line, section=section, data=config))
+        if isinstance(config, dict):
+            settings = dict(flatten(config))
+            if any(name.rpartition(".")[2] in _SETTINGS for name in settings):
+                yield Record("launch", block.line, data=settings, opens=True)
+        return
+    name = sniff(block.source, LOGS)
+    if name != UNKNOWN:
+        for record in LOGS[name].read(block.source):
+            if record.line:
+                record.line += block.line - 1
+            yield record
+        return
+    if isinstance(block, Text):
+        for number, text in enumerate(block.plain, block.line):
+            yield from _command(number, text) or figures(number, text)
+    else:
+        for number, text in enumerate(block.source, block.line):
+            yield from _command(number, text)
+
+
+def _command(line: int, text: str) -> list[Record]:
+    arguments = command_arguments(text) if is_command(text) else {}
+    return [Record("launch", line, data=arguments)] if arguments else []
+
+
+def _json(source: Sequence[str]) -> object | None:
+    """Read a block as JSON if it looks like an object or a list of them."""
+    text = "".join(source).strip()
+    if text[:1] not in ("{", "[") or text[-1:] not in ("}", "]"):
+        return None
+    try:
+        data: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict | list) else None

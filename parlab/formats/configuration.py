@@ -1,0 +1,29 @@
+"""A JSON file that configures a launch: stages and shards, DeepSpeed's, a model's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from parlab.formats.blocks import Code, records, take
+from parlab.formats.records import Record, unread
+from parlab.formats.sniff import Signs
+
+SIGNS: Signs = (
+    (re.compile(r'"(?:stage_cnt|sharding_size|device_mapping|accum_degree)" *:'), 10),
+    (re.compile(r'"(?:train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps)" *:'), 5),
+    (re.compile(r'"zero_optimization" *:'), 5),
+    (re.compile(r'"(?:num_hidden_layers|n_layer|num_layers|hidden_size|n_embd|num_attention_heads|n_head)" *:'), 3),
+)
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read a JSON configuration: the data as they are, and the launch they describe."""
+    text, count, left = take(lines)
+    found = list(records([Code(1, text.splitlines(keepends=True))]))
+    if any(record.kind == "config" for record in found):
+        yield from found
+    else:
+        yield unread(1, "no JSON: it is cut or damaged", text)
+    if left:
+        yield unread(count + 1, f"{left} lines behind the end of what is read of a document", "")

@@ -1,0 +1,43 @@
+"""The log formats, apart from the documents that may hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from parlab.formats import (
+    deepspeed,
+    maxtext,
+    megatron,
+    megatron_deepspeed,
+    nanotron,
+    nemo,
+    pipeline_runner,
+    ranklines,
+    torchtitan,
+)
+from parlab.formats.records import Record
+from parlab.formats.sniff import Signs
+
+
+class Reader(Protocol):
+    """A reader module: how its lines look, and how they become records."""
+
+    @property
+    def SIGNS(self) -> Signs: ...
+
+    def read(self, lines: Iterable[str], /) -> Iterator[Record]: ...
+
+
+# Name -> reader module. Where two formats have equally strong signs, the first one wins.
+LOGS: dict[str, Reader] = {
+    "megatron": megatron,
+    "deepspeed": deepspeed,
+    "megatron-deepspeed": megatron_deepspeed,
+    "pipeline-runner": pipeline_runner,
+    "torchtitan": torchtitan,
+    "nanotron": nanotron,
+    "nemo": nemo,
+    "maxtext": maxtext,
+    "ranklines": ranklines,
+}

@@ -1,0 +1,109 @@
+"""reStructuredText documents, read with docutils."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from docutils import nodes
+from docutils.core import publish_doctree
+
+from parlab.formats.blocks import Block, Code, Heading, Text, records, take
+from parlab.formats.records import Record, unread
+from parlab.formats.schema import Image
+from parlab.formats.sniff import Signs
+from parlab.formats.tables import table
+
+SIGNS: Signs = (
+    (re.compile(r"^\.\. [\w-]+::"), 40),
+    (re.compile(r"^(?:={4,}|~{4,}|\^{4,})\s*$"), 4),
+    (re.compile(r"^:\w[\w -]{0,40}:(?: |$)"), 3),
+    (re.compile(r"^\+(?:[-=]{3,}\+)+\s*$"), 6),
+    (re.compile(r"``[^`]{1,80}``"), 2),
+)
+
+# Nothing in a document may open a file, take raw HTML in, read a configuration of this machine or print.
+_SETTINGS: dict[str, Any] = {
+    "file_insertion_enabled": False,
+    "raw_enabled": False,
+    "_disable_config": True,
+    "report_level": 5,
+    "halt_level": 5,
+    "syntax_highlight": "none",
+    "line_length_limit": 100_000,
+    "warning_stream": False,
+}
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read a reStructuredText document: sections, tables, logs and configurations in it, images, figures in prose."""
+    text, count, left = take(lines)
+    try:
+        tree = publish_doctree(text.replace("\x00", "\ufffd"), settings_overrides=dict(_SETTINGS))
+    except Exception as problem:
+        # docutils is not hardened against damaged input: whatever it raises, the text is kept and counted.
+        yield unread(1, f"no reStructuredText after all: {type(problem).__name__}", text)
+        return
+    yield from records(_blocks(tree, text.split("\n")))
+    if left:
+        yield unread(count + 1, f"{left} lines behind the end of what is read of a document", "")
+
+
+def _blocks(tree: nodes.document, source: list[str]) -> Iterator[Block]:
+    """Walk the tree; texts of a table's cells belong to the table."""
+    for node in tree.findall():
+        if isinstance(node, nodes.title | nodes.subtitle):
+            if not isinstance(node.parent, nodes.table):
+                yield Heading(_line(node), node.astext())
+        elif isinstance(node, nodes.table):
+            yield _table(node)
+        elif isinstance(node, nodes.image):
+            yield Image(line=_line(node), source=str(node.get("uri", "")), alt=str(node.get("alt", "")))
+        elif isinstance(node, nodes.literal_block):
+            rows = node.astext().split("\n")
+            yield Code(_find(source, rows[0], _line(node), whole=True), [f"{row}\n" for row in rows])
+        elif isinstance(node, nodes.paragraph) and not _inside(node, nodes.entry, nodes.system_message):
+            rows = node.astext().split("\n")
+            yield Text(_find(source, rows[0], _line(node)), [f"{row}\n" for row in rows], rows)
+
+
+def _inside(node: nodes.Node, *kinds: type[nodes.Node]) -> bool:
+    parent = node.parent
+    while parent is not None:
+        if isinstance(parent, kinds):
+            return True
+        parent = parent.parent
+    return False
+
+
+def _line(node: nodes.Node) -> int:
+    """The line docutils knows of a node or of the nearest one around it."""
+    around: nodes.Node | None = node
+    while around is not None:
+        if around.line:
+            return int(str(around.line))
+        around = around.parent
+    return 1
+
+
+def _find(source: list[str], row: str, near: int, *, whole: bool = False) -> int:
+    """Find the line a text begins on: docutils names the end of a block for some nodes."""
+    wanted = row.strip()
+    if not wanted:
+        return near
+    for line in (*range(near, min(near + 3, len(source)) + 1), *range(near - 1, max(near - 400, 0), -1)):
+        there = source[line - 1].strip() if 0 < line <= len(source) else ""
+        if there == wanted or (not whole and wanted in there):
+            return line
+    return near
+
+
+def _table(node: nodes.table) -> Block:
+    header: list[list[str]] = []
+    rows: list[list[str]] = []
+    for row in node.findall(nodes.row):
+        cells = [entry.astext() for entry in row.children if isinstance(entry, nodes.entry)]
+        (header if isinstance(row.parent, nodes.thead) else rows).append(cells)
+    title = next((child.astext() for child in node.children if isinstance(child, nodes.title)), None)
+    return table(header, rows, line=_line(node), title=title)
