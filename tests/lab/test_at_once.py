@@ -1,0 +1,126 @@
+"""Two people, two tabs, two processes at the same time: threads with connections of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.utils import timezone
+
+from parlab.fleet import services as fleet
+from parlab.lab import services
+from parlab.lab.models import Attempt, Config, Experiment, Node, Run
+from runners.protocol import Report, RunState
+from tests.conftest import SMALL
+
+pytestmark = pytest.mark.django_db(transaction=True)
+T = TypeVar("T")
+
+
+def at_once(*calls: Callable[[], T]) -> list[T | Exception]:
+    """Make all calls at the same moment; returns what each returned or raised."""
+    start = threading.Barrier(len(calls))
+    results: list[T | Exception] = [RuntimeError("never ran")] * len(calls)
+
+    def run(index: int, call: Callable[[], T]) -> None:
+        start.wait(10)
+        try:
+            results[index] = call()
+        except Exception as error:
+            results[index] = error
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "it waits for ever"
+    return results
+
+
+@pytest.fixture
+def config(experiment: Experiment, user: User) -> Config:
+    return services.config_save(experiment=experiment, data=SMALL, sweep={"train.seed": list(range(20))}, user=user)
+
+
+def test_two_launches_make_each_run_once(config: Config, user: User) -> None:
+    launch = lambda: services.config_launch(config=config, user=user)  # noqa: E731
+    results = at_once(launch, launch, launch)
+    assert not [result for result in results if isinstance(result, Exception)]
+    assert sorted(len(result.created) for result in results if isinstance(result, services.Launch)) == [0, 0, 20]
+    assert sorted(Run.objects.values_list("number", flat=True)) == list(range(1, 21))
+    assert Attempt.objects.count() == 20
+
+
+def test_two_versions_launched_together_share_no_number(experiment: Experiment, config: Config, user: User) -> None:
+    services.config_launch(config=config, user=user)
+    other = services.config_save(experiment=experiment, data=SMALL, sweep={"train.seed": [91, 92]}, user=user)
+    third = Config.objects.create(
+        experiment=experiment, version=3, data=other.data, sweep={"train.seed": [93]}, digest="x", created_by=user
+    )
+    results = at_once(*[lambda each=each: services.config_launch(config=each, user=user) for each in (other, third)])
+    assert not [result for result in results if isinstance(result, Exception)]
+    assert sorted(Run.objects.values_list("number", flat=True)) == list(range(1, 24))
+
+
+def test_two_saves_of_one_version_keep_both(experiment: Experiment, config: Config, user: User) -> None:
+    def save(seed: int) -> Callable[[], Config]:
+        return lambda: services.config_save(
+            experiment=experiment, data=SMALL, sweep={"train.seed": [seed]}, user=user, based_on=config
+        )
+
+    results = at_once(save(1), save(2))
+    assert not [result for result in results if isinstance(result, Exception)]
+    saved = {version.version: version.sweep["train.seed"] for version in experiment.configs.all()}
+    assert sorted(saved) == [1, 2]
+    assert sorted(saved.values()) == [[1], [2]]
+
+
+def test_two_dispatchers_do_not_fill_a_slot_twice(config: Config, user: User) -> None:
+    services.config_launch(config=config, user=user)
+    Node.objects.create(name="gpu1", slots=3, last_heartbeat_at=timezone.now())
+    results = at_once(fleet.dispatch, fleet.dispatch, fleet.dispatch)
+    assert not [result for result in results if isinstance(result, Exception)]
+    assert Attempt.objects.filter(state=RunState.DISPATCHED).count() == 3
+    assert Run.objects.filter(state=RunState.DISPATCHED).count() == 3
+
+
+def test_a_cancel_a_loss_and_an_end_at_once_leave_one_story(make_attempt: Callable[..., Attempt]) -> None:
+    for _ in range(10):
+        attempt = make_attempt(state="running")
+        run = attempt.run
+
+        def cancel(run: Run = run) -> Any:
+            return services.run_cancel_request(run=run)
+
+        def lose(attempt: Attempt = attempt) -> Any:
+            return services.attempt_lose(attempt=attempt, reason="silent")
+
+        def end(attempt: Attempt = attempt) -> Any:
+            report = Report(state="finished", at=timezone.now().timestamp())
+            return services.attempt_report(attempt=attempt, report=report)
+
+        results = at_once(cancel, lose, end)
+        unexpected = [result for result in results if isinstance(result, Exception) and type(result) is not ValueError]
+        assert not unexpected
+        run.refresh_from_db()
+        attempt.refresh_from_db()
+        assert run.state == run.current_attempt().state
+        assert sum(result is True for result in results[1:]) == 1, "the attempt ended once"
+
+
+def test_a_cancel_meets_a_dispatch(config: Config, user: User) -> None:
+    runs = services.config_launch(config=config, user=user).created
+    Node.objects.create(name="gpu1", slots=20, last_heartbeat_at=timezone.now())
+    cancels = [lambda run=run: services.run_cancel_request(run=run) for run in runs[:5]]
+    results = at_once(fleet.dispatch, *cancels)
+    assert not [result for result in results if isinstance(result, Exception)]
+    for run in Run.objects.all():
+        assert run.state == run.current_attempt().state
+        assert run.state == RunState.CANCELLED or (run.cancel_requested_at is not None) == (run in runs[:5])
