@@ -1,0 +1,227 @@
+"""all_reduce_bench of torch.distributed: blocks of one rank and trial, or the averages of later versions.
+
+Blocks (BigScience, 2021): `8:`, ` duration: 0.7080 sec`, ` algo throughput: x bps, 90.4 Gbps`, ` busbw: 84.7  Gbps`.
+Averages (ml-engineering, 2023 on): `The average bandwidth of all_reduce with a 4.0GB payload (5 trials, 4 ranks):` and
+two lines, or a table of payloads. `algo throughput` counts what is sent and received: the algbw of nccl-tests is half of
+it. Ranks write at the same time, so a line is given to the block that has waited longest for one of its kind. The first
+trial of a rank is warm-up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from parlab.formats.endings import ending
+from parlab.formats.peel import peel
+from parlab.formats.quantities import to_float
+from parlab.formats.records import Field, Record, unread
+from parlab.formats.schema import Cell, Table
+from parlab.formats.sniff import Signs
+from parlab.formats.tables import cell
+
+SIGNS: Signs = (
+    (re.compile(r"^\s*algo throughput: [\d.]+ bps,"), 8),
+    (re.compile(r"^\s*(?:alg|bus)bw: [\d.]+\s+G[Bb]ps"), 6),
+    (re.compile(r"^ignore me \d+\s*$"), 5),
+    (re.compile(r"\bThe average bandwidth of \w+ (?:with|over) "), 20),
+)
+
+MAX_ROWS = 20_000
+MAX_WAITING = 65_536
+_HEAD = re.compile(r"\s*(\d{1,7}):\s*$")
+_DURATION = re.compile(r"\s*duration: (\S{1,40}) sec\b")
+_ALGO = re.compile(r"\s*algo throughput: (\S{1,40}) bps(?:, (\S{1,40}) Gbps)?")
+_BUS = re.compile(r"\s*busbw: (\S{1,40})\s{1,4}(G[Bb]ps)\b")
+_ALGBW = re.compile(r"\s*algbw: (\S{1,40})\s{1,4}(G[Bb]ps)\b")
+_AVERAGE = re.compile(r"The average bandwidth of (\w{1,40})((?: (?:with|over) [^:]{1,120})?):")
+_PAYLOAD = re.compile(r"\ba (\S{1,20}?) ?([KMGT])i?B payload")
+_RANKS = re.compile(r"\b(\d{1,7}) ranks\b")
+_TRIALS = re.compile(r"\b(\d{1,7}) trials\b")
+_ROW = re.compile(r"\s*\|(.{1,400})\|\s*$")
+_SCALE = {"Gbps": 1e9 / 8, "GBps": 1e9}
+_POWER = {"K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
+_FIELDS = (
+    Field("duration_s", "duration", "sec"),
+    Field("algo_throughput_bytes_per_s", "algo throughput", "Gbps", 1e9 / 8),
+    Field("busbw_bytes_per_s", "busbw", "Gbps", 1e9 / 8),
+)
+
+
+@dataclass
+class Trial:
+    """One block that is not complete yet."""
+
+    line: int
+    rank: int | None
+    duration: str | None = None
+    algo: str | None = None
+
+
+class Parser:
+    """Puts the interleaved lines of many ranks together."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Trial] = deque()
+        self.trials: dict[int | None, int] = {}
+        self.table: Table | None = None
+        self.columns: list[str] = []
+
+    def open(self, line: int, rank: int | None) -> list[Record]:
+        self.waiting.append(Trial(line, rank))
+        if len(self.waiting) <= MAX_WAITING:
+            return []
+        lost = self.waiting.popleft()
+        return [unread(lost.line, "a block that was never completed", f"{lost.rank}:")]
+
+    def duration(self, line: int, text: str) -> list[Record]:
+        trial = next((trial for trial in self.waiting if trial.duration is None), None)
+        found: list[Record] = []
+        if trial is None:
+            found = self.open(line, None)
+            trial = self.waiting[-1]
+        trial.duration = text
+        return found
+
+    def algo(self, line: int, text: str) -> list[Record]:
+        trial = next((trial for trial in self.waiting if trial.algo is None and trial.duration is not None), None)
+        if trial is None:
+            return [unread(line, "a throughput without the duration of its block", text)]
+        trial.algo = text
+        return []
+
+    def bus(self, line: int, text: str) -> list[Record]:
+        trial = next((trial for trial in self.waiting if trial.algo is not None), None)
+        if trial is None:
+            return [unread(line, "a bandwidth without the rest of its block", text)]
+        self.waiting.remove(trial)
+        return self._complete(trial, text)
+
+    def _complete(self, trial: Trial, bus: str) -> list[Record]:
+        raw = (trial.duration or "", trial.algo or "", bus)
+        numbers = [to_float(text) for text in raw]
+        if any(number is None or number <= 0 for number in numbers):
+            return [unread(trial.line, "a block without finite numbers", " ".join(raw))]
+        seconds, algo, busbw = (number * f.scale for number, f in zip(numbers, _FIELDS, strict=True) if number)
+        number = self.trials.get(trial.rank, 0) + 1
+        if len(self.trials) < MAX_WAITING or trial.rank in self.trials:
+            self.trials[trial.rank] = number
+        values = dict(zip((field.name for field in _FIELDS), (seconds, algo, busbw), strict=True))
+        values["algbw_bytes_per_s"] = algo / 2.0
+        values["payload_bytes"] = algo / 2.0 * seconds
+        if number > 1:
+            values["busbw_after_first_trial_bytes_per_s"] = busbw
+        record = Record("metrics", trial.line, values, rank=trial.rank, fields=_FIELDS, raw=raw)
+        return [record, *self._row(trial, number, raw)]
+
+    def _row(self, trial: Trial, number: int, raw: tuple[str, ...]) -> list[Record]:
+        if self.table is None:
+            columns = ["rank", "trial", "duration (sec)", "algo throughput (Gbps)", "busbw (Gbps)"]
+            self.table = Table(line=trial.line, columns=columns, header=[columns], rows=[], title="trials")
+        if len(self.table.rows) >= MAX_ROWS:
+            return [unread(trial.line, f"a table keeps {MAX_ROWS} rows", " ".join(raw))]
+        rank = "" if trial.rank is None else str(trial.rank)
+        self.table.rows.append([cell(text) for text in (rank, str(number), *raw)])
+        return []
+
+    def finish(self) -> list[Record]:
+        found = [unread(trial.line, "a block that was never completed", f"rank {trial.rank}") for trial in self.waiting]
+        if self.table is not None:
+            found.append(Record("table", self.table.line, data=self.table))
+        if self.trials:
+            data = {"ranks": len(self.trials), "trials": max(self.trials.values())}
+            found.append(Record("launch", 0, data=data))
+        return found
+
+
+class Averages:
+    """Reads the averages that later versions print."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.table: Table | None = None
+
+    def head(self, line: int, match: re.Match[str]) -> list[Record]:
+        self.open = True
+        words = match[2]
+        data: dict[str, object] = {"collective": match[1]}
+        for name, pattern in (("world_size", _RANKS), ("trials", _TRIALS)):
+            found = pattern.search(words)
+            if found:
+                data[name] = int(found[1])
+        records = [*self.close(), Record("launch", line, data=data, opens=True)]
+        payload = _PAYLOAD.search(words)
+        size = to_float(payload[1]) if payload else None
+        if payload and size is not None:
+            field = Field("payload_bytes", "payload", f"{payload[2]}B")
+            value = size * _POWER[payload[2]]
+            records.append(Record("metrics", line, {field.name: value}, fields=(field,), raw=(payload[1],)))
+        return records
+
+    def line(self, line: int, text: str) -> list[Record] | None:
+        """Read a line below the head; None if it is nothing of it."""
+        for name, pattern in (("algbw_bytes_per_s", _ALGBW), ("busbw_bytes_per_s", _BUS)):
+            match = pattern.match(text)
+            if match:
+                value = to_float(match[1])
+                if value is None:
+                    return [unread(line, "not a finite number", text)]
+                field = Field(name, name.partition("_")[0], match[2])
+                return [Record("metrics", line, {name: value * _SCALE[match[2]]}, fields=(field,), raw=(match[1],))]
+        row = _ROW.match(text)
+        return None if row is None else self._row(line, [part.strip() for part in row[1].split("|")][:20])
+
+    def _row(self, line: int, cells: list[str]) -> list[Record]:
+        if self.table is None:
+            self.table = Table(line=line, columns=cells, header=[cells], rows=[])
+            return []
+        if all(re.fullmatch(r":?-+:?", text) for text in cells):
+            return []
+        if len(cells) != len(self.table.columns) or len(self.table.rows) >= MAX_ROWS:
+            return [unread(line, "a row that does not fit its table", " | ".join(cells))]
+        row = [cell(text) for text in cells]
+        self.table.rows.append(row)
+        return _bandwidths(line, self.table.columns, row)
+
+    def close(self) -> list[Record]:
+        table, self.table = self.table, None
+        return [Record("table", table.line, data=table)] if table is not None and table.rows else []
+
+
+def _bandwidths(line: int, columns: list[str], row: list[Cell]) -> list[Record]:
+    """Give the bandwidths of a row as metrics in bytes/s."""
+    values = {
+        f"{name}_bytes_per_s": value.value * _SCALE[value.unit]
+        for name, value in zip(columns, row, strict=True)
+        if name in ("busbw", "algbw") and value.value is not None and value.unit in _SCALE
+    }
+    return [Record("metrics", line, values)] if values else []
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read the output of all_reduce_bench; yields metrics per rank and trial (s, bytes/s) and a table of all trials."""
+    parser, averages = Parser(), Averages()
+    for line, rank, time, text in peel(lines):
+        head = _HEAD.match(text[:20])
+        if rank is not None and not text.strip():
+            # `8:` alone in a line looks like the tag of srun: peel took it for the speaker.
+            yield from parser.open(line, rank)
+        elif head:
+            yield from parser.open(line, int(head[1]))
+        elif match := _DURATION.match(text[:200]):
+            yield from parser.duration(line, match[1])
+        elif match := _ALGO.match(text[:200]):
+            number = to_float(match[1])
+            yield from parser.algo(line, match[2] or ("" if number is None else str(number / 1e9)))
+        elif match := _AVERAGE.search(text[:400]):
+            yield from averages.head(line, match)
+        elif averages.open and (found := averages.line(line, text[:500])) is not None:
+            yield from found
+        elif match := _BUS.match(text[:200]):
+            yield from parser.bus(line, match[1])
+        elif end := ending(text):
+            yield Record("end", line, data=end, rank=rank, time=time)
+    yield from averages.close()
+    yield from parser.finish()

@@ -1,0 +1,211 @@
+"""nccl-tests and rccl-tests: per message size time, algorithm and bus bandwidth, out of place and in place.
+
+Source: nccl-tests src/common.cu 2.0 to 2.17 and rccl-tests, whose extra columns (algo, proto, nchannels) are read
+from the header like all others. Times are in us; GB/s means 10**9 bytes/s. Figures are in bytes/s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from parlab.formats.endings import ending
+from parlab.formats.launch import typed
+from parlab.formats.peel import peel
+from parlab.formats.quantities import slug, to_float
+from parlab.formats.records import Record, figure, unread
+from parlab.formats.schema import Table
+from parlab.formats.sniff import Signs
+from parlab.formats.tables import cell
+
+_TYPES = r"(?:u?int(?:8|32|64)|float|double|half|b?float16|bf?16|fp?\d{1,2}(?:_?e\dm\d)?|f8e\dm\d|float8\w*)"
+SIGNS: Signs = (
+    (re.compile(r"^#\s+size\s+count\b.*\balgbw\s+busbw\b"), 20),
+    (re.compile(rf"^\s*\d+\s+\d+\s+{_TYPES}\s+\S+\s+(?:-?\d+\s+)?[\d.]+\s+[\d.]+\s+[\d.]+\s"), 4),
+    (re.compile(r"^# (?:Avg bus bandwidth|Out of bounds values)\s*:"), 8),
+    (re.compile(r"^# nThread \d+ nGpus \d+ minBytes \d+"), 8),
+)
+
+MAX_ROWS = 20_000
+MAX_TOKENS = 64
+_ROW = re.compile(rf"\s*(?:\d{{1,20}}\s+){{2}}{_TYPES}\s")
+_PLAIN = (
+    "size",
+    "count",
+    "type",
+    "redop",
+    "root",
+    "time",
+    "algbw",
+    "busbw",
+    "#wrong",
+    "time",
+    "algbw",
+    "busbw",
+    "#wrong",
+)
+_UNITS = ("B", "elements", "us", "GB/s", "GB/s", "us", "GB/s", "GB/s")
+_WITH_UNIT = frozenset({"size", "count", "time", "algbw", "busbw"})
+_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S{1,40})")
+_WRONG = re.compile(r"#\s*Out of bounds values\s*:\s*(\S{1,40})\s*(\S{0,20})")
+_TEST = re.compile(r"#\s*Collective test (?:starting|concluded):\s*(\w{1,60})")
+_COMMAND = re.compile(r"(?:^|[\s/])([a-z]+(?:_[a-z]+)*_perf)(?=\s)")
+_SETTINGS = re.compile(r"#\s*nThread\s+\d")
+_SETTING = re.compile(r"([A-Za-z][\w ]{0,30}?):?\s+(\d{1,20})(?:\([a-z]{1,12}\))?(?=\s|$)")
+_RANK = re.compile(r"#\s*Rank\s+(\d{1,7})\s+.{0,200}?\bdevice\s+\d+\s+\[[^\]]{0,40}\]\s*(.{0,80})")
+
+
+def _columns(names: list[str], units: list[str]) -> list[str]:
+    """Name the columns: the first time, algbw, busbw and #wrong are out of place, the second ones in place."""
+    left = iter(units)
+    found: list[str] = []
+    for at, name in enumerate(names):
+        unit = next(left, "") if name in _WITH_UNIT else ""
+        twice = names.count(name) > 1
+        place = ("in-place " if name in names[:at] else "out-of-place ") if twice else ""
+        found.append(f"{place}{name} ({unit})" if unit else f"{place}{name}")
+    return found
+
+
+class Test:
+    """One table under way and what was said around it."""
+
+    def __init__(self) -> None:
+        self.title: str | None = None
+        self.settings: dict[str, Any] = {}
+        self.ranks: set[int] = set()
+        self.names: list[str] = []
+        self.table: Table | None = None
+        self.best: tuple[float, str, int] | None = None
+        self.widest: tuple[float, float] | None = None
+
+    def header(self, line: int, names: list[str]) -> list[Record]:
+        """Start a table; gives out the one before."""
+        found = self.close()
+        self.names = names[:MAX_TOKENS]
+        self.table = Table(line=line, columns=_columns(self.names, []), header=[self.names], rows=[])
+        data = dict(self.settings)
+        if self.ranks:
+            data["world_size"] = len(self.ranks)
+        self.settings, self.ranks = {}, set()
+        return [*found, Record("launch", line, data=data, opens=True)] if data else found
+
+    def units(self, units: list[str]) -> None:
+        """Take the header's second line in."""
+        if self.table is not None and not self.table.rows:
+            self.table.columns = _columns(self.names, [unit.strip("()") for unit in units])
+            self.table.header = [self.names, units[:MAX_TOKENS]]
+
+    def row(self, line: int, tokens: list[str], text: str) -> list[Record]:
+        """Read one row; without a header the standard columns count, if there are as many."""
+        found: list[Record] = []
+        if self.table is None:
+            names = list(_PLAIN) if len(tokens) == len(_PLAIN) else [name for name in _PLAIN if name != "root"]
+            found = self.header(line, names)
+            self.units(list(_UNITS))
+        table = self.table
+        if table is None or len(tokens) != len(self.names):
+            return [*found, unread(line, f"a row of {len(tokens)} cells under {len(self.names)} columns", text)]
+        if len(table.rows) >= MAX_ROWS:
+            return [*found, unread(line, f"a table keeps {MAX_ROWS} rows", text)]
+        cells = [cell(token) for token in tokens]
+        table.rows.append(cells)
+        bandwidths = {name: c.value for name, c in zip(table.columns, cells, strict=True) if c.value is not None}
+        self._extremes(line, bandwidths, text)
+        return found
+
+    def _extremes(self, line: int, values: dict[str, float], text: str) -> None:
+        for name, value in values.items():
+            if "busbw" in name and (self.best is None or value > self.best[0]):
+                self.best = (value, text.strip(), line)
+        bus = next((value for name, value in values.items() if "busbw" in name), 0.0)
+        plain = next((value for name, value in values.items() if "algbw" in name), 0.0)
+        if plain > 0.0 and (self.widest is None or plain > self.widest[0]):
+            self.widest = (plain, bus)
+
+    def close(self) -> list[Record]:
+        """Give out the table and its figures."""
+        table, self.table = self.table, None
+        best, widest = self.best, self.widest
+        self.best = self.widest = None
+        if table is None or not table.rows:
+            return []
+        table.title = self.title
+        found = [Record("table", table.line, data=table)]
+        if best is not None:
+            found.append(figure(best[2], "max_busbw_bytes_per_s", best[0] * 1e9, best[1], "GB/s"))
+        ranks = _ranks(widest)
+        if ranks is not None:
+            words = "busbw / algbw = 2 (n - 1) / n in the row of the largest algbw"
+            found.append(figure(table.line, "derived_ranks", float(ranks), words))
+        self.title = None
+        return found
+
+
+def _ranks(widest: tuple[float, float] | None) -> int | None:
+    """Derive n from an all-reduce's busbw / algbw = 2 (n - 1) / n; None where the printed digits do not suffice.
+
+    Only an all-reduce has a ratio above 1; the others' (n - 1) / n or 1 does not tell one from another.
+    """
+    if widest is None:
+        return None
+    algbw, busbw = widest
+    ratio = busbw / algbw
+    if not 1.0 < ratio < 2.0:
+        return None
+    ranks = 2.0 / (2.0 - ratio)
+    doubt = ranks * ranks / 2.0 * 0.005 * (1.0 + ratio) / algbw
+    return round(ranks) if doubt < 0.5 and abs(ranks - round(ranks)) <= doubt + 1e-9 and ranks < 1e6 else None
+
+
+def _comment(test: Test, line: int, text: str) -> list[Record]:
+    tokens = text.lstrip("# \t").split()[:MAX_TOKENS]
+    if len(tokens) > 2 and tokens[0] == "size" and "busbw" in tokens:
+        return test.header(line, tokens)
+    if tokens and tokens[0] == "(B)":
+        test.units(tokens)
+        return []
+    match = _AVERAGE.match(text)
+    if match:
+        value = to_float(match[1])
+        if value is None:
+            return [unread(line, "not a finite number", text)]
+        return [figure(line, "avg_busbw_bytes_per_s", value * 1e9, match[1], "GB/s")]
+    match = _WRONG.match(text)
+    if match:
+        return [figure(line, "out_of_bounds_values", to_float(match[1]), " ".join(match.groups()))]
+    match = _TEST.match(text)
+    if match:
+        test.title = match[1]
+    elif _SETTINGS.match(text):
+        pairs = _SETTING.findall(text.lstrip("# ")[:1000])
+        test.settings.update((slug(name), typed(value)) for name, value in pairs)
+    elif (match := _RANK.match(text)) and len(test.ranks) < 1_000_000:
+        test.ranks.add(int(match[1]))
+        test.settings.setdefault("device", match[2].strip())
+    return []
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read the output of nccl-tests or rccl-tests; yields a table per test and its figures in bytes/s.
+
+    Columns are named as printed, with units: `size (B)`, `out-of-place busbw (GB/s)`, `in-place time (us)`, `algo`.
+    """
+    test = Test()
+    for line, rank, time, text in peel(lines):
+        if text.startswith("#"):
+            if "Collective test starting" in text:
+                yield from test.close()
+            yield from _comment(test, line, text[:4000])
+            continue
+        if _ROW.match(text[:400]):
+            yield from test.row(line, text[:4000].split()[: MAX_TOKENS + 1], text)
+            continue
+        command = _COMMAND.search(text[:4000]) if "_perf" in text else None
+        if command and test.table is None:
+            test.title = command[1]
+        end = ending(text)
+        if end:
+            yield Record("end", line, data=end, rank=rank, time=time)
+    yield from test.close()

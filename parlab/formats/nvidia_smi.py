@@ -1,0 +1,206 @@
+"""nvidia-smi dmon (and pmon), and `--query-gpu=... --format=csv`.
+
+Source: nvidia-smi's manual page, drivers 450 to 590. dmon: two `#` header lines, names and units, columns that vary with
+the driver and `-s`; `-` is missing; `MB` means MiB. query-gpu: units in the header and, unless `nounits`, in each cell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from parlab.formats.peel import peel
+from parlab.formats.quantities import MIB, slug, to_int, unit_of
+from parlab.formats.readings import amount
+from parlab.formats.records import Field, Record, figure, unread
+from parlab.formats.schema import Cell, Table
+from parlab.formats.sniff import Signs
+
+_QUERY = re.compile(
+    r"^(?:[a-z_.\d]{1,80}(?: \[[^\]]{1,12}\])?, ?){0,200}"
+    r"(?:utilization|memory|power|temperature|clocks)\.[a-z_.]{1,80}(?: \[[^\]]{1,12}\])?(?:,|\s*$)"
+)
+SIGNS: Signs = (
+    (re.compile(r"^#\s*(?:Date[\s,]+Time[\s,]+)?gpu[\s,]+(?:pwr|pid|sm|gtemp|temp|fb|mclk|rxpci|pviol|sbecc)\b"), 20),
+    (re.compile(r"^#\s*(?:YYYYMMDD[\s,]+HH:MM:SS[\s,]+)?Idx[\s,]+(?:W|#|%|C|MB|MHz)(?:[\s,]|$)"), 10),
+    (_QUERY, 20),
+)
+
+MAX_ROWS = 20_000
+MAX_COLUMNS = 200
+_UNITS = {
+    "w": ("watts", 1.0), "mw": ("watts", 1e-3), "c": ("celsius", 1.0), "%": ("pct", 1.0),
+    "mhz": ("hz", 1e6), "mb": ("bytes", MIB), "mib": ("bytes", MIB), "mb/s": ("bytes_per_s", 1e6),
+    "mib/s": ("bytes_per_s", MIB), "kb/s": ("bytes_per_s", 1e3), "bool": ("", 1.0), "#": ("", 1.0),
+}  # fmt: skip
+_NAMES = {
+    "sm": "gpu_util", "utilization.gpu": "gpu_util", "mem": "memory_util", "utilization.memory": "memory_util",
+    "enc": "encoder_util", "dec": "decoder_util", "jpg": "jpeg_util", "ofa": "ofa_util",
+    "fb": "gpu_mem", "memory.used": "gpu_mem", "memory.total": "gpu_mem_total", "memory.free": "gpu_mem_free",
+    "pwr": "power", "power.draw": "power", "power.draw.average": "power_average", "power.draw.instant": "power_instant",
+    "power.limit": "power_limit", "gtemp": "temperature", "temp": "temperature", "temperature.gpu": "temperature",
+    "mtemp": "memory_temperature", "temperature.memory": "memory_temperature",
+    "mclk": "memory_clock", "pclk": "sm_clock", "clocks.current.sm": "sm_clock", "clocks.sm": "sm_clock",
+    "clocks.current.memory": "memory_clock", "clocks.mem": "memory_clock", "rxpci": "pcie_rx", "txpci": "pcie_tx",
+}  # fmt: skip
+_NO_FIGURE = frozenset({"gpu", "index", "timestamp", "pid", "name", "uuid", "count"})
+_DEGREES = frozenset({"temperature.gpu", "temperature.memory"})
+_MISSING = re.compile(r"-|\[?(?:N/A|Not Supported|Not Available|Unknown Error|GPU is lost)\]?", re.IGNORECASE)
+_QUERY_NAME = re.compile(r"([a-z][a-z_.\d]{0,80})(?: \[([^\]]{1,12})\])?")
+
+
+def _field(name: str, unit: str) -> Field:
+    """Name a column's normal form: `fb`, MB -> gpu_mem_bytes; `clocks.sm`, MHz -> sm_clock_hz."""
+    plain = unit.removeprefix("GPM:").strip()
+    normal = _NAMES.get(name, slug(name))
+    if not plain and name in _DEGREES:
+        plain = "C"
+    known = _UNITS.get(plain.lower()) or unit_of(plain)
+    if known is None:
+        return Field(slug(f"{normal} {plain}") if plain else normal, name, unit)
+    suffix, scale = known
+    return Field(f"{normal}_{suffix}" if suffix else normal, name, unit, scale)
+
+
+class Rows:
+    """One table under way: columns with their units, and who a row is about."""
+
+    def __init__(self, line: int, names: list[str], units: list[str]) -> None:
+        self.names = names
+        self.units = units
+        self.fields = [_field(name, unit) for name, unit in zip(names, units, strict=True)]
+        self.table = Table(line=line, columns=names, header=[names, units] if any(units) else [names], rows=[])
+        self.count = 0
+        self.left_out = 0
+        self.known: dict[str, int] = {}
+
+    def add(self, line: int, tokens: list[str], time: str | None) -> list[Record]:
+        """Read one row: a record of its numbers, and a row of the table while there is room."""
+        cells: list[Cell] = []
+        values: dict[str, float] = {}
+        fields: list[Field] = []
+        found: list[Record] = []
+        for name, field, token in zip(self.names, self.fields, tokens, strict=True):
+            if _MISSING.fullmatch(token):
+                cells.append(Cell(text=token, kind="blank"))
+                continue
+            quantity = amount(token)
+            if quantity is None or name in ("name", "uuid", "pci.bus_id", "timestamp", "date", "time"):
+                cells.append(Cell(text=token, kind="text"))
+                if quantity is None and field.unit and name not in _NO_FIGURE:
+                    found.append(unread(line, "not a finite number", f"{name}: {token}"))
+                continue
+            number, unit = quantity
+            own = _field(name, unit) if unit and unit != field.unit else field
+            cells.append(Cell(text=token, kind="number", value=number, unit=unit or field.unit))
+            if name not in _NO_FIGURE:
+                values[own.name] = number * own.scale
+                fields.append(own)
+        self.count += 1
+        if self.count <= MAX_ROWS:
+            self.table.rows.append(cells)
+        if not values:
+            return found
+        raw = tuple(token for name, token in zip(self.names, tokens, strict=True) if any(f.key == name for f in fields))
+        rank, stamp = self._about(tokens), self._time(tokens) or time
+        return [Record("metrics", line, values, rank=rank, time=stamp, fields=tuple(fields), raw=raw), *found]
+
+    def _about(self, tokens: list[str]) -> int | None:
+        """Number the GPU: its index, or the order in which its uuid or bus came first."""
+        row = dict(zip(self.names, tokens, strict=True))
+        index = to_int(row.get("gpu") or row.get("index") or "")
+        if index is not None:
+            return index
+        identity = row.get("uuid") or row.get("pci.bus_id") or row.get("gpu_uuid")
+        if identity is None or (identity not in self.known and len(self.known) >= 65_536):
+            return None
+        return self.known.setdefault(identity, len(self.known))
+
+    def _time(self, tokens: list[str]) -> str | None:
+        row = dict(zip(self.names, tokens, strict=True))
+        if "timestamp" in row:
+            return row["timestamp"].strip('"')
+        return f"{row['date']} {row['time']}" if "date" in row and "time" in row else None
+
+    def close(self) -> list[Record]:
+        """Give out the table and how many rows there were, also those it has no room for."""
+        if not self.count:
+            return []
+        words = f"{self.count} rows" + (f", the first {MAX_ROWS} in the table" if self.count > MAX_ROWS else "")
+        table = Record("table", self.table.line, data=self.table)
+        return [table, figure(self.table.line, "rows", float(self.count), words)]
+
+
+class Parser:
+    """Knows which header the rows stand under."""
+
+    def __init__(self) -> None:
+        self.rows: Rows | None = None
+        self.names: list[str] | None = None
+        self.query = False
+
+    def comment(self, line: int, text: str) -> list[Record]:
+        """Read a `#` line of dmon: names, or below them units; a repeated header changes nothing."""
+        tokens = [token for token in re.split(r"[\s,]+", text.lstrip("#").strip()) if token][:MAX_COLUMNS]
+        if "gpu" in (token.lower() for token in tokens[:3]):
+            self.names = [token.lower() for token in tokens]
+            return []
+        names, self.names = self.names, None
+        if names is None or len(names) != len(tokens):
+            return [unread(line, "units without names above them", text)] if tokens and tokens[0] == "Idx" else []
+        units = ["" if unit in ("Idx", "YYYYMMDD", "HH:MM:SS", "#", "name", "C/G") else unit for unit in tokens]
+        return self._open(line, names, units, query=False)
+
+    def query_header(self, line: int, text: str) -> list[Record]:
+        """Read the first line of a query: names with units in brackets."""
+        columns = [_QUERY_NAME.fullmatch(part.strip()) for part in text.split(",")[:MAX_COLUMNS]]
+        if not all(columns):
+            return [unread(line, "a header with names that are none", text)]
+        names = [column[1] for column in columns if column]
+        return self._open(line, names, [column[2] or "" for column in columns if column], query=True)
+
+    def _open(self, line: int, names: list[str], units: list[str], *, query: bool) -> list[Record]:
+        self.query = query
+        if self.rows is not None and self.rows.names == names:
+            return []
+        found = self.close()
+        self.rows = Rows(line, names, units)
+        return found
+
+    def row(self, line: int, time: str | None, text: str) -> list[Record]:
+        rows = self.rows
+        if rows is None:
+            return [unread(line, "a row without a header above it", text)]
+        width = len(rows.names)
+        if self.query:
+            tokens = [part.strip() for part in text.split(",")]
+        else:
+            # The last column of pmon is a command, which may hold blanks.
+            tokens = [part for part in re.split(r"[\s,]+", text.strip(), maxsplit=width - 1) if part]
+            tokens = [*tokens[:-1], tokens[-1].strip()] if tokens else []
+        if len(tokens) != width or (rows.names[-1] != "command" and " " in tokens[-1] and not self.query):
+            return [unread(line, f"a row that does not fit the {width} columns of its header", text)]
+        return rows.add(line, [token[:200] for token in tokens], time)
+
+    def close(self) -> list[Record]:
+        rows, self.rows = self.rows, None
+        return rows.close() if rows is not None else []
+
+
+_DATA = re.compile(r'\s*["\d]')
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read dmon or query-gpu output; yields the table and, per row, metrics (bytes, watts, Hz, %) of a GPU."""
+    parser = Parser()
+    for line, _, time, whole in peel(lines):
+        text = whole[:8000].strip("\r\n")
+        if not text or text.isspace():
+            continue
+        if text.startswith("#"):
+            yield from parser.comment(line, text)
+        elif _QUERY.match(text):
+            yield from parser.query_header(line, text)
+        elif parser.query or _DATA.match(text):
+            yield from parser.row(line, time, text)
+    yield from parser.close()
