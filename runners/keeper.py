@@ -90,7 +90,9 @@ class Keeper:
 
     def watch(self) -> None:
         """Look once whether a supervisor died without a final report, and do what it can no longer do."""
-        self._children = [child for child in self._children if child.poll() is None]
+        for child in list(self._children):
+            if child.poll() is not None:
+                self._children.remove(child)
         runs = self._state.runs()
         self._settled &= {run.path.name for run in runs}
         for run in runs:
@@ -128,11 +130,8 @@ class Keeper:
         }
 
     def _end_unstarted(self, draft: RunDir, state: str, reason: str) -> None:
-        writer = spool.SpoolWriter(draft.spool)
-        writer.append_report(Report.model_validate({"state": state, "at": time.time(), "reason": reason}))
-        writer.close()
-        run = self._state.put_in_place(draft)
-        log.info("%s: %s: %s", run, state, reason)
+        self._append_end(draft, state, reason)
+        self._state.put_in_place(draft)
 
     def _spawn(self, draft: RunDir, added: dict[str, str]) -> None:
         """Start the supervisor in a session of its own, which no signal to the daemon's group reaches."""
@@ -142,21 +141,28 @@ class Keeper:
             raise FileExistsError(f"{draft.lock} of a new directory is locked already")
         try:
             run = self._state.put_in_place(draft)
-            with run.log.open("ab") as output:
-                child = subprocess.Popen(
-                    [sys.executable, "-m", "runners.supervise", str(run.path), "--lock-fd", str(descriptor)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    cwd=run.path,
-                    env={**launch.without_secrets(os.environ), **added},
-                    start_new_session=True,
-                    pass_fds=[descriptor],
-                )
+            try:
+                child = self._start_supervisor(run, descriptor, added)
+            except OSError as error:
+                self._append_end(run, "failed", f"its supervisor cannot be started: {error}; look at the node")
+                return
         finally:
             os.close(descriptor)
         self._children.append(child)
         log.info("%s: started, supervisor %d", run, child.pid)
+
+    def _start_supervisor(self, run: RunDir, descriptor: int, added: dict[str, str]) -> subprocess.Popen[bytes]:
+        with run.log.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "runners.supervise", str(run.path), "--lock-fd", str(descriptor)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=run.path,
+                env={**launch.without_secrets(os.environ), **added},
+                start_new_session=True,
+                pass_fds=[descriptor],
+            )
 
     # --- cleaning up -------------------------------------------------------------------------------------------------
 
@@ -170,28 +176,27 @@ class Keeper:
             )
             # The supervisor may have written its last word between the two looks at it.
             if spool.final_report(run.spool) is None:
-                self._append_end(run, left)
+                cancelled = run.cancel_reason()
+                reason = _why_lost(run) if cancelled is None else cancelled
+                if left:
+                    reason += f"; processes {', '.join(str(process.pid) for process in left)} could not be killed"
+                self._append_end(run, "lost" if cancelled is None else "cancelled", reason)
         self._settled.add(run.path.name)
 
-    def _append_end(self, run: RunDir, left: list[psutil.Process]) -> None:
-        cancelled = run.cancel_reason()
-        reason = _why_lost(run) if cancelled is None else cancelled
-        if left:
-            reason += f"; processes {', '.join(str(process.pid) for process in left)} could not be killed"
-        state = "lost" if cancelled is None else "cancelled"
+    def _append_end(self, run: RunDir, state: str, reason: str) -> None:
         writer = spool.SpoolWriter(run.spool, at_least=run.acknowledged())
         writer.append_report(Report.model_validate({"state": state, "at": time.time(), "reason": reason}))
         writer.close()
         log.warning("%s: %s: %s", run, state, reason)
 
     def _strays(self) -> list[psutil.Process]:
-        found = []
-        for process, marker in processes.marked().items():
-            state_id, _, name = marker.partition(":")
-            run, _, attempt = name.partition("/")
-            if state_id == self._state.id and not self._state.find(int(run), int(attempt)).is_alive:
-                found.append(process)
-        return found
+        watched = {self._state.marker(run) for run in self._state.runs() if run.is_alive}
+        ours = f"{self._state.id}:"
+        return [
+            process
+            for process, marker in processes.marked().items()
+            if marker.startswith(ours) and marker not in watched
+        ]
 
 
 def _why_lost(run: RunDir) -> str:

@@ -13,6 +13,7 @@ from runners.verdict import Evidence
 
 SYNC_S = 1.0
 RETRY_S = 0.25
+WARN_S = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Recorder:
         self._error: OSError | None = None
         self._synced_at = self._retry_at = 0.0
         self._has_given_up = False
+        self._warned_at = -WARN_S
 
     @property
     def is_blocked(self) -> bool:
@@ -95,8 +97,10 @@ class Recorder:
         except OSError as error:
             self._error = error
             self._retry_at = now + RETRY_S
-            if self._blocked_at is None:
-                self._blocked_at = now
+            self._blocked_at = self._blocked_at or now
+            # A training may meet its limit many times a second, and the log is on the same disk.
+            if now - self._warned_at > WARN_S:
+                self._warned_at = now
                 log.warning("the training waits: %s", self.disk_reason())
 
     def disk_reason(self, error: OSError | None = None) -> str:
