@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import Unit, quantity, unit_for
-from .points import RunPoint
+from .points import MAX_BARS, RunPoint, fastest
 from .theme import Drawing, Table
 
 
@@ -19,13 +19,15 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     """
     measured = [point for point in points if point.memory_max is not None or point.memory_by_rank]
     if not measured:
-        published = any(point.state == "finished" for point in points)
-        reason = (
-            "No peak memory: these figures came without it."
-            if published
-            else "No peak memory yet: no run has measured steps."
-        )
-        return theme.nothing(reason)
+        if any(point.is_published for point in points):
+            return theme.nothing("No peak memory: these figures were published without it.")
+        if any(point.state == "finished" for point in points):
+            return theme.nothing("No peak memory: the training did not measure it.")
+        return theme.nothing("No peak memory yet: no run has finished.")
+    everything = measured
+    unmeasured = [point for point in points if point.state == "oom" and point not in measured][:MAX_BARS]
+    measured, left_out = fastest(measured)
+    in_order = sorted([*measured, *unmeasured], key=lambda point: point.number)
     unit = unit_for((_most(point) for point in measured), "B")
     ranks = sorted({rank for point in measured for rank in point.memory_by_rank})
     by_rank = all(point.memory_by_rank for point in measured) and len(ranks) <= theme.MAX_RANKS
@@ -38,7 +40,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
             barmode="group",
             bargap=0.25,
             bargroupgap=0.05,
-            xaxis={**theme.RUNS, "categoryarray": [point.short_label for point in points]},
+            xaxis={**theme.RUNS, "categoryarray": [point.short_label for point in in_order]},
             yaxis={"rangemode": "tozero"},
         )
     )
@@ -47,9 +49,9 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
             drawing.add_trace(_rank_bars(measured, rank, unit))
     else:
         drawing.add_trace(_range_bars(measured, unit))
-    _add_out_of_memory(drawing, [point for point in points if point.state == "oom" and point not in measured])
+    _add_out_of_memory(drawing, unmeasured)
     drawing.update_layout(showlegend=by_rank and len(ranks) > 1)
-    return Drawing(drawing, _caption(points, measured), _table(measured))
+    return Drawing(drawing, _caption(points, everything) + left_out, _table(everything))
 
 
 def _least(point: RunPoint) -> float:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import Unit, quantity, unit_for
-from .points import RunPoint, Timer
+from .points import RunPoint, Timer, fastest
 from .theme import Drawing, Table
 
 # Computing is one colour per direction; sending is the hatched form of receiving.
@@ -47,9 +47,13 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     timed = {point.number: parts(point.timers) for point in points if point.timers}
     measured = [point for point in points if point.number in timed]
     if not measured:
-        if any(point.state == "finished" for point in points):
+        if any(point.is_published for point in points):
             return theme.nothing("No phase times: these figures were published without them.")
-        return theme.nothing("No phase times yet: no run has measured steps.")
+        if any(point.state == "finished" for point in points):
+            return theme.nothing("No phase times: the training printed no timers.")
+        return theme.nothing("No phase times yet: no run has finished.")
+    everything = measured
+    measured, left_out = fastest(measured)
     unit = unit_for((point.step_time_s.median if point.step_time_s else None for point in measured), "s")
     drawing = go.Figure(
         layout=theme.layout(
@@ -72,7 +76,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     if any(rest):
         drawing.add_trace(_bars(measured, OTHER, rest, unit, theme.GREY, ""))
     drawing.update_layout(showlegend=True)
-    return Drawing(drawing, _caption(measured, timed), _table(measured))
+    return Drawing(drawing, _caption(everything, timed) + left_out, _table(everything))
 
 
 def _rest(point: RunPoint, timers: Mapping[str, Timer]) -> Timer | None:

@@ -41,6 +41,8 @@ class RunPoint(NamedTuple):
     memory_max: float | None = None
     timers: Mapping[str, Timer] = {}
     global_batch_size: int | None = None
+    is_published: bool = False
+    """Figures from elsewhere, which hold what their authors chose to publish."""
 
     @property
     def label(self) -> str:
@@ -80,3 +82,16 @@ def in_order(values: Iterable[Any]) -> list[Any]:
 
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+MAX_BARS = 60
+"""Runs beside each other that still can be told apart."""
+
+
+def fastest(points: Sequence[RunPoint], limit: int = MAX_BARS) -> tuple[list[RunPoint], str]:
+    """Keep so many runs, the fastest ones in their order, and say so where some are left out."""
+    if len(points) <= limit:
+        return list(points), ""
+    kept = {point.number for point in sorted(points, key=lambda point: -(point.samples_per_s or 0.0))[:limit]}
+    words = f" The {limit} fastest of {len(points)} runs are drawn; the numbers hold all."
+    return [point for point in points if point.number in kept], words

@@ -21,6 +21,7 @@ SIZE_AXES = (
     "cluster.nodes",
     "cluster.gpus_per_node",
 )
+MAX_LINES = 24
 PREFERRED = "train.micro_batch_size"
 
 
@@ -73,7 +74,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     """
     measured = [point for point in points if point.samples_per_s is not None]
     if not measured:
-        return theme.nothing("No throughput yet: no run has measured steps.")
+        return theme.nothing("No throughput yet: no run has finished.")
     points, others = _alike(points, measured)
     measured = [point for point in points if point.samples_per_s is not None]
     chosen = plan(points)
@@ -89,17 +90,28 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
             yaxis={"tickformat": "~s", **({"type": "log"} if chosen.x == GPUS else {"rangemode": "tozero"})},
         )
     )
-    series = list(dict.fromkeys(_names(point, chosen.lines) for point in measured))
-    styles = theme.styles(series)
-    for names in series:
-        members = [point for point in measured if _names(point, chosen.lines) == names]
+    lines, left_out = _lines(measured, chosen)
+    styles = theme.styles(list(lines))
+    for names, members in lines.items():
         members.sort(key=lambda point: x_values.index(_x_of(point, chosen.x)))
         drawing.add_trace(_line(members, names, chosen, styles[names]))
     if chosen.x == GPUS:
         _add_ideal(drawing, measured)
     _add_out_of_memory(drawing, points, measured, chosen)
     drawing.update_layout(showlegend=len(drawing.data) > 1)
-    return Drawing(drawing, _caption(points, measured, chosen, others), _table([*points, *others]))
+    return Drawing(drawing, _caption(points, measured, chosen, others) + left_out, _table([*points, *others]))
+
+
+def _lines(measured: Sequence[RunPoint], chosen: Plan) -> tuple[dict[tuple[str, ...], list[RunPoint]], str]:
+    """Sort the points into lines; of very many only those that reach the highest throughput, and say so."""
+    lines: dict[tuple[str, ...], list[RunPoint]] = {}
+    for point in measured:
+        lines.setdefault(_names(point, chosen.lines), []).append(point)
+    if len(lines) <= MAX_LINES:
+        return lines, ""
+    best = sorted(lines, key=lambda names: -max(point.samples_per_s or 0.0 for point in lines[names]))[:MAX_LINES]
+    words = f" The {MAX_LINES} fastest of {len(lines)} lines are drawn; the numbers hold all."
+    return {names: lines[names] for names in lines if names in best}, words
 
 
 def _x_axis(values: Sequence[Any], axis: str) -> dict[str, Any]:

@@ -117,13 +117,34 @@ def test_names_from_people_are_not_markup() -> None:
 
 
 def test_without_numbers_the_figures_say_why() -> None:
-    waiting = [point(1, {}, None, state="oom")]
-    published = [point(1, {}, 5.0)]
-    assert throughput.figure([]).empty == "No throughput yet: no run has measured steps."
-    assert throughput.figure(waiting).figure is None
-    assert memory.figure(published).empty == "No peak memory: these figures came without it."
+    published, measured = [point(1, {}, 5.0, is_published=True)], [point(1, {}, 5.0)]
+    assert throughput.figure([]).empty == "No throughput yet: no run has finished."
+    assert throughput.figure([point(1, {}, None, state="oom")]).figure is None
+    assert memory.figure([]).empty == "No peak memory yet: no run has finished."
+    assert memory.figure(measured).empty == "No peak memory: the training did not measure it."
+    assert memory.figure(published).empty == "No peak memory: these figures were published without it."
+    assert phases.figure([]).empty == "No phase times yet: no run has finished."
+    assert phases.figure(measured).empty == "No phase times: the training printed no timers."
     assert phases.figure(published).empty == "No phase times: these figures were published without them."
-    assert phases.figure([]).empty == "No phase times yet: no run has measured steps."
+
+
+def test_of_very_many_runs_the_fastest_are_drawn_and_the_table_holds_all() -> None:
+    timers = {"optimizer": Timer(0.1, 0.1, 0.1)}
+    points = [
+        point(n, {"train.seed": f"s{n}", MICRO: m}, n, memory_by_rank={0: 1.0}, timers=timers)
+        for n in range(1, 101)
+        for m in (1, 2)
+    ]
+    points = [run._replace(number=number) for number, run in enumerate(points, 1)]
+    lines = throughput.figure(points)
+    assert list(traces(lines)) == [f"s{n}" for n in range(77, 101)]
+    assert "The 24 fastest of 100 lines are drawn" in lines.caption
+    for drawing in (memory.figure(points), phases.figure(points)):
+        assert drawing.figure is not None
+        assert len(drawing.figure.data[0].x) == 60
+        assert drawing.figure.data[0].x[0].startswith("#141 ")
+        assert "The 60 fastest of 200 runs are drawn" in drawing.caption
+        assert len(drawing.table.rows) == 200
 
 
 def test_memory_has_a_bar_per_rank_in_the_shown_unit() -> None:

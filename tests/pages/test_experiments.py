@@ -234,6 +234,16 @@ def test_a_page_of_many_runs_takes_as_many_queries_as_one_of_few(
         page.get(EXPERIMENT)
 
 
+def test_very_many_runs_come_in_pages(page: Client, make_config: Callable[..., Config], user: User) -> None:
+    config = make_config(sweep={"train.seed": list(range(205))})
+    lab.config_launch(config=config, user=user)
+    first, second = page.get(EXPERIMENT), page.get(f"{EXPERIMENT}?page=2")
+    assert first.content.decode().count("<tr data-run=") == 200
+    assert re.findall(r'<tr data-run="(\d+)"', second.content.decode()) == ["201", "202", "203", "204", "205"]
+    assert "Runs 1 to 200 of 205" in text(first)
+    assert "205 queued" in text(second)
+
+
 def test_queued_runs_say_why_they_wait(page: Client, swept: Config, make_attempt: Callable[..., Attempt]) -> None:
     make_attempt(config=swept, point=swept.points()[0].values, state="queued")
     assert "no node of pool default" in text(page.get(EXPERIMENT))

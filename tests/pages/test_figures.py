@@ -58,7 +58,7 @@ def test_only_ended_runs_with_final_numbers_are_drawn(
     Run.objects.filter(pk=attempt.run_id).update(samples_per_s=3.0, step_time_s=1.0)
     answer = figure(page, f"{EXPERIMENT}figures/throughput.json")
     assert answer["figure"] is None
-    assert answer["empty"] == "No throughput yet: no run has measured steps."
+    assert answer["empty"] == "No throughput yet: no run has finished."
 
 
 def test_memory_and_phases_come_from_the_summaries(page: Client, four_runs: list[Run]) -> None:

@@ -39,7 +39,7 @@ def state_counts(states: Iterable[str]) -> list[StateCount]:
     return [StateCount(state.value, counted[state.value]) for state in RunState if counted[state.value]]
 
 
-def experiment_list(*, query: str, page: int) -> tuple[list[ExperimentRow], Page[Any]]:
+def experiment_list(*, query: str, page: str | None) -> tuple[list[ExperimentRow], Page[Any]]:
     """Find experiments whose name, question or notes contain all words of the query, the last active first."""
     found = Experiment.objects.select_related("owner").defer("notes", "source")
     for word in query.split():

@@ -7,6 +7,7 @@ from typing import Any, cast
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
+from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -21,6 +22,7 @@ from parlab.lab.models import Config, Experiment
 from runners.config import ConfigError, digest
 from runners.protocol import RunState
 
+RUNS_PER_PAGE = 200
 UNCHANGED = 204
 """The answer to a poll that has nothing new: htmx leaves the page as it is."""
 
@@ -34,8 +36,7 @@ def is_partial(request: HttpRequest) -> bool:
 @require_GET
 def experiments(request: HttpRequest) -> HttpResponse:
     query = request.GET.get("q", "").strip()[:200]
-    number = request.GET.get("page", "1")
-    rows, page = selectors.experiment_list(query=query, page=int(number) if number.isdecimal() else 1)
+    rows, page = selectors.experiment_list(query=query, page=request.GET.get("page"))
     template = "pages/experiments_list.html" if is_partial(request) else "pages/experiments.html"
     response = render(request, template, {"rows": rows, "page": page, "query": query, "section": "experiments"})
     patch_vary_headers(response, ["HX-Request"])
@@ -64,8 +65,9 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
     versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
     runs = selectors.experiment_runs(experiment, versions)
     plan = selectors.launch_plan(versions.shown, runs)
-    waiting = fleet.waiting_reasons([run for run in runs if run.state == RunState.QUEUED])
-    rows = selectors.run_rows(runs, waiting=waiting)
+    page = Paginator(runs, RUNS_PER_PAGE).get_page(request.GET.get("page"))
+    listed = list(page.object_list)
+    waiting = fleet.waiting_reasons([run for run in listed if run.state == RunState.QUEUED])
     changing = [[run.state, getattr(run, "last_step", None), run.step_time_s, run.reason] for run in runs]
     ended = sum(run.is_final for run in runs)
     return {
@@ -73,14 +75,15 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "experiment": experiment,
         "versions": versions,
         "plan": plan,
-        "table": rows,
+        "page": page,
+        "table": selectors.run_rows(listed, waiting=waiting),
         "states": selectors.state_counts(run.state for run in runs),
         "sweep": selectors.sweep_tables(runs, plan.points, metric),
         "metrics": [(name, found.title) for name, found in selectors.METRICS.items()],
         "is_live": ended < len(runs),
         # Figures draw runs that have ended, so they are drawn again when one more has.
         "drawn_from": f"{versions.query}:{ended}",
-        "seen": digest([changing, waiting, metric, versions.query])[:16],
+        "seen": digest([changing, waiting, metric, versions.query, page.number])[:16],
     }
 
 
