@@ -63,12 +63,11 @@ class RunAdmin(admin.ModelAdmin[Run]):
         "__str__",
         "label",
         "state",
-        "origin",
         "step_time",
         "throughput",
         "memory",
         "attempt_number",
-        "queued_at",
+        "kind",
     )
     list_filter = ("state", "origin", ("experiment", admin.RelatedOnlyFieldListFilter), "queued_at")
     list_select_related = ("experiment",)
@@ -118,7 +117,7 @@ class RunAdmin(admin.ModelAdmin[Run]):
         possible = (
             () if run is None or run.origin != Run.Origin.MEASURED else ("relaunch",) if run.is_final else ("cancel",)
         )
-        hidden = {"show_save": False, "show_save_and_continue": False}
+        hidden = {"show_save": False, "show_save_and_continue": False, "show_close": False}
         context = (extra_context or {}) | hidden | buttons(self, request, *possible)
         return super().change_view(request, object_id, form_url, context)
 
@@ -149,6 +148,10 @@ class RunAdmin(admin.ModelAdmin[Run]):
         act_on_each(request, queryset, act)
         return back(request, queryset)
 
+    @admin.display(description="origin", ordering="origin")
+    def kind(self, run: Run) -> str:
+        return run.origin
+
     @admin.display(description="step time", ordering="step_time_s")
     def step_time(self, run: Run) -> str:
         return quantity(run.step_time_s, "s")
@@ -169,9 +172,9 @@ class RunAdmin(admin.ModelAdmin[Run]):
     def config_link(self, run: Run) -> SafeString:
         return link(run.config)
 
-    @admin.display(description="waits because", empty_value="-")
-    def waits_because(self, run: Run) -> str | None:
-        return fleet.waiting_reason(run) or None
+    @admin.display(description="waits because")
+    def waits_because(self, run: Run) -> str:
+        return fleet.waiting_reason(run) or "-"
 
     @admin.display(description="summary")
     def all_results(self, run: Run) -> SafeString:
