@@ -80,13 +80,7 @@ class Collector:
             result.unread.examples.append(
                 schema.UnreadLine(line=0, reason=f"{self.segments.dropped} more launches than are kept", text="")
             )
-        result.findings = findings(result)
         return result
-
-
-def findings(_document: schema.Document) -> list[object]:
-    """Contradictions in a document: the one place where parlab.findings will be called."""
-    return []
 
 
 class Counted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 Number = float | int
 
@@ -251,6 +251,38 @@ class Unread(Part):
     examples: list[UnreadLine] = []
 
 
+class Place(Part):
+    """What a finding doubts; only the parts that lead there are set."""
+
+    segment: int | None = None
+    """Index in `segments`."""
+    table: int | None = None
+    """Index in `tables`."""
+    row: int | None = None
+    """Index in the table's `rows`; null where the whole column is meant."""
+    column: int | None = None
+    """Index in the table's `columns`."""
+    figure: str | None = None
+    """Name of a figure, timer or setting."""
+    run: int | None = None
+    """Number of a run of an experiment."""
+
+
+class Finding(Part):
+    """Two numbers that cannot both be true, or that a reader of them should know of; nothing was corrected."""
+
+    rule: str
+    """Name of the rule in docs/findings.md."""
+    severity: Literal["info", "warning", "error"]
+    message: str
+    """What disagrees, with both numbers and their units."""
+    numbers: dict[str, float] = {}
+    """The numbers compared, by name."""
+    where: Place = Place()
+    lines: list[int] = []
+    """Lines of the file that say so."""
+
+
 class Document(Part):
     """Everything read from one file."""
 
@@ -263,6 +295,6 @@ class Document(Part):
     figures: dict[str, list[Figure]] = {}
     images: list[Image] = []
     configs: list[Config] = []
-    findings: list[Any] = Field(default=[])
-    """Contradictions, from parlab.findings; empty until that part exists."""
+    findings: list[Finding] = []
+    """Contradictions; parlab.findings finds them in the rest of the document."""
     unread: Unread = Unread()
