@@ -84,10 +84,8 @@ class Command(BaseCommand):
         self._say("starting")
         python = [sys.executable, "-m"]
         celery = [*python, "celery", "-A", "parlab.celery"]
-        self._child(
-            "worker",
-            [*celery, "worker", "--pool=solo", "--queues=control,ingest", "--without-gossip", "--without-mingle"],
-        )
+        quiet = ["--without-gossip", "--without-mingle", "--loglevel=INFO"]
+        self._child("worker", [*celery, "worker", "--pool=solo", "--queues=control,ingest", *quiet])
         self._child("beat", [*celery, "beat", "--pidfile="])
         self._child("daemon", [*python, "runners.daemon", "--node", _node_name(), "--state-dir", str(self.runner_dir)])
         web = [
