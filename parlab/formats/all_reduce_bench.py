@@ -2,9 +2,9 @@
 
 Blocks (BigScience, 2021): `8:`, ` duration: 0.7080 sec`, ` algo throughput: x bps, 90.4 Gbps`, ` busbw: 84.7  Gbps`.
 Averages (ml-engineering, 2023 on): `The average bandwidth of all_reduce with a 4.0GB payload (5 trials, 4 ranks):` and
-two lines, or a table of payloads. `algo throughput` counts what is sent and received: the algbw of nccl-tests is half of
-it. Ranks write at the same time, so a line is given to the block that has waited longest for one of its kind. The first
-trial of a rank is warm-up.
+two lines, or a table of payloads. `algo throughput` counts what is sent and received: the algbw of nccl-tests is half
+of it. Ranks write at the same time, so a line is given to the block that has waited longest for one of its kind. The
+first trial of a rank is warm-up.
 """
 
 from __future__ import annotations

@@ -6,12 +6,17 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from parlab.formats import (
+    all_reduce_bench,
     deepspeed,
+    huggingface,
     maxtext,
     megatron,
     megatron_deepspeed,
+    mlperf,
     nanotron,
+    nccl_tests,
     nemo,
+    nvidia_smi,
     pipeline_runner,
     ranklines,
     torchtitan,
@@ -40,4 +45,9 @@ LOGS: dict[str, Reader] = {
     "nemo": nemo,
     "maxtext": maxtext,
     "ranklines": ranklines,
+    "nccl-tests": nccl_tests,
+    "all-reduce-bench": all_reduce_bench,
+    "nvidia-smi": nvidia_smi,
+    "mlperf": mlperf,
+    "huggingface": huggingface,
 }

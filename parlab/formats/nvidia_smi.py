@@ -1,7 +1,7 @@
 """nvidia-smi dmon (and pmon), and `--query-gpu=... --format=csv`.
 
-Source: nvidia-smi's manual page, drivers 450 to 590. dmon: two `#` header lines, names and units, columns that vary with
-the driver and `-s`; `-` is missing; `MB` means MiB. query-gpu: units in the header and, unless `nounits`, in each cell.
+Source: nvidia-smi's manual page, drivers 450 to 590. dmon: two `#` header lines, names and units, columns vary with the
+driver and `-s`; `-` is missing; `MB` means MiB. query-gpu: units in the header and, unless `nounits`, in each cell.
 """
 
 from __future__ import annotations

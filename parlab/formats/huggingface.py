@@ -1,0 +1,269 @@
+"""Hugging Face Trainer: trainer_state.json, and the dictionaries that its output holds.
+
+Source: transformers/trainer.py, trainer_callback.py (TrainerState) 3.x to 5.x. `{'loss': ..., 'epoch': ...}` says no
+step: the progress bar in front of it does, if there is one. `train_batch_size` of trainer_state.json is per device. Of
+several nodes each prints `{'train_runtime': ...}`. Lines of DeepSpeed in the same output are read by its own reader.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import orjson
+
+from parlab.formats.deepspeed import Parser as DeepSpeed
+from parlab.formats.peel import peel
+from parlab.formats.quantities import slug, to_float, to_int
+from parlab.formats.records import Ending, Field, Kind, Record, unread
+from parlab.formats.sniff import Signs
+
+SIGNS: Signs = (
+    (re.compile(r"\{'(?:train_runtime|train_loss|eval_loss|eval_runtime)': "), 30),
+    (re.compile(r"\{'loss': [^{}]{1,400}'epoch': "), 20),
+    (re.compile(r'^\s*"(?:log_history|is_local_process_zero|is_world_process_zero)": ?(?:\[|true|false)'), 30),
+    (re.compile(r'^\s*\{.{0,2000}"log_history": ?\['), 60),
+    (re.compile(r"^\*{5} Running (?:training|Evaluation) \*{5}"), 10),
+    (re.compile(r"\[INFO\|trainer\.py:\d+\]"), 6),
+)
+
+MAX_STATE = 64 * 2**20
+_DICT = re.compile(r"\{'[^{}]{1,4000}\}")
+_BAR = re.compile(r"\|\s{0,4}(\d{1,15})/(\d{1,15}) \[")
+_SETTING = re.compile(
+    r"\s{0,4}(?:\[INFO\|[\w.]{1,40}:\d{1,6}\]\s?[\d\-: ,]{0,24}>>)?\s{1,4}([A-Z][\w (),.&]{2,80}?) = (\S{1,40})\s*$"
+)
+_METRIC = re.compile(r"\s{1,4}(train|eval|predict)_(\w{1,60}?)\s{1,40}=\s{1,40}(\S{1,40})\s*$")
+_CLOCK = re.compile(r"(?:(\d{1,6}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d{1,6})?)")
+_RECENT = 64
+# Every rank says so before the engine's configuration is printed: after that it is another launch in the same file.
+_BEGIN = re.compile(r"Initializing (?:torch distributed|TorchBackend)")
+_OWN = re.compile(r"(?:train|eval|test|predict)_(?:\w{1,60}_)?(?:loss|runtime|samples_per_second|steps_per_second)")
+_NAMES = {
+    "train_runtime": "train_runtime_s",
+    "train_samples_per_second": "samples_per_s",
+    "train_steps_per_second": "steps_per_s",
+    "train_tokens_per_second": "tokens_per_s",
+    "learning_rate": "learning_rate",
+}
+_ARGUMENTS = {
+    "Instantaneous batch size per device": "per_device_train_batch_size",
+    "Total train batch size": "total_train_batch_size",
+    "Gradient Accumulation steps": "gradient_accumulation_steps",
+    "Total optimization steps": "max_steps",
+    "Num examples": "num_examples",
+    "Num Epochs": "num_train_epochs",
+    "Number of trainable parameters": "trainable_parameters",
+}
+
+
+def _value(content: Any) -> float | None:
+    if isinstance(content, bool):
+        return None
+    if isinstance(content, int | float):
+        return to_float(repr(content)) if abs(content) < 1e300 else None
+    return to_float(content) if isinstance(content, str) else None
+
+
+def _name(key: str) -> str:
+    known = _NAMES.get(key)
+    if known:
+        return known
+    name = slug(key)
+    return f"{name}_s" if name.endswith("_runtime") else name.replace("_per_second", "_per_s")
+
+
+def entry(line: int, data: dict[str, Any], iteration: int | None) -> list[Record]:
+    """Make the record of one entry of the log history: a step, an evaluation, or the totals at the end."""
+    values: dict[str, float] = {}
+    fields: list[Field] = []
+    raw: list[str] = []
+    found: list[Record] = []
+    for key, content in list(data.items())[:500]:
+        if not isinstance(key, str) or key == "step" or content is None:
+            continue
+        value = _value(content)
+        if value is None:
+            found.append(unread(line, "not a finite number", f"{key}: {content}"))
+            continue
+        field = Field(_name(key[:80]), key[:80])
+        values[field.name] = value
+        fields.append(field)
+        raw.append(str(content)[:80])
+    kind: Kind = "step"
+    if "train_runtime" in data:
+        kind = "metrics"
+    elif any(isinstance(key, str) and key.startswith(("eval_", "test_", "predict_")) for key in data):
+        kind = "validation"
+    elif "loss" not in data:
+        return found
+    record = Record(kind, line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw))
+    return [record, *found] if values.keys() - {"epoch"} else found
+
+
+def state(line: int, text: str) -> list[Record] | None:
+    """Read trainer_state.json; None if the text is none."""
+    try:
+        data = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(data, dict) or not isinstance(data.get("log_history"), list):
+        return None
+    settings = {
+        ("per_device_train_batch_size" if name == "train_batch_size" else name): value
+        for name, value in data.items()
+        if isinstance(value, str | int | float) and name != "log_history"
+    }
+    found = [Record("launch", line, data=settings, opens=True)]
+    total = to_float(str(data.get("max_steps")))
+    for item in data["log_history"]:
+        if not isinstance(item, dict):
+            found.append(unread(line, "an entry of log_history that is no object", str(item)[:200]))
+            continue
+        step = item.get("step")
+        iteration = step if isinstance(step, int) and 0 <= step < 2**60 else None
+        for record in entry(line, item, iteration):
+            if record.kind == "step" and total is not None and total > 0:
+                record.values["total_iterations"] = total
+            found.append(record)
+    return found
+
+
+def _logged(data: dict[Any, Any]) -> bool:
+    """Tell a logged dictionary from other dictionaries that a program may print."""
+    return ("epoch" in data and "loss" in data) or any(isinstance(key, str) and _OWN.fullmatch(key) for key in data)
+
+
+class Parser:
+    """Reads the output line by line; what is not the Trainer's goes to DeepSpeed's reader."""
+
+    def __init__(self) -> None:
+        self.engine = DeepSpeed()
+        self.settings: dict[str, Any] = {}
+        self.step: int | None = None
+        self.total = 0
+        self.recent: deque[str] = deque(maxlen=_RECENT)
+        self.said: set[str] = set()
+        self.begun = False
+
+    def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read one line."""
+        head = text[:20_000]
+        for bar in _BAR.finditer(head):
+            self._bar(int(bar[1]), int(bar[2]))
+        if "{'" in head:
+            found = [record for match in _DICT.finditer(head) for record in self._dict(line, rank, match[0])]
+            if found:
+                return found
+        match = _SETTING.match(head[:300])
+        if match:
+            name = _ARGUMENTS.get(match[1].partition(" (")[0])
+            value = to_int(match[2])
+            if name and value is not None:
+                self.settings[name] = value
+                if name == "max_steps":
+                    self.total = value
+            return []
+        match = _METRIC.match(head[:300])
+        if match:
+            return self._metric(line, rank, match)
+        return self._other(line, rank, time, text)
+
+    def _other(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Give a line to DeepSpeed's reader, and notice where another launch begins."""
+        found: list[Record] = []
+        if self.begun and _BEGIN.search(text[:400]):
+            self.begun, self.step, self.total = False, None, 0
+            self.said.clear()
+            found.append(Record("launch", line, data={}, opens=True))
+        found += self.engine.feed(line, rank, time, text)
+        self.begun = self.begun or any(record.kind in ("launch", "step") and record.data != {} for record in found)
+        return found
+
+    def _bar(self, at: int, total: int) -> None:
+        """Follow the bar of the training: the one with the planned total, or the largest so far."""
+        if total >= self.total and at <= total:
+            self.step, self.total = at, total
+
+    def _dict(self, line: int, rank: int | None, text: str) -> list[Record]:
+        try:
+            data = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            words = ("loss'", "_runtime'", "_loss'")
+            return [unread(line, "a dictionary that cannot be read", text)] if any(w in text for w in words) else []
+        if not isinstance(data, dict) or not _logged(data):
+            return []
+        records = entry(line, data, self.step)
+        measured = records[0].kind if records else "unread"
+        if measured == "step":
+            if text in self.recent:
+                return []
+            self.recent.append(text)
+            if self.total:
+                records[0].values["total_iterations"] = float(self.total)
+        for record in records:
+            record.rank = rank
+        found = self._launch(line) + records
+        if "train_runtime" in data:
+            self.begun = True
+            self.said.add("train")
+            found.append(Record("end", line, data=Ending("finished", "train_runtime was printed")))
+        elif measured == "validation":
+            self.said.add("eval")
+        return found
+
+    def _launch(self, line: int) -> list[Record]:
+        settings, self.settings = self.settings, {}
+        return [Record("launch", line, data=settings)] if settings else []
+
+    def _metric(self, line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
+        """Read a line of the block `***** train metrics *****`, unless a dictionary has said it before."""
+        if match[1] in self.said:
+            return []
+        key = f"{match[1]}_{match[2]}"
+        clock = _CLOCK.fullmatch(match[3])
+        if clock:
+            value: float | None = (
+                int(clock[1] or 0) * 86_400 + int(clock[2]) * 3600 + int(clock[3]) * 60 + float(clock[4])
+            )
+        else:
+            value = to_float(match[3])
+        if value is None:
+            return []
+        kind: Kind = "metrics" if match[1] == "train" else "validation"
+        field = Field(_name(key), key)
+        return [Record(kind, line, {field.name: value}, rank=rank, fields=(field,), raw=(match[3],))]
+
+    def finish(self) -> list[Record]:
+        """Give out what a cut file left open."""
+        return self._launch(0) + self.engine.finish()
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read trainer_state.json or a Trainer's output; yields launches, steps, validation, totals and how it ended."""
+    stream = iter(lines)
+    start: list[str] = []
+    for text in stream:
+        start.append(text)
+        if not text.isspace():
+            break
+    if start and start[-1].lstrip("\ufeff \t").startswith("{"):
+        size = 0
+        for text in stream:
+            start.append(text)
+            size += len(text)
+            if size > MAX_STATE:
+                yield unread(len(start), f"a JSON file of more than {MAX_STATE} characters", text)
+                break
+        found = state(len(start) and 1, "".join(start).lstrip("\ufeff"))
+        if found is not None:
+            yield from found
+            return
+    parser = Parser()
+    for line, rank, time, text in peel(chain(start, stream)):
+        yield from parser.feed(line, rank, time, text)
+    yield from parser.finish()

@@ -1,0 +1,254 @@
+"""MLPerf Training: `:::MLLOG {json}`, also with tags of a launcher in front, and `:::MLL` of 2019.
+
+Source: mlcommons/logging (mllog) and training_policies. The score is the last run_stop minus run_start. `throughput` of
+tracked_stats counts tokens in GPT-3 and sequences elsewhere. GPT-3 also counts samples, epochs and steps in tokens:
+positions are divided by sequence length and batch where they are multiples of them. Every process writes init_start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import orjson
+
+from parlab.formats.endings import ending
+from parlab.formats.launch import MAX_ARGUMENTS
+from parlab.formats.peel import peel
+from parlab.formats.quantities import slug
+from parlab.formats.records import Ending, Field, Record, figure, unread
+from parlab.formats.sniff import Signs
+
+SIGNS: Signs = ((re.compile(r":::MLL(?:OG)? "), 20),)
+
+_EVENT = re.compile(r":::MLLOG (\{.*)")
+_OLD = re.compile(r":::MLL (\d{1,12}(?:\.\d{1,9})?) (\w{1,80}): (\{.*)")
+# Habana's reference names its platform after its number of accelerators and writes init_start once.
+_PLATFORM = re.compile(r"gaudi\d?-(\d{1,7})")
+_POSITIONS = ("step", "samples_count", "step_num", "epoch_num", "first_epoch_num")
+_MAX_TIME_MS = 1e14
+_TOKENS = frozenset({"gpt3"})
+
+
+def _number(value: Any) -> float | None:
+    """Read a JSON number that a float holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    found = float(value) if abs(value) < 1e300 else None
+    return None if found is None or found != found else found
+
+
+class Parser:
+    """Follows one log: what was set, when phases began, how many steps there were."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = {}
+        self.told = False
+        self.events = 0
+        self.processes = 0
+        self.first_ms: float | None = None
+        self.run_start: float | None = None
+        self.run_stop: tuple[int, float, str] | None = None
+        self.block: tuple[float, float | None] | None = None
+        self.evaluation: float | None = None
+        self.throughput = False
+
+    def event(self, line: int, data: dict[str, Any]) -> list[Record]:
+        """Read one event."""
+        key, value, metadata = data.get("key"), data.get("value"), data.get("metadata")
+        when = _number(data.get("time_ms"))
+        if not isinstance(key, str) or (when is not None and not 0 <= when < _MAX_TIME_MS):
+            return [unread(line, "an event without key or with an impossible time", str(key))]
+        self.events += 1
+        details = metadata if isinstance(metadata, dict) else {}
+        if when is not None:
+            timed = self._timed(line, key[:80], when, details)
+            if timed is not None:
+                return timed
+        if key == "tracked_stats" and isinstance(value, dict):
+            return self._stats(line, value, details)
+        if key in ("eval_accuracy", "eval_loss", "eval_error"):
+            return self._evaluated(line, key, value, details)
+        if isinstance(value, str | int | float) and key != "cache_clear":
+            return self._setting(line, key[:80], value)
+        return []
+
+    def _timed(self, line: int, key: str, when: float, details: dict[str, Any]) -> list[Record] | None:
+        """Follow init, run, blocks and evaluations; None for a key that is no phase."""
+        if key == "init_start":
+            self.processes += 1
+            self.first_ms = when if self.first_ms is None else min(self.first_ms, when)
+            return []
+        if key == "run_start":
+            self.run_start = when
+            found = self._launch(line)
+            if self.first_ms is not None and when >= self.first_ms:
+                found.append(_metric(line, "init_s", "run_start - init_start", (when - self.first_ms) / 1e3))
+            return found
+        if key == "run_stop":
+            self.run_stop = (line, when, str(details.get("status", "unknown"))[:80])
+            return []
+        if key == "block_start":
+            self.block = (when, _position(details))
+            return []
+        if key == "block_stop":
+            return self._block(line, when, details)
+        if key == "eval_start":
+            self.evaluation = when
+            return []
+        if key == "eval_stop":
+            began, self.evaluation = self.evaluation, None
+            return [] if began is None or when < began else [_metric(line, "eval_s", key, (when - began) / 1e3)]
+        return [] if key in ("init_stop", "epoch_start", "epoch_stop") else None
+
+    def _block(self, line: int, when: float, details: dict[str, Any]) -> list[Record]:
+        """Time a block; where it says how many samples it saw at both ends, also its rate."""
+        block, self.block = self.block, None
+        if block is None or when <= block[0]:
+            return []
+        seconds = (when - block[0]) / 1e3
+        found = [_metric(line, "block_s", "block_stop - block_start", seconds)]
+        end = _number(details.get("samples_count"))
+        if end is not None and block[1] is not None and end > block[1]:
+            samples = end - block[1]
+            found.append(_metric(line, "block_samples", "samples_count", samples))
+            found.append(_metric(line, "block_samples_per_s", "samples_count", samples / seconds))
+        return found
+
+    def _stats(self, line: int, stats: dict[str, Any], details: dict[str, Any]) -> list[Record]:
+        """Read tracked_stats: seconds of a training step make a step, everything else is a metric."""
+        found = self._launch(line)
+        position = details.get("step")
+        for name, content in list(stats.items())[:100]:
+            value = _number(content)
+            if value is None:
+                found.append(unread(line, "not a finite number", f"{name}: {content}"))
+            elif name in ("train_step_timing", "train_step_time", "step_time"):
+                field, raw = Field("step_time_s", name[:80], "s"), (str(content),)
+                iteration = self._iteration(position)
+                found.append(Record("step", line, {field.name: value}, iteration=iteration, fields=(field,), raw=raw))
+            elif name == "throughput":
+                self.throughput = True
+                tokens = self.settings.get("submission_benchmark") in _TOKENS
+                found.append(_metric(line, "tokens_per_s" if tokens else "samples_per_s", name, value))
+            else:
+                seconds = "_s" if name.endswith(("_timing", "_time")) else ""
+                found.append(_metric(line, slug(name) + seconds, name[:80], value))
+        return found
+
+    def _iteration(self, position: Any) -> int | None:
+        """Turn a position counted in tokens or samples into iterations, where it is a multiple of what one takes."""
+        value = _number(position)
+        if value is None or value != int(value) or not 0 <= value < 2**60:
+            return None
+        batch = _number(self.settings.get("global_batch_size")) or 0.0
+        length = _number(self.settings.get("max_sequence_length")) or 0.0
+        for size in (batch * length, batch):
+            if size >= 1 and value >= size and value % size == 0:
+                return int(value // size)
+        return int(value)
+
+    def _evaluated(self, line: int, key: str, value: Any, details: dict[str, Any]) -> list[Record]:
+        number = _number(value)
+        if number is None:
+            return [unread(line, "not a finite number", f"{key}: {value}")]
+        position = _position(details)
+        iteration = None if position is None or not 0 <= position < 2**60 else int(position)
+        field = Field(key, key)
+        return [Record("validation", line, {key: number}, iteration=iteration, fields=(field,), raw=(str(value),))]
+
+    def _setting(self, line: int, key: str, value: str | int | float) -> list[Record]:
+        if len(self.settings) < MAX_ARGUMENTS and (isinstance(value, str) or _number(value) is not None):
+            self.settings.setdefault(key, value[:2000] if isinstance(value, str) else value)
+            if self.told:
+                return [Record("launch", line, data={key: value})]
+        return []
+
+    def _launch(self, line: int) -> list[Record]:
+        """Tell once what was set before the run began."""
+        if self.told:
+            return []
+        self.told = True
+        data = dict(self.settings)
+        platform = _PLATFORM.fullmatch(str(data.get("submission_platform", "")))
+        if self.processes > 1:
+            data["world_size"] = self.processes
+        elif platform:
+            data["world_size"] = int(platform[1])
+        return [Record("launch", line, data=data, opens=True)] if data else []
+
+    def finish(self) -> list[Record]:
+        """Give the score out: at the end, or when another launch begins in the same file."""
+        found = self._launch(0)
+        if self.run_stop is not None:
+            line, when, status = self.run_stop
+            if self.run_start is not None and when >= self.run_start:
+                seconds = (when - self.run_start) / 1e3
+                found.append(_metric(line, "time_to_train_s", "run_stop - run_start", seconds))
+                words = "last run_stop - run_start"
+                found.append(figure(line, "time_to_train_s", seconds, words, "s"))
+                found += self._overall(line, seconds)
+            states = {"success": "finished", "aborted": "cancelled"}
+            found.append(Record("end", line, data=Ending(states.get(status, "unknown"), f"run_stop: {status}")))  # type: ignore[arg-type]
+        if self.events:
+            found.append(figure(0, "events", float(self.events), f"{self.events} MLLOG lines"))
+        return found
+
+    def _overall(self, line: int, seconds: float) -> list[Record]:
+        """Divide what was trained by the score, where the log prints no throughput of its own."""
+        tokens = self.settings.get("submission_benchmark") in _TOKENS
+        key = "trained_samples" if "trained_samples" in self.settings or not tokens else "train_samples"
+        trained = _number(self.settings.get(key))
+        if self.throughput or trained is None or trained <= 0 or seconds <= 0:
+            return []
+        name = "tokens_per_s" if tokens else "samples_per_s"
+        return [_metric(line, name, f"{key} / (run_stop - run_start)", trained / seconds)]
+
+
+def _position(details: dict[str, Any]) -> float | None:
+    """Find how far the training was, in the log's own count."""
+    return next((number for name in _POSITIONS if (number := _number(details.get(name))) is not None), None)
+
+
+def _metric(line: int, name: str, key: str, value: float) -> Record:
+    return Record("metrics", line, {name: value}, fields=(Field(name, key),), raw=(str(value),))
+
+
+def _load(text: str) -> dict[str, Any] | None:
+    """Read the JSON object at the start of a text; None if there is none."""
+    try:
+        data = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        try:
+            data = orjson.loads(text[: text.rfind("}") + 1])
+        except orjson.JSONDecodeError:
+            return None
+    return data if isinstance(data, dict) else None
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read an MLPerf log; yields launch, steps, validation, metrics and the score `time_to_train_s`.
+
+    Positions of `validation` are the log's own (samples, tokens or epochs).
+    """
+    parser = Parser()
+    for line, rank, time, text in peel(lines):
+        if ":::MLL" not in text:
+            end = ending(text)
+            if end:
+                yield Record("end", line, data=end, rank=rank, time=time)
+            continue
+        match = _EVENT.search(text)
+        old = None if match else _OLD.search(text)
+        data = _load(match[1] if match else old[3] if old else "")
+        if data is None:
+            yield unread(line, "not a JSON object behind the tag", text)
+            continue
+        if old:
+            data = {**data, "key": old[2], "time_ms": float(old[1]) * 1e3}
+        if parser.run_stop and data.get("key") in ("init_start", "run_start"):
+            yield from parser.finish()
+            parser = Parser()
+        yield from parser.event(line, data)
+    yield from parser.finish()
