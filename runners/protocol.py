@@ -210,3 +210,5 @@ class Heartbeat(Message):
 
 # How engines mark the lines that are events; every other line is log.
 EVENT_PREFIX = b'{"parlab":'
+EVENT_LINE_LIMIT = 4_096
+"""Bytes; an event is shorter, so that one write to a shared pipe carries it whole. A longer line is log."""

@@ -1,6 +1,6 @@
 """Raw output -> columns. Pure; nothing that a training prints can raise out of here.
 
-A line is an event when it starts with EVENT_PREFIX, is shorter than LINE_LIMIT and its newline has come.
+A line is an event when it starts with EVENT_PREFIX, is shorter than EVENT_LINE_LIMIT and its newline has come.
 What cannot be read is counted with a reason; as all output is kept, it stays in the log as text.
 """
 
@@ -16,9 +16,8 @@ import orjson
 from numpy.typing import NDArray
 
 from parlab.series.columns import Columns
-from runners.protocol import EVENT_PREFIX
+from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
-LINE_LIMIT = 4_096
 MAX_METRICS = 200
 """Distinct metrics of one attempt; further ones stay in the log only."""
 MAX_FACTS = 100
@@ -93,7 +92,7 @@ class _Parser:
         self._refused: Counter[str] = Counter()
 
     def feed(self, line: bytes) -> None:
-        event = _loads(line) if len(line) < LINE_LIMIT else None
+        event = _loads(line) if len(line) < EVENT_LINE_LIMIT else None
         if type(event) is not dict:
             self._refused["no JSON object of one short line"] += 1
             return

@@ -79,7 +79,7 @@ def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dic
 
 
 def _steps(step_times: ByRank, warmups: ByRank) -> _Steps:
-    numbers = np.unique(np.concatenate([np.empty(0, np.int64), *(columns.steps for columns in step_times.values())]))
+    numbers = _distinct(np.concatenate([np.empty(0, np.int64), *(columns.steps for columns in step_times.values())]))
     slowest = np.full(len(numbers), -np.inf)
     for columns in step_times.values():
         of_rank = np.full(len(numbers), np.nan)
@@ -90,6 +90,14 @@ def _steps(step_times: ByRank, warmups: ByRank) -> _Steps:
     for columns in warmups.values():
         is_warmup |= np.isin(numbers, columns.steps[columns.values > 0])
     return _Steps(numbers, slowest, is_warmup)
+
+
+def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sort and drop repetitions; ranks count up alike, which a merge sort makes use of and np.unique does not."""
+    ascending = np.sort(numbers, kind="stable")
+    is_new = np.ones(len(ascending), np.bool_)
+    is_new[1:] = ascending[1:] != ascending[:-1]
+    return ascending[is_new]
 
 
 def _steps_and_basis(steps: _Steps) -> dict[str, Any]:

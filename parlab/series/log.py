@@ -8,11 +8,9 @@ from typing import NamedTuple
 import zstandard
 
 from parlab.series.models import LogChunk
-from runners.protocol import EVENT_PREFIX
+from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 CHUNK_BYTES = 256 * 1024
-LINE_LIMIT = 4_096
-"""Events are shorter than this; a longer line is log, however it starts."""
 SHOWN_CHARACTERS = 2_000
 TAIL_SCAN_BYTES = 16 << 20
 """A page looks at no more than this much of the end of a log."""
@@ -51,7 +49,7 @@ def append_log(attempt_id: int, data: bytes) -> bytes:
 
 
 def _with_chunk_before(last: LogChunk | None, held: bytes) -> bytes:
-    if last is None or not last.position or len(held) >= LINE_LIMIT or b"\n" in held:
+    if last is None or not last.position or len(held) >= EVENT_LINE_LIMIT or b"\n" in held:
         return held
     # All chunks but the last are full, so the one before surely holds as much as an event could.
     before = LogChunk.objects.get(attempt_id=last.attempt_id, position=last.position - CHUNK_BYTES)
@@ -61,7 +59,7 @@ def _with_chunk_before(last: LogChunk | None, held: bytes) -> bytes:
 def unfinished_line(output: bytes) -> bytes:
     """Return what follows the last newline; a line that is too long for an event is only hinted at, by a NUL byte."""
     line = output[output.rfind(b"\n") + 1 :]
-    return line if len(line) < LINE_LIMIT else b"\0"
+    return line if len(line) < EVENT_LINE_LIMIT else b"\0"
 
 
 def read_log(attempt_id: int) -> Iterator[bytes]:
@@ -89,7 +87,7 @@ def log_tail(attempt_id: int, lines: int = 200) -> list[str]:
     Colours and control characters are taken out, long lines cut with a note of their length. Looks at the
     last TAIL_SCAN_BYTES at most, so a page stays fast whatever a training prints.
     """
-    text = (line.for_page() for line in _lines_from_end(attempt_id) if not line.is_event)
+    text = (line.for_page() for line in _text_from_end(attempt_id))
     return list(islice(text, lines))[::-1]
 
 
@@ -100,10 +98,6 @@ class _Line(NamedTuple):
     size: int
     is_whole: bool = True
     """False where even the scan of the tail did not reach its beginning."""
-
-    @property
-    def is_event(self) -> bool:
-        return self.size < LINE_LIMIT and self.beginning.startswith(EVENT_PREFIX)
 
     def for_page(self) -> str:
         text = self.beginning.decode("utf-8", "replace")
@@ -117,23 +111,33 @@ class _Line(NamedTuple):
         return f"{text[:SHOWN_CHARACTERS]} … (line of {length})"
 
 
-def _lines_from_end(attempt_id: int) -> Iterator[_Line]:
+def _text_from_end(attempt_id: int) -> Iterator[_Line]:
+    """Yield the lines that are no events, last one first."""
     beginning, size, scanned = b"", 0, 0
     for chunk in _chunks_from_end(attempt_id):
         # The newline that ends the log starts no further line.
-        part = chunk if scanned else chunk.removesuffix(b"\n")
+        lines = (chunk if scanned else chunk.removesuffix(b"\n")).split(b"\n")
         scanned += len(chunk)
-        *whole, rest = part.split(b"\n")[::-1]
-        for line in whole:
-            yield _Line((line + beginning)[:_HELD_BYTES], len(line) + size)
+        if len(lines) > 1:
+            beginning, size = (lines[-1] + beginning)[:_HELD_BYTES], len(lines[-1]) + size
+            if not _is_event(beginning, size):
+                yield _Line(beginning, size)
+            for line in reversed(lines[1:-1]):
+                # Most lines are events; a call for each would take most of the time.
+                if not line.startswith(EVENT_PREFIX) or len(line) >= EVENT_LINE_LIMIT:
+                    yield _Line(line[:_HELD_BYTES], len(line))
             beginning, size = b"", 0
-        beginning, size = (rest + beginning)[:_HELD_BYTES], len(rest) + size
+        beginning, size = (lines[0] + beginning)[:_HELD_BYTES], len(lines[0]) + size
         if scanned >= TAIL_SCAN_BYTES:
             if size >= TAIL_SCAN_BYTES // 2:
                 yield _Line(beginning, size, is_whole=False)
             return
-    if scanned:
+    if scanned and not _is_event(beginning, size):
         yield _Line(beginning, size)
+
+
+def _is_event(beginning: bytes, size: int) -> bool:
+    return size < EVENT_LINE_LIMIT and beginning.startswith(EVENT_PREFIX)
 
 
 def _chunks_from_end(attempt_id: int) -> Iterator[bytes]:

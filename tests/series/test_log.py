@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from parlab.lab.models import Attempt
 from parlab.series import log
 from parlab.series.models import LogChunk
+from runners.protocol import EVENT_LINE_LIMIT
 
 EVENT = b'{"parlab":1,"t":1.0,"rank":0,"event":"step","step":1}\n'
 
@@ -42,7 +43,7 @@ def test_each_append_learns_the_line_that_it_goes_on_with(attempt_id: int, piece
     whole = b""
     for piece in pieces:
         line = whole.rpartition(b"\n")[2]
-        assert log.append_log(attempt_id, piece) == (line if len(line) < log.LINE_LIMIT else b"\0")
+        assert log.append_log(attempt_id, piece) == (line if len(line) < EVENT_LINE_LIMIT else b"\0")
         whole += piece
 
 
