@@ -111,7 +111,6 @@
     drawnFrom = now;
     all().forEach(load);
   });
-  document.addEventListener("parlab:theme", () => drawings.forEach((answer, element) => {
-    if (answer.figure) Plotly.relayout(element, colours());
-  }));
+  // Not relayout: it would replace each axis by its colours alone.
+  document.addEventListener("parlab:theme", () => drawings.forEach((_, element) => draw(element)));
 })();
