@@ -67,10 +67,10 @@ def _output_append(attempt: Attempt, output: bytes) -> None:
     parsed = parse(
         unfinished + output, world_size=_world_size(attempt.run.resolved), known=known, last_step=attempt.last_step
     )
-    _points_append(attempt, parsed)
+    _parsed_store(attempt, parsed)
 
 
-def _points_append(attempt: Attempt, parsed: Parsed) -> None:
+def _parsed_store(attempt: Attempt, parsed: Parsed) -> None:
     store.append(attempt.pk, parsed.series)
     attempt.last_step = parsed.last_step
     for reason, count in parsed.refused.items():
@@ -108,7 +108,7 @@ def attempt_reingest(*, attempt: Attempt) -> int:
     for output in log.read_log(locked.pk):
         unfinished += output
         parsed = parse(unfinished, world_size=world_size, known=known, last_step=locked.last_step)
-        _points_append(locked, parsed)
+        _parsed_store(locked, parsed)
         known |= {metric for metric, _ in parsed.series}
         points += parsed.points
         unfinished = log.unfinished_line(unfinished)

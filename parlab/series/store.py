@@ -32,7 +32,8 @@ class SeriesInfo(NamedTuple):
 def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:
     """Add points to the ends of an attempt's series, {(metric, rank): points}; returns how many points.
 
-    Works in the caller's transaction: two or three queries for up to 80 series, whatever their lengths.
+    Works in the caller's transaction: one query that reads the last chunks and one that writes all (on SQLite
+    one for every 90 chunks, which is how many fit in its parameters).
     """
     series = {key: columns for key, columns in series.items() if len(columns)}
     if not series:
@@ -43,9 +44,6 @@ def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:
             attempt_id=attempt_id, is_last=True, metric__in={metric for metric, _ in series}
         )
     }
-    full = [chunk.pk for key, chunk in last_chunks.items() if key in series and chunk.count >= CHUNK_POINTS]
-    if full:
-        SeriesChunk.objects.filter(pk__in=full).update(is_last=False)
     packer = _Packer()
     SeriesChunk.objects.bulk_create(
         [
@@ -74,12 +72,15 @@ class _Packer:
         self._shared: dict[tuple[bytes, int], list[_Piece]] = {}
 
     def chunks(self, attempt_id: int, key: Key, last: SeriesChunk | None, new: Columns) -> Iterator[SeriesChunk]:
-        """Yield the chunks that hold the new points; the first one also holds those of an open last chunk."""
+        """Yield what changes: the last chunk, grown or marked as full, and the chunks that follow it."""
         position, steps, times, values = 0, b"", b"", b""
         if last is not None and last.count < CHUNK_POINTS:
             position, steps, times, values = last.position, bytes(last.steps), bytes(last.times), bytes(last.values)
         elif last is not None:
             position = last.position + last.count
+            # Without its key it goes the way of the others: an insert that becomes an update.
+            last.pk, last.is_last = None, False
+            yield last
         pieces = zip(
             self._pieces_once(steps, new.steps),
             self._pieces_once(times, new.times),
