@@ -82,6 +82,21 @@ def test_two_saves_of_one_version_keep_both(experiment: Experiment, config: Conf
     assert sorted(saved.values()) == [[1], [2]]
 
 
+def test_two_clones_and_two_new_experiments_of_one_name(experiment: Experiment, user: User) -> None:
+    def clone() -> Experiment:
+        return services.experiment_clone(experiment=experiment, user=user)
+
+    copies = at_once(clone, clone)
+    assert sorted(str(copy) for copy in copies) == ["Pipeline schedules (copy 2)", "Pipeline schedules (copy)"]
+
+    def create() -> Experiment:
+        return services.experiment_create(name="New", owner=user)
+
+    made = at_once(create, create)
+    (refused,) = [result for result in made if not isinstance(result, Experiment)]
+    assert "is taken" in str(refused)
+
+
 def test_two_dispatchers_do_not_fill_a_slot_twice(config: Config, user: User) -> None:
     services.config_launch(config=config, user=user)
     Node.objects.create(name="gpu1", slots=3, last_heartbeat_at=timezone.now())

@@ -27,6 +27,7 @@ def test_equal_content_is_the_same_version_whatever_its_order_and_writing(experi
     again = save(experiment, user, data={"parallel": {"pipeline_parallel_size": "2"}, **dict(reversed(SMALL.items()))})
     assert (again.pk, again.version, again.note) == (first.pk, 1, "why")
     assert save(experiment, user, note="better words").note == "better words"
+    assert save(experiment, user, note="").note == ""
     assert experiment.configs.count() == 1
 
 

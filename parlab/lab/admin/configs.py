@@ -12,7 +12,7 @@ from parlab.fleet import services as fleet
 from parlab.lab import services
 from parlab.lab.forms import ConfigForm, fieldsets
 from parlab.lab.models import Config, Run
-from parlab.lab.services.runs import point_label
+from parlab.lab.services.runs import launchable, point_label
 from runners.config import ConfigError, complete, difference, digest
 
 from .acting import act_on_each, back, buttons, change_url, pretty
@@ -159,7 +159,7 @@ def _change_context(config: Config) -> dict[str, Any]:
 
 def _preview(config: Config) -> tuple[list[PointRow], list[str]]:
     try:
-        points = config.points()
+        points = [launchable(point) for point in config.points()]
     except ConfigError as error:
         return [], [str(problem) for problem in error.problems]
     runs = {run.point_digest: run for run in config.runs.select_related("experiment")}

@@ -47,7 +47,7 @@ def config_save(
     experiment: Experiment,
     data: Mapping[str, Any],
     sweep: Mapping[str, Any],
-    note: str = "",
+    note: str | None = None,
     user: User,
     based_on: Config | None = None,
     runnable: bool = True,
@@ -55,14 +55,14 @@ def config_save(
     """Save a configuration: into the latest version while no run used it, otherwise as the next one.
 
     `based_on` is the version as its editor saw it; when somebody else changed it since, both edits
-    are kept, as two versions. Raises ConfigError; see `config_check`.
+    are kept, as two versions. A note of None leaves the note as it is. Raises ConfigError; see `config_check`.
     """
     full_data, full_sweep = config_check(data=data, sweep=sweep, runnable=runnable)
     content_digest = digest({"data": full_data, "sweep": full_sweep})
     lock_experiment(experiment)
     latest = experiment.configs.order_by("-version").first()
     if latest is not None and latest.digest == content_digest:
-        if note and note != latest.note:
+        if note is not None and note != latest.note:
             latest.note = note
             latest.save(update_fields=["note"])
         return latest
@@ -73,10 +73,11 @@ def config_save(
             data=full_data,
             sweep=full_sweep,
             digest=content_digest,
-            note=note,
+            note=note or "",
             created_by=user,
         )
-    latest.data, latest.sweep, latest.digest, latest.note = full_data, full_sweep, content_digest, note
+    latest.data, latest.sweep, latest.digest = full_data, full_sweep, content_digest
+    latest.note = latest.note if note is None else note
     latest.save(update_fields=["data", "sweep", "digest", "note"])
     return latest
 

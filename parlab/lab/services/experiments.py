@@ -1,27 +1,35 @@
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.utils.text import slugify
 
 from parlab.lab.models import Experiment
 
-from .configs import config_copy
+from .configs import config_copy, lock_experiment
 
 _NAME_LENGTH = 120
+_TRIES = 5
 
 
 @transaction.atomic
 def experiment_create(*, name: str, question: str = "", notes: str = "", owner: User, source: str = "") -> Experiment:
     """Make an experiment; raises ValueError when the name is taken."""
-    if Experiment.objects.filter(name=name).exists():
-        raise ValueError(f"name {name!r} is taken; choose another or clone that experiment")
-    return Experiment.objects.create(
-        name=name, slug=_free_slug(name), question=question, notes=notes, owner=owner, source=source
-    )
+    for _ in range(_TRIES):
+        if Experiment.objects.filter(name=name).exists():
+            break
+        try:
+            with transaction.atomic():
+                return Experiment.objects.create(
+                    name=name, slug=_free_slug(name), question=question, notes=notes, owner=owner, source=source
+                )
+        except IntegrityError:
+            continue  # somebody took the name or the slug at the same moment
+    raise ValueError(f"name {name!r} is taken; choose another or clone that experiment")
 
 
 @transaction.atomic
 def experiment_clone(*, experiment: Experiment, user: User) -> Experiment:
     """Copy an experiment's question and latest config as version 1, without its runs."""
+    lock_experiment(experiment)  # a second click makes a second copy, of another name
     clone = experiment_create(name=_free_copy_name(experiment.name), question=experiment.question, owner=user)
     latest = experiment.configs.order_by("-version").first()
     if latest is not None:
