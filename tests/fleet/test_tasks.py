@@ -1,0 +1,32 @@
+"""The tasks that the beat and the nodes call by name."""
+
+import time
+
+import pytest
+from django.conf import settings
+
+from parlab.celery import app
+from parlab.lab.models import Node
+from runners.protocol import HEARTBEAT_TASK, Heartbeat
+
+
+def test_all_scheduled_tasks_exist() -> None:
+    app.loader.import_default_modules()
+    scheduled = {entry["task"] for entry in settings.CELERY_BEAT_SCHEDULE.values()}
+    assert scheduled | {HEARTBEAT_TASK} <= set(app.tasks)
+
+
+@pytest.mark.django_db
+def test_a_heartbeat_off_the_wire_registers_its_node() -> None:
+    message = Heartbeat(node="gpu1", pool="default", sent_at=time.time(), slots=1, version="1", hardware={}, held=[])
+    app.loader.import_default_modules()
+    app.tasks[HEARTBEAT_TASK](message.model_dump(mode="json"))
+    assert Node.objects.get().name == "gpu1"
+
+
+@pytest.mark.django_db
+def test_something_that_is_no_heartbeat_registers_nothing() -> None:
+    app.loader.import_default_modules()
+    with pytest.raises(ValueError, match="validation error"):
+        app.tasks[HEARTBEAT_TASK]({"node": "gpu1", "slots": 0})
+    assert not Node.objects.exists()
