@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from parlab.formats import FORMATS, Document, autotuning, read_document, records
+from parlab.formats import FORMATS, Document, autotuning, event_files, read_document, records
 from parlab.formats.documents import Collector
 from parlab.formats.records import Record
 from parlab.formats.schema import Segment, UnreadLine
@@ -55,8 +55,28 @@ def results_of(directory: Path) -> Document | None:
     return collector.document(sum(text.count("\n") for text in files.values()))
 
 
+def is_event_file(path: Path, format: str | None) -> bool:
+    """Tell a TensorBoard event file, the one format that is no text, unless another format is asked for."""
+    if format is not None:
+        return format == event_files.NAME
+    with path.open("rb") as file:
+        return event_files.is_event_file(file.read(event_files.MARK_WITHIN))
+
+
+def read_event_file(path: Path) -> Document:
+    """Read a TensorBoard event file into a Document; its lines are its events."""
+    collector = Collector(str(path), event_files.NAME)
+    last = 0
+    for record in event_files.read(path):
+        collector.add(record)
+        last = max(last, record.line)
+    return collector.document(last)
+
+
 def read_file(path: Path, format: str | None = None) -> Document:
     """Read one file into a Document. Raises OSError for a file that cannot be opened."""
+    if is_event_file(path, format):
+        return read_event_file(path)
     with open_text(path) as stream:
         lines = Lines(stream)
         document = read_document(lines, file=str(path), format=format)
@@ -109,6 +129,10 @@ def _launch(segment: Segment) -> str:
 def show(path: Path, options: argparse.Namespace) -> None:
     """Print one file as it was asked for."""
     out = sys.stdout.buffer
+    if options.records and is_event_file(path, options.format):
+        for record in event_files.read(path):
+            out.write(as_json(record) + b"\n")
+        return
     if options.records:
         with open_text(path) as stream:
             for record in records(Lines(stream), options.format):
@@ -128,12 +152,12 @@ def put(document: Document, options: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read files; exit code 2 with a sentence for what cannot be read."""
-    names = ", ".join(sorted(FORMATS))
+    names = sorted([*FORMATS, event_files.NAME])
     parser = argparse.ArgumentParser(prog="python -m parlab.formats", description="Read what trainers print.")
     parser.add_argument("paths", nargs="+", metavar="FILE|DIR")
     parser.add_argument("--json", action="store_true", help="print one JSON object per file")
     parser.add_argument("--records", action="store_true", help="print one JSON object per record")
-    parser.add_argument("--format", choices=sorted(FORMATS), metavar="NAME", help=f"do not guess; one of {names}")
+    parser.add_argument("--format", choices=names, metavar="NAME", help=f"do not guess; one of {', '.join(names)}")
     options = parser.parse_args(argv)
     try:
         for name in options.paths:
