@@ -117,9 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("by hand, the same flags on every rank but --rank")
     for flag in FLAGS:
         shown = flag.help if flag.default is REQUIRED else f"{flag.help} ({flag.default})"
-        group.add_argument(
-            flag.name, type=flag.type, choices=flag.choices, default=argparse.SUPPRESS, help=shown, metavar="..."
-        )
+        group.add_argument(flag.name, type=flag.type, choices=flag.choices, default=argparse.SUPPRESS, help=shown)
     return parser
 
 
@@ -130,6 +128,10 @@ def _configured(parser: argparse.ArgumentParser, path: Path, environment: Mappin
         parser.error(f"--config {path} cannot be read: {error.strerror}; give the path of a RunConfig")
     except ValueError as error:
         parser.error(f"--config {path} is no JSON: {error}; write it with RunConfig.resolved()")
+    if not isinstance(data, dict):
+        parser.error(
+            f"--config {path} holds a {type(data).__name__}, not an object; write it with RunConfig.resolved()"
+        )
     config, problems = check(data)
     if config is None:
         raise ConfigError(problems)

@@ -71,7 +71,7 @@ def choose_device(config: RunConfig, place: Place) -> torch.device:
                 Problem(
                     "cluster.device",
                     "cuda",
-                    f"device cuda needs {place.local_world_size} GPUs on this machine, one for each rank, and torch"
+                    f"device cuda needs a GPU for each rank on this machine ({place.local_world_size}), and torch"
                     f" {torch.__version__} finds {gpus}; use cpu or auto, or a node with more GPUs",
                 )
             ]
@@ -114,7 +114,7 @@ def barrier(device: torch.device) -> None:
 
 
 def leave() -> None:
-    """Leave the process group once every rank has come this far; nobody closes a connection that another still uses."""
+    """Close all connections; call barrier() before, so that nobody closes one that another rank still uses."""
     if dist.is_initialized():
         dist.destroy_process_group()
 

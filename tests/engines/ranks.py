@@ -62,7 +62,7 @@ def train_in_pipeline(
         for process in ranks:
             process.start()
         for process in ranks:
-            process.join(90)
+            process.join(180)
         assert [process.exitcode for process in ranks] == [0] * world_size
     finally:
         for process in ranks:

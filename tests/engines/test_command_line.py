@@ -107,11 +107,14 @@ def test_too_few_processes_are_refused_with_the_remedy(config_file: Path) -> Non
         read_command_line(["--config", str(config_file)], {})
 
 
-def test_a_file_that_is_no_json_is_refused(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config_file.write_text("{half")
+@pytest.mark.parametrize(("content", "message"), [("{half", "is no JSON"), ("[1]", "holds a list, not an object")])
+def test_a_file_that_is_no_configuration_is_refused(
+    content: str, message: str, config_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config_file.write_text(content)
     with pytest.raises(SystemExit):
         read_command_line(["--config", str(config_file)], {})
-    assert "is no JSON" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_every_problem_of_a_file_is_reported(config_file: Path) -> None:

@@ -69,7 +69,7 @@ def start(no_orphans: None) -> Iterator[Start]:
         process.communicate()
 
 
-def ended(process: subprocess.Popen[str], timeout: float = 90) -> Ended:
+def ended(process: subprocess.Popen[str], timeout: float = 180) -> Ended:
     output, _ = process.communicate(timeout=timeout)
     return Ended(process.returncode, output)
 
@@ -174,7 +174,7 @@ def test_a_rank_whose_neighbour_is_killed_says_so_and_fails(start: Start) -> Non
     survivor, victim = start_by_hand(start, 2, "--num-iters", "100000")
     wait_for_steps(victim)
     victim.kill()
-    run = ended(survivor, timeout=30)
+    run = ended(survivor, timeout=60)
     assert run.code == 1
     (error,) = run.events("error")
     assert error["rank"] == 0
@@ -183,14 +183,14 @@ def test_a_rank_whose_neighbour_is_killed_says_so_and_fails(start: Start) -> Non
 
 
 def test_a_rank_that_stands_still_is_given_up_after_the_timeout_of_the_run(start: Start, tmp_path: Path) -> None:
-    endless = write_config(tmp_path, train={"iterations": 10**6}, launcher={"collective_timeout_s": 5})
+    endless = write_config(tmp_path, train={"iterations": 10**6}, launcher={"collective_timeout_s": 8})
     meeting = ["env", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free_port()}"]
     survivor, stopped = (start([*meeting, f"RANK={rank}", *ENGINE, "--config", endless]) for rank in (0, 1))
     wait_for_steps(stopped)
     stopped.send_signal(signal.SIGSTOP)
     began = time.monotonic()
     run = ended(survivor, timeout=60)
-    assert 4 < time.monotonic() - began < 20
+    assert 7 < time.monotonic() - began < 40
     assert run.code == 1
     (error,) = run.events("error")
     assert re.search("timed out|timeout", error["traceback"], re.I)
@@ -247,7 +247,7 @@ def test_gpus_that_are_not_there_are_a_problem_and_not_a_crash(start: Start, tmp
     wants_gpu = write_config(tmp_path, parallel=ALONE, cluster={"device": "cuda"})
     run = ended(start(["env", "CUDA_VISIBLE_DEVICES=", *ENGINE, "--config", wants_gpu]))
     assert run.code == 2
-    assert "cluster.device: device cuda needs 1 GPUs on this machine" in run.output
+    assert "cluster.device: device cuda needs a GPU for each rank on this machine (1), and torch" in run.output
     assert "Traceback" not in run.output
 
 
