@@ -55,6 +55,11 @@ def _alike(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> tuple[li
     )
 
 
+def _counts(point: RunPoint) -> bool:
+    """Whether a run has a throughput to draw; what it reached before it ran out of memory is none."""
+    return point.samples_per_s is not None and point.state != "oom"
+
+
 def _names(point: RunPoint, lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(field_value(point.values.get(axis)) for axis in lines)
 
@@ -72,11 +77,11 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     memory are crosses at the foot. Where GPUs vary, both axes are logarithmic and a dashed line shows
     ideal scaling from the fastest of the smallest runs.
     """
-    measured = [point for point in points if point.samples_per_s is not None]
+    measured = [point for point in points if _counts(point)]
     if not measured:
         return theme.nothing("No throughput yet: no run has finished.")
     points, others = _alike(points, measured)
-    measured = [point for point in points if point.samples_per_s is not None]
+    measured = [point for point in points if _counts(point)]
     chosen = plan(points)
     spread = any(point.step_time_s and point.step_time_s.p10 for point in measured)
     x_values = in_order(_x_of(point, chosen.x) for point in points)

@@ -26,7 +26,8 @@
   function inPage(layout) {
     const { title, ...rest } = layout;
     delete rest.height; // the style sheet says how high
-    return merged({ ...rest, autosize: true }, colours());
+    // uirevision: what a person zoomed into stays when newer points come.
+    return merged({ ...rest, autosize: true, uirevision: "kept" }, colours());
   }
 
   async function download(element, format) {
@@ -76,7 +77,8 @@
     element.setAttribute("aria-label", `${frame.querySelector("h3").textContent}. ${caption || empty}`);
     if (!figure) {
       showText(element, empty);
-      element.classList.add("blank");
+      // Where nothing more will come, a note needs no room for a plot.
+      element.classList.toggle("blank", !document.querySelector("#live[hx-get]"));
     } else {
       if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
       element.classList.remove("blank");

@@ -90,6 +90,12 @@ def test_runs_out_of_memory_are_marked_and_counted() -> None:
     assert "1 of 7 ran out of memory" in drawing.caption
 
 
+def test_what_a_run_reached_before_it_ran_out_of_memory_is_no_throughput() -> None:
+    drawing = throughput.figure([*sweep(), point(7, {SCHEDULE: "gpipe", MICRO: 8}, 999.0, state="oom")])
+    assert 8 not in traces(drawing)["gpipe"].x
+    assert drawing.caption.startswith("160")
+
+
 def test_a_run_with_other_axes_is_named_instead_of_drawn() -> None:
     drawing = throughput.figure([*sweep(), point(9, {"method": "ZeRO-3"}, None, state="oom")])
     assert "OOM" not in traces(drawing)

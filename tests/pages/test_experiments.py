@@ -298,6 +298,14 @@ def test_an_experiment_without_a_config_says_what_to_do(page: Client, experiment
     assert 'id="launch"' not in shown.content.decode()
 
 
+def test_staff_find_the_way_to_the_forms(page: Client, viewer: Client, swept: Config) -> None:
+    edit = reverse("admin:lab_config_change", args=[swept.pk])
+    assert f'<a href="{edit}">Edit</a>' in page.get(EXPERIMENT).content.decode()
+    assert reverse("admin:lab_experiment_add") in page.get("/").content.decode()
+    assert edit not in viewer.get(EXPERIMENT).content.decode()
+    assert "New experiment" not in text(viewer.get("/"))
+
+
 def test_clone_copies_the_configuration_without_runs(page: Client, four_runs: list[Run]) -> None:
     response = page.post(reverse("clone", args=["pipeline-schedules"]), follow=True)
     assert "Launch 4 runs" in text(response)

@@ -72,6 +72,10 @@ def test_polls_answer_only_what_is_new_and_stop_at_the_end(page: Client, make_at
     assert page.get(urls["live"]).status_code == 204
     assert page.get(urls["log"]).status_code == 204
 
+    Attempt.objects.filter(pk=attempt.pk).update(committed=3)
+    assert "Nothing but measurements was printed" in text(page.get(urls["log"]))
+    assert page.get(urls["live"]).status_code == 200
+
     append_log(attempt.pk, b"first line\n")
     Attempt.objects.filter(pk=attempt.pk).update(last_step=1, committed=11)
     live, log = page.get(urls["live"]), page.get(urls["log"])
@@ -153,6 +157,14 @@ def test_earlier_attempts_keep_their_own_log(page: Client, admin: User, make_att
     assert "of the first attempt" in text(earlier)
     assert "are those of attempt 1 of 2" in text(earlier)
     assert page.get(f"{RUN}?attempt=7").status_code == 404
+
+
+def test_a_new_attempt_loads_the_page_again(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    run = make_attempt(state="running").run
+    url = poll_urls(page.get(RUN).content.decode())["live"]
+    Attempt.objects.create(run=run, number=2)
+    Run.objects.filter(pk=run.pk).update(attempt_number=2, state="queued")
+    assert page.get(url).headers["HX-Refresh"] == "true"
 
 
 def test_snapshots_can_be_read(page: Client, four_runs: list[Run]) -> None:

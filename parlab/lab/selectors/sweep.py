@@ -69,6 +69,7 @@ class Sweep(NamedTuple):
     """All tables of an experiment in one metric and unit."""
 
     metric: str
+    title: str
     unit: str
     tables: list[SweepTable]
     caption: str
@@ -102,7 +103,7 @@ def sweep_tables(runs: Sequence[Run], points: Sequence[Point], metric: str) -> S
                 if members:
                     title = ", ".join(f"{field_title(axis)} {field_value(value)}" for axis, value in wanted.items())
                     tables.append(_table(title, members, row_axis, column_axis, varied, metric, unit.factor))
-    return Sweep(metric, unit.name, tables, f"All with {', '.join(fixed)}." if fixed and tables else "")
+    return Sweep(metric, chosen.title, unit.name, tables, f"All with {', '.join(fixed)}." if fixed and tables else "")
 
 
 def _entries(runs: Sequence[Run], points: Sequence[Point]) -> list[_Entry]:

@@ -57,6 +57,9 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 def run_live(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Answer a poll; when the state has changed, the details below come along."""
     found = find_run(slug, number)
+    if request.GET.get("current") != str(found.attempt_number):
+        # A new attempt has its own log and curves: the whole page changes.
+        return HttpResponse(headers={"HX-Refresh": "true"})
     attempt = find_attempt(request, found)
     context = _context(found, attempt)
     if request.GET.get("seen") == context["seen"]:
@@ -90,8 +93,9 @@ def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     waiting = fleet.waiting_reasons([run]).get(run.pk, "") if run.state == RunState.QUEUED else ""
     step = attempt.last_step if attempt else None
     state_seen = f"{run.state}-{run.attempt_number}-{'c' if run.cancel_requested_at else ''}"
-    # Seconds go on without steps; what counts as a change is what a person would look at.
-    changing = [state_seen, step, run.summary.get("step_time_s"), run.reason, waiting]
+    # Output comes before the first step and between steps: the curve of memory grows with it.
+    committed = attempt.committed if attempt else 0
+    changing = [state_seen, step, committed, run.summary.get("step_time_s"), run.reason, waiting]
     return {
         "section": "experiments",
         "experiment": run.experiment,
@@ -103,7 +107,7 @@ def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
         "remaining_s": selectors.remaining_s(run, attempt) if attempt else None,
         "state_seen": state_seen,
         "seen": digest(changing)[:16],
-        "drawn_from": f"{state_seen}:{step}",
+        "drawn_from": f"{state_seen}:{committed}",
     }
 
 
