@@ -11,14 +11,14 @@ from collections.abc import Callable
 from math import isfinite
 from typing import NamedTuple
 
-from parlab.formats.quantities import to_float
+from parlab.formats.quantities import normal, to_float
 from parlab.formats.records import Field
 
 MAX_LAYOUTS = 32
 MAX_CELLS = 400
 MAX_KEY = 80
 
-_VALUE = r"\s*([0-9.eE+-]+)\s*"
+_VALUE = r" *([0-9.eE+-]+) *"
 
 
 class Cell(NamedTuple):
@@ -34,9 +34,8 @@ class Layout(NamedTuple):
 
     match: Callable[[str], re.Match[str] | None]
     names: tuple[str, ...]
-    scales: tuple[float, ...]
     fields: tuple[Field, ...]
-    plain: bool
+    scaled: tuple[tuple[int, float], ...]
 
 
 class Layouts:
@@ -46,7 +45,7 @@ class Layouts:
         """`head` is the pattern before the first cell; `closed` lines end with a bar behind the last cell."""
         self.head = head
         self.field_of = field_of
-        self.tail = r"\|\s*\Z" if closed else r"\Z"
+        self.tail = r"\|\s*\Z" if closed else r"\s*\Z"
         self.known: list[Layout] = []
         self.seen: set[tuple[str, ...]] = set()
 
@@ -60,13 +59,11 @@ class Layouts:
             self.seen.add(keys)
             return
         self.seen.discard(keys)
-        body = r"\|".join(rf"\s*{re.escape(key)}:{_VALUE}" for key in keys)
+        body = r"\|".join(rf" *{re.escape(key)}:{_VALUE}" for key in keys)
         fields = tuple(self.field_of(key) for key in keys)
-        scales = tuple(field.scale for field in fields)
         pattern = re.compile(self.head + body + self.tail)
-        plain = all(scale == 1.0 for scale in scales)
-        layout = Layout(pattern.match, tuple(field.name for field in fields), scales, fields, plain)
-        self.known.insert(0, layout)
+        scaled = tuple((index, field.scale) for index, field in enumerate(fields) if field.scale != 1.0)
+        self.known.insert(0, Layout(pattern.match, tuple(field.name for field in fields), fields, scaled))
 
     def prefer(self, index: int) -> None:
         """Move a layout that matched to the front."""
@@ -76,12 +73,14 @@ class Layouts:
 def numbers(layout: Layout, texts: tuple[str, ...]) -> dict[str, float] | None:
     """Turn matched texts into values in normal form; None if one of them is no finite number after all."""
     try:
-        values = dict(zip(layout.names, map(float, texts), strict=True))
+        values = list(map(float, texts))
     except ValueError:
         return None
-    if not isfinite(sum(values.values())):
+    if not isfinite(sum(values)):
         return None
-    return values
+    for index, scale in layout.scaled:
+        values[index] = normal(values[index], scale)
+    return dict(zip(layout.names, values, strict=True))
 
 
 def split_cells(text: str) -> list[Cell]:

@@ -16,7 +16,7 @@ from parlab.formats.cells import split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, flatten, is_command, normal_name, typed
 from parlab.formats.peel import peel
-from parlab.formats.quantities import GIB, NUMBER, field_for, slug, to_float, unit_of
+from parlab.formats.quantities import GIB, NUMBER, field_for, normal, slug, to_float, unit_of
 from parlab.formats.records import Field, Kind, Record, unread
 from parlab.formats.sniff import Signs
 
@@ -352,7 +352,7 @@ def _pairs(line: int, text: str) -> tuple[dict[str, float], list[Field], list[st
         known = unit_of(unit) if unit else None
         name = _NAMES.get(key) or slug(key)
         field = Field(name, key, unit, known[1] if known else 1.0)
-        values[name] = amount * field.scale
+        values[name] = normal(amount, field.scale)
         fields.append(field)
         raw.append(number[0])
     return values, fields, raw, bad
@@ -406,7 +406,7 @@ def _record(
         if value is None:
             bad.append(unread(line, "not a finite number", f"{name}: {text}"))
             continue
-        values[name] = value * scale
+        values[name] = normal(value, scale)
         fields.append(Field(name, name, unit, scale))
         raw.append(text)
     if not values:

@@ -163,6 +163,21 @@ _COMMAND = re.compile(
 )
 
 
+# Options with one value, behind which the command they start may stand.
+_SINGLE = {
+    "np",
+    "n",
+    "ntasks",
+    "nproc_per_node",
+    "nnodes",
+    "nodes",
+    "num_gpus",
+    "num_nodes",
+    "node_rank",
+    "master_port",
+}
+
+
 def is_command(text: str) -> bool:
     """Tell whether a line is a command that starts something with options."""
     return " -" in text and len(text) < 100_000 and _COMMAND.search(text) is not None
@@ -187,12 +202,32 @@ def command_arguments(text: str) -> dict[str, Any]:
             close()
             head, equals, value = word.partition("=")
             name, values = normal_name(head), [value] if equals else []
+        elif word in ("-np", "-n") and not found:
+            close()
+            name, values = word.lstrip("-"), []
         elif word.startswith("-") and len(word) > 1 and not (word[1].isdigit() or word[1] == "."):
             close()
             name, values = None, []
-        elif name:
+        elif name and (len(values) < 1 or name not in _SINGLE):
             values.append(word)
     close()
+    return _with_world(text, found)
+
+
+def _with_world(text: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Add the number of processes that a launcher's options name."""
+
+    def size(*names: str) -> int | None:
+        return _first_int(found, names)
+
+    each = size("nproc_per_node", "ntasks_per_node", "num_gpus")
+    nodes = size("nnodes", "nodes", "num_nodes") or 1
+    started = size("np", "n", "ntasks") if re.match(r"\W*(?:mpirun|mpiexec|srun)\b", text) else None
+    world = each * nodes if each else started
+    if world and "world_size" not in found:
+        found["world_size"] = world
+    for name in ("np", "n"):
+        found.pop(name, None)
     return found
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from typing import Protocol
 
 from parlab.formats.cells import Cell, Layout, Layouts, numbers, split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, typed
 from parlab.formats.peel import peel
-from parlab.formats.quantities import MIB, field_for, slug, to_float, to_int
+from parlab.formats.quantities import MIB, field_for, normal, slug, to_float, to_int
 from parlab.formats.records import Field, Record, unread
 from parlab.formats.sniff import Signs
 
@@ -184,7 +185,7 @@ class Parser:
             return [unread(line, "a memory line without any number", text)]
         speaker = int(match[1]) if match[1] else rank
         fields = tuple(memory_field(cell.key) for cell in cells)
-        values = {field.name: (cell.value or 0.0) * field.scale for field, cell in zip(fields, cells, strict=True)}
+        values = {field.name: normal(cell.value or 0.0, field.scale) for field, cell in zip(fields, cells, strict=True)}
         raw = tuple(cell.text for cell in cells)
         return [Record("memory", line, values, iteration=int(match[2]), rank=speaker, fields=fields, raw=raw)]
 
@@ -216,8 +217,8 @@ class Parser:
                 self.block = self._new_block(line, None)
             name = match[1].strip().replace(" ", "-")
             if len(self.block.values) < 1000 and self.block.low is not None:
-                self.block.values[name] = high * 1e-3
-                self.block.low[name] = low * 1e-3
+                self.block.values[name] = high / 1000.0
+                self.block.low[name] = low / 1000.0
             return []
         if self.block is None:
             return None
@@ -334,7 +335,7 @@ def _step_record(
 ) -> Record:
     good = [cell for cell in cells if cell.value is not None]
     fields = tuple(cell_field(cell.key) for cell in good)
-    values = {field.name: (cell.value or 0.0) * field.scale for field, cell in zip(fields, good, strict=True)}
+    values = {field.name: normal(cell.value or 0.0, field.scale) for field, cell in zip(fields, good, strict=True)}
     values["total_iterations"] = float(total)
     raw = tuple(cell.text for cell in good)
     return Record("step", line, values, iteration=iteration, rank=rank, time=time, fields=fields, raw=raw)
@@ -346,7 +347,7 @@ def _timer_record(
     if not cells:
         return []
     fields = tuple(timer_field(cell.key) for cell in cells)
-    values = {field.name: (cell.value or 0.0) * 1e-3 for field, cell in zip(fields, cells, strict=True)}
+    values = {field.name: (cell.value or 0.0) / 1000.0 for field, cell in zip(fields, cells, strict=True)}
     raw = tuple(cell.text for cell in cells)
     return [Record("timers", line, values, iteration=iteration, rank=rank, time=time, fields=fields, raw=raw)]
 
@@ -391,28 +392,29 @@ def _progress(line: int, time: str | None, match: re.Match[str]) -> list[Record]
 
 
 def _fast_step(line: int, rank: int | None, time: str | None, layout: Layout, match: re.Match[str]) -> Record | None:
-    texts = match.groups()
+    iteration, total, *_ = texts = match.groups()
     raw = texts[2:]
     values = numbers(layout, raw)
     if values is None:
         return None
-    if not layout.plain:
-        for name, scale in zip(layout.names, layout.scales, strict=True):
-            if scale != 1.0:
-                values[name] *= scale
-    values["total_iterations"] = float(texts[1])
-    return Record("step", line, values, iteration=int(texts[0]), rank=rank, time=time, fields=layout.fields, raw=raw)
+    values["total_iterations"] = float(total)
+    return Record("step", line, values, int(iteration), rank, time, layout.fields, raw)
 
 
 def _fast_timers(
     line: int, rank: int | None, time: str | None, iteration: int | None, layout: Layout, match: re.Match[str]
 ) -> Record | None:
     raw = match.groups()
-    values = numbers(layout, raw)
-    if values is None or _digits(raw[-1]) < _digits(raw[0]):
+    if _digits(raw[-1]) < _digits(raw[0]):
         return None
-    values = {name: value * 1e-3 for name, value in values.items()}
-    return Record("timers", line, values, iteration=iteration, rank=rank, time=time, fields=layout.fields, raw=raw)
+    try:
+        values = [float(text) / 1000.0 for text in raw]
+    except ValueError:
+        return None
+    if not isfinite(sum(values)):
+        return None
+    named = dict(zip(layout.names, values, strict=True))
+    return Record("timers", line, named, iteration, rank, time, layout.fields, raw)
 
 
 class LineParser(Protocol):

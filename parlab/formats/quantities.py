@@ -42,6 +42,11 @@ class Quantity(NamedTuple):
     suffix: str
 
 
+def normal(value: float, scale: float) -> float:
+    """Scale a printed value; 58.16 ms become 0.05816 s, not 0.058159999999999996."""
+    return value * scale if scale >= 1.0 else value / round(1.0 / scale)
+
+
 def to_float(text: str) -> float | None:
     """Read a finite number; None for anything else (words, nan, inf, 1e400)."""
     try:

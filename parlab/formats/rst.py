@@ -82,7 +82,8 @@ def _line(node: nodes.Node) -> int:
     around: nodes.Node | None = node
     while around is not None:
         if around.line:
-            return int(str(around.line))
+            line: int = around.line
+            return line
         around = around.parent
     return 1
 
@@ -92,7 +93,8 @@ def _find(source: list[str], row: str, near: int, *, whole: bool = False) -> int
     wanted = row.strip()
     if not wanted:
         return near
-    for line in (*range(near, min(near + 3, len(source)) + 1), *range(near - 1, max(near - 400, 0), -1)):
+    candidates: list[int] = [*range(near, min(near + 3, len(source)) + 1), *range(near - 1, max(near - 400, 0), -1)]
+    for line in candidates:
         there = source[line - 1].strip() if 0 < line <= len(source) else ""
         if there == wanted or (not whole and wanted in there):
             return line

@@ -1,4 +1,4 @@
-"""Golden cases: `<format>/<case>.log` and what must be read from it. `python -m tests.formats.golden` writes the latter."""
+"""Golden cases: `<format>/<case>.log` and what is read from it; `python -m tests.formats.golden` writes the latter."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ HERE = Path(__file__).parent
 
 def cases() -> list[Path]:
     """Every file beside a golden one, and those that still want one."""
-    return sorted(path for path in HERE.glob("*/*") if path.is_file() and path.suffix not in (".json", ".py", ".pyc")) + sorted(
-        path for path in HERE.glob("*/*.case.json")
-    )
+    return sorted(
+        path for path in HERE.glob("*/*") if path.is_file() and path.suffix not in (".json", ".py", ".pyc")
+    ) + sorted(path for path in HERE.glob("*/*.case.json"))
 
 
 def golden(case: Path) -> Path:
