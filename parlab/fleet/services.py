@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 RESEND_S = 5.0
 """A dispatched attempt that nobody reports running is sent again after this long."""
+CANCELLED = "cancelled by a person"
 _RUNS_A_ROUND = 500
 AWAKE_KEY = "parlab:reaper:awake_since"
 _AWAKE_TIMEOUT_S = 15
@@ -59,22 +60,17 @@ def cancel(*, run: Run) -> RunState:
     """Cancel a waiting run at once, or ask its node to stop it; returns the state that the run then has."""
     state = lab.run_cancel_request(run=run)
     if not state.is_final:
-        transaction.on_commit(lambda: _send_cancel_of(run), robust=True)
+        run = Run.objects.get(pk=run.pk)
+        attempt = run.attempts.select_related("node").get(number=run.attempt_number)
+        transaction.on_commit(lambda: _send_cancel(attempt), robust=True)
     return state
-
-
-def _send_cancel_of(run: Run) -> None:
-    current = Run.objects.get(pk=run.pk)
-    attempt = current.attempts.select_related("node").get(number=current.attempt_number)
-    if attempt.node is not None:
-        send_cancel(run=run.pk, attempt=attempt.number, node=attempt.node.name, reason="cancelled by a person")
 
 
 def dispatch() -> int:
     """Give queued runs to nodes with room and send what no node confirmed again; returns how many were sent."""
     now = timezone.now()
     chosen = _assign_queued(now) + _claim_unconfirmed(now)
-    transaction.on_commit(lambda: _send_starts(chosen), robust=True)
+    transaction.on_commit(lambda: _send_orders(chosen), robust=True)
     return len(chosen)
 
 
@@ -125,11 +121,7 @@ def _give(run: Run, node: Node, now: datetime) -> int | None:
 
 def _claim_unconfirmed(now: datetime) -> list[int]:
     """Pick attempts whose start was sent a while ago and that no node reports; only one caller gets each."""
-    stale = Attempt.objects.filter(
-        state=RunState.DISPATCHED,
-        dispatched_at__lt=now - timedelta(seconds=RESEND_S),
-        run__cancel_requested_at=None,
-    )
+    stale = Attempt.objects.filter(state=RunState.DISPATCHED, dispatched_at__lt=now - timedelta(seconds=RESEND_S))
     return [
         pk
         for pk, sent_at in stale.values_list("pk", "dispatched_at")
@@ -137,11 +129,18 @@ def _claim_unconfirmed(now: datetime) -> list[int]:
     ]
 
 
-def _send_starts(attempt_ids: list[int]) -> None:
+def _send_orders(attempt_ids: list[int]) -> None:
+    """Tell nodes to start what they were given, or to leave it alone where somebody has cancelled it since."""
     attempts = Attempt.objects.filter(pk__in=attempt_ids, state=RunState.DISPATCHED).select_related("run", "node")
     for attempt in attempts.order_by("pk"):
-        if not send_start(attempt):
+        if not (_send_cancel(attempt) if attempt.run.cancel_requested_at else send_start(attempt)):
             return  # Redis is away; the beat sends all of them again
+
+
+def _send_cancel(attempt: Attempt) -> bool:
+    if attempt.node is None:
+        return True
+    return send_cancel(run=attempt.run_id, attempt=attempt.number, node=attempt.node.name, reason=CANCELLED)
 
 
 def heartbeat(*, message: Heartbeat) -> None:
@@ -154,15 +153,14 @@ def heartbeat(*, message: Heartbeat) -> None:
     node = _register(message, now)
     attempts = Attempt.objects.filter(run_id__in={held.run for held in message.held if 0 < held.run < 2**63})
     known = {(attempt.run_id, attempt.number): attempt for attempt in attempts.select_related("run")}
-    renewed = []
-    for held in message.held:
-        attempt = known.get((held.run, held.attempt))
-        if attempt is not None and attempt.node_id == node.pk and attempt.state in ON_NODE:
-            renewed.append(attempt.pk)
-        reason = _why_stop(attempt, node, message.sent_at)
-        if held.alive and reason:
-            send_cancel(run=held.run, attempt=held.attempt, node=node.name, reason=reason)
+    held = [(one, known.get((one.run, one.attempt))) for one in message.held]
+    # Leases first: a broker that is away must not cost a run that is alive.
+    renewed = [attempt.pk for _, attempt in held if attempt is not None and attempt.node_id == node.pk]
     Attempt.objects.filter(pk__in=renewed, state__in=ON_NODE).update(lease_expires_at=now + timedelta(seconds=LEASE_S))
+    for one, attempt in held:
+        reason = _why_stop(attempt, node, message.sent_at)
+        if one.alive and reason:
+            send_cancel(run=one.run, attempt=one.attempt, node=node.name, reason=reason)
 
 
 def _why_stop(attempt: Attempt | None, node: Node, sent_at: float) -> str:
@@ -170,7 +168,7 @@ def _why_stop(attempt: Attempt | None, node: Node, sent_at: float) -> str:
     if attempt is None:
         return "the server does not know this run any more"
     if attempt.state in ON_NODE and attempt.node_id == node.pk:
-        return "cancelled by a person" if attempt.run.cancel_requested_at else ""
+        return CANCELLED if attempt.run.cancel_requested_at else ""
     # A run that has just ended by itself is still named alive in heartbeats that were under way.
     if attempt.ended_at is not None and sent_at < attempt.ended_at.timestamp() + 2 * HEARTBEAT_S:
         return ""

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from parlab.fleet import services
-from parlab.lab.models import Attempt, Config, Node
+from parlab.lab.models import Attempt, Config, Node, Run
 from parlab.lab.services import config_launch
 from runners.protocol import LEASE_S, RunSpec, RunState
 from tests.conftest import SMALL
@@ -121,6 +121,20 @@ def test_an_unconfirmed_start_is_sent_again_after_a_while(
     assert [(message.run, message.attempt) for message in received("gpu1")] == [(attempt.run_id, 1)]
     attempt.refresh_from_db()
     assert attempt.lease_expires_at == sent_at, "only the node renews a lease"
+
+
+def test_an_unconfirmed_start_that_was_cancelled_is_cancelled_again_not_started(
+    make_attempt: Callable[..., Attempt],
+    make_node: Callable[..., Node],
+    received: Received,
+    dispatch: Callable[[], int],
+) -> None:
+    make_attempt(state="dispatched")
+    long_ago = timezone.now() - timedelta(seconds=services.RESEND_S + 1)
+    Attempt.objects.update(node=make_node("gpu1"), dispatched_at=long_ago, lease_expires_at=long_ago)
+    Run.objects.update(cancel_requested_at=long_ago)
+    assert dispatch() == 1
+    assert [message.purpose for message in received("gpu1")] == ["cancel"]
 
 
 def test_a_broker_that_is_away_loses_nothing(
