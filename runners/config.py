@@ -267,27 +267,29 @@ def _placement_problems(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+ENGINE_TRAINS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "pipeline": {
+        "model.kind": ("gpt",),
+        "model.attention_mask": ("causal",),
+        "train.precision": ("fp32", "bf16"),
+        "train.recompute": ("none",),
+        "parallel.data_parallel_size": (1,),
+        "parallel.tensor_parallel_size": (1,),
+        "parallel.zero_stage": (0,),
+    },
+}
+"""Engine -> fields of which it trains only these values; it trains every value of a field not named here."""
+
+
 def _engine_problems(config: RunConfig) -> Iterator[Problem]:
-    """What the pipeline engine does not train (yet)."""
-    model, train, parallel = config.model, config.train, config.parallel
-    wanted: list[tuple[str, Any, Any]] = [
-        ("model.kind", model.kind, "gpt"),
-        ("model.attention_mask", model.attention_mask, "causal"),
-        ("train.recompute", train.recompute, "none"),
-        ("parallel.data_parallel_size", parallel.data_parallel_size, 1),
-        ("parallel.tensor_parallel_size", parallel.tensor_parallel_size, 1),
-        ("parallel.zero_stage", parallel.zero_stage, 0),
-    ]
-    for field, value, trained in wanted:
-        if value != trained:
-            name = field.rpartition(".")[2]
-            yield Problem(field, value, f"{name} {value} is not trained by engine {parallel.engine}; use {trained}")
-    if train.precision == "fp16":
-        yield Problem(
-            "train.precision",
-            "fp16",
-            f"precision fp16 needs loss scaling, which engine {parallel.engine} has not; use bf16 or fp32",
-        )
+    """What the chosen engine does not train."""
+    engine = config.parallel.engine
+    for field, trained in ENGINE_TRAINS[engine].items():
+        section, _, name = field.partition(".")
+        value = getattr(getattr(config, section), name)
+        if value not in trained:
+            choice = " or ".join(str(one) for one in trained)
+            yield Problem(field, value, f"{name} {value} is not trained by engine {engine}; use {choice}")
 
 
 def check(data: Mapping[str, Any]) -> tuple[RunConfig | None, list[Problem]]:
