@@ -74,7 +74,7 @@ def test_an_empty_configuration_runs_with_defaults_and_resolves_every_field() ->
             "cluster.gpus_per_node",
             "leave gpus_per_node empty or make them equal",
         ),
-        ({"train": {"precision": "fp16"}}, "train.precision", "use bf16 or fp32"),
+        ({"train": {"precision": "fp16"}}, "train.precision", "use fp32 or bf16"),
     ],
 )
 def test_what_cannot_run_is_refused_with_field_and_remedy(data: dict[str, Any], field: str, words: str) -> None:
