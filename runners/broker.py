@@ -68,7 +68,10 @@ class Broker:
             task_queues=[Queue(node_queue(node))],
             task_default_queue=node_queue(node),
             task_publish_retry=False,
-            worker_prefetch_multiplier=1,
+            # No limit: an acknowledgement that fails because Redis dies in that moment is only logged, the message
+            # counts as being worked on for ever, and a worker with a limit waits for it in silence. Orders are carried
+            # out one by one as they come, so nothing piles up here.
+            worker_prefetch_multiplier=0,
             worker_hijack_root_logger=False,
             worker_enable_remote_control=False,
             broker_connection_retry_on_startup=True,

@@ -36,6 +36,7 @@ UNKILLABLE_S = 5.0
 DRAIN_S = 1.0
 """How long an ended run may wait for the last bytes of its pipe, or a stopped one for a full disk."""
 SAMPLE_S = 1.0
+GATHER_S = 0.005
 READ_BYTES = 256 << 10
 
 log = logging.getLogger(__name__)
@@ -184,6 +185,9 @@ class Supervisor:
         else:
             return
         self.recorder.take(data, is_last=not data)
+        if data and len(data) < READ_BYTES // 8:
+            # A training that prints line by line fills the pipe meanwhile: fewer turns and fewer, larger records.
+            time.sleep(GATHER_S)
         if not data:
             os.close(self.pipe)
             self.pipe = None

@@ -217,10 +217,13 @@ class NodeMachine:
             daemon.wait()
         if not self.state_dir.exists():
             return []
-        left = [f"{process.pid} {process.cmdline()}" for process in self.processes()]
-        for process in self.processes():
+        # A supervisor needs a moment to exit after its last word.
+        deadline = time.monotonic() + 3
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for process in left:
             process.kill()
-        return left
+        return [str(process) for process in left]
 
 
 @pytest.fixture

@@ -305,6 +305,35 @@ def test_redis_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(
     assert left == []
 
 
+def test_a_daemon_starts_without_redis_stops_within_two_seconds_and_takes_orders_once_redis_is_there(
+    tmp_path: Path,
+) -> None:
+    port, directory = free_port(), tmp_path / "redis"
+    directory.mkdir()
+    url = f"redis://127.0.0.1:{port}/0"
+    machine, server = NodeMachine(tmp_path, url), Server(url)
+    machine.script(1, "print('at last')")
+    redis_process = None
+    try:
+        daemon = machine.start_daemon()
+        begin = time.monotonic()
+        daemon.terminate()
+        assert daemon.wait(5) == 0
+        assert time.monotonic() - begin < 2
+        machine.start_daemon()
+        redis_process = subprocess.Popen(redis_command(port, directory), stdout=subprocess.DEVNULL)
+        time.sleep(0.5)
+        server.start(1)
+        assert server.end_of(1).state == "finished"
+    finally:
+        server.close()
+        left = machine.close()
+        if redis_process is not None:
+            redis_process.kill()
+            redis_process.wait()
+    assert left == []
+
+
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
