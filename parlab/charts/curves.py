@@ -70,6 +70,7 @@ def memory(curves: Mapping[int, Curve]) -> Drawing:
             else "ranks at each step, all processes once a second",
             x="Time since the first measurement (s)",
             y=f"Memory ({unit.name})",
+            xaxis={"rangemode": "tozero"},
             yaxis={"rangemode": "tozero"},
         )
     )
@@ -99,7 +100,8 @@ def _trace(rank: int, curve: Curve, x: Sequence[float], unit: Unit, base: str) -
         x=x,
         y=[float(value) / unit.factor for value in curve.values],
         name=name,
-        mode="lines+markers" if evenly and rank >= 0 else "lines",
+        # One point makes no line.
+        mode="lines+markers" if (evenly and rank >= 0) or len(x) == 1 else "lines",
         line={"color": theme.rank_colour(rank), "width": 1.5, "dash": "dot" if rank < 0 else "solid"},
         marker={"size": 5, "symbol": theme.SYMBOLS[rank % len(theme.SYMBOLS)]},
         customdata=[[int(step), float(value)] for step, value in zip(curve.steps, curve.values, strict=True)],

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from django.utils import timezone
 
-from parlab.charts.format import Unit, field_title, field_value, unit_for
+from parlab.charts.format import Unit, field_title, field_value, quantity, unit_for
 from parlab.charts.points import Spread
 from parlab.lab.models import Attempt, Config, Run
 from runners.config import sections
@@ -143,9 +143,12 @@ def flat(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         elif isinstance(value, list):
             items = {str(index): item for index, item in enumerate(value)}
             plain = not any(isinstance(item, Mapping | list) for item in value)
-            rows += [(f"{prefix}{key}", ", ".join(map(str, value)))] if plain else flat(items, f"{prefix}{key}.")
+            listed = ", ".join(map(str, value)) or "none"
+            rows += [(f"{prefix}{key}", listed)] if plain else flat(items, f"{prefix}{key}.")
+        elif key.endswith("_bytes") and isinstance(value, int | float):
+            rows.append((f"{prefix}{key.removesuffix('_bytes')}", quantity(value, "B")))
         else:
-            rows.append((f"{prefix}{key}", field_value(value)))
+            rows.append((f"{prefix}{key}", field_value(value) or "\u2013"))
     return rows
 
 
