@@ -124,6 +124,10 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+# --- imports ---------------------------------------------------------------------------------------------------------
+# Largest file that is imported, and the most that an archive may unpack to.
+UPLOAD_LIMIT_MIB = env.int("PARLAB_UPLOAD_LIMIT_MIB", default=2_048)
+
 # --- Redis and Celery ------------------------------------------------------------------------------------------------
 # The demo's Redis has a port and password of its own and leaves them here for commands in other terminals.
 EMBEDDED_REDIS_FILE = DATA_DIR / "redis_url"

@@ -2,8 +2,21 @@
 
 from .config import Config
 from .experiment import Experiment
+from .finding import Finding
 from .node import Node
 from .run import Attempt, Run
 from .snapshot import Snapshot
+from .source import Picture, Source, SourceChunk
 
-__all__ = ["Attempt", "Config", "Experiment", "Node", "Run", "Snapshot"]
+__all__ = [
+    "Attempt",
+    "Config",
+    "Experiment",
+    "Finding",
+    "Node",
+    "Picture",
+    "Run",
+    "Snapshot",
+    "Source",
+    "SourceChunk",
+]

@@ -9,6 +9,7 @@ from runners.protocol import ACTIVE_STATES, FINAL_STATES, RunState
 from .config import Config
 from .experiment import Experiment
 from .node import Node
+from .source import Source
 
 STATE_CHOICES = [(state.value, state.value) for state in RunState]
 
@@ -31,6 +32,7 @@ class Run(models.Model):
     class Origin(models.TextChoices):
         MEASURED = "measured", "measured by parlab"
         PUBLISHED = "published", "published figures, entered as data"
+        IMPORTED = "imported", "imported from a file"
 
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="runs")
     config = models.ForeignKey(Config, models.PROTECT, related_name="runs")
@@ -39,7 +41,20 @@ class Run(models.Model):
     origin = models.CharField(max_length=12, choices=Origin, default=Origin.MEASURED)
     point = models.JSONField(default=dict, help_text="Axis values of this point.")
     point_digest = models.CharField(max_length=64)
-    resolved = models.JSONField(help_text="The full RunConfig, no field left to a default.")
+    resolved = models.JSONField(
+        help_text="The full RunConfig, no field left to a default; of an imported run only what its source says."
+    )
+    source = models.ForeignKey(Source, models.CASCADE, null=True, blank=True, related_name="runs")
+    place: "models.JSONField[dict[str, int]]" = models.JSONField(
+        default=dict, blank=True, help_text="Which part of its source it is: segment, or table with row and column."
+    )
+    first_line = models.BigIntegerField(null=True, blank=True, help_text="Where it stands in its source.")
+    last_line = models.BigIntegerField(null=True, blank=True)
+    launch: "models.JSONField[dict[str, Any]]" = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="What an imported run was told: a formats.schema.Launch, with all its arguments as printed.",
+    )
     state = models.CharField(max_length=12, choices=STATE_CHOICES, default=RunState.QUEUED)
     attempt_number = models.PositiveSmallIntegerField(default=1)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
@@ -80,7 +95,8 @@ class Run(models.Model):
 
     @property
     def iterations(self) -> int:
-        return int(self.resolved["train"]["iterations"])
+        """Planned steps; 0 where the source of an imported run names none."""
+        return int(self.resolved.get("train", {}).get("iterations") or 0)
 
     def current_attempt(self) -> "Attempt":
         return self.attempts.get(number=self.attempt_number)

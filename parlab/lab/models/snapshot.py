@@ -25,6 +25,7 @@ class Snapshot(models.Model):
         CONFIGURATION = "configuration", "Configuration"
         ENVIRONMENT = "environment", "Environment"
         RESULTS = "results", "Results"
+        IMAGE = "image", "Picture"
 
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="snapshots")
     run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="snapshots")

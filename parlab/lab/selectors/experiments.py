@@ -91,7 +91,7 @@ def experiment_versions(experiment: Experiment, wanted: str) -> Versions:
     configs: list[Any] = list(
         experiment.configs.annotate(
             run_count=Count("runs"),
-            published_count=Count("runs", filter=Q(runs__origin=Run.Origin.PUBLISHED)),
+            published_count=Count("runs", filter=~Q(runs__origin=Run.Origin.MEASURED)),
         ).order_by("-version")
     )
     if wanted.isdecimal():
@@ -136,7 +136,7 @@ def launch_plan(config: Config | None, runs: Sequence[Run]) -> LaunchPlan:
     if config is None:
         return LaunchPlan([], 0, [], "There is no configuration yet. Write one first.")
     mine = [run for run in runs if run.config_id == config.pk]
-    if any(run.origin == Run.Origin.PUBLISHED for run in mine):
+    if any(run.origin != Run.Origin.MEASURED for run in mine):
         return LaunchPlan([], 0, [], "These figures were published elsewhere. Clone the experiment to measure it here.")
     try:
         points = [launchable(point) for point in config.points()]

@@ -225,5 +225,5 @@ def _run_point(run: Run, values: dict[str, Any]) -> RunPoint:
             if timer.get("median") is not None
         },
         global_batch_size=run.resolved.get("train", {}).get("global_batch_size"),
-        is_published=run.origin == Run.Origin.PUBLISHED,
+        is_published=run.origin != Run.Origin.MEASURED,
     )

@@ -3,6 +3,7 @@
 from .attempts import attempt_lose, attempt_report, summary_store
 from .configs import config_check, config_save
 from .experiments import experiment_clone, experiment_create
+from .findings import finding_acknowledge, finding_reopen, findings_refresh
 from .published import published_run_add
 from .runs import Launch, config_launch, run_cancel_request, run_relaunch
 
@@ -15,6 +16,9 @@ __all__ = [
     "config_save",
     "experiment_clone",
     "experiment_create",
+    "finding_acknowledge",
+    "finding_reopen",
+    "findings_refresh",
     "published_run_add",
     "run_cancel_request",
     "run_relaunch",

@@ -42,7 +42,7 @@ def _step_time(run: Run, attempt: Attempt, max_points: int | None) -> Drawing:
     found = store.read(attempt.pk, "step_time_s", max_points=max_points)
     return curves.step_time(
         {rank: Curve(c.steps.tolist(), c.times.tolist(), c.values.tolist()) for rank, c in found.items()},
-        warmup_steps=int(run.resolved["train"]["warmup_steps"]),
+        warmup_steps=int(run.resolved.get("train", {}).get("warmup_steps", 0)),
         iterations=run.iterations,
     )
 

@@ -1,0 +1,64 @@
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+
+from .experiment import Experiment
+from .run import Run
+from .source import Source
+
+
+class FindingQuerySet(models.QuerySet["Finding"]):
+    def open(self) -> "FindingQuerySet":
+        """Findings that nobody has acknowledged."""
+        return self.filter(acknowledged_at=None)
+
+
+class Finding(models.Model):
+    """Two numbers that cannot both be true, as a rule said; `lab.services.findings_refresh` keeps them true.
+
+    Of a run, of a source (then `where` names the part of its document), or of the experiment as a whole.
+    """
+
+    class Severity(models.TextChoices):
+        ERROR = "error", "Error"
+        WARNING = "warning", "Warning"
+        INFO = "info", "Info"
+
+    experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="findings")
+    run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="findings")
+    source = models.ForeignKey(Source, models.CASCADE, null=True, blank=True, related_name="findings")
+    rule = models.CharField(max_length=80, help_text="Name of the rule in docs/findings.md.")
+    severity = models.CharField(max_length=10, choices=Severity)
+    message = models.TextField()
+    numbers: "models.JSONField[dict[str, float]]" = models.JSONField(default=dict)
+    where: "models.JSONField[dict[str, Any]]" = models.JSONField(
+        default=dict, help_text="A formats.schema.Place without its empty parts."
+    )
+    where_digest = models.CharField(max_length=64, editable=False)
+    lines: "models.JSONField[list[int]]" = models.JSONField(default=list, help_text="Lines of the source.")
+    created_at = models.DateTimeField(auto_now_add=True)
+    acknowledged_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    acknowledged_at = models.DateTimeField(null=True, blank=True)
+    acknowledged_reason = models.TextField(blank=True)
+
+    objects = FindingQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["experiment", "pk"]
+        # The digest also says of which run or source it is: a constraint over empty columns would hold nothing back.
+        constraints = [models.UniqueConstraint(fields=["experiment", "rule", "where_digest"], name="finding_once")]
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.message}"
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return self.acknowledged_at is not None
+
+    @property
+    def line(self) -> int | None:
+        """First line of the source that says so."""
+        return self.lines[0] if self.lines else None
