@@ -35,7 +35,8 @@ class Run(models.Model):
         IMPORTED = "imported", "imported from a file"
 
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="runs")
-    config = models.ForeignKey(Config, models.PROTECT, related_name="runs")
+    # Not PROTECT: an experiment goes with its configs and their runs, a used config alone does not.
+    config = models.ForeignKey(Config, models.RESTRICT, related_name="runs")
     number = models.PositiveIntegerField(help_text="Counts within the experiment.")
     label = models.CharField(max_length=300, blank=True)
     origin = models.CharField(max_length=12, choices=Origin, default=Origin.MEASURED)

@@ -1,0 +1,32 @@
+"""What may be deleted, and what goes with it."""
+
+from collections.abc import Callable
+
+import pytest
+from django.db.models import RestrictedError
+
+from parlab.lab import services
+from parlab.lab.models import Attempt, Config, Experiment, Run, Snapshot
+from runners.protocol import Report
+
+
+def test_an_experiment_is_deleted_with_its_configs_runs_and_snapshots(
+    experiment: Experiment, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = make_attempt(state="running")
+    services.attempt_report(attempt=attempt, report=Report(state="finished", at=1.0))
+    services.summary_store(attempt=attempt, summary={"samples_per_s": 1.0})
+    assert Snapshot.objects.count() == 1
+
+    experiment.delete()
+
+    assert [model.objects.count() for model in (Experiment, Config, Run, Attempt, Snapshot)] == [0, 0, 0, 0, 0]
+
+
+def test_a_config_that_runs_used_is_not_deleted(make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt()
+
+    with pytest.raises(RestrictedError):
+        attempt.run.config.delete()
+
+    assert Run.objects.count() == 1
