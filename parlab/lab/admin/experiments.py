@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -68,6 +69,19 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
     ) -> HttpResponse:
         context = (extra_context or {}) | buttons(self, request, "clone")
         return super().change_view(request, object_id, form_url, context)
+
+    def get_deleted_objects(
+        self, objs: QuerySet[Experiment] | Sequence[Experiment], request: HttpRequest
+    ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
+        # Runs and snapshots cannot be deleted one by one, but they go with their experiment, unless they still run.
+        deleted, counts, _, protected = super().get_deleted_objects(objs, request)
+        active = Run.objects.active().filter(experiment__in=objs).select_related("experiment")
+        return (
+            deleted,
+            counts,
+            set(),
+            [*protected, *(f"{run}, which is {run.state}: cancel it first" for run in active)],
+        )
 
     def save_model(self, request: HttpRequest, obj: Experiment, form: Any, change: bool) -> None:
         if change:
