@@ -1,0 +1,230 @@
+"""FLOP/s that must fit: with the model and the time, with each other, with the device's peak, with their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from parlab.findings.doubts import Amount, Doubt, RunFacts, agree, looks_like, percent, ratio_of, shown
+from parlab.findings.facts import Sizes, figure_amount, number, part, run_sizes, segment_sizes
+from parlab.findings.rates import record_amount
+from parlab.formats.schema import Document, StepRecord
+from parlab.planner.flops import Peak, Shape, executed_flops, model_flops, parameters, peak_of
+
+FORMULA = 0.10
+"""Tools count embeddings, layer norms and the attention of masked positions differently: 10 % around each variant."""
+
+CONSTANT = 0.02
+"""TFLOP/s x time is the work of a step, so it stays the same within a run; times are printed with few digits."""
+
+UNKNOWN_VOCABULARY = (0, 262_144)
+"""Where no argument says: nothing, or the largest vocabulary of known models."""
+
+_PEAK_NAMES = ("mfu_pct", "hfu_pct", "memory_share_pct", "gpu_util_pct")
+
+
+class Work(NamedTuple):
+    """FLOPs of an iteration by one way of counting; a range where the vocabulary is unknown."""
+
+    name: str
+    low: float
+    high: float
+
+
+def variants(sizes: Sizes) -> list[Work]:
+    """List the ways in which tools count the FLOPs of an iteration; empty where sizes are missing or not covered."""
+    if not (sizes.layers and sizes.hidden and sizes.sequence and sizes.global_batch and sizes.is_plain):
+        return []
+    vocabularies = (sizes.vocabulary, sizes.vocabulary) if sizes.vocabulary else UNKNOWN_VOCABULARY
+    low, high = (Shape(sizes.layers, sizes.hidden, sizes.sequence, vocabulary) for vocabulary in vocabularies)
+    batch = float(sizes.global_batch)
+    tokens = batch * sizes.sequence
+    return [
+        Work("no recompute", model_flops(low, batch), model_flops(high, batch)),
+        Work("selective recompute", executed_flops(low, batch, "selective"), executed_flops(high, batch, "selective")),
+        Work("causal attention", _half_attention(low, batch), _half_attention(high, batch)),
+        Work("full recompute", executed_flops(low, batch, "full"), executed_flops(high, batch, "full")),
+        Work("6 x parameters x tokens", 6 * parameters(low) * tokens, 6 * parameters(high) * tokens),
+        Work("8 x parameters x tokens", 8 * parameters(low) * tokens, 8 * parameters(high) * tokens),
+    ]
+
+
+def _half_attention(shape: Shape, batch: float) -> float:
+    """Model FLOPs as tools count them that leave out the masked half of causal attention."""
+    layers, hidden, sequence, _ = shape
+    return model_flops(shape, batch) - 6 * batch * sequence**2 * layers * hidden
+
+
+def model_work(flops_per_gpu: Amount, step_s: Amount, sizes: Sizes) -> Doubt | None:
+    """Compare FLOP/s x time x GPUs with the FLOPs that the model needs; a doubt only where no variant fits."""
+    known = variants(sizes)
+    done = flops_per_gpu.times(step_s).scaled(float(sizes.gpus or 0))
+    if not known or done.value <= 0:
+        return None
+    for work in known:
+        if work.low * (1 - FORMULA) <= done.value + done.slack and done.value - done.slack <= work.high * (1 + FORMULA):
+            return None
+    near = min(known, key=lambda work: min(ratio_of(done.value, work.low), ratio_of(done.value, work.high)))
+    bound = near.low if done.value < near.low else near.high
+    expected = bound / (step_s.value * (sizes.gpus or 1))
+    return Doubt(
+        f"{shown(flops_per_gpu.value / 1e12)} TFLOP/s per GPU x {shown(sizes.gpus or 0)} GPUs x {shown(step_s.value)} s"
+        f" are {shown(done.value / 1e15)} PFLOP a step, but the model needs {shown(bound / 1e15)} PFLOP"
+        f" ({near.name}, the nearest way of counting), which is {shown(expected / 1e12)} TFLOP/s per GPU"
+        f"{looks_like(ratio_of(done.value, bound), sizes.counts)}.",
+        {"tflops_per_gpu": flops_per_gpu.value / 1e12, "step_time_s": step_s.value, "flops_per_step": done.value,
+         "expected_flops_per_step": bound},
+    )  # fmt: skip
+
+
+def constant_work(first: tuple[Amount, Amount], last: tuple[Amount, Amount]) -> Doubt | None:
+    """Compare FLOP/s x time of two steps with the same batch; each is (FLOP/s per GPU, seconds)."""
+    before, after = first[0].times(first[1]), last[0].times(last[1])
+    if before.value <= 0 or after.value <= 0 or agree(before, after, CONSTANT):
+        return None
+    return Doubt(
+        f"{shown(first[0].value / 1e12)} TFLOP/s x {shown(first[1].value)} s are {shown(before.value / 1e12)} TFLOP a"
+        f" step and GPU at first, but {shown(last[0].value / 1e12)} TFLOP/s x {shown(last[1].value)} s are"
+        f" {shown(after.value / 1e12)} TFLOP at the end of the same run.",
+        {"first_flops_per_gpu_and_step": before.value, "last_flops_per_gpu_and_step": after.value},
+    )
+
+
+def above_peak(share_pct: Amount, name: str) -> Doubt | None:
+    """A share of a peak above 100 %."""
+    if share_pct.value - share_pct.slack <= 100:
+        return None
+    return Doubt(
+        f"{name} of {shown(share_pct.value)} % is more than 100 %: the peak or the formula it was computed with is"
+        " wrong, or the time leaves work out.",
+        {"stated_pct": share_pct.value, "largest_possible_pct": 100.0},
+    )
+
+
+def above_device(flops_per_gpu: float, peak: Peak, device: str) -> Doubt | None:
+    """FLOP/s per GPU above what the device can do."""
+    if flops_per_gpu <= peak.flops_per_s:
+        return None
+    return Doubt(
+        f"{shown(flops_per_gpu / 1e12)} TFLOP/s per GPU are {percent(flops_per_gpu / peak.flops_per_s)} of the"
+        f" {shown(peak.flops_per_s / 1e12)} TFLOP/s that a {device} can do ({peak.source}).",
+        {"tflops_per_gpu": flops_per_gpu / 1e12, "peak_tflops": peak.flops_per_s / 1e12},
+    )
+
+
+def total(told: Amount, gpus: float, per_gpu: Amount, unit: str) -> Doubt | None:
+    """Compare an aggregate with GPUs x the figure of one GPU, in the same unit."""
+    expected = per_gpu.scaled(gpus)
+    if expected.value <= 0 or agree(told, expected):
+        return None
+    return Doubt(
+        f"{shown(told.value)} {unit} are stated for all GPUs, but {shown(gpus)} GPUs x {shown(per_gpu.value)} {unit}"
+        f" are {shown(expected.value)} {unit}{looks_like(ratio_of(told.value, expected.value))}.",
+        {"aggregate": told.value, "gpus": gpus, "per_gpu": per_gpu.value, "expected_aggregate": expected.value},
+    )
+
+
+def model_work_in_document(document: Document) -> Iterator[Doubt]:
+    for index, segment in enumerate(document.segments):
+        record = segment.last or segment.first
+        pair = _work_of(record)
+        sizes = segment_sizes(segment)
+        if record is None or pair is None:
+            continue
+        batch = record.values.get("global_batch_size")
+        doubt = model_work(*pair, sizes._replace(global_batch=int(batch)) if batch else sizes)
+        if doubt:
+            yield doubt.at(record.line, segment=index, figure="tflops_per_gpu")
+
+
+def constant_work_in_document(document: Document) -> Iterator[Doubt]:
+    for index, segment in enumerate(document.segments):
+        batches = segment.metrics.get("global_batch_size")
+        before, after = _work_of(segment.first), _work_of(segment.last)
+        is_same = (batches is None or batches.min == batches.max) and not segment_sizes(segment).is_curriculum
+        if segment.first and segment.last and before and after and is_same:
+            doubt = constant_work(before, after)
+            if doubt:
+                lines = (segment.first.line, segment.last.line)
+                yield doubt.at(*lines, segment=index, figure="tflops_per_gpu")
+
+
+def _work_of(record: StepRecord | None) -> tuple[Amount, Amount] | None:
+    if record is None:
+        return None
+    flops, step = record_amount(record, "flops_per_gpu"), record_amount(record, "step_time_s")
+    return (flops, step) if flops and step and flops.value > 0 and step.value > 0 else None
+
+
+def peak_in_document(document: Document) -> Iterator[Doubt]:
+    """Utilisations above 100 % in the records of logs and in prose."""
+    for index, segment in enumerate(document.segments):
+        for name in _PEAK_NAMES:
+            metric = segment.metrics.get(name)
+            doubt = above_peak(Amount(metric.max), _title(name)) if metric else None
+            if doubt:
+                line = segment.lines.first if segment.lines else None
+                yield doubt.at(line, segment=index, figure=name)
+    for name in _PEAK_NAMES:
+        for figure in document.figures.get(name, []):
+            if figure.value is not None and (doubt := above_peak(figure_amount(figure), _title(name))):
+                yield doubt.at(figure.line, figure=name)
+
+
+def _title(name: str) -> str:
+    return {"mfu_pct": "An MFU", "hfu_pct": "An HFU", "memory_share_pct": "A share of memory"}.get(
+        name, "A GPU utilisation"
+    )
+
+
+def totals_in_document(document: Document) -> Iterator[Doubt]:
+    """Tokens/s of all GPUs against tokens/s per GPU, where a log prints both."""
+    for index, segment in enumerate(document.segments):
+        record, gpus = segment.last, segment.launch.world_size
+        if record is None or not gpus:
+            continue
+        told, each = record_amount(record, "tokens_per_s"), record_amount(record, "tokens_per_s_per_gpu")
+        doubt = total(told, gpus, each, "tokens/s") if told and each else None
+        if doubt:
+            yield doubt.at(record.line, segment=index, figure="tokens_per_s")
+
+
+def model_work_of_run(run: RunFacts) -> Iterator[Doubt]:
+    tflops, step = number(run.summary.get("tflops_per_gpu")), _step(run)
+    if tflops and step:
+        sizes = run_sizes(run)
+        doubt = model_work(Amount(tflops * 1e12), Amount(step), sizes._replace(gpus=sizes.gpus or 1))
+        if doubt:
+            yield doubt.at(run=run.number, figure="tflops_per_gpu")
+
+
+def peak_of_run(run: RunFacts) -> Iterator[Doubt]:
+    """Check a stated MFU, and the FLOP/s that time and model give against the peak of the device."""
+    for name in ("mfu_pct", "hfu_pct"):
+        told = number(run.summary.get(name))
+        doubt = above_peak(Amount(told), _title(name)) if told is not None else None
+        if doubt:
+            yield doubt.at(run=run.number, figure=name)
+    sizes, step = run_sizes(run), _step(run)
+    peak = _largest_peak(run.device, sizes.precision)
+    known = variants(sizes)
+    if peak and known and step and sizes.gpus:
+        # The least work that any way of counting knows: a run is never blamed for a formula.
+        least = min(work.low for work in known)
+        doubt = above_device(least / (step * sizes.gpus), peak, run.device or "")
+        if doubt:
+            yield doubt.at(run=run.number, figure="step_time_s")
+
+
+def _largest_peak(device: str | None, precision: str | None) -> Peak | None:
+    """fp32 may run on tensor cores as TF32, at a user's wish that no configuration shows."""
+    if not device or not precision:
+        return None
+    peaks = [peak_of(device, name) for name in ((precision, "tf32") if precision == "fp32" else (precision,))]
+    return max((peak for peak in peaks if peak), key=lambda peak: peak.flops_per_s, default=None)
+
+
+def _step(run: RunFacts) -> float | None:
+    times = part(run.summary, "step_time_s")
+    step = number(times.get("median")) or number(times.get("mean"))
+    return step if step and step > 0 else None

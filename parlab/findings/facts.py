@@ -1,0 +1,183 @@
+"""What rules need to know of a launch, whoever tells it: a segment of a document or a stored run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from parlab.findings.doubts import Amount, Counts, RunFacts, printed
+from parlab.formats.schema import Figure, Segment
+
+_RECOMPUTE = ("recompute_granularity", "recompute_activations", "checkpoint_activations", "recompute")
+# Ranks that share a sequence (Megatron-LM, torchtitan, DeepSpeed-Ulysses): a factor of the layout like TP, PP and DP.
+_CONTEXT = (
+    "context_parallel_size", "context_parallel_degree", "cp_size", "cp", "sequence_parallel_size",
+    "ds_sequence_parallel_size",
+)  # fmt: skip
+# Layouts that are no product of TP, PP, DP and CP: replicas times shards, an encoder beside the decoder.
+_OTHER_LAYOUTS = (
+    "data_parallel_shard_degree", "dp_shard", "hsdp_shard_size", "encoder_pipeline_model_parallel_size",
+    "encoder_tensor_model_parallel_size",
+)  # fmt: skip
+# Megatron-LM's names (arguments.py) and others' for what the formulas of planner.flops do not cover.
+_OTHER_SHAPES = (
+    "num_experts", "moe_num_experts", "swiglu", "group_query_attention", "num_query_groups", "num_key_value_heads",
+    "multi_latent_attention", "hybrid_override_pattern", "decoder_seq_length", "untie_embeddings_and_output_weights",
+    "lora_rank", "lora_r", "peft_type",
+)  # fmt: skip
+
+_CURRICULA = ("curriculum_learning", "curriculum_learning_legacy", "variable_seq_lengths", "data_efficiency_curriculum")
+
+
+class Sizes(NamedTuple):
+    """Sizes of a launch; None where nothing says. Batches count sequences."""
+
+    gpus: int | None = None
+    tensor: int | None = None
+    pipeline: int | None = None
+    data: int | None = None
+    context: int | None = None
+    micro_batch: int | None = None
+    global_batch: int | None = None
+    accumulation: int | None = None
+    sequence: int | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    vocabulary: int | None = None
+    precision: str | None = None
+    recompute: str | None = None
+    is_plain: bool = True
+    """A transformer that planner.flops describes: no experts, gates or grouped queries."""
+    is_ramped: bool = False
+    """The global batch size grows during the training."""
+    is_curriculum: bool = False
+    """The sequence length changes during the training."""
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self.accumulation, self.gpus, self.data)
+
+
+def segment_sizes(segment: Segment) -> Sizes:
+    """Read the sizes of a segment from its launch."""
+    launch, arguments = segment.launch, _by_last_name(segment.launch.arguments)
+    return Sizes(
+        gpus=launch.world_size,
+        tensor=launch.tensor_parallel_size,
+        pipeline=launch.pipeline_parallel_size,
+        data=None if _any(arguments, _OTHER_LAYOUTS) else launch.data_parallel_size,
+        context=_context(arguments),
+        micro_batch=launch.micro_batch_size,
+        global_batch=launch.global_batch_size,
+        accumulation=launch.gradient_accumulation_steps,
+        sequence=launch.sequence_length,
+        layers=launch.num_layers,
+        hidden=launch.hidden_size,
+        vocabulary=count(arguments.get("padded_vocab_size")) or count(arguments.get("vocab_size")),
+        precision=launch.precision,
+        recompute=_recompute(arguments),
+        is_plain=_is_plain(arguments, launch.hidden_size),
+        is_ramped=bool(arguments.get("rampup_batch_size")),
+        is_curriculum=_any(arguments, _CURRICULA),
+    )
+
+
+def run_sizes(run: RunFacts) -> Sizes:
+    """Read the sizes of a run from its resolved configuration; what its launch was told stands over it."""
+
+    def get(section: str, name: str) -> Any:
+        told = run.arguments.get(name)
+        return told if told is not None else part(run.config, section).get(name)
+
+    cluster = part(run.config, "cluster")
+    nodes, per_node = count(cluster.get("nodes")), count(cluster.get("gpus_per_node"))
+    placed = nodes * per_node if nodes and per_node else None
+    precision = get("train", "precision")
+    return Sizes(
+        gpus=count(run.arguments.get("world_size")) or placed,
+        tensor=count(get("parallel", "tensor_parallel_size")),
+        pipeline=count(get("parallel", "pipeline_parallel_size")),
+        data=count(get("parallel", "data_parallel_size")),
+        context=_context(run.arguments),
+        micro_batch=count(get("train", "micro_batch_size")),
+        global_batch=count(get("train", "global_batch_size")),
+        accumulation=count(run.arguments.get("gradient_accumulation_steps")),
+        sequence=count(get("model", "sequence_length")),
+        layers=count(get("model", "num_layers")),
+        hidden=count(get("model", "hidden_size")),
+        vocabulary=count(get("model", "vocab_size")),
+        precision=precision if isinstance(precision, str) else None,
+        recompute=part(run.config, "train").get("recompute") or _recompute(run.arguments),
+        is_plain=_is_plain(run.arguments, count(get("model", "hidden_size"))),
+        is_ramped=bool(run.arguments.get("rampup_batch_size")),
+    )
+
+
+def part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of nested data; an empty one where there is none."""
+    found = data.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def count(value: Any) -> int | None:
+    """Return a positive whole number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**53 or value != int(value):
+        return None
+    return int(value)
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300 or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def stated(segment: Segment, name: str) -> Figure | None:
+    """Return a figure that prose near a launch states, if it is a number."""
+    figure = segment.figures.get(name)
+    return figure if figure is not None and figure.value is not None else None
+
+
+def figure_amount(figure: Figure) -> Amount:
+    """Return a figure with the precision of its digits, where its words hold the number as it was read."""
+    value = figure.value or 0.0
+    for word in figure.text.split():
+        amount = printed(word)
+        if amount is not None and amount.value == value:
+            return amount
+    return Amount(value)
+
+
+def _recompute(arguments: Mapping[str, Any]) -> str | None:
+    for name in _RECOMPUTE:
+        value = arguments.get(name)
+        if isinstance(value, str) and value not in ("", "None"):
+            return value
+        if isinstance(value, bool):
+            if not value:
+                return "none"
+            # A switch of Megatron-LM since 2022 means selective, the one before it full recomputation.
+            return "selective" if name == "recompute_activations" else "full"
+    return None
+
+
+def _by_last_name(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Forget the sections of nested settings: `parallelism.context_parallel_degree` -> context_parallel_degree."""
+    return {name.rpartition(".")[2]: value for name, value in arguments.items()}
+
+
+def _any(arguments: Mapping[str, Any], names: tuple[str, ...]) -> bool:
+    return any(arguments.get(name) for name in names)
+
+
+def _context(arguments: Mapping[str, Any]) -> int | None:
+    return next((size for name in _CONTEXT if (size := count(arguments.get(name)))), None)
+
+
+def _is_plain(arguments: Mapping[str, Any], hidden: int | None) -> bool:
+    if _any(arguments, _OTHER_SHAPES):
+        return False
+    feed_forward = count(arguments.get("ffn_hidden_size")) or count(arguments.get("intermediate_size"))
+    return feed_forward is None or hidden is None or feed_forward == 4 * hidden
