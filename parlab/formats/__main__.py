@@ -10,6 +10,7 @@ from pathlib import Path
 
 import orjson
 
+from parlab.findings import document_findings
 from parlab.formats import FORMATS, Document, autotuning, event_files, read_document, records
 from parlab.formats.documents import Collector
 from parlab.formats.records import Record
@@ -110,6 +111,9 @@ def summary(document: Document) -> Iterator[str]:
     parts = [f"{len(document.tables)} tables", f"{sum(map(len, document.figures.values()))} figures"]
     parts += [f"{len(document.images)} images", f"{document.unread.lines} lines unread"]
     yield "  " + ", ".join(parts)
+    for finding in document.findings:
+        lines = ", ".join(str(line) for line in finding.lines)
+        yield f"  {finding.severity}{f', line {lines}' if lines else ''}: {finding.message} [{finding.rule}]"
     for example in document.unread.examples[:3]:
         yield f"    line {example.line}: {example.reason}: {example.text[:80]}"
 
@@ -142,7 +146,8 @@ def show(path: Path, options: argparse.Namespace) -> None:
 
 
 def put(document: Document, options: argparse.Namespace) -> None:
-    """Print one document."""
+    """Print one document with its findings; the readers know nothing of them."""
+    document.findings = document_findings(document)
     out = sys.stdout.buffer
     if options.json:
         out.write(orjson.dumps(document.model_dump()) + b"\n")
