@@ -66,8 +66,8 @@ class Daemon:
         self._stop = threading.Event()
         self._is_broker_away = False
 
-    def run(self) -> None:
-        """Work until SIGTERM or SIGINT."""
+    def run(self) -> int:
+        """Work until SIGTERM or SIGINT; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self._keeper.end_strays()
@@ -77,6 +77,7 @@ class Daemon:
         self._every(HEARTBEAT_S, self._beat, "heartbeat")
         log.info("node %s of pool %s takes %d runs", self._settings.node, self._settings.pool, self._settings.slots)
         self._broker.listen(self)
+        return 0 if self._stop.is_set() else 1
 
     # --- orders ------------------------------------------------------------------------------------------------------
 
@@ -249,9 +250,9 @@ def main(arguments: list[str] | None = None, *, command: Command = launch.comman
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     state.clear_drafts()
-    Daemon(settings, state, command).run()
+    exit_code = Daemon(settings, state, command).run()
     log.info("stopped; the runs of %s live on", state.root)
-    return 0
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -65,9 +65,8 @@ class Keeper:
                 return
             draft.write_launch(content)
             # A run is taken only where there is room to say how it ended.
-            writer = spool.SpoolWriter(draft.spool)
-            writer.reserve()
-            writer.close()
+            with spool.SpoolWriter(draft.spool) as writer:
+                writer.reserve()
             self._spawn(draft, content["environment"])
         except OSError:
             self._state.discard(draft)
@@ -184,9 +183,8 @@ class Keeper:
         self._settled.add(run.path.name)
 
     def _append_end(self, run: RunDir, state: str, reason: str) -> None:
-        writer = spool.SpoolWriter(run.spool, at_least=run.acknowledged())
-        writer.append_report(Report.model_validate({"state": state, "at": time.time(), "reason": reason}))
-        writer.close()
+        with spool.SpoolWriter(run.spool, at_least=run.acknowledged()) as writer:
+            writer.append_report(Report.model_validate({"state": state, "at": time.time(), "reason": reason}))
         log.warning("%s: %s: %s", run, state, reason)
 
     def _strays(self) -> list[psutil.Process]:

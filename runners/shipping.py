@@ -135,11 +135,10 @@ class Shipment:
         if report is None:
             return
         log.error("%s: the spool cannot be read at %d; only its end is sent", self.run, self._position)
-        writer = spool.SpoolWriter(self.run.spool, at_least=self._position)
-        writer.start_segment()
-        writer.append_report(report)
-        self._end = writer.position
-        writer.close()
+        with spool.SpoolWriter(self.run.spool, at_least=self._position) as writer:
+            writer.start_segment()
+            writer.append_report(report)
+            self._end = writer.position
 
     def _find_end(self) -> int | None:
         """Return the position behind the final report once the run has ended with one."""

@@ -23,7 +23,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from runners.protocol import MAX_BATCH_BYTES, Report, RunState
 
@@ -201,6 +201,12 @@ class SpoolWriter:
         if self.position < at_least:
             self._next_segment(at_least)
         self._oldest = starts[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def position(self) -> int:

@@ -83,6 +83,8 @@ class Supervisor:
             "variables": added,
             "shell": self.launch["shell"],
         }
+        # The daemon has seen to it; whoever runs this by hand has not.
+        self.recorder.spool.reserve()
         running = Report(state="running", at=time.time(), command=argv, environment=environment)
         self.recorder.spool.append_report(running)
         reader, writer = os.pipe()

@@ -182,12 +182,12 @@ class NodeMachine:
     def arguments(self, *more: str) -> list[str]:
         return [*("--node", NODE), *("--state-dir", str(self.state_dir)), *more]
 
-    def start_daemon(self, **environment: str) -> subprocess.Popen[bytes]:
+    def start_daemon(self, module: str = "tests.runners.node_process", **environment: str) -> subprocess.Popen[bytes]:
         """Start a daemon and wait until it listens."""
         seen = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             daemon = subprocess.Popen(
-                [sys.executable, "-m", "tests.runners.node_process", *self.arguments()],
+                [sys.executable, "-m", module, *self.arguments()],
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
