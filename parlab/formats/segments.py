@@ -184,7 +184,7 @@ class Builder:
         cumulative = values.get("skipped_total")
         if cumulative is not None:
             self.skipped_total = max(self.skipped_total or 0.0, cumulative)
-        self.steps.add(values if self._sound(values) else _measured(values))
+        self.steps.add(values if self._sound(values) else measured(values))
 
     @staticmethod
     def _sound(values: dict[str, float]) -> bool:
@@ -224,7 +224,7 @@ class Builder:
     last: Record | None = None
 
 
-def _measured(values: dict[str, float]) -> dict[str, float]:
+def measured(values: dict[str, float]) -> dict[str, float]:
     """Leave placeholders out: a loss or loss scale of -1, a time or throughput of 0."""
     return {
         name: value
