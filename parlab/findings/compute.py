@@ -166,9 +166,9 @@ def peak_in_document(document: Document) -> Iterator[Doubt]:
                 line = segment.lines.first if segment.lines else None
                 yield doubt.at(line, segment=index, figure=name)
     for name in _PEAK_NAMES:
-        for figure in document.figures.get(name, []):
+        for number_of_figure, figure in enumerate(document.figures.get(name, [])):
             if figure.value is not None and (doubt := above_peak(figure_amount(figure), _title(name))):
-                yield doubt.at(figure.line, figure=name)
+                yield doubt.at(figure.line, figure=name, index=number_of_figure)
 
 
 def _title(name: str) -> str:

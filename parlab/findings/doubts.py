@@ -82,8 +82,8 @@ class Counts(NamedTuple):
     data_parallel: int | None = None
 
 
-def looks_like(ratio: float, counts: Counts | None = None) -> str:
-    """Say in a clause which mistake a factor looks like; "" for one that looks like none."""
+def looks_like(ratio: float, counts: Counts | None = None, near: float = _NEAR) -> str:
+    """Say in a clause which mistake a factor (within `near`) looks like; "" for one that looks like none."""
     if not math.isfinite(ratio):
         return ""
     counts = counts or Counts()
@@ -95,7 +95,7 @@ def looks_like(ratio: float, counts: Counts | None = None) -> str:
         *_FACTORS,
     ]
     for factor, words in candidates:
-        if factor and factor >= 2 and abs(ratio / factor - 1) <= _NEAR:
+        if factor and factor >= 2 and abs(ratio / factor - 1) <= near:
             return f"; the factor of {shown(factor)} looks like {words}"
     return ""
 

@@ -149,7 +149,7 @@ def timers(timed: Timed, counts: Counts | None = None) -> Doubt | None:
     share = total / step.value
     return Doubt(
         f"The timers {', '.join(names)} add up to {shown(total)} s, {percent(share)} of the step of {shown(step.value)}"
-        f" s ({timed.basis}){looks_like(max(share, 1 / share) if share else math.inf, counts)}.",
+        f" s ({timed.basis}){looks_like(max(share, 1 / share) if share else math.inf, counts, TIMERS_ABOVE - 1)}.",
         {"timers_s": total, "step_time_s": step.value},
     )
 

@@ -67,14 +67,15 @@ def batch(sizes: Sizes) -> Doubt | None:
     )
 
 
-def device_map(data: Mapping[str, Any]) -> Iterator[Doubt]:
-    """Compare a map of stages and shards to devices with the numbers of stages and shards beside it."""
+def device_map(data: Mapping[str, Any]) -> dict[str, Doubt]:
+    """Compare a map of stages and shards to devices with the settings beside it; setting -> doubt."""
+    doubts: dict[str, Doubt] = {}
     mapping = data.get("device_mapping")
     if not isinstance(mapping, Mapping):
-        return
+        return doubts
     stages, shards = count(data.get("stage_cnt")), count(data.get("sharding_size"))
     if stages and len(mapping) != stages:
-        yield Doubt(
+        doubts["stage_cnt"] = Doubt(
             f"stage_cnt says {shown(stages)} stages, but device_mapping places {len(mapping)}.",
             {"stage_cnt": float(stages), "mapped_stages": float(len(mapping))},
         )
@@ -83,10 +84,11 @@ def device_map(data: Mapping[str, Any]) -> Iterator[Doubt]:
     if shards and wrong:
         name, mapped = next(iter(wrong.items()))
         others = f", and {len(wrong) - 1} other stages differ too" if len(wrong) > 1 else ""
-        yield Doubt(
+        doubts["sharding_size"] = Doubt(
             f"sharding_size says {shown(shards)} shards a stage, but device_mapping places {mapped} of {name}{others}.",
             {"sharding_size": float(shards), "mapped_shards": float(mapped), "stages_that_differ": float(len(wrong))},
         )
+    return doubts
 
 
 def samples_in_document(document: Document) -> Iterator[Doubt]:
@@ -133,10 +135,10 @@ def batch_in_document(document: Document) -> Iterator[Doubt]:
 
 
 def device_map_in_document(document: Document) -> Iterator[Doubt]:
-    for config in document.configs:
+    for index, config in enumerate(document.configs):
         if isinstance(config.data, Mapping):
-            for doubt in device_map(config.data):
-                yield doubt.at(config.line, figure="device_mapping")
+            for name, doubt in device_map(config.data).items():
+                yield doubt.at(config.line, figure=name, index=index)
 
 
 def layout_of_run(run: RunFacts) -> Iterator[Doubt]:

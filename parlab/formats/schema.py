@@ -264,6 +264,8 @@ class Place(Part):
     """Index in the table's `columns`."""
     figure: str | None = None
     """Name of a figure, timer or setting."""
+    index: int | None = None
+    """Which of several: index in `figures[figure]`, or in `configs` for a setting of a configuration."""
     run: int | None = None
     """Number of a run of an experiment."""
 
