@@ -142,7 +142,8 @@ class Parser:
         """Keep a text as an argument; a JSON object (Hugging Face's `args`) is many of them."""
         name = tag.removesuffix("/text_summary")
         pairs: Iterator[tuple[str, Any]] = iter([(name, typed(text))])
-        if text.lstrip().startswith("{"):
+        # An escape may stand for half a character, which no output can hold.
+        if text.lstrip().startswith("{") and "\\ud" not in text.lower():
             try:
                 data = json.loads(text)
             except (ValueError, RecursionError):

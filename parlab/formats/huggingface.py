@@ -39,6 +39,8 @@ _SETTING = re.compile(
 )
 _METRIC = re.compile(r"\s{1,4}(train|eval|predict)_(\w{1,60}?)\s{1,40}=\s{1,40}(\S{1,40})\s*$")
 _CLOCK = re.compile(r"(?:(\d{1,6}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d{1,6})?)")
+# Python prints these bare, and reads them only as words.
+_BARE = re.compile(r"(?<=: )-?(?:nan|inf)(?=[,}\]])")
 _RECENT = 64
 # Every rank says so before the engine's configuration is printed: after that it is another launch in the same file.
 _BEGIN = re.compile(r"Initializing (?:torch distributed|TorchBackend)")
@@ -191,7 +193,8 @@ class Parser:
 
     def _dict(self, line: int, rank: int | None, text: str) -> list[Record]:
         try:
-            data = ast.literal_eval(text)
+            # An escape may stand for half a character, which no output can hold.
+            data = ast.literal_eval(_BARE.sub("'nan'", text.replace("\\", "/")))
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             words = ("loss'", "_runtime'", "_loss'")
             return [unread(line, "a dictionary that cannot be read", text)] if any(w in text for w in words) else []

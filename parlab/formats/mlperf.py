@@ -7,6 +7,7 @@ positions are divided by sequence length and batch where they are multiples of t
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -220,9 +221,13 @@ def _load(text: str) -> dict[str, Any] | None:
     try:
         data = orjson.loads(text)
     except orjson.JSONDecodeError:
+        # The slow way accepts what Python writes beyond JSON (NaN), and text behind the object; it would also make
+        # halves of characters of damaged escapes, which no output can hold.
+        if "\\ud" in text.lower():
+            return None
         try:
-            data = orjson.loads(text[: text.rfind("}") + 1])
-        except orjson.JSONDecodeError:
+            data, _ = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
             return None
     return data if isinstance(data, dict) else None
 

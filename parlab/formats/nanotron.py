@@ -93,6 +93,13 @@ def _memory(line: int, rank: int | None, text: str, match: re.Match[str]) -> lis
     return [Record("memory", line, values, rank=rank, fields=fields, raw=match.groups())]
 
 
+def _launch(line: int, settings: dict[str, Any]) -> Iterator[Record]:
+    """Tell the settings before the first thing that was measured under them, once."""
+    if settings:
+        yield Record("launch", line, data=dict(settings), opens=True)
+        settings.clear()
+
+
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a nanotron log; yields launches, steps, memory and how it ended.
 
@@ -104,13 +111,12 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         text = tagged[tag.end() :] if tag else tagged
         match = _STEP.match(text)
         if match:
-            if settings:
-                yield Record("launch", line, data=settings, opens=True)
-                settings = {}
+            yield from _launch(line, settings)
             yield from _step(line, rank, time, text, match)
             continue
         memory = _MEMORY.search(text[:400])
         if memory:
+            yield from _launch(line, settings)
             yield from _memory(line, rank, text, memory)
             continue
         setting = _SETTING.match(text[:400]) if tag else None
@@ -119,5 +125,4 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         end = ending(text)
         if end:
             yield Record("end", line, data=end, rank=rank, time=time)
-    if settings:
-        yield Record("launch", 0, data=settings, opens=True)
+    yield from _launch(0, settings)

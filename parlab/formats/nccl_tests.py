@@ -21,10 +21,11 @@ from parlab.formats.tables import cell
 
 _TYPES = r"(?:u?int(?:8|32|64)|float|double|half|b?float16|bf?16|fp?\d{1,2}(?:_?e\dm\d)?|f8e\dm\d|float8\w*)"
 SIGNS: Signs = (
-    (re.compile(r"^#\s+size\s+count\b.*\balgbw\s+busbw\b"), 20),
+    (re.compile(r"^#\s+size\s+count\b.*\balgbw\s+busbw\b"), 60),
     (re.compile(rf"^\s*\d+\s+\d+\s+{_TYPES}\s+\S+\s+(?:-?\d+\s+)?[\d.]+\s+[\d.]+\s+[\d.]+\s"), 4),
     (re.compile(r"^# (?:Avg bus bandwidth|Out of bounds values)\s*:"), 8),
-    (re.compile(r"^# nThread \d+ nGpus \d+ minBytes \d+"), 8),
+    (re.compile(r"^# nThread \d+ nGpus \d+ minBytes \d+"), 20),
+    (re.compile(r"^#\s+Rank\s+\d+ .{0,80}\bPid\s+\d+ on "), 20),
 )
 
 MAX_ROWS = 20_000

@@ -6,13 +6,13 @@ second and device; `memory` is the largest reserved memory since the last line. 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from parlab.formats.cells import Cell
 from parlab.formats.endings import ending
-from parlab.formats.launch import typed
 from parlab.formats.peel import peel
 from parlab.formats.quantities import GIB, slug, to_float, to_int
 from parlab.formats.readings import amount, reading, united
@@ -104,12 +104,16 @@ def _step(line: int, rank: int | None, time: str | None, text: str, match: re.Ma
 
 def _launch(text: str) -> dict[str, Any]:
     """Read the remarks about mesh and batch; sizes of -1 (fill up) are left out."""
-    found: dict[str, Any] = {}
+    sizes: dict[str, Any] = {name: int(size) for name, size in _SIZE.findall(text)}
     mesh = _MESH.search(text)
     if mesh:
         names = [name.strip(" '\"") for name in mesh[1].split(",")]
-        found.update(zip(names, (typed(size) for size in mesh[2].split(",")), strict=False))
-    found.update((name, int(size)) for name, size in _SIZE.findall(text))
+        sizes.update(zip(names, (to_int(size) for size in mesh[2].split(",")), strict=False))
+    found = dict(sizes)
+    # Expert parallelism lies across the other dimensions; a size of -1 fills up what is left.
+    across = [size for name, size in sizes.items() if name not in ("ep", "etp")]
+    if across and all(isinstance(size, int) and 0 < size < 2**20 for size in across):
+        found["world_size"] = math.prod(across)
     found.update((slug(words), to_int(size)) for words, size in _WORDS.findall(text))
     found = {_NAMES.get(name, name): value for name, value in found.items() if isinstance(value, int) and value > 0}
     replicate, shard = found.get("dp_replicate"), found.get("dp_shard")
