@@ -26,6 +26,8 @@ class ImportedRun(NamedTuple):
     point: Mapping[str, Any]
     steps: int
     """Iterations that its log holds; 0 for a cell of a table."""
+    summary: Mapping[str, Any] = {}
+    """Its numbers in the shape of a run's summary (docs/architecture.md); a preview shows its headlines."""
 
 
 class Import(NamedTuple):
