@@ -154,22 +154,31 @@ class Command(BaseCommand):
             time.sleep(0.5)
 
     def _stop(self) -> None:
-        """End runs first, then the processes in the reverse order of their start, Redis last."""
+        """End what could start runs, then the runs, then the processes in an order that loses no report."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         names = {child.name: child for child in self.children}
+        for name in ("web", "beat"):
+            if name in names:
+                names[name].stop()
         if "daemon" in names:
-            stop_all = [sys.executable, "-m", "runners.daemon", "stop-all", "--state-dir", str(self.runner_dir)]
-            stopper = Child("stop-all", stop_all, self.environment, self.data / "log" / "daemon.log")
-            stopper.start()
-            stopper.process.wait()
+            self._end_runs()
             # The last reports reach the database if they can; otherwise they wait in the spool for the next start.
             deadline = time.monotonic() + 3
             while any((self.runner_dir / "runs").glob("*")) and time.monotonic() < deadline:
                 time.sleep(0.1)
-        for name in ("daemon", "web", "beat", "worker", "redis"):
+            names["daemon"].stop()
+            # A start that was already on its way when the beat ended.
+            self._end_runs()
+        for name in ("worker", "redis"):
             if name in names:
                 names[name].stop()
+
+    def _end_runs(self) -> None:
+        stop_all = [sys.executable, "-m", "runners.daemon", "stop-all", "--state-dir", str(self.runner_dir)]
+        stopper = Child("stop-all", stop_all, self.environment, self.data / "log" / "daemon.log")
+        stopper.start()
+        stopper.process.wait()
 
 
 def _interrupt(*_: object) -> None:
