@@ -68,6 +68,19 @@ def test_a_sweep_is_edited_launched_watched_and_becomes_a_scaling_figure(page: P
     screenshots(page, "run-finished")
 
 
+def test_a_run_is_cancelled_and_started_again_from_its_page(page: Page, demo: Demo) -> None:
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.goto("/experiments/pipeline-schedules-on-this-machine/runs/1/")
+    page.locator("#relaunch").click()
+    running = page.locator('[data-state="running"]').first
+    expect(running).to_be_visible(timeout=30_000)
+    page.locator("#cancel").click()
+    expect(page.locator('[data-state="cancelled"]').first).to_be_visible(timeout=15_000)
+    # Left running: the demo must end it when it is stopped (see the fixture).
+    page.locator("#relaunch").click()
+    expect(running).to_be_visible(timeout=30_000)
+
+
 def test_the_published_figures_are_shown_with_the_same_pages(page: Page, demo: Demo) -> None:
     page.get_by_role("link", name="GPT-3 small on three nodes").click()
     page.wait_for_selector('[data-figure="throughput"][data-drawn="1"]')
