@@ -31,7 +31,7 @@ SIGNS: Signs = (
     (re.compile(r"\[INFO\|trainer\.py:\d+\]"), 6),
 )
 
-MAX_STATE = 64 * 2**20
+MAX_STATE = 32 * 2**20
 _DICT = re.compile(r"\{'[^{}]{1,4000}\}")
 _BAR = re.compile(r"\|\s{0,4}(\d{1,15})/(\d{1,15}) \[")
 _SETTING = re.compile(

@@ -24,7 +24,8 @@ _HEAD = re.compile(
     rf"(?i:\bepoch)[\s:=\[]{{0,3}}(?P<epoch>\d{{1,9}})(?:/\d{{1,9}})?[\s,;\]\[|]{{1,4}}{_WORD}[\s:=\[]{{0,3}}"
     r"(?P<batch>\d{1,15})(?:/(?P<total>\d{1,15}))?\s?[\]):,|]{0,3}"
 )
-_CELL = re.compile(r"\s*([A-Za-z][\w /.()-]{0,60}?)\s?[:=]\s?([^|,;]{1,60}?)\s*(?:[|,;]|$)")
+_CELLS = re.compile(r"[|,;]")
+_CELL = re.compile(r"\s{0,20}([A-Za-z][\w /.()-]{0,60}?)\s?[:=]\s?(\S[^:=]{0,60})")
 _STEP_TIMES = frozenset(
     {"total_s", "step_s", "step_time_s", "iteration_s", "iteration_time_s", "batch_s", "batch_time_s"}
 )
@@ -60,10 +61,13 @@ def _line(line: int, rank: int | None, time: str | None, text: str, head: re.Mat
     fields: list[Field] = []
     raw: list[str] = []
     found: list[Record] = []
-    for match in list(_CELL.finditer(text[head.end() : head.end() + 8000]))[:_MAX_CELLS]:
+    for part in _CELLS.split(text[head.end() : head.end() + 8000])[:_MAX_CELLS]:
+        match = _CELL.fullmatch(part.rstrip())
+        if match is None:
+            continue
         quantity = amount(match[2])
         if quantity is None:
-            found.append(unread(line, "not a finite number with a unit", match[0]))
+            found.append(unread(line, "not a finite number with a unit", part))
             continue
         field = united(match[1].strip(), quantity[1])
         value = quantity[0] * field.scale
