@@ -43,6 +43,8 @@ class ModelSection(Section):
     """Entries of the token embedding."""
     attention_mask: Literal["causal", "bidirectional", "prefix"] = "causal"
     """Which positions a token may look at."""
+    prefix_length: Annotated[int, Field(ge=0, le=2**40)] = 0
+    """Tokens at the begin of each sequence that look at each other both ways and have no loss; for the prefix mask."""
 
 
 class TrainSection(Section):
@@ -79,8 +81,14 @@ class ParallelSection(Section):
     """Ranks that share each layer (TP)."""
     pipeline_parallel_size: Positive = 1
     """Stages that the layers are split into (PP)."""
-    schedule: Literal["gpipe", "1f1b"] = "1f1b"
+    schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zb-h1"] = "1f1b"
     """Order of forward and backward passes of the micro batches in a pipeline."""
+    warmup_slope: Positive = 1
+    """1f1b: forward passes that a stage warms up with for each stage after it; more hide slow links (2: eager 1F1B)."""
+    virtual_stages: Positive = 1
+    """interleaved-1f1b: chunks of layers on each rank."""
+    wire_precision: Literal["same", "bf16", "fp16"] = "same"
+    """What travels between stages: as it was computed, or in 16 bits (gradients then always as bf16)."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """ZeRO stage: what data parallel ranks share (0 nothing, 1 optimizer, 2 + gradients, 3 + weights)."""
 
@@ -223,12 +231,12 @@ def _contradictions(config: RunConfig) -> Iterator[Problem]:
             f" {train.micro_batch_size} x data_parallel_size {parallel.data_parallel_size} = {share};"
             f" use a multiple of {share}",
         )
-    elif parallel.schedule == "1f1b" and config.num_micro_batches < pipeline:
+    elif parallel.schedule != "gpipe" and config.num_micro_batches < pipeline:
         yield Problem(
             "train.micro_batch_size",
             train.micro_batch_size,
-            f"1f1b needs at least as many micro batches as stages: {config.num_micro_batches} micro batches"
-            f" for {pipeline} stages; use a smaller micro_batch_size, a larger global_batch_size or gpipe",
+            f"{parallel.schedule} needs at least as many micro batches as stages: {config.num_micro_batches} micro"
+            f" batches for {pipeline} stages; use a smaller micro_batch_size, a larger global_batch_size or gpipe",
         )
     if train.warmup_steps >= train.iterations:
         yield Problem(
@@ -237,8 +245,69 @@ def _contradictions(config: RunConfig) -> Iterator[Problem]:
             f"warmup_steps {train.warmup_steps} leaves nothing of {train.iterations} iterations to measure;"
             f" use at most {train.iterations - 1}",
         )
+    yield from _mask_problems(model)
+    yield from _schedule_problems(config)
     yield from _placement_problems(config)
     yield from _engine_problems(config)
+
+
+def _mask_problems(model: ModelSection) -> Iterator[Problem]:
+    length, longest = model.prefix_length, model.sequence_length - 1
+    if model.attention_mask == "prefix" and not 1 <= length <= longest:
+        remedy = f"use 1 to {longest}" if longest else "use a longer sequence, or another attention_mask"
+        yield Problem(
+            "model.prefix_length",
+            length,
+            f"prefix_length {length} leaves no prefix or nothing after it in {model.sequence_length} tokens; {remedy}",
+        )
+    if model.attention_mask != "prefix" and length:
+        yield Problem(
+            "model.prefix_length",
+            length,
+            f"prefix_length {length} has no meaning with attention_mask {model.attention_mask};"
+            " use 0, or attention_mask prefix",
+        )
+
+
+def _schedule_problems(config: RunConfig) -> Iterator[Problem]:
+    parallel, num_layers = config.parallel, config.model.num_layers
+    stages, chunks, slope = parallel.pipeline_parallel_size, parallel.virtual_stages, parallel.warmup_slope
+    if slope > 1 and parallel.schedule != "1f1b":
+        yield Problem(
+            "parallel.warmup_slope",
+            slope,
+            f"warmup_slope {slope} is for schedule 1f1b, not {parallel.schedule}; use 1, or schedule 1f1b",
+        )
+    if parallel.schedule != "interleaved-1f1b":
+        if chunks > 1:
+            yield Problem(
+                "parallel.virtual_stages",
+                chunks,
+                f"virtual_stages {chunks} is for schedule interleaved-1f1b, not {parallel.schedule};"
+                " use 1, or schedule interleaved-1f1b",
+            )
+        return
+    if stages == 1:
+        yield Problem(
+            "parallel.schedule",
+            parallel.schedule,
+            "interleaved-1f1b needs a pipeline, pipeline_parallel_size is 1; use at least 2, or schedule 1f1b",
+        )
+    elif not 2 <= chunks <= num_layers // stages:
+        most = num_layers // stages
+        remedy = f"use 2 to {most}" if most >= 2 else f"use at least {2 * stages} layers, or schedule 1f1b"
+        yield Problem(
+            "parallel.virtual_stages",
+            chunks,
+            f"virtual_stages {chunks} does not interleave {num_layers} layers on {stages} ranks; {remedy}",
+        )
+    if config.num_micro_batches % stages:
+        yield Problem(
+            "train.global_batch_size",
+            config.train.global_batch_size,
+            f"interleaved-1f1b needs a multiple of pipeline_parallel_size {stages} micro batches, these are"
+            f" {config.num_micro_batches}; use another global_batch_size or micro_batch_size, or schedule 1f1b",
+        )
 
 
 def _placement_problems(config: RunConfig) -> Iterator[Problem]:
@@ -270,7 +339,7 @@ def _placement_problems(config: RunConfig) -> Iterator[Problem]:
 ENGINE_TRAINS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "pipeline": {
         "model.kind": ("gpt",),
-        "model.attention_mask": ("causal",),
+        "model.attention_mask": ("causal", "prefix"),
         "train.precision": ("fp32", "bf16"),
         "train.recompute": ("none",),
         "parallel.data_parallel_size": (1,),

@@ -65,11 +65,15 @@ FLAGS = (
     Flag("--rank", "", REQUIRED, "which of them this one is, from 0", _whole(0)),
     Flag("--batch-size", "train.global_batch_size", 64, "sequences per iteration"),
     Flag("--micro-batch-size", "train.micro_batch_size", 1, "sequences per micro batch"),
-    Flag("--mode", "parallel.schedule", "gpipe", "schedule", str, tuple(SCHEDULES)),
+    Flag("--mode", "parallel.schedule", "gpipe", "schedule", str, SCHEDULES),
+    Flag("--warmup-slope", "parallel.warmup_slope", 1, "1f1b: warm-up passes for each stage that follows"),
+    Flag("--virtual-stages", "parallel.virtual_stages", 1, "interleaved-1f1b: chunks of layers on each rank"),
+    Flag("--wire-precision", "parallel.wire_precision", "same", "what travels", str, ("same", "bf16", "fp16")),
     Flag("--num-layers", "model.num_layers", 4, "layers of each stage"),
     Flag("--embedding-dim", "model.hidden_size", 768, "width of the residual stream"),
     Flag("--num-heads", "model.num_attention_heads", 12, "attention heads per layer"),
     Flag("--seq-length", "model.sequence_length", 2048, "tokens per sequence"),
+    Flag("--prefix-length", "model.prefix_length", 0, "tokens that look both ways and have no loss", _whole(0)),
     Flag("--vocab-size", "model.vocab_size", 50257, "entries of the token embedding"),
     Flag("--num-iters", "train.iterations", 10, "iterations; the first one is warm-up"),
     Flag("--precision", "train.precision", "fp32", "arithmetic", str, ("fp32", "bf16")),
@@ -152,6 +156,7 @@ def _config_by_hand(values: Mapping[str, Any]) -> RunConfig:
             section, _, name = flag.field.partition(".")
             data.setdefault(section, {})[name] = values[_dest(flag)]
     data["model"]["num_layers"] = values["num_layers"] * values["world_size"]
+    data["model"]["attention_mask"] = "prefix" if values["prefix_length"] else "causal"
     data["train"]["warmup_steps"] = min(1, values["num_iters"] - 1)
     config, problems = check(data)
     if config is None:

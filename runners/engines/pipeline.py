@@ -46,7 +46,8 @@ class Engine:
         if self.request.by_hand:
             self.printer.log(f"Rank {place.rank} of {place.world_size} waits for the others at {place.init_method}")
         backend = join(place, device, timeout)
-        channels = open_channels(place.rank, place.world_size, device, timeout)
+        is_ring = config.parallel.virtual_stages > 1
+        channels = open_channels([range(place.world_size)], place.rank, device, timeout, is_ring=is_ring)
         self.stage = stage = PipelineStage(config, place.rank, device, channels)
         self.printer.emit(
             "start",
@@ -58,7 +59,7 @@ class Engine:
             iterations=config.train.iterations,
             parameters=stage.num_parameters,
             stage=place.rank,
-            layers=[stage.layers[0], stage.layers[-1]],
+            layers=[layer for chunk in stage.layers for layer in (chunk[0], chunk[-1])],
             memory=stage.memory.source,
         )
         step_times = []
@@ -94,7 +95,7 @@ class Engine:
             self.printer.emit_operations(step, times.operations)
         if self.request.by_hand:
             for way in ("forward", "backward"):
-                seconds = times.timers_s[f"{way}-compute"]
+                seconds = times.timers_s[f"{way}-compute"] + times.timers_s.get(f"{way}-weight", 0.0)
                 self.printer.log(f"Rank {self.request.place.rank} node {way} pass takes {seconds:.2f}s")
 
     def report(self, error: Exception) -> int:

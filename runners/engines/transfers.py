@@ -1,4 +1,4 @@
-"""What travels between neighbouring stages: activations forward, gradients backward.
+"""What travels between neighbouring ranks of a pipeline: activations forward, gradients backward.
 
 Each direction of each link is a process group of its own with two members. So messages of one direction arrive in the
 order in which they were sent and never wait for the other direction. On NCCL, which executes the transfers of one group
@@ -8,7 +8,8 @@ one after the other, a receive posted ahead would otherwise block the send that 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ class Channel(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """The channels of one stage; None where the pipeline ends."""
+    """The channels of one rank; None where the pipeline ends. Those of a ring have no end."""
 
     activations_in: Channel | None = None
     activations_out: Channel | None = None
@@ -43,46 +44,64 @@ class Channels(NamedTuple):
     gradients_out: Channel | None = None
 
 
-def open_channels(stage: int, num_stages: int, device: torch.device, timeout: timedelta) -> Channels:
-    """Connect a stage with its neighbours; every rank of the default process group calls this at the same time.
+def open_channels(
+    pipelines: Sequence[Sequence[int]], rank: int, device: torch.device, timeout: timedelta, *, is_ring: bool = False
+) -> Channels:
+    """Connect a rank with its neighbours; every rank of the default process group calls this at the same time.
+
+    Each pipeline is the ranks of its stages in order; every rank is in one of them. In a ring the last rank's output
+    goes to the first one again, as interleaved schedules need it.
 
     The first message of a group makes its connections, and on NCCL both ends wait for each other meanwhile. One
     message through the whole pipeline and one back does that in an order in which nobody waits in a circle.
     """
-    groups = [  # a group without a timeout of its own would take torch's default, not that of the run
-        (dist.new_group([low, low + 1], timeout=timeout), dist.new_group([low, low + 1], timeout=timeout))
-        for low in range(num_stages - 1)
-    ]
-    before = groups[stage - 1] if stage > 0 else None
-    after = groups[stage] if stage < num_stages - 1 else None
-    channels = Channels(
-        activations_in=Channel(stage - 1, before[0]) if before else None,
-        gradients_out=Channel(stage - 1, before[1]) if before else None,
-        activations_out=Channel(stage + 1, after[0]) if after else None,
-        gradients_in=Channel(stage + 1, after[1]) if after else None,
-    )
+    channels = Channels()
+    for ranks in pipelines:  # every rank makes every group, in the same order: torch demands it
+        links = list(zip(ranks, [*ranks[1:], ranks[0]] if is_ring else ranks[1:], strict=False))
+        for low, high in links if len(ranks) > 1 else []:
+            # A group without a timeout of its own would take torch's default, not that of the run.
+            forward, backward = (dist.new_group(sorted((low, high)), timeout=timeout) for _ in range(2))
+            if rank == low:
+                channels = channels._replace(
+                    activations_out=Channel(high, forward), gradients_in=Channel(high, backward)
+                )
+            if rank == high:
+                channels = channels._replace(activations_in=Channel(low, forward), gradients_out=Channel(low, backward))
+    mine = next((ranks for ranks in pipelines if rank in ranks), [rank])
     message = torch.zeros(1, device=device)
-    for source, destination in (
-        (channels.activations_in, channels.activations_out),
-        (channels.gradients_in, channels.gradients_out),
-    ):
-        if source:
-            source.receive(message).wait()
-        if destination:
-            destination.send(message).wait()
+    _pass_on(message, channels.activations_in, channels.activations_out, is_origin=rank == mine[0])
+    _pass_on(message, channels.gradients_in, channels.gradients_out, is_origin=rank == mine[-1])
     return channels
 
 
-class Inbox:
-    """Receives one tensor per micro batch into buffers that are used again, posted as early as a buffer is free."""
+def _pass_on(message: Tensor, source: Channel | None, destination: Channel | None, *, is_origin: bool) -> None:
+    if source and not is_origin:
+        source.receive(message).wait()
+    if destination:
+        destination.send(message).wait()
+    if source and is_origin:  # a ring: the message has come round
+        source.receive(message).wait()
 
-    def __init__(self, channel: Channel, order: Sequence[int], buffers: list[Tensor]) -> None:
+
+class Key(NamedTuple):
+    """What a transfer belongs to, on the side of whoever receives it."""
+
+    micro_batch: int
+    chunk: int = 0
+
+
+class Inbox:
+    """Receives one tensor per key into buffers that are used again, posted as early as a buffer is free."""
+
+    def __init__(self, channel: Channel, order: Sequence[Key], buffers: list[Tensor], precision: torch.dtype) -> None:
         self._channel = channel
         self._order = order
-        """Micro batches in the order in which the neighbour sends them."""
+        """Keys in the order in which the neighbour sends them."""
         self._free = buffers
-        self._posted: dict[int, tuple[Tensor, dist.Work]] = {}
-        self._taken: dict[int, Tensor] = {}
+        self._precision = precision
+        """What take() gives out, whatever travels."""
+        self._posted: dict[Key, tuple[Tensor, dist.Work]] = {}
+        self._taken: dict[Key, Tensor] = {}
         self._next = 0
 
     def begin_step(self) -> None:
@@ -90,17 +109,24 @@ class Inbox:
         self._next = 0
         self._post()
 
-    def take(self, micro_batch: int) -> Tensor:
-        """Wait for a micro batch; its buffer is the caller's until released."""
-        buffer, work = self._posted.pop(micro_batch)
+    def take(self, key: Key) -> Tensor:
+        """Wait for a tensor; it is the caller's until released."""
+        buffer, work = self._posted.pop(key)
         work.wait()
-        self._taken[micro_batch] = buffer
-        return buffer
-
-    def release(self, micro_batch: int) -> None:
-        """Give a buffer back, and let the next micro batch into it."""
-        self._free.append(self._taken.pop(micro_batch))
+        if buffer.dtype == self._precision:
+            self._taken[key] = buffer
+            return buffer
+        tensor = buffer.to(self._precision)  # a copy: the buffer is free at once
+        self._free.append(buffer)
         self._post()
+        return tensor
+
+    def release(self, key: Key) -> None:
+        """Give a buffer back, and let the next tensor into it."""
+        buffer = self._taken.pop(key, None)
+        if buffer is not None:  # one that was converted was free at once
+            self._free.append(buffer)
+            self._post()
 
     def _post(self) -> None:
         while self._free and self._next < len(self._order):
@@ -110,25 +136,39 @@ class Inbox:
 
 
 class Outbox:
-    """Sends without waiting, and keeps each tensor until it has left."""
+    """Sends without waiting, and keeps each tensor until it has left.
 
-    def __init__(self, channel: Channel, limit: int) -> None:
+    On a GPU NCCL has a stream of its own. gloo writes to the socket in the thread that sends, as much as fits: here
+    that is a thread beside the one that computes.
+    """
+
+    def __init__(self, channel: Channel, limit: int, precision: torch.dtype, device: torch.device) -> None:
         self._channel = channel
         self._limit = limit
         """Tensors under way at most: sending one more waits for the oldest."""
-        self._under_way: deque[tuple[dist.Work, Tensor]] = deque()
+        self._precision = precision
+        """What travels."""
+        self._thread = None if device.type == "cuda" else ThreadPoolExecutor(1, thread_name_prefix="outbox")
+        self._under_way: deque[tuple[Callable[[], object], Tensor]] = deque()
 
     def send(self, tensor: Tensor) -> None:
         """Start sending a tensor, which must not be changed any more."""
         if len(self._under_way) == self._limit:
             self._complete_oldest()
-        self._under_way.append((self._channel.send(tensor), tensor))
+        if self._thread is None:
+            tensor = tensor.to(self._precision).contiguous()
+            self._under_way.append((self._channel.send(tensor).wait, tensor))
+        else:
+            self._under_way.append((self._thread.submit(self._transmit, tensor).result, tensor))
 
     def finish_step(self) -> None:
-        """Wait until everything has left."""
+        """Wait until everything has left; raises what went wrong on the way."""
         while self._under_way:
             self._complete_oldest()
 
+    def _transmit(self, tensor: Tensor) -> None:
+        self._channel.send(tensor.to(self._precision).contiguous()).wait()
+
     def _complete_oldest(self) -> None:
-        work, _tensor = self._under_way.popleft()
-        work.wait()
+        wait, _tensor = self._under_way.popleft()
+        wait()

@@ -1,4 +1,4 @@
-"""GPT cut into stages: learned position embeddings, pre-norm blocks, GELU, causal attention; no dropout.
+"""GPT cut into stages: learned position embeddings, pre-norm blocks, GELU, causal or prefix attention; no dropout.
 
 A stage is a slice of the layers; the first one also has the embeddings, the last one the final norm, the head and
 the loss. The head has weights of its own (untied from the token embedding), so that no weight lives on two stages.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import cast
 
 import torch
@@ -16,26 +17,40 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runners.config import ModelSection
+from runners.models.linear import Linear
 from runners.models.seeds import generator
 
 INIT_STD = 0.02
 """Standard deviation of initial weights, as in GPT-2."""
 
 
-class Attention(nn.Module):
-    """Causal multi-head self-attention."""
+@lru_cache(maxsize=4)  # all layers share one
+def prefix_mask(sequence: int, prefix_length: int, device: torch.device) -> Tensor:
+    """Return (sequence, sequence), True where the row's position looks at the column's.
 
-    def __init__(self, hidden_size: int, num_heads: int) -> None:
+    The prefix looks at all of itself; what comes after it at the prefix and at its own past. Source: Raffel et al.
+    2020, T5, section 3.2.1 ("causal with prefix"), there also the loss on what follows the prefix only.
+    """
+    position = torch.arange(sequence, device=device)
+    return (position[None, :] <= position[:, None]) | (position[None, :] < prefix_length)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention: causal, or with a prefix that looks both ways."""
+
+    def __init__(self, hidden_size: int, num_heads: int, prefix_length: int = 0) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = nn.Linear(hidden_size, 3 * hidden_size)
-        self.output = nn.Linear(hidden_size, hidden_size)
+        self.prefix_length = prefix_length
+        self.qkv = Linear(hidden_size, 3 * hidden_size)
+        self.output = Linear(hidden_size, hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, sequence, hidden = x.shape
         # (batch, sequence, 3, heads, head size) -> three of (batch, heads, sequence, head size)
         query, key, value = self.qkv(x).view(batch, sequence, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mask = prefix_mask(sequence, self.prefix_length, x.device) if self.prefix_length else None
+        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
         return cast(Tensor, self.output(mixed.transpose(1, 2).reshape(batch, sequence, hidden)))
 
 
@@ -44,8 +59,8 @@ class Mlp(nn.Module):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        self.up = nn.Linear(hidden_size, 4 * hidden_size)
-        self.output = nn.Linear(4 * hidden_size, hidden_size)
+        self.up = Linear(hidden_size, 4 * hidden_size)
+        self.output = Linear(4 * hidden_size, hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.output(functional.gelu(self.up(x))))
@@ -54,10 +69,10 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """One transformer layer: x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, hidden_size: int, num_heads: int) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, prefix_length: int = 0) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(hidden_size)
-        self.attention = Attention(hidden_size, num_heads)
+        self.attention = Attention(hidden_size, num_heads, prefix_length)
         self.mlp_norm = nn.LayerNorm(hidden_size)
         self.mlp = Mlp(hidden_size)
 
@@ -84,7 +99,7 @@ class Head(nn.Module):
     def __init__(self, model: ModelSection) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(model.hidden_size)
-        self.vocabulary = nn.Linear(model.hidden_size, model.vocab_size, bias=False)
+        self.vocabulary = Linear(model.hidden_size, model.vocab_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.vocabulary(self.norm(x)))
@@ -99,10 +114,14 @@ class GPTStage(nn.Module):
 
     def __init__(self, model: ModelSection, layers: Sequence[int], seed: int, device: torch.device) -> None:
         super().__init__()
+        self.prefix_length = model.prefix_length
         with torch.device("meta"):  # torch's own initial values would be drawn only to be overwritten
             self.embeddings = Embeddings(model) if layers[0] == 0 else None
             self.blocks = nn.ModuleDict(
-                {str(layer): Block(model.hidden_size, model.num_attention_heads) for layer in layers}
+                {
+                    str(layer): Block(model.hidden_size, model.num_attention_heads, model.prefix_length)
+                    for layer in layers
+                }
             )
             self.head = Head(model) if layers[-1] == model.num_layers - 1 else None
         self.to_empty(device=device)
@@ -116,6 +135,7 @@ class GPTStage(nn.Module):
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return activations (batch, sequence, hidden), or on the last stage the mean loss over all tokens.
 
+        With a prefix the mean is over the tokens after it: the first of them is predicted by the prefix's last one.
         `x` is token ids (batch, sequence) on the first stage, activations elsewhere. The last stage needs `targets`
         (batch, sequence); its loss is a scalar in fp32 whatever the precision.
         """
@@ -131,6 +151,8 @@ class GPTStage(nn.Module):
             return x
         if targets is None:
             raise ValueError("the last stage computes the loss and needs targets")
+        first = max(self.prefix_length - 1, 0)
+        x, targets = x[:, first:], targets[:, first:]
         logits = self.head(x).float()
         return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
 

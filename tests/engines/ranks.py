@@ -79,17 +79,18 @@ def _rank(
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if device_type == "cuda" else torch.device("cpu")
     join(Place(rank, world_size, rank, world_size, f"file://{directory}/rendezvous"), device, TIMEOUT)
-    channels = open_channels(rank, world_size, device, TIMEOUT)
+    line = open_channels([range(world_size)], rank, device, TIMEOUT)
+    ring = open_channels([range(world_size)], rank, device, TIMEOUT, is_ring=True)
     results = {}
     for name, config in configs.items():
-        stage = PipelineStage(config, rank, device, channels)
+        stage = PipelineStage(config, rank, device, ring if config.parallel.virtual_stages > 1 else line)
         losses, memory, gradients = [], [], dict[str, Tensor]()
         for step in range(1, steps + 1):
             result = stage.train_step(step)
             losses.append(result.loss)
             memory.append((result.memory_bytes, result.memory_peak_bytes))
             gradients = gradients or _copies(stage.gradients())
-        results[name] = Trained(losses, gradients, _copies(stage.model.state_dict()), memory)
+        results[name] = Trained(losses, gradients, _copies(stage.weights()), memory)
     torch.save(results, directory / f"{rank}.pt")
     leave()
 

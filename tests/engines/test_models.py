@@ -6,6 +6,7 @@ import torch
 from runners.config import ModelSection, RunConfig
 from runners.engines.data import make_batch
 from runners.models.gpt import GPTStage, num_parameters
+from runners.models.linear import pay, postpone
 from runners.models.seeds import generator
 from runners.schedules import layers_of_stages
 
@@ -58,6 +59,81 @@ def test_a_token_sees_itself_and_the_past_only() -> None:
     difference = (activations(tokens) - activations(changed)).abs().amax(dim=-1)[0]
     assert torch.all(difference[:6] == 0)
     assert torch.all(difference[6:] > 0)
+
+
+PREFIX = MODEL.model_copy(update={"attention_mask": "prefix", "prefix_length": 4})
+
+
+def plain_prefix_loss(model: GPTStage, tokens: torch.Tensor, targets: torch.Tensor, prefix: int) -> torch.Tensor:
+    """Compute the loss of one sequence head by head and row by row, from the weights and the definition alone."""
+    w = dict(model.named_parameters())
+
+    def linear(name: str, x: torch.Tensor) -> torch.Tensor:
+        y = x @ w[f"{name}.weight"].t()
+        return y + w[f"{name}.bias"] if f"{name}.bias" in w else y
+
+    def norm(name: str, x: torch.Tensor) -> torch.Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    x = w["embeddings.token.weight"][tokens] + w["embeddings.position.weight"][: len(tokens)]
+    heads, size = MODEL.num_attention_heads, MODEL.hidden_size // MODEL.num_attention_heads
+    for layer in range(MODEL.num_layers):
+        query, key, value = linear(f"blocks.{layer}.attention.qkv", norm(f"blocks.{layer}.attention_norm", x)).chunk(
+            3, -1
+        )
+        rows = []
+        for i in range(len(tokens)):
+            seen = max(i + 1, prefix)  # a token of the prefix sees all of it, a later one its past
+            parts = []
+            for head in range(heads):
+                part = slice(head * size, (head + 1) * size)
+                scores = key[:seen, part] @ query[i, part] / size**0.5
+                parts.append(scores.softmax(0) @ value[:seen, part])
+            rows.append(torch.cat(parts))
+        x = x + linear(f"blocks.{layer}.attention.output", torch.stack(rows))
+        inner = linear(f"blocks.{layer}.mlp.up", norm(f"blocks.{layer}.mlp_norm", x))
+        x = x + linear(f"blocks.{layer}.mlp.output", inner * (1 + (inner / 2**0.5).erf()) / 2)
+    logits = linear("head.vocabulary", norm("head.norm", x))
+    chosen = [logits[i].log_softmax(0)[targets[i]] for i in range(prefix - 1, len(tokens))]
+    return -torch.stack(chosen).mean()
+
+
+@pytest.mark.parametrize("prefix", [1, 4, 9])
+def test_a_prefix_looks_both_ways_and_has_no_loss(prefix: int) -> None:
+    config = PREFIX.model_copy(update={"prefix_length": prefix})
+    model = GPTStage(config, range(config.num_layers), 1, CPU)
+    with torch.no_grad():
+        for parameter in model.parameters():  # far from the start, where every attention is nearly even
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator(0, "test")))
+    text = torch.randint(0, MODEL.vocab_size, (1, MODEL.sequence_length + 1), generator=generator(0, "test"))
+    loss = model(text[:, :-1], text[:, 1:])
+    expected = plain_prefix_loss(model, text[0, :-1], text[0, 1:], prefix)
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-5)
+    found = torch.autograd.grad(loss, list(model.parameters()))
+    wanted = torch.autograd.grad(expected, list(model.parameters()))
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, wanted, strict=True))
+
+
+def test_weights_whose_gradient_is_put_off_get_the_same_one() -> None:
+    text = torch.randint(0, MODEL.vocab_size, (2, MODEL.sequence_length + 1), generator=generator(0, "test"))
+    at_once, put_off = (stages(1)[0] for _ in range(2))
+    later = postpone(put_off)
+    for model in (at_once, put_off):
+        for _ in range(2):  # gradients add up
+            model(text[:, :-1], text[:, 1:]).backward()
+    missing = {name for name, parameter in put_off.named_parameters() if parameter.grad is None}
+    linear = {name for name, _ in put_off.named_parameters() if ".mlp." in name or "attention." in name}
+    assert missing == linear | {"head.vocabulary.weight"}
+    owed = later.collect()
+    assert len(owed) == 2 * (4 * MODEL.num_layers + 1)
+    pay(owed)
+    assert owed == later.collect() == []
+    for one, other in zip(at_once.parameters(), put_off.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.allclose(one.grad, other.grad, atol=1e-6)
 
 
 def test_a_fresh_network_guesses_evenly() -> None:

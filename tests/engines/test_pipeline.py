@@ -124,7 +124,7 @@ def assert_operations(run: Ended) -> None:
             assert len(parts) > 1
             operations = [operation for part in parts for operation in part["operations"]]
             passes = [(name[0].upper(), k) for name, k, _, _ in operations if name.endswith("-compute")]
-            assert passes == plan[rank]
+            assert passes == [(operation.kind, operation.micro_batch) for operation in plan[rank]]
             edges = [edge for *_, begin, end in operations for edge in (begin, end)]
             assert edges == sorted(edges)
 

@@ -9,32 +9,51 @@ from typing import Any
 import pytest
 import torch
 
-from runners.config import RunConfig
+from runners.config import ParallelSection, RunConfig
 from runners.engines.stage import PipelineStage
-from runners.schedules import SCHEDULES
 from tests.engines.ranks import Trained, train_by_hand, train_in_pipeline
 
-STEPS = 3
+STEPS = 5
 WORLD_SIZES = (1, 2, 3, 4)
 GPUS = torch.cuda.device_count()
 # The CPU always; GPUs beside it as far as there are enough of them, one for each rank.
 PLACES = [("cpu", size) for size in WORLD_SIZES] + [("cuda", size) for size in WORLD_SIZES if size <= GPUS]
 
 
-def make_config(stages: int = 1, schedule: str = "1f1b", **train: Any) -> RunConfig:
+MODEL = {
+    "num_layers": 9,  # does not divide by any number of stages, and suffices for two chunks on each of four
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "sequence_length": 12,
+    "vocab_size": 64,
+}
+PREFIX = {"attention_mask": "prefix", "prefix_length": 5}
+
+
+def make_config(stages: int = 1, model: dict[str, Any] | None = None, **fields: Any) -> RunConfig:
+    """Make a configuration; fields are those of the section parallel where it has them, else of train."""
+    parallel = {name: value for name, value in fields.items() if name in ParallelSection.model_fields}
+    train = {name: value for name, value in fields.items() if name not in parallel}
     return RunConfig.model_validate(
         {
-            "model": {
-                "num_layers": 5,  # does not divide by any number of stages
-                "hidden_size": 32,
-                "num_attention_heads": 4,
-                "sequence_length": 12,
-                "vocab_size": 64,
-            },
-            "train": {"global_batch_size": 12, "micro_batch_size": 2, "learning_rate": 1e-2, **train},
-            "parallel": {"pipeline_parallel_size": stages, "schedule": schedule},
+            "model": {**MODEL, **(model or {})},
+            "train": {"global_batch_size": 24, "micro_batch_size": 2, "learning_rate": 1e-2, **train},
+            "parallel": {"pipeline_parallel_size": stages, **parallel},
         }
     )
+
+
+def schedules(stages: int) -> dict[str, RunConfig]:
+    """Make a configuration for each schedule that so many stages can have."""
+    configs = {
+        "gpipe": make_config(stages, schedule="gpipe"),
+        "1f1b": make_config(stages),
+        "1f1b, slope 2": make_config(stages, warmup_slope=2),
+        "zb-h1": make_config(stages, schedule="zb-h1"),
+    }
+    if stages > 1:
+        configs["interleaved-1f1b"] = make_config(stages, schedule="interleaved-1f1b", virtual_stages=2)
+    return configs
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +61,32 @@ def reference() -> Trained:
     return train_by_hand(make_config(), STEPS, torch.device("cpu"))
 
 
+@pytest.fixture(scope="module")
+def reference_with_prefix() -> Trained:
+    return train_by_hand(make_config(model=PREFIX), STEPS, torch.device("cpu"))
+
+
 @pytest.mark.parametrize(("device", "stages"), PLACES)
 def test_losses_gradients_and_weights_equal_those_of_one_process(
-    device: str, stages: int, reference: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    device: str,
+    stages: int,
+    reference: Trained,
+    reference_with_prefix: Trained,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with capsys.disabled():
         print(f"\n{stages} stages on {device}", end=" ")
-    configs = {name: make_config(stages, name) for name in SCHEDULES}
-    configs["bf16"] = make_config(stages, precision="bf16")
-    trained = train_in_pipeline(configs, stages, STEPS, device, tmp_path)
-    for schedule in SCHEDULES:
+    configs = schedules(stages)
+    others = {
+        "bf16": make_config(stages, precision="bf16"),
+        "bf16, zb-h1": make_config(stages, precision="bf16", schedule="zb-h1"),
+        "prefix": make_config(stages, PREFIX),
+        "bf16 on the wire": make_config(stages, wire_precision="bf16"),
+        "fp16 on the wire": make_config(stages, wire_precision="fp16"),
+    }
+    trained = train_in_pipeline({**configs, **others}, stages, STEPS, device, tmp_path)
+    for schedule in configs:
         ranks = trained[schedule]
         assert all(loss is None for rank in ranks[:-1] for loss in rank.losses)
         assert_near({"loss": torch.tensor(ranks[-1].losses)}, {"loss": torch.tensor(reference.losses)}, 1e-5)
@@ -59,6 +94,12 @@ def test_losses_gradients_and_weights_equal_those_of_one_process(
         # A tenth of one step: Adam makes a step of rounding, where a gradient is nothing else.
         assert_near(united([rank.weights for rank in ranks]), reference.weights, 1e-3)
     assert_bf16(trained["bf16"], torch.device(device), reference)
+    assert trained["bf16, zb-h1"][-1].losses == pytest.approx(trained["bf16"][-1].losses, abs=1e-5)
+    assert trained["prefix"][-1].losses == pytest.approx(reference_with_prefix.losses, abs=1e-5)
+    for wire in ("bf16", "fp16"):
+        losses = trained[f"{wire} on the wire"][-1].losses
+        assert losses == pytest.approx(reference.losses, rel=1e-2)
+        assert (losses == trained["1f1b"][-1].losses) == (stages == 1)
 
 
 def assert_bf16(ranks: list[Trained], device: torch.device, reference: Trained) -> None:
@@ -90,7 +131,7 @@ def test_every_optimizer_is_the_textbook_one(optimizer: str) -> None:
 def test_bf16_keeps_one_copy_of_the_weights_for_all_micro_batches() -> None:
     config = make_config(schedule="gpipe", precision="bf16")
     stage = PipelineStage(config)
-    shape = sorted(stage.model.get_parameter("blocks.0.mlp.up.weight").shape)
+    shape = sorted(stage.model.get_parameter("0.blocks.0.mlp.up.weight").shape)
     saved = list[int]()
 
     def remember(tensor: torch.Tensor) -> torch.Tensor:

@@ -36,6 +36,9 @@ def test_an_empty_configuration_runs_with_defaults_and_resolves_every_field() ->
     assert check(config.resolved())[1] == []
 
 
+INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_parallel_size": 2}
+
+
 @pytest.mark.parametrize(
     ("data", "field", "words"),
     [
@@ -73,6 +76,34 @@ def test_an_empty_configuration_runs_with_defaults_and_resolves_every_field() ->
             {"cluster": {"gpus_per_node": 3}, "parallel": {"pipeline_parallel_size": 2}},
             "cluster.gpus_per_node",
             "leave gpus_per_node empty or make them equal",
+        ),
+        (
+            {"model": {"attention_mask": "prefix"}},
+            "model.prefix_length",
+            "prefix_length 0 leaves no prefix or nothing after it in 64 tokens; use 1 to 63",
+        ),
+        ({"model": {"prefix_length": 5}}, "model.prefix_length", "use 0, or attention_mask prefix"),
+        (
+            {"parallel": {"schedule": "gpipe", "warmup_slope": 2}},
+            "parallel.warmup_slope",
+            "warmup_slope 2 is for schedule 1f1b, not gpipe; use 1, or schedule 1f1b",
+        ),
+        ({"parallel": {"virtual_stages": 2}}, "parallel.virtual_stages", "use 1, or schedule interleaved-1f1b"),
+        ({"parallel": INTERLEAVED | {"pipeline_parallel_size": 1}}, "parallel.schedule", "use at least 2, or"),
+        (
+            {"parallel": INTERLEAVED | {"virtual_stages": 1}},
+            "parallel.virtual_stages",
+            "virtual_stages 1 does not interleave 4 layers on 2 ranks; use 2 to 2",
+        ),
+        (
+            {"parallel": INTERLEAVED, "model": {"num_layers": 3}},
+            "parallel.virtual_stages",
+            "does not interleave 3 layers on 2 ranks; use at least 4 layers, or schedule 1f1b",
+        ),
+        (
+            {"parallel": INTERLEAVED, "train": {"global_batch_size": 3}},
+            "train.global_batch_size",
+            "needs a multiple of pipeline_parallel_size 2 micro batches, these are 3",
         ),
         ({"train": {"precision": "fp16"}}, "train.precision", "use fp32 or bf16"),
     ],

@@ -1,0 +1,203 @@
+"""One rank executes its operations of a pipeline schedule: receive, compute, send.
+
+It knows nothing of what is trained: whoever makes one says how a micro batch goes through a chunk of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from runners.engines.transfers import Channel, Channels, Inbox, Key, Outbox
+from runners.models.linear import WeightGradients, pay, postpone
+from runners.schedules import Operation, Schedule, micro_batches_in_flight
+from runners.timers import Timers
+
+GRADIENT_BUFFERS = 2
+"""One that the backward pass reads, one that the next gradient arrives in."""
+
+
+def gradient_buffers(operations: Sequence[Operation]) -> int:
+    """Return how many gradients a rank keeps: where weights' gradients are owed, their inputs stay as long."""
+    is_split = any(operation.kind == "I" for operation in operations)
+    return micro_batches_in_flight(operations) + 1 if is_split else GRADIENT_BUFFERS
+
+
+Forward = Callable[[Operation, Tensor | None], Tensor]
+"""(operation, activations or None on the first stage) -> activations, or on the last stage a share of the loss."""
+
+
+class Boundary(NamedTuple):
+    """What crosses from stage to stage."""
+
+    shape: Sequence[int]
+    precision: torch.dtype
+    """Of the arithmetic on either side."""
+    wire: Literal["same", "bf16", "fp16"] = "same"
+
+    @property
+    def activations_on_the_wire(self) -> torch.dtype:
+        return {"same": self.precision, "bf16": torch.bfloat16, "fp16": torch.float16}[self.wire]
+
+    @property
+    def gradients_on_the_wire(self) -> torch.dtype:
+        """Never fp16: gradients of activations are smaller than its smallest number."""
+        return self.precision if self.wire == "same" else torch.bfloat16
+
+
+class Traffic(NamedTuple):
+    """Keys of what arrives at a rank, in the order in which its neighbours send it."""
+
+    activations: list[Key]
+    gradients: list[Key]
+
+
+def traffic(plan: Schedule, rank: int, num_chunks: int) -> Traffic:
+    """Follow from the neighbours' operations what they send to a rank, and when.
+
+    Chunk c of the last rank feeds chunk c + 1 of the first one, and the other way round for gradients.
+    """
+    last = len(plan) - 1
+    before, after = plan[rank - 1], plan[rank + 1 if rank < last else 0]
+    up, down = int(rank == 0), int(rank == last)
+    forward = [Key(o.micro_batch, o.chunk + up) for o in before if o.kind == "F"]
+    backward = [Key(o.micro_batch, o.chunk - down) for o in after if o.kind in "BI"]
+    return Traffic([k for k in forward if k.chunk < num_chunks], [k for k in backward if k.chunk >= 0])
+
+
+class _InFlight(NamedTuple):
+    """What the backward pass needs of a forward pass."""
+
+    x: Tensor | None
+    output: Tensor
+
+
+class Executor:
+    """Runs the operations of one rank on its chunks of layers; `phase` says what it is doing."""
+
+    def __init__(
+        self,
+        plan: Schedule,
+        rank: int,
+        chunks: Sequence[nn.Module],
+        forward: Forward,
+        channels: Channels,
+        boundary: Boundary,
+        timers: Timers,
+        device: torch.device,
+    ) -> None:
+        """Preallocate receive buffers: one more than the schedule holds, so that the next one arrives meanwhile."""
+        self.phase = "forward"
+        """forward or backward."""
+        self.operations = plan[rank]
+        self._forward_pass = forward
+        self._timers = timers
+        self._device = device
+        self._has_first, self._has_last = rank == 0, rank == len(plan) - 1
+        self._last_chunk = len(chunks) - 1
+        self._in_flight: dict[Key, _InFlight] = {}
+        self._owed: dict[Key, list[tuple[nn.Linear, Tensor, Tensor]]] = {}
+        is_split = any(operation.kind == "I" for operation in self.operations)
+        self._later: WeightGradients | None = postpone(nn.ModuleList(chunks)) if is_split else None
+        in_flight = micro_batches_in_flight(self.operations)
+        arriving = traffic(plan, rank, len(chunks))
+
+        def inbox(channel: Channel | None, order: list[Key], wire: torch.dtype, count: int) -> Inbox | None:
+            if channel is None:
+                return None
+            buffers = [torch.empty(boundary.shape, dtype=wire, device=device) for _ in range(min(count, len(order)))]
+            return Inbox(channel, order, buffers, boundary.precision)
+
+        def outbox(channel: Channel | None, wire: torch.dtype) -> Outbox | None:
+            return None if channel is None else Outbox(channel, in_flight, wire, device)
+
+        activations, gradients = boundary.activations_on_the_wire, boundary.gradients_on_the_wire
+        self._activations_in = inbox(channels.activations_in, arriving.activations, activations, in_flight + 1)
+        self._gradients_in = inbox(
+            channels.gradients_in, arriving.gradients, gradients, gradient_buffers(self.operations)
+        )
+        self._activations_out = outbox(channels.activations_out, activations)
+        self._gradients_out = outbox(channels.gradients_out, gradients)
+
+    def run(self) -> list[Tensor]:
+        """Execute all operations; return the shares of the loss on the last stage, nothing elsewhere."""
+        for inbox in (self._activations_in, self._gradients_in):
+            if inbox is not None:
+                inbox.begin_step()
+        losses: list[Tensor] = []
+        # Entered but disabled: autocast forgets its 16-bit copies of the weights on leaving the outermost context.
+        # Without this one every micro batch in flight would keep a copy of all weights of its own.
+        with torch.autocast(self._device.type, enabled=False):
+            for operation in self.operations:
+                if operation.kind == "F":
+                    output = self._forward(operation)
+                    if self._is_last(operation):
+                        losses.append(output.detach())
+                elif operation.kind == "W":
+                    self._weights(operation)
+                else:
+                    self._backward(operation)
+        return losses
+
+    def finish_sends(self) -> None:
+        """Wait until all that this rank sent has left."""
+        for outbox, name in ((self._activations_out, "forward-send"), (self._gradients_out, "backward-send")):
+            if outbox is not None:
+                with self._timers.span(name):
+                    outbox.finish_step()
+
+    def _is_first(self, operation: Operation) -> bool:
+        return self._has_first and operation.chunk == 0
+
+    def _is_last(self, operation: Operation) -> bool:
+        return self._has_last and operation.chunk == self._last_chunk
+
+    def _forward(self, operation: Operation) -> Tensor:
+        self.phase = "forward"
+        key = Key(operation.micro_batch, operation.chunk)
+        x = None
+        if self._activations_in is not None and not self._is_first(operation):
+            with self._timers.span("forward-recv", operation.micro_batch):
+                x = self._activations_in.take(key).detach().requires_grad_()
+        with self._timers.span("forward-compute", operation.micro_batch):
+            output = self._forward_pass(operation, x)
+        if self._activations_out is not None and not self._is_last(operation):
+            with self._timers.span("forward-send", operation.micro_batch):
+                self._activations_out.send(output.detach())
+        self._in_flight[key] = _InFlight(x, output)
+        return output
+
+    def _backward(self, operation: Operation) -> None:
+        """Whole (B), or without the gradients of the weights (I), which are owed until W."""
+        self.phase = "backward"
+        key = Key(operation.micro_batch, operation.chunk)
+        x, output = self._in_flight.pop(key)
+        gradient = None
+        if self._gradients_in is not None and not self._is_last(operation):
+            with self._timers.span("backward-recv", operation.micro_batch):
+                gradient = self._gradients_in.take(key)
+        with self._timers.span("backward-compute", operation.micro_batch):
+            torch.autograd.backward(output, gradient)
+        if self._later is not None:
+            self._owed[key] = self._later.collect()
+        else:
+            self._release(operation, key)
+        if self._gradients_out is not None and x is not None and x.grad is not None:
+            with self._timers.span("backward-send", operation.micro_batch):
+                self._gradients_out.send(x.grad)
+
+    def _weights(self, operation: Operation) -> None:
+        self.phase = "backward"
+        key = Key(operation.micro_batch, operation.chunk)
+        with self._timers.span("backward-weight", operation.micro_batch):
+            pay(self._owed.pop(key))
+        self._release(operation, key)
+
+    def _release(self, operation: Operation, key: Key) -> None:
+        if self._gradients_in is not None and not self._is_last(operation):
+            self._gradients_in.release(key)
+        if self._activations_in is not None and not self._is_first(operation):
+            self._activations_in.release(key)
