@@ -194,7 +194,7 @@ def test_a_run_that_ended_while_no_daemon_lived_is_shipped_by_the_next(machine: 
     machine.script(1, COUNT.replace("400", "100"))
     daemon = machine.start_daemon()
     server.start(1)
-    wait_for(lambda: machine.run_dir(1).exists, "it was started")
+    machine.supervisor(1)
     daemon.kill()
     daemon.wait()
     wait_for(lambda: not machine.run_dir(1).is_alive, "the run has ended")

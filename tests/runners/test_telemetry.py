@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runners import telemetry
+from tests.runners.conftest import wait_for
 
 
 def test_the_hardware_of_this_machine_is_described() -> None:
@@ -65,15 +66,19 @@ def test_memory_and_processor_time_are_summed_over_the_process_tree() -> None:
         for child in children:
             assert child.stdout is not None
             child.stdout.readline()
-        sampler.sample()
-        time.sleep(0.5)
-        memory, percent = sampler.sample()
+        memory, _ = sampler.sample()
+
+        def percent() -> float:
+            time.sleep(0.3)
+            return sampler.sample()[1]
+
+        # Other tests want the processors too: now and then these two get their share.
+        wait_for(lambda: percent() > 20, "the two are seen to be busy")
     finally:
         for child in children:
             child.kill()
             child.communicate()
     assert memory - before > 2 * (64 << 20)
-    assert percent > 20
     assert sampler.sample()[0] < before + (64 << 20)
 
 
