@@ -14,8 +14,7 @@ from parlab.formats.schema import Config, Image, Table
 from parlab.formats.sniff import UNKNOWN, sniff
 
 # Documents are parsed as a whole; what is longer is no document. The rest is reported as unread.
-MAX_DOCUMENT = 2 * 2**20
-MAX_DEPTH = 100
+MAX_DOCUMENT = 2**20
 _SETTINGS = {name for names in SIZES.values() for name in names} | {
     "mode",
     "sharding_size",
@@ -49,13 +48,13 @@ class Code(NamedTuple):
 Block = Heading | Text | Code | Table | Image
 
 
-def take(lines: Iterable[str]) -> tuple[str, int, int]:
+def take(lines: Iterable[str], limit: int = MAX_DOCUMENT) -> tuple[str, int, int]:
     """Join the lines of a document up to its limit; returns the text, its lines, and how many lines are left over."""
     parts: list[str] = []
     size = left = 0
     for line in lines:
         size += len(line)
-        if left or size > MAX_DOCUMENT:
+        if left or size > limit:
             left += 1
         else:
             parts.append(line)

@@ -23,14 +23,32 @@ SIGNS: Signs = (
     (re.compile(r"^ {0,3}[-*+] +\S"), 1),
 )
 
+# Brackets and stars cost quadratic time; a paragraph of prose is shorter than this.
+MAX_INLINE = 8_000
+
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a Markdown document: sections, tables, logs and configurations in it, images, figures in prose."""
     text, count, left = take(lines)
-    tokens = MarkdownIt("commonmark").enable("table").parse(text)
-    yield from records(_blocks(tokens, text.split("\n")))
+    yield from records(_blocks(_parse(text), text.split("\n")))
     if left:
         yield unread(count + 1, f"{left} lines behind the end of what is read of a document", "")
+
+
+def _parse(text: str) -> list[Token]:
+    """Parse blocks, and the text of each block that is not so long that its markup would take minutes."""
+    whole = MarkdownIt("commonmark").enable("table")
+    env: dict[str, object] = {}
+    tokens = MarkdownIt("commonmark").enable("table").disable("inline").parse(text, env)
+    for token in tokens:
+        if token.type == "inline":
+            if len(token.content) <= MAX_INLINE:
+                token.children = whole.parseInline(token.content, env)[0].children
+            else:
+                rows = [Token("text", "", 0, content=row) for row in token.content.split("\n")]
+                breaks = [Token("softbreak", "br", 0) for _ in rows]
+                token.children = [part for pair in zip(rows, breaks, strict=True) for part in pair][:-1]
+    return tokens
 
 
 def _blocks(tokens: Sequence[Token], source: Sequence[str]) -> Iterator[Block]:

@@ -21,8 +21,8 @@ _OVER = re.compile(rf"over ({_N}) (?:iterations|iters|steps) = ({_N}) samples")
 _DURATION = re.compile(r"Tuning completed in (?:(\d{1,6}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d{1,9})?)")
 _EXPERIMENTS = re.compile(rf"Total number of experiments: ({_N})")
 _PAIR = re.compile(
-    r"^[\s>*+•-]*([A-Za-z_][\w /+-]{0,60}?)\s*(?:\([^()]{0,80}\)\s*)?[:=]\s*"
-    rf"[~≈]?\s*({_N})\s?([A-Za-zµμ%][\w/%]{{0,15}})?\s*(?:$|[;(]|[,.](?:\s|$))"
+    r"^[\s>*+•-]*([A-Za-z_][\w /+-]{0,60}?)\s*(?:\([^()]{0,80}\)\s*)?[:=]\s{0,4}"
+    rf"[~≈]?\s{{0,4}}({_N})\s?([A-Za-zµμ%][\w/%]{{0,15}})?\s*(?:$|[;(]|[,.](?:\s|$))"
 )
 _WORDS = re.compile(
     r"^[\s>*+•-]*([A-Za-z_][\w /+-]{0,60}?)\s*[:=]\s*(Inf|inf|NaN|nan|OOM|N/A|n/a|[Nn]ot runnable)\s*\.?$"

@@ -27,8 +27,14 @@ UNITS: dict[str, tuple[str, float]] = {
     "j/iter/gpu": ("joules_per_gpu", 1.0), "w": ("watts", 1.0), "x": ("ratio", 1.0),
 }  # fmt: skip
 
-_NUMBER = r"[+-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+# Bounded and unambiguous, and never a part of a longer number: neither a line of digits nor `1.2.3` is read or slow.
+_NUMBER = (
+    r"(?<![\d.])[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!\d)(?:\.\d{0,40})?|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})"
+    r"(?:[eE][+-]?\d{1,4})?(?!\.?\d)"
+)
 NUMBER = re.compile(_NUMBER)
+_GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3}){1,6}(?:\.\d{0,40})?", re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _SUFFIX = re.compile(r"^(.*?)\s*[(\[]([^()\[\]]{1,16})[)\]]\s*$")
 _SLUG = re.compile(r"[^a-z0-9]+")
 
@@ -48,21 +54,24 @@ def normal(value: float, scale: float) -> float:
 
 
 def to_float(text: str) -> float | None:
-    """Read a finite number; None for anything else (words, nan, inf, 1e400)."""
+    """Read a finite number (`1,234.5` too); None for anything else (words, nan, inf, 1e400, 1_000, 1,2)."""
     try:
         value = float(text)
     except ValueError:
-        try:
-            value = float(text.replace(",", "").replace("_", "x"))
-        except ValueError:
+        if not _GROUPED.fullmatch(text):
             return None
-    return value if math.isfinite(value) else None
+        value = float(text.replace(",", ""))
+    if not math.isfinite(value) or "_" in text or not text.isascii():
+        return None
+    return value
 
 
 def to_int(text: str) -> int | None:
-    """Read an integer of at most 18 digits; None for anything else."""
-    text = text.strip().replace(",", "")
-    return int(text) if text.isascii() and len(text) <= 18 and text.lstrip("+-").isdigit() else None
+    """Read an integer of at most 18 digits (`1,234` too); None for anything else."""
+    text = text.strip()
+    if _GROUPED.fullmatch(text):
+        text = text.replace(",", "")
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def slug(text: str) -> str:

@@ -31,14 +31,24 @@ _SETTINGS: dict[str, Any] = {
     "report_level": 5,
     "halt_level": 5,
     "syntax_highlight": "none",
-    "line_length_limit": 100_000,
+    "line_length_limit": 20_000,
     "warning_stream": False,
 }
+
+MAX_RST = 2**18
+# docutils takes quadratic time in the marks of one paragraph: 500 take 30 ms.
+MAX_MARKS = 500
+_MARK = re.compile(r"[*`|_\[\]]")
+_LITERAL = re.compile(r"\.\. (?:code|code-block|sourcecode)::|.*(?<!\.\. )::\s*$")
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a reStructuredText document: sections, tables, logs and configurations in it, images, figures in prose."""
-    text, count, left = take(lines)
+    text, count, left = take(lines, MAX_RST)
+    dense = _dense(text)
+    if dense:
+        yield unread(dense, "no reStructuredText: a paragraph with too much markup", "")
+        return
     try:
         tree = publish_doctree(text.replace("\x00", "\ufffd"), settings_overrides=dict(_SETTINGS))
     except Exception as problem:
@@ -48,6 +58,27 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     yield from records(_blocks(tree, text.split("\n")))
     if left:
         yield unread(count + 1, f"{left} lines behind the end of what is read of a document", "")
+
+
+def _dense(text: str) -> int | None:
+    """Find the first paragraph, by its line, that docutils would take too long over; literal blocks do not count."""
+    marks = literal = 0
+    margin = 0
+    for number, row in enumerate(text.split("\n"), 1):
+        stripped = row.lstrip()
+        if not stripped:
+            marks = 0
+            continue
+        indent = len(row) - len(stripped)
+        if literal and indent > margin:
+            continue
+        literal = 0
+        marks += len(_MARK.findall(row))
+        if marks > MAX_MARKS:
+            return number
+        if _LITERAL.match(stripped):
+            literal, margin = 1, indent
+    return None
 
 
 def _blocks(tree: nodes.document, source: list[str]) -> Iterator[Block]:

@@ -1,0 +1,119 @@
+"""Nothing that a file holds makes a reader raise, hang or grow: 5,000 damaged texts, and texts made up."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parlab.formats import FORMATS, read_document
+from parlab.formats.documents import MAX_EXAMPLES
+from parlab.formats.prose import figures
+from tests.formats.golden import HERE, cases
+from tests.formats.mutations import damaged
+from tests.formats.test_corpus import CORPUS
+
+CHUNKS = 20
+PER_CHUNK = 200
+MADE_UP = 1_000
+WINDOW = 2_500
+# A text of some kilobytes takes milliseconds; only a pattern gone wrong takes this long.
+SECONDS = 5.0
+
+
+def samples() -> list[str]:
+    """Every golden case, and every log of the corpus where there is one."""
+    files = [case for case in cases() if case.suffix != ".bin"]
+    if CORPUS.exists():
+        files += [path for path in sorted(CORPUS.rglob("*.*")) if path.is_file() and "expected" not in path.parts]
+    return [text for path in files if (text := path.read_text(errors="replace"))]
+
+
+SAMPLES = samples()
+
+
+def check(text: str, format: str | None, *, keep: bool = True) -> None:
+    """Read a text; what comes out is plain JSON of bounded size, and soon."""
+    lines = text.splitlines(keepends=True) if keep else text.split("\n")
+    begin = time.process_time()
+    document = read_document(lines, file="damaged", format=format)
+    seconds = time.process_time() - begin
+    json.dumps(document.model_dump(), allow_nan=False)
+    assert document.lines == len(lines)
+    assert len(document.unread.examples) <= MAX_EXAMPLES + 1
+    assert seconds < SECONDS
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_reader_raises_or_hangs_on_a_damaged_text(chunk: int) -> None:
+    rng = random.Random(chunk)
+    names = sorted(FORMATS)
+    for _ in range(PER_CHUNK):
+        sample = rng.choice(SAMPLES)
+        begin = rng.randrange(max(1, len(sample) - WINDOW))
+        text = damaged(rng, sample[begin : begin + WINDOW])
+        check(text, rng.choice([None, None, *names]), keep=rng.random() < 0.7)
+
+
+WORDS = st.sampled_from([
+    *("iteration", "10/ 100 |", "|", ":", "time (ms) |", "lm loss:", "1e400", "nan", "-1", "step:", "loss", "[Rank 0]"),
+    *("{", "}", '"a":', "#", "##", "| --- |", "```", "====", ".. image::", "::", "\x00", "\x1b[0m", "\r", "0:", "...."),
+    *("(ms):", "SamplesPerSec=", "epoch: 0|step:", "steps: 1 loss:", "= 5 GB", "(1.0, 2.0)", "tps:", ":::MLLOG"),
+    *("# gpu", "\n", "\n", "\n"),
+])  # fmt: skip
+TEXTS = st.lists(st.one_of(WORDS, WORDS, st.text(max_size=12)), max_size=60).map(" ".join)
+
+
+@settings(max_examples=MADE_UP, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(text=TEXTS, format=st.one_of(st.none(), st.sampled_from(sorted(FORMATS))))
+def test_no_reader_raises_on_a_text_made_up(text: str, format: str | None) -> None:
+    check(text, format, keep=False)
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *("1", " ", "[", "(", "a", "|", "{", "`", "*", "#", "1,", "a=1, ", "a: 1 |", "[Rank 1] ", "iteration 1/ 2 |"),
+        *("\r", "'", "\x1b[", "x ", "=", "> ", "- ", "_", "a_", "1.", "--a ", "<", "![", ". ", ": ", "\t"),
+        "time (ms) |",
+    ],
+)
+def test_a_long_line_of_anything_is_read_in_linear_time(unit: str, format: str) -> None:
+    begin = time.process_time()
+    read_document([unit * (30_000 // len(unit)) + "\n"], file="long", format=format)
+    assert time.process_time() - begin < SECONDS
+
+
+def test_prose_patterns_are_bounded() -> None:
+    for unit in ("1" * 2_000, "a" * 2_000, " " * 2_000, "a " * 1_000, "(" * 2_000, "1 " * 1_000):
+        begin = time.process_time()
+        list(figures(1, unit))
+        assert time.process_time() - begin < 1
+
+
+def test_what_cannot_be_read_is_counted_with_line_reason_and_text() -> None:
+    cell = " | lm loss: 1e400 | grad norm: nan | loss scale: 1.0 |\n"
+    lines = [f" iteration {n}/ 9 | elapsed time per iteration (ms): 5.0{cell}" for n in range(1, 4)]
+    unread = read_document(lines, file="x").unread
+    assert unread.lines == 6
+    assert unread.examples[0].line == 1
+    assert unread.examples[0].reason == "not a finite number"
+    assert unread.examples[0].text == "lm loss: 1e400"
+
+
+def test_a_text_that_no_reader_knows_is_unknown_and_counted() -> None:
+    document = read_document(["hello\n", "\n", "world\n"], file="x")
+    assert document.format == "unknown"
+    assert document.unread.lines == 2
+    assert document.lines == 3
+
+
+def test_the_samples_are_there() -> None:
+    assert len(SAMPLES) >= len(list(HERE.glob("*/*.json")))
+    assert all(Path(case).exists() for case in cases())
