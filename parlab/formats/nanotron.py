@@ -36,6 +36,7 @@ _HUMAN = re.compile(r"([+-]?[\d.]{1,20}(?:[eE][+-]?\d{1,4})?)([KMGTPE])")
 _POWERS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _KNOWN = {
     "elapsed_time_per_iteration_ms": Field("step_time_s", "", "ms", 1e-3),
+    "time_per_iteration_ms": Field("step_time_s", "", "ms", 1e-3),
     "tokens_per_sec": Field("tokens_per_s", "", "tokens/s"),
     "tokens_per_sec_per_gpu": Field("tokens_per_s_per_gpu", "", "tokens/s"),
     "model_tflops_per_gpu": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
@@ -48,6 +49,7 @@ _KNOWN = {
     "hd_used_memory_tb": Field("disk_used_bytes", "", "B"),
     "hd_free_memory_tb": Field("disk_free_bytes", "", "B"),
 }
+_WORDS = frozenset({"eta", "time"})
 _SETTINGS = frozenset(
     {"dp", "pp", "tp", "expert_parallel_size", "sequence_length", "train_steps", "micro_batch_size",
      "batch_accumulation_per_replica", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers",
@@ -67,11 +69,16 @@ def human(text: str) -> float | None:
 
 def _field(key: str) -> Field:
     known = _KNOWN.get(key)
-    return known._replace(key=key) if known else Field(slug(key), key)
+    if known:
+        return known._replace(key=key)
+    if key.endswith("_ms"):
+        return Field(f"{slug(key.removesuffix('_ms'))}_s", key, "ms", 1e-3)
+    return Field(slug(key), key)
 
 
 def _step(line: int, rank: int | None, time: str | None, text: str, match: re.Match[str]) -> list[Record]:
-    cells = [Cell(cell.key, cell.text, human(cell.text)) for cell in split_cells(text[match.end() :])]
+    found_cells = split_cells(text[match.end() :])
+    cells = [Cell(cell.key, cell.text, human(cell.text)) for cell in found_cells if cell.key not in _WORDS]
     if not cells:
         return [unread(line, "an iteration without any value", text)]
     found = reading("step", line, cells, _field, iteration=int(match[1]), rank=rank, time=time)

@@ -194,7 +194,8 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     Columns are named as printed, with units: `size (B)`, `out-of-place busbw (GB/s)`, `in-place time (us)`, `algo`.
     """
     test = Test()
-    for line, rank, time, text in peel(lines):
+    for line, rank, time, tagged in peel(lines):
+        text = tagged.lstrip(" ") if tagged.startswith(" ") else tagged
         if text.startswith("#"):
             if "Collective test starting" in text:
                 yield from test.close()

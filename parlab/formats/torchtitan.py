@@ -73,6 +73,8 @@ def _cells(text: str) -> tuple[list[Cell], dict[str, Field]]:
 
 
 def _add(cells: list[Cell], fields: dict[str, Field], key: str, text: str) -> None:
+    if text == "N/A":  # mfu of a device whose peak is unknown
+        return
     found = amount(text)
     if found is None:
         cells.append(Cell(key, text, None))

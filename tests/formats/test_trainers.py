@@ -1,0 +1,179 @@
+"""What the readers beside Megatron and DeepSpeed make of single lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from parlab.formats import Document, Record, format_of, read_document, records
+from parlab.formats.nanotron import human
+from parlab.formats.schema import Segment
+
+
+def read(text: str, format: str | None = None) -> Document:
+    return read_document(text.splitlines(keepends=True), file="test", format=format)
+
+
+def steps(text: str, format: str | None = None) -> list[Record]:
+    return [record for record in records(text.splitlines(keepends=True), format) if record.kind == "step"]
+
+
+def only(text: str, format: str | None = None) -> Segment:
+    (segment,) = read(text, format).segments
+    return segment
+
+
+TITAN = (
+    "[rank{rank}]:[titan] 2026-01-01 10:00:0{step},000 - root - INFO - step: {step}  loss: 2.5"
+    "  memory: 10.00GiB(12.5%)  tps: {tps}  tflops: 100.00  mfu: N/A\n"
+)
+
+
+def test_torchtitan_counts_tokens_per_device() -> None:
+    mesh = "[titan] 2026-01-01 10:00:00,000 - root - INFO - Building device mesh with parallelism: "
+    mesh += "pp=2, dp_shard=4, cp=1, tp=1, ep=2\n"
+    log = mesh + "".join(TITAN.format(rank=r, step=s, tps="1,000") for s in (1, 2) for r in range(8))
+    segment = only(log)
+    assert (segment.records, segment.launch.world_size) == (2, 8)
+    assert segment.tokens_per_s == 8000.0
+
+
+def test_torchtitan_says_nothing_of_an_mfu_without_peak() -> None:
+    document = read(TITAN.format(rank=0, step=1, tps="1,000"))
+    assert document.unread.lines == 0
+    assert "mfu" not in document.segments[0].metrics
+
+
+def test_torchtitan_without_a_mesh_leaves_the_total_open() -> None:
+    assert only(TITAN.format(rank=0, step=1, tps="1,000")).tokens_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("4.71K", 4710.0), ("2.13T", 2.13e12), ("1.87e-05", 1.87e-5), ("45", 45.0), ("nan", None), ("K", None)],
+)
+def test_nanotron_suffixes_are_decimal(text: str, value: float | None) -> None:
+    assert human(text) == value
+
+
+def test_nanotron_reads_milliseconds_and_skips_the_time_left() -> None:
+    cells = "time_per_iteration_ms: 1.5K | fwd_ms: 250 | eta: 0:01:02 | lm_loss: 2.5"
+    line = f"[INFO|DP=0|PP=0|TP=0]: iteration: 3 / 9 | {cells}\n"
+    document = read(line)
+    (step,) = steps(line)
+    assert (step.values["step_time_s"], step.values["fwd_s"]) == (1.5, 0.25)
+    assert document.unread.lines == 0
+
+
+@pytest.mark.parametrize(
+    ("position", "printed", "iteration"),
+    [(2003, "2e+3", 2003), (1234, "1.23e+3", 1234), (5000, "2e+3", 2000), (17, "16.00", 16), (7, "7.0", 7)],
+)
+def test_a_rounded_global_step_gives_way_to_the_bar_it_agrees_with(position: int, printed: str, iteration: int) -> None:
+    bar = f"Epoch 0: :   1%|  | {position}/9000 [00:01<10:00, reduced_train_loss=2.5, global_step={printed}]\n"
+    assert [step.iteration for step in steps(bar, "nemo")] == [iteration]
+
+
+def test_steps_of_a_bar_that_rounds_stay_apart() -> None:
+    bars = [
+        f"Epoch 0: : 1%| | {n}/9000 [00:01<10:00, reduced_train_loss=2.5, global_step=1.23e+3]"
+        for n in range(1230, 1235)
+    ]
+    assert only("\r".join(bars) + "\n").records == 5
+
+
+def test_nemo_says_finished_only_after_the_last_iteration_of_the_only_epoch() -> None:
+    line = "Training epoch {e}, iteration {n}/9 | global_step: {g} | train_step_timing in s: 1.0\n"
+    assert only(line.format(e=0, n=9, g=9)).end.state == "finished"
+    assert only(line.format(e=1, n=9, g=19)).end.state == "unknown"
+    assert only(line.format(e=0, n=8, g=8)).end.state == "unknown"
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16, 24, 64, 128])
+def test_ranks_follow_from_an_all_reduce_where_the_digits_suffice(ranks: int) -> None:
+    busbw = 40.0 * 2 * (ranks - 1) / ranks
+    row = f" 1073741824 268435456 float sum -1 26843.5 40.00 {busbw:.2f} 0 26843.5 1.00 1.00 0\n"
+    figures = read(row, "nccl-tests").figures
+    found = figures["derived_ranks"][0].value if "derived_ranks" in figures else None
+    # Two ranks have busbw = algbw, as a broadcast of any number has; many need more digits than are printed.
+    assert found == (None if ranks in (2, 64, 128) else ranks)
+
+
+def test_bandwidths_of_an_empty_message_derive_nothing() -> None:
+    row = " 0 0 float sum -1 15.51 0.00 0.00 0 15.52 0.00 0.00 0\n"
+    document = read(row, "nccl-tests")
+    assert len(document.tables[0].rows) == 1
+    assert "derived_ranks" not in document.figures
+
+
+def test_trainer_keeps_a_loss_beside_a_gradient_that_is_nan() -> None:
+    document = read("{'loss': 2.5, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.1}\n")
+    assert document.format == "huggingface"
+    assert document.segments[0].loss is not None
+    assert document.unread.lines == 1
+
+
+def test_trainer_ignores_dictionaries_that_were_not_logged() -> None:
+    log = "{'loss': 2.5, 'epoch': 0.1}\n{'lr': 3, 'betas': [0.9, 0.99]}\n{'epoch': 3}\n"
+    assert read(log, "huggingface").unread.lines == 0
+    assert only(log, "huggingface").records == 1
+
+
+def test_trainer_state_counts_its_batch_per_device() -> None:
+    log = '{"log_history": [{"loss": 2.5, "step": 10, "epoch": 0.5}], "max_steps": 20, "train_batch_size": 4}\n'
+    segment = only(log)
+    assert (segment.launch.micro_batch_size, segment.launch.global_batch_size) == (4, None)
+    assert segment.end.state == "unknown"
+
+
+def test_mlperf_score_is_the_last_run_stop() -> None:
+    event = ':::MLLOG {{"time_ms": {}, "key": "{}", "value": null, "metadata": {{"status": "success"}}}}\n'
+    log = event.format(1000, "run_start") + event.format(5000, "run_stop") + event.format(9000, "run_stop")
+    segment = only(log)
+    assert segment.metrics["time_to_train_s"].last == 8.0
+    assert segment.end.state == "finished"
+
+
+def test_mlperf_positions_in_tokens_become_iterations() -> None:
+    event = ':::MLLOG {{"time_ms": 1, "event_type": "X", "key": "{}", "value": {}, "metadata": {{"step": {}}}}}\n'
+    log = event.format("global_batch_size", 16, 0) + event.format("max_sequence_length", 512, 0)
+    log += event.format("tracked_stats", '{"train_step_timing": 2.0}', 3 * 16 * 512)
+    segment = only(log)
+    assert segment.first is not None
+    assert segment.first.iteration == 3
+    assert segment.samples_per_s == 8.0
+
+
+def test_dmon_dash_is_missing_and_not_zero() -> None:
+    log = "# gpu pwr mtemp sm fb\n# Idx W C % MB\n 0 100 - 50 1024\n 1 200 40 - 2048\n"
+    segment = only(log)
+    assert segment.metrics["memory_temperature_celsius"].count == 1
+    assert (segment.gpu_util_pct, segment.gpu_mem_max_bytes) == (50.0, 2048 * 2**20)
+    assert segment.metrics["power_watts"].by_rank == {"0": 100.0, "1": 200.0}
+
+
+def test_query_gpu_reads_units_from_cells_or_header() -> None:
+    log = "index, memory.used [MiB], power.draw [W]\n0, 1024 MiB, 100.5 W\n1, 2048, 99.5\n0, [N/A], 100\n"
+    segment = only(log)
+    assert segment.metrics["gpu_mem_bytes"].by_rank == {"0": 1024 * 2**20, "1": 2048 * 2**20}
+
+
+def test_epochs_that_start_batches_again_go_on_counting() -> None:
+    log = "".join(f"[Epoch {e}, Batch {b}] Forward: 1.5ms | Total: 2.5ms |\n" for e in (0, 1) for b in (1, 2, 3))
+    segment = only(log)
+    assert segment.records == 6
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == 0.0025
+
+
+@pytest.mark.parametrize(
+    ("line", "format"),
+    [
+        ("iteration 3 of the story: Epoch 3 was good\n", "unknown"),
+        ("# GPU notes: the size and count of things\n", "markdown"),
+        ("name, utilization, memory\na, 1, 2\n", "unknown"),
+        ("completed step: 3, seconds: 5.5, loss: 2.5\n", "maxtext"),
+        ("# gpu pwr gtemp sm\n# Idx W C %\n 0 1 2 3\n", "nvidia-smi"),
+    ],
+)
+def test_formats_are_told_by_their_content(line: str, format: str) -> None:
+    assert format_of(line.splitlines(keepends=True)) == format
