@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
@@ -136,7 +137,8 @@ def _named(id: str, rule: Rule, doubts: Iterable[Doubt]) -> Iterable[Finding]:
             rule=id,
             severity=rule.severity,
             message=doubt.message,
-            numbers=dict(doubt.numbers),
+            # Products of hostile numbers are infinite, which JSON cannot say.
+            numbers={name: value for name, value in doubt.numbers.items() if math.isfinite(value)},
             where=doubt.where,
             lines=list(doubt.lines),
         )

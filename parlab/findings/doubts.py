@@ -68,8 +68,8 @@ def agree(one: Amount, other: Amount, tolerance: float = 0.0) -> bool:
 
 
 def ratio_of(one: float, other: float) -> float:
-    """How many times the larger is the smaller; inf where one of them is 0 or they have different signs."""
-    if one * other <= 0:
+    """How many times the larger is the smaller; inf where one of them is 0 or infinite or their signs differ."""
+    if not 0 < one * other < math.inf:
         return math.inf
     return max(abs(one / other), abs(other / one))
 

@@ -1,0 +1,208 @@
+"""Contradictions in stored runs and between the runs of a sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from parlab.findings import Finding, RunFacts, run_findings, sweep_findings
+from runners.config import RunConfig
+
+A100 = "NVIDIA A100-SXM4-40GB"
+
+
+def config(**values: Any) -> dict[str, Any]:
+    """A resolved configuration; `train__precision="bf16"` changes one field."""
+    data = RunConfig().resolved()
+    for name, value in values.items():
+        section, field = name.split("__")
+        data[section][field] = value
+    return data
+
+
+def summary(step_time_s: float = 0.5, batch: int = 16, sequence: int = 64, **more: Any) -> dict[str, Any]:
+    return {
+        "steps": {"count": 9, "first": 2, "last": 10, "left_out": [1], "why": "warm-up"},
+        "step_time_s": {"median": step_time_s, "p10": step_time_s, "p90": step_time_s, "mean": step_time_s},
+        "samples_per_s": batch / step_time_s,
+        "tokens_per_s": batch * sequence / step_time_s,
+        "ms_per_sample": step_time_s * 1000 / batch,
+        "timers_s": {
+            "forward-compute": {"median": 0.3 * step_time_s, "by_rank": {"0": 0.3 * step_time_s}},
+            "backward-compute": {"median": 0.6 * step_time_s, "by_rank": {"0": 0.6 * step_time_s}},
+        },
+        "loss": {"first": 6.9, "last": 6.8},
+    } | more
+
+
+def run(number: int = 1, state: str = "finished", **more: Any) -> RunFacts:
+    return RunFacts(number, state, more.pop("config", config()), more.pop("summary", summary()), **more)
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+def test_a_healthy_run_raises_nothing() -> None:
+    assert run_findings(run()) == []
+
+
+@pytest.mark.parametrize("state", ["queued", "running", "oom", "failed", "cancelled", "lost"])
+def test_a_run_without_numbers_raises_nothing(state: str) -> None:
+    assert run_findings(run(state=state, summary={})) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule", "words"),
+    [
+        ({"samples_per_s": 16.0, "tokens_per_s": 1024.0}, "samples-per-second", "16 samples in 0.5 s are 32 samples/s"),
+        ({"tokens_per_s": 4096.0}, "tokens-per-second", "32 samples/s of 64 tokens are 2,048 tokens/s"),
+        ({"ms_per_sample": 500.0}, "time-per-sample", "500 ms per sample x 16 samples are 8 s a step"),
+        ({"loss": {"first": 6.9, "last": -1.0}}, "placeholder", "loss (last) of -1 is no loss"),
+        ({"mfu_pct": 131.0}, "above-peak", "An MFU of 131 %"),
+        ({"steps": {"count": 6, "first": 2, "last": 7, "left_out": [1]}}, "cut-short", "after iteration 7, but 10"),
+    ],
+)
+def test_a_summary_that_contradicts_itself_or_its_configuration(changed: dict[str, Any], rule: str, words: str) -> None:
+    found = only(run_findings(run(number=7, summary=summary() | changed)))
+
+    assert found.rule == rule
+    assert words in found.message
+    assert found.where.run == 7
+    assert found.lines == []
+
+
+def test_a_unit_error_is_named_as_one() -> None:
+    found = only(run_findings(run(summary=summary() | {"samples_per_s": 0.032, "tokens_per_s": 2.048})))
+
+    assert "the factor of 1,000 looks like a unit" in found.message
+
+
+def test_the_rank_whose_timers_exceed_the_step_is_named() -> None:
+    timers = {
+        "forward-compute": {"median": 0.4, "by_rank": {"0": 0.2, "1": 0.6}},
+        "backward-compute": {"median": 0.4, "by_rank": {"0": 0.2, "1": 0.6}},
+        "optimizer": {"median": 0.01, "by_rank": {"0": 0.01, "1": 0.01}},
+    }
+
+    found = only(run_findings(run(summary=summary(timers_s=timers))))
+
+    assert found.rule == "timers-of-step"
+    assert found.message.startswith("Rank 1: ")
+    assert "1.21 s" in found.message
+    assert "0.5 s" in found.message
+
+
+def test_what_the_launch_was_told_stands_over_the_configuration() -> None:
+    found = only(run_findings(run(arguments={"world_size": 8})))
+
+    assert found.rule == "gpus-of-layout"
+    assert "8 GPUs are stated, but TP 1 x PP 1 x DP 1 are 1" in found.message
+
+
+def test_a_published_run_with_parts_of_a_configuration_is_judged_by_those() -> None:
+    facts = RunFacts(
+        3, "finished", {}, {"samples_per_s": 10.0, "step_time_s": {"median": 2.0}}, {"global_batch_size": 32}
+    )
+
+    found = only(run_findings(facts))
+
+    assert (found.rule, found.numbers["expected_samples_per_s"]) == ("samples-per-second", 16.0)
+
+
+GPT_1B = {
+    "model__num_layers": 24, "model__hidden_size": 2048, "model__sequence_length": 2048, "model__vocab_size": 51200,
+    "train__precision": "bf16", "train__global_batch_size": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("seconds", "rules"), [(2.0, []), (0.5, ["above-peak"])])
+def test_a_step_faster_than_the_device_can_compute_is_found(seconds: float, rules: list[str]) -> None:
+    facts = run(config=config(**GPT_1B), summary=summary(seconds, 16, 2048), device=A100)
+
+    found = run_findings(facts)
+
+    assert [finding.rule for finding in found] == rules
+    assert all("312 TFLOP/s" in finding.message for finding in found)
+
+
+def test_a_device_without_a_known_peak_is_not_judged() -> None:
+    assert run_findings(run(config=config(**GPT_1B), summary=summary(0.5, 16, 2048), device="Radeon 9700")) == []
+
+
+def test_stated_tflops_that_do_not_fit_the_model_are_found() -> None:
+    facts = run(config=config(**GPT_1B), summary=summary(2.0, 16, 2048, tflops_per_gpu=1200.0))
+
+    found = only(run_findings(facts))
+
+    assert found.rule == "flops-of-model"
+    assert "1,200 TFLOP/s per GPU" in found.message
+
+
+def sweep(values: dict[int, float], axis: str = "parallel.data_parallel_size") -> list[RunFacts]:
+    """Runs along one axis: value -> samples/s."""
+    runs = []
+    for number, (value, rate) in enumerate(values.items(), 1):
+        section, _, field = axis.partition(".")
+        resolved = config(**{f"{section}__{field}": value})
+        gpus = value if axis.startswith("parallel") else 1
+        resolved["cluster"]["gpus_per_node"] = gpus
+        runs.append(run(number, config=resolved, summary={"samples_per_s": rate}, point={axis: value}))
+    return runs
+
+
+def test_a_healthy_sweep_raises_nothing() -> None:
+    assert sweep_findings(sweep({1: 10.0, 2: 19.0, 4: 36.0, 8: 66.0, 16: 120.0})) == []
+
+
+def test_a_point_far_off_its_neighbours_is_found() -> None:
+    found = only(sweep_findings(sweep({1: 10.0, 2: 19.0, 4: 9.0, 8: 66.0, 16: 120.0})))
+
+    assert (found.rule, found.where.run) == ("off-neighbours", 3)
+    assert "9 samples/s at data parallel size 4 is 3.93 times slower than the 35.412 samples/s" in found.message
+
+
+def test_with_three_points_nobody_can_say_which_is_off() -> None:
+    assert "off-neighbours" not in [finding.rule for finding in sweep_findings(sweep({1: 10.0, 2: 4.0, 4: 36.0}))]
+
+
+def test_points_are_compared_only_with_those_that_share_their_other_values() -> None:
+    fast = sweep({1: 10.0, 2: 19.0, 4: 36.0, 8: 66.0})
+    slow = sweep({1: 1.0, 2: 1.9, 4: 3.6, 8: 6.6})
+    runs = [
+        facts._replace(number=index, point={**facts.point, "parallel.schedule": name})
+        for index, (facts, name) in enumerate([(f, "1f1b") for f in fast] + [(s, "gpipe") for s in slow])
+    ]
+
+    assert sweep_findings(runs) == []
+
+
+def test_an_efficiency_above_one_is_found_against_the_smallest_run() -> None:
+    found = only(sweep_findings(sweep({1: 10.0, 2: 19.0, 4: 48.0})))
+
+    assert (found.rule, found.where.run) == ("efficiency-above-one", 3)
+    assert "48 samples/s on 4 GPUs are an efficiency of 120 % against 10 samples/s on 1" in found.message
+
+
+def test_a_run_that_differs_in_a_setting_no_axis_shows_is_found() -> None:
+    runs = sweep({1: 10.0, 2: 19.0, 4: 36.0})
+    runs[1] = runs[1]._replace(config=config(train__precision="bf16", model__sequence_length=128))
+
+    found = only(sweep_findings(runs))
+
+    assert (found.rule, found.where.run) == ("hidden-setting", 2)
+    assert "sequence length is 128, not 64" in found.message
+    assert "precision is bf16, not fp32" in found.message
+
+
+def test_a_setting_that_is_an_axis_is_not_hidden() -> None:
+    assert sweep_findings(sweep({32: 20.0, 64: 10.0, 128: 5.0}, "model.sequence_length")) == []
+
+
+def test_runs_without_throughput_are_compared_with_nothing() -> None:
+    runs = sweep({1: 10.0, 2: 19.0, 4: 36.0})
+    runs.append(run(9, "oom", config=config(train__precision="bf16"), summary={}, point={}))
+
+    assert sweep_findings(runs) == []

@@ -1,0 +1,206 @@
+"""Contradictions in result tables and in the summaries of a tuner."""
+
+from __future__ import annotations
+
+import pytest
+
+from parlab.findings import document_findings
+from parlab.formats.schema import Finding
+from tests.findings.reading import document_of, findings_of, rules_of
+
+SCALING = """# Scaling
+
+| Model size | Hidden size | TP | PP | DP | MP | GPUs | Micro BS | Global BS | TFlops /GPU | TFlops % | {aggregate} |
+| ---: | ---: | -: | -: | -: | -: | ---: | ---: | ---: | ---: | ---: | ---: |
+| 2B | 2304 | 1 | 1 | 32 | 1 | 32 | 16 | 512 | 131 | 42% | {first} |
+| 8B | 4096 | 4 | 1 | 32 | 4 | 128 | 16 | 512 | 140 | 45% | {second} |
+|  |  |  |  |  |  |  |  |  |  |  |  |
+"""
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+def line_with(text: str, words: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), 1) if words in line)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "first", "second"),
+    [("TFlops Aggreg", "4190", "17900"), ("PFlops Aggreg", "4.2", "17.9"), ("Aggregate PFLOP/s", "4.19", "17.92")],
+)
+def test_aggregates_in_the_unit_of_their_column_are_healthy_within_their_digits(
+    aggregate: str, first: str, second: str
+) -> None:
+    assert rules_of(SCALING.format(aggregate=aggregate, first=first, second=second)) == []
+
+
+def test_an_aggregate_column_in_peta_called_tera_is_one_finding_of_the_column() -> None:
+    text = SCALING.format(aggregate="TFlops Aggreg", first="4.2", second="17.9")
+
+    found = only(findings_of(text))
+
+    assert (found.rule, found.severity) == ("aggregate", "error")
+    assert "4.2 where 32 GPUs x 131 TFLOP/s are 4,192 TFLOP/s" in found.message
+    assert "all 2 rows; the column is in PFLOP/s" in found.message
+    assert (found.where.table, found.where.row, found.where.column) == (0, None, 11)
+    assert found.lines == [3, 5]
+
+
+def test_one_wrong_aggregate_is_a_finding_of_its_row_and_looks_like_a_node_of_8() -> None:
+    text = SCALING.format(aggregate="TFlops Aggreg", first="4190", second="2240")
+
+    found = only(findings_of(text))
+
+    assert (found.where.row, found.where.column) == (1, 11)
+    assert "2,240 TFLOP/s are stated for all GPUs, but 128 GPUs x 140 TFLOP/s are 17,920 TFLOP/s" in found.message
+    assert "one GPU for a node of 8" in found.message
+    assert found.lines == [line_with(text, "2240")]
+
+
+def test_rows_whose_sizes_do_not_multiply_are_found_with_their_line() -> None:
+    text = SCALING.format(aggregate="PFlops Aggreg", first="4.2", second="17.9").replace("| 512 | 140", "| 520 | 140")
+    text = text.replace("| 1 | 1 | 32 | 1 | 32 |", "| 2 | 1 | 32 | 2 | 32 |")
+
+    layout, batch = findings_of(text)
+
+    assert (layout.rule, layout.where.row, layout.lines) == ("gpus-of-layout", 0, [line_with(text, "2304")])
+    assert "TP 2 x PP 1 x DP 32 are 64" in layout.message
+    assert (batch.rule, batch.where.row, batch.lines) == ("batch-of-parts", 1, [line_with(text, "4096")])
+    assert "520 sequences" in batch.message
+
+
+def test_gpus_are_compared_with_mp_and_dp_where_only_they_are_known() -> None:
+    table = "# T\n\n| GPUs | MP | DP |\n| --: | --: | --: |\n| 64 | 16 | 4 |\n| 64 | 16 | 2 |\n"
+
+    found = only(findings_of(table))
+
+    assert (found.rule, found.where.row) == ("gpus-of-layout", 1)
+    assert "MP 16 x DP 2 are 32" in found.message
+
+
+WORK = """# T
+
+| GPUs | Size | DP | GAS | MBS | GBS | Speed | TFlops |
+| ---: | ---: | -: | --: | --: | --: | ----: | -----: |
+| 64 | 52B | 1 | 256 | 4 | 1024 | 146s | 46.7 |
+| 64 | 52B | 1 | 384 | 4 | 1536 | {time} | 49.6 |
+| 64 | 39B | 1 | 256 | 4 | 1024 | 104s | 49.2 |
+| 64 | 52B | 1 | 256 | 4 | {batch} | 126s | 54.1 |
+| 64 | 52B | 1 | 1024 | 4 | 4096 | OOM | |
+"""
+
+
+def test_rows_that_count_flops_in_one_way_are_healthy() -> None:
+    assert rules_of(WORK.format(time="206s", batch="1024")) == []
+
+
+def test_a_row_whose_tflops_do_not_fit_its_time_is_found() -> None:
+    found = only(findings_of(WORK.format(time="186s", batch="1024")))
+
+    assert (found.rule, found.where.row, found.where.column) == ("flops-times-time", 1, 7)
+    assert "49.6 TFLOP/s per GPU are stated" in found.message
+    assert "186 s give 54." in found.message
+
+
+def test_a_time_column_without_a_unit_is_not_guessed_at() -> None:
+    text = WORK.format(time="186", batch="1024").replace("146s", "146").replace("104s", "104").replace("126s", "126")
+
+    assert rules_of(text) == []
+
+
+def test_shares_and_efficiencies_above_100_percent_are_found() -> None:
+    table = (
+        "# T\n\n| GPUs | MFU | Scaling efficiency |\n| --: | --: | --: |\n"
+        "| 8 | 52% | 100% |\n| 16 | 104% | 103% |\n| 32 | 51% | 112% |\n"
+    )
+
+    peak, efficiency = findings_of(table)
+
+    assert (peak.rule, peak.where.row, peak.where.column) == ("above-peak", 1, 1)
+    assert "104 %" in peak.message
+    assert (efficiency.rule, efficiency.where.row, efficiency.where.column) == ("efficiency-above-one", 2, 2)
+    assert "112 %" in efficiency.message
+
+
+TUNING = """# Tuning
+
+| Model name | baseline | HF + DS handtuned | HF + DS autotuning |
+| ---------- | -------- | ----------------- | ------------------ |
+| small | 250.22 (gas = 1, mbs = 16) | 252.36 (z = 0, gas = 1, mbs = 16) | {tuned} (z0_gas1_tmbspg22) |
+
+## Result
+
+- Number of experiments: {prose}
+- Throughput Improvement over baseline: {improvement}
+
+| tuning_space | num_experiments | best_metric_val | best_exp_name |
+| :----------- | --------------: | --------------: | :------------ |
+| z0 | 9 | 288.09 | z0_gas1_tmbspg22 |
+| z1 | 7 | 286.14 | z1_gas1_tmbspg22 |
+| z3 | 1 | {failed} | z3_gas1_tmbspg22 |
+| global | {total} | {best} | {name} |
+
+Tuning completed in 0:43:33.853567. Total number of experiments: {footer}.
+"""
+HEALTHY = {
+    "tuned": "268.28", "prose": "17", "improvement": "1.07x", "total": "17", "best": "288.09",
+    "name": "z0_gas1_tmbspg22", "footer": "17", "failed": "0",
+}  # fmt: skip
+
+
+def test_a_healthy_tuning_page_raises_nothing() -> None:
+    assert rules_of(TUNING.format(**HEALTHY)) == []
+
+
+@pytest.mark.parametrize("improvement", ["Inf", "1.072x", "1.1x", "1.08x"])
+def test_improvements_cut_or_rounded_are_healthy(improvement: str) -> None:
+    assert rules_of(TUNING.format(**HEALTHY | {"improvement": improvement})) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "words", "line"),
+    [
+        (
+            {"footer": "18"},
+            "total-of-rows",
+            "18 experiments are stated in all, but the 3 rows add up to 17",
+            "Total number",
+        ),
+        ({"prose": "71"}, "total-of-rows", "71 experiments are stated in all", "Number of experiments"),
+        ({"total": "16"}, "total-of-rows", "16 experiments are stated in all", "| global"),
+        ({"best": "286.14"}, "best-row", "a row is better: 288.09 (z0)", "| global"),
+        ({"best": "291.11"}, "best-row", "no row has it; the best of the rows is 288.09 (z0)", "| global"),
+        ({"name": "z1_gas1_tmbspg22"}, "best-row", "the best value 288.09 is z0_gas1_tmbspg22", "| global"),
+        ({"improvement": "1.15x"}, "improvement", "268.28 over 250.22 is 1.07 times", "Improvement"),
+        (
+            {"tuned": "201.00", "improvement": "Inf"},
+            "tuner-metric",
+            "288.09 samples/s is 43.3 % above the 201",
+            "| global",
+        ),
+    ],
+)
+def test_a_summary_that_contradicts_itself_is_found_on_its_line(
+    change: dict[str, str], rule: str, words: str, line: str
+) -> None:
+    text = TUNING.format(**HEALTHY | change)
+
+    found = only(findings_of(text))
+
+    assert found.rule == rule
+    assert words in found.message
+    assert line_with(text, line) in found.lines
+
+
+def test_a_zero_of_the_tuner_that_stayed_a_number_is_a_placeholder() -> None:
+    document = document_of(TUNING.format(**HEALTHY))
+    cell = document.tables[1].rows[2][2]
+    assert cell.kind == "failure"
+    cell.kind, cell.value = "number", 0.0
+
+    found = only(document_findings(document))
+    assert (found.rule, found.where.row) == ("placeholder", 2)
+    assert "z3 is 0" in found.message
