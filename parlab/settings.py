@@ -127,6 +127,9 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # --- imports ---------------------------------------------------------------------------------------------------------
 # Largest file that is imported, and the most that an archive may unpack to.
 UPLOAD_LIMIT_MIB = env.int("PARLAB_UPLOAD_LIMIT_MIB", default=2_048)
+# Beside the data and not in /tmp, which may be small or in memory; uploads wait there for their import too.
+FILE_UPLOAD_TEMP_DIR = DATA_DIR / "uploads"
+FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True, mode=0o700)
 
 # --- Redis and Celery ------------------------------------------------------------------------------------------------
 # The demo's Redis has a port and password of its own and leaves them here for commands in other terminals.
@@ -140,7 +143,9 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = CONTROL_QUEUE
 CELERY_TASK_QUEUES = [Queue(CONTROL_QUEUE), Queue(INGEST_QUEUE)]
 CELERY_ACCEPT_CONTENT = ["json"]
-CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+# No limit: when Redis dies while a message is acknowledged, Celery never frees that message's place in a limit, and a
+# worker whose limit is used up is deaf. A solo worker takes messages one at a time anyway.
+CELERY_WORKER_PREFETCH_MULTIPLIER = 0
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # A page must not hang on a broker that is away: the beat sends again what could not be sent.
