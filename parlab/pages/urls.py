@@ -3,21 +3,34 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from .views import experiments, figures, nodes, runs
+from .views import experiments, figures, findings, imports, nodes, runs, sources
 
 RUN = "experiments/<slug:slug>/runs/<int:number>/"
+SOURCE = "experiments/<slug:slug>/sources/<int:pk>/"
+FINDING = "experiments/<slug:slug>/findings/<int:pk>/"
 
 urlpatterns = [
     path("login/", LoginView.as_view(template_name="pages/login.html", redirect_authenticated_user=True), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("", experiments.experiments, name="experiments"),
     path("nodes/", nodes.nodes, name="nodes"),
+    path("import/", imports.choose, name="import"),
+    path("import/<slug:key>/", imports.preview, name="import-preview"),
+    path("import/<slug:key>/discard/", imports.discard, name="import-discard"),
+    path("findings/rules/", findings.rules, name="rules"),
     path("experiments/<slug:slug>/", experiments.experiment, name="experiment"),
     path("experiments/<slug:slug>/live/", experiments.experiment_live, name="experiment-live"),
     path("experiments/<slug:slug>/launch/<int:version>/", experiments.launch, name="launch"),
     path("experiments/<slug:slug>/clone/", experiments.clone, name="clone"),
     path("experiments/<slug:slug>/figures/<slug:name>.json", figures.experiment_json, name="experiment-figure"),
     path("experiments/<slug:slug>/figures/<slug:name>.csv", figures.experiment_csv, name="experiment-numbers"),
+    path("experiments/<slug:slug>/findings/", findings.findings, name="findings"),
+    path(f"{FINDING}acknowledge/", findings.acknowledge, name="finding-acknowledge"),
+    path(f"{FINDING}reopen/", findings.reopen, name="finding-reopen"),
+    path(SOURCE, sources.source, name="source"),
+    path(f"{SOURCE}raw/", sources.raw, name="source-raw"),
+    path(f"{SOURCE}lines/<int:first>-<int:last>/", sources.lines, name="source-lines"),
+    path("experiments/<slug:slug>/pictures/<int:pk>/", sources.picture, name="picture"),
     path(RUN, runs.run, name="run"),
     path(f"{RUN}live/", runs.run_live, name="run-live"),
     path(f"{RUN}log/", runs.run_log, name="run-log"),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
+from io import StringIO
 from typing import Any
 
 import pytest
+import zstandard
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from parlab.lab.models import Attempt, Config, Run
+from parlab.formats import read_document
+from parlab.lab.models import Attempt, Config, Experiment, Run, Source, SourceChunk
 from runners.protocol import RunState
 
 SWEEP: dict[str, list[Any]] = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2]}
@@ -98,3 +102,28 @@ def four_runs(swept: Config, make_attempt: Callable[..., Attempt]) -> list[Run]:
         attempt = make_attempt(config=swept, point=point.values)
         runs.append(finish(attempt, step_time_s, resolved=point.config.resolved()))
     return runs
+
+
+@pytest.fixture
+def make_source(experiment: Experiment, user: User) -> Callable[..., Source]:
+    """Keep a file as an import does, in chunks of a few bytes: make_source(b"# Title", name="notes.md")."""
+
+    def make(content: bytes = b"some\nlines\nof\ntext\n", *, name: str = "train.log") -> Source:
+        document = read_document(StringIO(content.decode("utf-8", "replace")), file=name)
+        source = Source.objects.create(
+            experiment=experiment,
+            name=name,
+            format=document.format,
+            sha256=sha256(content).hexdigest(),
+            size=len(content),
+            document=document.model_dump(mode="json"),
+            created_by=user,
+        )
+        for position in range(0, len(content), 7):
+            piece = content[position : position + 7]
+            SourceChunk.objects.create(
+                source=source, position=position, size=len(piece), data=zstandard.compress(piece)
+            )
+        return source
+
+    return make

@@ -77,14 +77,14 @@ def test_the_list_shows_states_best_throughput_and_where_it_was_reached(page: Cl
 def test_the_list_takes_as_many_queries_for_many_experiments_as_for_one(
     page: Client, user: User, four_runs: list[Run], django_assert_num_queries: Any
 ) -> None:
-    with django_assert_num_queries(6):  # session, person, how many, experiments, states, best runs
+    with django_assert_num_queries(7):  # session, person, how many, experiments, states, best runs, findings
         page.get("/")
     for number in range(5):
         other = lab.experiment_create(name=f"Other {number}", owner=user)
         config = lab.config_save(experiment=other, data=four_runs[0].config.data, sweep=SWEEP, user=user)
         lab.config_launch(config=config, user=user)
         other.runs.update(samples_per_s=5, state="finished")
-    with django_assert_num_queries(6):
+    with django_assert_num_queries(7):
         page.get("/")
 
 
@@ -226,11 +226,12 @@ def test_a_page_of_many_runs_takes_as_many_queries_as_one_of_few(
 ) -> None:
     points = swept.points()
     make_attempt(config=swept, point=points[0].values, state="queued")
-    with django_assert_num_queries(6):
+    with django_assert_num_queries(8):
         page.get(EXPERIMENT)
     for point in points[1:]:
         make_attempt(config=swept, point=point.values, state="queued")
-    with django_assert_num_queries(6):  # session, person, experiment, versions, runs, nodes to wait for
+    # session, person, experiment, versions, runs, findings, nodes to wait for, imported files
+    with django_assert_num_queries(8):
         page.get(EXPERIMENT)
 
 

@@ -231,10 +231,10 @@ def test_a_run_page_takes_few_queries(
 ) -> None:
     attempt = make_attempt(state="running")
     append_log(attempt.pk, b"line\n")
-    with django_assert_num_queries(8):  # session, person, run, attempt, attempts, snapshots, twice the log
+    with django_assert_num_queries(9):  # session, person, run, attempt, findings, attempts, snapshots, twice the log
         shown = page.get(RUN)
     Attempt.objects.filter(pk=attempt.pk).update(last_step=1)
-    with django_assert_num_queries(4):  # session, person, run, attempt
+    with django_assert_num_queries(5):  # session, person, run, attempt, findings
         page.get(poll_urls(shown.content.decode())["live"])
 
 

@@ -11,8 +11,17 @@ from .experiments import (
     launch_plan,
     state_counts,
 )
+from .findings import (
+    FindingRow,
+    experiment_findings,
+    finding_rows,
+    open_findings,
+    run_doubts,
+    run_findings,
+)
 from .nodes import NodeRow, node_list
 from .runs import ConfigSection, RunRow, by_hand, command_line, config_sections, flat, remaining_s, run_row, run_rows
+from .sources import SourceView, source_bytes, source_lines, source_stream, source_views, with_excerpts
 from .sweep import METRICS, Cell, Sweep, SweepTable, run_points, sweep_tables
 
 __all__ = [
@@ -20,9 +29,11 @@ __all__ = [
     "Cell",
     "ConfigSection",
     "ExperimentRow",
+    "FindingRow",
     "LaunchPlan",
     "NodeRow",
     "RunRow",
+    "SourceView",
     "StateCount",
     "Sweep",
     "SweepTable",
@@ -30,16 +41,26 @@ __all__ = [
     "by_hand",
     "command_line",
     "config_sections",
+    "experiment_findings",
     "experiment_list",
     "experiment_runs",
     "experiment_versions",
+    "finding_rows",
     "flat",
     "launch_plan",
     "node_list",
+    "open_findings",
     "remaining_s",
+    "run_doubts",
+    "run_findings",
     "run_points",
     "run_row",
     "run_rows",
+    "source_bytes",
+    "source_lines",
+    "source_stream",
+    "source_views",
     "state_counts",
     "sweep_tables",
+    "with_excerpts",
 ]

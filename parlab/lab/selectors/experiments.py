@@ -16,6 +16,8 @@ from parlab.lab.services.runs import launchable
 from runners.config import ConfigError, Point, digest
 from runners.protocol import RunState
 
+from .findings import open_findings
+
 PER_PAGE = 50
 
 
@@ -31,6 +33,8 @@ class ExperimentRow(NamedTuple):
     states: list[StateCount]
     best: Run | None
     last_activity_at: datetime
+    findings: int
+    """Those that nobody has acknowledged."""
 
 
 def state_counts(states: Iterable[str]) -> list[StateCount]:
@@ -59,10 +63,15 @@ def experiment_list(*, query: str, page: str | None) -> tuple[list[ExperimentRow
     counts: defaultdict[int, list[str]] = defaultdict(list)
     for experiment_id, state, count in counted.values_list("experiment_id", "state").annotate(n=Count("pk")).order_by():
         counts[experiment_id] += [state] * count
-    bests = Run.objects.defer("resolved", "summary").in_bulk([e.best_run for e in experiments if e.best_run])
+    bests = Run.objects.defer("resolved", "summary", "launch").in_bulk([e.best_run for e in experiments if e.best_run])
+    doubted = open_findings(experiment.pk for experiment in experiments)
     rows = [
         ExperimentRow(
-            experiment, state_counts(counts[experiment.pk]), bests.get(experiment.best_run or 0), experiment.active_at
+            experiment,
+            state_counts(counts[experiment.pk]),
+            bests.get(experiment.best_run or 0),
+            experiment.active_at,
+            doubted.get(experiment.pk, 0),
         )
         for experiment in experiments
     ]
@@ -136,6 +145,8 @@ def launch_plan(config: Config | None, runs: Sequence[Run]) -> LaunchPlan:
     if config is None:
         return LaunchPlan([], 0, [], "There is no configuration yet. Write one first.")
     mine = [run for run in runs if run.config_id == config.pk]
+    if any(run.origin == Run.Origin.IMPORTED for run in mine):
+        return LaunchPlan([], 0, [], "These runs were imported from files; there is nothing to launch.")
     if any(run.origin != Run.Origin.MEASURED for run in mine):
         return LaunchPlan([], 0, [], "These figures were published elsewhere. Clone the experiment to measure it here.")
     try:

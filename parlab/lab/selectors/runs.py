@@ -15,6 +15,8 @@ from parlab.lab.models import Attempt, Config, Run
 from runners.config import sections
 from runners.protocol import RunState
 
+from .findings import Doubts
+
 
 class RunRow(NamedTuple):
     """One run with what its summary says, as tables and pages show it."""
@@ -25,6 +27,8 @@ class RunRow(NamedTuple):
     step_time: Spread | None
     step: int | None
     reason: str
+    doubts: Doubts = {}
+    """Findings about its numbers: name of METRICS, or "run" for those of no single number."""
 
     @property
     def percent(self) -> int:
@@ -56,18 +60,30 @@ def step_time(summary: Mapping[str, Any]) -> Spread | None:
     return None if middle is None else Spread(float(middle), found.get("p10"), found.get("p90"))
 
 
-def run_row(run: Run, *, step: int | None, waiting: str = "", axes: Sequence[str] = ()) -> RunRow:
+def run_row(
+    run: Run, *, step: int | None, waiting: str = "", axes: Sequence[str] = (), doubts: Doubts | None = None
+) -> RunRow:
     values = [field_value(run.point[axis]) if axis in run.point else "" for axis in axes]
     reason = waiting if run.state == RunState.QUEUED and waiting else run.reason
-    return RunRow(run, values, step_time(run.summary), step, reason)
+    return RunRow(run, values, step_time(run.summary), step, reason, doubts or {})
 
 
-def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str]) -> RunRows:
-    """Shape runs (of `experiment_runs`) into a table; `waiting` says by run id why a queued one waits."""
+def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str], doubts: Mapping[int, Doubts] | None = None) -> RunRows:
+    """Shape runs (of `experiment_runs`) into a table.
+
+    By run id, `waiting` says why a queued one waits and `doubts` which of its numbers findings are about.
+    """
     runs = list(runs)
     axes = list(dict.fromkeys(axis for run in runs for axis in run.point))
     rows = [
-        run_row(run, step=getattr(run, "last_step", None), waiting=waiting.get(run.pk, ""), axes=axes) for run in runs
+        run_row(
+            run,
+            step=getattr(run, "last_step", None),
+            waiting=waiting.get(run.pk, ""),
+            axes=axes,
+            doubts=(doubts or {}).get(run.pk),
+        )
+        for run in runs
     ]
     open_end = not all(run.is_final for run in runs)
     return RunRows(

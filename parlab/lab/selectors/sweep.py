@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from parlab.charts.format import DASH, exact_quantity, field_title, field_value, significant, unit_for
 from parlab.charts.points import RunPoint, Timer, in_order
-from parlab.lab.models import Run
+from parlab.lab.models import Finding, Run
 from runners.config import Point, digest
 from runners.protocol import RunState
 
+from .findings import RUN, Doubts
 from .runs import step_time
 
 VERSION_AXIS = "configuration"
@@ -53,6 +54,7 @@ class Cell(NamedTuple):
     note: str
     """All digits, or the reason."""
     is_best: bool = False
+    doubts: Sequence[Finding] = ()
 
 
 class SweepTable(NamedTuple):
@@ -81,7 +83,9 @@ class _Entry(NamedTuple):
     problem: str
 
 
-def sweep_tables(runs: Sequence[Run], points: Sequence[Point], metric: str) -> Sweep:
+def sweep_tables(
+    runs: Sequence[Run], points: Sequence[Point], metric: str, doubts: Mapping[int, Doubts] | None = None
+) -> Sweep:
     """Shape runs and points without a run into tables: two axes make one, every further axis one for each value.
 
     Micro batch size goes across where it was swept, the schedule names the tables where there are three axes.
@@ -103,6 +107,8 @@ def sweep_tables(runs: Sequence[Run], points: Sequence[Point], metric: str) -> S
                 if members:
                     title = ", ".join(f"{field_title(axis)} {field_value(value)}" for axis, value in wanted.items())
                     tables.append(_table(title, members, row_axis, column_axis, varied, metric, unit.factor))
+    if doubts:
+        tables = [_doubted(table, metric, doubts) for table in tables]
     return Sweep(metric, chosen.title, unit.name, tables, f"All with {', '.join(fixed)}." if fixed and tables else "")
 
 
@@ -191,6 +197,16 @@ def _cell(entry: _Entry | None, metric: Metric, factor: float) -> Cell:
     if value is None:
         return Cell(run, "missing", DASH, "Not measured")
     return Cell(run, "value", significant(value / factor), exact_quantity(value, metric.unit))
+
+
+def _doubted(table: SweepTable, metric: str, doubts: Mapping[int, Doubts]) -> SweepTable:
+    """Put beside each number what findings say of it, and of its run as a whole."""
+
+    def mark(cell: Cell) -> Cell:
+        found = doubts.get(cell.run.pk) if cell.run else None
+        return cell._replace(doubts=[*found.get(metric, ()), *found.get(RUN, ())]) if found else cell
+
+    return table._replace(rows=[(name, [mark(cell) for cell in cells]) for name, cells in table.rows])
 
 
 def run_points(runs: Sequence[Run]) -> list[RunPoint]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from django import template
 from django.template.defaultfilters import date
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from parlab.charts import format as numbers
 from parlab.charts.format import Unit
+from parlab.lab.models import Finding
 from runners.protocol import RunState
 
 register = template.Library()
@@ -93,6 +96,32 @@ def field_title(field: str) -> str:
 def field_value(value: Any) -> str:
     """A configuration value as text."""
     return numbers.field_value(value)
+
+
+@register.simple_tag
+def doubt(findings: object, slug: str) -> SafeString:
+    """A small triangle that opens what the rules found: {% doubt row.doubts.step_time experiment.slug %}."""
+    found = [finding for finding in findings if isinstance(finding, Finding)] if isinstance(findings, Sequence) else []
+    if not found:
+        return SafeString("")
+    unknown = [finding for finding in found if not finding.is_acknowledged]
+    grave = any(finding.severity == Finding.Severity.ERROR for finding in unknown)
+    kind = "known" if not unknown else "error" if grave else "warning"
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return format_html(
+        '<a class="doubt doubt-{}" href="{}?id={}" data-doubt title="{}"><span class="unseen">Doubted: {}</span></a>',
+        kind,
+        reverse("findings", args=[slug]),
+        ",".join(str(finding.pk) for finding in found),
+        found[0].message + more,
+        found[0].message,
+    )
+
+
+@register.filter
+def size(count: int) -> str:
+    """A number of bytes: {{ source.size|size }}."""
+    return numbers.quantity(count, "B")
 
 
 @register.simple_tag

@@ -18,11 +18,14 @@ from django_htmx.middleware import HtmxDetails
 from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab import services as lab
-from parlab.lab.models import Config, Experiment
+from parlab.lab.models import Config, Experiment, Finding
 from runners.config import ConfigError, digest
 from runners.protocol import RunState
 
 RUNS_PER_PAGE = 200
+FINDINGS_ON_PAGE = 10
+CELLS_ON_PAGE = 3_000
+"""Cells of documents' tables that the page of an experiment shows; files beyond have a page of their own."""
 UNCHANGED = 204
 """The answer to a poll that has nothing new: htmx leaves the page as it is."""
 
@@ -46,7 +49,8 @@ def experiments(request: HttpRequest) -> HttpResponse:
 @require_GET
 def experiment(request: HttpRequest, slug: str) -> HttpResponse:
     found = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
-    return render(request, "pages/experiment.html", _context(request, found))
+    context = _context(request, found)
+    return render(request, "pages/experiment.html", {**context, **_documents(found, context["findings"])})
 
 
 @require_GET
@@ -65,9 +69,12 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
     versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
     runs = selectors.experiment_runs(experiment, versions)
     plan = selectors.launch_plan(versions.shown, runs)
+    findings = selectors.experiment_findings(experiment)
+    doubts = selectors.run_doubts(findings, runs)
     page = Paginator(runs, RUNS_PER_PAGE).get_page(request.GET.get("page"))
     listed = list(page.object_list)
     waiting = fleet.waiting_reasons([run for run in listed if run.state == RunState.QUEUED])
+    doubted = [[finding.pk, finding.is_acknowledged] for finding in findings]
     changing = [[run.state, getattr(run, "last_step", None), run.step_time_s, run.reason] for run in runs]
     ended = sum(run.is_final for run in runs)
     return {
@@ -76,14 +83,31 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "versions": versions,
         "plan": plan,
         "page": page,
-        "table": selectors.run_rows(listed, waiting=waiting),
+        "table": selectors.run_rows(listed, waiting=waiting, doubts=doubts),
         "states": selectors.state_counts(run.state for run in runs),
-        "sweep": selectors.sweep_tables(runs, plan.points, metric),
+        "sweep": selectors.sweep_tables(runs, plan.points, metric, doubts),
+        "findings": findings,
         "metrics": [(name, found.title) for name, found in selectors.METRICS.items()],
         "is_live": ended < len(runs),
         # Figures draw runs that have ended, so they are drawn again when one more has.
         "drawn_from": f"{versions.query}:{ended}",
-        "seen": digest([changing, waiting, metric, versions.query, page.number])[:16],
+        "seen": digest([changing, doubted, waiting, metric, versions.query, page.number])[:16],
+    }
+
+
+def _documents(experiment: Experiment, findings: list[Finding]) -> dict[str, Any]:
+    """What does not change while runs are active: findings as a list, and the imported files."""
+    sources, shown, cells = selectors.source_views(experiment, findings), [], 0
+    for source in sources:
+        cells += source.cells
+        if source.has_content and cells <= CELLS_ON_PAGE:
+            shown.append(source)
+    return {
+        "findings_open": sum(not finding.is_acknowledged for finding in findings),
+        "rows": selectors.finding_rows(findings[:FINDINGS_ON_PAGE]),
+        "sources": sources,
+        "documents": shown,
+        "next": experiment.get_absolute_url(),
     }
 
 

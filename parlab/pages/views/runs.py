@@ -25,7 +25,7 @@ LOG_LINES = 300
 
 
 def find_run(slug: str, number: int) -> Run:
-    runs = Run.objects.select_related("experiment", "config", "created_by")
+    runs = Run.objects.select_related("experiment", "config", "created_by", "source").defer("source__document")
     return get_object_or_404(runs, experiment__slug=slug, number=number)
 
 
@@ -43,9 +43,12 @@ def find_attempt(request: HttpRequest, run: Run) -> Attempt | None:
 def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     found = find_run(slug, number)
     attempt = find_attempt(request, found)
-    context = {
-        **_context(found, attempt),
+    context = _context(found, attempt)
+    context |= {
         **_details(found, attempt),
+        "rows": selectors.finding_rows(context["findings"]),
+        "next": found.get_absolute_url(),
+        "arguments": selectors.flat(found.launch.get("arguments", {})),
         "sections": selectors.config_sections(found.resolved, found.point, found.config),
         "log": log_tail(attempt.pk, lines=LOG_LINES) if attempt else [],
         "log_seen": attempt.committed if attempt else 0,
@@ -95,12 +98,16 @@ def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     state_seen = f"{run.state}-{run.attempt_number}-{'c' if run.cancel_requested_at else ''}"
     # Output comes before the first step and between steps: the curve of memory grows with it.
     committed = attempt.committed if attempt else 0
-    changing = [state_seen, step, committed, run.summary.get("step_time_s"), run.reason, waiting]
+    findings = selectors.run_findings(run)
+    doubted = [[finding.pk, finding.is_acknowledged] for finding in findings]
+    doubts = selectors.run_doubts(findings, [run]).get(run.pk)
+    changing = [state_seen, doubted, step, committed, run.summary.get("step_time_s"), run.reason, waiting]
     return {
         "section": "experiments",
         "experiment": run.experiment,
         "run": run,
-        "row": selectors.run_row(run, step=step, waiting=waiting),
+        "row": selectors.run_row(run, step=step, waiting=waiting, doubts=doubts),
+        "findings": findings,
         "attempt": attempt,
         "is_current": attempt is None or attempt.number == run.attempt_number,
         "is_live": not run.is_final,

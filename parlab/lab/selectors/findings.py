@@ -1,0 +1,213 @@
+"""Findings: beside the numbers that they doubt, and as lists."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django.db.models import Count, Q
+
+from parlab.charts.format import exact, field_title
+from parlab.findings import RULES
+from parlab.lab.models import Experiment, Finding, Run
+
+RUN = "run"
+"""Column of doubts about a run that no single number of it carries."""
+
+# What a finding names -> the number of a run that a table shows for it (names of METRICS).
+_COLUMNS = {
+    "step_time_s": "step_time",
+    "ms_per_sample": "step_time",
+    "timers_s": "step_time",
+    "samples_per_s": "samples",
+    "tokens_per_s": "tokens",
+    "gpu_mem_max_bytes": "memory",
+    "memory_max_bytes": "memory",
+    "memory_peak_bytes": "memory",
+    "memory_bytes": "memory",
+}
+
+Doubts = Mapping[str, Sequence[Finding]]
+"""Of one run: column -> findings, RUN for those of the run itself."""
+
+
+def open_findings(experiment_ids: Iterable[int]) -> dict[int, int]:
+    """Count the findings that nobody has acknowledged, by experiment."""
+    counted = Finding.objects.open().filter(experiment__in=list(experiment_ids)).order_by()
+    return dict(counted.values_list("experiment_id").annotate(number=Count("pk")))
+
+
+def experiment_findings(experiment: Experiment) -> list[Finding]:
+    """Read all findings of an experiment with what lists show of their run and source; open and grave ones first."""
+    found = experiment.findings.select_related("run", "source", "acknowledged_by").defer(
+        "run__resolved", "run__summary", "run__launch", "source__document"
+    )
+    return sorted(found, key=_rank)
+
+
+def run_findings(run: Run) -> list[Finding]:
+    """Read the findings of a run, those of its part of a document included."""
+    mine = Q(run=run) | Q(run=None, source=None)
+    if run.source_id is not None:
+        mine |= Q(run=None, source=run.source_id)
+    found = run.experiment.findings.filter(mine).select_related("run", "source", "acknowledged_by")
+    found = found.defer("run__resolved", "run__summary", "run__launch", "source__document")
+    places = _places([run])
+    return sorted((finding for finding in found if run.pk in _runs_of(finding, places)), key=_rank)
+
+
+def _rank(finding: Finding) -> tuple[bool, int, int]:
+    return finding.is_acknowledged, list(Finding.Severity).index(Finding.Severity(finding.severity)), finding.pk
+
+
+def run_doubts(findings: Iterable[Finding], runs: Iterable[Run]) -> dict[int, Doubts]:
+    """Sort findings to the numbers of runs: id of the run -> column -> findings."""
+    places = _places(runs)
+    doubts: defaultdict[int, defaultdict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
+    for finding in findings:
+        column = _COLUMNS.get(str(finding.where.get("figure")), RUN)
+        for run in _runs_of(finding, places):
+            doubts[run][column].append(finding)
+    return {run: dict(columns) for run, columns in doubts.items()}
+
+
+class _Places(NamedTuple):
+    numbers: dict[int, int]
+    """Number of a run -> its id."""
+    parts: dict[tuple[int | None, str], list[int]]
+    """Source and part of it -> the runs that were made of this part."""
+    known: set[int]
+
+
+def _places(runs: Iterable[Run]) -> _Places:
+    places = _Places({}, {}, set())
+    for run in runs:
+        places.known.add(run.pk)
+        places.numbers[run.number] = run.pk
+        for part in _parts(run.place):
+            places.parts.setdefault((run.source_id, part), []).append(run.pk)
+    return places
+
+
+def _parts(place: Mapping[str, Any]) -> list[str]:
+    """Name the part of a document that a run was made of: its launch, its cell, or its row of a table."""
+    if "segment" in place:
+        return [f"segment {place['segment']}"]
+    if "table" not in place or "row" not in place:
+        return []
+    row = f"table {place['table']} row {place['row']}"
+    return [f"{row} column {place['column']}"] if "column" in place else [row]
+
+
+def _runs_of(finding: Finding, places: _Places) -> list[int]:
+    """Name the runs that a finding is about, among those of `places`."""
+    if finding.run_id is not None:
+        return [finding.run_id] if finding.run_id in places.known else []
+    where = finding.where
+    if finding.source_id is None:
+        return [places.numbers[where["run"]]] if where.get("run") in places.numbers else []
+    parts = _parts(where)
+    if "column" in where and "row" in where:
+        parts.append(f"table {where.get('table')} row {where['row']}")
+    return [run for part in parts for run in places.parts.get((finding.source_id, part), [])]
+
+
+class TableDoubts(NamedTuple):
+    """Findings about the cells of one table of a document."""
+
+    cells: dict[tuple[int, int], list[Finding]]
+    columns: dict[int, list[Finding]]
+    """Those about a whole column stand in its heading."""
+    whole: list[Finding]
+
+
+def table_doubts(findings: Iterable[Finding], source_id: int) -> dict[int, TableDoubts]:
+    """Sort findings to the cells of a source's tables: index of the table -> its doubts."""
+    doubts: dict[int, TableDoubts] = {}
+    for finding in findings:
+        where = finding.where
+        if finding.source_id != source_id or "table" not in where:
+            continue
+        table = doubts.setdefault(where["table"], TableDoubts({}, {}, []))
+        row, column = where.get("row"), where.get("column")
+        if row is not None:
+            table.cells.setdefault((row, column or 0), []).append(finding)
+        elif column is not None:
+            table.columns.setdefault(column, []).append(finding)
+        else:
+            table.whole.append(finding)
+    return doubts
+
+
+def figure_doubts(findings: Iterable[Finding], source_id: int) -> dict[tuple[str, int], list[Finding]]:
+    """Sort findings to the figures that a document states: (name, line) -> findings."""
+    doubts: dict[tuple[str, int], list[Finding]] = {}
+    for finding in findings:
+        name = finding.where.get("figure")
+        if finding.source_id == source_id and name and "table" not in finding.where:
+            for line in finding.lines:
+                doubts.setdefault((name, line), []).append(finding)
+    return doubts
+
+
+class Line(NamedTuple):
+    """One line of an imported file."""
+
+    number: int
+    text: str
+    is_meant: bool
+    """Not one of those around it."""
+
+
+class FindingRow(NamedTuple):
+    """A finding as lists and panels show it."""
+
+    finding: Finding
+    title: str
+    """What the rule says must agree."""
+    numbers: list[tuple[str, str]]
+    """The numbers that were compared: name and all digits."""
+    place: str
+    """Where it is, in words; without the lines of its source."""
+    lines: str
+    """Lines of its source, as words; empty where it has none."""
+    excerpt: Sequence[Line] = ()
+    """Those lines themselves, where a page wants them."""
+
+
+def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
+    """Shape findings for a list."""
+    return [
+        FindingRow(
+            finding,
+            RULES[finding.rule].title if finding.rule in RULES else "",
+            [(field_title(name), exact(value)) for name, value in finding.numbers.items()],
+            _place(finding),
+            _lines(finding.lines) if finding.source_id else "",
+        )
+        for finding in findings
+    ]
+
+
+def _place(finding: Finding) -> str:
+    where, words = finding.where, []
+    if "segment" in where:
+        words.append(f"launch {where['segment'] + 1}")
+    if "table" in where:
+        words.append(f"table {where['table'] + 1}")
+    if "row" in where:
+        words.append(f"row {where['row'] + 1}")
+    if "column" in where:
+        words.append(f"column {where['column'] + 1}")
+    if where.get("figure"):
+        words.append(field_title(str(where["figure"])).lower())
+    return ", ".join(words)
+
+
+def _lines(lines: Sequence[int]) -> str:
+    if not lines:
+        return ""
+    if len(lines) > 3:
+        return f"lines {lines[0]} to {lines[-1]}"
+    return ("line " if len(lines) == 1 else "lines ") + " and ".join(map(str, lines))

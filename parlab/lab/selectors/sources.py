@@ -1,0 +1,335 @@
+"""Imported files: what their documents hold, as a page shows it, and their bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import zstandard
+from django.db.models import Count
+
+from parlab.charts.format import exact, exact_quantity, field_title, quantity, significant
+from parlab.lab.models import Experiment, Finding, Source, SourceChunk
+
+from .findings import FindingRow, Line, TableDoubts, figure_doubts, table_doubts
+
+# Where a unit follows from the name of a figure; the longest name first.
+_UNITS = (("_per_s", "/s"), ("_bytes", "B"), ("_pct", "%"), ("_s", "s"))
+LINE_WIDTH = 400
+
+
+class CellView(NamedTuple):
+    """One cell of a document's table, as it stands there."""
+
+    text: str
+    kind: str
+    """"number", "text", "blank" or "failure"."""
+    align: str
+    note: str
+    """The number and unit that were read, and settings that stood in brackets."""
+    doubts: Sequence[Finding]
+
+
+class ColumnView(NamedTuple):
+    name: str
+    align: str
+    doubts: Sequence[Finding]
+
+
+class TableView(NamedTuple):
+    """One table of a document, complete."""
+
+    number: int
+    """Index in the document."""
+    title: str
+    section: str
+    line: int
+    columns: list[ColumnView]
+    rows: list[list[CellView]]
+    doubts: Sequence[Finding]
+
+    @property
+    def size(self) -> int:
+        return len(self.rows) * len(self.columns)
+
+
+class FigureView(NamedTuple):
+    """One number that the text states."""
+
+    name: str
+    value: str
+    all_digits: str
+    text: str
+    section: str
+    line: int
+    doubts: Sequence[Finding]
+
+
+class ImageView(NamedTuple):
+    """A picture that a document refers to; `picture` is its id where it lay beside the document."""
+
+    reference: str
+    alt: str
+    section: str
+    line: int
+    picture: int | None
+
+
+class ConfigView(NamedTuple):
+    section: str
+    line: int
+    text: str
+
+
+class SourceView(NamedTuple):
+    """One imported file."""
+
+    pk: int
+    name: str
+    format: str
+    size: int
+    sha256: str
+    created_at: datetime
+    created_by: str
+    lines: int
+    runs: int
+    tables: list[TableView]
+    figures: list[FigureView]
+    images: list[ImageView]
+    configs: list[ConfigView]
+    unread: int
+    unread_examples: list[Mapping[str, Any]]
+    findings: int
+    """Findings about it that nobody has acknowledged."""
+
+    @property
+    def has_content(self) -> bool:
+        return bool(self.tables or self.figures or self.images or self.configs)
+
+    @property
+    def cells(self) -> int:
+        """How much a page of it is."""
+        return sum(table.size for table in self.tables) + len(self.figures) + 20 * len(self.configs)
+
+
+_COLUMNS = ("pk", "name", "format", "size", "sha256", "created_at", "created_by__username")
+# Segments hold most of a long log's document, and no page of a source shows them: the runs do.
+_PARTS = ("lines", "tables", "figures", "images", "configs", "unread")
+
+
+def source_views(experiment: Experiment, findings: Iterable[Finding], only: int | None = None) -> list[SourceView]:
+    """Read the imported files of an experiment, or one of them, with everything that a page shows of them."""
+    sources = experiment.sources.order_by("pk") if only is None else experiment.sources.filter(pk=only)
+    pictures: dict[tuple[int, str], int] = {}
+    rows = list(sources.annotate(runs_made=Count("runs")).values(*_COLUMNS, "runs_made", *_paths()))
+    if rows:
+        known = Source.objects.filter(pk__in=[row["pk"] for row in rows], pictures__isnull=False)
+        for source, reference, picture in known.values_list("pk", "pictures__reference", "pictures__pk"):
+            pictures[source, reference] = picture
+    findings = list(findings)
+    return [_source_view(row, pictures, findings) for row in rows]
+
+
+def _paths() -> list[str]:
+    return [f"document__{part}" for part in _PARTS]
+
+
+def _source_view(
+    row: Mapping[str, Any], pictures: Mapping[tuple[int, str], int], findings: Sequence[Finding]
+) -> SourceView:
+    pk = row["pk"]
+    part = {name: row[f"document__{name}"] for name in _PARTS}
+    in_tables, in_figures = table_doubts(findings, pk), figure_doubts(findings, pk)
+    unread = part["unread"] or {}
+    return SourceView(
+        pk=pk,
+        name=row["name"],
+        format=row["format"],
+        size=row["size"],
+        sha256=row["sha256"],
+        created_at=row["created_at"],
+        created_by=row["created_by__username"],
+        lines=part["lines"] or 0,
+        runs=row["runs_made"],
+        tables=[_table(index, table, in_tables.get(index)) for index, table in enumerate(part["tables"] or [])],
+        figures=_figures(part["figures"] or {}, in_figures),
+        images=[
+            ImageView(
+                image["source"],
+                image.get("alt", ""),
+                image.get("section") or "",
+                image["line"],
+                pictures.get((pk, image["source"])),
+            )
+            for image in part["images"] or []
+        ],
+        configs=[
+            ConfigView(
+                config.get("section") or "", config["line"], json.dumps(config["data"], indent=2, ensure_ascii=False)
+            )
+            for config in part["configs"] or []
+        ],
+        unread=unread.get("lines", 0),
+        unread_examples=unread.get("examples", []),
+        findings=sum(1 for finding in findings if finding.source_id == pk and not finding.is_acknowledged),
+    )
+
+
+def _table(index: int, table: Mapping[str, Any], doubts: TableDoubts | None) -> TableView:
+    doubts = doubts or TableDoubts({}, {}, [])
+    columns, rows = table["columns"], table["rows"]
+    aligned = [*table.get("align", []), *[""] * len(columns)]
+    # Where the document does not say, numbers stand to the right as everywhere.
+    align = [
+        aligned[n] or ("right" if any(n < len(row) and row[n]["kind"] == "number" for row in rows) else "left")
+        for n in range(len(columns))
+    ]
+    return TableView(
+        index,
+        table.get("title") or "",
+        table.get("section") or "",
+        table["line"],
+        [ColumnView(name, align[n], doubts.columns.get(n, [])) for n, name in enumerate(columns)],
+        [
+            [_cell(cell, align[n], doubts.cells.get((number, n), [])) for n, cell in enumerate(row[: len(columns)])]
+            for number, row in enumerate(rows)
+        ],
+        doubts.whole,
+    )
+
+
+def _cell(cell: Mapping[str, Any], align: str, doubts: Sequence[Finding]) -> CellView:
+    notes = []
+    if cell["kind"] == "number" and cell.get("value") is not None:
+        notes.append(f"{exact(cell['value'])} {cell.get('unit', '')}".strip())
+    notes += [f"{field_title(name).lower()}: {value}" for name, value in (cell.get("details") or {}).items()]
+    return CellView(cell["text"], cell["kind"], align, ", ".join(notes), doubts)
+
+
+def _figures(
+    figures: Mapping[str, Sequence[Mapping[str, Any]]], doubts: Mapping[tuple[str, int], Sequence[Finding]]
+) -> list[FigureView]:
+    shown = [
+        FigureView(
+            name,
+            _figure_value(name, figure),
+            _all_digits(name, figure),
+            figure.get("text", ""),
+            figure.get("section") or "",
+            figure.get("line", 0),
+            doubts.get((name, figure.get("line", 0)), []),
+        )
+        for name, stated in figures.items()
+        for figure in stated
+    ]
+    return sorted(shown, key=lambda figure: figure.line)
+
+
+def _unit(name: str) -> str:
+    """Name the unit of a figure's normal form."""
+    for ending, unit in _UNITS:
+        if name.endswith(ending):
+            if ending != "_per_s":
+                return unit
+            return f"{name.removesuffix(ending).rpartition('_')[2]}/s"
+    return ""
+
+
+def _written(name: str, value: float) -> str:
+    unit = _unit(name)
+    if unit == "%":
+        return f"{significant(value)} %"
+    return quantity(value, unit) if unit else significant(value)
+
+
+def _figure_value(name: str, figure: Mapping[str, Any]) -> str:
+    """Write what was read: a value or a range, and what it is a part of; a dash where the text gives words."""
+    low, high, total = figure.get("low"), figure.get("high"), figure.get("total")
+    value = figure.get("value")
+    if low is not None and high is not None:
+        text = f"{_written(name, low)} to {_written(name, high)}"
+    else:
+        text = significant(None) if value is None else _written(name, value)
+    return f"{text} of {_written(name, total)}" if total is not None else text
+
+
+def _all_digits(name: str, figure: Mapping[str, Any]) -> str:
+    value = figure.get("value")
+    return "" if value is None else exact_quantity(value, _unit(name)).strip()
+
+
+def source_bytes(source: Source) -> Iterator[bytes]:
+    """Read an imported file as it was, piece by piece."""
+    rows = source.chunks.order_by("position").values_list("data", flat=True)
+    for data in rows.iterator(chunk_size=4):
+        yield zstandard.decompress(bytes(data))
+
+
+async def source_stream(source_id: int) -> AsyncIterator[bytes]:
+    """Read an imported file as it was for an ASGI server, which would collect a plain iterator in memory first."""
+    position = -1
+    while True:
+        rows = SourceChunk.objects.filter(source_id=source_id, position__gt=position).order_by("position")
+        chunk = await rows.afirst()
+        if chunk is None:
+            return
+        position = chunk.position
+        yield zstandard.decompress(bytes(chunk.data))
+
+
+def source_lines(source: Source, first: int, last: int, *, around: int = 2) -> list[Line]:
+    """Read some lines of an imported file with those around them; long ones are cut."""
+    begin, end = max(1, first - around), last + around
+    found: list[Line] = []
+    number, line = 1, b""
+    for data in source_bytes(source):
+        breaks = data.count(b"\n")
+        if number + breaks < begin:
+            number += breaks
+            continue
+        for piece in _lines_of(data):
+            line = (line + piece)[: 4 * LINE_WIDTH] if number >= begin else b""
+            if not piece.endswith(b"\n"):
+                continue
+            if number >= begin:
+                found.append(_source_line(number, line, first, last))
+            number, line = number + 1, b""
+            if number > end:
+                return found
+    if line and begin <= number <= end:
+        found.append(_source_line(number, line, first, last))
+    return found
+
+
+def _lines_of(data: bytes) -> Iterator[bytes]:
+    """Split at line feeds only: a progress bar that was drawn again is one line."""
+    start = 0
+    while (at := data.find(b"\n", start)) >= 0:
+        yield data[start : at + 1]
+        start = at + 1
+    if start < len(data):
+        yield data[start:]
+
+
+def _source_line(number: int, line: bytes, first: int, last: int) -> Line:
+    text = line.decode("utf-8", "replace").rstrip("\r\n")
+    shown = "".join(
+        character if character.isprintable() or character == "\t" else "\N{MIDDLE DOT}" for character in text
+    )
+    if len(shown) > LINE_WIDTH:
+        shown = shown[:LINE_WIDTH] + "\N{HORIZONTAL ELLIPSIS}"
+    return Line(number, shown, first <= number <= last)
+
+
+def with_excerpts(rows: Sequence[FindingRow], limit: int = 3) -> list[FindingRow]:
+    """Add the lines of the files to the first findings; a line far down in a large log takes a second to find."""
+    return [_with_excerpt(row) for row in rows[:limit]] + list(rows[limit:])
+
+
+def _with_excerpt(row: FindingRow) -> FindingRow:
+    source, line = row.finding.source, row.finding.line
+    if source is None or line is None:
+        return row
+    return row._replace(excerpt=source_lines(source, line, line, around=1))

@@ -1,0 +1,52 @@
+"""docs/findings.md as HTML: the explanation that a rule's name leads to."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from django.utils.safestring import SafeString
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from parlab.findings import RULES
+
+_WORD = re.compile(r"[^a-z0-9]+")
+
+
+def rules_page(path: Path) -> dict[str, Any]:
+    """Render the explanations; where the installation came without them, the titles of the rules must do."""
+    try:
+        changed_at = path.stat().st_mtime_ns
+    except OSError:
+        return {"explained": "", "rules": RULES}
+    return {"explained": _rendered(path, changed_at), "rules": {}}
+
+
+@lru_cache(maxsize=2)
+def _rendered(path: Path, _changed_at: int) -> SafeString:
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = markdown.parse(path.read_text(encoding="utf-8"))
+    anchors: set[str] = set()
+    for number, token in enumerate(tokens):
+        if token.type == "inline":
+            name = _rule_of(token) or (_slug(token) if tokens[number - 1].type == "heading_open" else "")
+            if name and name not in anchors:
+                anchors.add(name)
+                tokens[number - 1].attrSet("id", name)
+    # Markup in the text was escaped by the parser (html: False), which also refuses javascript: links.
+    return SafeString(markdown.renderer.render(tokens, markdown.options, {}))
+
+
+def _rule_of(token: Token) -> str:
+    """Name the rule that a heading, a cell or a paragraph begins with."""
+    first = next((child for child in token.children or [] if child.content.strip()), None)
+    if first is None or first.type not in ("code_inline", "text"):
+        return ""
+    return first.content if first.content in RULES else ""
+
+
+def _slug(token: Token) -> str:
+    return _WORD.sub("-", token.content.lower()).strip("-")

@@ -1,0 +1,146 @@
+"""Files between their upload and their import: kept on disk, so that a preview costs one upload; gone after a day."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from django.conf import settings
+from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
+from pydantic import BaseModel, ValidationError
+
+KEEP_S = 86_400
+_KEY = re.compile(r"[0-9a-f]{32}\Z")
+_FACTS = "upload.json"
+
+
+class File(BaseModel):
+    """One file of an upload, with what became of it."""
+
+    name: str
+    size: int
+    preview: dict[str, Any] | None = None
+    """An ingest.preview.Preview: what would be made, and after the import what was."""
+    refused: str = ""
+
+
+class Upload(BaseModel):
+    """What one person uploaded at once."""
+
+    key: str
+    user: int
+    experiment: int | None
+    format: str
+    files: list[File]
+    is_done: bool = False
+
+    @property
+    def directory(self) -> Path:
+        return uploads() / self.key
+
+    def open(self, number: int) -> IO[bytes]:
+        return (self.directory / str(number)).open("rb")
+
+    def save(self) -> None:
+        """Write the facts so that a killed server leaves the old ones or the new ones."""
+        draft = self.directory / f".{_FACTS}-{secrets.token_hex(4)}"
+        draft.write_text(self.model_dump_json(), encoding="utf-8")
+        draft.replace(self.directory / _FACTS)
+
+    def finish(self) -> None:
+        """Keep what became of the files, and no longer the files."""
+        self.is_done = True
+        self.save()
+        for number in range(len(self.files)):
+            (self.directory / str(number)).unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def uploads() -> Path:
+    """Where uploads lie; the web server's own temporary files too, so that a large one is moved, not copied."""
+    return Path(settings.FILE_UPLOAD_TEMP_DIR)
+
+
+def upload_keep(files: Sequence[UploadedFile[Any]], *, user: int, experiment: int | None, format: str) -> Upload:
+    """Keep uploaded files until they are imported; raises OSError when the disk does not take them."""
+    forget_old()
+    upload = Upload(
+        key=secrets.token_hex(16),
+        user=user,
+        experiment=experiment,
+        format=format,
+        files=[File(name=shown_name(file.name or ""), size=file.size or 0) for file in files],
+    )
+    upload.directory.mkdir(mode=0o700, parents=True)
+    try:
+        for number, file in enumerate(files):
+            _keep(file, upload.directory / str(number))
+        upload.save()
+    except BaseException:
+        upload.discard()
+        raise
+    return upload
+
+
+def _keep(file: UploadedFile[Any], target: Path) -> None:
+    if isinstance(file, TemporaryUploadedFile):
+        shutil.move(file.temporary_file_path(), target)
+        return
+    with target.open("wb") as kept:
+        for chunk in file.chunks():
+            kept.write(chunk)
+
+
+def upload_find(key: str, *, user: int) -> Upload | None:
+    """Find what a person uploaded; None where it is gone, or was somebody else's."""
+    if not _KEY.match(key):
+        return None
+    try:
+        upload = Upload.model_validate_json((uploads() / key / _FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValidationError, json.JSONDecodeError):
+        return None
+    return upload if upload.user == user else None
+
+
+@contextmanager
+def upload_claimed(key: str, *, user: int) -> Iterator[Upload | None]:
+    """Hold an upload: whoever comes second waits, and then sees what became of it. A killed server lets go."""
+    found = upload_find(key, user=user)
+    if found is None:
+        yield None
+        return
+    with (found.directory / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield upload_find(key, user=user)
+
+
+def forget_old() -> None:
+    """Delete what nobody imported within a day, and what a killed server left behind."""
+    before = time.time() - KEEP_S
+    uploads().mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in uploads().iterdir():
+        try:
+            if path.stat().st_mtime > before:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+        except FileNotFoundError:
+            continue
+
+
+def shown_name(name: str) -> str:
+    """Show a file's name without directories, and without characters that would rearrange the line it stands in."""
+    plain = name.replace("\\", "/").rpartition("/")[2]
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in plain)[:200].strip() or "file"

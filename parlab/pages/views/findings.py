@@ -1,0 +1,97 @@
+"""Findings: the list of an experiment's, what each rule looks for, and the buttons to acknowledge and reopen."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404, render
+from django.urls import reverse
+from django.utils.cache import patch_vary_headers
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_GET, require_POST
+
+from parlab.lab import selectors
+from parlab.lab import services as lab
+from parlab.lab.models import Experiment, Finding
+from parlab.pages.rules import rules_page
+
+from .experiments import is_partial
+
+PER_PAGE = 100
+MAX_SHOWN = 20
+"""Findings that one panel shows: a number that more rules doubt has its list."""
+
+
+@require_GET
+def findings(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show the findings of an experiment; `?id=3,5` those of one number, which a script shows beside it."""
+    experiment = get_object_or_404(Experiment, slug=slug)
+    found = selectors.experiment_findings(experiment)
+    total = len(found)
+    wanted = {int(part) for part in request.GET.get("id", "").split(",") if part.isascii() and part.isdecimal()}
+    if wanted:
+        found = [finding for finding in found if finding.pk in wanted]
+    partial = is_partial(request)
+    page = Paginator(found, MAX_SHOWN if partial else PER_PAGE).get_page(request.GET.get("page"))
+    rows = selectors.finding_rows(page.object_list)
+    context = {
+        "section": "experiments",
+        "experiment": experiment,
+        "rows": selectors.with_excerpts(rows) if wanted else rows,
+        "page": page,
+        "is_part": bool(wanted),
+        "total": total,
+        "next": request.path,
+    }
+    response = render(request, "pages/findings_panel.html" if partial else "pages/findings.html", context)
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+@require_GET
+def rules(request: HttpRequest) -> HttpResponse:
+    """Explain the rules: docs/findings.md as a page."""
+    context = {"section": "experiments", **rules_page(settings.BASE_DIR / "docs" / "findings.md")}
+    return render(request, "pages/rules.html", context)
+
+
+def _find(slug: str, pk: int) -> Finding:
+    return get_object_or_404(Finding.objects.select_related("experiment"), pk=pk, experiment__slug=slug)
+
+
+def _back(request: HttpRequest, finding: Finding) -> HttpResponseRedirect:
+    """Lead back to the page where the button was, if it is one of ours."""
+    target = request.POST.get("next", "")
+    if not url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
+        target = reverse("findings", args=[finding.experiment.slug])
+    return HttpResponseRedirect(target)
+
+
+@require_POST
+@permission_required("lab.change_finding", raise_exception=True)
+def acknowledge(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
+    finding = _find(slug, pk)
+    try:
+        lab.finding_acknowledge(
+            finding=finding, user=cast(User, request.user), reason=request.POST.get("reason", "")[:2000]
+        )
+    except ValueError as error:
+        messages.error(request, f"The finding was not acknowledged: {error}.")
+    else:
+        messages.success(request, "The finding is acknowledged: it stays in the list, and its triangle is grey.")
+    return _back(request, finding)
+
+
+@require_POST
+@permission_required("lab.change_finding", raise_exception=True)
+def reopen(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
+    finding = _find(slug, pk)
+    lab.finding_reopen(finding=finding)
+    messages.success(request, "The finding is open again.")
+    return _back(request, finding)

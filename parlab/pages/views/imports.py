@@ -1,0 +1,185 @@
+"""Import: choose files, see what they would make, and then make it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import Any, cast
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import UploadedFile
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods, require_POST
+
+from parlab.charts.format import quantity
+from parlab.formats import FORMATS
+from parlab.ingest.imports import Refused, source_import
+from parlab.ingest.preview import Preview
+from parlab.ingest.preview import preview as described
+from parlab.lab.models import Experiment
+from parlab.pages import uploads
+from parlab.pages.uploads import Upload
+
+logger = logging.getLogger(__name__)
+
+MAX_FILES = 100
+MAX_EXPERIMENTS = 500
+"""Experiments that the form offers; a larger lab names the target on the experiment's own page."""
+
+
+@require_http_methods(["GET", "POST"])
+@permission_required("lab.add_run", raise_exception=True)
+def choose(request: HttpRequest) -> HttpResponse:
+    """Show the form; take files and show what they would make."""
+    if request.method == "GET":
+        return _form(request, wanted=request.GET.get("experiment", ""))
+    files = request.FILES.getlist("files")
+    slug, format = request.POST.get("experiment", ""), request.POST.get("format", "")
+    target = Experiment.objects.filter(slug=slug).first() if slug else None
+    problem = _problem(files, slug, target, format)
+    if problem:
+        return _form(request, wanted=slug, format=format, problem=problem)
+    user = cast(User, request.user)
+    try:
+        upload = uploads.upload_keep(files, user=user.pk, experiment=target.pk if target else None, format=format)
+    except OSError as error:
+        logger.exception("an upload could not be kept")
+        return _form(request, wanted=slug, format=format, problem=_disk(error))
+    _run(upload, user, dry_run=True)
+    upload.save()
+    return redirect("import-preview", upload.key)
+
+
+def _problem(files: list[UploadedFile[Any]], slug: str, target: Experiment | None, format: str) -> str:
+    """Say what is wrong with the form, and what to do; empty where nothing is."""
+    limit = settings.UPLOAD_LIMIT_MIB * 2**20
+    size = sum(file.size or 0 for file in files)
+    if not files:
+        return "No file was chosen. Choose one or more files, then ask for the preview."
+    if len(files) > MAX_FILES:
+        return f"{len(files)} files were chosen, more than {MAX_FILES}. Pack them into one archive, or import in parts."
+    if size > limit:
+        return (
+            f"{uploads.shown_name(files[0].name or '')}{' and the others are' if len(files) > 1 else ' is'}"
+            f" {quantity(size, 'B')}, above the limit of {quantity(limit, 'B')}. Import fewer files at a time, or ask"
+            " an administrator to raise PARLAB_UPLOAD_LIMIT_MIB or to use manage.py ingest."
+        )
+    if slug and target is None:
+        return f"Experiment {slug} does not exist any more. Choose another one, or a new one."
+    if format and format not in FORMATS:
+        return f"Format {format} is unknown. Choose one of the list, or let parlab recognise it."
+    return ""
+
+
+def _disk(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "The server's disk is full: nothing was kept. Ask an administrator to make room, then try again."
+    return f"The server could not keep the files: {error.strerror or error}. Ask an administrator."
+
+
+def _form(request: HttpRequest, *, wanted: str, format: str = "", problem: str = "") -> HttpResponse:
+    context = {
+        "section": "import",
+        "experiments": Experiment.objects.order_by("name").only("name", "slug")[:MAX_EXPERIMENTS],
+        "formats": sorted(FORMATS),
+        "wanted": wanted,
+        "format": format,
+        "problem": problem,
+        "limit": settings.UPLOAD_LIMIT_MIB * 2**20,
+    }
+    return render(request, "pages/import.html", context, status=400 if problem else 200)
+
+
+def _run(upload: Upload, user: User, *, dry_run: bool) -> None:
+    """Import the files of an upload one by one, or say what that would make; one that is refused stops no other."""
+    target = Experiment.objects.filter(pk=upload.experiment).first() if upload.experiment is not None else None
+    for number, file in enumerate(upload.files):
+        file.preview, file.refused = None, ""
+        if upload.experiment is not None and target is None:
+            file.refused = "the experiment was deleted in the meantime; start again with another one"
+            continue
+        try:
+            with upload.open(number) as stream:
+                found = source_import(
+                    experiment=target,
+                    name=file.name,
+                    stream=stream,
+                    user=user,
+                    format=upload.format or None,
+                    dry_run=dry_run,
+                )
+        except Refused as error:
+            file.refused = str(error)
+        except OSError as error:
+            logger.exception("upload %s file %d could not be read", upload.key, number)
+            file.refused = _disk(error)
+        else:
+            file.preview = described(found, dry_run=dry_run).model_dump(mode="json")
+
+
+@require_http_methods(["GET", "POST"])
+@permission_required("lab.add_run", raise_exception=True)
+def preview(request: HttpRequest, key: str) -> HttpResponse:
+    """Show what an upload would make; on POST, make it. A second click finds it made."""
+    user = cast(User, request.user)
+    if request.method == "GET":
+        upload = uploads.upload_find(key, user=user.pk)
+        return _gone(request) if upload is None else _shown(request, upload)
+    with uploads.upload_claimed(key, user=user.pk) as upload:
+        if upload is None:
+            return _gone(request)
+        if not upload.is_done:
+            _run(upload, user, dry_run=False)
+            if any(file.preview for file in upload.files):
+                upload.finish()
+            else:
+                upload.save()
+    made = [Preview.model_validate(file.preview) for file in upload.files if file.preview]
+    if len(made) == len(upload.files) == 1 and made[0].experiment:
+        messages.success(request, _outcome(made[0]))
+        return redirect("experiment", made[0].experiment)
+    return redirect("import-preview", key)
+
+
+def _outcome(made: Preview) -> str:
+    if made.status == "already there":
+        return f"{made.name} was imported before: nothing was changed."
+    runs = f"{made.run_count} {'run' if made.run_count == 1 else 'runs'}"
+    found = len(made.findings)
+    doubts = (
+        f"; {found} {'finding says' if found == 1 else 'findings say'} that a number cannot be true" if found else ""
+    )
+    return f"Imported {made.name}: {runs}{doubts}."
+
+
+def _shown(request: HttpRequest, upload: Upload) -> HttpResponse:
+    files = [(file, Preview.model_validate(file.preview) if file.preview else None) for file in upload.files]
+    made = [found for _, found in files if found]
+    context = {
+        "section": "import",
+        "upload": upload,
+        "files": files,
+        "new": [found for found in made if found.status == "would import"],
+        "target": Experiment.objects.filter(pk=upload.experiment).first() if upload.experiment else None,
+    }
+    return render(request, "pages/import_preview.html", context)
+
+
+def _gone(request: HttpRequest) -> HttpResponse:
+    messages.error(request, "This upload is gone: it was discarded, or a day has passed. Choose the files again.")
+    return redirect("import")
+
+
+@require_POST
+@permission_required("lab.add_run", raise_exception=True)
+def discard(request: HttpRequest, key: str) -> HttpResponse:
+    user = cast(User, request.user)
+    with uploads.upload_claimed(key, user=user.pk) as upload:
+        if upload is not None:
+            upload.discard()
+    messages.info(request, "Nothing was imported; the files are deleted from the server.")
+    return redirect("import")

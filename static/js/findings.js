@@ -1,0 +1,50 @@
+// A triangle beside a doubted number opens what the rules found; without this script it leads to the list.
+"use strict";
+(() => {
+  const panel = document.createElement("div");
+  panel.id = "doubt-panel";
+  panel.popover = "auto";
+  panel.tabIndex = -1;
+  panel.setAttribute("role", "dialog");
+  panel.setAttribute("aria-label", "Findings about this number");
+  document.body.append(panel);
+  let opener = null; // the triangle may be swapped away by a poll: its address finds the new one
+
+  function place(from) {
+    const at = from.getBoundingClientRect(), size = panel.getBoundingClientRect(), gap = 6;
+    const left = Math.max(gap, Math.min(at.left - 16, innerWidth - size.width - gap));
+    const below = at.bottom + gap;
+    const top = below + size.height <= innerHeight ? below : Math.max(gap, at.top - gap - size.height);
+    panel.style.left = `${left}px`;
+    panel.style.top = `${top}px`;
+  }
+
+  async function open(link) {
+    opener = link.getAttribute("href");
+    try {
+      const response = await fetch(link.href, { headers: { "HX-Request": "true" } });
+      if (!response.ok || response.redirected) throw new Error();
+      panel.innerHTML = await response.text();
+    } catch {
+      location.assign(link.href);
+      return;
+    }
+    panel.querySelectorAll("input[name=next]").forEach((input) => { input.value = location.pathname + location.search + location.hash; });
+    panel.showPopover();
+    place(link);
+    panel.focus();
+  }
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-doubt]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    open(link);
+  });
+  panel.addEventListener("toggle", (event) => {
+    if (event.newState !== "closed" || !opener) return;
+    const lost = document.activeElement === document.body || panel.contains(document.activeElement);
+    if (lost) document.querySelector(`a[data-doubt][href="${CSS.escape(opener)}"]`)?.focus();
+    opener = null;
+  });
+})();
