@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from math import isfinite
 from typing import NamedTuple
 
-from parlab.formats.quantities import normal, to_float
+from parlab.formats.quantities import LARGEST, normal, to_float
 from parlab.formats.records import Field
 
 MAX_LAYOUTS = 32
@@ -76,7 +75,7 @@ def numbers(layout: Layout, texts: tuple[str, ...]) -> dict[str, float] | None:
         values = list(map(float, texts))
     except ValueError:
         return None
-    if not isfinite(sum(values)):
+    if not -LARGEST < sum(values) < LARGEST:
         return None
     for index, scale in layout.scaled:
         values[index] = normal(values[index], scale)

@@ -9,7 +9,6 @@ instead of iterations: copies (`... vs samples`) are left out, DeepSpeed's `Trai
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parlab.formats.launch import MAX_ARGUMENTS, flatten, typed
-from parlab.formats.quantities import GIB, field_for
+from parlab.formats.quantities import GIB, LARGEST, field_for, normal
 from parlab.formats.records import Field, Kind, Record, unread
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class Group:
 
     def add(self, column: Field, value: float) -> None:
         if len(self.fields) < MAX_NAMES:
-            self.values[column.name] = value * column.scale
+            self.values[column.name] = normal(value, column.scale)
             self.fields.append(column)
             self.raw.append(repr(value))
 
@@ -116,7 +115,7 @@ class Parser:
             scalar = _scalar(value)
             if scalar is None or _COPY.search(tag):
                 continue
-            if not math.isfinite(scalar):
+            if not -LARGEST < scalar < LARGEST:
                 yield unread(number, "not a finite number", f"{tag}: {scalar}")
                 continue
             yield from self._add(number, event, tag, scalar)

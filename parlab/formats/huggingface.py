@@ -18,7 +18,7 @@ import orjson
 
 from parlab.formats.deepspeed import Parser as DeepSpeed
 from parlab.formats.peel import peel
-from parlab.formats.quantities import slug, to_float, to_int
+from parlab.formats.quantities import LARGEST, slug, to_float, to_int
 from parlab.formats.records import Ending, Field, Kind, Record, unread
 from parlab.formats.sniff import Signs
 
@@ -67,7 +67,7 @@ def _value(content: Any) -> float | None:
     if isinstance(content, bool):
         return None
     if isinstance(content, int | float):
-        return to_float(repr(content)) if abs(content) < 1e300 else None
+        return to_float(repr(content)) if abs(content) < LARGEST else None
     return to_float(content) if isinstance(content, str) else None
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from math import isfinite
 from typing import Protocol
 
 from parlab.formats.cells import Cell, Layout, Layouts, numbers, split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, typed
 from parlab.formats.peel import peel
-from parlab.formats.quantities import MIB, field_for, normal, slug, to_float, to_int
+from parlab.formats.quantities import LARGEST, MIB, field_for, normal, slug, to_float, to_int
 from parlab.formats.records import Field, Record, unread
 from parlab.formats.sniff import Signs
 
@@ -411,7 +410,7 @@ def _fast_timers(
         values = [float(text) / 1000.0 for text in raw]
     except ValueError:
         return None
-    if not isfinite(sum(values)):
+    if not -LARGEST < sum(values) < LARGEST:
         return None
     named = dict(zip(layout.names, values, strict=True))
     return Record("timers", line, named, iteration, rank, time, layout.fields, raw)

@@ -17,7 +17,7 @@ import orjson
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS
 from parlab.formats.peel import peel
-from parlab.formats.quantities import slug
+from parlab.formats.quantities import LARGEST, slug
 from parlab.formats.records import Ending, Field, Record, figure, unread
 from parlab.formats.sniff import Signs
 
@@ -36,7 +36,7 @@ def _number(value: Any) -> float | None:
     """Read a JSON number that a float holds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    found = float(value) if abs(value) < 1e300 else None
+    found = float(value) if abs(value) < LARGEST else None
     return None if found is None or found != found else found
 
 

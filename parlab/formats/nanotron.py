@@ -14,7 +14,7 @@ from parlab.formats.cells import Cell, split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, typed
 from parlab.formats.peel import peel
-from parlab.formats.quantities import slug, to_float
+from parlab.formats.quantities import normal, slug, to_float
 from parlab.formats.readings import amount, reading, united
 from parlab.formats.records import Field, Record, unread
 from parlab.formats.sniff import Signs
@@ -64,7 +64,7 @@ def human(text: str) -> float | None:
     if match is None:
         return to_float(text)
     value = to_float(match[1])
-    return None if value is None else value * _POWERS[match[2]]
+    return None if value is None else normal(value, _POWERS[match[2]])
 
 
 def _field(key: str) -> Field:
@@ -95,7 +95,7 @@ def _memory(line: int, rank: int | None, text: str, match: re.Match[str]) -> lis
         field = united(name, quantity[1]) if quantity else None
         if quantity is None or field is None or not field.name.endswith("_bytes"):
             return [unread(line, "no amount of memory", text)]
-        values[name] = quantity[0] * field.scale
+        values[name] = normal(quantity[0], field.scale)
     fields = tuple(Field(name, name) for name in names)
     return [Record("memory", line, values, rank=rank, fields=fields, raw=match.groups())]
 

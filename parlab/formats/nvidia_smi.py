@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from parlab.formats.peel import peel
-from parlab.formats.quantities import MIB, slug, to_int, unit_of
+from parlab.formats.quantities import MIB, normal, slug, to_int, unit_of
 from parlab.formats.readings import amount
 from parlab.formats.records import Field, Record, figure, unread
 from parlab.formats.schema import Cell, Table
@@ -94,7 +94,7 @@ class Rows:
             own = _field(name, unit) if unit and unit != field.unit else field
             cells.append(Cell(text=token, kind="number", value=number, unit=unit or field.unit))
             if name not in _NO_FIGURE:
-                values[own.name] = number * own.scale
+                values[own.name] = normal(number, own.scale)
                 fields.append(own)
         self.count += 1
         if self.count <= MAX_ROWS:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from functools import lru_cache
 from typing import NamedTuple
 
 from parlab.formats.records import Field
 
+# No quantity of a log is larger; products and sums of what is smaller stay finite.
+LARGEST = 1e100
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 # Unit as printed -> (suffix of the normal name, factor). Sizes printed with decimal names by torch and DeepSpeed
@@ -54,14 +55,14 @@ def normal(value: float, scale: float) -> float:
 
 
 def to_float(text: str) -> float | None:
-    """Read a finite number (`1,234.5` too); None for anything else (words, nan, inf, 1e400, 1_000, 1,2)."""
+    """Read a number (`1,234.5` too); None for anything else (words, nan, inf, 1e400, 1_000, 1,2) and beyond LARGEST."""
     try:
         value = float(text)
     except ValueError:
         if not _GROUPED.fullmatch(text):
             return None
         value = float(text.replace(",", ""))
-    if not math.isfinite(value) or "_" in text or not text.isascii():
+    if not -LARGEST < value < LARGEST or "_" in text or not text.isascii():
         return None
     return value
 

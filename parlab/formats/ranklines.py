@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from parlab.formats.endings import ending
 from parlab.formats.peel import peel
+from parlab.formats.quantities import normal
 from parlab.formats.readings import amount, united
 from parlab.formats.records import Field, Record, unread
 from parlab.formats.sniff import Signs
@@ -70,7 +71,7 @@ def _line(line: int, rank: int | None, time: str | None, text: str, head: re.Mat
             found.append(unread(line, "not a finite number with a unit", part))
             continue
         field = united(match[1].strip(), quantity[1])
-        value = quantity[0] * field.scale
+        value = normal(quantity[0], field.scale)
         if field.name in _STEP_TIMES:
             values["step_time_s"] = value
             field = field._replace(name="step_time_s")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from parlab.formats.cells import Cell
-from parlab.formats.quantities import slug, to_float, unit_of
+from parlab.formats.quantities import normal, slug, to_float, unit_of
 from parlab.formats.records import Field, Kind, Record, unread
 
 _AMOUNT = re.compile(r"\s*([+-]?(?:\d[\d,_]{0,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][+-]?\d{1,9})?)\s*(.{0,40}?)\s*")
@@ -34,7 +34,7 @@ def reading(
         field = field_of(cell.key)
         fields.append(field)
         raw.append(cell.text)
-        values[field.name] = cell.value * field.scale
+        values[field.name] = normal(cell.value, field.scale)
     if not values:
         return bad
     record = Record(kind, line, values, iteration=iteration, rank=rank, time=time, fields=tuple(fields), raw=tuple(raw))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from parlab.formats import Document, Record, format_of, read_document, records
@@ -177,3 +179,21 @@ def test_epochs_that_start_batches_again_go_on_counting() -> None:
 )
 def test_formats_are_told_by_their_content(line: str, format: str) -> None:
     assert format_of(line.splitlines(keepends=True)) == format
+
+
+@pytest.mark.parametrize(
+    ("format", "line"),
+    [
+        ("torchtitan", "step: 1  loss: 2.0  memory: 1e308GiB(1%)  tps: 1e308  tflops: 1e308\n"),
+        ("nanotron", "iteration: 1 / 2 | model_tflops_per_gpu: 1e308 | lm_loss: 9e99T\n"),
+        ("nccl-tests", " 1 1 float sum -1 1 1 1e308 0 1 1 1e308 0\n# Avg bus bandwidth    : 1e308\n"),
+        ("all-reduce-bench", "1:\n duration: 1e-99 sec\n algo throughput: 1e99 bps, 1e99 Gbps\n busbw: 1e99  Gbps\n"),
+        ("nvidia-smi", "# gpu fb pclk\n# Idx MB MHz\n 0 1e308 1e308\n"),
+        ("mlperf", ':::MLLOG {"key": "tracked_stats", "value": {"throughput": 1e308, "train_step_timing": 1e-308}}\n'),
+        ("huggingface", "{'loss': 1e308, 'epoch': 1e309}\n{'train_runtime': 1" + "0" * 5000 + ", 'epoch': 1}\n"),
+        ("ranklines", "[Epoch 0, Batch 1] Total: 1e308h | A: 1e308 GB |\n"),
+    ],
+)
+def test_numbers_that_no_unit_can_hold_never_reach_the_output(format: str, line: str) -> None:
+    for copies in (1, 3):
+        json.dumps(read(line * copies, format).model_dump(), allow_nan=False)
