@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.core.cache import cache
@@ -13,7 +14,7 @@ from django.utils import timezone
 from parlab.ingest.events import Parsed, parse
 from parlab.ingest.summary import summarise
 from parlab.lab.models import Attempt
-from parlab.lab.services import attempt_report, summary_store
+from parlab.lab.services import attempt_report, run_findings_refresh, summary_store
 from parlab.series import log, store
 from runners.protocol import LEASE_S, Batch, RunState
 
@@ -56,6 +57,8 @@ def batch_apply(*, batch: Batch) -> int:
         attempt_report(attempt=attempt, report=report)
     if any(RunState(report.state).is_final for report in batch.reports):
         attempt_summarise(attempt=attempt)
+        # Findings are worth no batch: they are computed once it is stored, and a failure of theirs is only logged.
+        transaction.on_commit(partial(run_findings_refresh, run=attempt.run), robust=True)
     elif batch.output:
         _summarise_now_and_then(attempt)
     return batch.next_sequence

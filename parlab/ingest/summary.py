@@ -143,11 +143,14 @@ def _step_time(steps: _Steps, resolved: Mapping[str, Any]) -> dict[str, Any]:
     if len(without_first):
         step_time["mean_without_first"] = float(np.mean(without_first))
     summary: dict[str, Any] = {"step_time_s": step_time}
-    if median >= _SHORTEST_S:
-        samples = int(resolved["train"]["global_batch_size"])
-        summary["samples_per_s"] = samples / median
-        summary["tokens_per_s"] = samples * int(resolved["model"]["sequence_length"]) / median
-        summary["ms_per_sample"] = median * 1000 / samples
+    # An imported run may not say how much work a step was.
+    samples = resolved.get("train", {}).get("global_batch_size")
+    tokens = resolved.get("model", {}).get("sequence_length")
+    if median >= _SHORTEST_S and samples:
+        summary["samples_per_s"] = int(samples) / median
+        if tokens:
+            summary["tokens_per_s"] = int(samples) * int(tokens) / median
+        summary["ms_per_sample"] = median * 1000 / int(samples)
     return summary
 
 

@@ -1,7 +1,7 @@
 """Raw output of an attempt: append, read, and the last lines for a page. The truth; everything else derives from it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ TAIL_SCAN_BYTES = 16 << 20
 """A page looks at no more than this much of the end of a log."""
 
 _READ_CHUNKS = 8
+_STORED_CHUNKS = 64
 _HELD_BYTES = 16 * 1024
 # Terminal commands (CSI and OSC), then control characters but for tab, then marks that turn text around.
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
@@ -46,6 +47,14 @@ def append_log(attempt_id: int, data: bytes) -> bytes:
         update_fields=["size", "data"],
     )
     return unfinished
+
+
+def store_log(attempt_id: int, rows: Iterable[tuple[int, int, bytes]]) -> None:
+    """Store a whole log that is packed already: position, size and zstd of each CHUNK_BYTES; an earlier one goes."""
+    LogChunk.objects.filter(attempt_id=attempt_id).delete()
+    chunks = (LogChunk(attempt_id=attempt_id, position=at, size=size, data=data) for at, size, data in rows)
+    while batch := list(islice(chunks, _STORED_CHUNKS)):
+        LogChunk.objects.bulk_create(batch)
 
 
 def _with_chunk_before(last: LogChunk | None, held: bytes) -> bytes:

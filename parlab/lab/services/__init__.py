@@ -3,7 +3,7 @@
 from .attempts import attempt_lose, attempt_report, summary_store
 from .configs import config_check, config_save
 from .experiments import experiment_clone, experiment_create
-from .findings import finding_acknowledge, finding_reopen, findings_refresh
+from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
 from .published import published_run_add
 from .runs import Launch, config_launch, run_cancel_request, run_relaunch
 
@@ -21,6 +21,7 @@ __all__ = [
     "findings_refresh",
     "published_run_add",
     "run_cancel_request",
+    "run_findings_refresh",
     "run_relaunch",
     "summary_store",
 ]

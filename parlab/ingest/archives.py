@@ -1,0 +1,189 @@
+"""Archives that people upload -> files of our own: no path climbs out, nothing grows without bound, nothing nests."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, NamedTuple, cast
+
+from parlab.ingest.received import BLOCK, HEAD_BYTES, Received, Refused, display_name, kind_of
+
+MAX_MEMBERS = 10_000
+MAX_RATIO = 250
+"""Logs shrink to a tenth or a fiftieth; what shrinks more than this is made of nothing."""
+RATIO_FROM = 32 << 20
+"""Small files may shrink as they like."""
+_MAX_DEPTH = 20
+_MAX_READ = 16 << 20
+_ARCHIVES = ("gzip", "bzip2", "xz", "zip", "tar")
+_DAMAGED = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError,
+    NotImplementedError, ValueError, OverflowError, MemoryError,
+)  # fmt: skip
+
+
+class Member(NamedTuple):
+    """A file of an archive, unpacked: its path within the archive, and where it lies."""
+
+    name: str
+    path: Path
+
+
+def is_archive(received: Received) -> bool:
+    return received.kind in _ARCHIVES
+
+
+def unpack(received: Received, directory: Path, *, limit: int) -> list[Member]:
+    """Unpack an archive or a compressed file into a directory of ours, under names of ours.
+
+    Raises Refused, with the member and the reason, for a path that climbs out, links, devices, encrypted members,
+    archives in archives, more than `limit` bytes in all, and what grows more than MAX_RATIO times.
+    """
+    budget = _Budget(received, limit)
+    try:
+        if received.kind == "zip":
+            return list(_unzip(received, directory, budget))
+        source = received.path
+        if received.kind != "tar":
+            source = directory / "unpacked"
+            with closing(_decompressed(received)) as packed:
+                head = _copy(packed, source, budget)
+            inner = kind_of(head)
+            if inner != "tar":
+                _refuse_nested(received.name, head)
+                return [Member(_without_suffix(received.name), source)]
+            budget = _Budget(received, limit)
+        return list(_untar(source, directory, budget))
+    except Refused:
+        raise
+    except _DAMAGED as problem:
+        if isinstance(problem, OSError) and problem.errno is not None:
+            raise Refused(f"{received.name} could not be unpacked here: {problem.strerror}") from problem
+        raise Refused(f"{received.name} is a damaged archive ({problem}); pack it again") from problem
+
+
+def _decompressed(received: Received) -> IO[bytes]:
+    modules = {"gzip": gzip, "bzip2": bz2, "xz": lzma}
+    return cast(IO[bytes], modules[received.kind].open(received.path, "rb"))
+
+
+class _Budget:
+    """How much an archive may still unpack to."""
+
+    def __init__(self, received: Received, limit: int) -> None:
+        self._name, self._packed, self._limit = received.name, max(received.size, 1), limit
+        self._total = 0
+
+    def take(self, size: int) -> None:
+        self._total += size
+        if self._total > self._limit:
+            raise Refused(
+                f"{self._name} unpacks to more than {self._limit >> 20} MiB, the limit for imports;"
+                " import its files one by one, or raise PARLAB_UPLOAD_LIMIT_MIB"
+            )
+        if self._total > RATIO_FROM and self._total > MAX_RATIO * self._packed:
+            raise Refused(
+                f"{self._name} unpacks to more than {MAX_RATIO} times its size, as archives do that are made to fill"
+                " a disk; import the files themselves"
+            )
+
+
+def _copy(source: IO[bytes], target: Path, budget: _Budget) -> bytes:
+    """Copy a member and return its first bytes."""
+    head = b""
+    with target.open("xb") as file:
+        while block := source.read(BLOCK):
+            budget.take(len(block))
+            head += block[: HEAD_BYTES - len(head)]
+            file.write(block)
+    return head
+
+
+def _unzip(received: Received, directory: Path, budget: _Budget) -> Iterator[Member]:
+    with zipfile.ZipFile(received.path) as archive:
+        entries = archive.infolist()
+        _refuse_many(received.name, len(entries))
+        for number, entry in enumerate(entries):
+            mode = entry.external_attr >> 16
+            if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise Refused(f"{_shown(entry.filename)} in {received.name} is a link or a device; pack files only")
+            name = _safe(entry.filename, received.name)
+            if entry.is_dir() or name is None:
+                continue
+            if entry.flag_bits & 1:
+                raise Refused(f"{_shown(name)} in {received.name} is encrypted; pack it without a password")
+            target = directory / f"member-{number}"
+            with archive.open(entry) as source:
+                _refuse_nested(f"{_shown(name)} in {received.name}", _copy(source, target, budget))
+            yield Member(name, target)
+
+
+def _untar(path: Path, directory: Path, budget: _Budget) -> Iterator[Member]:
+    with path.open("rb") as file, tarfile.open(fileobj=_Guarded(file), mode="r:") as archive:
+        for number, entry in enumerate(archive):
+            _refuse_many(path.name, number)
+            name = _safe(entry.name, "the archive")
+            if entry.isdir():
+                continue
+            if not entry.isreg():
+                raise Refused(f"{_shown(entry.name)} in the archive is a link or a device; pack files only")
+            source = archive.extractfile(entry)
+            if name is None or source is None:
+                continue
+            target = directory / f"member-{number}"
+            with source:
+                _refuse_nested(f"{_shown(name)} in the archive", _copy(source, target, budget))
+            yield Member(name, target)
+
+
+class _Guarded:
+    """A file that is not read in one go, whatever a header claims: tarfile would hold such a piece in memory."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MAX_READ:
+            raise tarfile.ReadError(f"a header claims {size} bytes")
+        return self._file.read(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _safe(name: str, archive: str) -> str | None:
+    """Check a member's path; None for what file managers leave behind."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or (path.parts and path.parts[0].endswith(":")):
+        raise Refused(f"{_shown(name)} in {archive} leads out of the archive; pack it with paths that stay inside")
+    if len(path.parts) > _MAX_DEPTH:
+        raise Refused(f"{_shown(name)} in {archive} lies more than {_MAX_DEPTH} folders deep; pack it flatter")
+    hidden = any(part.startswith(".") or part == "__MACOSX" for part in path.parts)
+    return None if hidden or not path.parts else path.as_posix()
+
+
+def _refuse_many(name: str, count: int) -> None:
+    if count > MAX_MEMBERS:
+        raise Refused(f"{name} holds more than {MAX_MEMBERS:,} files; import it in parts")
+
+
+def _refuse_nested(name: str, head: bytes) -> None:
+    if kind_of(head) in _ARCHIVES:
+        raise Refused(f"{name} is an archive itself; unpack it and import what is in it")
+
+
+def _without_suffix(name: str) -> str:
+    stem = PurePosixPath(name)
+    return stem.stem if stem.suffix in (".gz", ".bz2", ".xz") else name
+
+
+def _shown(name: str) -> str:
+    return display_name(name.replace("\\", "/").rstrip("/"))

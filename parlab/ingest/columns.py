@@ -1,0 +1,162 @@
+"""What a column of a published table is: a setting, a measured quantity, or a name of the row. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from parlab.formats.quantities import unit_of
+from parlab.formats.schema import Cell
+
+Role = Literal["setting", "metric", "axis", "figure", "empty"]
+
+
+class Column(NamedTuple):
+    """A column's role; `name` is the dotted field of a setting, or the part of a summary that a metric fills."""
+
+    title: str
+    role: Role
+    name: str = ""
+    scale: float = 1.0
+    """Factor to the normal unit, where heading or cells say the unit."""
+    is_named: bool = False
+    """The heading itself names the quantity; else only the unit of the cells does."""
+
+
+# Headings in small letters without anything but letters and digits -> dotted field, or a normal name of a launch.
+_SETTINGS: dict[str, tuple[str, ...]] = {
+    "train.micro_batch_size": ("microbatchsize", "microbatch", "microbs", "micbs", "mbs", "tmbspg", "mbspergpu"),
+    "train.global_batch_size": ("globalbatchsize", "globalbatch", "globalbs", "globbs", "gbs", "batchsize", "batch"),
+    "train.precision": ("precision", "dtype"),
+    "model.num_layers": ("layers", "numlayers", "numberoflayers", "nlayers", "layer"),
+    "model.hidden_size": ("hiddensize", "hidden", "hiddendim", "hiddendimension", "dmodel", "modeldim", "nembd"),
+    "model.num_attention_heads": ("attentionheads", "attenheads", "heads", "numheads", "nheads", "numattentionheads"),
+    "model.sequence_length": ("sequencelength", "seqlength", "seqlen", "maxseqlen", "contextlength"),
+    "parallel.tensor_parallel_size": ("tp", "tpsize", "tensorparallel", "tensorparallelsize",
+                                      "tensormodelparallelsize"),
+    "parallel.pipeline_parallel_size": ("pp", "ppsize", "pipelineparallel", "pipelineparallelsize", "stages",
+                                        "pipelinemodelparallelsize", "pipelinestages"),
+    "parallel.data_parallel_size": ("dp", "dpsize", "dataparallel", "dataparallelsize"),
+    "parallel.zero_stage": ("zero", "zerostage"),
+    "parallel.schedule": ("schedule", "pipelineschedule"),
+    "cluster.nodes": ("nodes", "numnodes", "numberofnodes", "nnodes"),
+    "world_size": ("gpus", "gpu", "numgpus", "numberofgpus", "ngpus", "worldsize", "accelerators", "totalgpus"),
+    "gradient_accumulation_steps": ("gas", "accumulationsteps", "gradientaccumulationsteps", "gradacc",
+                                    "gradientaccumulation"),
+    "model_parallel_size": ("mp", "mpsize", "modelparallelsize"),
+}  # fmt: skip
+_BY_HEADING = {heading: field for field, headings in _SETTINGS.items() for heading in headings}
+# A model's size names it: `1.7B`.
+_SIZES = frozenset({"size", "modelsize", "parameters", "params", "numparams", "model"})
+# Settings that no RunConfig has, by the names that a launch or nobody else has for them.
+AXIS_NAMES = {"world_size": "GPUs"}
+
+_UNIT = re.compile(r"[(\[]\s*([^()\[\]]{1,24}?)\s*[)\]]|(?:^|\s)in\s+([a-zA-Z/%]{1,12})\s*$|/\s*([a-zA-Z/]{1,12})\s*$")
+_RATES = (
+    ("samples_per_s", re.compile(r"\b(?:samples?|sequences?|seqs?|images?)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b")),
+    ("tokens_per_s", re.compile(r"\btok(?:en)?s?\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b")),
+    ("ms_per_sample", re.compile(r"\b(?:ms|milliseconds?)\s*(?:/|per)\s*(?:sample|sequence)\b")),
+)
+_TIME_PER_STEP = re.compile(r"\b(milli)?seconds? per (?:iteration|step)\b|\biteration time in seconds\b")
+_PER_GPU = re.compile(r"/\s*(?:gpu|device)|per\s+(?:gpu|device)")
+_ALL_GPUS = re.compile(r"aggreg|total|\ball\b|overall")
+_TIME = re.compile(r"\b(?:time|latency|duration|runtime|speed)\b|\b(?:sec(?:onds)?|s|ms)\s*/\s*(?:it|iter|step)")
+_MEMORY = re.compile(r"\bmem(?:ory)?\b|\bvram\b")
+_OTHER = re.compile(
+    r"\b(?:metric|val(?:ue)?|score|speed-?up|improvement|efficiency|bandwidth|busbw|algbw|loss|ppl|perplexity"
+    r"|throughput|mfu|hfu|util\w*|flops?|tflops?|pflops?|fps|accuracy|tps|wps)\b|flop"
+)
+_PAIR = re.compile(
+    r"^(.{1,60}?[A-Za-z)])\s*(?:[:=]\s*|\s)(\d[\d,]*(?:\.\d+)?)\s*$|^(\d[\d,]*)\s+([A-Za-z][\w ]{1,40})$"
+)
+
+
+def compact(text: str) -> str:
+    """Write a heading without anything but small letters and digits: a wrapped `Lay ers` is `layers`."""
+    return re.sub(r"[^a-z0-9]+", "", text.lower())[:80]
+
+
+def setting_of(heading: str) -> str | None:
+    """Name the field that a heading means, or None."""
+    return _BY_HEADING.get(compact(re.sub(r"\([^()]*\)", "", heading)))
+
+
+def heading_pair(heading: str) -> tuple[str, float] | None:
+    """Split a heading that names one value of a setting: `Micro batch size: 4`, `mbs=4`, `8 GPUs`."""
+    match = _PAIR.match(" ".join(heading.split())[:120])
+    if match is None:
+        return None
+    name, number = (match[1], match[2]) if match[1] else (match[4], match[3])
+    return name.strip(" :="), float(number.replace(",", ""))
+
+
+def quantity_of(words: str, unit: str = "") -> tuple[str, float] | None:
+    """Tell which part of a summary words and a unit mean: (name, factor to its unit); None for an unknown quantity.
+
+    `words` is a heading, a caption or a title; `unit` the unit its cells carry.
+    """
+    text = _words(words)
+    for name, pattern in _RATES:
+        if pattern.search(text):
+            return name, 1.0
+    known = unit_of(unit or _unit_of_heading(words))
+    suffix, scale = known or ("", 1.0)
+    if "flop" in text or suffix.startswith("flops"):
+        if "%" in text or suffix == "pct" or _ALL_GPUS.search(text):
+            return None
+        tera = scale / 1e12 if suffix.startswith("flops") else 1.0
+        return ("tflops_per_gpu", tera) if _PER_GPU.search(text) or suffix == "flops_per_gpu" else None
+    if suffix == "s":
+        return "step_time_s", scale
+    if suffix == "bytes" and (_MEMORY.search(text) or unit.lower() != "b"):
+        return "memory_peak_bytes", scale
+    if suffix == "pct" and "util" in text and "gpu" in text:
+        return "gpu_util_pct", 1.0
+    return None
+
+
+def quantity_in_context(words: str, unit: str) -> tuple[str, float] | None:
+    """Tell what the numbers of a table mean whose headings do not say it: by their unit, else by the words above.
+
+    Of several rates that the words name the last one counts: it stands nearest to the table.
+    """
+    if unit:
+        return quantity_of("", unit)
+    text = _words(words[-4_000:])
+    found = [(match.end(), name, 1.0) for name, pattern in _RATES for match in pattern.finditer(text)]
+    found += [(match.end(), "step_time_s", 1e-3 if match[1] else 1.0) for match in _TIME_PER_STEP.finditer(text)]
+    if not found:
+        return None
+    _, name, scale = max(found)
+    return name, scale
+
+
+def _words(text: str) -> str:
+    return " ".join(text.lower().replace("_", " ").split())
+
+
+def _unit_of_heading(heading: str) -> str:
+    match = _UNIT.search(heading)
+    return next((part for part in match.groups() if part), "") if match else ""
+
+
+def column_of(heading: str, cells: Sequence[Cell]) -> Column:
+    """Tell what a column is from its heading and its cells."""
+    filled = [cell for cell in cells if cell.kind != "blank"]
+    if not filled:
+        return Column(heading, "empty")
+    unit = next((cell.unit for cell in filled if cell.kind == "number" and cell.unit), "")
+    setting = setting_of(heading)
+    if setting and not (unit and unit_of(unit)):
+        return Column(heading, "setting", setting)
+    numbers = [cell for cell in filled if cell.kind == "number"]
+    if not numbers and not any(cell.kind == "failure" for cell in filled):
+        return Column(heading, "axis", heading)
+    words = _words(heading)
+    is_named = bool(_OTHER.search(words) or _TIME.search(words) or _MEMORY.search(words) or quantity_of(heading))
+    quantity = quantity_of(heading, unit)
+    if is_named or quantity:
+        return Column(heading, "metric", *(quantity or ("", 1.0)), is_named)
+    is_label = any(cell.kind == "text" for cell in filled) or compact(heading) in _SIZES
+    return Column(heading, "axis", heading) if is_label else Column(heading, "figure")

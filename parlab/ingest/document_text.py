@@ -1,0 +1,65 @@
+"""The text of a document: what people wrote around its tables and logs. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from parlab.formats.schema import Document
+from parlab.ingest.result_tables import line_of
+
+MAX_NOTES = 100_000
+_ARGUMENTS = re.compile(r"^\s*-{5,} (end of )?arguments -{5,}")
+_FENCE = re.compile(r"^\s*(```|~~~)")
+_DIRECTIVE = re.compile(r"^\.\. (code-block|code|image|figure|list-table|csv-table|table)::")
+_IMAGE = re.compile(r"^\s*!\[[^\]]*\]\([^)]*\)\s*$")
+_HEADING = re.compile(r"^#{1,6} |^[=\-~^\"'*+]{4,}\s*$")
+# A line of a log or a command is no sentence.
+_LONG = 1_000
+_LOG = re.compile(r"^\s*(?:time \(ms\) \||iteration +\d+/)")
+
+
+def notes_of(lines: Sequence[str], document: Document) -> str:
+    """Take what is prose of a document: no tables, argument dumps, listings or pictures, which are kept apart."""
+    tables = {n for table in document.tables for n in range(table.line - len(table.header) + 1, line_of(table, 0))}
+    tables |= {line_of(table, row) for table in document.tables for row in range(len(table.rows))}
+    kept: list[str] = []
+    dump = fence = directive = False
+    for number, line in enumerate(lines, 1):
+        text = line.rstrip()
+        if match := _ARGUMENTS.match(text):
+            dump = match[1] is None
+            continue
+        if _FENCE.match(text):
+            fence = not fence
+            continue
+        if directive and (not text or text[0].isspace()):
+            continue
+        directive = bool(_DIRECTIVE.match(text))
+        if dump or fence or directive or _IMAGE.match(text) or _LOG.match(text) or len(text) > _LONG:
+            continue
+        is_grid = number in tables and ("|" in text or text.startswith(("+", "=")))
+        if not is_grid and (text or (kept and kept[-1])):
+            kept.append(text)
+    notes = "\n".join(kept).strip()
+    return notes if len(notes) <= MAX_NOTES else f"{notes[:MAX_NOTES]}\n\n(The text goes on in the imported file.)"
+
+
+def words_above(lines: Sequence[str], line: int) -> str:
+    """Return what stands between the heading above a line (or 40 lines above it) and the line itself."""
+    found: list[str] = []
+    for text in reversed(lines[max(0, line - 40) : max(0, line - 1)]):
+        found.append(text.strip())
+        if text.startswith("#"):
+            break
+    return " ".join(reversed(found))
+
+
+def words_from(lines: Sequence[str], line: int) -> str:
+    """Return the words from a line to the end of its paragraph or list."""
+    found: list[str] = []
+    for text in lines[max(0, line - 1) : line + 12]:
+        if not text.strip() or (found and _HEADING.match(text)):
+            break
+        found.append(text.strip().removeprefix("- ").removeprefix("* "))
+    return " ".join(found)[:500]

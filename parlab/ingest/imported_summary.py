@@ -1,0 +1,169 @@
+"""What was read of a launch, or stated by a document -> a summary as docs/architecture.md gives it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from parlab.formats.schema import Figure, Segment
+from parlab.ingest.launches import Sections
+from parlab.ingest.recording import FASTEST, Recording
+from parlab.ingest.summary import summary_of
+from parlab.series.columns import Columns
+
+_TIMERS = "timer/"
+# Figures that prose states, by their normal names -> parts of a summary, and the factor to its unit.
+_STATED = {
+    "ms_per_sample": ("ms_per_sample", 1.0),
+    "ms_per_iteration": ("step_time_s", 1e-3),
+    "ms_per_step": ("step_time_s", 1e-3),
+    "step_time_s": ("step_time_s", 1.0),
+    "iteration_time_s": ("step_time_s", 1.0),
+    "time_per_iteration_s": ("step_time_s", 1.0),
+    "time_per_step_s": ("step_time_s", 1.0),
+    "samples_per_s": ("samples_per_s", 1.0),
+    "throughput_samples_per_s": ("samples_per_s", 1.0),
+    "tokens_per_s": ("tokens_per_s", 1.0),
+    "throughput_tokens_per_s": ("tokens_per_s", 1.0),
+    "gpu_mem_bytes": ("memory_peak_bytes", 1.0),
+    "gpu_util_pct": ("gpu_util_pct", 1.0),
+    "flops_per_gpu": ("tflops_per_gpu", 1e-12),
+    "mfu_pct": ("mfu_pct", 1.0),
+}
+_PLAIN = ("tflops_per_gpu", "gpu_util_pct", "mfu_pct", "hfu_pct")
+
+
+def segment_summary(segment: Segment, resolved: Sections, recording: Recording | None) -> dict[str, Any]:
+    """Summarise a launch: from its steps where it has some, else from what was stated of it."""
+    summary = _of_steps(segment, resolved, recording) if recording else {}
+    stated = stated_summary(
+        {part: value for name, figure in segment.figures.items() for part, value in _stated(name, figure)},
+        resolved,
+        "stated in prose",
+    )
+    summary = {**_rates_as_printed(segment), **stated, **summary}
+    if "memory_peak_bytes" not in summary and segment.gpu_mem_max_bytes:
+        summary["memory_peak_bytes"] = {"max": segment.gpu_mem_max_bytes}
+    memory = segment.figures.get("gpu_mem_bytes")
+    if memory and memory.low is not None and memory.high is not None and "memory_peak_bytes" in summary:
+        summary["memory_peak_bytes"].setdefault("min", memory.low)
+    for name in ("tflops_per_gpu", "gpu_util_pct", "skipped_iterations"):
+        value = getattr(segment, name)
+        if value is not None:
+            summary.setdefault(name, value)
+    if segment.validation:
+        summary["validation"] = segment.validation[-1].model_dump(include={"iteration", "values"})
+    figures = {name: figure_parts(figure) for name, figure in segment.figures.items()}
+    figures |= {
+        name: {"value": metric.last, "unit": "", "text": ""}
+        for name, metric in segment.metrics.items()
+        if segment.steps is None and name not in figures
+    }
+    if figures:
+        summary["figures"] = figures
+    return summary | {"end": segment.end.state}
+
+
+def figure_parts(figure: Figure) -> dict[str, Any]:
+    """Keep a figure of prose with its words."""
+    return figure.model_dump(include={"value", "low", "high", "total", "unit", "text"}, exclude_none=True)
+
+
+def _stated(name: str, figure: Figure) -> list[tuple[str, float]]:
+    part = _STATED.get(name)
+    return [(part[0], figure.value * part[1])] if part and figure.value is not None else []
+
+
+def stated_summary(measured: Mapping[str, float], resolved: Sections, where: str) -> dict[str, Any]:
+    """Build a summary from single figures (parts of a summary -> value) and what follows from the configuration."""
+    told = {name: value for name, value in measured.items() if np.isfinite(value) and value > 0}
+    batch = resolved.get("train", {}).get("global_batch_size")
+    length = resolved.get("model", {}).get("sequence_length")
+    summary: dict[str, Any] = {name: told[name] for name in _PLAIN if name in told}
+    basis = [f"{name.replace('_', ' ')} {where}" for name in told if name not in ("memory_peak_bytes", "gpu_util_pct")]
+    if "memory_peak_bytes" in told:
+        summary["memory_peak_bytes"] = {"max": told["memory_peak_bytes"]}
+    each_ms, seconds, samples = told.get("ms_per_sample"), told.get("step_time_s"), told.get("samples_per_s")
+    if seconds is None and batch and (each_ms or samples):
+        seconds = batch * each_ms / 1000 if each_ms else batch / (samples or 1.0)
+        basis.append("step time from it and the global batch size")
+    if samples is None and (each_ms or (batch and seconds)):
+        samples = 1000 / each_ms if each_ms else (batch or 0) / (seconds or 1.0)
+        basis.append("samples/s computed")
+    if seconds is not None:
+        summary["step_time_s"] = {"mean": seconds}
+    if samples is not None:
+        summary["samples_per_s"] = samples
+        summary["ms_per_sample"] = each_ms or 1000 / samples
+    tokens = told.get("tokens_per_s") or (samples * length if samples and length else None)
+    if tokens:
+        summary["tokens_per_s"] = tokens
+    return summary | ({"basis": "; ".join(dict.fromkeys(basis))} if basis else {})
+
+
+def _of_steps(segment: Segment, resolved: Sections, recording: Recording) -> dict[str, Any]:
+    """Summarise the recorded series as those of parlab's own runs; one series is in memory at a time."""
+    names = recording.metrics()
+    warm = _warm_up(segment)
+    main: dict[str, dict[int, Columns]]
+    main = {name: recording.read(name) for name in ("step_time_s", "loss", "memory_peak_bytes") if name in names}
+    known = _without_batch(resolved) if _is_ramped(segment) else resolved
+    summary = summary_of({**main, "warmup": warm}, known)
+    if "step_time_s" not in summary:
+        # Without any step that all speakers timed, what the log states stands.
+        summary.pop("steps", None)
+        summary.pop("basis", None)
+    # Timers need to know the warm-up steps only, not the times of all steps.
+    steps = {0: warm[0]} if warm else {}
+    timers: dict[str, Any] = {}
+    for name in sorted(names):
+        if name.startswith(_TIMERS):
+            found = summary_of({name: recording.read(name), "step_time_s": steps, "warmup": warm}, known)
+            timers |= _with_fastest(found.get("timers_s", {}), name, recording)
+    if timers:
+        summary["timers_s"] = timers
+    return summary
+
+
+def _with_fastest(timers: dict[str, Any], name: str, recording: Recording) -> dict[str, Any]:
+    """A log that prints a range of ranks says their minimum itself."""
+    lows = recording.read(FASTEST + name.removeprefix(_TIMERS))
+    values = [float(np.median(columns.values)) for columns in lows.values() if len(columns)]
+    return {key: timer | {"min": min([timer["min"], *values])} for key, timer in timers.items()} if values else timers
+
+
+def _warm_up(segment: Segment) -> dict[int, Columns]:
+    left_out = segment.steps.left_out if segment.steps else []
+    if not left_out:
+        return {}
+    ones = np.ones(len(left_out))
+    return {0: Columns(np.array(left_out, np.int64), ones, ones)}
+
+
+def _is_ramped(segment: Segment) -> bool:
+    batch = segment.metrics.get("global_batch_size")
+    return batch is not None and batch.min != batch.max
+
+
+def _without_batch(resolved: Sections) -> Sections:
+    train = {name: value for name, value in resolved["train"].items() if name != "global_batch_size"}
+    return {**resolved, "train": train}
+
+
+def _rates_as_printed(segment: Segment) -> dict[str, Any]:
+    """Rates that the log itself states or that follow from what it prints; own computations stand over them."""
+    summary: dict[str, Any] = {}
+    if segment.steps is not None:
+        summary["steps"] = segment.steps.model_dump(include={"count", "first", "last", "left_out", "why"})
+    if segment.step_time_s is not None:
+        summary["step_time_s"] = segment.step_time_s.model_dump(exclude_none=True)
+    if segment.samples_per_s:
+        summary["samples_per_s"] = segment.samples_per_s
+        summary["ms_per_sample"] = 1000 / segment.samples_per_s
+    if segment.tokens_per_s:
+        summary["tokens_per_s"] = segment.tokens_per_s
+    if segment.basis:
+        summary["basis"] = "; ".join(f"{name}: {words}" for name, words in segment.basis.items())
+    return summary

@@ -1,0 +1,306 @@
+"""Records of a reader -> points of series, one recording per launch, kept in a file until they are stored.
+
+An import may hold more points than memory does, and the database shall not be locked while a file is read: so the
+points wait on disk, and storing them is one short transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import IO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlab.formats.documents import Collector
+from parlab.formats.records import Record
+from parlab.formats.segments import Builder, measured
+from parlab.ingest.events import MAX_METRICS, MAX_STEP
+from parlab.series.columns import Columns
+from parlab.series.store import CHUNK_POINTS, Key
+
+BLOCK_ROWS = 4 * CHUNK_POINTS
+"""Rows of one rank that are kept in memory; whole chunks, so that the store need not open the last one again."""
+MAX_ROWS = 16 * CHUNK_POINTS
+"""Rows of all ranks and kinds of a launch that are kept in memory."""
+MAX_RANK = 2**31 - 1
+_MAX_NAME = 80
+_LATEST = 1e11
+_LARGEST = 1e300
+
+# Normal names of the readers -> what parlab's own engines call the same.
+_SAME = {
+    "step": {
+        "lm_loss": "loss",
+        "train_loss": "loss",
+        "reduced_train_loss": "loss",
+        "global_batch_size": "samples",
+        "allocated_bytes": "memory_bytes",
+        "max_allocated_bytes": "memory_peak_bytes",
+        "max_memory_allocated_bytes": "memory_peak_bytes",
+    },
+    "memory": {
+        "allocated_bytes": "memory_bytes",
+        "max_allocated_bytes": "memory_peak_bytes",
+        "max_memory_allocated_bytes": "memory_peak_bytes",
+    },
+}
+_PREFIX = {"timers": "timer/", "validation": "validation/"}
+FASTEST = "timer_min/"
+"""A log that prints a range of ranks gives two series: the slowest rank is the timer, the fastest stands here."""
+
+
+def metric_name(kind: str, name: str) -> str:
+    """Name the series of a reader's value as parlab's own engines would."""
+    return _SAME.get(kind, {}).get(name) or _PREFIX.get(kind, "") + name
+
+
+class _Block(NamedTuple):
+    """Points that wait in the file: steps, times and one column per metric, behind each other."""
+
+    offset: int
+    rows: int
+    rank: int
+    metrics: Sequence[str]
+
+
+class _Rows:
+    """The rows of one kind and rank that are in memory; a column may be shorter than the rows it belongs to."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.steps: list[int] = []
+        self.times: list[float] = []
+        self.columns: dict[str, list[float]] = {}
+
+
+class Recording:
+    """The points of one launch."""
+
+    def __init__(self, file: IO[bytes], refused: Counter[str]) -> None:
+        self._file = file
+        self._refused = refused
+        self._rows: dict[tuple[str, int], _Rows] = {}
+        self._names: dict[tuple[str, str], str | None] = {}
+        self._waiting = 0
+        self._step = 0
+        self._time = 0.0
+        self._has_stamps = False
+        self.blocks: list[_Block] = []
+        self.points = 0
+        self.last_step: int | None = None
+        self.first_time: float | None = None
+        self.last_time: float | None = None
+
+    def add(self, record: Record) -> None:
+        kind = record.kind
+        values: Mapping[str, float] = record.values
+        if not all(value > 0.0 for value in values.values()):
+            values = (
+                {name: value for name, value in values.items() if value > 0.0}
+                if kind == "timers"
+                else measured(record.values)
+            )
+        self._clock(record, values)
+        rank = record.rank if record.rank is not None and 0 <= record.rank <= MAX_RANK else 0
+        rows = self._rows.get((kind, rank))
+        if rows is None:
+            rows = self._rows[kind, rank] = _Rows(rank)
+        self._put(rows, kind, values)
+        if record.low:
+            self._put(rows, "low", record.low)
+        if len(rows.steps) >= BLOCK_ROWS:
+            self._write(rows)
+        elif self._waiting >= MAX_ROWS:
+            self.flush()
+
+    def _clock(self, record: Record, values: Mapping[str, float]) -> None:
+        """Follow steps and time: what has no number of its own belongs to the step that was last heard of."""
+        step = record.iteration
+        if step is not None:
+            self._step = min(max(step, 0), MAX_STEP)
+        elif record.kind == "step":
+            self._step = min(self._step + 1, MAX_STEP)
+        if record.kind == "step" and (self.last_step is None or self._step > self.last_step):
+            self.last_step = self._step
+        stamp = unix_time(record.time) if record.time else None
+        if stamp is not None:
+            if self.first_time is None:
+                self.first_time = stamp
+            self._time = self.last_time = stamp
+            self._has_stamps = True
+        elif not self._has_stamps:
+            # A log without time stamps gets the time its steps took, counted from 0.
+            self._time = min(self._time + abs(values.get("step_time_s", 0.0)), _LATEST)
+
+    def _put(self, rows: _Rows, kind: str, values: Mapping[str, float]) -> None:
+        columns, row, prefix = rows.columns, len(rows.steps), kind
+        # The same step in several lines (one per scalar, say) is one row as long as no value comes twice.
+        joins = row > 0 and rows.steps[-1] == self._step
+        if joins:
+            row -= 1
+            joins = all(len(columns.get(self._name(prefix, name) or "", ())) <= row for name in values)
+        if not joins:
+            row = len(rows.steps)
+            rows.steps.append(self._step)
+            rows.times.append(self._time)
+            self._waiting += 1
+        for name, value in values.items():
+            metric = self._names.get((prefix, name), "")
+            if metric == "":
+                metric = self._name(prefix, name)
+            if metric is None:
+                continue
+            column = columns.get(metric)
+            if column is None:
+                column = columns[metric] = []
+            missing = row - len(column)
+            if missing > 0:
+                column.extend([np.nan] * missing)
+            if missing >= 0 and -_LARGEST < value < _LARGEST:
+                column.append(value)
+
+    def _name(self, kind: str, name: str) -> str | None:
+        """Name a series; None for what is none, or one too many."""
+        key = (kind, name)
+        if key not in self._names:
+            metric: str | None = FASTEST + name if kind == "low" else metric_name(kind, name)
+            if name == "total_iterations":
+                metric = None
+            elif metric is None or len(metric) > _MAX_NAME or "\x00" in metric:
+                self._refused[f"a metric name of more than {_MAX_NAME} characters"] += 1
+                metric = None
+            elif metric not in self._names.values() and len(set(self._names.values())) >= MAX_METRICS:
+                self._refused[f"more than {MAX_METRICS} metrics of one launch"] += 1
+                metric = None
+            if len(self._names) >= 10 * MAX_METRICS:
+                return metric
+            self._names[key] = metric
+        return self._names[key]
+
+    def flush(self) -> None:
+        for rows in self._rows.values():
+            self._write(rows)
+
+    def _write(self, rows: _Rows) -> None:
+        count = len(rows.steps)
+        if not count:
+            return
+        metrics = [metric for metric, column in rows.columns.items() if column]
+        self.blocks.append(_Block(self._file.seek(0, 2), count, rows.rank, metrics))
+        self._file.write(np.array(rows.steps, np.int64).tobytes())
+        self._file.write(np.array(rows.times, np.float64).tobytes())
+        for metric in metrics:
+            column = rows.columns[metric]
+            column.extend([np.nan] * (count - len(column)))
+            self._file.write(np.array(column, np.float64).tobytes())
+        self._waiting -= count
+        rows.steps, rows.times, rows.columns = [], [], {}
+
+    def metrics(self) -> set[str]:
+        return {metric for block in self.blocks for metric in block.metrics}
+
+    def read(self, metric: str) -> dict[int, Columns]:
+        """Read one series by rank; nothing else is brought into memory."""
+        parts: dict[int, list[Columns]] = {}
+        for block in self.blocks:
+            if metric in block.metrics:
+                self._file.seek(block.offset)
+                steps = np.frombuffer(self._file.read(block.rows * 8), np.int64)
+                times = self._floats(block.rows)
+                self._file.seek(block.offset + 8 * block.rows * (2 + block.metrics.index(metric)))
+                parts.setdefault(block.rank, []).append(_present(steps, times, self._floats(block.rows)))
+        return {rank: Columns.joined(columns) for rank, columns in parts.items()}
+
+    def series(self) -> Iterator[dict[Key, Columns]]:
+        """Yield the points, block by block, as `series.store.append` takes them."""
+        for block in self.blocks:
+            self._file.seek(block.offset)
+            steps = np.frombuffer(self._file.read(block.rows * 8), np.int64)
+            times = self._floats(block.rows)
+            found: dict[Key, Columns] = {}
+            for metric in block.metrics:
+                columns = _present(steps, times, self._floats(block.rows))
+                key = (metric, block.rank)
+                found[key] = Columns.joined([found[key], columns]) if key in found else columns
+            yield found
+
+    def _floats(self, rows: int) -> NDArray[np.float64]:
+        return np.frombuffer(self._file.read(rows * 8), np.float64)
+
+
+def _present(steps: NDArray[np.int64], times: NDArray[np.float64], values: NDArray[np.float64]) -> Columns:
+    present = ~np.isnan(values)
+    # Whole columns share their steps and times, which the store then packs once.
+    columns = Columns(steps, times, values)
+    return columns if present.all() else columns.take(present)
+
+
+class Recorder:
+    """Feeds a Collector, and records the numbers of each launch that the collector keeps."""
+
+    def __init__(self, collector: Collector, file: IO[bytes]) -> None:
+        self._collector = collector
+        self._file = file
+        self._builder: Builder | None = None
+        self._current: Recording | None = None
+        self.refused: Counter[str] = Counter()
+        """Reason -> how many values are only in the raw text."""
+        self.recordings: dict[int, Recording] = {}
+        """Index of the segment -> its points."""
+
+    def add(self, record: Record) -> None:
+        segments = self._collector.segments
+        done = len(segments.done)
+        self._collector.add(record)
+        if segments.current is not self._builder:
+            self._keep(len(segments.done) > done, done)
+            self._builder = segments.current
+        if record.values and record.kind in ("step", "timers", "memory", "validation", "metrics") and self._builder:
+            if self._current is None:
+                self._current = Recording(self._file, self.refused)
+            self._current.add(record)
+
+    def _keep(self, is_kept: bool, index: int) -> None:
+        """The launch so far is closed: its recording counts if the collector kept it."""
+        if self._current is not None and is_kept:
+            self._current.flush()
+            self.recordings[index] = self._current
+        self._current = None
+
+    def finish(self) -> None:
+        """Close what is open; call it before the collector's document is asked for."""
+        segments = self._collector.segments
+        done = len(segments.done)
+        segments.close()
+        self._keep(len(segments.done) > done, done)
+        self._builder = None
+
+
+_STAMPS = ("%m/%d/%Y %H:%M:%S", "%Y_%m_%d %H:%M:%S")
+
+
+@lru_cache(maxsize=64)
+def unix_time(text: str) -> float | None:
+    """Read a printed time stamp as Unix seconds, UTC where it names no zone; None for anything else."""
+    text = text.strip()[:40].replace("/", "-", 2) if text[:4].isdecimal() else text.strip()[:40]
+    moment: datetime | None = None
+    try:
+        moment = datetime.fromisoformat(text.replace("_", "T", 1))
+    except ValueError:
+        for form in _STAMPS:
+            try:
+                moment = datetime.strptime(text, form)
+                break
+            except ValueError:
+                continue
+    if moment is None:
+        return None
+    try:
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (OverflowError, ValueError):
+        return None
+    return seconds if 0 <= seconds < _LATEST else None

@@ -1,0 +1,232 @@
+"""Tables of documents -> results: which columns are axes and which are measured, a result per row or cell. Pure.
+
+Three kinds of tables hold results. A **list** has a row per result: columns are settings or quantities. A **grid** has
+a cell per result: its columns are the values of one setting (`Micro batch size: 1`), or variants that are compared. A
+**sheet** is a list lying on its side: its rows are settings and quantities.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from parlab.formats.launch import typed
+from parlab.formats.schema import Cell, Table
+from parlab.ingest.columns import (
+    AXIS_NAMES,
+    Column,
+    column_of,
+    compact,
+    heading_pair,
+    quantity_in_context,
+    quantity_of,
+    setting_of,
+)
+from runners.protocol import RunState
+
+_TOTALS = frozenset({"global", "total", "sum", "all", "overall", "average", "mean", "avg"})
+_MEMORY_WORDS = re.compile(r"(?i)\boom\b|out[ -]of[ -]|d?ram\b|memory|fit\b")
+MAX_RESULTS = 5_000
+
+
+class TableResult(NamedTuple):
+    """One result: where it stands, the values of its axes, what it was set to, and what was measured."""
+
+    row: int
+    column: int | None
+    """None where the row as a whole is the result."""
+    line: int
+    axes: dict[str, Any]
+    settings: dict[str, Any]
+    """Dotted fields of a RunConfig, or normal names of a launch."""
+    measured: dict[str, float]
+    """Parts of a summary, in its units."""
+    figures: dict[str, dict[str, Any]]
+    """Heading -> value, unit and text as printed."""
+    state: str
+    reason: str
+
+
+def results_of(table: Table, context: str) -> list[TableResult]:
+    """Read the results of a table; `context` are the words above it. No results: a table about something else."""
+    columns = [column_of(title, [row[n] for row in table.rows]) for n, title in enumerate(table.columns)]
+    across = _setting_columns(table) or _compared_columns(table, columns)
+    if across:
+        return _grid(table, columns, across, context)[:MAX_RESULTS]
+    if any(column.role == "metric" for column in columns):
+        return _list(table, columns)[:MAX_RESULTS]
+    turned = _turned(table)
+    return [] if turned is None else _from_sheet(turned)[:MAX_RESULTS]
+
+
+def line_of(table: Table, row: int) -> int:
+    """Line of a row, after header rows and the line of dashes."""
+    return table.line + len(table.header) + 1 + row
+
+
+def _setting_columns(table: Table) -> dict[int, tuple[str, Any]]:
+    """Find columns whose headings name values of one setting: index -> (axis, value)."""
+    found = {n: pair for n, title in enumerate(table.columns) if n and (pair := heading_pair(title))}
+    names = {compact(name) for name, _ in found.values()}
+    if len(found) < 2 or len(names) != 1 or len({value for _, value in found.values()}) < len(found):
+        return {}
+    name = next(iter(found.values()))[0]
+    field = setting_of(name)
+    axis = AXIS_NAMES.get(field, field) if field else name.lower()
+    return {n: (axis, int(value) if value == int(value) else value) for n, (_, value) in found.items()}
+
+
+def _compared_columns(table: Table, columns: Sequence[Column]) -> dict[int, tuple[str, Any]]:
+    """Find columns that hold one quantity of several variants: nothing else is measured, and a label says of what."""
+    if not columns or columns[0].role not in ("axis", "setting"):
+        return {}
+    measured = [n for n, column in enumerate(columns) if n and column.role in ("metric", "figure")]
+    like = [n for n in measured if all(_is_measured(row[n]) for row in table.rows)]
+    quantities = {columns[n].name for n in measured}
+    units = {cell.unit for row in table.rows for n in like if (cell := row[n]).kind == "number" and cell.unit}
+    named = [n for n in measured if columns[n].is_named]
+    if len(like) < 2 or len(units) > 1 or len(quantities) > 1 or (named and quantities == {""}):
+        return {}
+    # A sheet's rows are quantities: its columns are no variants of one.
+    labels = [column_of(row[0].text, row[1:]) for row in table.rows]
+    if any(label.role == "metric" and label.is_named for label in labels):
+        return {}
+    return {n: ("variant", columns[n].title) for n in like}
+
+
+def _is_measured(cell: Cell) -> bool:
+    return cell.kind in ("number", "failure", "blank")
+
+
+def _grid(
+    table: Table, columns: Sequence[Column], across: Mapping[int, tuple[str, Any]], context: str
+) -> list[TableResult]:
+    """Read one result per cell of the columns that vary; the other columns describe the row."""
+    results = []
+    for number, row in enumerate(table.rows):
+        if not any(row[n].kind != "blank" for n in across) or _is_total(row, table):
+            continue
+        beside = {n: cell for n, cell in enumerate(row) if n not in across and cell.kind != "blank"}
+        for n, (axis, value) in across.items():
+            axes = {_axis(columns[m]): _value(cell) for m, cell in beside.items()} | {axis: value}
+            settings = {columns[m].name: _value(cell) for m, cell in beside.items() if columns[m].role == "setting"}
+            if axis in AXIS_NAMES.values() or "." in axis:
+                settings[_field(axis)] = value
+            settings |= _details(row[n])
+            measured: dict[str, float] = {}
+            figures: dict[str, dict[str, Any]] = {}
+            quantity = quantity_of(columns[n].title, row[n].unit) or quantity_in_context(context, row[n].unit)
+            if (number_there := row[n].value) is not None:
+                figures["value"] = _figure(row[n])
+                if quantity:
+                    measured[quantity[0]] = number_there * quantity[1]
+            state, reason = _outcome([row[n]])
+            results.append(
+                TableResult(number, n, line_of(table, number), axes, settings, measured, figures, state, reason)
+            )
+    return results
+
+
+def _list(table: Table, columns: Sequence[Column]) -> list[TableResult]:
+    """Read one result per row."""
+    results = []
+    for number, row in enumerate(table.rows):
+        if all(cell.kind == "blank" for cell in row) or _is_total(row, table):
+            continue
+        results.append(_row_result(number, line_of(table, number), row, columns))
+    return results
+
+
+def _row_result(number: int, line: int, row: Sequence[Cell], columns: Sequence[Column]) -> TableResult:
+    axes: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    measured: dict[str, float] = {}
+    figures: dict[str, dict[str, Any]] = {}
+    for column, cell in zip(columns, row, strict=True):
+        if cell.kind == "blank":
+            continue
+        settings |= _details(cell)
+        if column.role == "setting":
+            axes[_axis(column)] = settings[column.name] = _value(cell)
+        elif column.role == "axis":
+            # The name of an experiment says its settings once more.
+            axes |= {} if cell.details else {_axis(column): _value(cell)}
+        if column.role in ("metric", "figure") and cell.kind == "number" and cell.value is not None:
+            if column.name and column.name not in measured:
+                measured[column.name] = cell.value * column.scale
+            figures[column.title] = _figure(cell)
+    state, reason = _outcome([cell for column, cell in zip(columns, row, strict=True) if column.role == "metric"])
+    return TableResult(number, None, line, axes, settings, measured, figures, state, reason)
+
+
+def _turned(table: Table) -> Table | None:
+    """Turn a sheet into a list: its first column names quantities and settings, its headings the results."""
+    labels = [row[0].text for row in table.rows if row and row[0].text]
+    if len(labels) < 2 or len(table.columns) < 3:
+        return None
+    roles = [column_of(row[0].text, row[1:]).role for row in table.rows]
+    known = sum(role in ("setting", "metric") for role in roles)
+    if "metric" not in roles or known * 2 < len(labels):
+        return None
+    rows = [
+        [Cell(text=title, kind="text"), *(row[n] for row in table.rows)] for n, title in enumerate(table.columns) if n
+    ]
+    first = table.columns[0] or "variant"
+    return table.model_copy(update={"columns": [first, *(row[0].text for row in table.rows)], "rows": rows})
+
+
+def _from_sheet(turned: Table) -> list[TableResult]:
+    """Read the results of a turned sheet; their place is the column of the sheet."""
+    columns = [column_of(title, [row[n] for row in turned.rows]) for n, title in enumerate(turned.columns)]
+    columns[0] = Column(turned.columns[0], "axis", turned.columns[0])
+    results = []
+    for number, row in enumerate(turned.rows):
+        if all(cell.kind == "blank" for cell in row[1:]):
+            continue
+        found = _row_result(0, turned.line, row, columns)
+        results.append(found._replace(column=number + 1))
+    return results
+
+
+def _is_total(row: Sequence[Cell], table: Table) -> bool:
+    """Tell a row that sums the others up; it is no result of its own."""
+    return len(table.rows) > 2 and bool(row) and compact(row[0].text) in _TOTALS
+
+
+def _outcome(cells: Sequence[Cell]) -> tuple[str, str]:
+    """Say how a result ended by its measured cells: a failure in the document's words, a blank as missing."""
+    failed = next((cell for cell in cells if cell.kind == "failure"), None)
+    if any(cell.kind == "number" for cell in cells):
+        return RunState.FINISHED, ""
+    if failed is not None:
+        state = RunState.OOM if _MEMORY_WORDS.search(failed.text) else RunState.FAILED
+        return state, failed.text
+    dash = next((cell.text for cell in cells if cell.text), "")
+    return RunState.FINISHED, f"Missing: the table gives no figure here{f' ({dash})' if dash else ''}."
+
+
+def _axis(column: Column) -> str:
+    if column.role == "setting":
+        return AXIS_NAMES.get(column.name, column.name)
+    return " ".join(column.title.split()).lower()[:80] or "row"
+
+
+def _field(axis: str) -> str:
+    return next((field for field, name in AXIS_NAMES.items() if name == axis), axis)
+
+
+def _value(cell: Cell) -> Any:
+    """Give an axis the number of a plain cell, else its text: `1.7B` is a name, not a number."""
+    if cell.kind == "number" and cell.value is not None and not cell.unit and not cell.details:
+        return int(cell.value) if cell.value == int(cell.value) else cell.value
+    return typed(cell.text) if cell.kind == "number" else cell.text[:200]
+
+
+def _details(cell: Cell) -> dict[str, Any]:
+    """Settings that stand in brackets behind a number."""
+    return {name: value for name, value in cell.details.items() if name not in ("note", "label")}
+
+
+def _figure(cell: Cell) -> dict[str, Any]:
+    return {"value": cell.value, "unit": cell.unit, "text": cell.text}

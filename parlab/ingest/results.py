@@ -1,0 +1,279 @@
+"""A document of a file -> the results it holds, each of which becomes a run. Pure.
+
+A log gives one result per launch. A page gives one per row or cell of its result tables, one per section that measures
+a launch, and one per section that says nothing but that something failed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from parlab.formats.launch import normalise
+from parlab.formats.schema import Document, Launch, Segment, Table
+from parlab.ingest.document_text import words_above, words_from
+from parlab.ingest.imported_summary import figure_parts, segment_summary, stated_summary
+from parlab.ingest.launches import Sections, fitting, resolved_of, runner_launch, staged_launch
+from parlab.ingest.recording import Recording
+from parlab.ingest.result_tables import TableResult, results_of
+from runners.config import digest
+from runners.protocol import RunState
+
+PAGES = ("markdown", "rst", "configuration")
+_OOM = re.compile(r"(?i)\boom\b|out[ -]of[ -](?:\w+ )?(?:d?ram|memory)|cuda out of memory")
+_ZERO = re.compile(r"(?i)\bzero[ -]?(?:stage[ -]?|s)?([0-3])\b")
+_SCHEDULES = {"gpipe": "gpipe", "1f1b": "1f1b"}
+# A figure of one of these names is a measurement; others only describe.
+_MEASURED = re.compile(
+    r"^(?:ms_per_\w+|.*_?fps|.*(?:samples|tokens|steps|iterations|sequences)_per_s|gpu_util_pct|gpu_mem_bytes|mfu_pct"
+    r"|(?:step|iteration|iter|epoch)_time_s|time_per_\w+_s|throughput\w*)$"
+)
+# What tells launches of one file apart, best first: (axis, normal name of a launch).
+_AXES = (
+    ("GPUs", "world_size"),
+    ("train.micro_batch_size", "micro_batch_size"),
+    ("train.global_batch_size", "global_batch_size"),
+    ("model.sequence_length", "sequence_length"),
+    ("parallel.tensor_parallel_size", "tensor_parallel_size"),
+    ("parallel.pipeline_parallel_size", "pipeline_parallel_size"),
+    ("parallel.data_parallel_size", "data_parallel_size"),
+    ("parallel.zero_stage", "zero_stage"),
+    ("train.precision", "precision"),
+    ("model.num_layers", "num_layers"),
+    ("model.hidden_size", "hidden_size"),
+)
+
+
+class Result(NamedTuple):
+    """One result, ready to become a run."""
+
+    title: str
+    """Heading it stands under; may be empty."""
+    point: dict[str, Any]
+    place: dict[str, int]
+    lines: tuple[int, int] | None
+    launch: Launch
+    resolved: Sections
+    summary: dict[str, Any]
+    state: str
+    reason: str
+    segment: int | None = None
+
+
+def results_in(document: Document, lines: Sequence[str], recordings: Mapping[int, Recording]) -> list[Result]:
+    """List the results of a document; `lines` are its own, needed of pages only."""
+    is_page = document.format in PAGES
+    measured = [
+        index
+        for index, segment in enumerate(document.segments)
+        if not is_page or index in recordings or _is_measured(segment)
+    ]
+    launches = [_segment_result(document.segments[n], n, recordings.get(n), is_page) for n in measured]
+    found = _told_apart(launches, document)
+    if is_page or not found:
+        base = _base_launch(document, measured)
+        tables = _table_results(document, lines, base)
+        found += tables
+        found += _failed_sections(document, lines, base, {r.title for r in found}) if found else []
+    if is_page and not found:
+        found = _single_result(document)
+    return _distinct(found)
+
+
+def _is_measured(segment: Segment) -> bool:
+    return segment.records > 0 or any(_MEASURED.match(name) for name in segment.figures)
+
+
+def _segment_result(segment: Segment, index: int, recording: Recording | None, is_page: bool) -> Result:
+    launch = staged_launch(runner_launch(segment.launch))
+    resolved = resolved_of(_with_prose(launch, segment))
+    if segment.steps is not None and segment.end.state == "finished":
+        resolved["train"] |= _whole("iterations", segment.steps.total or segment.steps.last)
+    elif segment.steps is not None and "iterations" not in resolved["train"]:
+        resolved["train"] |= _whole("iterations", segment.steps.total)
+    state, reason = _ended(segment, is_page)
+    lines = (segment.lines.first, segment.lines.last) if segment.lines else None
+    summary = segment_summary(segment, resolved, recording)
+    return Result(segment.section or "", {}, {"segment": index}, lines, launch, resolved, summary, state, reason, index)
+
+
+def _whole(name: str, value: int | None) -> dict[str, int]:
+    return {name: value} if value and value > 0 else {}
+
+
+def _with_prose(launch: Launch, segment: Segment) -> Launch:
+    """A page that says `batch size = 2` of its only launch means the global batch, where no argument says one."""
+    figure = segment.figures.get("batch_size")
+    if launch.global_batch_size is None and figure and figure.value and figure.value == int(figure.value) > 0:
+        return launch.model_copy(update={"global_batch_size": int(figure.value)})
+    return launch
+
+
+def _ended(segment: Segment, is_page: bool) -> tuple[str, str]:
+    """Translate how a launch ended; one of which nobody says so counts as finished, with these words."""
+    end = segment.end
+    reason = end.reason or ""
+    if end.state == "crashed":
+        return (RunState.OOM if _OOM.search(reason) else RunState.FAILED), reason
+    if end.state == "cancelled":
+        return RunState.CANCELLED, reason
+    if end.state == "unknown" and not is_page:
+        return RunState.FINISHED, "The log does not say how the launch ended."
+    return RunState.FINISHED, ""
+
+
+def _told_apart(results: Sequence[Result], document: Document) -> list[Result]:
+    """Give each launch of a file its point: the one setting that tells all apart, or all that vary."""
+    if len(results) < 2:
+        return list(results)
+    values = {axis: [getattr(r.launch, name) for r in results] for axis, name in _AXES}
+    varied = {axis: found for axis, found in values.items() if None not in found and len(set(found)) > 1}
+    alone = next((axis for axis, found in varied.items() if len(set(found)) == len(results)), None)
+    chosen = [alone] if alone else list(varied)
+    if document.format not in PAGES and not alone and len({r.title for r in results}) == len(results):
+        return [r._replace(point={"experiment": r.title}) for r in results]
+    return [r._replace(point={axis: varied[axis][n] for axis in chosen}) for n, r in enumerate(results)]
+
+
+def _base_launch(document: Document, measured: Sequence[int]) -> Launch:
+    """Put together what a page says of all its results: prose, and launches that measured nothing themselves."""
+    prose = {name: f[0].value for name, f in document.figures.items() if f[0].value is not None and len(f) == 1}
+    values, derived = normalise(prose)
+    told: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    arguments: dict[str, Any] = {}
+    for index, segment in enumerate(document.segments):
+        if index not in measured:
+            launch = runner_launch(segment.launch)
+            told |= {name: value for name, value in launch.model_dump().items() if value is not None}
+            arguments = {**launch.arguments, **arguments}
+            derived |= launch.derived
+    return Launch.model_validate(told | {"arguments": arguments, "derived": derived})
+
+
+def _table_results(document: Document, lines: Sequence[str], base: Launch) -> list[Result]:
+    read = [
+        (index, table, results_of(table, words_above(lines, table.line - len(table.header) + 1)))
+        for index, table in enumerate(document.tables)
+    ]
+    read = [(index, table, entries) for index, table, entries in read if entries]
+    kinds = Counter(frozenset(entries[0].axes) for _, _, entries in read)
+    found: list[Result] = []
+    for index, table, entries in read:
+        beside: dict[str, Any] = {}
+        if kinds[frozenset(entries[0].axes)] > 1:
+            beside = _section_axis([t for _, t, e in read if frozenset(e[0].axes) == frozenset(entries[0].axes)], table)
+        varied = _varied(entries)
+        settings = {"parallel.schedule": schedule} if (schedule := _schedule(table.section)) else {}
+        for entry in entries:
+            point = beside | {axis: value for axis, value in entry.axes.items() if axis in varied}
+            found.append(_table_result(index, table, entry, point, base, settings))
+    return found
+
+
+def _varied(entries: Sequence[TableResult]) -> set[str]:
+    """Axes on which the results of a table differ; all of them for a single result."""
+    axes = {axis for entry in entries for axis in entry.axes}
+    varied = {axis for axis in axes if len({repr(entry.axes.get(axis)) for entry in entries}) > 1}
+    return varied or axes
+
+
+def _section_axis(tables: Sequence[Table], table: Table) -> dict[str, Any]:
+    """Tables of one shape are parts of one sweep: their headings are its further axis."""
+    schedules = [_schedule(other.section) for other in tables]
+    if all(schedules) and len(set(schedules)) == len(tables):
+        return {"parallel.schedule": _schedule(table.section)}
+    return {"section": table.title or table.section or f"line {table.line}"}
+
+
+def _schedule(section: str | None) -> str | None:
+    words = re.findall(r"[a-z0-9]+", (section or "").lower())
+    found = {_SCHEDULES[word] for word in words if word in _SCHEDULES}
+    return found.pop() if len(found) == 1 else None
+
+
+def _table_result(
+    index: int, table: Table, entry: TableResult, point: dict[str, Any], base: Launch, settings: Mapping[str, Any]
+) -> Result:
+    launch, told = _told(base, {**settings, **entry.settings})
+    resolved = fitting({**_dotted(resolved_of(launch)), **told})
+    summary = stated_summary(entry.measured, resolved, "as the table states")
+    if entry.figures:
+        summary["figures"] = entry.figures
+    place = {"table": index, "row": entry.row} | ({} if entry.column is None else {"column": entry.column})
+    lines = (entry.line, entry.line)
+    return Result(table.section or "", point, place, lines, launch, resolved, summary, entry.state, entry.reason)
+
+
+def _told(base: Launch, settings: Mapping[str, Any]) -> tuple[Launch, dict[str, Any]]:
+    """Set what a result says over what holds for all; what was derived from the rest is forgotten with it."""
+    normal = {field.rpartition(".")[2]: value for field, value in settings.items() if type(value) in (int, str)}
+    fields = {name: value for name, value in normal.items() if name in Launch.model_fields and name != "arguments"}
+    # What was computed from sizes that this result may set anew no longer holds.
+    computed = {name for name, words in base.derived.items() if "*" in words or "/" in words}
+    launch = base.model_dump(exclude=computed if fields else set())
+    values = {name: value for name, value in {**launch, **fields}.items() if name != "arguments"}
+    arguments = {**base.arguments, **{name: value for name, value in settings.items() if "." not in name}}
+    try:
+        told = Launch.model_validate(values | {"arguments": arguments, "derived": {}})
+    except ValueError:
+        return base, dict(settings)
+    return told, {field: value for field, value in settings.items() if "." in field}
+
+
+def _dotted(resolved: Sections) -> dict[str, Any]:
+    return {f"{section}.{name}": value for section, fields in resolved.items() for name, value in fields.items()}
+
+
+def _failed_sections(document: Document, lines: Sequence[str], base: Launch, taken: set[str]) -> list[Result]:
+    """A section that only says that something failed is a result too."""
+    filled = taken | {table.section or "" for table in document.tables}
+    found = []
+    for figure in document.figures.get("failure", []):
+        title = figure.section or ""
+        if not title or title in filled:
+            continue
+        filled.add(title)
+        zero = _ZERO.search(title)
+        launch, told = _told(base, {"zero_stage": int(zero[1])} if zero else {})
+        if "data parallel" in title.lower() and launch.world_size:
+            # What the page says of its pipelines does not hold for this section.
+            sizes = {"data_parallel_size": launch.world_size, "pipeline_parallel_size": None}
+            arguments = {name: value for name, value in launch.arguments.items() if name != "schedule"}
+            launch = launch.model_copy(update=sizes | {"arguments": arguments})
+        reason = words_from(lines, figure.line) or figure.text
+        state = RunState.OOM if _OOM.search(reason) or "DRAM" in reason else RunState.FAILED
+        resolved = fitting({**_dotted(resolved_of(launch)), **told})
+        where = (figure.line, figure.line)
+        found.append(
+            Result(title, {"section": title}, {"line": figure.line}, where, launch, resolved, {}, state, reason)
+        )
+    return found
+
+
+def _single_result(document: Document) -> list[Result]:
+    """A page with figures but neither tables nor launches is one result."""
+    figures = {name: stated[0] for name, stated in document.figures.items()}
+    if not any(_MEASURED.match(name) for name in figures):
+        return []
+    segment = Segment(figures=figures)
+    base = _base_launch(document, [])
+    resolved = resolved_of(base)
+    summary = segment_summary(segment, resolved, None) | {
+        "figures": {name: figure_parts(figure) for name, figure in figures.items()}
+    }
+    return [Result("", {}, {}, None, base, resolved, summary, RunState.FINISHED, "")]
+
+
+def _distinct(results: Sequence[Result]) -> list[Result]:
+    """Number the results that share a point: two runs of one file never have the same."""
+    counts = Counter(digest(result.point) for result in results)
+    seen: Counter[str] = Counter()
+    found = []
+    for result in results:
+        name = digest(result.point)
+        seen[name] += 1
+        axis = "launch" if result.segment is not None else "result"
+        found.append(result._replace(point={**result.point, axis: seen[name]}) if counts[name] > 1 else result)
+    return found
