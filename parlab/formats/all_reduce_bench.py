@@ -61,43 +61,34 @@ class Trial:
 
 
 class Parser:
-    """Puts the interleaved lines of many ranks together."""
+    """Puts the interleaved lines of many ranks together: a block waits in the queue of the line it lacks."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Trial] = deque()
+        self.begun: deque[Trial] = deque()
+        self.timed: deque[Trial] = deque()
+        self.rated: deque[Trial] = deque()
         self.trials: dict[int | None, int] = {}
         self.table: Table | None = None
-        self.columns: list[str] = []
 
     def open(self, line: int, rank: int | None) -> list[Record]:
-        self.waiting.append(Trial(line, rank))
-        if len(self.waiting) <= MAX_WAITING:
-            return []
-        lost = self.waiting.popleft()
-        return [unread(lost.line, "a block that was never completed", f"{lost.rank}:")]
+        return _push(self.begun, Trial(line, rank))
 
     def duration(self, line: int, text: str) -> list[Record]:
-        trial = next((trial for trial in self.waiting if trial.duration is None), None)
-        found: list[Record] = []
-        if trial is None:
-            found = self.open(line, None)
-            trial = self.waiting[-1]
+        trial = self.begun.popleft() if self.begun else Trial(line, None)
         trial.duration = text
-        return found
+        return _push(self.timed, trial)
 
     def algo(self, line: int, text: str) -> list[Record]:
-        trial = next((trial for trial in self.waiting if trial.algo is None and trial.duration is not None), None)
-        if trial is None:
+        if not self.timed:
             return [unread(line, "a throughput without the duration of its block", text)]
+        trial = self.timed.popleft()
         trial.algo = text
-        return []
+        return _push(self.rated, trial)
 
     def bus(self, line: int, text: str) -> list[Record]:
-        trial = next((trial for trial in self.waiting if trial.algo is not None), None)
-        if trial is None:
+        if not self.rated:
             return [unread(line, "a bandwidth without the rest of its block", text)]
-        self.waiting.remove(trial)
-        return self._complete(trial, text)
+        return self._complete(self.rated.popleft(), text)
 
     def _complete(self, trial: Trial, bus: str) -> list[Record]:
         raw = (trial.duration or "", trial.algo or "", bus)
@@ -127,13 +118,23 @@ class Parser:
         return []
 
     def finish(self) -> list[Record]:
-        found = [unread(trial.line, "a block that was never completed", f"rank {trial.rank}") for trial in self.waiting]
+        found = [_lost(trial) for queue in (self.begun, self.timed, self.rated) for trial in queue]
         if self.table is not None:
             found.append(Record("table", self.table.line, data=self.table))
         if self.trials:
             data = {"ranks": len(self.trials), "trials": max(self.trials.values())}
             found.append(Record("launch", 0, data=data))
         return found
+
+
+def _push(queue: deque[Trial], trial: Trial) -> list[Record]:
+    """Let a block wait; what has waited longest gives way where too many do."""
+    queue.append(trial)
+    return [_lost(queue.popleft())] if len(queue) > MAX_WAITING else []
+
+
+def _lost(trial: Trial) -> Record:
+    return unread(trial.line, "a block that was never completed", f"rank {trial.rank}")
 
 
 class Averages:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from parlab.formats.peel import peel
-from parlab.formats.quantities import MIB, normal, slug, to_int, unit_of
+from parlab.formats.quantities import MIB, normal, slug, to_float, to_int, unit_of
 from parlab.formats.readings import amount
 from parlab.formats.records import Field, Record, figure, unread
 from parlab.formats.schema import Cell, Table
@@ -43,12 +44,14 @@ _NAMES = {
     "mclk": "memory_clock", "pclk": "sm_clock", "clocks.current.sm": "sm_clock", "clocks.sm": "sm_clock",
     "clocks.current.memory": "memory_clock", "clocks.mem": "memory_clock", "rxpci": "pcie_rx", "txpci": "pcie_tx",
 }  # fmt: skip
-_NO_FIGURE = frozenset({"gpu", "index", "timestamp", "pid", "name", "uuid", "count"})
+_WORDS = frozenset({"timestamp", "date", "time", "name", "uuid", "gpu_uuid", "pci.bus_id", "command", "type"})
+_NO_FIGURE = frozenset({"gpu", "index", "pid", "count"})
 _DEGREES = frozenset({"temperature.gpu", "temperature.memory"})
 _MISSING = re.compile(r"-|\[?(?:N/A|Not Supported|Not Available|Unknown Error|GPU is lost)\]?", re.IGNORECASE)
 _QUERY_NAME = re.compile(r"([a-z][a-z_.\d]{0,80})(?: \[([^\]]{1,12})\])?")
 
 
+@lru_cache(maxsize=4096)
 def _field(name: str, unit: str) -> Field:
     """Name a column's normal form: `fb`, MB -> gpu_mem_bytes; `clocks.sm`, MHz -> sm_clock_hz."""
     plain = unit.removeprefix("GPM:").strip()
@@ -71,56 +74,69 @@ class Rows:
         self.fields = [_field(name, unit) for name, unit in zip(names, units, strict=True)]
         self.table = Table(line=line, columns=names, header=[names, units] if any(units) else [names], rows=[])
         self.count = 0
-        self.left_out = 0
         self.known: dict[str, int] = {}
+        self.figures = ["" if name in _WORDS or name in _NO_FIGURE else name for name in names]
+        self.index = self._place("gpu", "index")
+        self.identity = self._place("uuid", "gpu_uuid", "pci.bus_id")
+        self.stamps = [at for at, name in enumerate(names) if name in ("timestamp", "date", "time")]
+
+    def _place(self, *names: str) -> int | None:
+        return next((self.names.index(name) for name in names if name in self.names), None)
 
     def add(self, line: int, tokens: list[str], time: str | None) -> list[Record]:
         """Read one row: a record of its numbers, and a row of the table while there is room."""
-        cells: list[Cell] = []
         values: dict[str, float] = {}
         fields: list[Field] = []
+        raw: list[str] = []
         found: list[Record] = []
-        for name, field, token in zip(self.names, self.fields, tokens, strict=True):
-            if _MISSING.fullmatch(token):
-                cells.append(Cell(text=token, kind="blank"))
+        for name, field, token in zip(self.figures, self.fields, tokens, strict=True):
+            if not name or token == "-":
                 continue
-            quantity = amount(token)
-            if quantity is None or name in ("name", "uuid", "pci.bus_id", "timestamp", "date", "time"):
-                cells.append(Cell(text=token, kind="text"))
-                if quantity is None and field.unit and name not in _NO_FIGURE:
-                    found.append(unread(line, "not a finite number", f"{name}: {token}"))
-                continue
-            number, unit = quantity
-            own = _field(name, unit) if unit and unit != field.unit else field
-            cells.append(Cell(text=token, kind="number", value=number, unit=unit or field.unit))
-            if name not in _NO_FIGURE:
-                values[own.name] = normal(number, own.scale)
-                fields.append(own)
+            number, own = to_float(token), field
+            if number is None:
+                quantity = amount(token)
+                if quantity is None:
+                    if field.unit and not _MISSING.fullmatch(token):
+                        found.append(unread(line, "not a finite number", f"{name}: {token}"))
+                    continue
+                number, unit = quantity
+                own = field if unit == field.unit else _field(name, unit)
+            values[own.name] = normal(number, own.scale)
+            fields.append(own)
+            raw.append(token)
         self.count += 1
         if self.count <= MAX_ROWS:
-            self.table.rows.append(cells)
+            self.table.rows.append(
+                [self._cell(*column) for column in zip(self.names, self.fields, tokens, strict=True)]
+            )
         if not values:
             return found
-        raw = tuple(token for name, token in zip(self.names, tokens, strict=True) if any(f.key == name for f in fields))
         rank, stamp = self._about(tokens), self._time(tokens) or time
-        return [Record("metrics", line, values, rank=rank, time=stamp, fields=tuple(fields), raw=raw), *found]
+        return [Record("metrics", line, values, rank=rank, time=stamp, fields=tuple(fields), raw=tuple(raw)), *found]
+
+    @staticmethod
+    def _cell(name: str, field: Field, token: str) -> Cell:
+        """Type one cell of the table."""
+        if _MISSING.fullmatch(token):
+            return Cell(text=token, kind="blank")
+        quantity = None if name in _WORDS else amount(token)
+        if quantity is None:
+            return Cell(text=token, kind="text")
+        return Cell(text=token, kind="number", value=quantity[0], unit=quantity[1] or field.unit)
 
     def _about(self, tokens: list[str]) -> int | None:
         """Number the GPU: its index, or the order in which its uuid or bus came first."""
-        row = dict(zip(self.names, tokens, strict=True))
-        index = to_int(row.get("gpu") or row.get("index") or "")
-        if index is not None:
-            return index
-        identity = row.get("uuid") or row.get("pci.bus_id") or row.get("gpu_uuid")
-        if identity is None or (identity not in self.known and len(self.known) >= 65_536):
+        if self.index is not None:
+            return to_int(tokens[self.index])
+        if self.identity is None:
+            return None
+        identity = tokens[self.identity]
+        if identity not in self.known and len(self.known) >= 65_536:
             return None
         return self.known.setdefault(identity, len(self.known))
 
     def _time(self, tokens: list[str]) -> str | None:
-        row = dict(zip(self.names, tokens, strict=True))
-        if "timestamp" in row:
-            return row["timestamp"].strip('"')
-        return f"{row['date']} {row['time']}" if "date" in row and "time" in row else None
+        return " ".join(tokens[at].strip('"') for at in self.stamps) or None
 
     def close(self) -> list[Record]:
         """Give out the table and how many rows there were, also those it has no room for."""
@@ -176,9 +192,9 @@ class Parser:
             tokens = [part.strip() for part in text.split(",")]
         else:
             # The last column of pmon is a command, which may hold blanks.
-            tokens = [part for part in re.split(r"[\s,]+", text.strip(), maxsplit=width - 1) if part]
-            tokens = [*tokens[:-1], tokens[-1].strip()] if tokens else []
-        if len(tokens) != width or (rows.names[-1] != "command" and " " in tokens[-1] and not self.query):
+            limit = width - 1 if rows.names[-1] == "command" else -1
+            tokens = text.replace(",", " ").split(None, limit)
+        if len(tokens) != width:
             return [unread(line, f"a row that does not fit the {width} columns of its header", text)]
         return rows.add(line, [token[:200] for token in tokens], time)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from parlab.formats.cells import Cell
 from parlab.formats.quantities import normal, slug, to_float, unit_of
@@ -48,6 +49,7 @@ def amount(text: str) -> tuple[float, str] | None:
     return None if match is None or value is None else (value, match[2])
 
 
+@lru_cache(maxsize=4096)
 def united(key: str, unit: str) -> Field:
     """Name a key whose unit stands behind its value: `Forward`, `ms` -> forward_s."""
     known = unit_of(unit)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from parlab.formats.cells import Cell
@@ -58,50 +59,44 @@ _NAMES = {
 }
 
 
-def _cells(text: str) -> tuple[list[Cell], dict[str, Field]]:
+@lru_cache(maxsize=4096)
+def _field(key: str) -> Field:
+    """Name a cell; its key is `name` or `name|unit as printed`."""
+    name, _, unit = key.partition("|")
+    known = _KNOWN.get(name)
+    field = united(name, unit)
+    if known is None:
+        return field._replace(key=name)
+    return field._replace(name=known.name) if unit else known
+
+
+def _cells(text: str) -> Iterator[Cell]:
     """Find the cells behind the step; `66.91GiB(37.51%)` is two."""
-    cells: list[Cell] = []
-    fields = dict(_KNOWN)
     for match in _CELL.finditer(text[:4000]):
         key, value = match[1].strip(), match[2]
-        inner = _BRACKET.fullmatch(value)
+        inner = _BRACKET.fullmatch(value) if value.endswith(")") else None
         if inner:
-            _add(cells, fields, f"{key}_share" if inner[2].endswith("%") else f"{key}_{inner[2]}", inner[2])
+            yield _cell(f"{key}_share" if inner[2].endswith("%") else f"{key}_{inner[2]}", inner[2])
             value = inner[1]
-        _add(cells, fields, key, value)
-    return cells, fields
+        if value != "N/A":  # mfu of a device whose peak is unknown
+            yield _cell(key, value)
 
 
-def _add(cells: list[Cell], fields: dict[str, Field], key: str, text: str) -> None:
-    if text == "N/A":  # mfu of a device whose peak is unknown
-        return
+def _cell(key: str, text: str) -> Cell:
+    number = to_float(text)
+    if number is not None:
+        return Cell(key, text, number)
     found = amount(text)
-    if found is None:
-        cells.append(Cell(key, text, None))
-        return
-    number, unit = found
-    known = _KNOWN.get(key)
-    if known is None or unit:
-        field = united(key, unit)
-        fields[key] = field if known is None else field._replace(name=known.name)
-    cells.append(Cell(key, text, number))
+    return Cell(key, text, None) if found is None else Cell(f"{key}|{found[1]}", text, found[0])
 
 
 def _step(line: int, rank: int | None, time: str | None, text: str, match: re.Match[str]) -> list[Record]:
-    cells, fields = _cells(text[match.end() :])
+    cells = list(_cells(text[match.end() :]))
     if not cells:
         return [unread(line, "a step without any value", text)]
     kind = "validation" if match["validate"] else "step"
     stamp = time or match["stamp"]
-    return reading(
-        kind,  # type: ignore[arg-type]
-        line,
-        cells,
-        lambda key: fields.get(key) or Field(slug(key), key),
-        iteration=int(match["step"]),
-        rank=rank,
-        time=stamp,
-    )
+    return reading(kind, line, cells, _field, iteration=int(match["step"]), rank=rank, time=stamp)  # type: ignore[arg-type]
 
 
 def _launch(text: str) -> dict[str, Any]:
