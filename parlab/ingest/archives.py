@@ -23,7 +23,7 @@ RATIO_FROM = 32 << 20
 """Small files may shrink as they like."""
 _MAX_DEPTH = 20
 _MAX_READ = 16 << 20
-_ARCHIVES = ("gzip", "bzip2", "xz", "zip", "tar")
+KINDS = ("gzip", "bzip2", "xz", "zip", "tar")
 _DAMAGED = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError,
     NotImplementedError, ValueError, OverflowError, MemoryError,
@@ -38,7 +38,7 @@ class Member(NamedTuple):
 
 
 def is_archive(received: Received) -> bool:
-    return received.kind in _ARCHIVES
+    return received.kind in KINDS
 
 
 def unpack(received: Received, directory: Path, *, limit: int) -> list[Member]:
@@ -176,7 +176,7 @@ def _refuse_many(name: str, count: int) -> None:
 
 
 def _refuse_nested(name: str, head: bytes) -> None:
-    if kind_of(head) in _ARCHIVES:
+    if kind_of(head) in KINDS:
         raise Refused(f"{name} is an archive itself; unpack it and import what is in it")
 
 

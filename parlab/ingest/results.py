@@ -237,17 +237,19 @@ def _failed_sections(document: Document, lines: Sequence[str], base: Launch, tak
         filled.add(title)
         zero = _ZERO.search(title)
         launch, told = _told(base, {"zero_stage": int(zero[1])} if zero else {})
-        if "data parallel" in title.lower() and launch.world_size:
-            # What the page says of its pipelines does not hold for this section.
-            sizes = {"data_parallel_size": launch.world_size, "pipeline_parallel_size": None}
-            arguments = {name: value for name, value in launch.arguments.items() if name != "schedule"}
-            launch = launch.model_copy(update=sizes | {"arguments": arguments})
+        is_parallel = "data parallel" in title.lower() and launch.world_size
+        told |= {"parallel.data_parallel_size": launch.world_size} if is_parallel else {}
         reason = words_from(lines, figure.line) or figure.text
         state = RunState.OOM if _OOM.search(reason) or "DRAM" in reason else RunState.FAILED
-        resolved = fitting({**_dotted(resolved_of(launch)), **told})
+        # What the page says of the results that it does have, batches and layouts, need not hold for this one.
+        sizes = {
+            f: value for f, value in _dotted(resolved_of(launch)).items() if f.startswith(("model.", "parallel.z"))
+        }
+        resolved = fitting({**sizes, **told})
         where = (figure.line, figure.line)
+        told_launch = Launch(world_size=launch.world_size)
         found.append(
-            Result(title, {"section": title}, {"line": figure.line}, where, launch, resolved, {}, state, reason)
+            Result(title, {"section": title}, {"line": figure.line}, where, told_launch, resolved, {}, state, reason)
         )
     return found
 

@@ -1,0 +1,196 @@
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+from django.core.management.base import BaseCommand, CommandError
+
+from parlab.formats import autotuning
+from parlab.ingest import archives
+from parlab.ingest.imports import Import, Refused, results_import, source_import, upload_import
+from parlab.ingest.reading import Beside, formats
+from parlab.ingest.received import HEAD_BYTES, kind_of
+from parlab.ingest.stored import MAX_PICTURE_BYTES
+from parlab.lab.models import Experiment
+
+MAX_FILES = 10_000
+_SHOWN_RUNS = 10
+_SHOWN_FINDINGS = 10
+
+
+class Command(BaseCommand):
+    help = (
+        "Read logs and documents into the database: a run for each launch or result. A directory is walked; a results"
+        " directory of DeepSpeed's tuner and an archive are one import each. Doing it twice changes nothing. The exit"
+        " code is 1 when a file was refused."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("paths", nargs="+", metavar="FILE|DIR")
+        parser.add_argument("--experiment", metavar="SLUG", help="into this experiment; without it each file makes one")
+        parser.add_argument("--format", metavar="NAME", choices=formats(), help="do not guess the format")
+        parser.add_argument("--user", metavar="NAME", help="whose import it is; without it the first superuser's")
+        parser.add_argument("--dry-run", action="store_true", help="say what would be made, and make nothing")
+
+    def handle(self, *args: Any, paths: list[str], **options: Any) -> None:
+        self.experiment = _experiment(options["experiment"])
+        self.user = _user(options["user"])
+        self.format: str | None = options["format"]
+        self.dry_run: bool = options["dry_run"]
+        refused = total = 0
+        for path in paths:
+            for file in _files(Path(path)):
+                total += 1
+                try:
+                    for found in self._import(file):
+                        self._report(found)
+                except (Refused, OSError) as problem:
+                    refused += 1
+                    self.stderr.write(f"{_printable(file)}: refused: {_words(problem)}")
+        if refused:
+            raise CommandError(f"{refused} of {total} refused; nothing of those is stored", returncode=1)
+
+    def _import(self, path: Path) -> list[Import]:
+        if path.is_dir():
+            files = {file.relative_to(path).as_posix(): file for file in _walk(path)}
+            wanted = {name: file for name, file in files.items() if autotuning.wanted(name)}
+            return [
+                results_import(
+                    experiment=self.experiment,
+                    name=path.resolve().name,
+                    files=wanted,
+                    user=self.user,
+                    dry_run=self.dry_run,
+                )
+            ]
+        with path.open("rb") as stream:
+            is_archive = kind_of(stream.read(HEAD_BYTES)) in archives.KINDS
+            stream.seek(0)
+            if is_archive:
+                return upload_import(
+                    experiment=self.experiment,
+                    name=path.name,
+                    stream=stream,
+                    user=self.user,
+                    format=self.format,
+                    dry_run=self.dry_run,
+                )
+            return [
+                source_import(
+                    experiment=self.experiment,
+                    name=path.name,
+                    stream=stream,
+                    user=self.user,
+                    format=self.format,
+                    dry_run=self.dry_run,
+                    beside=_beside(path),
+                )
+            ]
+
+    def _report(self, found: Import) -> None:
+        document, write = found.document, self.stdout.write
+        where = found.experiment.slug if found.experiment else f"a new experiment, {found.experiment_name}"
+        done = "would go into" if self.dry_run else "is in" if found.is_new else "was there already, in"
+        write(f"{found.name}: {document.format}, {document.lines:,} lines; {done} {where}")
+        parts = [f"{len(found.runs)} runs", f"{len(document.tables)} tables"]
+        parts += [f"{sum(map(len, document.figures.values()))} figures", f"{len(document.images)} images"]
+        write(f"  {', '.join(parts)}; {len(found.findings)} findings; {document.unread.lines:,} lines unread")
+        for run in found.runs[:_SHOWN_RUNS]:
+            number = f"#{run.number} " if run.number else ""
+            reason = f" - {run.reason}" if run.reason else ""
+            write(f"    {number}{run.label}: {_figures(run.summary) or run.state}{reason}")
+        if len(found.runs) > _SHOWN_RUNS:
+            write(f"    and {len(found.runs) - _SHOWN_RUNS} more")
+        for finding in found.findings[:_SHOWN_FINDINGS]:
+            line = f"line {finding.lines[0]}: " if finding.lines else ""
+            write(f"  {finding.severity}: {line}{finding.message}")
+        for example in document.unread.examples[:3]:
+            write(f"  unread: line {example.line}: {example.reason}")
+
+
+def _figures(summary: Any) -> str:
+    times = summary.get("step_time_s") or {}
+    words = []
+    if (seconds := times.get("median", times.get("mean"))) is not None:
+        words.append(f"{seconds:.4g} s a step")
+    if summary.get("samples_per_s"):
+        words.append(f"{summary['samples_per_s']:.4g} samples/s")
+    if memory := (summary.get("memory_peak_bytes") or {}).get("max"):
+        words.append(f"{memory / 2**30:.2f} GiB")
+    return ", ".join(words)
+
+
+def _experiment(slug: str | None) -> Experiment | None:
+    if slug is None:
+        return None
+    found = Experiment.objects.filter(slug=slug).first()
+    if found is None:
+        raise CommandError(f"no experiment {slug}; name it as in its address, or leave --experiment out to make one")
+    return found
+
+
+def _user(name: str | None) -> User:
+    users = get_user_model().objects
+    found = users.filter(username=name).first() if name else users.filter(is_superuser=True).order_by("pk").first()
+    if found is None:
+        remedy = "check --user" if name else "make one with manage.py createsuperuser, or name a user with --user"
+        raise CommandError(f"there is no {f'user {name}' if name else 'superuser'}; {remedy}")
+    return found
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Yield files, and whole results directories of DeepSpeed's tuner."""
+    if not path.is_dir():
+        yield path
+        return
+    if autotuning.is_results(entry.name for entry in path.iterdir()):
+        yield path
+        return
+    files = list(_walk(path))
+    tuners = [
+        directory
+        for directory in sorted({parent for file in files for parent in file.parents if parent.is_relative_to(path)})
+        if autotuning.is_results(entry.name for entry in directory.iterdir())
+    ]
+    yield from tuners
+    pages = [file for file in files if not any(file.is_relative_to(directory) for directory in tuners)]
+    if not tuners and not pages:
+        raise CommandError(f"{path} is a directory without files; name one that holds logs")
+    for file in pages:
+        # Pictures come with the pages that show them.
+        if file.suffix.lower() not in (".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg"):
+            yield file
+
+
+def _walk(directory: Path) -> list[Path]:
+    found = sorted(path for path in directory.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return found[:MAX_FILES]
+
+
+def _beside(page: Path) -> Beside:
+    """Find pictures that a page refers to, in its directory and below."""
+    directory = page.parent.resolve()
+
+    def find(reference: str) -> bytes | None:
+        try:
+            path = (directory / reference).resolve()
+            if not path.is_relative_to(directory) or not path.is_file() or path.stat().st_size > MAX_PICTURE_BYTES:
+                return None
+            return path.read_bytes()
+        except (OSError, ValueError):
+            return None
+
+    return find
+
+
+def _printable(path: Path) -> str:
+    """A file may be named with what a terminal would obey."""
+    return "".join(character if character.isprintable() else "?" for character in str(path))
+
+
+def _words(problem: Exception) -> str:
+    if isinstance(problem, OSError):
+        return f"it cannot be read ({problem.strerror or problem}); check that it is there and yours to read"
+    return str(problem)
