@@ -81,13 +81,13 @@ RULES: dict[str, Rule] = {
     "off-neighbours": Rule(
         "warning",
         "A throughput lies between its neighbours'",
-        (neighbours.off_in_document,),
+        (neighbours.off_in_document, tables.off_neighbours),
         sweeps=(neighbours.off_in_sweep,),
     ),
     "efficiency-above-one": Rule(
         "warning",
         "Scaling efficiency is at most 100 %",
-        (neighbours.efficiency_in_document, tables.efficiencies),
+        (neighbours.efficiency_in_document, tables.above_smallest, tables.efficiencies),
         sweeps=(neighbours.efficiency_in_sweep,),
     ),
     "hidden-setting": Rule(

@@ -17,6 +17,9 @@ FORMULA = 0.10
 CONSTANT = 0.02
 """TFLOP/s x time is the work of a step, so it stays the same within a run; times are printed with few digits."""
 
+LEAST_RECORDS = 5
+"""Fewer have no median that leaves a slow start out."""
+
 UNKNOWN_VOCABULARY = (0, 262_144)
 """Where no argument says: nothing, or the largest vocabulary of known models."""
 
@@ -77,16 +80,16 @@ def model_work(flops_per_gpu: Amount, step_s: Amount, sizes: Sizes) -> Doubt | N
     )  # fmt: skip
 
 
-def constant_work(first: tuple[Amount, Amount], last: tuple[Amount, Amount]) -> Doubt | None:
-    """Compare FLOP/s x time of two steps with the same batch; each is (FLOP/s per GPU, seconds)."""
-    before, after = first[0].times(first[1]), last[0].times(last[1])
+def constant_work(usual: tuple[Amount, Amount], last: tuple[Amount, Amount]) -> Doubt | None:
+    """Compare FLOP/s x time of the last step with the usual one of its batch; each is (FLOP/s per GPU, seconds)."""
+    before, after = usual[0].times(usual[1]), last[0].times(last[1])
     if before.value <= 0 or after.value <= 0 or agree(before, after, CONSTANT):
         return None
     return Doubt(
-        f"{shown(first[0].value / 1e12)} TFLOP/s x {shown(first[1].value)} s are {shown(before.value / 1e12)} TFLOP a"
-        f" step and GPU at first, but {shown(last[0].value / 1e12)} TFLOP/s x {shown(last[1].value)} s are"
-        f" {shown(after.value / 1e12)} TFLOP at the end of the same run.",
-        {"first_flops_per_gpu_and_step": before.value, "last_flops_per_gpu_and_step": after.value},
+        f"The run's medians of {shown(usual[0].value / 1e12)} TFLOP/s x {shown(usual[1].value)} s are"
+        f" {shown(before.value / 1e12)} TFLOP a step and GPU, but its last step's {shown(last[0].value / 1e12)} TFLOP/s"
+        f" x {shown(last[1].value)} s are {shown(after.value / 1e12)} TFLOP.",
+        {"usual_flops_per_gpu_and_step": before.value, "last_flops_per_gpu_and_step": after.value},
     )
 
 
@@ -138,15 +141,18 @@ def model_work_in_document(document: Document) -> Iterator[Doubt]:
 
 
 def constant_work_in_document(document: Document) -> Iterator[Doubt]:
+    """Compare the last record with the medians: where the product is constant, the medians are of one record."""
     for index, segment in enumerate(document.segments):
-        batches = segment.metrics.get("global_batch_size")
-        before, after = _work_of(segment.first), _work_of(segment.last)
-        is_same = (batches is None or batches.min == batches.max) and not segment_sizes(segment).is_curriculum
-        if segment.first and segment.last and before and after and is_same:
-            doubt = constant_work(before, after)
-            if doubt:
-                lines = (segment.first.line, segment.last.line)
-                yield doubt.at(*lines, segment=index, figure="tflops_per_gpu")
+        flops, step, batches = (
+            segment.metrics.get(name) for name in ("flops_per_gpu", "step_time_s", "global_batch_size")
+        )
+        last = _work_of(segment.last)
+        if not (flops and step and last and segment.last) or min(flops.count, step.count) < LEAST_RECORDS:
+            continue
+        if (batches is not None and batches.min != batches.max) or segment_sizes(segment).is_curriculum:
+            continue
+        if doubt := constant_work((Amount(flops.median), Amount(step.median)), last):
+            yield doubt.at(segment.last.line, segment=index, figure="tflops_per_gpu")
 
 
 def _work_of(record: StepRecord | None) -> tuple[Amount, Amount] | None:

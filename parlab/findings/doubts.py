@@ -136,7 +136,9 @@ class RunFacts(NamedTuple):
     number: int
     state: str
     config: Mapping[str, Any]
-    """The resolved RunConfig: {"model": {...}, "train": {...}, "parallel": {...}, "cluster": {...}, ...}."""
+    """The resolved RunConfig: {"model": {...}, "train": {...}, "parallel": {...}, "cluster": {...}, ...}.
+
+    Of a published run only what was published: a default would be compared as if somebody had stated it."""
     summary: Mapping[str, Any]
     """A run's summary (docs/architecture.md)."""
     arguments: Mapping[str, Any] = {}

@@ -91,10 +91,10 @@ def _interpolated(low: Point, high: Point, x: float) -> float:
     return math.exp(math.log(low.y) + share * (math.log(high.y) - math.log(low.y)))
 
 
-def off(found: Off, axis: str, ms_per_sample: float | None = None) -> Doubt:
+def off(found: Off, axis: str, ms_per_sample: float | None = None, unit: str = "samples/s") -> Doubt:
     """Say how far a throughput is off its neighbours', in ms per sample where that is what was stated."""
     point, low, high = found.point, found.low, found.high
-    told, expected = f"{shown(point.y)} samples/s", f"{shown(found.expected)} samples/s"
+    told, expected = f"{shown(point.y)} {unit}", f"{shown(found.expected)} {unit}"
     if ms_per_sample is not None:
         told = f"{shown(ms_per_sample)} ms per sample ({told})"
         expected = f"{shown(1e3 / found.expected)} ms ({expected})"
@@ -103,11 +103,11 @@ def off(found: Off, axis: str, ms_per_sample: float | None = None) -> Doubt:
         f"{told} at {axis} {shown(point.x)} is {times(found.factor)} {compared}"
         f" than the {expected} between its neighbours at {shown(low.x)} and {shown(high.x)}; look for another"
         " configuration, a slow node or link, or a slip in writing it down.",
-        {"samples_per_s": point.y, "expected_samples_per_s": found.expected, "factor": found.factor},
+        {"throughput": point.y, "expected_throughput": found.expected, "factor": found.factor},
     )
 
 
-def efficiency(smallest: Point, point: Point) -> Doubt | None:
+def efficiency(smallest: Point, point: Point, unit: str = "samples/s") -> Doubt | None:
     """Compare the throughput per GPU of a point with that of the smallest one; x counts GPUs."""
     if smallest.y <= 0 or not 0 < smallest.x < point.x:
         return None
@@ -115,10 +115,10 @@ def efficiency(smallest: Point, point: Point) -> Doubt | None:
     if share <= 1 + ABOVE_ONE:
         return None
     return Doubt(
-        f"{shown(point.y)} samples/s on {shown(point.x)} GPUs are an efficiency of {percent(share)} against"
-        f" {shown(smallest.y)} samples/s on {shown(smallest.x)}: more than 100 %. Either the smaller run was slowed"
+        f"{shown(point.y)} {unit} on {shown(point.x)} GPUs are an efficiency of {percent(share)} against"
+        f" {shown(smallest.y)} {unit} on {shown(smallest.x)}: more than 100 %. Either the smaller run was slowed"
         " down or they do not do the same work.",
-        {"efficiency": share, "samples_per_s": point.y, "gpus": point.x, "smallest_samples_per_s": smallest.y,
+        {"efficiency": share, "throughput": point.y, "gpus": point.x, "smallest_throughput": smallest.y,
          "smallest_gpus": smallest.x},
     )  # fmt: skip
 

@@ -42,6 +42,9 @@ _COLUMNS: dict[str, frozenset[str]] = {
                             "aggregate tflop s", "pflops aggreg", "pflops aggregate", "aggregate pflops",
                             "total pflops", "pflop s total", "aggregate pflop s"}),
     "share": frozenset({"tflops", "mfu", "hfu", "of peak", "of theoretical peak", "percentage of peak"}),
+    "throughput": frozenset({"samples s", "samples sec", "samples per s", "samples per second", "sequences s",
+                             "images s", "images sec", "tokens s", "tokens sec", "tokens per second", "throughput samples s",
+                             "throughput tokens s", "tok s"}),
     "efficiency": frozenset({"efficiency", "scaling efficiency", "parallel efficiency"}),
 }  # fmt: skip
 _COUNTS = (
@@ -54,6 +57,10 @@ _COUNTS = (
     "micro_batch",
     "global_batch",
     "accumulation",
+)
+# Columns that say what work a row did; rows are compared along their GPUs only where these agree.
+_SETTING = re.compile(
+    r"(?i)seq|layer|hidden|zero|vocab|precision|dtype|heads|schedule|recompute|checkpoint|mode|network"
 )
 _TIME_UNITS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "min": 60.0}
 _SIZE_UNITS = {"B": 1e9, "M": 1e6, "T": 1e12, "K": 1e3}
@@ -272,3 +279,53 @@ def efficiencies(document: Document) -> Iterator[Doubt]:
             if told and told.value - told.slack > 100 * (1 + neighbours.ABOVE_ONE):
                 words = f"An efficiency of {shown(told.value)} % is stated: more than 100 % of the share of its GPUs."
                 yield row.place(Doubt(words, {"efficiency_pct": told.value}), known.columns["efficiency"])
+
+
+def _scaling(document: Document) -> Iterator[tuple[Known, str, list[neighbours.Point]]]:
+    """Yield groups of rows of the same work with GPUs and throughput; a point's owner is the row's number."""
+    for index, known in enumerate(_tables(document)):
+        if not {"gpus", "throughput"} <= known.columns.keys():
+            continue
+        table = document.tables[index]
+        groups: dict[tuple[str, ...], list[neighbours.Point]] = {}
+        for row in known.rows:
+            gpus, rate = row.cells.get("gpus"), row.cells.get("throughput")
+            if gpus and rate and rate.value > 0:
+                key = _work_of(table, row.number, known.columns)
+                groups.setdefault(key, []).append(neighbours.Point(row.number, gpus.value, rate.value))
+        unit = table.columns[known.columns["throughput"]]
+        yield from ((known, unit, points) for points in groups.values())
+
+
+def _work_of(table: Table, row: int, columns: dict[str, int]) -> tuple[str, ...]:
+    """What a row says of its work: its words (models, methods), model size and settings; not its results."""
+    known = {column for meaning, column in columns.items() if meaning != "size"}
+    return tuple(
+        cell.text
+        for column, cell in enumerate(table.rows[row])
+        if column not in known
+        and (
+            column == columns.get("size")
+            or cell.kind == "text"
+            or (column < len(table.columns) and _SETTING.search(table.columns[column][:100]))
+        )
+    )
+
+
+def off_neighbours(document: Document) -> Iterator[Doubt]:
+    """Throughputs of rows far off those of their neighbours along the number of GPUs."""
+    for known, unit, points in _scaling(document):
+        for found in neighbours.off_neighbours(points):
+            row = known.rows[found.point.owner]
+            yield row.place(neighbours.off(found, "GPUs", unit=unit), known.columns["throughput"])
+
+
+def above_smallest(document: Document) -> Iterator[Doubt]:
+    """Throughputs per GPU above that of the row with the fewest GPUs."""
+    for known, unit, points in _scaling(document):
+        ordered = sorted(points, key=lambda point: point.x)
+        if len(ordered) < 2 or ordered[0].x == ordered[1].x:
+            continue
+        for point in ordered[1:]:
+            if doubt := neighbours.efficiency(ordered[0], point, unit):
+                yield known.rows[point.owner].place(doubt, known.columns["throughput"])

@@ -237,9 +237,9 @@ def test_tflops_of_a_model_with_experts_are_not_judged() -> None:
 
 def test_tflops_times_time_stays_the_same_within_a_run() -> None:
     def log(last: str) -> str:
-        return iteration(10, 2.0, "throughput per GPU (TFLOP/s/GPU): 100.0") + iteration(
-            20, 2.5, f"throughput per GPU (TFLOP/s/GPU): {last}"
-        )
+        """A slow start, four steps of 200 TFLOP and a last one."""
+        steps = [(10, 9.0, "15.0"), *((n, 2.0, "100.0") for n in (20, 30, 40, 50)), (60, 2.5, last)]
+        return "".join(iteration(n, time, f"throughput per GPU (TFLOP/s/GPU): {flops}") for n, time, flops in steps)
 
     assert rules_of(log("80.0")) == []
     found = only(findings_of(log("100.0")))

@@ -204,3 +204,35 @@ def test_a_zero_of_the_tuner_that_stayed_a_number_is_a_placeholder() -> None:
     found = only(document_findings(document))
     assert (found.rule, found.where.row) == ("placeholder", 2)
     assert "z3 is 0" in found.message
+
+
+def scaling(rates: dict[int, float]) -> str:
+    rows = "".join(f"| BERT | {gpus} | {gpus * 8} | {rate} |\n" for gpus, rate in rates.items())
+    return f"# T\n\n| Model | GPUs | GBS | samples/s |\n| --- | --: | --: | --: |\n{rows}"
+
+
+def test_a_scaling_table_with_falling_efficiency_is_healthy() -> None:
+    assert rules_of(scaling({8: 100.0, 16: 190.0, 32: 350.0, 64: 620.0})) == []
+
+
+def test_a_row_whose_throughput_is_far_off_its_neighbours_is_found() -> None:
+    text = scaling({8: 100.0, 16: 19.0, 32: 350.0, 64: 620.0})
+
+    found = only(findings_of(text))
+
+    assert (found.rule, found.where.row, found.where.column) == ("off-neighbours", 1, 3)
+    assert "19 samples/s at GPUs 16 is 9.85 times slower" in found.message
+    assert found.lines == [line_with(text, "| 16 |")]
+
+
+def test_a_row_with_more_than_its_share_is_found() -> None:
+    found = only(findings_of(scaling({8: 100.0, 16: 190.0, 32: 480.0, 64: 620.0})))
+
+    assert (found.rule, found.where.row) == ("efficiency-above-one", 2)
+    assert "480 samples/s on 32 GPUs are an efficiency of 120 % against 100 samples/s on 8" in found.message
+
+
+def test_rows_of_other_models_are_not_compared() -> None:
+    text = scaling({8: 100.0, 16: 19.0, 32: 350.0, 64: 620.0}).replace("| BERT | 16 |", "| GPT-3 | 16 |")
+
+    assert rules_of(text) == []
