@@ -29,7 +29,7 @@ SIGNS: Signs = (
     (re.compile(r"\bThe average bandwidth of \w+ (?:with|over) "), 20),
 )
 
-MAX_ROWS = 20_000
+MAX_ROWS = 5_000
 MAX_WAITING = 65_536
 _HEAD = re.compile(r"\s*(\d{1,7}):\s*$")
 _DURATION = re.compile(r"\s*duration: (\S{1,40}) sec\b")

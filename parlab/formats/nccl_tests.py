@@ -28,7 +28,7 @@ SIGNS: Signs = (
     (re.compile(r"^#\s+Rank\s+\d+ .{0,80}\bPid\s+\d+ on "), 20),
 )
 
-MAX_ROWS = 20_000
+MAX_ROWS = 5_000
 MAX_TOKENS = 64
 _ROW = re.compile(rf"\s*(?:\d{{1,20}}\s+){{2}}{_TYPES}\s")
 _PLAIN = (

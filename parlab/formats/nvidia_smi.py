@@ -27,7 +27,7 @@ SIGNS: Signs = (
     (_QUERY, 20),
 )
 
-MAX_ROWS = 20_000
+MAX_ROWS = 2_000
 MAX_COLUMNS = 200
 _UNITS = {
     "w": ("watts", 1.0), "mw": ("watts", 1e-3), "c": ("celsius", 1.0), "%": ("pct", 1.0),

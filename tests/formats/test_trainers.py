@@ -8,6 +8,7 @@ import pytest
 
 from parlab.formats import Document, Record, format_of, read_document, records
 from parlab.formats.nanotron import human
+from parlab.formats.nvidia_smi import MAX_ROWS
 from parlab.formats.schema import Segment
 
 
@@ -197,3 +198,20 @@ def test_formats_are_told_by_their_content(line: str, format: str) -> None:
 def test_numbers_that_no_unit_can_hold_never_reach_the_output(format: str, line: str) -> None:
     for copies in (1, 3):
         json.dumps(read(line * copies, format).model_dump(), allow_nan=False)
+
+
+def test_a_long_monitor_log_keeps_figures_of_all_rows_and_a_table_of_the_first() -> None:
+    head = "# gpu pwr sm fb\n# Idx W % MB\n"
+    document = read(head + "".join(f" 0 {100 + n % 7} 50 {n}\n" for n in range(3_000)))
+    assert document.figures["rows"][0].value == 3_000
+    assert len(document.tables[0].rows) == MAX_ROWS
+    assert document.segments[0].metrics["gpu_mem_bytes"].count == 3_000
+    assert document.segments[0].gpu_mem_max_bytes == 2_999 * 2**20
+
+
+def test_blocks_that_are_never_completed_do_not_slow_the_rest_down() -> None:
+    block = "1:\n duration: 0.5000 sec\n"
+    whole = block + " algo throughput: 128000000000.0 bps, 128.0 Gbps\n busbw: 64.0  Gbps\n"
+    document = read(block * 2_000 + whole * 10, "all-reduce-bench")
+    assert len(document.tables[0].rows) == 10
+    assert document.unread.lines == 2_000
