@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from statistics import median
 from typing import NamedTuple
 
@@ -43,8 +43,9 @@ _COLUMNS: dict[str, frozenset[str]] = {
                             "total pflops", "pflop s total", "aggregate pflop s"}),
     "share": frozenset({"tflops", "mfu", "hfu", "of peak", "of theoretical peak", "percentage of peak"}),
     "throughput": frozenset({"samples s", "samples sec", "samples per s", "samples per second", "sequences s",
-                             "images s", "images sec", "tokens s", "tokens sec", "tokens per second", "throughput samples s",
-                             "throughput tokens s", "tok s"}),
+                             "images s", "images sec", "tokens s", "tokens sec", "tokens per second", "tok s",
+                             "throughput samples s",
+                             "throughput tokens s"}),
     "efficiency": frozenset({"efficiency", "scaling efficiency", "parallel efficiency"}),
 }  # fmt: skip
 _COUNTS = (
@@ -62,6 +63,7 @@ _COUNTS = (
 _SETTING = re.compile(
     r"(?i)seq|layer|hidden|zero|vocab|precision|dtype|heads|schedule|recompute|checkpoint|mode|network"
 )
+_WORK = ("flops_per_gpu", "time", "gpus", "global_batch", "size")
 _TIME_UNITS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "min": 60.0}
 _SIZE_UNITS = {"B": 1e9, "M": 1e6, "T": 1e12, "K": 1e3}
 
@@ -81,27 +83,31 @@ class Row(NamedTuple):
 class Known(NamedTuple):
     """A table whose columns are known by meaning."""
 
+    table: int
     columns: dict[str, int]
     rows: list[Row]
 
 
-def read(index: int, table: Table) -> Known:
-    """Find the columns that are known and read their cells; a row is read until a cell it lacks."""
+def read(index: int, table: Table, needed: Collection[str], also: Collection[str] = ()) -> Known | None:
+    """Find the columns that are known and read the cells of those asked for; None if a needed column is missing."""
     columns: dict[str, int] = {}
     for number, name in enumerate(table.columns):
         meaning = _meaning(name, table, number)
         if meaning and meaning not in columns:
             columns[meaning] = number
+    if not columns.keys() >= set(needed):
+        return None
+    wanted = {meaning: column for meaning, column in columns.items() if meaning in needed or meaning in also}
     time_unit = _unit_of_column(table, columns.get("time"))
     rows = []
     for number, cells in enumerate(table.rows[:MAX_ROWS]):
         found = {
             meaning: amount
-            for meaning, column in columns.items()
+            for meaning, column in wanted.items()
             if column < len(cells) and (amount := _amount(meaning, cells[column], time_unit)) is not None
         }
         rows.append(Row(index, number, line_of(table, number), found))
-    return Known(columns, rows)
+    return Known(index, columns, rows)
 
 
 def line_of(table: Table, row: int) -> int:
@@ -158,18 +164,19 @@ def _sizes(row: Row) -> Sizes:
     )
 
 
-def _tables(document: Document) -> Iterator[Known]:
+def _tables(document: Document, needed: Collection[str], also: Collection[str] = ()) -> Iterator[Known]:
     for index, table in enumerate(document.tables):
-        yield read(index, table)
+        if known := read(index, table, needed, also):
+            yield known
 
 
 def layouts(document: Document) -> Iterator[Doubt]:
     """GPUs of a row against TP x PP x DP, or MP x DP."""
-    for known in _tables(document):
+    for known in _tables(document, ("gpus", "data"), ("tensor", "pipeline", "context", "model_parallel")):
         for row in known.rows:
             doubt = sizes.layout(_sizes(row)) or _model_parallel(row)
             if doubt:
-                yield row.place(doubt, known.columns.get("gpus"))
+                yield row.place(doubt, known.columns["gpus"])
 
 
 def _model_parallel(row: Row) -> Doubt | None:
@@ -187,19 +194,17 @@ def _model_parallel(row: Row) -> Doubt | None:
 
 def batches(document: Document) -> Iterator[Doubt]:
     """Global batch of a row against micro batch x accumulation x DP."""
-    for known in _tables(document):
+    for known in _tables(document, ("global_batch", "micro_batch", "data"), ("accumulation",)):
         for row in known.rows:
             doubt = sizes.batch(_sizes(row))
             if doubt:
-                yield row.place(doubt, known.columns.get("global_batch"))
+                yield row.place(doubt, known.columns["global_batch"])
 
 
 def aggregates(document: Document) -> Iterator[Doubt]:
     """Aggregate FLOP/s against GPUs x FLOP/s per GPU; one doubt for a column that is in another unit throughout."""
-    for index, known in enumerate(_tables(document)):
-        column = known.columns.get("aggregate")
-        if column is None:
-            continue
+    for known in _tables(document, ("aggregate", "gpus", "flops_per_gpu")):
+        index, column = known.table, known.columns["aggregate"]
         name = document.tables[index].columns[column]
         unit, factor = ("PFLOP/s", 1e3) if "pf" in name.lower() else ("TFLOP/s", 1.0)
         wrong: list[tuple[Row, Doubt]] = []
@@ -231,10 +236,10 @@ def aggregates(document: Document) -> Iterator[Doubt]:
 
 def work(document: Document) -> Iterator[Doubt]:
     """FLOP/s x time x GPUs over batch and model size: the same in all rows of a table that counts in one way."""
-    for known in _tables(document):
-        column = known.columns.get("flops_per_gpu")
+    for known in _tables(document, _WORK):
+        column = known.columns["flops_per_gpu"]
         judged = [(row, amount) for row in known.rows if (amount := _work_per_parameter(row)) is not None]
-        if column is None or len(judged) < 3:
+        if len(judged) < 3:
             continue
         usual = median(amount.value for _, amount in judged)
         for row, amount in judged:
@@ -254,8 +259,7 @@ def work(document: Document) -> Iterator[Doubt]:
 
 
 def _work_per_parameter(row: Row) -> Amount | None:
-    names = ("flops_per_gpu", "time", "gpus", "global_batch", "size")
-    found = [row.cells.get(name) for name in names]
+    found = [row.cells.get(name) for name in _WORK]
     if any(amount is None or amount.value <= 0 for amount in found):
         return None
     flops, time, gpus, batch, size = (amount for amount in found if amount)
@@ -264,7 +268,7 @@ def _work_per_parameter(row: Row) -> Amount | None:
 
 def shares(document: Document) -> Iterator[Doubt]:
     """Shares of a peak above 100 %."""
-    for known in _tables(document):
+    for known in _tables(document, ("share",)):
         for row in known.rows:
             told = row.cells.get("share")
             if told and (doubt := compute.above_peak(told, "A share of the peak")):
@@ -273,7 +277,7 @@ def shares(document: Document) -> Iterator[Doubt]:
 
 def efficiencies(document: Document) -> Iterator[Doubt]:
     """Scaling efficiencies above 100 %, by more than neighbours.ABOVE_ONE."""
-    for known in _tables(document):
+    for known in _tables(document, ("efficiency",)):
         for row in known.rows:
             told = row.cells.get("efficiency")
             if told and told.value - told.slack > 100 * (1 + neighbours.ABOVE_ONE):
@@ -283,10 +287,8 @@ def efficiencies(document: Document) -> Iterator[Doubt]:
 
 def _scaling(document: Document) -> Iterator[tuple[Known, str, list[neighbours.Point]]]:
     """Yield groups of rows of the same work with GPUs and throughput; a point's owner is the row's number."""
-    for index, known in enumerate(_tables(document)):
-        if not {"gpus", "throughput"} <= known.columns.keys():
-            continue
-        table = document.tables[index]
+    for known in _tables(document, ("gpus", "throughput")):
+        table = document.tables[known.table]
         groups: dict[tuple[str, ...], list[neighbours.Point]] = {}
         for row in known.rows:
             gpus, rate = row.cells.get("gpus"), row.cells.get("throughput")
