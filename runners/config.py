@@ -1,6 +1,6 @@
 """RunConfig: the one definition of a configuration, for the admin, the API and the runner.
 
-A configuration is a tree of five sections and a launcher. Whatever is wrong with one is reported as
+A configuration is a tree of sections and a launcher. Whatever is wrong with one is reported as
 `Problem`s that name the field, its value and the remedy; nothing is dropped or corrected in silence.
 """
 
@@ -66,6 +66,12 @@ class TrainSection(Section):
     """Optimizer of the step."""
     learning_rate: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = 1e-4
     """Constant learning rate."""
+    gradient_clipping: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    """Largest norm of all gradients together; 0 leaves them as they are."""
+    loss_scale: Annotated[float, Field(ge=1, le=2**40, allow_inf_nan=False)] | None = None
+    """fp16: what the loss is multiplied with; empty: as large as the gradients bear."""
+    log_interval: Positive = 1
+    """Steps between two iteration lines of engine megatron; its events tell every step."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1234
     """Seed of weights and data: the same seed gives the same losses in every layout."""
 
@@ -73,12 +79,14 @@ class TrainSection(Section):
 class ParallelSection(Section):
     """How the work is split over GPUs (or CPU processes)."""
 
-    engine: Literal["pipeline"] = "pipeline"
+    engine: Literal["pipeline", "allreduce"] = "pipeline"
     """Which of parlab's engines trains."""
     data_parallel_size: Positive = 1
     """Replicas of the model (DP)."""
     tensor_parallel_size: Positive = 1
     """Ranks that share each layer (TP)."""
+    sequence_parallel: bool = False
+    """Tensor parallel ranks share norms and residuals too, each with its part of the sequence."""
     pipeline_parallel_size: Positive = 1
     """Stages that the layers are split into (PP)."""
     schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zb-h1"] = "1f1b"
@@ -108,6 +116,19 @@ class ClusterSection(Section):
 
 class NetworkSection(Section):
     """The links between ranks; they are used as they are."""
+
+
+class CollectivesSection(Section):
+    """What engine allreduce times; train.iterations are the trials of each size, the warmup_steps apart."""
+
+    operation: Literal["all", "all-reduce", "all-gather", "reduce-scatter", "point-to-point"] = "all-reduce"
+    """Operation that is timed; all takes one after the other."""
+    min_bytes: Annotated[int, Field(ge=4, le=2**30)] = 1024
+    """Smallest message."""
+    max_bytes: Annotated[int, Field(ge=4, le=2**30)] = 2**22
+    """Largest message."""
+    size_factor: Annotated[int, Field(ge=2, le=1024)] = 4
+    """Each message is so many times as large as the one before."""
 
 
 class LauncherSection(Section):
@@ -157,6 +178,8 @@ class RunConfig(Section):
     """Where it runs."""
     network: NetworkSection = NetworkSection()
     """The links between ranks."""
+    collectives: CollectivesSection = CollectivesSection()
+    """What engine allreduce times."""
     launcher: LauncherSection = LauncherSection()
     """How processes are started."""
 
@@ -223,7 +246,9 @@ def _contradictions(config: RunConfig) -> Iterator[Problem]:
             f" use at most {model.num_layers} stages or more layers",
         )
     share = train.micro_batch_size * parallel.data_parallel_size
-    if train.global_batch_size % share:
+    if parallel.engine in WITHOUT_BATCHES:
+        pass
+    elif train.global_batch_size % share:
         yield Problem(
             "train.global_batch_size",
             train.global_batch_size,
@@ -246,6 +271,7 @@ def _contradictions(config: RunConfig) -> Iterator[Problem]:
             f" use at most {train.iterations - 1}",
         )
     yield from _mask_problems(model)
+    yield from _tensor_problems(config)
     yield from _schedule_problems(config)
     yield from _placement_problems(config)
     yield from _engine_problems(config)
@@ -266,6 +292,36 @@ def _mask_problems(model: ModelSection) -> Iterator[Problem]:
             length,
             f"prefix_length {length} has no meaning with attention_mask {model.attention_mask};"
             " use 0, or attention_mask prefix",
+        )
+
+
+def _tensor_problems(config: RunConfig) -> Iterator[Problem]:
+    model, tensor = config.model, config.parallel.tensor_parallel_size
+    if model.vocab_size % tensor:
+        yield Problem(
+            "model.vocab_size",
+            model.vocab_size,
+            f"tensor_parallel_size {tensor} does not divide vocab_size {model.vocab_size};"
+            f" use {-(-model.vocab_size // tensor) * tensor}, or another tensor_parallel_size",
+        )
+    if config.parallel.sequence_parallel and tensor == 1:
+        yield Problem(
+            "parallel.sequence_parallel",
+            True,
+            "sequence_parallel needs ranks that share layers, tensor_parallel_size is 1; use 2 or more, or false",
+        )
+    elif config.parallel.sequence_parallel and model.sequence_length % tensor:
+        yield Problem(
+            "model.sequence_length",
+            model.sequence_length,
+            f"tensor_parallel_size {tensor} does not divide sequence_length {model.sequence_length} for"
+            " sequence_parallel; use a multiple, or sequence_parallel false",
+        )
+    if config.train.loss_scale is not None and config.train.precision != "fp16":
+        yield Problem(
+            "train.loss_scale",
+            config.train.loss_scale,
+            f"loss_scale is for precision fp16, not {config.train.precision}; leave it empty, or use fp16",
         )
 
 
@@ -342,9 +398,15 @@ ENGINE_TRAINS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "model.attention_mask": ("causal", "prefix"),
         "train.precision": ("fp32", "bf16"),
         "train.recompute": ("none",),
+        "train.gradient_clipping": (0.0,),
         "parallel.data_parallel_size": (1,),
         "parallel.tensor_parallel_size": (1,),
         "parallel.zero_stage": (0,),
+    },
+    "allreduce": {
+        "parallel.tensor_parallel_size": (1,),
+        "parallel.pipeline_parallel_size": (1,),
+        "parallel.schedule": ("1f1b",),
     },
 }
 """Engine -> fields of which it trains only these values; it trains every value of a field not named here."""
@@ -359,6 +421,26 @@ def _engine_problems(config: RunConfig) -> Iterator[Problem]:
         if value not in trained:
             choice = " or ".join(str(one) for one in trained)
             yield Problem(field, value, f"{name} {value} is not trained by engine {engine}; use {choice}")
+    if engine == "allreduce":
+        yield from _collectives_problems(config)
+
+
+def _collectives_problems(config: RunConfig) -> Iterator[Problem]:
+    sizes, ranks = config.collectives, config.world_size
+    if ranks < 2:
+        yield Problem(
+            "parallel.data_parallel_size", ranks, "one rank has nobody to talk to; use data_parallel_size 2 or more"
+        )
+    if sizes.max_bytes < sizes.min_bytes:
+        message = f"max_bytes {sizes.max_bytes} is less than min_bytes {sizes.min_bytes}; use at least that"
+        yield Problem("collectives.max_bytes", sizes.max_bytes, message)
+    if sizes.min_bytes < 4 * ranks:
+        message = f"min_bytes {sizes.min_bytes} is less than one number for each of {ranks} ranks; use {4 * ranks}"
+        yield Problem("collectives.min_bytes", sizes.min_bytes, message + " or more")
+
+
+WITHOUT_BATCHES = ("allreduce",)
+"""Engines that train on no batch, so that its size need not suit the layout."""
 
 
 def check(data: Mapping[str, Any]) -> tuple[RunConfig | None, list[Problem]]:

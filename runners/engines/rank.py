@@ -1,0 +1,150 @@
+"""One rank of an engine from its configuration file to its exit code: what all engines but the pipeline's share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runners.config import ConfigError, Problem, RunConfig, check
+from runners.engines.memory import is_out_of_memory, memory_shortage
+from runners.engines.process_group import Place, choose_device, device_name, die_with_parent, join
+from runners.engines.process_group import place_from_environment as place_from
+from runners.events import Printer
+from runners.protocol import OOM_EXIT_CODE
+
+CONFIG_EXIT_CODE = 2
+STDERR = 2
+
+
+class Rank:
+    """What an engine knows of itself: configuration, place, device, where it prints, and what it is doing."""
+
+    def __init__(self, config: RunConfig, place: Place) -> None:
+        self.config = config
+        self.place = place
+        self.printer = Printer(place.rank)
+        self.device = torch.device("cpu")
+        self.backend = "none"
+        self.phase = "model"
+        """For the report of a failure: model, data, forward, backward or optimizer."""
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long this rank waits for another one."""
+        return timedelta(seconds=self.config.launcher.collective_timeout_s)
+
+    def join(self) -> None:
+        """Take a device and meet the other ranks; raises ConfigError where there is no such device."""
+        self.device = choose_device(self.config, self.place)
+        torch.set_num_threads(self.config.launcher.threads_per_rank)
+        self.backend = join(self.place, self.device, self.timeout)
+
+    def emit_start(self, engine: str, memory: str, **fields: Any) -> None:
+        """Print the `start` event of docs/engines.md."""
+        self.printer.emit(
+            "start",
+            engine=engine,
+            world_size=self.place.world_size,
+            backend=self.backend,
+            device=str(self.device),
+            device_name=device_name(self.device),
+            iterations=self.config.train.iterations,
+            memory=memory,
+            **fields,
+        )
+
+    def emit_end(self, step_times_s: Sequence[float], **fields: Any) -> None:
+        """Print the `end` event; its average leaves out the first step."""
+        rest = step_times_s[1:] or step_times_s
+        average = round(sum(rest) / len(rest), 9)
+        self.printer.emit("end", iterations=len(step_times_s), average_step_time_s=average, **fields)
+
+    def report(self, error: BaseException) -> int:
+        """Print the event that tells what went wrong, and the traceback for the log; return the exit code."""
+        lines = traceback.format_exception(error)
+        with suppress(OSError):  # nobody reads any more: the exit code still tells
+            if is_out_of_memory(error):
+                shortage = memory_shortage(error, self.device)
+                self.printer.emit("oom", phase=self.phase, **shortage._asdict(), message=str(error))
+            else:
+                self.printer.emit("error", traceback="".join(lines))
+            # Line by line: standard error often shares a pipe with the events of other ranks.
+            log = Printer(self.place.rank, fd=STDERR)
+            for line in "".join(lines).splitlines():
+                log.log(line)
+        return OOM_EXIT_CODE if is_out_of_memory(error) else 1
+
+
+def start(engine: str, body: Callable[[Rank], None], *, is_alone: bool = False) -> None:
+    """Run one rank of `python -m runners.engines.<engine> --config FILE` and end the process with its exit code.
+
+    `is_alone`: the engine is one process whatever the size of the layout that it works on.
+    """
+    # Python's own handler would wait as long as a transfer does; Ctrl-C is meant now.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code = _run(engine, body, is_alone)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code:
+        # At once: after a failure the destructors of process groups may wait for ranks that wait for this one.
+        os._exit(code)
+
+
+def _run(engine: str, body: Callable[[Rank], None], is_alone: bool) -> int:
+    try:
+        rank = Rank(*_orders(engine, is_alone))
+    except ConfigError as error:
+        return _refuse(error)
+    die_with_parent()
+    try:
+        body(rank)
+    except ConfigError as error:
+        return _refuse(error)
+    except Exception as error:
+        return rank.report(error)
+    return 0
+
+
+def _refuse(error: ConfigError) -> int:
+    for problem in error.problems:
+        Printer(rank=0, fd=STDERR).log(str(problem))
+    return CONFIG_EXIT_CODE
+
+
+def _orders(engine: str, is_alone: bool) -> tuple[RunConfig, Place]:
+    parser = argparse.ArgumentParser(prog=f"python -m runners.engines.{engine}", allow_abbrev=False)
+    parser.add_argument("--config", metavar="FILE", type=Path, required=True, help="a RunConfig as JSON")
+    path = parser.parse_args().config
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        parser.error(f"--config {path} cannot be read: {error.strerror}; give the path of a RunConfig")
+    except ValueError as error:
+        parser.error(f"--config {path} is no JSON: {error}; write it with RunConfig.resolved()")
+    if not isinstance(data, dict):
+        parser.error(f"--config {path} holds a {type(data).__name__}, not an object; write RunConfig.resolved()")
+    config, problems = check(data)
+    if config is None:
+        raise ConfigError(problems)
+    if config.parallel.engine != engine:
+        message = f"engine {config.parallel.engine} is another one; start runners.engines.{config.parallel.engine}"
+        raise ConfigError([Problem("parallel.engine", config.parallel.engine, message)])
+    place = Place() if is_alone else place_from(os.environ)
+    if not is_alone and place.world_size != config.world_size:
+        message = (
+            f"the layout has {config.world_size} ranks, this is one of {place.world_size} processes;"
+            f" use torchrun --nproc-per-node {config.gpus_per_node}, or a layout of {place.world_size} ranks"
+        )
+        raise ConfigError([Problem("parallel", config.world_size, message)])
+    return config, place

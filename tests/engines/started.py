@@ -1,0 +1,54 @@
+"""Engines started as people and daemons start them, and what they printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runners.config import RunConfig
+from runners.protocol import EVENT_PREFIX
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1")
+
+
+class Output(NamedTuple):
+    """Exit code, and standard output and error in one pipe."""
+
+    code: int
+    text: str
+
+    def events(self, name: str, rank: int | None = None) -> list[dict[str, Any]]:
+        """Return the events of a name, of one rank or of all."""
+        lines = [line for line in self.text.splitlines() if line.encode().startswith(EVENT_PREFIX)]
+        assert all(len(line) < 4095 for line in lines)
+        return [event for event in map(json.loads, lines) if event["event"] == name and rank in (None, event["rank"])]
+
+    def losses(self) -> list[float]:
+        """Return the losses of the first rank that knows them, by step."""
+        steps = [event for event in self.events("step") if "loss" in event]
+        return [event["loss"] for event in steps if event["rank"] == steps[0]["rank"]]
+
+
+def run_engine(
+    data: Mapping[str, Any], directory: Path, *, processes: int | None = None, timeout: float = 120, **variables: str
+) -> Output:
+    """Run an engine to its end: under torchrun with as many processes as the layout has, alone with processes=0.
+
+    When it takes too long it is killed, and the kernel kills its ranks.
+    """
+    path = directory / "config.json"
+    path.write_text(json.dumps(data))
+    count = RunConfig.model_validate(data).world_size if processes is None else processes
+    launcher = [*TORCHRUN, f"--nproc-per-node={count}"] if count else []
+    command = [sys.executable, *launcher, "-m", f"runners.engines.{data['parallel']['engine']}", "--config", str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    ended = subprocess.run(
+        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout
+    )
+    return Output(ended.returncode, ended.stdout)
