@@ -14,7 +14,7 @@ demo: $(VENV)/.server
 
 test: lint $(VENV)/.browser
 	$(BIN)/pytest
-	PARLAB_TEST_DATABASE=postgres $(BIN)/pytest tests/lab tests/fleet tests/series tests/ingest tests/pages tests/admin
+	PARLAB_TEST_DATABASE=postgres $(BIN)/pytest tests/lab tests/fleet tests/series tests/ingest tests/pages tests/api tests/admin
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

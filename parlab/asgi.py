@@ -2,8 +2,15 @@
 
 import os
 
+from django.conf import settings
 from django.core.asgi import get_asgi_application
+
+from parlab.limits import BodyLimit
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "parlab.settings")
 
-application = get_asgi_application()
+application = BodyLimit(
+    get_asgi_application(),
+    upload_bytes=settings.UPLOAD_LIMIT_MIB * 2**20,
+    uploads=("/import/", "/api/imports/"),
+)

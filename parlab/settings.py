@@ -67,6 +67,9 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django.contrib.humanize",
     "django_htmx",
+    "rest_framework",
+    "rest_framework.authtoken",
+    "drf_spectacular",
     "parlab.lab",
     "parlab.series",
     "parlab.ingest",
@@ -130,6 +133,28 @@ UPLOAD_LIMIT_MIB = env.int("PARLAB_UPLOAD_LIMIT_MIB", default=2_048)
 # Beside the data and not in /tmp, which may be small or in memory; uploads wait there for their import too.
 FILE_UPLOAD_TEMP_DIR = DATA_DIR / "uploads"
 FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True, mode=0o700)
+
+# --- API -------------------------------------------------------------------------------------------------------------
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        # The first one names how to log in: a script is told 401, not 403.
+        "rest_framework.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "parlab.api.errors.handle",
+    "TEST_REQUEST_DEFAULT_FORMAT": "multipart",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "parlab",
+    "DESCRIPTION": "Experiments, runs and findings; import of logs and documents. Numbers are in SI units.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
+}
 
 # --- Redis and Celery ------------------------------------------------------------------------------------------------
 # The demo's Redis has a port and password of its own and leaves them here for commands in other terminals.

@@ -64,8 +64,14 @@ class Preview(BaseModel):
     unread: PreviewUnread
 
 
+class Imports(BaseModel):
+    """What an upload made or would make: one entry for each file; an archive holds several."""
+
+    imports: list[Preview]
+
+
 def preview(found: Import, *, dry_run: bool) -> Preview:
-    """Shape the result of source_import."""
+    """Shape one result of upload_import."""
     document = found.document
     status: Literal["would import", "imported", "already there"] = "would import" if dry_run else "imported"
     return Preview(

@@ -17,6 +17,9 @@ from django.conf import settings
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 from pydantic import BaseModel, ValidationError
 
+from parlab.ingest.preview import Preview
+from parlab.ingest.received import display_name
+
 KEEP_S = 86_400
 _KEY = re.compile(r"[0-9a-f]{32}\Z")
 _FACTS = "upload.json"
@@ -27,8 +30,8 @@ class File(BaseModel):
 
     name: str
     size: int
-    preview: dict[str, Any] | None = None
-    """An ingest.preview.Preview: what would be made, and after the import what was."""
+    previews: list[Preview] = []
+    """What would be made, and after the import what was; an archive holds several files."""
     refused: str = ""
 
 
@@ -79,7 +82,7 @@ def upload_keep(files: Sequence[UploadedFile[Any]], *, user: int, experiment: in
         user=user,
         experiment=experiment,
         format=format,
-        files=[File(name=shown_name(file.name or ""), size=file.size or 0) for file in files],
+        files=[File(name=display_name(file.name or ""), size=file.size or 0) for file in files],
     )
     upload.directory.mkdir(mode=0o700, parents=True)
     try:
@@ -138,9 +141,3 @@ def forget_old() -> None:
                 path.unlink()
         except FileNotFoundError:
             continue
-
-
-def shown_name(name: str) -> str:
-    """Show a file's name without directories, and without characters that would rearrange the line it stands in."""
-    plain = name.replace("\\", "/").rpartition("/")[2]
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in plain)[:200].strip() or "file"

@@ -17,9 +17,10 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from parlab.charts.format import quantity
 from parlab.formats import FORMATS
-from parlab.ingest.imports import Refused, source_import
+from parlab.ingest.imports import Refused, upload_import
 from parlab.ingest.preview import Preview
 from parlab.ingest.preview import preview as described
+from parlab.ingest.received import display_name
 from parlab.lab.models import Experiment
 from parlab.pages import uploads
 from parlab.pages.uploads import Upload
@@ -64,7 +65,7 @@ def _problem(files: list[UploadedFile[Any]], slug: str, target: Experiment | Non
         return f"{len(files)} files were chosen, more than {MAX_FILES}. Pack them into one archive, or import in parts."
     if size > limit:
         return (
-            f"{uploads.shown_name(files[0].name or '')}{' and the others are' if len(files) > 1 else ' is'}"
+            f"{display_name(files[0].name or '')}{' and the others are' if len(files) > 1 else ' is'}"
             f" {quantity(size, 'B')}, above the limit of {quantity(limit, 'B')}. Import fewer files at a time, or ask"
             " an administrator to raise PARLAB_UPLOAD_LIMIT_MIB or to use manage.py ingest."
         )
@@ -98,13 +99,13 @@ def _run(upload: Upload, user: User, *, dry_run: bool) -> None:
     """Import the files of an upload one by one, or say what that would make; one that is refused stops no other."""
     target = Experiment.objects.filter(pk=upload.experiment).first() if upload.experiment is not None else None
     for number, file in enumerate(upload.files):
-        file.preview, file.refused = None, ""
+        file.previews, file.refused = [], ""
         if upload.experiment is not None and target is None:
             file.refused = "the experiment was deleted in the meantime; start again with another one"
             continue
         try:
             with upload.open(number) as stream:
-                found = source_import(
+                found = upload_import(
                     experiment=target,
                     name=file.name,
                     stream=stream,
@@ -118,7 +119,7 @@ def _run(upload: Upload, user: User, *, dry_run: bool) -> None:
             logger.exception("upload %s file %d could not be read", upload.key, number)
             file.refused = _disk(error)
         else:
-            file.preview = described(found, dry_run=dry_run).model_dump(mode="json")
+            file.previews = [described(one, dry_run=dry_run) for one in found]
 
 
 @require_http_methods(["GET", "POST"])
@@ -134,35 +135,33 @@ def preview(request: HttpRequest, key: str) -> HttpResponse:
             return _gone(request)
         if not upload.is_done:
             _run(upload, user, dry_run=False)
-            if any(file.preview for file in upload.files):
+            if any(file.previews for file in upload.files):
                 upload.finish()
             else:
                 upload.save()
-    made = [Preview.model_validate(file.preview) for file in upload.files if file.preview]
-    if len(made) == len(upload.files) == 1 and made[0].experiment:
-        messages.success(request, _outcome(made[0]))
+    made = [found for file in upload.files for found in file.previews]
+    into = {found.experiment for found in made}
+    if len(into) == 1 and not any(file.refused for file in upload.files):
+        messages.success(request, _outcome(made))
         return redirect("experiment", made[0].experiment)
     return redirect("import-preview", key)
 
 
-def _outcome(made: Preview) -> str:
-    if made.status == "already there":
-        return f"{made.name} was imported before: nothing was changed."
-    runs = f"{made.run_count} {'run' if made.run_count == 1 else 'runs'}"
-    found = len(made.findings)
-    doubts = (
-        f"; {found} {'finding says' if found == 1 else 'findings say'} that a number cannot be true" if found else ""
-    )
-    return f"Imported {made.name}: {runs}{doubts}."
+def _outcome(made: list[Preview]) -> str:
+    """Say in a sentence what was imported."""
+    what = made[0].name if len(made) == 1 else f"{len(made)} files"
+    if all(found.status == "already there" for found in made):
+        return f"{what} {'was' if len(made) == 1 else 'were'} imported before: nothing was changed."
+    runs, findings = sum(found.run_count for found in made), sum(len(found.findings) for found in made)
+    doubts = f", {findings} {'finding' if findings == 1 else 'findings'}" if findings else ""
+    return f"Imported {what}: {runs} {'run' if runs == 1 else 'runs'}{doubts}."
 
 
 def _shown(request: HttpRequest, upload: Upload) -> HttpResponse:
-    files = [(file, Preview.model_validate(file.preview) if file.preview else None) for file in upload.files]
-    made = [found for _, found in files if found]
+    made = [found for file in upload.files for found in file.previews]
     context = {
         "section": "import",
         "upload": upload,
-        "files": files,
         "new": [found for found in made if found.status == "would import"],
         "target": Experiment.objects.filter(pk=upload.experiment).first() if upload.experiment else None,
     }

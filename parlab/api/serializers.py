@@ -1,0 +1,117 @@
+"""Rows as JSON; numbers are in SI units, times in UTC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from parlab.formats import FORMATS
+from parlab.lab.models import Experiment, Finding, Run
+
+
+class ImportRequest(serializers.Serializer[Any]):
+    """One file to import."""
+
+    file = serializers.FileField(help_text="A log, a document, a configuration, or an archive of them.")
+    experiment = serializers.SlugField(
+        required=False, allow_blank=True, help_text="Slug of the experiment it goes into; without it, a new one."
+    )
+    format = serializers.ChoiceField(
+        sorted(FORMATS), required=False, allow_blank=True, help_text="Read it as this; without it, recognised."
+    )
+    dry_run = serializers.BooleanField(default=False, help_text="Only say what would be made.")
+
+
+class ErrorItem(serializers.Serializer[Any]):
+    field = serializers.CharField(allow_null=True)
+    value = serializers.CharField(allow_null=True)
+    message = serializers.CharField()
+    remedy = serializers.CharField()
+
+
+class Errors(serializers.Serializer[Any]):
+    """What is wrong with a request."""
+
+    errors = ErrorItem(many=True)  # type: ignore[assignment]  # the field has the name of a property
+
+
+class ExperimentItem(serializers.ModelSerializer[Experiment]):
+    """One experiment of the list."""
+
+    owner = serializers.CharField(source="owner.username")
+    runs = serializers.IntegerField(source="run_count", help_text="How many runs it has.")
+    findings_open = serializers.IntegerField(help_text="Findings that nobody has acknowledged.")
+    url = serializers.CharField(source="get_absolute_url", help_text="Its page.")
+
+    class Meta:
+        model = Experiment
+        fields = ["slug", "name", "question", "owner", "runs", "findings_open", "created_at", "updated_at", "url"]
+
+
+class SourceItem(serializers.Serializer[Any]):
+    """One imported file of an experiment."""
+
+    id = serializers.IntegerField(source="pk")
+    name = serializers.CharField()
+    format = serializers.CharField()
+    size = serializers.IntegerField(help_text="Bytes.")
+    sha256 = serializers.CharField()
+    created_at = serializers.DateTimeField()
+
+
+class ExperimentDetail(ExperimentItem):
+    """One experiment."""
+
+    states = serializers.DictField(child=serializers.IntegerField(), help_text="State -> runs in it.")
+    sources = SourceItem(many=True)
+
+    class Meta(ExperimentItem.Meta):
+        fields = [*ExperimentItem.Meta.fields, "notes", "source", "states", "sources"]
+
+
+class RunItem(serializers.ModelSerializer[Run]):
+    """One run of the list."""
+
+    config_version = serializers.IntegerField(source="config.version")
+    findings_open = serializers.IntegerField(help_text="Findings of this run that nobody has acknowledged.")
+    url = serializers.CharField(source="get_absolute_url", help_text="Its page.")
+
+    class Meta:
+        model = Run
+        fields = [
+            "number", "label", "origin", "state", "reason", "point", "config_version", "attempt_number",
+            "step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes", "findings_open",
+            "source", "first_line", "last_line", "queued_at", "started_at", "ended_at", "url",
+        ]  # fmt: skip
+
+
+class RunDetail(RunItem):
+    """One run with everything that is known of it."""
+
+    class Meta(RunItem.Meta):
+        fields = [*RunItem.Meta.fields, "summary", "resolved", "launch"]
+
+
+class FindingItem(serializers.ModelSerializer[Finding]):
+    """Two numbers that cannot both be true."""
+
+    experiment = serializers.CharField(source="experiment.slug")
+    run = serializers.SerializerMethodField(help_text="Number of the run, where it is about one.")
+    acknowledged_by = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Finding
+        fields = [
+            "id", "experiment", "run", "source", "rule", "severity", "message", "numbers", "where", "lines",
+            "created_at", "acknowledged_by", "acknowledged_at", "acknowledged_reason",
+        ]  # fmt: skip
+
+    @extend_schema_field(serializers.IntegerField(allow_null=True))
+    def get_run(self, finding: Finding) -> int | None:
+        return finding.run.number if finding.run else None
+
+    @extend_schema_field(serializers.CharField(allow_null=True))
+    def get_acknowledged_by(self, finding: Finding) -> str | None:
+        return finding.acknowledged_by.get_username() if finding.acknowledged_by else None

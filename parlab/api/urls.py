@@ -1,0 +1,19 @@
+"""Where the API is; what it answers is said by /api/schema/ and docs/api.md."""
+
+from django.urls import path
+from drf_spectacular.views import SpectacularAPIView
+
+from . import views
+
+app_name = "api"
+EXPERIMENT = "experiments/<slug:slug>/"
+
+urlpatterns = [
+    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("imports/", views.Imports.as_view(), name="imports"),
+    path("experiments/", views.Experiments.as_view(), name="experiments"),
+    path(EXPERIMENT, views.OneExperiment.as_view(), name="experiment"),
+    path(f"{EXPERIMENT}runs/", views.Runs.as_view(), name="runs"),
+    path(f"{EXPERIMENT}runs/<int:number>/", views.OneRun.as_view(), name="run"),
+    path("findings/", views.Findings.as_view(), name="findings"),
+]

@@ -1,0 +1,220 @@
+"""The API: validate, call a service or read rows, serialise."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import generics, permissions, status
+from rest_framework.pagination import PageNumberPagination
+from rest_framework.parsers import MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from parlab.ingest import preview
+from parlab.ingest.imports import Refused, upload_import
+from parlab.lab.models import Experiment, Finding, Run
+from runners.protocol import RunState
+
+from . import serializers
+from .errors import Problem, TooLarge
+
+
+class Pages(PageNumberPagination):
+    """`?page=2&page_size=500`."""
+
+    page_size = 100
+    page_size_query_param = "page_size"
+    max_page_size = 1_000
+
+
+class MayAddRuns(permissions.BasePermission):
+    message = "Your account may not add runs (permission lab.add_run)."
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        return request.user.has_perm("lab.add_run")
+
+
+class Imports(APIView):
+    """Import a file: its launches or results become runs; the same file twice changes nothing."""
+
+    permission_classes = [permissions.IsAuthenticated, MayAddRuns]
+    parser_classes = [MultiPartParser]
+
+    @extend_schema(
+        request=serializers.ImportRequest,
+        responses={201: preview.Imports, 200: preview.Imports, 400: serializers.Errors, 413: serializers.Errors},
+        description="201: something was stored. 200: a dry run, or the experiment had this file already.",
+    )
+    def post(self, request: Request) -> Response:
+        given = serializers.ImportRequest(data=request.data)
+        given.is_valid(raise_exception=True)
+        file, dry_run = given.validated_data["file"], given.validated_data["dry_run"]
+        limit = settings.UPLOAD_LIMIT_MIB
+        if file.size > limit * 2**20:
+            raise TooLarge(
+                f"{file.name} has {file.size} bytes, above the limit of {limit} MiB",
+                field="file",
+                value=file.name,
+                remedy="send a part of it, or have PARLAB_UPLOAD_LIMIT_MIB raised",
+            )
+        try:
+            found = upload_import(
+                experiment=_experiment(given.validated_data.get("experiment")),
+                name=file.name,
+                stream=file,
+                user=cast(User, request.user),
+                format=given.validated_data.get("format") or None,
+                dry_run=dry_run,
+            )
+        except Refused as error:
+            message, _, remedy = str(error).partition("; ")
+            raise Problem(message, field="file", value=file.name, remedy=remedy or "see docs/importing.md") from error
+        is_made = not dry_run and any(one.is_new for one in found)
+        answer = preview.Imports(imports=[preview.preview(one, dry_run=dry_run) for one in found])
+        return Response(
+            answer.model_dump(mode="json"), status=status.HTTP_201_CREATED if is_made else status.HTTP_200_OK
+        )
+
+
+def _experiment(slug: str | None, field: str = "experiment") -> Experiment | None:
+    if not slug:
+        return None
+    found = Experiment.objects.filter(slug=slug).first()
+    if found is None:
+        raise Problem(
+            f"there is no experiment {slug!r}", field=field, value=slug, remedy="use a slug of /api/experiments/"
+        )
+    return found
+
+
+def _counted(model: type[Run] | type[Finding], **wanted: Any) -> Coalesce:
+    """Count rows of an experiment or run in a subquery: two joins would multiply each other."""
+    rows = model.objects.filter(**wanted).order_by().values(next(iter(wanted)))
+    return Coalesce(Subquery(rows.annotate(number=Count("pk")).values("number")), 0)
+
+
+def _experiments() -> QuerySet[Experiment]:
+    return Experiment.objects.select_related("owner").annotate(
+        run_count=_counted(Run, experiment=OuterRef("pk")),
+        findings_open=_counted(Finding, experiment=OuterRef("pk"), acknowledged_at=None),
+    )
+
+
+class Experiments(generics.ListAPIView[Experiment]):
+    """All experiments, the newest first; `?q=` looks for a word in names and questions."""
+
+    serializer_class = serializers.ExperimentItem
+    pagination_class = Pages
+
+    def get_queryset(self) -> QuerySet[Experiment]:
+        found = _experiments().defer("notes", "source").order_by("-created_at", "-pk")
+        for word in self.request.GET.get("q", "")[:200].split():
+            found = found.filter(name__icontains=word) | found.filter(question__icontains=word)
+        return found
+
+    @extend_schema(parameters=[OpenApiParameter("q", str, description="Words that the name or question must hold.")])
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().get(request, *args, **kwargs)
+
+
+class OneExperiment(generics.RetrieveAPIView[Experiment]):
+    serializer_class = serializers.ExperimentDetail
+    lookup_field = "slug"
+
+    def get_queryset(self) -> QuerySet[Experiment]:
+        return _experiments()
+
+    def get_object(self) -> Experiment:
+        found: Any = super().get_object()
+        states = found.runs.order_by().values_list("state").annotate(number=Count("pk"))
+        found.states = dict(states)
+        return found  # type: ignore[no-any-return]
+
+
+def _runs(slug: str) -> QuerySet[Run]:
+    experiment = get_object_or_404(Experiment, slug=slug)
+    return (
+        experiment.runs.select_related("config", "experiment")
+        .annotate(findings_open=_counted(Finding, run=OuterRef("pk"), acknowledged_at=None))
+        .order_by("number")
+    )
+
+
+class Runs(generics.ListAPIView[Run]):
+    """Runs of an experiment by number; `?state=finished` for those in one state."""
+
+    serializer_class = serializers.RunItem
+    pagination_class = Pages
+    queryset = Run.objects.none()
+
+    def get_queryset(self) -> QuerySet[Run]:
+        runs = _runs(self.kwargs["slug"]).defer("resolved", "summary", "launch", "config__data")
+        state = self.request.GET.get("state", "")
+        return runs.filter(state=_one_of("state", state, list(RunState))) if state else runs
+
+    @extend_schema(parameters=[OpenApiParameter("state", str, enum=[state.value for state in RunState])])
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().get(request, *args, **kwargs)
+
+
+class OneRun(generics.RetrieveAPIView[Run]):
+    serializer_class = serializers.RunDetail
+    lookup_field = "number"
+    queryset = Run.objects.none()
+
+    def get_queryset(self) -> QuerySet[Run]:
+        return _runs(self.kwargs["slug"])
+
+
+class Findings(generics.ListAPIView[Finding]):
+    """Findings, the newest first."""
+
+    serializer_class = serializers.FindingItem
+    pagination_class = Pages
+
+    def get_queryset(self) -> QuerySet[Finding]:
+        found = Finding.objects.select_related("experiment", "run", "acknowledged_by").order_by("-pk")
+        found = found.defer("run__resolved", "run__summary", "run__launch", "experiment__notes")
+        given = self.request.GET
+        experiment = _experiment(given.get("experiment"))
+        if experiment is not None:
+            found = found.filter(experiment=experiment)
+        if run := given.get("run", ""):
+            found = found.filter(run__number=_whole("run", run))
+        if severity := given.get("severity", ""):
+            found = found.filter(severity=_one_of("severity", severity, list(Finding.Severity.values)))
+        if wanted := given.get("open", ""):
+            found = found.filter(acknowledged_at__isnull=_one_of("open", wanted, ["true", "false"]) == "true")
+        return found
+
+    @extend_schema(
+        parameters=[
+            OpenApiParameter("experiment", str, description="Slug."),
+            OpenApiParameter("run", int, description="Number of a run."),
+            OpenApiParameter("severity", str, enum=list(Finding.Severity.values)),
+            OpenApiParameter("open", bool, description="true: those that nobody has acknowledged; false: the others."),
+        ]
+    )
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().get(request, *args, **kwargs)
+
+
+def _one_of(field: str, value: str, known: list[str]) -> str:
+    if value not in known:
+        raise Problem(
+            f"{field} {value!r} is unknown", field=field, value=value, remedy=f"use one of {', '.join(known)}"
+        )
+    return value
+
+
+def _whole(field: str, value: str) -> int:
+    if not (value.isascii() and value.isdecimal() and len(value) < 10):
+        raise Problem(f"{field} {value!r} is no whole number", field=field, value=value, remedy="use a number like 3")
+    return int(value)

@@ -1,0 +1,72 @@
+"""A limit on the size of requests, before anything keeps them.
+
+Under ASGI, Django writes the whole body of a request to disk before it looks at the path or the person: without this, a
+stranger could fill the disk through the login page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+Scope = dict[str, Any]
+Message = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+FORM_BYTES = 16 * 2**20
+"""Forms and JSON are far smaller."""
+
+
+class BodyLimit:
+    """An ASGI application in front of another: refuses larger bodies with 413; `uploads` names the paths with files."""
+
+    def __init__(self, application: Application, *, upload_bytes: int, uploads: tuple[str, ...]) -> None:
+        self.application = application
+        # The form around the files takes some room too.
+        self.upload_bytes = upload_bytes + 2**20
+        self.uploads = uploads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.application(scope, receive, send)
+            return
+        limit = self.upload_bytes if scope["path"] in self.uploads else FORM_BYTES
+        if _announced(scope) > limit:
+            await _refuse(send, limit)
+            return
+        received, is_refused, is_answered = 0, False, False
+
+        async def counted() -> Message:
+            nonlocal received, is_refused
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                is_refused = True
+                return {"type": "http.disconnect"}
+            return message
+
+        async def watched(message: Message) -> None:
+            nonlocal is_answered
+            is_answered = True
+            await send(message)
+
+        await self.application(scope, counted, watched)
+        if is_refused and not is_answered:
+            await _refuse(send, limit)
+
+
+def _announced(scope: Scope) -> int:
+    value = dict(scope["headers"]).get(b"content-length", b"0")
+    return int(value) if value.isdigit() else 0
+
+
+async def _refuse(send: Send, limit: int) -> None:
+    text = (
+        f"This upload is larger than {limit >> 20} MiB: nothing was kept. Send less at a time, or ask an administrator"
+        " to raise PARLAB_UPLOAD_LIMIT_MIB or to use manage.py ingest."
+    )
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 413, "headers": headers})
+    await send({"type": "http.response.body", "body": text.encode()})

@@ -1,0 +1,42 @@
+"""Somebody with a token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from rest_framework.authtoken.models import Token
+
+
+def with_token(user: User) -> Client:
+    token = Token.objects.create(user=user)
+    return Client(headers={"Authorization": f"Token {token.key}"})
+
+
+@pytest.fixture
+def api(user: User) -> Client:
+    """A script of somebody who may do everything."""
+    user.is_superuser = True
+    user.save()
+    return with_token(user)
+
+
+@pytest.fixture
+def reader(db: None) -> Client:
+    """A script of somebody who may only look."""
+    return with_token(get_user_model().objects.create_user("reader", password="only looking here"))
+
+
+@pytest.fixture
+def allowed(db: None) -> Callable[..., Client]:
+    """Make a script of a person with the named permissions: allowed("add_run")."""
+
+    def make(*codenames: str) -> Client:
+        person = get_user_model().objects.create_user("-".join(codenames), password="some rights only")
+        person.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+        return with_token(person)
+
+    return make

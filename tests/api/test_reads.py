@@ -1,0 +1,187 @@
+"""Lists and single rows of the API, who may see them, and how it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from parlab.lab.models import Attempt, Experiment, Finding, Run
+from runners.config import digest
+
+pytestmark = pytest.mark.django_db
+
+EXPERIMENT = "/api/experiments/pipeline-schedules/"
+PATHS = [
+    "/api/experiments/",
+    EXPERIMENT,
+    f"{EXPERIMENT}runs/",
+    f"{EXPERIMENT}runs/1/",
+    "/api/findings/",
+    "/api/schema/",
+]
+
+
+@pytest.fixture
+def runs(experiment: Experiment, make_attempt: Callable[..., Attempt]) -> list[Run]:
+    """Three runs, of which the first is finished with a throughput."""
+    made = [make_attempt(state=state).run for state in ("finished", "failed", "running")]
+    Run.objects.filter(pk=made[0].pk).update(samples_per_s=12.5, summary={"samples_per_s": 12.5})
+    return made
+
+
+def add_finding(experiment: Experiment, run: Run | None, number: int = 0, severity: str = "error") -> Finding:
+    return Finding.objects.create(
+        experiment=experiment,
+        run=run,
+        rule="samples-per-second",
+        severity=severity,
+        message="<b>8</b> samples/s are stated",
+        numbers={"samples_per_s": 8.0},
+        where_digest=digest([number]),
+    )
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_without_a_token_nothing_is_answered_but_how_to_get_one(client: Client, runs: list[Run], path: str) -> None:
+    for headers in ({}, {"Authorization": "Token wrong"}):
+        response = client.get(path, headers=headers)
+        assert response.status_code == 401
+        assert "token" in response.content.decode()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_whoever_has_a_token_may_read(reader: Client, runs: list[Run], path: str) -> None:
+    assert reader.get(path).status_code == 200
+
+
+def test_a_closed_account_reads_nothing(api: Client, user: User) -> None:
+    user.is_active = False
+    user.save()
+    assert api.get("/api/experiments/").status_code == 401
+
+
+def test_an_experiment_says_how_its_runs_are(api: Client, experiment: Experiment, runs: list[Run]) -> None:
+    add_finding(experiment, runs[0])
+    listed = api.get("/api/experiments/").json()
+    assert listed["count"] == 1
+    assert listed["results"][0]["runs"] == 3
+    assert listed["results"][0]["findings_open"] == 1
+    one = api.get(EXPERIMENT).json()
+    assert one["states"] == {"finished": 1, "failed": 1, "running": 1}
+    assert one["owner"] == "ada"
+    assert one["sources"] == []
+
+
+def test_the_search_looks_for_every_word(api: Client, experiment: Experiment, user: User) -> None:
+    Experiment.objects.create(name="ZeRO", slug="zero", question="How far does a pipeline go?", owner=user)
+    assert [row["slug"] for row in api.get("/api/experiments/?q=pipeline far").json()["results"]] == ["zero"]
+    assert api.get("/api/experiments/?q=%25").json()["count"] == 0
+
+
+def test_runs_come_with_their_numbers_and_can_be_asked_for_by_state(api: Client, runs: list[Run]) -> None:
+    add_finding(runs[0].experiment, runs[0])
+    listed = api.get(f"{EXPERIMENT}runs/?state=finished").json()["results"]
+    assert [(run["number"], run["samples_per_s"], run["findings_open"]) for run in listed] == [(1, 12.5, 1)]
+    assert [run["number"] for run in api.get(f"{EXPERIMENT}runs/").json()["results"]] == [1, 2, 3]
+    one = api.get(f"{EXPERIMENT}runs/1/").json()
+    assert one["summary"] == {"samples_per_s": 12.5}
+    assert one["resolved"]["train"]["global_batch_size"] == 4
+
+
+def test_findings_can_be_asked_for_by_experiment_run_severity_and_state(
+    api: Client, experiment: Experiment, runs: list[Run], user: User
+) -> None:
+    other = Experiment.objects.create(name="Other", slug="other", owner=user)
+    first, second = add_finding(experiment, runs[0], 1), add_finding(experiment, None, 2, "warning")
+    third = add_finding(other, None, 3)
+    Finding.objects.filter(pk=second.pk).update(acknowledged_at="2026-01-01T00:00Z", acknowledged_by=user)
+
+    def asked(query: str) -> list[int]:
+        return [row["id"] for row in api.get(f"/api/findings/?{query}").json()["results"]]
+
+    assert asked("") == [third.pk, second.pk, first.pk]
+    assert asked("experiment=pipeline-schedules") == [second.pk, first.pk]
+    assert asked("experiment=pipeline-schedules&run=1") == [first.pk]
+    assert asked("open=false") == [second.pk]
+    assert asked("open=true&severity=error") == [third.pk, first.pk]
+    shown = api.get("/api/findings/?open=false").json()["results"][0]
+    assert shown["acknowledged_by"] == "ada"
+    assert shown["message"] == "<b>8</b> samples/s are stated"
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        (f"{EXPERIMENT}runs/?state=happy", "state", "happy"),
+        ("/api/findings/?experiment=nowhere", "experiment", "nowhere"),
+        ("/api/findings/?run=two", "run", "two"),
+        ("/api/findings/?run=%d9%a2", "run", "\u0662"),
+        ("/api/findings/?severity=bad", "severity", "bad"),
+        ("/api/findings/?open=maybe", "open", "maybe"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_field_value_and_remedy(
+    api: Client, runs: list[Run], path: str, field: str, value: str
+) -> None:
+    response = api.get(path)
+    assert response.status_code == 400
+    error = response.json()["errors"][0]
+    assert (error["field"], error["value"]) == (field, value)
+    assert value in error["message"]
+    assert error["remedy"].startswith("use ")
+
+
+@pytest.mark.parametrize("path", ["/api/experiments/none/", "/api/experiments/none/runs/", f"{EXPERIMENT}runs/99/"])
+def test_what_is_not_there_is_a_404_in_json(api: Client, runs: list[Run], path: str) -> None:
+    response = api.get(path)
+    assert response.status_code == 404
+    assert response.json()["errors"][0]["remedy"]
+
+
+def test_reading_addresses_take_no_writes(api: Client, runs: list[Run]) -> None:
+    for path in (EXPERIMENT, f"{EXPERIMENT}runs/", "/api/findings/"):
+        response = api.post(path, {"name": "x"})
+        assert response.status_code == 405
+        assert response.json()["errors"][0]["message"]
+
+
+def test_lists_come_in_pages(api: Client, user: User) -> None:
+    Experiment.objects.bulk_create([Experiment(name=f"E{i}", slug=f"e{i}", owner=user) for i in range(7)])
+    first = api.get("/api/experiments/?page_size=5").json()
+    assert first["count"] == 7
+    assert len(first["results"]) == 5
+    assert len(api.get(first["next"]).json()["results"]) == 2
+    assert api.get("/api/experiments/?page=9").status_code == 404
+
+
+def test_lists_take_as_many_queries_for_many_rows_as_for_one(
+    api: Client, experiment: Experiment, runs: list[Run], user: User, django_assert_num_queries: Any
+) -> None:
+    for number in range(5):
+        add_finding(experiment, runs[number % 3], number)
+        Experiment.objects.create(name=f"E{number}", slug=f"e{number}", owner=user)
+    with django_assert_num_queries(3):  # token with its person, how many, experiments
+        api.get("/api/experiments/")
+    with django_assert_num_queries(4):  # token with its person, experiment, how many, runs
+        api.get(f"{EXPERIMENT}runs/")
+    with django_assert_num_queries(3):  # token with its person, how many, findings
+        api.get("/api/findings/")
+
+
+def test_the_schema_names_every_address(api: Client) -> None:
+    schema = api.get("/api/schema/?format=json").json()
+    assert set(schema["paths"]) == {
+        "/api/imports/",
+        "/api/experiments/",
+        "/api/experiments/{slug}/",
+        "/api/experiments/{slug}/runs/",
+        "/api/experiments/{slug}/runs/{number}/",
+        "/api/findings/",
+    }
+    upload = schema["paths"]["/api/imports/"]["post"]
+    assert "multipart/form-data" in upload["requestBody"]["content"]
+    assert set(upload["responses"]) == {"200", "201", "400", "413"}
