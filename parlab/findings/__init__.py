@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from parlab.findings import compute, neighbours, rates, records, sizes, tables, totals
+from parlab.findings import compute, neighbours, rates, records, sizes, tables, timers, totals
 from parlab.findings.doubts import Doubt, RunFacts
 from parlab.formats.schema import Document, Finding, Place
 
@@ -48,7 +48,7 @@ RULES: dict[str, Rule] = {
         (rates.per_sample_of_run,),
     ),
     "timers-of-step": Rule(
-        "warning", "Top-level timers add up to the step", (rates.timers_in_document,), (rates.timers_of_run,)
+        "warning", "Top-level timers add up to the step", (timers.timers_in_document,), (timers.timers_of_run,)
     ),
     "samples-per-second": Rule(
         "error",
