@@ -36,13 +36,18 @@ def plan(points: Sequence[RunPoint]) -> Plan:
     """Choose x: GPUs where they vary, else micro batch size, else the first axis of numbers, else the first."""
     axes = varied(points)
     if len({point.gpus for point in points}) > 1:
-        lines = [axis for axis in axes if axis not in SIZE_AXES]
+        # An imported sweep may call the number of GPUs what it likes.
+        lines = [axis for axis in axes if axis not in SIZE_AXES and not _is_gpus(points, axis)]
         # Two layouts of as many GPUs are no line: then the sizes tell the points apart.
         seen = [(point.gpus, _names(point, lines)) for point in points]
         return Plan(GPUS, lines if len(set(seen)) == len(seen) else axes)
     numeric = [axis for axis in axes if all(is_number(point.values.get(axis)) for point in points)]
     x = PREFERRED if PREFERRED in numeric else next(iter(numeric or axes), RUN)
     return Plan(x, [axis for axis in axes if axis != x])
+
+
+def _is_gpus(points: Sequence[RunPoint], axis: str) -> bool:
+    return all(point.values.get(axis) == point.gpus for point in points)
 
 
 def _alike(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> tuple[list[RunPoint], list[RunPoint]]:

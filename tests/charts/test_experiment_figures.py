@@ -67,6 +67,12 @@ def test_gpus_are_drawn_on_a_log_axis_with_the_ideal_line() -> None:
     assert "Strong scaling: 32 samples" in drawing.caption
 
 
+def test_an_axis_that_is_the_number_of_gpus_under_another_name_makes_one_line() -> None:
+    drawing = throughput.figure([point(n, {"gpus": gpus}, 10.0 * gpus, gpus=gpus) for n, gpus in enumerate((1, 4, 2))])
+    (line,) = [trace for name, trace in traces(drawing).items() if "ideal" not in str(name)]
+    assert list(line.x) == [1, 2, 4]
+
+
 def test_weak_scaling_is_said() -> None:
     points = [point(n, {"gpus": n}, 10.0 * n, gpus=n, global_batch_size=8 * n) for n in (1, 2)]
     assert "Weak scaling: 8 samples per step and GPU" in throughput.figure(points).caption
