@@ -84,6 +84,8 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     """
     measured = [point for point in points if _counts(point)]
     if not measured:
+        if any(point.state == "finished" for point in points):
+            return theme.nothing("No throughput: these runs came without samples per second.")
         return theme.nothing("No throughput yet: no run has finished.")
     points, others = _alike(points, measured)
     measured = [point for point in points if _counts(point)]

@@ -132,6 +132,8 @@ def test_without_numbers_the_figures_say_why() -> None:
     published, measured = [point(1, {}, 5.0, is_published=True)], [point(1, {}, 5.0)]
     assert throughput.figure([]).empty == "No throughput yet: no run has finished."
     assert throughput.figure([point(1, {}, None, state="oom")]).figure is None
+    unmeasured = throughput.figure([point(1, {}, None)])
+    assert unmeasured.empty == "No throughput: these runs came without samples per second."
     assert memory.figure([]).empty == "No peak memory yet: no run has finished."
     assert memory.figure(measured).empty == "No peak memory: the training did not measure it."
     assert memory.figure(published).empty == "No peak memory: these figures were published without it."
