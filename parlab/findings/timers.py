@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from parlab.findings.doubts import Amount, Counts, Doubt, RunFacts, looks_like, percent, ratio_of, shown
-from parlab.findings.facts import Sizes, figure_amount, number, part, segment_sizes, stated
+from parlab.findings.facts import Sizes, count, figure_amount, number, part, segment_sizes, stated
 from parlab.findings.rates import run_step
 from parlab.formats.schema import Document, Segment
 
@@ -19,6 +19,9 @@ TIMERS_BELOW = 0.5
 
 RUN_TIMERS_BELOW = 0.25
 """Ranks of our own runs on a busy machine may time 70 % of a step: medians of noisy steps do not add up."""
+
+LEAST_STEPS = 5
+"""Medians of fewer steps may be of different ones: timers are often printed for every tenth."""
 
 # Timers that follow each other on a rank; everything else is set-up, evaluation, or nested in one of these.
 _TOP_LEVEL = frozenset(
@@ -118,7 +121,8 @@ def _timed(segment: Segment, sizes: Sizes) -> Timed | None:
 def timers_of_run(run: RunFacts) -> Iterator[Doubt]:
     """Check the timers of each rank against the step, and name the rank that is furthest off."""
     step, found = run_step(run), part(run.summary, "timers_s")
-    if step is None:
+    steps = count(part(run.summary, "steps").get("count"))
+    if step is None or (steps is not None and steps < LEAST_STEPS):
         return
     by_rank: dict[str, dict[str, float]] = {}
     for name in top_level(found):

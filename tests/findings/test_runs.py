@@ -95,6 +95,14 @@ def test_the_rank_whose_timers_exceed_the_step_is_named() -> None:
     assert "0.5 s" in found.message
 
 
+def test_timers_of_a_few_steps_are_not_judged() -> None:
+    timers = {"forward-compute": {"median": 0.9}, "optimizer": {"median": 0.1}}
+    steps = {"count": 3, "first": 2, "last": 10, "left_out": [1]}
+
+    assert [finding.rule for finding in run_findings(run(summary=summary(timers_s=timers)))] == ["timers-of-step"]
+    assert run_findings(run(summary=summary(timers_s=timers, steps=steps))) == []
+
+
 def test_what_the_launch_was_told_stands_over_the_configuration() -> None:
     found = only(run_findings(run(arguments={"world_size": 8})))
 
