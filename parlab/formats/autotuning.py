@@ -7,7 +7,6 @@ experiment failed.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from parlab.formats import markdown
 from parlab.formats.blocks import take
 from parlab.formats.endings import ending
+from parlab.formats.jsontext import loads
 from parlab.formats.launch import flatten
 from parlab.formats.quantities import to_float
 from parlab.formats.records import Ending, Field, Record, figure, unread
@@ -43,8 +43,8 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         yield from markdown.read(text.splitlines(keepends=True))
         return
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as problem:
+        data = loads(text)
+    except ValueError as problem:
         yield unread(1, f"no JSON: {str(problem)[:100]}", text)
         return
     yield Record("config", 1, data=Config(line=1, data=data))
@@ -171,6 +171,6 @@ def _is_plan(path: str) -> bool:
 
 def _loads(text: str | None) -> Any:
     try:
-        return None if text is None else json.loads(text)
-    except (ValueError, RecursionError):
+        return None if text is None else loads(text)
+    except ValueError:
         return None

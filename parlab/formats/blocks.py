@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from parlab.formats.jsontext import loads
 from parlab.formats.launch import SIZES, command_arguments, flatten, is_command
 from parlab.formats.logs import LOGS
 from parlab.formats.prose import figures
@@ -112,7 +112,7 @@ def _json(source: Sequence[str]) -> object | None:
     if text[:1] not in ("{", "[") or text[-1:] not in ("}", "]"):
         return None
     try:
-        data: object = json.loads(text)
-    except (ValueError, RecursionError):
+        data: object = loads(text)
+    except ValueError:
         return None
     return data if isinstance(data, dict | list) else None

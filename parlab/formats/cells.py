@@ -17,6 +17,8 @@ MAX_LAYOUTS = 32
 MAX_CELLS = 400
 MAX_KEY = 80
 
+# Megatron-LM 1.0 has no colon: `lm loss 8.1E+00`.
+_SPACED = re.compile(r"([A-Za-z][^\d|]{0,60}?) ([+-]?[\d.]{1,40}(?:[eE][+-]?\d{1,4})?)")
 _VALUE = r" *([0-9.eE+-]+) *"
 
 
@@ -58,7 +60,7 @@ class Layouts:
             self.seen.add(keys)
             return
         self.seen.discard(keys)
-        body = r"\|".join(rf" *{re.escape(key)}:{_VALUE}" for key in keys)
+        body = r"\|".join(rf" *{re.escape(key)}:?{_VALUE}" for key in keys)
         fields = tuple(self.field_of(key) for key in keys)
         pattern = re.compile(self.head + body + self.tail)
         scaled = tuple((index, field.scale) for index, field in enumerate(fields) if field.scale != 1.0)
@@ -92,9 +94,14 @@ def split_cells(text: str) -> list[Cell]:
         key, colon, value = part.partition(":")
         key = " ".join(key[-MAX_KEY * 2 :].split())[:MAX_KEY]
         value = value.strip()[:MAX_KEY]
-        if not colon or not key:
-            if key:
+        if not colon:
+            spaced = _SPACED.fullmatch(key)
+            if spaced:
+                cells.append(Cell(spaced[1], spaced[2], to_float(spaced[2])))
+            elif key:
                 cells.append(Cell(key, "", None))
+            continue
+        if not key:
             continue
         current, slash, average = value.partition("/")
         first, second = to_float(current), to_float(average) if slash else None

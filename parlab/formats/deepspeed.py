@@ -7,13 +7,13 @@ the start.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from parlab.formats.cells import split_cells
 from parlab.formats.endings import ending
+from parlab.formats.jsontext import loads
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, flatten, is_command, normal_name, typed
 from parlab.formats.peel import peel
 from parlab.formats.quantities import GIB, NUMBER, field_for, normal, slug, to_float, unit_of
@@ -246,9 +246,12 @@ class Parser:
             value = to_float(number[0]) if number else None
             name = _new_name(part, key.strip())
             if value is not None and name and number:
+                unit = text.strip()[number.end() :].strip()
                 scale = 1e12 if name.endswith("flops_per_gpu") else 1.0
-                values[name] = value * scale
-                fields.append(Field(name, f"{part} {key.strip()}", text.strip()[number.end() :].strip(), scale))
+                if unit == "ms":
+                    name, scale = f"{name}_s", 1e-3
+                values[name] = normal(value, scale)
+                fields.append(Field(name, f"{part} {key.strip()}", unit, scale))
                 raw.append(number[0])
         if part == "End-to-End":
             found = self._flush()
@@ -315,8 +318,8 @@ class Parser:
             return []
         joined, self.json = "".join(self.json), None
         try:
-            data = json.loads(joined)
-        except (ValueError, RecursionError):
+            data = loads(joined)
+        except ValueError:
             return [unread(line, "a printed JSON block that is no JSON", self.json_name)]
         prefix = "" if self.json_name == "json" else f"{self.json_name}."
         for name, value in flatten(data, prefix):

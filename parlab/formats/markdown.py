@@ -17,7 +17,7 @@ from parlab.formats.tables import Align, table
 SIGNS: Signs = (
     (re.compile(r"^#{2,6} +\S"), 40),
     (re.compile(r"^# +\[?[A-Z]"), 8),
-    (re.compile(r"^\|? *:?-{2,}:? *\|(?: *:?-{2,}:? *\|?)+\s*$"), 8),
+    (re.compile(r"^\|? {0,4}:?-{2,}:? {0,4}\|[|: -]*-[|: -]*\s*$"), 8),
     (re.compile(r"^(?:```|~~~)"), 3),
     (re.compile(r"^!\[[^\]]{0,200}\]\("), 4),
     (re.compile(r"^ {0,3}[-*+] +\S"), 1),

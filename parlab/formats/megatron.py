@@ -109,10 +109,11 @@ class Parser:
             return self._argument(line, text)
         if "iteration" in text or " (ms)" in text or "loss at" in text:
             found: list[Record] = []
+            before = self.block
             for part in _STARTS.split(text):
                 if part and not part.isspace():
                     found += self._part(line, rank, time, part.strip("\n"))
-            if found or self.wrapped:
+            if found or self.wrapped or self.block is not before:
                 return found
         if self.block is not None or ": (" in text:
             timer = self._block_line(line, text)
@@ -146,7 +147,7 @@ class Parser:
             return self._close_block() + self._validation(line, rank, text, match)
         if text.startswith("(min, max) time across ranks (ms)") or text.strip() == "times across ranks (ms):":
             found = self._close_block()
-            self.block = self._new_block(line, rank)
+            self.block = self._new_block(line)
             return found
         return []
 
@@ -198,8 +199,8 @@ class Parser:
         iteration = int(match[1]) if match[1] else self.iteration
         return [Record("validation", line, values, iteration=iteration, rank=rank, fields=fields, raw=raw)]
 
-    def _new_block(self, line: int, rank: int | None) -> Record:
-        return Record("timers", line, {}, iteration=self.iteration, rank=rank, low={})
+    def _new_block(self, line: int) -> Record:
+        return Record("timers", line, {}, iteration=self.iteration, low={})
 
     def _close_block(self) -> list[Record]:
         block, self.block, self.timer = self.block, None, None
@@ -213,7 +214,7 @@ class Parser:
             if low is None or high is None:
                 return [unread(line, "timer without a finite number", text)]
             if self.block is None:
-                self.block = self._new_block(line, None)
+                self.block = self._new_block(line)
             name = match[1].strip().replace(" ", "-")
             if len(self.block.values) < 1000 and self.block.low is not None:
                 self.block.values[name] = high / 1000.0

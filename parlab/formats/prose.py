@@ -64,6 +64,7 @@ def figures(line: int, text: str) -> Iterator[Record]:
     named = list(_named(line, text))
     yield from named
     if named:
+        yield from _mentions(line, text, 0)
         return
     match = _COUNT.match(text)
     if match and (value := to_float(match[1])) is not None:

@@ -58,7 +58,7 @@ def cell(text: str) -> Cell:
     match = _LABELLED.match(text)
     if match and (value := to_float(match[2])) is not None:
         return Cell(text=text, kind="number", value=value, details={"label": match[1], **_details(match[3])})
-    if len(text.split()) <= 6 and _FAILURE.search(text):
+    if _FAILURE.match(text) or (len(text.split()) <= 6 and _FAILURE.search(text)):
         return Cell(text=text, kind="failure")
     return Cell(text=text, kind="text", details=experiment_settings(text))
 

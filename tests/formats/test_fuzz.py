@@ -7,6 +7,7 @@ import random
 import time
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -43,7 +44,9 @@ def check(text: str, format: str | None, *, keep: bool = True) -> None:
     begin = time.process_time()
     document = read_document(lines, file="damaged", format=format)
     seconds = time.process_time() - begin
-    json.dumps(document.model_dump(), allow_nan=False)
+    data = document.model_dump()
+    json.dumps(data, allow_nan=False)
+    orjson.dumps(data)
     assert document.lines == len(lines)
     assert len(document.unread.examples) <= MAX_EXAMPLES + 1
     assert seconds < SECONDS
