@@ -34,6 +34,7 @@ _TOP_LEVEL = frozenset(
         "all-grads-sync", "layernorm-grads-all-reduce", "embedding-grads-all-reduce", "params-all-gather", "optimizer",
     }
 )  # fmt: skip
+_COMPUTE = frozenset({"forward-backward", "forward-compute", "forward"})
 # A timer -> those that it contains (Megatron-LM, megatron/training.py and schedules.py; 1.x has forward and backward).
 _CONTAINS: dict[str, tuple[str, ...]] = {
     "forward-backward": ("forward-", "backward-send", "backward-recv", "backward-compute"),
@@ -77,7 +78,7 @@ def timers(timed: Timed, counts: Counts | None = None) -> Doubt | None:
     names = top_level(timed.timers_s)
     total, least = (sum(of[name] for name in names) for of in (timed.timers_s, timed.least_s))
     step = timed.step_s
-    if len(names) < 2 or not any(name.startswith("forward") for name in names) or step.value <= 0:
+    if len(names) < 2 or not _COMPUTE.intersection(names) or step.value <= 0:
         return None
     if least > timed.slow_step_s * TIMERS_ABOVE + step.slack:
         total = least
@@ -93,7 +94,8 @@ def timers(timed: Timed, counts: Counts | None = None) -> Doubt | None:
 
 def timers_in_document(document: Document) -> Iterator[Doubt]:
     for index, segment in enumerate(document.segments):
-        timed, sizes = _timed(segment, segment_sizes(segment)), segment_sizes(segment)
+        sizes = segment_sizes(segment)
+        timed = _timed(segment, sizes)
         if timed and not any(segment.launch.arguments.get(name) for name in _OVERLAPS):
             doubt = timers(timed, sizes.counts)
             if doubt:
@@ -125,15 +127,19 @@ def timers_of_run(run: RunFacts) -> Iterator[Doubt]:
     if step is None or (steps is not None and steps < LEAST_STEPS):
         return
     by_rank: dict[str, dict[str, float]] = {}
+    least: dict[str, dict[str, float]] = {}
     for name in top_level(found):
         timer = part(found, name)
         ranks = part(timer, "by_rank") or {"": timer.get("median")}
         for rank, value in ranks.items():
             if (seconds := number(value)) is not None:
                 by_rank.setdefault(str(rank), {})[name] = seconds
+                # One speaker may stand for the slowest of all ranks, a different one for each timer.
+                low = number(timer.get("min")) if len(ranks) == 1 else None
+                least.setdefault(str(rank), {})[name] = seconds if low is None else min(low, seconds)
     slow = number(part(run.summary, "step_time_s").get("p90")) or step.value
     timed = {
-        rank: Timed(step, of, of, max(slow, step.value), RUN_TIMERS_BELOW, "median of its steps")
+        rank: Timed(step, of, least[rank], max(slow, step.value), RUN_TIMERS_BELOW, "median of its steps")
         for rank, of in by_rank.items()
     }
     doubts = {rank: doubt for rank, of in timed.items() if (doubt := timers(of))}

@@ -95,6 +95,15 @@ def test_the_rank_whose_timers_exceed_the_step_is_named() -> None:
     assert "0.5 s" in found.message
 
 
+def test_timers_that_one_rank_prints_for_the_slowest_of_all_may_exceed_the_step() -> None:
+    timers = {
+        name: {"median": 0.4, "min": 0.2, "max": 0.4, "by_rank": {"0": 0.4}}
+        for name in ("forward-compute", "backward-compute")
+    }
+
+    assert run_findings(run(summary=summary(timers_s=timers))) == []
+
+
 def test_timers_of_a_few_steps_are_not_judged() -> None:
     timers = {"forward-compute": {"median": 0.9}, "optimizer": {"median": 0.1}}
     steps = {"count": 3, "first": 2, "last": 10, "left_out": [1]}
