@@ -90,6 +90,7 @@ def run_sizes(run: RunFacts) -> Sizes:
         told = run.arguments.get(name)
         return told if told is not None else part(run.config, section).get(name)
 
+    arguments = _by_last_name(run.arguments)
     cluster = part(run.config, "cluster")
     nodes, per_node = count(cluster.get("nodes")), count(cluster.get("gpus_per_node"))
     placed = nodes * per_node if nodes and per_node else None
@@ -98,8 +99,8 @@ def run_sizes(run: RunFacts) -> Sizes:
         gpus=count(run.arguments.get("world_size")) or placed,
         tensor=count(get("parallel", "tensor_parallel_size")),
         pipeline=count(get("parallel", "pipeline_parallel_size")),
-        data=count(get("parallel", "data_parallel_size")),
-        context=_context(run.arguments),
+        data=None if _any(arguments, _OTHER_LAYOUTS) else count(get("parallel", "data_parallel_size")),
+        context=_context(arguments),
         micro_batch=count(get("train", "micro_batch_size")),
         global_batch=count(get("train", "global_batch_size")),
         accumulation=count(run.arguments.get("gradient_accumulation_steps")),
@@ -108,9 +109,10 @@ def run_sizes(run: RunFacts) -> Sizes:
         hidden=count(get("model", "hidden_size")),
         vocabulary=count(get("model", "vocab_size")),
         precision=precision if isinstance(precision, str) else None,
-        recompute=part(run.config, "train").get("recompute") or _recompute(run.arguments),
-        is_plain=_is_plain(run.arguments, count(get("model", "hidden_size"))),
-        is_ramped=bool(run.arguments.get("rampup_batch_size")),
+        recompute=part(run.config, "train").get("recompute") or _recompute(arguments),
+        is_plain=_is_plain(arguments, count(get("model", "hidden_size"))),
+        is_ramped=bool(arguments.get("rampup_batch_size")),
+        is_curriculum=_any(arguments, _CURRICULA),
     )
 
 
@@ -141,12 +143,17 @@ def stated(segment: Segment, name: str) -> Figure | None:
 
 
 def figure_amount(figure: Figure) -> Amount:
-    """Return a figure with the precision of its digits, where its words hold the number as it was read."""
+    """Return a figure with the precision of its digits: of the number it is, or of the only one in its words.
+
+    The second may be in another unit: `0.35 s per iteration` is 350 +- 5 ms.
+    """
     value = figure.value or 0.0
-    for word in figure.text.split():
-        amount = printed(word)
-        if amount is not None and amount.value == value:
+    amounts = [amount for word in figure.text.split() if (amount := printed(word)) is not None]
+    for amount in amounts:
+        if amount.value == value:
             return amount
+    if len(amounts) == 1 and amounts[0].value:
+        return Amount(value, amounts[0].slack * abs(value / amounts[0].value))
     return Amount(value)
 
 

@@ -119,6 +119,17 @@ def test_what_the_launch_was_told_stands_over_the_configuration() -> None:
     assert "8 GPUs are stated, but TP 1 x PP 1 x DP 1 are 1" in found.message
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"world_size": 8, "parallelism.data_parallel_shard_degree": 8},
+        {"world_size": 8, "context_parallel_size": 8},
+    ],
+)
+def test_layouts_of_other_tools_are_healthy(arguments: dict[str, Any]) -> None:
+    assert run_findings(run(arguments=arguments)) == []
+
+
 def test_a_published_run_with_parts_of_a_configuration_is_judged_by_those() -> None:
     facts = RunFacts(
         3, "finished", {}, {"samples_per_s": 10.0, "step_time_s": {"median": 2.0}}, {"global_batch_size": 32}
