@@ -21,9 +21,8 @@ from parlab.formats.source import MAX_LINE, Lines, open_text
 from parlab.ingest.packing import Packed, line_offsets, pack
 from parlab.ingest.received import Received, Refused
 from parlab.ingest.recording import Recorder, Recording
-from parlab.ingest.results import PAGES, Result, results_in
+from parlab.ingest.results import PAGES, TUNER, WHOLE, Result, results_in
 
-TUNER = "deepspeed-autotuning"
 MAX_TUNER_FILE = 2**20
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 Beside = Callable[[str], bytes | None]
@@ -143,7 +142,7 @@ def _logs(
         (r.lines[0], r.lines[1], r.segment) for r in results if r.segment is not None and r.lines is not None
     )
     if not launches:
-        return {}
+        return {WHOLE: raw} if any(r.segment == WHOLE for r in results) and text == received.path else {}
     begins = [first if is_page or n else 1 for n, (first, _, _) in enumerate(launches)]
     # Line numbers are far below this one, which stands for the end of the file.
     after = [*(first for first, _, _ in launches[1:]), 2**62]

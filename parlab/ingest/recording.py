@@ -28,6 +28,8 @@ MAX_ROWS = 16 * CHUNK_POINTS
 """Rows of all ranks and kinds of a launch that are kept in memory."""
 MAX_RANK = 2**31 - 1
 _MAX_NAME = 80
+_MAX_COLUMNS = 10 * MAX_METRICS
+_NAN = float("nan")
 _LATEST = 1e11
 _LARGEST = 1e300
 
@@ -48,9 +50,9 @@ _SAME = {
         "max_memory_allocated_bytes": "memory_peak_bytes",
     },
 }
-_PREFIX = {"timers": "timer/", "validation": "validation/"}
 FASTEST = "timer_min/"
 """A log that prints a range of ranks gives two series: the slowest rank is the timer, the fastest stands here."""
+_PREFIX = {"timers": "timer/", "low": FASTEST, "validation": "validation/"}
 
 
 def metric_name(kind: str, name: str) -> str:
@@ -70,11 +72,14 @@ class _Block(NamedTuple):
 class _Rows:
     """The rows of one kind and rank that are in memory; a column may be shorter than the rows it belongs to."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, kind: str, rank: int) -> None:
+        self.kind = kind
         self.rank = rank
         self.steps: list[int] = []
         self.times: list[float] = []
+        # By the reader's names; the fastest ranks' times apart, since they have the same names.
         self.columns: dict[str, list[float]] = {}
+        self.lows: dict[str, list[float]] = {}
 
 
 class Recording:
@@ -97,27 +102,21 @@ class Recording:
 
     def add(self, record: Record) -> None:
         kind = record.kind
-        values: Mapping[str, float] = record.values
-        if not all(value > 0.0 for value in values.values()):
-            values = (
-                {name: value for name, value in values.items() if value > 0.0}
-                if kind == "timers"
-                else measured(record.values)
-            )
-        self._clock(record, values)
+        self._clock(record)
         rank = record.rank if record.rank is not None and 0 <= record.rank <= MAX_RANK else 0
         rows = self._rows.get((kind, rank))
         if rows is None:
-            rows = self._rows[kind, rank] = _Rows(rank)
-        self._put(rows, kind, values)
+            rows = self._rows[kind, rank] = _Rows(kind, rank)
+        row = self._row(rows, record.values)
+        _put(rows.columns, row, record.values, kind == "timers")
         if record.low:
-            self._put(rows, "low", record.low)
+            _put(rows.lows, row, record.low, True)
         if len(rows.steps) >= BLOCK_ROWS:
             self._write(rows)
         elif self._waiting >= MAX_ROWS:
             self.flush()
 
-    def _clock(self, record: Record, values: Mapping[str, float]) -> None:
+    def _clock(self, record: Record) -> None:
         """Follow steps and time: what has no number of its own belongs to the step that was last heard of."""
         step = record.iteration
         if step is not None:
@@ -134,46 +133,33 @@ class Recording:
             self._has_stamps = True
         elif not self._has_stamps:
             # A log without time stamps gets the time its steps took, counted from 0.
-            self._time = min(self._time + abs(values.get("step_time_s", 0.0)), _LATEST)
+            self._time = min(self._time + abs(record.values.get("step_time_s", 0.0)), _LATEST)
 
-    def _put(self, rows: _Rows, kind: str, values: Mapping[str, float]) -> None:
-        columns, row, prefix = rows.columns, len(rows.steps), kind
-        # The same step in several lines (one per scalar, say) is one row as long as no value comes twice.
-        joins = row > 0 and rows.steps[-1] == self._step
-        if joins:
-            row -= 1
-            joins = all(len(columns.get(self._name(prefix, name) or "", ())) <= row for name in values)
-        if not joins:
-            row = len(rows.steps)
-            rows.steps.append(self._step)
-            rows.times.append(self._time)
-            self._waiting += 1
-        for name, value in values.items():
-            metric = self._names.get((prefix, name), "")
-            if metric == "":
-                metric = self._name(prefix, name)
-            if metric is None:
-                continue
-            column = columns.get(metric)
-            if column is None:
-                column = columns[metric] = []
-            missing = row - len(column)
-            if missing > 0:
-                column.extend([np.nan] * missing)
-            if missing >= 0 and -_LARGEST < value < _LARGEST:
-                column.append(value)
+    def _row(self, rows: _Rows, values: Mapping[str, float]) -> int:
+        """Find the row of these values: a new one, or the last one where the same step goes on in several lines."""
+        row = len(rows.steps)
+        if row and rows.steps[-1] == self._step:
+            columns = rows.columns
+            if all(len(columns.get(name, ())) < row for name in values):
+                return row - 1
+        rows.steps.append(self._step)
+        rows.times.append(self._time)
+        self._waiting += 1
+        return row
 
     def _name(self, kind: str, name: str) -> str | None:
         """Name a series; None for what is none, or one too many."""
         key = (kind, name)
         if key not in self._names:
-            metric: str | None = FASTEST + name if kind == "low" else metric_name(kind, name)
+            metric: str | None = metric_name(kind, name)
+            if metric in self._names.values() and kind == "step":
+                metric = name  # a log with two losses: the second one keeps its own name
             if name == "total_iterations":
                 metric = None
             elif metric is None or len(metric) > _MAX_NAME or "\x00" in metric:
                 self._refused[f"a metric name of more than {_MAX_NAME} characters"] += 1
                 metric = None
-            elif metric not in self._names.values() and len(set(self._names.values())) >= MAX_METRICS:
+            elif metric not in self._names.values() and len(set(self._names.values())) > MAX_METRICS:
                 self._refused[f"more than {MAX_METRICS} metrics of one launch"] += 1
                 metric = None
             if len(self._names) >= 10 * MAX_METRICS:
@@ -189,16 +175,23 @@ class Recording:
         count = len(rows.steps)
         if not count:
             return
-        metrics = [metric for metric, column in rows.columns.items() if column]
-        self.blocks.append(_Block(self._file.seek(0, 2), count, rows.rank, metrics))
+        found: dict[str, list[float]] = {}
+        for kind, columns in ((rows.kind, rows.columns), ("low", rows.lows)):
+            for name, column in columns.items():
+                metric = self._name(kind, name)
+                if metric is not None and column:
+                    found.setdefault(metric, column)
+        self.blocks.append(_Block(self._file.seek(0, 2), count, rows.rank, list(found)))
         self._file.write(np.array(rows.steps, np.int64).tobytes())
         self._file.write(np.array(rows.times, np.float64).tobytes())
-        for metric in metrics:
-            column = rows.columns[metric]
-            column.extend([np.nan] * (count - len(column)))
-            self._file.write(np.array(column, np.float64).tobytes())
+        for column in found.values():
+            values = np.full(count, np.nan)
+            values[: len(column)] = column
+            # A hostile line may claim anything; sums of such numbers would overflow.
+            values[np.abs(values) > _LARGEST] = np.nan
+            self._file.write(values.tobytes())
         self._waiting -= count
-        rows.steps, rows.times, rows.columns = [], [], {}
+        rows.steps, rows.times, rows.columns, rows.lows = [], [], {}, {}
 
     def metrics(self) -> set[str]:
         return {metric for block in self.blocks for metric in block.metrics}
@@ -237,6 +230,22 @@ def _present(steps: NDArray[np.int64], times: NDArray[np.float64], values: NDArr
     # Whole columns share their steps and times, which the store then packs once.
     columns = Columns(steps, times, values)
     return columns if present.all() else columns.take(present)
+
+
+def _put(columns: dict[str, list[float]], row: int, values: Mapping[str, float], is_time: bool) -> None:
+    """Write values into a row; placeholders are no measurements and stay out."""
+    for name, value in values.items():
+        if value <= 0.0 and (is_time or not measured({name: value})):
+            continue
+        column = columns.get(name)
+        if column is None:
+            if len(columns) >= _MAX_COLUMNS:
+                continue
+            column = columns[name] = []
+        if len(column) < row:
+            column.extend([_NAN] * (row - len(column)))
+        if len(column) == row:
+            column.append(value)
 
 
 class Recorder:

@@ -201,7 +201,8 @@ def _outcome(cells: Sequence[Cell]) -> tuple[str, str]:
         return RunState.FINISHED, ""
     if failed is not None:
         state = RunState.OOM if _MEMORY_WORDS.search(failed.text) else RunState.FAILED
-        return state, failed.text
+        words = failed.text if any(map(str.isalpha, failed.text)) else f"The table says {failed.text}: it failed."
+        return state, words
     dash = next((cell.text for cell in cells if cell.text), "")
     return RunState.FINISHED, f"Missing: the table gives no figure here{f' ({dash})' if dash else ''}."
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from parlab.formats.launch import normalise
 from parlab.formats.schema import Document, Launch, Segment, Table
 from parlab.ingest.document_text import words_above, words_from
-from parlab.ingest.imported_summary import figure_parts, segment_summary, stated_summary
+from parlab.ingest.imported_summary import segment_summary, stated_summary
 from parlab.ingest.launches import Sections, fitting, resolved_of, runner_launch, staged_launch
 from parlab.ingest.recording import Recording
 from parlab.ingest.result_tables import TableResult, results_of
@@ -22,6 +22,9 @@ from runners.config import digest
 from runners.protocol import RunState
 
 PAGES = ("markdown", "rst", "configuration")
+TUNER = "deepspeed-autotuning"
+WHOLE = -1
+"""Stands for the segment of a result that is the whole file."""
 _OOM = re.compile(r"(?i)\boom\b|out[ -]of[ -](?:\w+ )?(?:d?ram|memory)|cuda out of memory")
 _ZERO = re.compile(r"(?i)\bzero[ -]?(?:stage[ -]?|s)?([0-3])\b")
 _SCHEDULES = {"gpipe": "gpipe", "1f1b": "1f1b"}
@@ -72,13 +75,13 @@ def results_in(document: Document, lines: Sequence[str], recordings: Mapping[int
     ]
     launches = [_segment_result(document.segments[n], n, recordings.get(n), is_page) for n in measured]
     found = _told_apart(launches, document)
-    if is_page or not found:
+    if is_page or (document.format == TUNER and not found):
         base = _base_launch(document, measured)
         tables = _table_results(document, lines, base)
         found += tables
         found += _failed_sections(document, lines, base, {r.title for r in found}) if found else []
-    if is_page and not found:
-        found = _single_result(document)
+    if not found:
+        found = _single_result(document, is_page)
     return _distinct(found)
 
 
@@ -254,18 +257,19 @@ def _failed_sections(document: Document, lines: Sequence[str], base: Launch, tak
     return found
 
 
-def _single_result(document: Document) -> list[Result]:
-    """A page with figures but neither tables nor launches is one result."""
+def _single_result(document: Document, is_page: bool) -> list[Result]:
+    """Figures without tables of results and without launches are one result: a page's, or a benchmark's log."""
     figures = {name: stated[0] for name, stated in document.figures.items()}
-    if not any(_MEASURED.match(name) for name in figures):
+    if is_page and not any(_MEASURED.match(name) for name in figures):
         return []
-    segment = Segment(figures=figures)
+    if not is_page and not (figures or document.tables):
+        return []
     base = _base_launch(document, [])
     resolved = resolved_of(base)
-    summary = segment_summary(segment, resolved, None) | {
-        "figures": {name: figure_parts(figure) for name, figure in figures.items()}
-    }
-    return [Result("", {}, {}, None, base, resolved, summary, RunState.FINISHED, "")]
+    summary = segment_summary(Segment(figures=figures), resolved, None)
+    place = {} if is_page else {"segment": WHOLE}
+    segment = None if is_page else WHOLE
+    return [Result("", {}, place, None, base, resolved, summary, RunState.FINISHED, "", segment)]
 
 
 def _distinct(results: Sequence[Result]) -> list[Result]:

@@ -92,7 +92,7 @@ def runs_store(source: Source, reading: Reading, user: User) -> list[Stored]:
             run = Run(number=last, experiment=source.experiment, source=source, created_by=user, config=config)
             run.origin = Run.Origin.IMPORTED
             new.append(run)
-        _fill(run, result, reading.recordings.get(-1 if result.segment is None else result.segment), source)
+        _fill(run, result, _recording(reading, result), source)
         found.append(Stored(run, result))
     kept = [stored.run for stored in found if stored.run.pk]
     if kept:
@@ -142,8 +142,7 @@ def _attempts_store(found: Sequence[Stored], reading: Reading) -> None:
     Attempt.objects.bulk_create(new, batch_size=100)
     known |= {attempt.run_id: attempt for attempt in new}
     for run, result in logged:
-        segment = -1 if result.segment is None else result.segment
-        attempt, recording = known[run.pk], reading.recordings.get(segment)
+        attempt, recording = known[run.pk], _recording(reading, result)
         Attempt.objects.filter(pk=attempt.pk).update(
             state=run.state,
             reason=run.reason,
@@ -155,8 +154,13 @@ def _attempts_store(found: Sequence[Stored], reading: Reading) -> None:
         store.delete(attempt.pk)
         for series in recording.series() if recording else ():
             store.append(attempt.pk, series)
-        if segment in reading.logs:
-            log.store_log(attempt.pk, reading.logs[segment].rows())
+        text = None if result.segment is None else reading.logs.get(result.segment)
+        if text is not None:
+            log.store_log(attempt.pk, text.rows())
+
+
+def _recording(reading: Reading, result: Result) -> Recording | None:
+    return None if result.segment is None else reading.recordings.get(result.segment)
 
 
 def _config(source: Source, results: Sequence[Result], user: User) -> Config:
