@@ -31,6 +31,8 @@ class ModelSection(Section):
 
     kind: Literal["gpt", "bert"] = "gpt"
     """Architecture: gpt (decoder) or bert (encoder)."""
+    implementation: Literal["parlab", "huggingface"] = "parlab"
+    """Whose code: parlab's own, or Hugging Face's class for it, made from these fields with random weights."""
     num_layers: Positive = 4
     """Transformer layers in the whole model."""
     hidden_size: Positive = 128
@@ -79,7 +81,7 @@ class TrainSection(Section):
 class ParallelSection(Section):
     """How the work is split over GPUs (or CPU processes)."""
 
-    engine: Literal["pipeline", "allreduce"] = "pipeline"
+    engine: Literal["pipeline", "megatron", "allreduce", "zero"] = "pipeline"
     """Which of parlab's engines trains."""
     data_parallel_size: Positive = 1
     """Replicas of the model (DP)."""
@@ -99,6 +101,8 @@ class ParallelSection(Section):
     """What travels between stages: as it was computed, or in 16 bits (gradients then always as bf16)."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """ZeRO stage: what data parallel ranks share (0 nothing, 1 optimizer, 2 + gradients, 3 + weights)."""
+    zero_offload: Literal["none", "optimizer", "all"] = "none"
+    """What ZeRO keeps in the memory of the CPU: nothing, optimizer state (stages 1 to 3), or weights too (stage 3)."""
 
 
 class ClusterSection(Section):
@@ -278,6 +282,12 @@ def _contradictions(config: RunConfig) -> Iterator[Problem]:
 
 
 def _mask_problems(model: ModelSection) -> Iterator[Problem]:
+    mask = model.attention_mask
+    if model.kind == "bert" and mask != "bidirectional":
+        yield Problem("model.attention_mask", mask, f"a bert looks both ways, not {mask}; use bidirectional")
+    if model.kind == "gpt" and mask == "bidirectional":
+        remedy = "use causal or prefix, or kind bert"
+        yield Problem("model.attention_mask", mask, f"a gpt that looks both ways sees what it has to guess; {remedy}")
     length, longest = model.prefix_length, model.sequence_length - 1
     if model.attention_mask == "prefix" and not 1 <= length <= longest:
         remedy = f"use 1 to {longest}" if longest else "use a longer sequence, or another attention_mask"
@@ -403,6 +413,18 @@ ENGINE_TRAINS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "parallel.tensor_parallel_size": (1,),
         "parallel.zero_stage": (0,),
     },
+    "megatron": {
+        "parallel.schedule": ("gpipe", "1f1b", "interleaved-1f1b"),
+        "parallel.zero_stage": (0,),
+    },
+    "zero": {
+        "model.kind": ("gpt",),
+        "model.attention_mask": ("causal", "prefix"),
+        "train.recompute": ("none",),
+        "parallel.tensor_parallel_size": (1,),
+        "parallel.pipeline_parallel_size": (1,),
+        "parallel.schedule": ("1f1b",),
+    },
     "allreduce": {
         "parallel.tensor_parallel_size": (1,),
         "parallel.pipeline_parallel_size": (1,),
@@ -421,8 +443,32 @@ def _engine_problems(config: RunConfig) -> Iterator[Problem]:
         if value not in trained:
             choice = " or ".join(str(one) for one in trained)
             yield Problem(field, value, f"{name} {value} is not trained by engine {engine}; use {choice}")
+    yield from _huggingface_problems(config.model, engine)
+    if config.parallel.zero_offload != "none":
+        yield from _offload_problems(config.parallel)
     if engine == "allreduce":
         yield from _collectives_problems(config)
+
+
+def _huggingface_problems(model: ModelSection, engine: str) -> Iterator[Problem]:
+    if model.implementation == "parlab":
+        return
+    if engine not in WITH_HUGGING_FACE:
+        message = f"engine {engine} trains no model of Hugging Face; use implementation parlab, or engine "
+        yield Problem("model.implementation", model.implementation, message + " or ".join(WITH_HUGGING_FACE))
+    if model.attention_mask == "prefix":
+        message = "Hugging Face's models have no prefix mask; use attention_mask causal, or implementation parlab"
+        yield Problem("model.attention_mask", "prefix", message)
+
+
+def _offload_problems(parallel: ParallelSection) -> Iterator[Problem]:
+    offload, stage = parallel.zero_offload, parallel.zero_stage
+    if parallel.engine != "zero":
+        message = f"zero_offload {offload} is for engine zero, not {parallel.engine}; use none, or engine zero"
+        yield Problem("parallel.zero_offload", offload, message)
+    elif stage < (least := 3 if offload == "all" else 1):
+        message = f"zero_offload {offload} needs zero_stage {least} or more, this is {stage}; use none, or zero_stage 3"
+        yield Problem("parallel.zero_offload", offload, message)
 
 
 def _collectives_problems(config: RunConfig) -> Iterator[Problem]:
@@ -439,6 +485,8 @@ def _collectives_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem("collectives.min_bytes", sizes.min_bytes, message + " or more")
 
 
+WITH_HUGGING_FACE = ("zero",)
+"""Engines that train models of Hugging Face."""
 WITHOUT_BATCHES = ("allreduce",)
 """Engines that train on no batch, so that its size need not suit the layout."""
 

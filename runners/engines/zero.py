@@ -1,0 +1,132 @@
+"""ZeRO data parallelism by DeepSpeed, stages 0 to 3. See docs/engines-more.md.
+
+`python -m runners.engines.zero --config config.json` under torchrun or alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from runners.config import ConfigError, Problem, RunConfig
+from runners.engines.data import make_batch
+from runners.engines.memory import MemoryMeter, memory_meter
+from runners.engines.networks import build
+from runners.engines.process_group import barrier, leave
+from runners.engines.rank import Rank, start
+from runners.engines.zero_settings import deepspeed_settings, import_deepspeed
+from runners.timers import StepTimes, Timers
+
+
+class StepResult(NamedTuple):
+    """What one rank knows of one step."""
+
+    times: StepTimes
+    loss: float
+    """Mean over all tokens of the global batch."""
+    memory_bytes: int
+    memory_peak_bytes: int
+
+
+class ZeroTrainer:
+    """One data parallel rank: build it on every rank, then call train_step(1), train_step(2), ... on all of them."""
+
+    def __init__(self, rank: Rank) -> None:
+        """Build the network and hand it to DeepSpeed; raises ConfigError where that is not possible here."""
+        self.rank = rank
+        config = rank.config
+        deepspeed = import_deepspeed(rank)
+        network = build(config, rank.device)
+        self.num_parameters = sum(parameter.numel() for parameter in network.parameters())
+        kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+        optimizer = kinds[config.train.optimizer](network.parameters(), lr=config.train.learning_rate, fused=True)
+        self.engine, *_ = deepspeed.initialize(
+            model=network, optimizer=optimizer, config=deepspeed_settings(config), dist_init_required=False
+        )
+        self._timers = Timers(rank.device)
+        self.memory: MemoryMeter = memory_meter(rank.device)
+
+    def train_step(self, step: int) -> StepResult:
+        """Train on this rank's part of the batch of a step (counted from 1) and measure it."""
+        self.rank.phase = "data"
+        passes = micro_batches(self.rank.config, step, self.rank.place.rank, self.rank.device)
+        losses = []
+        self.memory.begin_step()
+        barrier(self.rank.device)
+        self._timers.begin_step()
+        for number, (tokens, targets) in enumerate(passes):
+            self.rank.phase = "forward"
+            with self._timers.span("forward-compute", number):
+                loss = self.engine(tokens, targets)
+            self.rank.phase = "backward"
+            with self._timers.span("backward-compute", number):
+                self.engine.backward(loss)
+            losses.append(loss.detach())
+            self.rank.phase = "optimizer"
+            with self._timers.span("optimizer", number):
+                self.engine.step()  # does something only after the last micro batch
+        times = self._timers.finish_step()
+        now, peak = self.memory.now(), self.memory.peak()
+        return StepResult(times, self._mean(torch.stack(losses).float().mean()), now, peak)
+
+    def close(self) -> None:
+        """Let go of DeepSpeed's engine: its third stage otherwise now and then aborts at the end of the process."""
+        self.engine.destroy()
+
+    def _mean(self, loss: torch.Tensor) -> float:
+        dist.all_reduce(loss)
+        return float(loss) / self.rank.place.world_size
+
+
+def micro_batches(
+    config: RunConfig, step: int, rank: int, device: torch.device
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return this rank's (tokens, targets), one pair for each micro batch, from the global batch of a step."""
+    batch = make_batch(config, step)
+    share = config.train.global_batch_size // config.parallel.data_parallel_size
+    mine, size = slice(rank * share, (rank + 1) * share), config.train.micro_batch_size
+    tokens, targets = (part[mine].to(device).split(size) for part in (batch.tokens, batch.targets))
+    return list(zip(tokens, targets, strict=True))
+
+
+def run(rank: Rank) -> None:
+    """Train all iterations and print events."""
+    if rank.config.train.precision == "fp16":
+        refuse_fp16_on_cpu(rank)
+    rank.join()
+    trainer = ZeroTrainer(rank)
+    layers = [0, rank.config.model.num_layers - 1]
+    rank.emit_start("zero", trainer.memory.source, parameters=trainer.num_parameters, stage=0, layers=layers)
+    train, seconds = rank.config.train, []
+    for step in range(1, train.iterations + 1):
+        result = trainer.train_step(step)
+        seconds.append(result.times.step_time_s)
+        rank.printer.emit(
+            "step",
+            step=step,
+            warmup=step <= train.warmup_steps,
+            step_time_s=round(result.times.step_time_s, 9),
+            samples=train.global_batch_size,
+            tokens=train.global_batch_size * rank.config.model.sequence_length,
+            loss=result.loss,
+            memory_bytes=result.memory_bytes,
+            memory_peak_bytes=result.memory_peak_bytes,
+            timers_s={name: round(value, 9) for name, value in result.times.timers_s.items()},
+        )
+    rank.emit_end(seconds)
+    trainer.close()
+    barrier(rank.device)
+    leave()
+
+
+def refuse_fp16_on_cpu(rank: Rank) -> None:
+    """Raise ConfigError for fp16 where there is no GPU: DeepSpeed has no fp16 arithmetic on a CPU."""
+    if rank.config.cluster.device == "cpu" or not torch.cuda.is_available():
+        message = "fp16 is not trained on a CPU by DeepSpeed; use bf16 or fp32, or a node with GPUs"
+        raise ConfigError([Problem("train.precision", "fp16", message)])
+
+
+if __name__ == "__main__":
+    start("zero", run)

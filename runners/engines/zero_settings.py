@@ -1,0 +1,66 @@
+"""A configuration in DeepSpeed's words, and DeepSpeed made ready on this machine."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import Any
+
+import torch.distributed as dist
+
+from runners.config import ConfigError, Problem, RunConfig
+from runners.engines.rank import Rank
+
+
+def deepspeed_settings(config: RunConfig) -> dict[str, Any]:
+    """Return DeepSpeed's configuration for a run.
+
+    It says what parlab's other engines do: no gradient clipping (DeepSpeed's default is 1.0), a constant learning
+    rate, and weights, gradients and optimizer state in fp32 where the arithmetic is fp32.
+    """
+    parallel, train = config.parallel, config.train
+    zero: dict[str, Any] = {"stage": parallel.zero_stage}
+    if parallel.zero_offload != "none":
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if parallel.zero_offload == "all":
+        zero["offload_param"] = {"device": "cpu"}
+    return {
+        "train_batch_size": train.global_batch_size,
+        "train_micro_batch_size_per_gpu": train.micro_batch_size,
+        "gradient_accumulation_steps": config.num_micro_batches,
+        "gradient_clipping": 0.0,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        # torch's optimizer works on offloaded state too; DeepSpeed's own needs a compiler on the node.
+        "zero_force_ds_cpu_optimizer": False,
+        "bf16": {"enabled": train.precision == "bf16"},
+        "fp16": {"enabled": train.precision == "fp16"},
+        "steps_per_print": 10**9,
+    }
+
+
+def import_deepspeed(rank: Rank) -> ModuleType:
+    """Import DeepSpeed and have it use the ranks' process group; a single rank gets a group of its own.
+
+    Raises ConfigError when DeepSpeed is not installed.
+    """
+    if rank.device.type == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("LOCAL_RANK", str(rank.place.local_rank))
+    try:
+        deepspeed = importlib.import_module("deepspeed")
+        transport = importlib.import_module("deepspeed.comm.torch")
+    except ImportError as error:
+        message = (
+            f"engine zero needs DeepSpeed, which cannot be imported: {error};"
+            " install runners/requirements.txt on the node, or use another engine"
+        )
+        raise ConfigError([Problem("parallel.engine", "zero", message)]) from error
+    # A C++ extension for ranks on one CPU, compiled at the first start for a minute; gloo does without a compiler.
+    vars(transport)["build_shm_op"] = lambda: None
+    backend = "nccl" if rank.device.type == "cuda" else "gloo"
+    if not dist.is_initialized():
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=rank.timeout)
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, timeout=rank.timeout)
+    return deepspeed
