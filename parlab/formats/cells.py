@@ -16,6 +16,8 @@ from parlab.formats.records import Field
 MAX_LAYOUTS = 32
 MAX_CELLS = 400
 MAX_KEY = 80
+# Behind the key of the second value of a pair, `13100.0/13240.9`.
+AVERAGE = " average"
 
 # Megatron-LM 1.0 has no colon: `lm loss 8.1E+00`.
 _SPACED = re.compile(r"([A-Za-z][^\d|]{0,60}?) ([+-]?[\d.]{1,40}(?:[eE][+-]?\d{1,4})?)")
@@ -60,7 +62,10 @@ class Layouts:
             self.seen.add(keys)
             return
         self.seen.discard(keys)
-        body = r"\|".join(rf" *{re.escape(key)}:?{_VALUE}" for key in keys)
+        body = ""
+        for key in keys:
+            pair = key.endswith(AVERAGE)
+            body += rf"/{_VALUE}" if pair else rf"{body and '[|]'} *{re.escape(key)}:?{_VALUE}"
         fields = tuple(self.field_of(key) for key in keys)
         pattern = re.compile(self.head + body + self.tail)
         scaled = tuple((index, field.scale) for index, field in enumerate(fields) if field.scale != 1.0)
@@ -106,7 +111,7 @@ def split_cells(text: str) -> list[Cell]:
         current, slash, average = value.partition("/")
         first, second = to_float(current), to_float(average) if slash else None
         if slash and first is not None and second is not None:
-            cells += [Cell(key, current, first), Cell(f"{key} average", average, second)]
+            cells += [Cell(key, current, first), Cell(f"{key}{AVERAGE}", average, second)]
         else:
             cells.append(Cell(key, value, to_float(value)))
     return cells

@@ -180,7 +180,7 @@ _SINGLE = {
 
 def is_command(text: str) -> bool:
     """Tell whether a line is a command that starts something with options."""
-    return " -" in text and len(text) < 100_000 and _COMMAND.search(text) is not None
+    return " --" in text and len(text) < 100_000 and _COMMAND.search(text) is not None
 
 
 def command_arguments(text: str) -> dict[str, Any]:

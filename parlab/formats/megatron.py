@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from parlab.formats.cells import Cell, Layout, Layouts, numbers, split_cells
+from parlab.formats.cells import AVERAGE, Cell, Layout, Layouts, numbers, split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, typed
 from parlab.formats.peel import peel
@@ -44,7 +44,7 @@ _KNOWN = {
 
 def cell_field(key: str) -> Field:
     """Name a cell of the iteration line."""
-    base = key.removesuffix(" average")
+    base = key.removesuffix(AVERAGE)
     known = _KNOWN.get(base)
     if known is not None:
         return known._replace(key=key, name=known.name + ("_average" if base != key else ""))
@@ -84,7 +84,10 @@ _PARAMETERS = re.compile(r"number of parameters on .{0,60}rank \(?([\d, ]{1,40})
 _FLOPS = re.compile(r"Effective Tera Flops per GPU: (\S{1,30}) and total parameters (\S{1,30}) B")
 _BILLIONS = re.compile(r"Total number of parameters in billions: (\S{1,30})")
 _PROGRESS = re.compile(r"\s*Job ID: ?(\S{0,80})\s+# GPUs: (\d{1,9})\s+(.*)")
+_FAST_RANGE = re.compile(r" {2,8}([\w/-]{1,80}) \.{2,80}: \(([\d.]{1,20}), ([\d.]{1,20})\)\s*\Z")
+_MARKS = ("world size", "micro", "Tera Flops", "billions", "number of parameters", "# GPUs:")
 _MAX_WRAP = 5
+_MAX_TIMERS = 1_000
 
 
 class Parser:
@@ -164,7 +167,7 @@ class Parser:
         if not cells:
             return [*found, unread(line, "an iteration without any value", text)]
         if not bad and not cut:
-            self.steps.learn(tuple(cell.key for cell in cells if not cell.key.endswith(" average")))
+            self.steps.learn(tuple(cell.key for cell in cells))
         self.iteration = int(match[1])
         return [_step_record(line, rank, time, int(match[1]), int(match[2]), cells), *found]
 
@@ -216,7 +219,7 @@ class Parser:
             if self.block is None:
                 self.block = self._new_block(line)
             name = match[1].strip().replace(" ", "-")
-            if len(self.block.values) < 1000 and self.block.low is not None:
+            if len(self.block.values) < _MAX_TIMERS and self.block.low is not None:
                 self.block.values[name] = high / 1000.0
                 self.block.low[name] = low / 1000.0
             return []
@@ -239,36 +242,15 @@ class Parser:
         found = self._close_block() if self.block is not None else []
         if text.isspace():
             return found
-        if _DUMP.match(text):
+        if "arguments" in text and _DUMP.match(text):
             self.dump, self.dump_at = {}, line
             return found
-        match = _WORLD.search(text)
-        if match:
-            return [*found, Record("launch", line, data=_world(match), opens=True)]
-        match = _CONSTANT.search(text)
-        if match:
-            return [*found, Record("launch", line, data={"num_micro_batches": int(match[1])})]
-        match = _FLOPS.search(text)
-        if match:
-            return found + _metrics(
-                line,
-                self.iteration,
-                ("flops_per_gpu", "Effective Tera Flops per GPU", match[1], "TFLOP/s", 1e12),
-                ("parameters", "total parameters", match[2], "B", 1e9),
-            )
-        match = _BILLIONS.search(text)
-        if match:
-            return found + _metrics(
-                line, None, ("parameters", "Total number of parameters in billions", match[1], "B", 1e9)
-            )
-        match = _PARAMETERS.search(text)
-        if match:
-            return found + _metrics(line, None, ("parameters_per_rank", "number of parameters", match[2], "", 1.0))
-        match = _PROGRESS.match(text)
-        if match:
-            return found + _progress(line, time, match)
+        if any(mark in text for mark in _MARKS):
+            stated = _stated(line, time, text, self.iteration)
+            if stated:
+                return found + stated
         if is_command(text) and (arguments := command_arguments(text)):
-            return [*found, Record("launch", line, data=arguments, opens=False)]
+            return [*found, Record("launch", line, data=arguments)]
         end = ending(text)
         return [*found, Record("end", line, data=end, time=time, rank=rank)] if end else found
 
@@ -312,6 +294,24 @@ class Parser:
         if match is None:
             return []
         return self._step(line, rank, time, text, match, cut=not text.rstrip().endswith("|"))
+
+
+def _stated(line: int, time: str | None, text: str, iteration: int | None) -> list[Record]:
+    """Read a remark about the launch: its sizes, its parameters, a line of progress.txt."""
+    if match := _WORLD.search(text):
+        return [Record("launch", line, data=_world(match), opens=True)]
+    if match := _CONSTANT.search(text):
+        return [Record("launch", line, data={"num_micro_batches": int(match[1])})]
+    if match := _FLOPS.search(text):
+        flops = ("flops_per_gpu", "Effective Tera Flops per GPU", match[1], "TFLOP/s", 1e12)
+        return _metrics(line, iteration, flops, ("parameters", "total parameters", match[2], "B", 1e9))
+    if match := _BILLIONS.search(text):
+        return _metrics(line, None, ("parameters", "Total number of parameters in billions", match[1], "B", 1e9))
+    if match := _PARAMETERS.search(text):
+        return _metrics(line, None, ("parameters_per_rank", "number of parameters", match[2], "", 1.0))
+    if match := _PROGRESS.match(text):
+        return _progress(line, time, match)
+    return []
 
 
 def _world(match: re.Match[str]) -> dict[str, object]:
@@ -417,6 +417,19 @@ def _fast_timers(
     return Record("timers", line, named, iteration, rank, time, layout.fields, raw)
 
 
+def _fast_range(block: Record, text: str) -> bool:
+    """Add a line `    name ....: (min, max)` to its block; False for any other line."""
+    match = _FAST_RANGE.match(text)
+    if match is None or block.low is None or len(block.values) >= _MAX_TIMERS:
+        return False
+    name, low, high = match.groups()
+    try:
+        block.low[name], block.values[name] = float(low) / 1000.0, float(high) / 1000.0
+    except ValueError:
+        return False
+    return True
+
+
 class LineParser(Protocol):
     """A parser that is fed what Megatron's leaves over."""
 
@@ -430,6 +443,8 @@ def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Re
     parser = Parser()
     steps, timers = parser.steps, parser.timers
     for line, rank, time, text in peel(lines):
+        if parser.block is not None and _fast_range(parser.block, text):
+            continue
         if not parser.wrapped and parser.dump is None:
             record = None
             for index, layout in enumerate(steps.known):
