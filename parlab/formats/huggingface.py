@@ -262,7 +262,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
             if size > MAX_STATE:
                 yield unread(len(start), f"a JSON file of more than {MAX_STATE} characters", text)
                 break
-        found = state(len(start) and 1, "".join(start).lstrip("\ufeff"))
+        found = state(1, "".join(start).lstrip("\ufeff"))
         if found is not None:
             yield from found
             return
