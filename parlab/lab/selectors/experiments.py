@@ -138,6 +138,8 @@ class LaunchPlan(NamedTuple):
     invalid: list[Point]
     hint: str
     """Why nothing would be started; empty where something would."""
+    is_offered: bool = True
+    """False where a launch makes no sense at all: the runs came out of files."""
 
 
 def launch_plan(config: Config | None, runs: Sequence[Run]) -> LaunchPlan:
@@ -146,7 +148,7 @@ def launch_plan(config: Config | None, runs: Sequence[Run]) -> LaunchPlan:
         return LaunchPlan([], 0, [], "There is no configuration yet. Write one first.")
     mine = [run for run in runs if run.config_id == config.pk]
     if any(run.origin == Run.Origin.IMPORTED for run in mine):
-        return LaunchPlan([], 0, [], "These runs were imported from files; there is nothing to launch.")
+        return LaunchPlan([], 0, [], "", is_offered=False)
     if any(run.origin != Run.Origin.MEASURED for run in mine):
         return LaunchPlan([], 0, [], "These figures were published elsewhere. Clone the experiment to measure it here.")
     try:

@@ -140,14 +140,18 @@ def table_doubts(findings: Iterable[Finding], source_id: int) -> dict[int, Table
     return doubts
 
 
-def figure_doubts(findings: Iterable[Finding], source_id: int) -> dict[tuple[str, int], list[Finding]]:
-    """Sort findings to the figures that a document states: (name, line) -> findings."""
-    doubts: dict[tuple[str, int], list[Finding]] = {}
+def figure_doubts(findings: Iterable[Finding], source_id: int) -> dict[tuple[str, str], list[Finding]]:
+    """Sort findings to the figures that a document states: name and either "#index" or "line n" -> findings."""
+    doubts: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
-        name = finding.where.get("figure")
-        if finding.source_id == source_id and name and "table" not in finding.where:
-            for line in finding.lines:
-                doubts.setdefault((name, line), []).append(finding)
+        where = finding.where
+        name = where.get("figure")
+        if finding.source_id != source_id or not name or "table" in where:
+            continue
+        # Of a figure of a launch, the lines say which of the document's figures it is.
+        is_numbered = "index" in where and "segment" not in where
+        for place in [f"#{where['index']}"] if is_numbered else [f"line {line}" for line in finding.lines]:
+            doubts.setdefault((name, place), []).append(finding)
     return doubts
 
 

@@ -9,13 +9,17 @@ from typing import Any, NamedTuple
 
 from django.utils import timezone
 
-from parlab.charts.format import Unit, field_title, field_value, quantity, unit_for
+from parlab.charts.format import Unit, field_title, field_value, quantity, significant, unit_for
 from parlab.charts.points import Spread
 from parlab.lab.models import Attempt, Config, Run
 from runners.config import sections
 from runners.protocol import RunState
 
 from .findings import Doubts
+
+MAX_FIGURES = 8
+# Figures whose numbers stand in the columns of every table of runs.
+SHOWN_FIGURES = ("ms_per_sample", "gpu_mem_bytes", "samples_per_s", "tokens_per_s", "step_time_s")
 
 
 class RunRow(NamedTuple):
@@ -29,6 +33,8 @@ class RunRow(NamedTuple):
     reason: str
     doubts: Doubts = {}
     """Findings about its numbers: name of METRICS, or "run" for those of no single number."""
+    figures: Sequence[str] = ()
+    """Texts of the further figures that the table has, in its order."""
 
     @property
     def percent(self) -> int:
@@ -48,9 +54,19 @@ class RunRows(NamedTuple):
     samples: Unit
     tokens: Unit
     memory: Unit
+    figures: list[str]
+    """Further figures that files state of their runs, under the files' own names."""
+    has_time: bool
     has_spread: bool
+    has_samples: bool
+    has_tokens: bool
     has_memory: bool
     has_reasons: bool
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether a figure could show anything of these runs, now or later."""
+        return self.has_time or self.has_samples or self.has_tokens or self.has_memory
 
 
 def step_time(summary: Mapping[str, Any]) -> Spread | None:
@@ -75,6 +91,7 @@ def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str], doubts: Mapping
     """
     runs = list(runs)
     axes = list(dict.fromkeys(axis for run in runs for axis in run.point))
+    figures = stated_figures(runs)
     rows = [
         run_row(
             run,
@@ -82,7 +99,7 @@ def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str], doubts: Mapping
             waiting=waiting.get(run.pk, ""),
             axes=axes,
             doubts=(doubts or {}).get(run.pk),
-        )
+        )._replace(figures=[_stated(run, name) for name in figures])
         for run in runs
     ]
     open_end = not all(run.is_final for run in runs)
@@ -93,10 +110,29 @@ def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str], doubts: Mapping
         unit_for((run.samples_per_s for run in runs), "samples/s"),
         unit_for((run.tokens_per_s for run in runs), "tokens/s"),
         unit_for((run.memory_max_bytes for run in runs), "B"),
+        figures=[field_title(name) for name in figures],
+        has_time=open_end or any(row.step_time or row.run.state == RunState.OOM for row in rows),
         has_spread=open_end or any(row.step_time and row.step_time.p10 for row in rows),
+        has_samples=open_end or any(run.samples_per_s for run in runs),
+        has_tokens=open_end or any(run.tokens_per_s for run in runs),
         has_memory=open_end or any(run.memory_max_bytes for run in runs),
         has_reasons=open_end or any(row.reason for row in rows),
     )
+
+
+def stated_figures(runs: Iterable[Run]) -> list[str]:
+    """Name the figures that files state of their runs and no column of ours shows, at most MAX_FIGURES."""
+    named = dict.fromkeys(name for run in runs for name in run.summary.get("figures") or {})
+    # "value" is the one number of a cell: it is a headline already.
+    return [name for name in named if name not in ("value", *SHOWN_FIGURES)][:MAX_FIGURES]
+
+
+def _stated(run: Run, name: str) -> str:
+    figure = (run.summary.get("figures") or {}).get(name)
+    if not isinstance(figure, Mapping):
+        return ""
+    value = figure.get("value")
+    return str(figure.get("text", "")) if value is None else f"{significant(value)} {figure.get('unit') or ''}".strip()
 
 
 def remaining_s(run: Run, attempt: Attempt) -> float | None:

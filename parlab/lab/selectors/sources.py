@@ -16,7 +16,14 @@ from parlab.lab.models import Experiment, Finding, Source, SourceChunk
 from .findings import FindingRow, Line, TableDoubts, figure_doubts, table_doubts
 
 # Where a unit follows from the name of a figure; the longest name first.
-_UNITS = (("_per_s", "/s"), ("_bytes", "B"), ("_pct", "%"), ("_s", "s"))
+_UNITS = (
+    ("_per_s", "/s"),
+    ("_bytes", "B"),
+    ("_pct", "%"),
+    ("flops_per_gpu", "FLOP/s"),
+    ("flops", "FLOP/s"),
+    ("_s", "s"),
+)
 LINE_WIDTH = 400
 
 
@@ -209,7 +216,7 @@ def _cell(cell: Mapping[str, Any], align: str, doubts: Sequence[Finding]) -> Cel
 
 
 def _figures(
-    figures: Mapping[str, Sequence[Mapping[str, Any]]], doubts: Mapping[tuple[str, int], Sequence[Finding]]
+    figures: Mapping[str, Sequence[Mapping[str, Any]]], doubts: Mapping[tuple[str, str], Sequence[Finding]]
 ) -> list[FigureView]:
     shown = [
         FigureView(
@@ -219,10 +226,10 @@ def _figures(
             figure.get("text", ""),
             figure.get("section") or "",
             figure.get("line", 0),
-            doubts.get((name, figure.get("line", 0)), []),
+            doubts.get((name, f"#{number}"), doubts.get((name, f"line {figure.get('line', 0)}"), [])),
         )
         for name, stated in figures.items()
-        for figure in stated
+        for number, figure in enumerate(stated)
     ]
     return sorted(shown, key=lambda figure: figure.line)
 
@@ -230,7 +237,7 @@ def _figures(
 def _unit(name: str) -> str:
     """Name the unit of a figure's normal form."""
     for ending, unit in _UNITS:
-        if name.endswith(ending):
+        if name.endswith(ending) and not name.startswith("tflops"):
             if ending != "_per_s":
                 return unit
             return f"{name.removesuffix(ending).rpartition('_')[2]}/s"
@@ -241,7 +248,10 @@ def _written(name: str, value: float) -> str:
     unit = _unit(name)
     if unit == "%":
         return f"{significant(value)} %"
-    return quantity(value, unit) if unit else significant(value)
+    if unit:
+        return quantity(value, unit)
+    # Counts in full: 12 layers are not 12.0.
+    return exact(value) if value == int(value) and abs(value) < 1e6 else significant(value)
 
 
 def _figure_value(name: str, figure: Mapping[str, Any]) -> str:

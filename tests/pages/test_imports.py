@@ -1,0 +1,285 @@
+"""The import page: choose, preview, import, each once."""
+
+from __future__ import annotations
+
+import errno
+import html
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from parlab.lab.models import Experiment, Finding, Run, Source
+from parlab.pages import uploads
+
+from .test_experiments import text
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+LOG = (PROJECT / "tests/formats/megatron/two_launches.log").read_bytes()
+EVIL = "<script>alert(1)</script>"
+PAGE = b"""# Two schedules
+
+| Network | Micro batch size: 1 | Micro batch size: 2 |
+|---|---|---|
+| fast | 4.00 s | OOM |
+| slow | 8.00 s |  |
+"""
+
+
+def file(content: bytes, name: str = "train.log") -> BytesIO:
+    made = BytesIO(content)
+    made.name = name
+    return made
+
+
+@pytest.fixture(autouse=True)
+def own_uploads(settings: Any, tmp_path: Path) -> None:
+    settings.FILE_UPLOAD_TEMP_DIR = tmp_path / "uploads"
+    settings.FILE_UPLOAD_TEMP_DIR.mkdir()
+
+
+def preview(page: Client, *files: BytesIO, **more: str) -> str:
+    """Upload files; the address of their preview."""
+    response = page.post("/import/", {"files": list(files), **more})
+    assert response.status_code == 302, text(response)
+    return str(response.headers["Location"])
+
+
+@pytest.mark.django_db
+def test_the_page_is_in_the_rail_of_those_who_may_import(page: Client, viewer: Client, experiment: Experiment) -> None:
+    assert '<a href="/import/">Import</a>' in page.get("/").content.decode()
+    assert "/import/" not in viewer.get("/").content.decode()
+    shown = page.get("/import/?experiment=pipeline-schedules").content.decode()
+    assert '<option value="pipeline-schedules" selected>' in shown
+    assert "megatron" in shown
+
+
+@pytest.mark.django_db
+def test_importing_needs_the_right(viewer: Client, client: Client, allowed: Callable[..., Client]) -> None:
+    assert viewer.get("/import/").status_code == 403
+    assert viewer.post("/import/", {"files": file(LOG)}).status_code == 403
+    assert client.post("/import/", {"files": file(LOG)}).headers["Location"].startswith("/login/")
+    assert allowed("add_run").post("/import/", {"files": file(LOG)}).status_code == 302
+
+
+@pytest.mark.django_db
+def test_a_preview_shows_what_would_be_made_and_makes_nothing(page: Client) -> None:
+    shown = text(page.get(preview(page, file(LOG), file(PAGE, "page.md"))))
+    assert "Becomes the new experiment train" in shown
+    assert "Becomes the new experiment Two schedules" in shown
+    assert "2 runs" in shown
+    assert "4.00 s" in shown
+    assert "OOM" in shown
+    assert "1 table" in shown
+    assert "Import 2 files" in shown
+    assert not Experiment.objects.exists()
+
+
+@pytest.mark.django_db
+def test_import_makes_it_and_leads_to_the_experiment(page: Client) -> None:
+    url = preview(page, file(LOG))
+    response = page.post(url, follow=True)
+    assert response.redirect_chain[-1][0] == "/experiments/train/"
+    assert "Imported train.log: 2 runs" in text(response)
+    assert Run.objects.filter(origin="imported").count() == 2
+
+
+@pytest.mark.django_db
+def test_a_second_click_makes_nothing_twice(page: Client, settings: Any) -> None:
+    url = preview(page, file(LOG))
+    first = page.post(url)
+    again = page.post(url)
+    assert again.headers["Location"] == first.headers["Location"] == "/experiments/train/"
+    assert Source.objects.count() == 1
+    assert Run.objects.count() == 2
+    left = [path.name for path in settings.FILE_UPLOAD_TEMP_DIR.rglob("*") if path.is_file()]
+    assert sorted(left) == [".lock", "upload.json"]
+    once_more = page.get(preview(page, file(LOG, "copy.log")))
+    assert "has this file already" in text(once_more)
+    assert re.search(r'id="do-import" disabled', once_more.content.decode())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_clicks_at_the_same_time_make_it_once(user: User) -> None:
+    user.is_superuser = True
+    user.save()
+    browsers = [Client(), Client()]
+    for browser in browsers:
+        browser.force_login(user)
+    url = preview(browsers[0], file(LOG))
+    answers: list[str] = []
+
+    def click(browser: Client) -> None:
+        from django.db import connection
+
+        try:
+            answers.append(browser.post(url).headers["Location"])
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=click, args=[browser]) for browser in browsers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert answers == ["/experiments/train/"] * 2
+    assert Source.objects.count() == 1
+    assert Run.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_files_go_into_the_experiment_that_was_chosen(page: Client, experiment: Experiment) -> None:
+    url = preview(page, file(LOG), experiment="pipeline-schedules")
+    assert "Goes into Pipeline schedules" in text(page.get(url))
+    assert page.post(url).headers["Location"] == "/experiments/pipeline-schedules/"
+    assert experiment.runs.count() == 2
+
+
+@pytest.mark.django_db
+def test_an_experiment_deleted_in_the_meantime_is_said(page: Client, experiment: Experiment) -> None:
+    url = preview(page, file(LOG), experiment="pipeline-schedules")
+    experiment.delete()
+    shown = text(page.post(url, follow=True))
+    assert "the experiment was deleted in the meantime" in shown
+    assert not Run.objects.exists()
+
+
+@pytest.mark.django_db
+def test_one_file_that_is_refused_stops_no_other(page: Client) -> None:
+    url = preview(page, file(b"\x7fELF\x00\x01" * 50, "trainer.bin"), file(LOG))
+    shown = text(page.get(url))
+    assert "Cannot be imported: trainer.bin is" in shown
+    assert "Import 1 file" in shown
+    done = text(page.post(url, follow=True))
+    assert "Not imported: trainer.bin is" in done
+    assert "Became part of train" in done
+    assert Source.objects.count() == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "No file was chosen"),
+        ({"files": file(LOG), "experiment": "gone"}, "Experiment gone does not exist any more"),
+        ({"files": file(LOG), "format": "word"}, "Format word is unknown"),
+    ],
+)
+def test_a_form_that_makes_no_sense_says_what_to_do(page: Client, given: dict[str, Any], words: str) -> None:
+    response = page.post("/import/", given)
+    assert response.status_code == 400
+    assert words in text(response)
+
+
+@pytest.mark.django_db
+def test_files_above_the_limit_are_refused_with_the_limit_and_the_setting(page: Client, settings: Any) -> None:
+    settings.UPLOAD_LIMIT_MIB = 1
+    half = b"line\n" * 120_000
+    response = page.post("/import/", {"files": [file(half, "a.log"), file(half, "b.log")]})
+    assert response.status_code == 400
+    shown = text(response)
+    assert "a.log and the others are 1.14 MiB, above the limit of 1.00" in shown
+    assert "PARLAB_UPLOAD_LIMIT_MIB" in shown
+    assert not list(settings.FILE_UPLOAD_TEMP_DIR.iterdir())
+
+
+@pytest.mark.django_db
+def test_a_large_file_is_moved_and_a_preview_of_it_works(page: Client, settings: Any) -> None:
+    settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 10
+    url = preview(page, file(LOG))
+    assert "2 runs" in text(page.get(url))
+    assert page.post(url).headers["Location"] == "/experiments/train/"
+    assert Source.objects.get().size == len(LOG)
+
+
+@pytest.mark.django_db
+def test_a_full_disk_is_said_and_leaves_nothing_behind(
+    page: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(uploads, "_keep", full)
+    response = page.post("/import/", {"files": file(LOG)})
+    assert "The server's disk is full" in text(response)
+    assert not list(settings.FILE_UPLOAD_TEMP_DIR.iterdir())
+
+
+@pytest.mark.django_db
+def test_an_upload_belongs_to_the_person_who_made_it(page: Client, allowed: Callable[..., Client]) -> None:
+    url = preview(page, file(LOG))
+    other = allowed("add_run")
+    assert "This upload is gone" in text(other.get(url, follow=True))
+    assert "This upload is gone" in text(other.post(url, follow=True))
+    assert not Source.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("key", ["0" * 32, "x", "a" * 200])
+def test_an_upload_that_is_not_there_leads_back_to_the_form(page: Client, key: str) -> None:
+    assert "Choose the files again" in text(page.get(f"/import/{key}/", follow=True))
+
+
+@pytest.mark.django_db
+def test_a_preview_can_be_discarded(page: Client, settings: Any) -> None:
+    url = preview(page, file(LOG))
+    assert "Nothing was imported" in text(page.post(f"{url}discard/", follow=True))
+    assert not list(settings.FILE_UPLOAD_TEMP_DIR.iterdir())
+
+
+@pytest.mark.django_db
+def test_uploads_that_nobody_imports_go_after_a_day(page: Client, settings: Any) -> None:
+    first = preview(page, file(LOG))
+    old = settings.FILE_UPLOAD_TEMP_DIR / first.split("/")[2]
+    left = settings.FILE_UPLOAD_TEMP_DIR / "left.upload"
+    left.touch()
+    yesterday = time.time() - uploads.KEEP_S - 60
+    for path in (old, left):
+        os.utime(path, (yesterday, yesterday))
+    second = preview(page, file(PAGE, "page.md"))
+    assert [path.name for path in settings.FILE_UPLOAD_TEMP_DIR.iterdir()] == [second.split("/")[2]]
+
+
+@pytest.mark.django_db
+def test_names_and_lines_of_files_are_text(page: Client) -> None:
+    content = f"# {EVIL}\n\n| a | b {EVIL} |\n|---|---|\n| {EVIL} | 4 s |\n\n- time = 4 {EVIL}\n".encode()
+    url = preview(page, file(content, f"{EVIL.replace('/', '')}\x1b[2J.md"))
+    page.post(url)
+    experiment = Experiment.objects.get()
+    source = Source.objects.get()
+    addresses = [url, "/", experiment.get_absolute_url(), reverse("source", args=[experiment.slug, source.pk])]
+    addresses += [run.get_absolute_url() for run in Run.objects.all()]
+    addresses += [reverse("source-lines", args=[experiment.slug, source.pk, 1, 3])]
+    for address in addresses:
+        shown = page.get(address, follow=True).content.decode()
+        assert "<script>alert" not in shown
+        assert "\x1b" not in shown
+    for address in addresses[-1], reverse("source", args=[experiment.slug, source.pk]):
+        assert "&lt;script&gt;alert" in page.get(address).content.decode()
+
+
+@pytest.mark.django_db
+def test_a_contradiction_of_a_document_gets_its_triangle(page: Client) -> None:
+    content = (
+        b"# Scaling\n\n| GPUs | TFLOP/s per GPU | Aggregate TFLOP/s |\n|---|---|---|\n"
+        b"| 8 | 100 | 800 |\n| 16 | 99 | 1584 |\n| 32 | 98 | 9999 |\n"
+    )
+    page.post(preview(page, file(content, "scaling.md")))
+    experiment = Experiment.objects.get()
+    finding = Finding.objects.get(rule="aggregate")
+    shown = page.get(experiment.get_absolute_url()).content.decode()
+    table = re.search(r'<div class="scroll card document".*?</table>', shown, re.S)
+    assert table
+    cell = re.search(r"<td[^>]*>9999(.*?)</td>", table[0])
+    assert cell
+    assert f"id={finding.pk}" in cell[1]
+    assert html.escape(finding.message) in shown
