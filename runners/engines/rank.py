@@ -44,9 +44,13 @@ class Rank:
         """How long this rank waits for another one."""
         return timedelta(seconds=self.config.launcher.collective_timeout_s)
 
+    def choose_device(self) -> None:
+        """Take a device; raises ConfigError where there is no such device."""
+        self.device = choose_device(self.config, self.place)
+
     def join(self) -> None:
         """Take a device and meet the other ranks; raises ConfigError where there is no such device."""
-        self.device = choose_device(self.config, self.place)
+        self.choose_device()
         torch.set_num_threads(self.config.launcher.threads_per_rank)
         self.backend = join(self.place, self.device, self.timeout)
 
@@ -86,14 +90,18 @@ class Rank:
         return OOM_EXIT_CODE if is_out_of_memory(error) else 1
 
 
-def start(engine: str, body: Callable[[Rank], None], *, is_alone: bool = False) -> None:
+Orders = Callable[[], tuple[RunConfig, Place]]
+
+
+def start(engine: str, body: Callable[[Rank], None], *, is_alone: bool = False, orders: Orders | None = None) -> None:
     """Run one rank of `python -m runners.engines.<engine> --config FILE` and end the process with its exit code.
 
-    `is_alone`: the engine is one process whatever the size of the layout that it works on.
+    `is_alone`: the engine is one process whatever the size of the layout that it works on. `orders`: read the command
+    line in another way.
     """
     # Python's own handler would wait as long as a transfer does; Ctrl-C is meant now.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    code = _run(engine, body, is_alone)
+    code = _run(body, orders or (lambda: _orders(engine, is_alone)))
     sys.stdout.flush()
     sys.stderr.flush()
     if code:
@@ -101,9 +109,9 @@ def start(engine: str, body: Callable[[Rank], None], *, is_alone: bool = False) 
         os._exit(code)
 
 
-def _run(engine: str, body: Callable[[Rank], None], is_alone: bool) -> int:
+def _run(body: Callable[[Rank], None], orders: Orders) -> int:
     try:
-        rank = Rank(*_orders(engine, is_alone))
+        rank = Rank(*orders())
     except ConfigError as error:
         return _refuse(error)
     die_with_parent()

@@ -8,7 +8,7 @@ Every layer draws its weights from a generator of its own: any split into stages
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import cast
 
@@ -158,19 +158,26 @@ class GPTStage(nn.Module):
 
 
 def _initialise(module: nn.Module, numbers: torch.Generator, num_layers: int) -> None:
+    parameters = dict(module.named_parameters())
+    with torch.no_grad():
+        for name, weight in initial_weights(module, numbers, num_layers):
+            parameters[name].copy_(weight)
+
+
+def initial_weights(module: nn.Module, numbers: torch.Generator, num_layers: int) -> Iterator[tuple[str, Tensor]]:
     """Draw weights as GPT-2 does: normal, smaller where a layer adds to the residual stream; biases 0, norms 1.
 
-    Drawn on the CPU for every device, so that a GPU starts with the weights a CPU starts with.
+    Of the module only names and shapes matter. Drawn on the CPU for every device, so that a GPU starts with the
+    weights a CPU starts with.
     """
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if name.endswith("bias"):
-                parameter.zero_()
-            elif "norm" in name:
-                parameter.fill_(1.0)
-            else:
-                std = INIT_STD / math.sqrt(2 * num_layers) if ".output." in name else INIT_STD
-                parameter.copy_(torch.empty(parameter.shape).normal_(0.0, std, generator=numbers))
+    for name, parameter in module.named_parameters():
+        if name.endswith("bias"):
+            yield name, torch.zeros(parameter.shape)
+        elif "norm" in name:
+            yield name, torch.ones(parameter.shape)
+        else:
+            std = INIT_STD / math.sqrt(2 * num_layers) if ".output." in name else INIT_STD
+            yield name, torch.empty(parameter.shape).normal_(0.0, std, generator=numbers)
 
 
 def num_parameters(model: ModelSection) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,9 @@ from torch import Tensor
 
 from runners.config import RunConfig
 from runners.engines.data import make_batch
-from runners.engines.process_group import Place, join, leave
+from runners.engines.layout import open_layout
+from runners.engines.megatron_stage import MegatronRank
+from runners.engines.process_group import Place, barrier, join, leave
 from runners.engines.stage import PipelineStage
 from runners.engines.transfers import open_channels
 from runners.models.gpt import GPTStage
@@ -56,7 +58,23 @@ def train_in_pipeline(
     configs: Mapping[str, RunConfig], world_size: int, steps: int, device: str, directory: Path
 ) -> dict[str, list[Trained]]:
     """Train each config on `world_size` real processes; return the ranks' results by the configs' names."""
-    arguments = (world_size, configs, steps, device, directory)
+    return _train(_pipeline_rank, configs, world_size, steps, device, directory)
+
+
+def train_in_layouts(
+    configs: Mapping[str, RunConfig], world_size: int, steps: int, device: str, directory: Path
+) -> dict[str, list[Trained]]:
+    """Train each config with the megatron engine on `world_size` real processes, as train_in_pipeline does."""
+    return _train(_megatron_rank, configs, world_size, steps, device, directory)
+
+
+Body = Callable[[int, Mapping[str, RunConfig], int, torch.device], dict[str, Trained]]
+
+
+def _train(
+    body: Body, configs: Mapping[str, RunConfig], world_size: int, steps: int, device: str, directory: Path
+) -> dict[str, list[Trained]]:
+    arguments = (world_size, body, configs, steps, device, directory)
     ranks = [CONTEXT.Process(target=_rank, args=(rank, *arguments)) for rank in range(world_size)]
     try:
         for process in ranks:
@@ -74,14 +92,27 @@ def train_in_pipeline(
 
 
 def _rank(
-    rank: int, world_size: int, configs: Mapping[str, RunConfig], steps: int, device_type: str, directory: Path
+    rank: int,
+    world_size: int,
+    body: Body,
+    configs: Mapping[str, RunConfig],
+    steps: int,
+    device_type: str,
+    directory: Path,
 ) -> None:
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if device_type == "cuda" else torch.device("cpu")
     join(Place(rank, world_size, rank, world_size, f"file://{directory}/rendezvous"), device, TIMEOUT)
-    line = open_channels([range(world_size)], rank, device, TIMEOUT)
-    ring = open_channels([range(world_size)], rank, device, TIMEOUT, is_ring=True)
+    torch.save(body(rank, configs, steps, device), directory / f"{rank}.pt")
+    barrier(device)
+    leave()
+
+
+def _pipeline_rank(rank: int, configs: Mapping[str, RunConfig], steps: int, device: torch.device) -> dict[str, Trained]:
     results = {}
+    ranks = range(next(iter(configs.values())).world_size)
+    line = open_channels([ranks], rank, device, TIMEOUT)
+    ring = open_channels([ranks], rank, device, TIMEOUT, is_ring=True)
     for name, config in configs.items():
         stage = PipelineStage(config, rank, device, ring if config.parallel.virtual_stages > 1 else line)
         losses, memory, gradients = [], [], dict[str, Tensor]()
@@ -91,8 +122,20 @@ def _rank(
             memory.append((result.memory_bytes, result.memory_peak_bytes))
             gradients = gradients or _copies(stage.gradients())
         results[name] = Trained(losses, gradients, _copies(stage.weights()), memory)
-    torch.save(results, directory / f"{rank}.pt")
-    leave()
+    return results
+
+
+def _megatron_rank(rank: int, configs: Mapping[str, RunConfig], steps: int, device: torch.device) -> dict[str, Trained]:
+    results = {}
+    for name, config in configs.items():
+        stage = MegatronRank(config, device, open_layout(config, rank, device, TIMEOUT))
+        losses, gradients = list[float | None](), dict[str, Tensor]()
+        for step in range(1, steps + 1):
+            result = stage.train_step(step)
+            losses.append(sum(result.losses.values()) if result.losses else None)
+            gradients = gradients or _copies(stage.flat.named(stage.flat.gradient))
+        results[name] = Trained(losses, gradients, _copies(stage.flat.named(stage.flat.weights)), [])
+    return results
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,34 @@
+"""What a loss is multiplied with so that 16-bit gradients do not vanish."""
+
+from __future__ import annotations
+
+INITIAL_SCALE = 2.0**16
+WINDOW = 1000
+"""Steps without overflow after which the scale is doubled."""
+HYSTERESIS = 2
+"""Overflows before the scale is halved."""
+
+
+class LossScale:
+    """Constant, or as large as gradients bear. Source: Megatron-LM, optimizer/grad_scaler.py (DynamicGradScaler)."""
+
+    def __init__(self, constant: float | None) -> None:
+        self.value = INITIAL_SCALE if constant is None else constant
+        self._is_dynamic = constant is None
+        self._good_steps = 0
+        self._patience = HYSTERESIS
+
+    def update(self, *, is_finite: bool) -> None:
+        """Take note of a step: with an overflow it is skipped, and the scale is halved before long."""
+        if not self._is_dynamic:
+            return
+        if is_finite:
+            self._good_steps += 1
+            if self._good_steps == WINDOW:
+                self._good_steps, self._patience = 0, HYSTERESIS
+                self.value *= 2.0
+            return
+        self._good_steps = 0
+        self._patience -= 1
+        if self._patience <= 0:
+            self.value = max(self.value / 2.0, 1.0)

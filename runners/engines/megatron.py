@@ -1,0 +1,116 @@
+"""The megatron engine: BERT and GPT over data, tensor and pipeline parallel ranks. See docs/engines.md.
+
+`python -m runners.engines.megatron --config config.json` under torchrun or alone; or with Megatron-LM's own flags.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from runners.config import RunConfig
+from runners.engines.layout import open_layout
+from runners.engines.megatron_flags import UNUSED, argument_dump, arguments_of, read_flags
+from runners.engines.megatron_log import MegatronLog
+from runners.engines.megatron_stage import MegatronRank, StepResult
+from runners.engines.process_group import Place, barrier, leave
+from runners.engines.rank import Rank, start
+
+
+def train(rank: Rank, unused: Mapping[str, Any]) -> None:
+    """Train all iterations; print events, and beside them what Megatron prints."""
+    config, place = rank.config, rank.place
+    rank.choose_device()
+    if place.rank == 0:  # before the ranks have met nobody else speaks, and the dump stays in one piece
+        _print_arguments(rank, unused)
+    rank.join()
+    layout = open_layout(config, place.rank, rank.device, rank.timeout)
+    stage = MegatronRank(config, rank.device, layout)
+    rank.emit_start(
+        "megatron",
+        stage.memory.source,
+        parameters=stage.num_parameters,
+        stage=layout.stage,
+        layers=[layer for chunk in stage.layers for layer in (chunk[0], chunk[-1])],
+        data_rank=layout.data_rank,
+        tensor_rank=layout.tensor_rank,
+    )
+    log = MegatronLog(
+        config,
+        rank.printer,
+        speaks=place.rank == place.world_size - 1,
+        tells_memory=layout.data_rank == layout.tensor_rank == 0,
+    )
+    step_times = []
+    for step in range(1, config.train.iterations + 1):
+        try:
+            result = stage.train_step(step)
+        except Exception:
+            rank.phase = stage.phase
+            raise
+        step_times.append(result.times.step_time_s)
+        _print_step(rank, step, result)
+        log.add(step, result)
+    rank.emit_end(step_times)
+    barrier(rank.device)
+    leave()
+
+
+def _print_arguments(rank: Rank, unused: Mapping[str, Any]) -> None:
+    config, place, parallel = rank.config, rank.place, rank.config.parallel
+    rank.printer.log(
+        f"using world size: {place.world_size}, data-parallel-size: {parallel.data_parallel_size},"
+        f" tensor-model-parallel size: {parallel.tensor_parallel_size},"
+        f" pipeline-model-parallel size: {parallel.pipeline_parallel_size}"
+    )
+    backend = "nccl" if rank.device.type == "cuda" else "gloo"
+    for line in argument_dump(arguments_of(config, place, backend, unused)):
+        rank.printer.log(line)
+    if unused:
+        rank.printer.log(f"without effect: {', '.join(unused)}; {UNUSED}")
+    rank.printer.log(f"setting number of micro-batches to constant {config.num_micro_batches}")
+
+
+def _print_step(rank: Rank, step: int, result: StepResult) -> None:
+    config, losses = rank.config, result.losses
+    parts = {f"{name}_loss": loss for name, loss in losses.items()} if len(losses) > 1 else {}
+    norm = {} if result.gradient_norm is None else {"grad_norm": result.gradient_norm}
+    rank.printer.emit(
+        "step",
+        step=step,
+        warmup=step <= config.train.warmup_steps,
+        step_time_s=round(result.times.step_time_s, 9),
+        samples=config.train.global_batch_size,
+        tokens=config.train.global_batch_size * config.model.sequence_length,
+        **({"loss": sum(losses.values()), **parts} if losses else {}),
+        loss_scale=result.loss_scale,
+        skipped=result.is_skipped,
+        **norm,
+        memory_bytes=result.memory_bytes,
+        memory_peak_bytes=result.memory_peak_bytes,
+        timers_s={name: round(seconds, 9) for name, seconds in result.times.timers_s.items()},
+    )
+    if step <= 10 or step % 100 == 0:
+        rank.printer.emit_operations(step, result.times.operations)
+
+
+def main() -> None:
+    """Run one rank and end the process with its exit code."""
+    arguments = sys.argv[1:]
+    if not arguments or any(one == "--config" or one.startswith("--config=") for one in arguments):
+        start("megatron", lambda rank: train(rank, {}))
+        return
+    unused: dict[str, Any] = {}
+
+    def orders() -> tuple[RunConfig, Place]:
+        request = read_flags(arguments, os.environ)
+        unused.update(request.unused)
+        return request.config, request.place
+
+    start("megatron", lambda rank: train(rank, unused), orders=orders)
+
+
+if __name__ == "__main__":
+    main()

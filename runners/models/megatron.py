@@ -1,0 +1,262 @@
+"""GPT and BERT whose layers are shared by tensor parallel ranks, cut into stages; the networks of the megatron engine.
+
+The GPT is that of `gpt.py`, weight by weight. The BERT is Megatron's: pre-norm, learned positions and segments, a
+masked-token head and a next-sentence head; no dropout, the head is not tied to the embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from runners.config import ModelSection
+from runners.models import gpt
+from runners.models.seeds import generator
+from runners.models.tensor_parallel import TensorGroup, cross_entropy, enter, leave, unite
+
+Recompute = Literal["none", "selective", "full"]
+NUM_SEGMENTS = 2
+
+
+class Inputs(NamedTuple):
+    """One micro batch; what a stage does not need may be None."""
+
+    tokens: Tensor | None
+    """(batch, sequence)."""
+    targets: Tensor | None = None
+    """(batch, sequence) of a GPT, (batch, masked) of a BERT."""
+    segments: Tensor | None = None
+    """BERT: (batch, sequence), 0 or 1."""
+    positions: Tensor | None = None
+    """BERT: (batch, masked), where the targets belong."""
+    next_sentence: Tensor | None = None
+    """BERT: (batch,), 1 where the second segment does not follow the first."""
+
+
+class Losses(NamedTuple):
+    """Means over one micro batch, fp32 scalars."""
+
+    lm: Tensor
+    sop: Tensor | None = None
+    """Of the next-sentence head, as Megatron calls it."""
+
+    @property
+    def total(self) -> Tensor:
+        return self.lm if self.sop is None else self.lm + self.sop
+
+
+class _Attention(nn.Module):
+    """A rank's heads."""
+
+    def __init__(self, model: ModelSection, ranks: TensorGroup, recompute: Recompute) -> None:
+        super().__init__()
+        self.ranks, self.recompute = ranks, recompute
+        self.num_heads = model.num_attention_heads // ranks.size
+        self.is_causal = model.attention_mask == "causal"
+        self.prefix_length = model.prefix_length
+        share = model.hidden_size // ranks.size
+        self.qkv = nn.Linear(model.hidden_size, 3 * share)
+        self.output = nn.Linear(share, model.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = enter(x, self.ranks)
+        batch, sequence, _ = x.shape
+        query, key, value = self.qkv(x).view(batch, sequence, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        if self.recompute == "selective":  # scores and what comes of them: large, and quickly computed again
+            mixed = cast(Tensor, checkpoint(self._mix, query, key, value, use_reentrant=False))
+        else:
+            mixed = self._mix(query, key, value)
+        return _output(self.output, mixed.transpose(1, 2).reshape(batch, sequence, -1), self.ranks)
+
+    def _mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        mask = gpt.prefix_mask(query.shape[2], self.prefix_length, query.device) if self.prefix_length else None
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=self.is_causal)
+
+
+class _Mlp(nn.Module):
+    """A rank's columns of the hidden layer."""
+
+    def __init__(self, hidden_size: int, ranks: TensorGroup) -> None:
+        super().__init__()
+        self.ranks = ranks
+        self.up = nn.Linear(hidden_size, 4 * hidden_size // ranks.size)
+        self.output = nn.Linear(4 * hidden_size // ranks.size, hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _output(self.output, functional.gelu(self.up(enter(x, self.ranks))), self.ranks)
+
+
+def _output(layer: nn.Linear, x: Tensor, ranks: TensorGroup) -> Tensor:
+    """Apply a layer that ranks share by its input; its bias belongs to the sum."""
+    if ranks.size == 1:
+        return cast(Tensor, layer(x))
+    return leave(functional.linear(x, layer.weight), ranks) + layer.bias
+
+
+class _Block(nn.Module):
+    """One transformer layer, named as in gpt.Block."""
+
+    def __init__(self, model: ModelSection, ranks: TensorGroup, recompute: Recompute) -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.attention_norm = nn.LayerNorm(model.hidden_size)
+        self.attention = _Attention(model, ranks, recompute)
+        self.mlp_norm = nn.LayerNorm(model.hidden_size)
+        self.mlp = _Mlp(model.hidden_size, ranks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.recompute == "full" and torch.is_grad_enabled():
+            return cast(Tensor, checkpoint(self._layer, x, use_reentrant=False))
+        return self._layer(x)
+
+    def _layer(self, x: Tensor) -> Tensor:
+        x = x + cast(Tensor, self.attention(self.attention_norm(x)))
+        return x + cast(Tensor, self.mlp(self.mlp_norm(x)))
+
+
+class _Embeddings(nn.Module):
+    """Token embeddings spread over the ranks by the vocabulary; positions and segments on each."""
+
+    def __init__(self, model: ModelSection, ranks: TensorGroup) -> None:
+        super().__init__()
+        self.ranks = ranks
+        self.token = nn.Embedding(model.vocab_size // ranks.size, model.hidden_size)
+        self.position = nn.Embedding(model.sequence_length, model.hidden_size)
+        if model.kind == "bert":
+            self.segment = nn.Embedding(NUM_SEGMENTS, model.hidden_size)
+
+    def forward(self, tokens: Tensor, segments: Tensor | None) -> Tensor:
+        ranks, share = self.ranks, self.token.num_embeddings
+        part = ranks.part(tokens.shape[1]) if ranks.sequence_parallel else slice(0, tokens.shape[1])
+        if ranks.size == 1:
+            x = cast(Tensor, self.token(tokens))
+        else:
+            local = tokens - ranks.rank * share
+            is_mine = (local >= 0) & (local < share)
+            x = leave(self.token(local.clamp(0, share - 1)) * is_mine[..., None], ranks)
+        x = x + self.position.weight[part]
+        return x if segments is None else x + cast(Tensor, self.segment(segments[:, part]))
+
+
+class _Head(nn.Module):
+    """Final norm and the projection to the vocabulary, spread over the ranks; for a BERT both of its heads."""
+
+    def __init__(self, model: ModelSection, ranks: TensorGroup) -> None:
+        super().__init__()
+        self.ranks = ranks
+        self.first = max(model.prefix_length - 1, 0)
+        is_bert, hidden = model.kind == "bert", model.hidden_size
+        self.norm = nn.LayerNorm(hidden)
+        self.vocabulary = nn.Linear(hidden, model.vocab_size // ranks.size, bias=is_bert)
+        self.transform = nn.Linear(hidden, hidden) if is_bert else None
+        if is_bert:
+            self.transform_norm = nn.LayerNorm(hidden)
+            self.pooler = nn.Linear(hidden, hidden)
+            self.next_sentence = nn.Linear(hidden, 2)
+
+    def forward(self, x: Tensor, inputs: Inputs) -> Losses:
+        x, targets = unite(self.norm(x), self.ranks), inputs.targets
+        assert targets is not None
+        if self.transform is None:
+            x, targets = x[:, self.first :], targets[:, self.first :]
+            return Losses(self._language(x, targets))
+        assert inputs.positions is not None
+        assert inputs.next_sentence is not None
+        pooled = torch.tanh(self.pooler(x[:, 0]))
+        sop = functional.cross_entropy(self.next_sentence(pooled).float(), inputs.next_sentence)
+        x = x.gather(1, inputs.positions[..., None].expand(-1, -1, x.shape[-1]))
+        x = self.transform_norm(functional.gelu(self.transform(x)))
+        return Losses(self._language(x, targets), sop)
+
+    def _language(self, x: Tensor, targets: Tensor) -> Tensor:
+        x = enter(x, self.ranks._replace(sequence_parallel=False))
+        logits = self.vocabulary(x)
+        return cross_entropy(logits.flatten(0, -2), targets.reshape(-1), self.ranks)
+
+
+class MegatronStage(nn.Module):
+    """A rank's share of consecutive layers, with embeddings before layer 0 and the heads after the last one.
+
+    Parameters are named as in gpt.GPTStage. Every layout draws the same weights: whole ones, of which a rank keeps
+    its share. Raises what torch raises when that does not fit.
+    """
+
+    def __init__(
+        self,
+        model: ModelSection,
+        layers: Sequence[int],
+        seed: int,
+        device: torch.device,
+        ranks: TensorGroup | None = None,
+        recompute: Recompute = "none",
+    ) -> None:
+        super().__init__()
+        ranks = ranks or TensorGroup()
+
+        def make(ranks: TensorGroup, layers: Sequence[int]) -> dict[str, nn.Module]:
+            parts: dict[str, nn.Module] = {str(layer): _Block(model, ranks, recompute) for layer in layers}
+            if layers[0] == 0:
+                parts["embeddings"] = _Embeddings(model, ranks)
+            if layers[-1] == model.num_layers - 1:
+                parts["head"] = _Head(model, ranks)
+            return parts
+
+        with torch.device("meta"):
+            parts = make(ranks, layers)
+            whole = make(TensorGroup(), layers)
+        for name, part in parts.items():
+            part.to_empty(device=device)
+            purpose = ("layer", int(name)) if name.isdigit() else (name, 0)
+            _draw(part, whole[name], generator(seed, *purpose), model.num_layers, ranks)
+        self.embeddings = parts.pop("embeddings", None)
+        self.head = parts.pop("head", None)
+        self.blocks = nn.ModuleDict(parts)
+
+    def forward(self, x: Tensor | None, inputs: Inputs) -> Tensor | Losses:
+        """Return activations (batch, sequence, hidden), the sequence divided by t where it is spread, or the losses.
+
+        `x` is None on the first stage, which takes the tokens of `inputs`; the last stage takes the targets.
+        """
+        if self.embeddings is not None:
+            assert inputs.tokens is not None
+            x = self.embeddings(inputs.tokens, inputs.segments)
+        for block in self.blocks.values():
+            x = block(x)
+        assert x is not None
+        return x if self.head is None else cast(Losses, self.head(x, inputs))
+
+
+def _draw(part: nn.Module, whole: nn.Module, numbers: torch.Generator, num_layers: int, ranks: TensorGroup) -> None:
+    """Draw whole weights as a GPT does, one after the other, and keep this rank's share of each."""
+    shares = dict(part.named_parameters())
+    for name, weight in gpt.initial_weights(whole, numbers, num_layers):
+        with torch.no_grad():
+            shares[name].copy_(share_of(name, weight, ranks))
+
+
+def share_of(name: str, whole: Tensor, ranks: TensorGroup) -> Tensor:
+    """Return a rank's share of a parameter, by its name in the module or the model."""
+    cut: Callable[[Tensor], Tensor] = lambda tensor: tensor[ranks.part(tensor.shape[0])]  # noqa: E731
+    if "qkv" in name:  # the heads of query, key and value each
+        three = whole.view(3, whole.shape[0] // 3, *whole.shape[1:])
+        return three[:, ranks.part(three.shape[1])].flatten(0, 1)
+    if name.endswith(("up.weight", "up.bias", "token.weight", "vocabulary.weight", "vocabulary.bias")):
+        return cut(whole)
+    return whole[:, ranks.part(whole.shape[1])] if name.endswith(".output.weight") else whole
+
+
+def is_shared(name: str) -> bool:
+    """Tell whether ranks hold different shares of a parameter; of the others every rank has the whole."""
+    whole = torch.empty(6, 2, device="meta")
+    return share_of(name, whole, TensorGroup(size=2)).shape != whole.shape
+
+
+def is_in_sequence_part(name: str) -> bool:
+    """Tell whether a parameter works on a part of the sequence where that is spread: its gradients must be summed."""
+    head = ("head.norm.weight", "head.norm.bias")
+    return not is_shared(name) and (".blocks." in f".{name}" or "embeddings." in name or name.endswith(head))

@@ -1,0 +1,156 @@
+"""Whatever the layout of data, tensor and pipeline parallel ranks, they train what one process trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from runners.config import RunConfig
+from runners.engines.megatron_stage import MegatronRank
+from tests.engines.ranks import Trained, train_by_hand, train_in_layouts
+
+STEPS = 5
+CPU = torch.device("cpu")
+MODEL: dict[str, Any] = {
+    "num_layers": 8,
+    "hidden_size": 32,
+    "num_attention_heads": 8,
+    "sequence_length": 16,
+    "vocab_size": 64,
+}
+BERT: dict[str, Any] = {"kind": "bert", "attention_mask": "bidirectional"}
+PREFIX: dict[str, Any] = {"attention_mask": "prefix", "prefix_length": 5}
+SEQUENCE: dict[str, Any] = {"sequence_parallel": True}
+INTERLEAVED: dict[str, Any] = {"schedule": "interleaved-1f1b", "virtual_stages": 2}
+
+
+def make_config(
+    layout: tuple[int, int, int] = (1, 1, 1), model: dict[str, Any] | None = None, **fields: Any
+) -> RunConfig:
+    """Make a configuration of (dp, tp, pp) with as few micro batches as fill the pipeline, at least two."""
+    sizes = dict(zip(("data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size"), layout, strict=True))
+    names = ("sequence_parallel", "schedule", "virtual_stages", "wire_precision")
+    parallel = {name: value for name, value in fields.items() if name in names}
+    train = {name: value for name, value in fields.items() if name not in names}
+    return RunConfig.model_validate(
+        {
+            "model": {**MODEL, **(model or {})},
+            "train": {
+                "global_batch_size": 16,
+                "micro_batch_size": 16 // (layout[0] * max(2, layout[2])),
+                "learning_rate": 1e-2,
+                **train,
+            },
+            "parallel": {"engine": "megatron", "schedule": "gpipe", **sizes, **parallel},
+        }
+    )
+
+
+def alone(config: RunConfig, steps: int = STEPS) -> list[float]:
+    rank = MegatronRank(config, CPU)
+    return [sum(rank.train_step(step).losses.values()) for step in range(1, steps + 1)]
+
+
+@pytest.fixture(scope="module")
+def gpt() -> Trained:
+    return train_by_hand(make_config(), STEPS, CPU)
+
+
+@pytest.fixture(scope="module")
+def bert() -> list[float]:
+    return alone(make_config(model=BERT))
+
+
+def test_one_rank_trains_the_gpt_of_the_pipeline(gpt: Trained) -> None:
+    assert alone(make_config()) == pytest.approx(gpt.losses, abs=1e-5)
+    with_prefix = train_by_hand(make_config(model=PREFIX), STEPS, CPU)
+    assert alone(make_config(model=PREFIX)) == pytest.approx(with_prefix.losses, abs=1e-5)
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_what_is_computed_again_is_the_same(recompute: str, gpt: Trained) -> None:
+    assert alone(make_config(recompute=recompute)) == pytest.approx(gpt.losses, abs=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_16_bits_stay_near(precision: str, gpt: Trained) -> None:
+    losses = alone(make_config(precision=precision))
+    assert losses == pytest.approx(gpt.losses, rel=2e-2)
+    assert losses != gpt.losses
+
+
+def test_an_overflow_skips_the_step_and_halves_the_scale_before_long() -> None:
+    rank = MegatronRank(make_config(precision="fp16"), CPU)
+    rank._scale.value = 2.0**40
+    before = rank.flat.weights.detach().clone()
+    results = [rank.train_step(step) for step in (1, 2, 3)]
+    assert [result.is_skipped for result in results] == [True] * 3
+    assert [result.loss_scale for result in results] == [2.0**40, 2.0**40, 2.0**39]
+    assert torch.equal(rank.flat.weights, before)
+
+
+def test_a_constant_loss_scale_changes_nothing_but_rounding() -> None:
+    losses = [alone(make_config(precision="fp16", loss_scale=scale)) for scale in (1024, 4096)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_clipping_takes_the_norm_of_all_gradients(gpt: Trained) -> None:
+    expected = float(torch.stack([gradient.norm() for gradient in gpt.gradients.values()]).norm())
+    rank = MegatronRank(make_config(gradient_clipping=expected / 4), CPU)
+    assert rank.train_step(1).gradient_norm == pytest.approx(expected, rel=1e-5)
+    assert float(rank.flat.gradient.norm()) == pytest.approx(expected / 4, rel=1e-4)
+    unclipped = MegatronRank(make_config(gradient_clipping=expected * 4), CPU)
+    unclipped.train_step(1)
+    assert float(unclipped.flat.gradient.norm()) == pytest.approx(expected, rel=1e-5)
+
+
+LAYOUTS_OF_2 = {
+    "gpt dp2": make_config((2, 1, 1)),
+    "gpt tp2": make_config((1, 2, 1)),
+    "gpt tp2 clipped": make_config((1, 2, 1), gradient_clipping=0.5),
+    "gpt tp2 sequence clipped": make_config((1, 2, 1), **SEQUENCE, gradient_clipping=0.5),
+    "gpt pp2 clipped": make_config((1, 1, 2), gradient_clipping=0.5),
+    "gpt tp2 sequence, full recompute": make_config((1, 2, 1), **SEQUENCE, recompute="full"),
+    "gpt pp2 interleaved": make_config((1, 1, 2), **INTERLEAVED),
+    "gpt prefix tp2 sequence": make_config((1, 2, 1), PREFIX, **SEQUENCE),
+    "gpt fp16 tp2": make_config((1, 2, 1), precision="fp16"),
+    "gpt bf16 pp2": make_config((1, 1, 2), precision="bf16"),
+    "bert dp2": make_config((2, 1, 1), BERT),
+    "bert tp2": make_config((1, 2, 1), BERT),
+    "bert tp2 sequence": make_config((1, 2, 1), BERT, **SEQUENCE),
+    "bert pp2": make_config((1, 1, 2), BERT, schedule="1f1b"),
+}
+OF_8 = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (4, 2, 1), (2, 4, 1), (4, 1, 2), (2, 1, 4), (1, 2, 4), (1, 4, 2), (2, 2, 2)]
+LAYOUTS_OF_8 = {
+    **{f"gpt {layout}": make_config(layout) for layout in OF_8},
+    "gpt (2, 2, 2) sequence 1f1b": make_config((2, 2, 2), **SEQUENCE, schedule="1f1b"),
+    "gpt (1, 2, 4) sequence interleaved": make_config((1, 2, 4), **SEQUENCE, **INTERLEAVED),
+    "bert (2, 2, 2) sequence": make_config((2, 2, 2), BERT, **SEQUENCE),
+    "bert (1, 4, 2)": make_config((1, 4, 2), BERT),
+}
+
+
+@pytest.mark.parametrize(
+    ("world_size", "configs"), [(2, LAYOUTS_OF_2), pytest.param(8, LAYOUTS_OF_8, marks=pytest.mark.slow)]
+)
+def test_every_layout_has_the_losses_of_one_process(
+    world_size: int, configs: dict[str, RunConfig], gpt: Trained, bert: list[float], tmp_path: Path
+) -> None:
+    trained = train_in_layouts(configs, world_size, STEPS, "cpu", tmp_path)
+    clipped = alone(make_config(gradient_clipping=0.5))
+    assert clipped != pytest.approx(gpt.losses, abs=1e-4)
+    for name, ranks in trained.items():
+        stage_size = world_size // configs[name].parallel.pipeline_parallel_size
+        assert all(loss is None for rank in ranks[:-stage_size] for loss in rank.losses)
+        expected: Any = bert if name.startswith("bert") else gpt.losses
+        if "clipped" in name:
+            expected = clipped
+        elif "prefix" in name or "fp16" in name or "bf16" in name:
+            config = configs[name]
+            expected = alone(make_config(model=config.model.model_dump(), precision=config.train.precision))
+        tolerance = 2e-2 if "16" in name else 1e-4
+        for rank in ranks[-stage_size:]:
+            assert rank.losses == pytest.approx(expected, abs=tolerance), name
