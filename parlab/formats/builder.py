@@ -1,0 +1,223 @@
+"""One launch under way: what its records add up to, in constant memory.
+
+The same iteration from many ranks, or said twice, is one step: its time is the slowest rank's. Placeholders (a loss of
+-1, a timer or step time of 0) are no measurements.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from parlab.formats import schema
+from parlab.formats.launch import MAX_ARGUMENTS
+from parlab.formats.records import Ending, Record
+from parlab.formats.statistics import BLOCK, Stream
+
+MAX_NAMES = 500
+MAX_RANKS = 16_384
+MAX_VALIDATIONS = 2_000
+RECENT = 16
+TIMER_LIMIT = 2_048
+
+# A placeholder, not a measurement, at or below this value.
+_FLOORS = {
+    "step_time_s": 0.0,
+    "samples_per_s": 0.0,
+    "tokens_per_s": 0.0,
+    "flops_per_gpu": 0.0,
+    "tokens_per_s_per_gpu": 0.0,
+}
+
+
+class Streams:
+    """One Stream per name, and what each rank said at most."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.by_name: dict[str, Stream] = {}
+        self.by_rank: dict[str, dict[int, float]] = {}
+        self.waiting = 0
+
+    def add(self, values: dict[str, float]) -> None:
+        by_name = self.by_name
+        for name, value in values.items():
+            stream = by_name.get(name)
+            if stream is None:
+                if len(by_name) >= MAX_NAMES:
+                    continue
+                stream = by_name[name] = Stream(self.limit)
+            stream.append(value)
+        self.waiting += 1
+        if self.waiting >= BLOCK:
+            self.waiting = 0
+            for stream in by_name.values():
+                stream.flush()
+
+    def spoke(self, rank: int, values: dict[str, float]) -> None:
+        """Remember each rank's largest value."""
+        for name, value in values.items():
+            ranks = self.by_rank.setdefault(name, {})
+            if len(ranks) < MAX_RANKS and value >= ranks.get(rank, value):
+                ranks[rank] = value
+
+    def statistics(self, lows: dict[str, float] | None = None) -> dict[str, schema.Statistic]:
+        return {name: self.statistic(name, (lows or {}).get(name)) for name in self.by_name if self.by_name[name]}
+
+    def statistic(self, name: str, low: float | None = None) -> schema.Statistic:
+        stream = self.by_name[name]
+        stream.flush()
+        ranks = self.by_rank.get(name, {})
+        return schema.Statistic(
+            count=stream.count,
+            first=stream.first,
+            last=stream.last,
+            mean=stream.mean,
+            median=stream.quantiles(0.5)[0],
+            min=stream.minimum if low is None else min(low, stream.minimum),
+            max=stream.maximum,
+            by_rank={str(rank): value for rank, value in sorted(ranks.items())} if len(ranks) > 1 else {},
+        )
+
+
+class Builder:
+    """One segment under way."""
+
+    def __init__(self, line: int, section: str | None) -> None:
+        self.line = self.last_line = line
+        self.section = section
+        self.arguments: dict[str, Any] = {}
+        self.dumped = False
+        self.steps = Streams(16_384)
+        self.timers = Streams(TIMER_LIMIT)
+        self.timer_lows: dict[str, float] = {}
+        self.memory = Streams(TIMER_LIMIT)
+        self.memory_ranks: set[int | None] = set()
+        self.metrics = Streams(TIMER_LIMIT)
+        self.figures: dict[str, schema.Figure] = {}
+        self.validation: list[schema.Validation] = []
+        self.first: Record | None = None
+        self.current: Record | None = None
+        self.records = 0
+        self.total: int | None = None
+        self.skipped: float | None = None
+        self.skipped_total: float | None = None
+        self.end: Ending | None = None
+        self.recent: deque[int] = deque(maxlen=RECENT)
+        self.by_speaker: dict[int | None, int] = {}
+
+    @property
+    def empty(self) -> bool:
+        return not (self.records or self.current or self.timers.by_name or self.memory.by_name or self.metrics.by_name
+                    or self.validation or self.figures)  # fmt: skip
+
+    def runs_backwards(self, record: Record) -> bool:
+        """Tell whether this speaker's iterations start again; a late copy of a recent step does not count."""
+        if record.iteration is None or self.current is None:
+            return False
+        last = self.by_speaker.get(record.rank)
+        if last is None or record.iteration >= last:
+            return False
+        return not (
+            record.iteration in self.recent and record.rank is None and len(self.by_speaker) == 1 and self._copy(record)
+        )
+
+    def _copy(self, record: Record) -> bool:
+        """A step said twice carries the same loss within a second or so of the first time."""
+        current = self.current
+        if current is None or current.iteration is None or record.iteration is None:
+            return False
+        return 0 < current.iteration - record.iteration <= 2 and record.time is not None and record.time == current.time
+
+    def step(self, record: Record) -> None:
+        current = self.current
+        if len(self.by_speaker) < MAX_RANKS:
+            self.by_speaker[record.rank] = record.iteration or 0
+        if current is not None and record.iteration is not None:
+            if record.iteration == current.iteration:
+                self._merge(current, record)
+                return
+            if record.iteration in self.recent:
+                return
+        self.close_step()
+        self.current = record
+        if self.end is not None and self.end.state != "finished":
+            self.end = None
+
+    def _merge(self, current: Record, record: Record) -> None:
+        values = current.values
+        for name, value in record.values.items():
+            known = values.get(name)
+            if known is None:
+                values[name] = value
+                if len(current.fields) < MAX_NAMES:
+                    current.fields += tuple(f for f in record.fields if f.name == name)
+                    current.raw += tuple(r for f, r in zip(record.fields, record.raw, strict=False) if f.name == name)
+            elif value > known and (name == "step_time_s" or name.endswith("_bytes")):
+                values[name] = value
+
+    def close_step(self) -> None:
+        record, self.current = self.current, None
+        if record is None:
+            return
+        if self.first is None:
+            self.first = record
+        self.records += 1
+        self.last = record
+        if record.iteration is not None:
+            self.recent.append(record.iteration)
+        values = record.values
+        total = values.pop("total_iterations", None)
+        if total is not None:
+            self.total = int(total)
+        skipped = values.get("skipped_iterations")
+        if skipped:
+            self.skipped = (self.skipped or 0.0) + skipped
+        elif skipped is not None and self.skipped is None:
+            self.skipped = 0.0
+        cumulative = values.get("skipped_total")
+        if cumulative is not None:
+            self.skipped_total = max(self.skipped_total or 0.0, cumulative)
+        self.steps.add(values if self._sound(values) else measured(values))
+
+    @staticmethod
+    def _sound(values: dict[str, float]) -> bool:
+        return all(value > 0.0 for value in values.values())
+
+    def time(self, record: Record) -> None:
+        values = {name: value for name, value in record.values.items() if value > 0.0}
+        self.timers.add(values)
+        if record.rank is not None:
+            self.timers.spoke(record.rank, values)
+        if record.low:
+            for name, value in record.low.items():
+                if len(self.timer_lows) < MAX_NAMES:
+                    self.timer_lows[name] = min(value, self.timer_lows.get(name, value))
+
+    def remember(self, record: Record) -> None:
+        self.memory.add(record.values)
+        if len(self.memory_ranks) < MAX_RANKS:
+            self.memory_ranks.add(record.rank)
+        if record.rank is not None:
+            self.memory.spoke(record.rank, record.values)
+
+    def tell(self, arguments: dict[str, Any], *, dump: bool) -> None:
+        """Take arguments in; what a dump says stands over command lines and remarks."""
+        if dump:
+            self.arguments = {**self.arguments, **arguments} if not self.dumped else {**arguments, **self.arguments}
+            self.dumped = True
+            return
+        for name, value in arguments.items():
+            if len(self.arguments) < MAX_ARGUMENTS:
+                self.arguments.setdefault(name, value)
+
+    last: Record | None = None
+
+
+def measured(values: dict[str, float]) -> dict[str, float]:
+    """Leave placeholders out: a loss or loss scale of -1, a time or throughput of 0."""
+    return {
+        name: value
+        for name, value in values.items()
+        if value > 0.0 or not (value <= _FLOORS.get(name, -1e400) or (value == -1.0 and "loss" in name))
+    }

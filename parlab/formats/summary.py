@@ -1,0 +1,171 @@
+"""What a launch's records say in the end: the Segment of one Builder.
+
+The first record of a launch is warm-up: `mean_without_first`, samples/s, tokens/s and TFLOP/s leave it out; median,
+mean, p10 and p90 hold all records.
+"""
+
+from __future__ import annotations
+
+from parlab.formats import schema
+from parlab.formats.builder import Builder
+from parlab.formats.launch import normalise
+from parlab.formats.records import Record
+
+_LOSSES = ("loss", "lm_loss", "train_loss", "reduced_train_loss")
+
+
+def _record(record: Record | None) -> schema.StepRecord | None:
+    if record is None:
+        return None
+    printed = {
+        cell.key: schema.PrintedCell(value=cell.value, unit=cell.unit, name=cell.name) for cell in record.printed()
+    }
+    return schema.StepRecord(
+        iteration=record.iteration,
+        line=record.line,
+        time=record.time,
+        rank=record.rank,
+        values=record.values,
+        printed=printed,
+    )
+
+
+def segment_of(builder: Builder) -> schema.Segment:
+    """Sum a launch up; nothing is added to it after that."""
+    builder.close_step()
+    values, derived = normalise(builder.arguments)
+    batch = builder.steps.by_name.get("global_batch_size")
+    if values["global_batch_size"] is None and batch is not None:
+        batch.flush()
+        values["global_batch_size"] = int(batch.last)
+        derived["global_batch_size"] = "printed with each iteration"
+        again, more = normalise({**builder.arguments, "global_batch_size": int(batch.last)})
+        values, derived = {**again}, {**more, **derived}
+    segment = schema.Segment(
+        launch=schema.Launch.model_validate({**values, "derived": derived, "arguments": builder.arguments}),
+        records=builder.records,
+        first=_record(builder.first),
+        last=_record(builder.last),
+        timers_s=builder.timers.statistics(builder.timer_lows),
+        validation=builder.validation,
+        metrics={**builder.metrics.statistics(), **builder.steps.statistics()},
+        figures=builder.figures,
+        section=builder.section,
+        lines=schema.Lines(first=builder.line, last=builder.last_line),
+    )
+    _fill_steps(segment, builder)
+    _fill_rates(segment, builder)
+    _fill_memory(segment, builder)
+    segment.end = _end(builder)
+    return segment
+
+
+def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
+    if not builder.records:
+        return
+    first, last = builder.first, builder.last
+    warm = [first.iteration] if builder.records > 1 and first is not None and first.iteration is not None else []
+    segment.steps = schema.Steps(
+        count=builder.records,
+        first=first.iteration if first else None,
+        last=last.iteration if last else None,
+        total=builder.total,
+        left_out=warm,
+        why="first record of the launch is warm-up" if warm else None,
+    )
+    cumulative = builder.skipped_total
+    skipped = builder.skipped if cumulative is None else cumulative
+    segment.skipped_iterations = None if skipped is None else int(skipped)
+    losses = [name for name in segment.metrics if name in _LOSSES] or [n for n in segment.metrics if n.endswith("loss")]
+    if losses:
+        name = min(losses, key=lambda n: _LOSSES.index(n) if n in _LOSSES else len(_LOSSES))
+        loss = segment.metrics[name]
+        segment.loss = schema.Loss(name=name, first=loss.first, last=loss.last, min=loss.min)
+    times = builder.steps.by_name.get("step_time_s")
+    if times is not None:
+        p10, median, p90 = times.quantiles(0.1, 0.5, 0.9)
+        segment.step_time_s = schema.StepTime(
+            median=median, mean=times.mean, mean_without_first=times.mean_without_first, p10=p10, p90=p90
+        )
+        sampled = "" if times.count <= times.limit else f"; quantiles from a sample of {times.limit}"
+        segment.basis["step_time_s"] = (
+            f"{times.count} records; mean_without_first leaves the first out as warm-up{sampled}"
+        )
+
+
+def _fill_rates(segment: schema.Segment, builder: Builder) -> None:
+    """Samples/s and tokens/s: batch over time where both are printed, else what the log calls so."""
+    time = segment.step_time_s
+    seconds = (time.mean_without_first or time.mean) if time else None
+    batch = builder.steps.by_name.get("global_batch_size")
+    size = batch.mean_without_first or batch.mean if batch else segment.launch.global_batch_size
+    printed = builder.steps.by_name.get("samples_per_s") or builder.steps.by_name.get("running_avg_samples_per_s")
+    if seconds and size:
+        segment.samples_per_s = size / seconds
+        segment.basis["samples_per_s"] = "global batch size / step time, first record left out"
+    elif printed:
+        segment.samples_per_s = printed.mean_without_first or printed.mean
+        segment.basis["samples_per_s"] = "mean of what the log prints, first record left out"
+    elif overall := builder.metrics.by_name.get("samples_per_s"):
+        segment.samples_per_s = overall.mean
+        segment.basis["samples_per_s"] = "what the log states for the whole launch"
+    tokens = builder.steps.by_name.get("tokens_per_s")
+    length = segment.launch.sequence_length
+    if tokens:
+        segment.tokens_per_s = tokens.mean_without_first or tokens.mean
+        segment.basis["tokens_per_s"] = "mean of what the log prints, first record left out"
+    elif segment.samples_per_s and length:
+        segment.tokens_per_s = segment.samples_per_s * length
+        segment.basis["tokens_per_s"] = "samples per second * sequence length"
+    elif overall := builder.metrics.by_name.get("tokens_per_s"):
+        segment.tokens_per_s = overall.mean
+        segment.basis["tokens_per_s"] = "what the log states for the whole launch"
+    elif (each := builder.steps.by_name.get("tokens_per_s_per_gpu")) and segment.launch.world_size:
+        segment.tokens_per_s = (each.mean_without_first or each.mean) * segment.launch.world_size
+        segment.basis["tokens_per_s"] = "tokens per second and GPU * world size, first record left out"
+    for streams in (builder.steps, builder.metrics):
+        flops = streams.by_name.get("flops_per_gpu")
+        if flops and segment.tflops_per_gpu is None:
+            segment.tflops_per_gpu = (flops.mean_without_first or flops.mean) / 1e12
+            segment.basis["tflops_per_gpu"] = "mean of what the log prints, first record left out"
+
+
+def _fill_memory(segment: schema.Segment, builder: Builder) -> None:
+    if builder.memory.by_name:
+        segment.memory = schema.Memory(ranks=len(builder.memory_ranks), figures=builder.memory.statistics())
+    candidates = {**(segment.memory.figures if segment.memory else {}), **segment.metrics}
+    for name in (
+        "max_allocated_bytes",
+        "max_memory_allocated_bytes",
+        "memory_bytes",
+        "gpu_mem_bytes",
+        "max_reserved_bytes",
+    ):
+        if name in candidates:
+            segment.gpu_mem_max_bytes = candidates[name].max
+            segment.basis["gpu_mem_max_bytes"] = f"largest {name} of all ranks and records"
+            break
+    fill_from_figures(segment)
+    if segment.gpu_util_pct is None and "gpu_util_pct" in segment.metrics:
+        segment.gpu_util_pct = segment.metrics["gpu_util_pct"].mean
+        segment.basis["gpu_util_pct"] = "mean of all records"
+
+
+def fill_from_figures(segment: schema.Segment) -> None:
+    figure = segment.figures.get("gpu_mem_bytes")
+    if figure is not None and figure.value is not None:
+        segment.gpu_mem_max_bytes = figure.value
+        segment.basis["gpu_mem_max_bytes"] = f"stated: {figure.text}"
+    utilisation = segment.figures.get("gpu_util_pct")
+    if utilisation is not None:
+        segment.gpu_util_pct = utilisation.value
+        segment.basis["gpu_util_pct"] = f"stated: {utilisation.text}"
+
+
+def _end(builder: Builder) -> schema.End:
+    if builder.end is not None:
+        return schema.End(state=builder.end.state, reason=builder.end.reason)
+    last = builder.last
+    if builder.total and last is not None and last.iteration is not None and last.iteration >= builder.total:
+        return schema.End(state="finished", reason=f"iteration {last.iteration} of {builder.total} was printed")
+    return schema.End()
