@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from parlab.formats.schema import Document
-from parlab.ingest.result_tables import line_of
+from parlab.findings.tables import line_of
+from parlab.formats.schema import Document, Table
 
 MAX_NOTES = 100_000
 _ARGUMENTS = re.compile(r"^\s*-{5,} (end of )?arguments -{5,}")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _DIRECTIVE = re.compile(r"^\.\. (code-block|code|image|figure|list-table|csv-table|table)::")
+_BORDER = re.compile(r"^\s*(?:\+[-=+]{3,}|={2,}(?: +={2,})+)\s*$")
 _IMAGE = re.compile(r"^\s*!\[[^\]]*\]\([^)]*\)\s*$")
 _HEADING = re.compile(r"^#{1,6} |^[=\-~^\"'*+]{4,}\s*$")
 # A line of a log or a command is no sentence.
@@ -21,8 +22,7 @@ _LOG = re.compile(r"^\s*(?:time \(ms\) \||iteration +\d+/)")
 
 def notes_of(lines: Sequence[str], document: Document) -> str:
     """Take what is prose of a document: no tables, argument dumps, listings or pictures, which are kept apart."""
-    tables = {n for table in document.tables for n in range(table.line - len(table.header) + 1, line_of(table, 0))}
-    tables |= {line_of(table, row) for table in document.tables for row in range(len(table.rows))}
+    tables = {number for table in document.tables for number in _rows(table, lines)}
     kept: list[str] = []
     dump = fence = directive = False
     for number, line in enumerate(lines, 1):
@@ -38,11 +38,27 @@ def notes_of(lines: Sequence[str], document: Document) -> str:
         directive = bool(_DIRECTIVE.match(text))
         if dump or fence or directive or _IMAGE.match(text) or _LOG.match(text) or len(text) > _LONG:
             continue
-        is_grid = number in tables and ("|" in text or text.startswith(("+", "=")))
-        if not is_grid and (text or (kept and kept[-1])):
+        if number not in tables and (text or (kept and kept[-1])):
             kept.append(text)
     notes = "\n".join(kept).strip()
     return notes if len(notes) <= MAX_NOTES else f"{notes[:MAX_NOTES]}\n\n(The text goes on in the imported file.)"
+
+
+def _rows(table: Table, lines: Sequence[str]) -> Iterator[int]:
+    """Number the lines of a table: of a pipe table by its rows, of any other by the block that its line lies in."""
+    if table.align:
+        yield from range(table.line - len(table.header) + 1, line_of(table, len(table.rows)))
+        return
+    around = range(max(0, table.line - 1), min(len(lines), table.line + 2 * len(table.rows) + 20))
+    begin = next((n for n in around if _BORDER.match(lines[n])), None)
+    if begin is None:
+        return
+    while begin > 0 and lines[begin - 1].strip() and not lines[begin - 1].lstrip().startswith(".."):
+        begin -= 1
+    for number in range(begin, len(lines)):
+        if not lines[number].strip():
+            return
+        yield number + 1
 
 
 def words_above(lines: Sequence[str], line: int) -> str:

@@ -82,7 +82,9 @@ def read(received: Received, format: str | None, work: Path, stack: ExitStack) -
     results = results_in(document, lines, recorder.recordings)
     raw = pack(received.path, 0, received.size, pieces)
     logs = {} if received.kind in ("events", "tar") else _logs(text, results, is_page, raw, received, pieces)
-    return Reading(received, document, title, lines, results, recorder.recordings, logs, raw, recorder.refused)
+    return Reading(
+        received, document, title if is_page else "", lines, results, recorder.recordings, logs, raw, recorder.refused
+    )
 
 
 def _records(

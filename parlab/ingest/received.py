@@ -16,6 +16,7 @@ _MAX_NAME = 200
 # Bytes that no text holds, apart from tab, line feed, form feed, carriage return and escape.
 _CONTROL = bytes(code for code in range(32) if code not in (9, 10, 12, 13, 27))
 _BINARY_SHARE = 0.05
+_HOLE = re.compile(rb"\x00{64,}")
 _TEXT_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
 _MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
 _NO_ARCHIVES = {b"7z\xbc\xaf\x27\x1c": "a 7z archive", b"Rar!": "a rar archive", b"\x28\xb5\x2f\xfd": "a zstd file"}
@@ -78,6 +79,8 @@ def kind_of(head: bytes) -> Kind:
         return "events"
     if head.startswith(_TEXT_MARKS):
         return "text"
+    # A crash or a rotated file leaves a stretch of NUL bytes in a log.
+    head = _HOLE.sub(b"", head)
     control = len(head) - len(head.translate(None, _CONTROL))
     return "binary" if control > _BINARY_SHARE * len(head) or head.startswith(b"%PDF") else "text"
 

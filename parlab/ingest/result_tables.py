@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from parlab.findings.tables import line_of
 from parlab.formats.launch import typed
 from parlab.formats.schema import Cell, Table
 from parlab.ingest.columns import (
@@ -58,11 +59,6 @@ def results_of(table: Table, context: str) -> list[TableResult]:
         return _list(table, columns)[:MAX_RESULTS]
     turned = _turned(table)
     return [] if turned is None else _from_sheet(turned)[:MAX_RESULTS]
-
-
-def line_of(table: Table, row: int) -> int:
-    """Line of a row, after header rows and the line of dashes."""
-    return table.line + len(table.header) + 1 + row
 
 
 def _setting_columns(table: Table) -> dict[int, tuple[str, Any]]:

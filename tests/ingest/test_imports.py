@@ -256,6 +256,7 @@ def test_rows_of_a_list_become_runs_and_a_wrong_unit_a_finding(bring: Bring) -> 
     assert (finding.rule, finding.run) == ("aggregate", None)
     assert "1,000" in finding.message
     assert finding.where["table"] == 0
+    assert "7.04" not in Experiment.objects.get().notes
 
 
 def test_sections_with_a_launch_each_become_runs_with_stated_figures(bring: Bring) -> None:

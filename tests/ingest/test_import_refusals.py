@@ -1,0 +1,221 @@
+"""What is not imported: refused with a reason, and nothing is left behind."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import stat
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from parlab.ingest import archives
+from parlab.ingest.imports import Refused, source_import, upload_import
+from parlab.ingest.received import display_name, kind_of
+from parlab.lab.models import Experiment, Run, Source
+
+from .pages import PNG, megatron, zipped
+
+Refuse = Callable[..., str]
+
+
+@pytest.fixture
+def refuse(user: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
+    """Upload bytes that must be refused; returns the reason. Nothing may be left in the database or on disk."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def refuse(data: bytes, name: str = "upload") -> str:
+        with pytest.raises(Refused) as refused:
+            upload_import(experiment=None, name=name, stream=io.BytesIO(data), user=user)
+        assert not Source.objects.exists()
+        assert not Experiment.objects.exists()
+        assert list(tmp_path.iterdir()) == []
+        return str(refused.value)
+
+    return refuse
+
+
+def tarred(*entries: tuple[tarfile.TarInfo, bytes], mode: str = "w") -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode) as archive:  # type: ignore[call-overload]
+        for entry, data in entries:
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n  \n", bytes(5_000)])
+def test_an_empty_file_is_refused(refuse: Refuse, data: bytes) -> None:
+    assert refuse(data, "night.log") == "night.log is empty; choose a file that holds output of a training"
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (PNG * 10, "a binary file"),
+        (b"\x7fELF" + bytes(range(256)) * 8, "a binary file"),
+        (b"%PDF-1.7\nsome text", "a PDF"),
+        (b"7z\xbc\xaf\x27\x1c" + bytes(range(256)), "a 7z archive"),
+    ],
+)
+def test_a_binary_file_is_refused_by_what_it_is(refuse: Refuse, data: bytes, what: str) -> None:
+    assert refuse(data, "x.log").startswith(f"x.log is {what}, not text")
+
+
+def test_text_that_no_reader_knows_is_refused_with_the_formats_that_are_known(refuse: Refuse) -> None:
+    reason = refuse(b"dear diary\nnothing happened\n" * 10)
+    assert "in no format that parlab reads" in reason
+    assert "megatron" in reason
+
+
+def test_a_log_with_a_stretch_of_nul_bytes_is_text_still(user: User) -> None:
+    data = megatron(3) + bytes(300) + b"\n"
+    source_import(experiment=None, name="run.log", stream=io.BytesIO(data), user=user)
+    assert Run.objects.count() == 1
+
+
+def test_a_file_above_the_limit_is_refused_and_not_kept(refuse: Refuse, settings: Settings) -> None:
+    settings.UPLOAD_LIMIT_MIB = 1
+    reason = refuse(megatron(6_000))
+    assert "larger than 1 MiB" in reason
+    assert "PARLAB_UPLOAD_LIMIT_MIB" in reason
+
+
+def test_an_archive_that_unpacks_beyond_the_limit_is_refused(refuse: Refuse, settings: Settings) -> None:
+    settings.UPLOAD_LIMIT_MIB = 1
+    log = megatron(3_000)
+    assert "unpacks to more than 1 MiB" in refuse(zipped({"a.log": log, "b.log": log + b"\n"}), "logs.zip")
+
+
+@pytest.mark.parametrize("pack", [lambda data: zipped({"a.log": data}), gzip.compress, bz2.compress])
+def test_an_archive_made_to_fill_a_disk_is_refused(refuse: Refuse, pack: Callable[[bytes], bytes]) -> None:
+    assert f"more than {archives.MAX_RATIO} times its size" in refuse(pack(bytes(64 << 20)), "bomb")
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/../../b.log", "C:\\b.log", "..\\b.log"])
+def test_a_path_that_climbs_out_is_refused(refuse: Refuse, name: str) -> None:
+    assert "leads out of the archive" in refuse(zipped({"a.log": megatron(2), name: b"x"}))
+    assert "leads out of the archive" in refuse(tarred((entry(name), b"x")))
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_links_and_devices_in_a_tar_are_refused(refuse: Refuse, kind: bytes, mode: str) -> None:
+    assert "link or a device" in refuse(tarred((entry("a.log", kind, "/etc/passwd"), b""), mode=mode))
+
+
+def test_a_link_in_a_zip_is_refused(refuse: Refuse) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        info = zipfile.ZipInfo("a.log")
+        info.create_system = 3
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(info, "/etc/passwd")
+    assert "a.log in upload is a link or a device" in refuse(stream.getvalue())
+
+
+@pytest.mark.parametrize("inner", [zipped({"a.log": b"x"}), gzip.compress(b"x"), tarred((entry("a"), b"x"))])
+def test_an_archive_in_an_archive_is_refused(refuse: Refuse, inner: bytes) -> None:
+    assert "is an archive itself" in refuse(zipped({"inner": inner}))
+    assert "is an archive itself" in refuse(tarred((entry("inner"), inner), mode="w:gz"))
+
+
+def test_a_member_that_claims_a_giant_header_is_refused(refuse: Refuse) -> None:
+    info = entry("pax", tarfile.XHDTYPE)
+    info.size = 1 << 32
+    data = info.tobuf(tarfile.USTAR_FORMAT) + bytes(1024)
+    assert "damaged archive" in refuse(data)
+
+
+@pytest.mark.parametrize("cut", [40, 200, -30])
+@pytest.mark.parametrize("pack", [lambda data: zipped({"a.log": data}), gzip.compress])
+def test_a_damaged_archive_is_refused(refuse: Refuse, pack: Callable[[bytes], bytes], cut: int) -> None:
+    assert "damaged archive" in refuse(pack(megatron(50))[:cut], "half.zip")
+
+
+def test_an_archive_without_files_is_refused(refuse: Refuse) -> None:
+    assert "holds no files" in refuse(zipped({"folder/": b"", ".hidden": b"x"}), "nothing.zip")
+
+
+def test_an_archive_of_nothing_that_can_be_read_says_so(refuse: Refuse) -> None:
+    reason = refuse(zipped({"a.png": PNG, "b.txt": b"dear diary\n", "c.txt": b""}), "mixed.zip")
+    assert reason.startswith("mixed.zip holds nothing that can be imported")
+
+
+def test_too_many_files_are_refused(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 3)
+    assert "more than 3 files" in refuse(zipped({f"{n}.log": b"x" for n in range(5)}))
+    assert "more than 3 files" in refuse(tarred(*((entry(f"{n}.log"), b"x") for n in range(5))))
+
+
+class Vanishing(io.BytesIO):
+    """A file that goes away while it is read."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() >= 1 << 20:
+            raise OSError(116, "Stale file handle")
+        return super().read(size)
+
+
+def test_a_file_that_vanishes_while_it_is_read_leaves_nothing(user: User) -> None:
+    with pytest.raises(Refused, match="Stale file handle"):
+        source_import(experiment=None, name="x.log", stream=Vanishing(megatron(9_000)), user=user)
+    assert not Source.objects.exists()
+
+
+def test_an_unknown_format_is_refused_before_anything_is_read(user: User) -> None:
+    with pytest.raises(Refused, match="format 'pytorch' is unknown; use one of"):
+        source_import(experiment=None, name="x", stream=io.BytesIO(megatron(2)), user=user, format="pytorch")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("../../etc/passwd", "passwd"),
+        ("C:\\logs\\night.log", "night.log"),
+        ("a\x00b\x1b[31m\n.log", "ab[31m.log"),
+        ("gnp\u202egol.exe", "gnpgol.exe"),
+        ("\x07", "unnamed file"),
+        ("x" * 500, "x" * 200),
+        ("журнал.log", "журнал.log"),
+    ],
+)
+def test_a_name_is_made_safe_to_show(name: str, shown: str) -> None:
+    assert display_name(name) == shown
+
+
+def test_a_hostile_name_is_shown_and_never_opened(user: User) -> None:
+    found = source_import(
+        experiment=None, name="../../tmp/\x1b]0;owned\x07evil.log", stream=io.BytesIO(megatron(2)), user=user
+    )
+    assert found.name == "]0;ownedevil.log"
+    assert Experiment.objects.get().name == "]0;ownedevil"
+
+
+def test_text_and_archives_are_told_apart() -> None:
+    assert kind_of(megatron(1)) == "text"
+    assert kind_of("журнал\n".encode() * 50) == "text"
+    assert kind_of(b"\x1b[32mstep: 1\x1b[0m\r\n" * 50) == "text"
+    assert kind_of(gzip.compress(b"x")) == "gzip"
+    assert kind_of(tarred((entry("a"), b"x"))) == "tar"
+
+
+def test_a_file_that_is_there_already_costs_no_reading(
+    user: User, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    source_import(experiment=None, name="x", stream=io.BytesIO(megatron(2)), user=user)
+    with django_assert_max_num_queries(3):
+        source_import(experiment=None, name="x", stream=io.BytesIO(megatron(2)), user=user)
