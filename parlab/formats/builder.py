@@ -115,12 +115,22 @@ class Builder:
         """Tell whether this speaker's iterations start again; a late copy of a recent step does not count."""
         if record.iteration is None or self.current is None:
             return False
+        if self._earlier(record, self.current):
+            return True
         last = self.by_speaker.get(record.rank)
         if last is None or record.iteration >= last:
             return False
         return not (
             record.iteration in self.recent and record.rank is None and len(self.by_speaker) == 1 and self._copy(record)
         )
+
+    @staticmethod
+    def _earlier(record: Record, current: Record) -> bool:
+        """Tell whether a speaker's clock was set back by a minute or more: another launch, appended out of order."""
+        now, then = record.time, current.time
+        if not now or not then or record.rank != current.rank or len(now) != len(then) or now[4:5] != then[4:5]:
+            return False
+        return now[4:5] in ("-", "/") and now[:16] < then[:16]
 
     def _copy(self, record: Record) -> bool:
         """A step said twice carries the same loss within a second or so of the first time."""

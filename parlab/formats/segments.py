@@ -1,6 +1,6 @@
 """Records of any reader -> segments, one per launch.
 
-A new segment opens when a reader says so (`opens`), or when one speaker's iterations run backwards.
+A new segment opens when a reader says so (`opens`), or when one speaker's iterations or clock run backwards.
 """
 
 from __future__ import annotations

@@ -1,0 +1,88 @@
+"""How records add up to launches."""
+
+from __future__ import annotations
+
+from parlab.formats import read_document
+from parlab.formats.schema import Segment
+from parlab.formats.statistics import Stream
+
+
+def step(iteration: int, ms: float = 100.0, *, prefix: str = "", extra: str = "") -> str:
+    return f"{prefix} iteration {iteration:8d}/ 1000 | elapsed time per iteration (ms): {ms} | {extra}\n"
+
+
+def segments(*lines: str) -> list[Segment]:
+    return read_document(lines, file="x", format="megatron").segments
+
+
+def test_the_same_iteration_from_many_ranks_is_one_step_as_slow_as_the_slowest() -> None:
+    lines = [step(n, 100.0 + rank, prefix=f"{rank}: ") for n in (1, 2, 3) for rank in range(4)]
+    (segment,) = segments(*lines)
+    assert segment.records == 3
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == 0.103
+
+
+def test_a_rank_that_lags_behind_opens_no_segment() -> None:
+    (segment,) = segments(step(1, prefix="0: "), step(2, prefix="0: "), step(1, prefix="1: "), step(2, prefix="1: "))
+    assert segment.records == 2
+
+
+def test_a_restart_at_an_earlier_iteration_opens_a_segment_with_the_same_arguments() -> None:
+    first, second = segments("using world size: 8 and model-parallel size: 2\n", step(10), step(20), step(11))
+    assert [first.records, second.records] == [2, 1]
+    assert second.launch.world_size == 8
+
+
+def test_a_clock_that_runs_backwards_opens_a_segment() -> None:
+    found = segments(
+        step(1, prefix="[2026-01-05 10:00:00]"),
+        step(2, prefix="[2026-01-05 10:01:00]"),
+        step(3, prefix="[2026-01-04 10:00:00]"),
+    )
+    assert [segment.records for segment in found] == [2, 1]
+
+
+def test_placeholders_are_no_measurements() -> None:
+    lines = [step(n, 0.0 if n == 2 else 100.0, extra="lm loss: -1 | loss scale: -1.0 | ") for n in (1, 2, 3)]
+    (segment,) = segments(*lines, "time (ms) | forward: 0.00 | backward: 5.00\n")
+    assert segment.loss is None
+    assert "loss_scale" not in segment.metrics
+    assert segment.metrics["step_time_s"].count == 2
+    assert list(segment.timers_s) == ["backward"]
+
+
+def test_training_that_goes_on_after_an_error_did_not_end_there() -> None:
+    (segment,) = segments(step(1), "ValueError: a worker died\n", step(2))
+    assert segment.end.state == "unknown"
+
+
+def test_an_error_at_the_end_is_why_it_crashed() -> None:
+    lines = ("Traceback (most recent call last):\n", "RuntimeError: NCCL error\n", "ValueError: a later one\n")
+    (segment,) = segments(step(1), *lines)
+    assert segment.end.state == "crashed"
+    assert segment.end.reason == "RuntimeError: NCCL error"
+
+
+def test_quantiles_of_a_long_stream_come_from_a_fair_sample_of_bounded_size() -> None:
+    stream = Stream(limit=1_000)
+    for value in range(200_000):
+        stream.append(float(value))
+        if value % 1_000 == 0:
+            stream.flush()
+    assert len(stream.kept) + len(stream.pending) <= 2_000
+    p10, median, p90 = stream.quantiles(0.1, 0.5, 0.9)
+    assert abs(p10 - 20_000) < 8_000
+    assert abs(median - 100_000) < 10_000
+    assert abs(p90 - 180_000) < 8_000
+    assert (stream.first, stream.last, stream.minimum, stream.maximum) == (0.0, 199_999.0, 0.0, 199_999.0)
+    assert stream.mean == 99_999.5
+
+
+def test_both_ways_to_read_a_line_give_the_same_record() -> None:
+    line = step(7, 123.4, extra="lm loss: 8.5E+00 | grad norm: 1.25 | learning rate: 1.0E-04 | ")
+    slow, _, fast = segments(line, "using world size: 4\n", line, "using world size: 4\n", line)
+    assert slow.first is not None
+    assert fast.first is not None
+    assert slow.first.values == fast.first.values
+    assert slow.first.printed == fast.first.printed
