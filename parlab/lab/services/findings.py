@@ -101,7 +101,18 @@ def finding_reopen(*, finding: Finding) -> Finding:
 
 
 def _runs(experiment: Experiment) -> Iterable[Run]:
-    fields = ("number", "state", "origin", "point", "resolved", "summary", "launch", "source_id", "place")
+    fields = (
+        "experiment_id",
+        "number",
+        "state",
+        "origin",
+        "point",
+        "resolved",
+        "summary",
+        "launch",
+        "source_id",
+        "place",
+    )
     return experiment.runs.final().only(*fields).order_by("number")
 
 
@@ -157,7 +168,10 @@ def _devices(runs: Sequence[Run]) -> dict[int, str]:
 def _facts(run: Run, device: str | None = None) -> RunFacts:
     """Hand a run to the rules; an imported one whose end nobody knows is not called finished."""
     state = run.summary.get("end", run.state) if run.origin == Run.Origin.IMPORTED else run.state
-    arguments = {**run.launch.get("arguments", {}), **{k: v for k, v in run.launch.items() if v is not None}}
+    arguments = {
+        **run.launch.get("arguments", {}),
+        **{name: value for name, value in run.launch.items() if value is not None},
+    }
     arguments.pop("arguments", None)
     return RunFacts(run.number, str(state), run.resolved, run.summary, arguments, run.point, device)
 
