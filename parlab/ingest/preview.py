@@ -26,6 +26,8 @@ class PreviewRun(BaseModel):
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
     memory_max_bytes: float | None = None
+    figures: dict[str, str] = {}
+    """What the file states beside these, under its own names and in its own words."""
 
 
 class PreviewTable(BaseModel):
@@ -110,4 +112,5 @@ def _run(run: ImportedRun) -> PreviewRun:
         samples_per_s=summary.get("samples_per_s"),
         tokens_per_s=summary.get("tokens_per_s"),
         memory_max_bytes=memory.get("max"),
+        figures={name: str(figure.get("text", "")) for name, figure in (summary.get("figures") or {}).items()},
     )

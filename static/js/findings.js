@@ -35,6 +35,8 @@
     panel.focus();
   }
 
+  // A turned phone leaves no room where the panel was.
+  addEventListener("resize", () => { if (panel.matches(":popover-open")) panel.hidePopover(); });
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-doubt]");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;

@@ -20,7 +20,18 @@ from .findings import (
     run_findings,
 )
 from .nodes import NodeRow, node_list
-from .runs import ConfigSection, RunRow, by_hand, command_line, config_sections, flat, remaining_s, run_row, run_rows
+from .runs import (
+    ConfigSection,
+    RunRow,
+    by_hand,
+    command_line,
+    config_sections,
+    flat,
+    remaining_s,
+    run_figures,
+    run_row,
+    run_rows,
+)
 from .sources import SourceView, source_bytes, source_lines, source_stream, source_views, with_excerpts
 from .sweep import METRICS, Cell, Sweep, SweepTable, run_points, sweep_tables
 
@@ -52,6 +63,7 @@ __all__ = [
     "open_findings",
     "remaining_s",
     "run_doubts",
+    "run_figures",
     "run_findings",
     "run_points",
     "run_row",

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from django.db.models import Count, Q
 
-from parlab.charts.format import exact, field_title
 from parlab.findings import RULES
 from parlab.lab.models import Experiment, Finding, Run
+
+from .figures import figure_title
 
 RUN = "run"
 """Column of doubts about a run that no single number of it carries."""
@@ -170,8 +171,8 @@ class FindingRow(NamedTuple):
     finding: Finding
     title: str
     """What the rule says must agree."""
-    numbers: list[tuple[str, str]]
-    """The numbers that were compared: name and all digits."""
+    numbers: list[tuple[str, float]]
+    """The numbers that were compared, by name."""
     place: str
     """Where it is, in words; without the lines of its source."""
     lines: str
@@ -186,7 +187,7 @@ def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
         FindingRow(
             finding,
             RULES[finding.rule].title if finding.rule in RULES else "",
-            [(field_title(name), exact(value)) for name, value in finding.numbers.items()],
+            [(figure_title(name), value) for name, value in finding.numbers.items()],
             _place(finding),
             _lines(finding.lines) if finding.source_id else "",
         )
@@ -205,7 +206,7 @@ def _place(finding: Finding) -> str:
     if "column" in where:
         words.append(f"column {where['column'] + 1}")
     if where.get("figure"):
-        words.append(field_title(str(where["figure"])).lower())
+        words.append(str(where["figure"]).replace("_", " "))
     return ", ".join(words)
 
 

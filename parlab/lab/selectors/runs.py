@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 from django.utils import timezone
 
-from parlab.charts.format import Unit, field_title, field_value, quantity, significant, unit_for
+from parlab.charts.format import Unit, field_title, field_value, quantity, unit_for
 from parlab.charts.points import Spread
 from parlab.lab.models import Attempt, Config, Run
 from runners.config import sections
 from runners.protocol import RunState
 
+from .figures import figure_title, figure_value
 from .findings import Doubts
 
 MAX_FIGURES = 8
@@ -61,6 +62,7 @@ class RunRows(NamedTuple):
     has_samples: bool
     has_tokens: bool
     has_memory: bool
+    has_phases: bool
     has_reasons: bool
 
     @property
@@ -110,12 +112,13 @@ def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str], doubts: Mapping
         unit_for((run.samples_per_s for run in runs), "samples/s"),
         unit_for((run.tokens_per_s for run in runs), "tokens/s"),
         unit_for((run.memory_max_bytes for run in runs), "B"),
-        figures=[field_title(name) for name in figures],
+        figures=[figure_title(name) for name in figures],
         has_time=open_end or any(row.step_time or row.run.state == RunState.OOM for row in rows),
         has_spread=open_end or any(row.step_time and row.step_time.p10 for row in rows),
         has_samples=open_end or any(run.samples_per_s for run in runs),
         has_tokens=open_end or any(run.tokens_per_s for run in runs),
         has_memory=open_end or any(run.memory_max_bytes for run in runs),
+        has_phases=open_end or any(run.summary.get("timers_s") for run in runs),
         has_reasons=open_end or any(row.reason for row in rows),
     )
 
@@ -128,11 +131,16 @@ def stated_figures(runs: Iterable[Run]) -> list[str]:
 
 
 def _stated(run: Run, name: str) -> str:
+    """Write a figure of a run as its file has it, or what was read of it where the file has a sentence."""
     figure = (run.summary.get("figures") or {}).get(name)
     if not isinstance(figure, Mapping):
         return ""
-    value = figure.get("value")
-    return str(figure.get("text", "")) if value is None else f"{significant(value)} {figure.get('unit') or ''}".strip()
+    return str(figure["text"]) if len(str(figure.get("text", ""))) <= 20 else figure_value(name, figure)
+
+
+def run_figures(run: Run) -> list[tuple[str, str]]:
+    """List the further figures that a file states of a run: title and text."""
+    return [(figure_title(name), _stated(run, name)) for name in stated_figures([run])]
 
 
 def remaining_s(run: Run, attempt: Attempt) -> float | None:

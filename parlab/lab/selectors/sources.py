@@ -10,20 +10,12 @@ from typing import Any, NamedTuple
 import zstandard
 from django.db.models import Count
 
-from parlab.charts.format import exact, exact_quantity, field_title, quantity, significant
+from parlab.charts.format import exact, field_title
 from parlab.lab.models import Experiment, Finding, Source, SourceChunk
 
+from .figures import figure_digits, figure_title, figure_value
 from .findings import FindingRow, Line, TableDoubts, figure_doubts, table_doubts
 
-# Where a unit follows from the name of a figure; the longest name first.
-_UNITS = (
-    ("_per_s", "/s"),
-    ("_bytes", "B"),
-    ("_pct", "%"),
-    ("flops_per_gpu", "FLOP/s"),
-    ("flops", "FLOP/s"),
-    ("_s", "s"),
-)
 LINE_WIDTH = 400
 
 
@@ -66,6 +58,7 @@ class FigureView(NamedTuple):
     """One number that the text states."""
 
     name: str
+    title: str
     value: str
     all_digits: str
     text: str
@@ -221,8 +214,9 @@ def _figures(
     shown = [
         FigureView(
             name,
-            _figure_value(name, figure),
-            _all_digits(name, figure),
+            figure_title(name),
+            figure_value(name, figure),
+            figure_digits(name, figure),
             figure.get("text", ""),
             figure.get("section") or "",
             figure.get("line", 0),
@@ -232,42 +226,6 @@ def _figures(
         for number, figure in enumerate(stated)
     ]
     return sorted(shown, key=lambda figure: figure.line)
-
-
-def _unit(name: str) -> str:
-    """Name the unit of a figure's normal form."""
-    for ending, unit in _UNITS:
-        if name.endswith(ending) and not name.startswith("tflops"):
-            if ending != "_per_s":
-                return unit
-            return f"{name.removesuffix(ending).rpartition('_')[2]}/s"
-    return ""
-
-
-def _written(name: str, value: float) -> str:
-    unit = _unit(name)
-    if unit == "%":
-        return f"{significant(value)} %"
-    if unit:
-        return quantity(value, unit)
-    # Counts in full: 12 layers are not 12.0.
-    return exact(value) if value == int(value) and abs(value) < 1e6 else significant(value)
-
-
-def _figure_value(name: str, figure: Mapping[str, Any]) -> str:
-    """Write what was read: a value or a range, and what it is a part of; a dash where the text gives words."""
-    low, high, total = figure.get("low"), figure.get("high"), figure.get("total")
-    value = figure.get("value")
-    if low is not None and high is not None:
-        text = f"{_written(name, low)} to {_written(name, high)}"
-    else:
-        text = significant(None) if value is None else _written(name, value)
-    return f"{text} of {_written(name, total)}" if total is not None else text
-
-
-def _all_digits(name: str, figure: Mapping[str, Any]) -> str:
-    value = figure.get("value")
-    return "" if value is None else exact_quantity(value, _unit(name)).strip()
 
 
 def source_bytes(source: Source) -> Iterator[bytes]:

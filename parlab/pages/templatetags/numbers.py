@@ -44,6 +44,15 @@ def significant(value: object) -> SafeString:
     return _with_all_digits(numbers.significant(number), number, "")
 
 
+@register.filter
+def digits(value: object) -> SafeString:
+    """A number that is compared with another one: six digits, whole numbers in full, all of them on hover."""
+    number = _number(value)
+    if number is not None and number == int(number) and abs(number) < 1e15:
+        return _with_all_digits(numbers.exact(number), number, "")
+    return _with_all_digits(numbers.significant(number, 6), number, "")
+
+
 def _number(value: object) -> float | None:
     """Take what a template found: where a summary lacks a part, that is an empty text."""
     return float(value) if isinstance(value, int | float) else None

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run, Snapshot
+from parlab.series import store
 from parlab.series.log import log_tail
 from runners.config import digest
 from runners.protocol import RunState
@@ -48,12 +49,18 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         **_details(found, attempt),
         "rows": selectors.finding_rows(context["findings"]),
         "next": found.get_absolute_url(),
+        "has_curves": attempt is not None and (found.origin != Run.Origin.IMPORTED or _has_curves(attempt)),
         "arguments": selectors.flat(found.launch.get("arguments", {})),
         "sections": selectors.config_sections(found.resolved, found.point, found.config),
         "log": log_tail(attempt.pk, lines=LOG_LINES) if attempt else [],
         "log_seen": attempt.committed if attempt else 0,
     }
     return render(request, "pages/run.html", context)
+
+
+def _has_curves(attempt: Attempt) -> bool:
+    """Say whether a figure of a run has something to draw: a file may hold a result and no steps."""
+    return any(info.metric in ("step_time_s", "memory_bytes") for info in store.metrics(attempt.pk))
 
 
 @require_GET
@@ -109,6 +116,7 @@ def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
         "row": selectors.run_row(run, step=step, waiting=waiting, doubts=doubts),
         "findings": findings,
         "attempt": attempt,
+        "figures": selectors.run_figures(run),
         "is_current": attempt is None or attempt.number == run.attempt_number,
         "is_live": not run.is_final,
         "remaining_s": selectors.remaining_s(run, attempt) if attempt else None,

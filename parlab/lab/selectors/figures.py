@@ -1,0 +1,59 @@
+"""Figures that files state, as text: the unit follows from the name of the normal form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parlab.charts.format import exact, exact_quantity, field_title, quantity, significant
+
+# Ending of a name -> unit of its value; the longest first.
+_UNITS = (
+    ("tflops_per_gpu", ""), ("tflops", ""), ("flops_per_gpu", "FLOP/s"), ("flops", "FLOP/s"), ("_per_s", "/s"),
+    ("_bytes", "B"), ("_pct", "%"), ("_s", "s"),
+)  # fmt: skip
+# Unit as a word at the end of a name, which the value carries already.
+_SAID_BY_VALUE = ("_bits_per_s", "_bytes_per_s", "_bytes", "_pct", "_s")
+_WORDS = {"Gpu": "GPU", "gpu": "GPU", "mem": "memory", "Flops": "FLOP/s", "flops": "FLOP/s", "Tflops": "TFLOP/s"}
+
+
+def figure_title(name: str) -> str:
+    """Name a figure as a heading: `gpu_mem_bytes` becomes `GPU memory`, `samples_per_s` `Samples/s`."""
+    if " " in name:
+        return name
+    ending = next((ending for ending in _SAID_BY_VALUE if name.endswith(ending)), "")
+    if not name.endswith(("samples_per_s", "tokens_per_s")):
+        name = name.removesuffix(ending)
+    words = field_title(name.replace(".", " ")).split()
+    return " ".join(_WORDS.get(word, word) for word in words).replace(" per s", "/s")
+
+
+def figure_value(name: str, figure: Mapping[str, Any]) -> str:
+    """Write what was read: a value or a range, and what it is a part of; a dash where the text gives words."""
+    low, high, total, value = (figure.get(part) for part in ("low", "high", "total", "value"))
+    if low is not None and high is not None:
+        text = f"{_written(name, low)} to {_written(name, high)}"
+    else:
+        text = significant(None) if value is None else _written(name, value)
+    return f"{text} of {_written(name, total)}" if total is not None else text
+
+
+def figure_digits(name: str, figure: Mapping[str, Any]) -> str:
+    """Write all digits of a figure with the unit of its normal form."""
+    value = figure.get("value")
+    return "" if value is None else exact_quantity(value, _unit(name)).strip()
+
+
+def _unit(name: str) -> str:
+    ending, unit = next(((ending, unit) for ending, unit in _UNITS if name.endswith(ending)), ("", ""))
+    return f"{name.removesuffix(ending).rpartition('_')[2]}/s" if unit == "/s" else unit
+
+
+def _written(name: str, value: float) -> str:
+    unit = _unit(name)
+    if unit == "%":
+        return f"{significant(value)} %"
+    if unit:
+        return quantity(value, unit)
+    # Counts in full: 12 layers are not 12.0.
+    return exact(value) if value == int(value) and abs(value) < 1e6 else significant(value)
