@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runners.config import ModelSection, RunConfig
-from runners.engines.data import make_batch
+from runners.config import ModelSection, ParallelSection, RunConfig, TrainSection
+from runners.engines.data import CLS, FIRST_WORD, MASK, SEP, make_batch, make_sentence_pairs
 from runners.models.gpt import GPTStage, num_parameters
 from runners.models.linear import pay, postpone
+from runners.models.megatron import Inputs, MegatronStage
 from runners.models.seeds import generator
 from runners.schedules import layers_of_stages
 
@@ -145,6 +146,72 @@ def test_a_fresh_network_guesses_evenly() -> None:
 def test_the_last_stage_asks_for_targets() -> None:
     with pytest.raises(ValueError, match="needs targets"):
         stages(1)[0](torch.zeros(1, 4, dtype=torch.long))
+
+
+BERT = ModelSection(
+    kind="bert",
+    num_layers=2,
+    hidden_size=24,
+    num_attention_heads=3,
+    sequence_length=20,
+    vocab_size=50,
+    attention_mask="bidirectional",
+)
+MEGATRON = ParallelSection(engine="megatron")
+
+
+def test_sentence_pairs_hide_the_same_share_of_words_in_every_sequence() -> None:
+    config = RunConfig(model=BERT, train=TrainSection(global_batch_size=400), parallel=MEGATRON)
+    pairs, again, other = (make_sentence_pairs(config, step) for step in (1, 1, 2))
+    assert torch.equal(pairs.tokens, again.tokens)
+    assert not torch.equal(pairs.tokens, other.tokens)
+    assert pairs.positions.shape == pairs.targets.shape == (400, 3)
+    specials = torch.tensor([0, 9, 19])
+    assert torch.equal(pairs.tokens[:, specials], torch.tensor([CLS, SEP, SEP]).expand(400, -1))
+    assert not torch.isin(pairs.positions, specials).any()
+    assert pairs.targets.min() >= FIRST_WORD
+    assert max(pairs.targets.max(), pairs.tokens.max()) < 50
+    shown = pairs.tokens.gather(1, pairs.positions)
+    assert (shown == MASK).float().mean() == pytest.approx(0.8, abs=0.05)
+    assert (shown == pairs.targets).float().mean() == pytest.approx(0.1, abs=0.04)
+    assert (pairs.tokens == MASK).sum() == (shown == MASK).sum()
+    assert torch.equal(pairs.segments[0], torch.tensor([0] * 10 + [1] * 10))
+    rare = (pairs.tokens[:, 10:19] > 25).float().mean(1)
+    assert rare[pairs.next_sentence == 1].mean() > rare[pairs.next_sentence == 0].mean() + 0.15
+
+
+def test_a_bert_has_the_losses_of_its_definition() -> None:
+    model = MegatronStage(BERT, range(2), 1, CPU)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator(0, "test")))
+    pairs = make_sentence_pairs(RunConfig(model=BERT, parallel=MEGATRON), 1)
+    losses = model(None, Inputs(pairs.tokens, pairs.targets, pairs.segments, pairs.positions, pairs.next_sentence))
+    w = dict(model.named_parameters())
+
+    def linear(name: str, x: torch.Tensor) -> torch.Tensor:
+        return x @ w[f"{name}.weight"].t() + w[f"{name}.bias"]
+
+    def norm(name: str, x: torch.Tensor) -> torch.Tensor:
+        return torch.layer_norm(x, (24,), w[f"{name}.weight"], w[f"{name}.bias"])
+
+    x = w["embeddings.token.weight"][pairs.tokens] + w["embeddings.position.weight"]
+    x = x + w["embeddings.segment.weight"][pairs.segments]
+    for layer in range(2):
+        qkv = linear(f"blocks.{layer}.attention.qkv", norm(f"blocks.{layer}.attention_norm", x))
+        query, key, value = (part.view(*part.shape[:2], 3, 8).transpose(1, 2) for part in qkv.chunk(3, -1))
+        mixed = (query @ key.transpose(-1, -2) / 8**0.5).softmax(-1) @ value  # every token sees every token
+        x = x + linear(f"blocks.{layer}.attention.output", mixed.transpose(1, 2).flatten(2))
+        inner = torch.nn.functional.gelu(linear(f"blocks.{layer}.mlp.up", norm(f"blocks.{layer}.mlp_norm", x)))
+        x = x + linear(f"blocks.{layer}.mlp.output", inner)
+    x = norm("head.norm", x)
+    decision = linear("head.next_sentence", torch.tanh(linear("head.pooler", x[:, 0])))
+    words = norm("head.transform_norm", torch.nn.functional.gelu(linear("head.transform", x)))
+    chances = linear("head.vocabulary", words).log_softmax(-1)
+    guessed = chances.gather(1, pairs.positions[..., None].expand(-1, -1, 50)).gather(2, pairs.targets[..., None])
+    assert float(losses.lm.detach()) == pytest.approx(-float(guessed.mean().detach()), abs=1e-5)
+    chosen = decision.log_softmax(-1)[torch.arange(len(decision)), pairs.next_sentence]
+    assert float(losses.sop.detach()) == pytest.approx(-float(chosen.mean().detach()), abs=1e-5)
 
 
 def test_seeds_that_differ_in_the_upper_half_draw_different_numbers() -> None:

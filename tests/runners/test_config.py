@@ -36,6 +36,7 @@ def test_an_empty_configuration_runs_with_defaults_and_resolves_every_field() ->
     assert check(config.resolved())[1] == []
 
 
+MEGATRON = {"engine": "megatron"}
 INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_parallel_size": 2}
 
 
@@ -88,6 +89,29 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
             "parallel.warmup_slope",
             "warmup_slope 2 is for schedule 1f1b, not gpipe; use 1, or schedule 1f1b",
         ),
+        ({"model": {"kind": "bert"}}, "model.attention_mask", "a bert looks both ways, not causal; use bidirectional"),
+        ({"model": {"attention_mask": "bidirectional"}}, "model.attention_mask", "use causal or prefix, or kind bert"),
+        (
+            {"parallel": MEGATRON | {"tensor_parallel_size": 4}, "model": {"vocab_size": 1022}},
+            "model.vocab_size",
+            "tensor_parallel_size 4 does not divide vocab_size 1022; use 1024",
+        ),
+        ({"parallel": MEGATRON | {"sequence_parallel": True}}, "parallel.sequence_parallel", "use 2 or more, or false"),
+        (
+            {
+                "parallel": MEGATRON | {"sequence_parallel": True, "tensor_parallel_size": 2},
+                "model": {"sequence_length": 63},
+            },
+            "model.sequence_length",
+            "does not divide sequence_length 63",
+        ),
+        ({"parallel": MEGATRON, "train": {"loss_scale": 8}}, "train.loss_scale", "leave it empty, or use fp16"),
+        (
+            {"parallel": MEGATRON | {"schedule": "zb-h1"}},
+            "parallel.schedule",
+            "zb-h1 is not trained by engine megatron",
+        ),
+        ({"train": {"gradient_clipping": 1.0}}, "train.gradient_clipping", "is not trained by engine pipeline; use 0"),
         ({"parallel": {"virtual_stages": 2}}, "parallel.virtual_stages", "use 1, or schedule interleaved-1f1b"),
         ({"parallel": INTERLEAVED | {"pipeline_parallel_size": 1}}, "parallel.schedule", "use at least 2, or"),
         (
