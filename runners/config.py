@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 
@@ -81,7 +82,7 @@ class TrainSection(Section):
 class ParallelSection(Section):
     """How the work is split over GPUs (or CPU processes)."""
 
-    engine: Literal["pipeline", "megatron", "allreduce", "zero"] = "pipeline"
+    engine: Literal["pipeline", "megatron", "allreduce", "zero", "hf", "sharding"] = "pipeline"
     """Which of parlab's engines trains."""
     data_parallel_size: Positive = 1
     """Replicas of the model (DP)."""
@@ -135,6 +136,37 @@ class CollectivesSection(Section):
     """Each message is so many times as large as the one before."""
 
 
+class ShardingSection(Section):
+    """Stages, their shards and devices for engine sharding."""
+
+    mode: Literal["sharding", "pipeline", "hybrid"] = "sharding"
+    """sharding: one micro batch; pipeline: one shard for each stage; hybrid: both may be many."""
+    sharding_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Shards of each stage."""
+    sharding_dim: Literal[0, -1] = 0
+    """Dimension of each weight (outputs, inputs) that is cut: 0 or -1."""
+    stage_cnt: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Stages that the layers are spread over."""
+    accum_degree: Positive = 1
+    """Micro batches of an iteration."""
+    device_mapping: dict[str, dict[str, str]] | None = None
+    """Device of every shard of every stage: {"stage_0": {"shard_0": "GPU:0"}}; GPU:n or CPU:n, many may share one."""
+
+    @property
+    def grid(self) -> list[list[str]]:
+        """Devices by stage and shard; for drawing the map, a row for each stage."""
+        mapping = self.device_mapping or {}
+        return [
+            [mapping[f"stage_{stage}"][f"shard_{shard}"] for shard in range(self.sharding_size)]
+            for stage in range(self.stage_cnt)
+        ]
+
+    @property
+    def devices(self) -> list[str]:
+        """Devices of the map, each once, by number; the process of each has its place here as its rank."""
+        return sorted({device for stage in self.grid for device in stage}, key=lambda name: int(name[4:]))
+
+
 class LauncherSection(Section):
     """How the processes are started, watched and started again."""
 
@@ -184,6 +216,8 @@ class RunConfig(Section):
     """The links between ranks."""
     collectives: CollectivesSection = CollectivesSection()
     """What engine allreduce times."""
+    sharding: ShardingSection = ShardingSection()
+    """Stages, shards and devices for engine sharding."""
     launcher: LauncherSection = LauncherSection()
     """How processes are started."""
 
@@ -198,8 +232,10 @@ class RunConfig(Section):
 
     @property
     def world_size(self) -> int:
-        """Ranks of the run: TP·PP·DP."""
+        """Ranks of the run: TP·PP·DP, or the devices that a map of shards names."""
         parallel = self.parallel
+        if parallel.engine == "sharding" and self.sharding.device_mapping and not list(_map_problems(self.sharding)):
+            return len(self.sharding.devices)
         return parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.data_parallel_size
 
     @property
@@ -421,9 +457,32 @@ ENGINE_TRAINS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "model.kind": ("gpt",),
         "model.attention_mask": ("causal", "prefix"),
         "train.recompute": ("none",),
+        "train.gradient_clipping": (0.0,),
         "parallel.tensor_parallel_size": (1,),
         "parallel.pipeline_parallel_size": (1,),
         "parallel.schedule": ("1f1b",),
+    },
+    "hf": {
+        "model.kind": ("gpt",),
+        "model.implementation": ("huggingface",),
+        "model.attention_mask": ("causal",),
+        "train.recompute": ("none", "full"),
+        "train.gradient_clipping": (0.0,),
+        "parallel.tensor_parallel_size": (1,),
+        "parallel.pipeline_parallel_size": (1,),
+        "parallel.schedule": ("1f1b",),
+        "parallel.zero_stage": (0,),
+    },
+    "sharding": {
+        "model.kind": ("gpt",),
+        "model.attention_mask": ("causal", "prefix"),
+        "train.precision": ("fp32",),
+        "train.recompute": ("none",),
+        "parallel.data_parallel_size": (1,),
+        "parallel.tensor_parallel_size": (1,),
+        "parallel.pipeline_parallel_size": (1,),
+        "parallel.schedule": ("1f1b",),
+        "parallel.zero_stage": (0,),
     },
     "allreduce": {
         "parallel.tensor_parallel_size": (1,),
@@ -446,6 +505,8 @@ def _engine_problems(config: RunConfig) -> Iterator[Problem]:
     yield from _huggingface_problems(config.model, engine)
     if config.parallel.zero_offload != "none":
         yield from _offload_problems(config.parallel)
+    if engine == "sharding":
+        yield from _sharding_problems(config)
     if engine == "allreduce":
         yield from _collectives_problems(config)
 
@@ -471,6 +532,67 @@ def _offload_problems(parallel: ParallelSection) -> Iterator[Problem]:
         yield Problem("parallel.zero_offload", offload, message)
 
 
+DEVICE = re.compile(r"(?:GPU|CPU):(?:0|[1-9][0-9]{0,3})")
+
+
+def _map_problems(sharding: ShardingSection) -> Iterator[Problem]:
+    """What is wrong with the map of devices itself."""
+    mapping, field = sharding.device_mapping, "sharding.device_mapping"
+    if mapping is None:
+        message = 'engine sharding needs device_mapping; use one like {"stage_0": {"shard_0": "CPU:0"}}'
+        yield Problem(field, None, message)
+        return
+    for level, names, count, counted in (
+        ("", mapping, sharding.stage_cnt, "stage_cnt"),
+        *((f".{stage}", shards, sharding.sharding_size, "sharding_size") for stage, shards in mapping.items()),
+    ):
+        kind = "shard" if level else "stage"
+        if set(names) != {f"{kind}_{number}" for number in range(count)}:
+            message = (
+                f"{counted} is {count}, these are {len(names)} names; use {kind}_0 to {kind}_{count - 1}, each once"
+            )
+            yield Problem(field + level, ", ".join(names)[:200], message)
+    devices = {device for shards in mapping.values() for device in shards.values()}
+    for device in sorted(devices):
+        if not DEVICE.fullmatch(device):
+            yield Problem(field, device, f"{device[:60]} is no device; use GPU:n or CPU:n, n from 0")
+    if len({device[:3] for device in devices}) > 1:
+        message = (
+            "a map names GPUs or CPUs, not both: one transport joins all; use GPU:n everywhere or CPU:n everywhere"
+        )
+        yield Problem(field, ", ".join(sorted(devices))[:200], message)
+
+
+def _sharding_problems(config: RunConfig) -> Iterator[Problem]:
+    sharding, model, device = config.sharding, config.model, config.cluster.device
+    yield from _map_problems(sharding)
+    size, stages, degree = sharding.sharding_size, sharding.stage_cnt, sharding.accum_degree
+    if stages > model.num_layers:
+        message = f"stage_cnt {stages} is more than num_layers {model.num_layers}; use at most that, or more layers"
+        yield Problem("sharding.stage_cnt", stages, message)
+    for name in ("hidden_size", "vocab_size"):
+        whole = getattr(model, name)
+        if whole % size:
+            message = f"sharding_size {size} does not divide {name} {whole}; use {_divisors(whole)}"
+            yield Problem("sharding.sharding_size", size, message)
+    if sharding.mode == "sharding" and degree > 1:
+        message = f"accum_degree {degree} is a pipeline; use 1, or mode hybrid"
+        yield Problem("sharding.accum_degree", degree, message)
+    if sharding.mode == "pipeline" and size > 1:
+        message = f"sharding_size {size} in mode pipeline; use 1, or mode hybrid"
+        yield Problem("sharding.sharding_size", size, message)
+    if config.train.micro_batch_size * degree != config.train.global_batch_size:
+        message = (
+            f"micro_batch_size {config.train.micro_batch_size} x accum_degree {degree} is not global_batch_size"
+            f" {config.train.global_batch_size}; use micro_batch_size = global_batch_size / accum_degree"
+        )
+        yield Problem("train.micro_batch_size", config.train.micro_batch_size, message)
+    named = {device[:3] for stage in (sharding.device_mapping or {}).values() for device in stage.values()}
+    if (device, named) in (("cpu", {"GPU"}), ("cuda", {"CPU"})):
+        message = f"device {device} and a map of {named.pop()}s contradict each other; use auto, or another map"
+        yield Problem("cluster.device", device, message)
+
+
 def _collectives_problems(config: RunConfig) -> Iterator[Problem]:
     sizes, ranks = config.collectives, config.world_size
     if ranks < 2:
@@ -485,7 +607,7 @@ def _collectives_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem("collectives.min_bytes", sizes.min_bytes, message + " or more")
 
 
-WITH_HUGGING_FACE = ("zero",)
+WITH_HUGGING_FACE = ("zero", "hf")
 """Engines that train models of Hugging Face."""
 WITHOUT_BATCHES = ("allreduce",)
 """Engines that train on no batch, so that its size need not suit the layout."""

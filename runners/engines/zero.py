@@ -87,7 +87,7 @@ def micro_batches(
     batch = make_batch(config, step)
     share = config.train.global_batch_size // config.parallel.data_parallel_size
     mine, size = slice(rank * share, (rank + 1) * share), config.train.micro_batch_size
-    tokens, targets = (part[mine].to(device).split(size) for part in (batch.tokens, batch.targets))
+    tokens, targets = (torch.split(part[mine].to(device), size) for part in (batch.tokens, batch.targets))
     return list(zip(tokens, targets, strict=True))
 
 

@@ -7,6 +7,7 @@ import os
 from types import ModuleType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from runners.config import ConfigError, Problem, RunConfig
@@ -61,6 +62,8 @@ def import_deepspeed(rank: Rank) -> ModuleType:
     vars(transport)["build_shm_op"] = lambda: None
     backend = "nccl" if rank.device.type == "cuda" else "gloo"
     if not dist.is_initialized():
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=rank.timeout)
+        dist.init_process_group(
+            backend, store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1, timeout=rank.timeout
+        )
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, timeout=rank.timeout)
     return deepspeed

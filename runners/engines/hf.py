@@ -1,0 +1,172 @@
+"""The baseline of Hugging Face's Trainer as it comes: data parallel, nothing tuned. See docs/engines-more.md.
+
+`python -m runners.engines.hf --config config.json` under torchrun or alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, SequentialSampler
+
+from runners.config import ConfigError, Problem, RunConfig
+from runners.engines.data import Batch, make_batch
+from runners.engines.memory import memory_meter
+from runners.engines.networks import hugging_face_model, import_transformers
+from runners.engines.process_group import barrier, leave
+from runners.engines.rank import Rank, start
+from runners.timers import StepTimes, Timers
+
+NO_LABEL = -100
+"""Where torch's cross entropy has no loss."""
+
+
+class MadeUpText(Dataset[dict[str, torch.Tensor]]):
+    """The sequences of all steps in order, each batch drawn when its first sequence is wanted."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._step = 0
+        self._batch: Batch | None = None
+
+    def __len__(self) -> int:
+        return self._config.train.global_batch_size * self._config.train.iterations
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        step, row = divmod(index, self._config.train.global_batch_size)
+        if self._batch is None or self._step != step + 1:
+            self._step = step + 1
+            self._batch = make_batch(self._config, self._step)
+        tokens = self._batch.tokens[row]
+        # Hugging Face's models shift labels by themselves. Nothing predicts the first token: left in, the Trainer would
+        # count it and divide the sum of the losses by one token too many for each sequence.
+        labels = tokens.clone()
+        labels[0] = NO_LABEL
+        return {"input_ids": tokens, "labels": labels}
+
+
+class Watch:
+    """Measures each step of a Trainer and prints its event; the Trainer calls it at the begin and the end of a step."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._timers = Timers(rank.device)
+        self.memory = memory_meter(rank.device)
+        self._times: StepTimes | None = None
+        self._sizes = (0, 0)
+        self.seconds: list[float] = []
+
+    def begin(self) -> None:
+        """Start the clock of a step on all ranks at once; its batch has been drawn."""
+        self._rank.phase = "forward"
+        self.memory.begin_step()
+        barrier(self._rank.device)
+        self._timers.begin_step()
+
+    def finish(self) -> None:
+        """Stop the clock; the optimizer is done."""
+        self._times = self._timers.finish_step()
+        self._sizes = self.memory.now(), self.memory.peak()
+
+    def tell(self, step: int, loss: float) -> None:
+        """Print the event of a step once the Trainer has worked out its loss."""
+        if self._times is None:
+            return  # its summary at the end
+        train, seconds = self._rank.config.train, self._times.step_time_s
+        self.seconds.append(seconds)
+        self._times = None
+        self._rank.printer.emit(
+            "step",
+            step=step,
+            warmup=step <= train.warmup_steps,
+            step_time_s=round(seconds, 9),
+            samples=train.global_batch_size,
+            tokens=train.global_batch_size * self._rank.config.model.sequence_length,
+            loss=loss,
+            memory_bytes=self._sizes[0],
+            memory_peak_bytes=self._sizes[1],
+        )
+
+
+def make_trainer(rank: Rank, watch: Watch, directory: str) -> Any:
+    """Make the Trainer for a configuration. Raises ConfigError when transformers or accelerate is missing."""
+    config, train = rank.config, rank.config.train
+    transformers: Any = import_transformers(config)
+    try:
+        importlib.import_module("accelerate")
+    except ImportError as error:
+        message = f"engine hf needs accelerate, which cannot be imported: {error}; install runners/requirements.txt"
+        raise ConfigError(
+            [Problem("parallel.engine", "hf", f"{message} on the node, or use another engine")]
+        ) from error
+
+    class Callback(transformers.TrainerCallback):  # type: ignore[misc]
+        """Passes on to the watch what the Trainer says."""
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            watch.begin()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            watch.finish()
+
+        def on_log(self, _arguments: Any, state: Any, _control: Any, logs: dict[str, Any], **__: Any) -> None:
+            if "loss" in logs:
+                watch.tell(state.global_step, float(logs["loss"]))
+
+    class InOrder(transformers.Trainer):  # type: ignore[misc]
+        """Takes sequences in the order of the steps, as the other engines do."""
+
+        def _get_train_sampler(self, *_: Any, **__: Any) -> SequentialSampler:
+            return SequentialSampler(self.train_dataset)
+
+    arguments = transformers.TrainingArguments(
+        output_dir=directory,
+        per_device_train_batch_size=train.micro_batch_size,
+        gradient_accumulation_steps=config.num_micro_batches,
+        max_steps=train.iterations,
+        learning_rate=train.learning_rate,
+        lr_scheduler_type="constant",
+        optim="sgd" if train.optimizer == "sgd" else "adamw_torch",
+        weight_decay=0.01 if train.optimizer == "adamw" else 0.0,
+        max_grad_norm=0.0,
+        bf16=train.precision == "bf16",
+        fp16=train.precision == "fp16",
+        gradient_checkpointing=train.recompute == "full",
+        use_cpu=rank.device.type == "cpu",
+        ddp_backend=None if rank.backend == "none" else rank.backend,
+        seed=train.seed,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+    )
+    model = hugging_face_model(config)
+    return InOrder(model=model, args=arguments, train_dataset=MadeUpText(config), callbacks=[Callback()])
+
+
+def run(rank: Rank) -> None:
+    """Train all iterations and print events beside the Trainer's own lines."""
+    is_cpu = rank.config.cluster.device == "cpu" or not torch.cuda.is_available()
+    if rank.config.train.precision == "fp16" and is_cpu:
+        message = "fp16 is not trained on a CPU by Hugging Face's Trainer; use bf16 or fp32, or a node with GPUs"
+        raise ConfigError([Problem("train.precision", "fp16", message)])
+    os.environ["HF_HUB_OFFLINE"] = "1"  # models are made from their sizes: there is nothing to look up
+    rank.join()
+    watch = Watch(rank)
+    with tempfile.TemporaryDirectory(prefix="parlab-hf-") as directory:
+        trainer = make_trainer(rank, watch, directory)
+        parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+        layers = [0, rank.config.model.num_layers - 1]
+        rank.emit_start("hf", watch.memory.source, parameters=parameters, stage=0, layers=layers)
+        trainer.train()
+    rank.emit_end(watch.seconds)
+    barrier(rank.device)
+    leave()
+
+
+if __name__ == "__main__":
+    start("hf", run)

@@ -1,0 +1,220 @@
+"""Stages of layers, each cut into shards, on the devices that a map names. See docs/engines-more.md.
+
+`python -m runners.engines.sharding --config config.json` under torchrun, one process for each device of the map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+from typing import NamedTuple, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from runners.config import ConfigError, Problem, RunConfig
+from runners.engines.data import make_batch
+from runners.engines.memory import memory_meter
+from runners.engines.process_group import barrier, join, leave
+from runners.engines.rank import Rank, start
+from runners.engines.shards import Cut, cut_linear_layers
+from runners.models.gpt import GPTStage
+from runners.schedules import layers_of_stages
+from runners.timers import StepTimes, Timers
+
+
+def ranks_of_stages(config: RunConfig) -> list[list[int]]:
+    """Return the rank of each shard, stage by stage; ranks count the devices of the map in their order."""
+    devices = config.sharding.devices
+    return [[devices.index(device) for device in stage] for stage in config.sharding.grid]
+
+
+def take_device(rank: Rank) -> torch.device:
+    """Return the device of a rank, as the map names it; raises ConfigError where the machine has no such GPU."""
+    name = rank.config.sharding.devices[rank.place.rank]
+    if name.startswith("CPU"):
+        return torch.device("cpu")
+    number = int(name.partition(":")[2])
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if number >= gpus:
+        there = f"GPU:0 to GPU:{gpus - 1}" if gpus else "CPU:n"
+        message = f"device {name} does not exist, this machine has {gpus} GPUs; use {there}, or another node"
+        raise ConfigError([Problem("sharding.device_mapping", name, message)])
+    return torch.device("cuda", number)
+
+
+class ShardedTrainer:
+    """One device of the map: build it on every rank, then call train_step(1), train_step(2), ... on all of them."""
+
+    def __init__(self, rank: Rank) -> None:
+        """Draw the weights of the shards that lie here. Every rank makes every stage's group, in the same order."""
+        self.rank = rank
+        config = rank.config
+        shards = ranks_of_stages(config)
+        self._members = [sorted(set(stage)) for stage in shards]
+        layers = layers_of_stages(config.model.num_layers, config.sharding.stage_cnt)
+        self.stages: dict[int, GPTStage] = {}
+        for number, (stage, members) in enumerate(zip(shards, self._members, strict=True)):
+            group = dist.new_group(members, timeout=rank.timeout) if len(members) > 1 else None
+            if rank.place.rank in members:
+                owners = [members.index(owner) for owner in stage]
+                network = GPTStage(config.model, layers[number], config.train.seed, rank.device)
+                here = members.index(rank.place.rank)
+                cut_linear_layers(network, Cut(config.sharding.sharding_dim, owners, here, group))
+                self.stages[number] = network
+        parameters = [p for network in self.stages.values() for p in network.parameters()]
+        self.num_parameters = sum(parameter.numel() for parameter in parameters)
+        kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
+            "adam": torch.optim.Adam,
+            "adamw": torch.optim.AdamW,
+            "sgd": torch.optim.SGD,
+        }
+        self._optimizer = kinds[config.train.optimizer](parameters, lr=config.train.learning_rate, fused=True)
+        self._timers = Timers(rank.device)
+        self.memory = memory_meter(rank.device)
+        self._sent: list[tuple[dist.Work, Tensor]] = []
+        self._passes: dict[tuple[int, int], _Pass] = {}
+        self._local: dict[tuple[int, int], Tensor] = {}
+        """Gradients of the output of a stage whose next one lies here too."""
+
+    def train_step(self, step: int) -> tuple[StepTimes, float | None]:
+        """Train on the batch of a step (counted from 1); returns times, and the mean loss where the last stage is.
+
+        All forward passes, then all backward passes, each in the order of micro batches (GPipe).
+        """
+        self.rank.phase = "data"
+        batch, size = make_batch(self.rank.config, step), self.rank.config.train.micro_batch_size
+        tokens = torch.split(batch.tokens.to(self.rank.device), size)
+        targets = torch.split(batch.targets.to(self.rank.device), size)
+        self.memory.begin_step()
+        barrier(self.rank.device)
+        self._timers.begin_step()
+        self._optimizer.zero_grad()
+        self.rank.phase = "forward"
+        for number in range(len(tokens)):
+            for stage in sorted(self.stages):
+                self._forward(stage, number, tokens[number], targets[number])
+        losses = [run.output.detach() for (stage, _), run in self._passes.items() if self._is_last(stage)]
+        self.rank.phase = "backward"
+        for number in range(len(tokens)):
+            for stage in sorted(self.stages, reverse=True):
+                self._backward(stage, number)
+        self.rank.phase = "optimizer"
+        with self._timers.span("optimizer"):
+            self._optimizer.step()
+        for work, _tensor in self._sent:
+            work.wait()
+        self._sent = []
+        return self._timers.finish_step(), float(torch.stack(losses).sum()) if losses else None
+
+    def _is_last(self, stage: int) -> bool:
+        return stage == self.rank.config.sharding.stage_cnt - 1
+
+    def _forward(self, stage: int, number: int, tokens: Tensor, targets: Tensor) -> None:
+        x = tokens
+        if stage:
+            with self._timers.span("forward-recv", number):
+                before = self._passes.get((stage - 1, number))
+                x = before.output.detach() if before else self._receive(stage - 1, stage, tokens.shape)
+                x.requires_grad_()
+        with self._timers.span("forward-compute", number):
+            output = cast(Tensor, self.stages[stage](x, targets if self._is_last(stage) else None))
+            if self._is_last(stage):  # micro batches are equally large
+                output = output / self.rank.config.sharding.accum_degree
+        self._passes[stage, number] = _Pass(x, output)
+        if not self._is_last(stage):
+            with self._timers.span("forward-send", number):
+                self._send(output.detach(), stage, stage + 1)
+
+    def _backward(self, stage: int, number: int) -> None:
+        run = self._passes.pop((stage, number))
+        gradient = None
+        if not self._is_last(stage):
+            with self._timers.span("backward-recv", number):
+                gradient = self._local.pop((stage, number), None)
+                if gradient is None:
+                    gradient = self._receive(stage + 1, stage, run.x.shape[:2])
+        with self._timers.span("backward-compute", number):
+            run.output.backward(gradient)  # type: ignore[no-untyped-call]
+        if stage:
+            assert run.x.grad is not None
+            if stage - 1 in self.stages:
+                self._local[stage - 1, number] = run.x.grad
+            with self._timers.span("backward-send", number):
+                self._send(run.x.grad, stage, stage - 1)
+
+    def _sender(self, source: int, destination: int, receiver: int) -> int:
+        """Return the rank of stage `source` that sends to a rank of stage `destination`; all of them have the same."""
+        others = [rank for rank in self._members[destination] if rank not in self._members[source]]
+        return self._members[source][others.index(receiver) % len(self._members[source])]
+
+    def _send(self, tensor: Tensor, source: int, destination: int) -> None:
+        for receiver in self._members[destination]:
+            if receiver in self._members[source]:
+                continue  # it has it already
+            if self._sender(source, destination, receiver) == self.rank.place.rank:
+                tensor = tensor.contiguous()
+                work = dist.isend(tensor, receiver)
+                assert work is not None
+                self._sent.append((work, tensor))
+
+    def _receive(self, source: int, destination: int, shape: torch.Size) -> Tensor:
+        buffer = torch.empty(*shape, self.rank.config.model.hidden_size, device=self.rank.device)
+        work = dist.irecv(buffer, self._sender(source, destination, self.rank.place.rank))
+        assert work is not None
+        work.wait()
+        return buffer
+
+
+class _Pass(NamedTuple):
+    """One micro batch in one stage, between its forward and its backward pass."""
+
+    x: Tensor
+    output: Tensor
+
+
+def run(rank: Rank) -> None:
+    """Train all iterations and print events."""
+    config, train = rank.config, rank.config.train
+    rank.device = take_device(rank)
+    torch.set_num_threads(config.launcher.threads_per_rank)
+    rank.backend = join(rank.place, rank.device, rank.timeout)
+    trainer = ShardedTrainer(rank)
+    stages = sorted(trainer.stages)
+    numbers = {"parameters": trainer.num_parameters, "stage": stages[0], "stages": stages}
+    rank.emit_start("sharding", trainer.memory.source, **numbers)
+    seconds, fps = [], []
+    for step in range(1, train.iterations + 1):
+        times, loss = trainer.train_step(step)
+        slowest = torch.tensor(times.step_time_s, device=rank.device, dtype=torch.float64)
+        if rank.place.world_size > 1:
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        seconds.append(times.step_time_s)
+        fps.append(train.global_batch_size / float(slowest))
+        rank.printer.emit(
+            "step",
+            step=step,
+            warmup=step <= train.warmup_steps,
+            step_time_s=round(times.step_time_s, 9),
+            step_fps=round(fps[-1], 6),
+            samples=train.global_batch_size,
+            tokens=train.global_batch_size * config.model.sequence_length,
+            **({} if loss is None else {"loss": loss}),
+            memory_bytes=trainer.memory.now(),
+            memory_peak_bytes=trainer.memory.peak(),
+            timers_s={name: round(value, 9) for name, value in times.timers_s.items()},
+        )
+    average = fmean(fps[train.warmup_steps :])
+    if rank.place.rank == 0:
+        rank.printer.log(
+            f"avg_step_fps = {average:.6g} (sequences per second: mean of {train.global_batch_size} / step time over"
+            f" {len(fps) - train.warmup_steps} steps after {train.warmup_steps} of warm-up, slowest device of each)"
+        )
+    rank.emit_end(seconds, avg_step_fps=round(average, 6))
+    barrier(rank.device)
+    leave()
+
+
+if __name__ == "__main__":
+    start("sharding", run)

@@ -1,0 +1,176 @@
+"""Stages cut into shards on mapped devices train what one process trains; maps that make no sense are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from runners.config import RunConfig, check
+from runners.engines.process_group import Place, join, leave
+from runners.engines.rank import Rank
+from runners.engines.sharding import ShardedTrainer
+from tests.engines.ranks import CONTEXT, TIMEOUT, train_by_hand
+from tests.engines.started import run_engine
+
+CPU = torch.device("cpu")
+STEPS, RANKS = 5, 3
+MODEL = {"num_layers": 3, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}
+
+
+def mapping(*stages: str, kind: str = "CPU") -> dict[str, dict[str, str]]:
+    """Make a map from the devices' numbers, a text for each stage: "001" is two shards on 0 and one on 1."""
+    return {
+        f"stage_{stage}": {f"shard_{shard}": f"{kind}:{number}" for shard, number in enumerate(numbers)}
+        for stage, numbers in enumerate(stages)
+    }
+
+
+def make_data(mode: str, dim: int, accum: int, *stages: str) -> dict[str, Any]:
+    section = {
+        "mode": mode,
+        "sharding_size": len(stages[0]),
+        "sharding_dim": dim,
+        "stage_cnt": len(stages),
+        "accum_degree": accum,
+        "device_mapping": mapping(*stages),
+    }
+    train = {"global_batch_size": 8, "micro_batch_size": 8 // accum, "learning_rate": 1e-3, "iterations": 4}
+    parallel = {"engine": "sharding"}
+    return {"model": MODEL, "train": train, "parallel": parallel, "sharding": section, "cluster": {"device": "cpu"}}
+
+
+CASES = {
+    "outputs cut, unevenly placed": make_data("sharding", 0, 1, "0120", "1122"),
+    "inputs cut, unevenly placed": make_data("sharding", -1, 1, "0120", "1122"),
+    "outputs cut, stages in a circle": make_data("hybrid", 0, 4, "01", "12", "20"),
+    "inputs cut, stages in a circle": make_data("hybrid", -1, 4, "01", "12", "20"),
+    "one shard on many devices' way": make_data("hybrid", 0, 2, "00", "12"),
+    "a pipeline": make_data("pipeline", 0, 4, "0", "1", "2"),
+}
+
+
+def _rank(number: int, configs: Mapping[str, RunConfig], directory: Path) -> None:
+    torch.set_num_threads(1)
+    place = Place(number, RANKS, number, RANKS, f"file://{directory}/rendezvous")
+    join(place, CPU, TIMEOUT)
+    losses = {}
+    for name, config in configs.items():
+        trainer = ShardedTrainer(Rank(config, place))
+        losses[name] = [trainer.train_step(step)[1] for step in range(1, STEPS + 1)]
+    torch.save(losses, directory / f"{number}.pt")
+    leave()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[float | None]]]:
+    """Losses of each rank by the names of the cases; all train on the same three processes."""
+    directory = tmp_path_factory.mktemp("sharding")
+    configs = {name: RunConfig.model_validate(data) for name, data in CASES.items()}
+    ranks = [CONTEXT.Process(target=_rank, args=(rank, configs, directory)) for rank in range(RANKS)]
+    try:
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(150)
+        assert [process.exitcode for process in ranks] == [0] * RANKS
+    finally:
+        for process in ranks:
+            if process.is_alive():
+                process.kill()
+                process.join()
+    saved = [torch.load(directory / f"{rank}.pt") for rank in range(RANKS)]
+    return {name: [losses[name] for losses in saved] for name in configs}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_equal_those_of_one_process(name: str, trained: dict[str, list[list[float | None]]]) -> None:
+    config = RunConfig.model_validate(CASES[name])
+    expected = train_by_hand(config, STEPS, CPU).losses
+    last = {int(device[4:]) for device in config.sharding.grid[-1]}
+    for rank, losses in enumerate(trained[name]):
+        assert losses == (pytest.approx(expected, abs=1e-4) if rank in last else [None] * STEPS)
+    assert expected[0] is not None
+    assert expected[-1] is not None
+    assert expected[0] - expected[-1] > 0.05
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_all_shards_on_one_device_train_in_one_process(dim: int) -> None:
+    config = RunConfig.model_validate(make_data("sharding", dim, 1, "0000", "0000"))
+    trainer = ShardedTrainer(Rank(config, Place()))
+    losses = [trainer.train_step(step)[1] for step in range(1, STEPS + 1)]
+    assert losses == pytest.approx(train_by_hand(config, STEPS, CPU).losses, abs=1e-4)
+
+
+def test_torchrun_trains_and_says_avg_step_fps_and_how_it_is_computed(tmp_path: Path) -> None:
+    output = run_engine(make_data("hybrid", 0, 2, "00", "01"), tmp_path)
+    assert output.code == 0, output.text
+    steps = output.events("step")
+    assert [step["step"] for step in output.events("step", 1)] == [1, 2, 3, 4]
+    slowest = {n: max(s["step_time_s"] for s in steps if s["step"] == n) for n in (2, 3, 4)}
+    expected = sum(8 / seconds for seconds in slowest.values()) / 3
+    assert [end["avg_step_fps"] for end in output.events("end")] == [pytest.approx(expected, rel=1e-4)] * 2
+    assert f"avg_step_fps = {expected:.3g}"[:16] in output.text
+    assert "mean of 8 / step time over 3 steps after 1 of warm-up" in output.text
+
+
+BERT_LARGE_CASE = {
+    "mode": "sharding",
+    "sharding_size": 4,
+    "sharding_dim": -1,
+    "stage_cnt": 8,
+    "accum_degree": 1,
+    "device_mapping": mapping(*(str(stage) * 4 for stage in range(8)), kind="GPU"),
+}
+
+
+def test_eight_stages_of_four_shards_on_eight_gpus_are_a_configuration_of_eight_ranks() -> None:
+    model = {"num_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "sequence_length": 384}
+    train = {"global_batch_size": 2, "micro_batch_size": 2}
+    data = {"model": model, "train": train, "parallel": {"engine": "sharding"}, "sharding": BERT_LARGE_CASE}
+    config, problems = check(json.loads(json.dumps(data)))
+    assert problems == []
+    assert config is not None
+    assert config.world_size == 8
+    assert config.resolved()["cluster"]["gpus_per_node"] == 8
+    assert config.resolved()["sharding"] == BERT_LARGE_CASE
+    assert config.sharding.grid == [[f"GPU:{stage}"] * 4 for stage in range(8)]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    data = make_data("sharding", 0, 1, "00")
+    data["sharding"]["device_mapping"] = mapping("00", kind="GPU")
+    output = run_engine(data | {"cluster": {}}, tmp_path, processes=0)
+    assert output.code == 2
+    assert "sharding.device_mapping: device GPU:0 does not exist, this machine has 0 GPUs; use CPU:n" in output.text
+
+
+@pytest.mark.parametrize(
+    ("section", "field"),
+    [
+        ({"device_mapping": None}, "sharding.device_mapping"),
+        ({"device_mapping": mapping("00")}, "sharding.device_mapping"),
+        ({"device_mapping": mapping("00", "0")}, "sharding.device_mapping.stage_1"),
+        ({"device_mapping": mapping("00", "00", kind="TPU")}, "sharding.device_mapping"),
+        (
+            {"device_mapping": mapping("00") | {"stage_1": mapping("00", kind="GPU")["stage_0"]}},
+            "sharding.device_mapping",
+        ),
+        ({"stage_cnt": 4, "device_mapping": mapping("00", "00", "00", "00")}, "sharding.stage_cnt"),
+        ({"accum_degree": 2}, "sharding.accum_degree"),
+        ({"mode": "pipeline"}, "sharding.sharding_size"),
+        ({"sharding_size": 3, "device_mapping": mapping("000", "000")}, "sharding.sharding_size"),
+    ],
+)
+def test_maps_that_make_no_sense_are_refused_with_a_remedy(section: dict[str, Any], field: str) -> None:
+    data = make_data("sharding", 0, 1, "00", "00")
+    config, problems = check(data | {"sharding": data["sharding"] | section})
+    assert config is None
+    assert field in [problem.field for problem in problems]
+    assert all("use " in problem.message for problem in problems)
