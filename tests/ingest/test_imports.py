@@ -44,6 +44,13 @@ def everything() -> list[Any]:
     ]
 
 
+def by_point() -> dict[tuple[str, str | None, int | None], Run]:
+    """Runs of the page of schedules: (schedule or section, network, micro batch size) -> run."""
+    points = [(run, run.point) for run in Run.objects.all()]
+    axes = ("network", "train.micro_batch_size")
+    return {(p.get("parallel.schedule") or p["section"], *(p.get(axis) for axis in axes)): run for run, p in points}
+
+
 def test_a_log_becomes_an_experiment_with_its_run_series_and_text(bring: Bring) -> None:
     data = megatron(6, end="exiting program at iteration 6\n")
     found = bring(data, "nightly.log")
@@ -189,7 +196,7 @@ def test_a_failure_in_the_middle_leaves_nothing(bring: Bring, monkeypatch: pytes
 
 def test_tables_of_a_page_become_one_run_per_cell(bring: Bring) -> None:
     bring(SCHEDULES.encode(), "page.md")
-    runs = {tuple(run.point.values()): run for run in Run.objects.all()}
+    runs = by_point()
     assert len(runs) == 9
     fast = runs["gpipe", "fast", 1]
     assert (fast.state, fast.step_time_s, fast.samples_per_s) == ("finished", 2.0, 8.0)
@@ -206,13 +213,13 @@ def test_tables_of_a_page_become_one_run_per_cell(bring: Bring) -> None:
 
 def test_blank_and_failed_cells_become_runs_with_the_words_of_the_page(bring: Bring) -> None:
     bring(SCHEDULES.encode(), "page.md")
-    runs = {tuple(run.point.values()): run for run in Run.objects.all()}
+    runs = by_point()
     assert (runs["gpipe", "slow", 2].state, runs["gpipe", "slow", 2].reason) == ("oom", "OOM")
     assert (runs["1f1b", "slow", 2].state, runs["1f1b", "slow", 2].reason) == ("failed", "crashed")
     missing = runs["1f1b", "slow", 1]
     assert missing.step_time_s is None
     assert missing.reason == "Missing: the table gives no figure here (-)."
-    failed = runs[("ZeRO-2 data parallel",)]
+    failed = runs["ZeRO-2 data parallel", None, None]
     assert failed.state == "oom"
     assert failed.reason == "Fail due to running out of memory: not even one sample fits."
     assert failed.resolved["parallel"] == {"data_parallel_size": 2, "zero_stage": 2}
