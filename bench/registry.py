@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bench import ingest, series
+from bench import formats, imports, ingest, series
 from bench.result import Result, Scale
 
 BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
@@ -10,4 +10,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "series_bytes_per_point": series.bytes_per_point,
     "read_series_1000_ms": series.read_series,
     "read_20_runs_ms": series.read_20_runs,
+    "megatron_reader_mb_per_s": formats.megatron_reader_mb_per_s,
+    "reader_peak_mib": formats.reader_peak_mib,
+    "ingest_100k_iterations_s": imports.import_100k,
 }
