@@ -86,7 +86,7 @@ def numbers(layout: Layout, texts: tuple[str, ...]) -> dict[str, float] | None:
         return None
     for index, scale in layout.scaled:
         values[index] = normal(values[index], scale)
-    return dict(zip(layout.names, values, strict=True))
+    return dict(zip(layout.names, values))  # noqa: B905 - as many groups as names, and this is the hot loop
 
 
 def split_cells(text: str) -> list[Cell]:

@@ -13,7 +13,7 @@ from typing import Protocol
 from parlab.formats.cells import AVERAGE, Cell, Layout, Layouts, numbers, split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, typed
-from parlab.formats.peel import peel
+from parlab.formats.peel import peel_line
 from parlab.formats.quantities import LARGEST, MIB, field_for, normal, slug, to_float, to_int
 from parlab.formats.records import Field, Record, unread
 from parlab.formats.sniff import Signs
@@ -124,9 +124,14 @@ class Parser:
                 return timer
         return self._launch_line(line, rank, time, text)
 
+    @property
+    def owes_lines(self) -> bool:
+        """Tell whether the next line may belong to a wrapped iteration or an argument dump."""
+        return self.dump is not None or bool(self.wrapped)
+
     def finish(self) -> list[Record]:
         """Give out what a cut file left open."""
-        found = self._close_block()
+        found = self.close_block()
         if self.wrapped:
             found += self._flush_wrapped()
         if self.dump:
@@ -138,18 +143,18 @@ class Parser:
         if match:
             if not text.rstrip().endswith("|"):
                 self.wrapped, self.wrapped_at = [text.rstrip("\r\n")], (line, rank, time)
-                return self._close_block()
-            return self._close_block() + self._step(line, rank, time, text, match)
+                return self.close_block()
+            return self.close_block() + self._step(line, rank, time, text, match)
         if text.startswith("time (ms) |"):
-            return self._close_block() + self._timers(line, rank, time, text)
+            return self.close_block() + self._timers(line, rank, time, text)
         match = _MEMORY.match(text)
         if match:
-            return self._close_block() + self._memory(line, rank, text, match)
+            return self.close_block() + self._memory(line, rank, text, match)
         match = _VALIDATION.search(text)
         if match:
-            return self._close_block() + self._validation(line, rank, text, match)
+            return self.close_block() + self._validation(line, rank, text, match)
         if text.startswith("(min, max) time across ranks (ms)") or text.strip() == "times across ranks (ms):":
-            found = self._close_block()
+            found = self.close_block()
             self.block = self._new_block(line)
             return found
         return []
@@ -205,7 +210,7 @@ class Parser:
     def _new_block(self, line: int) -> Record:
         return Record("timers", line, {}, iteration=self.iteration, low={})
 
-    def _close_block(self) -> list[Record]:
+    def close_block(self) -> list[Record]:
         block, self.block, self.timer = self.block, None, None
         return [block] if block is not None and block.values else []
 
@@ -239,7 +244,7 @@ class Parser:
         return None
 
     def _launch_line(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        found = self._close_block() if self.block is not None else []
+        found = self.close_block() if self.block is not None else []
         if text.isspace():
             return found
         if "arguments" in text and _DUMP.match(text):
@@ -392,28 +397,26 @@ def _progress(line: int, time: str | None, match: re.Match[str]) -> list[Record]
 
 
 def _fast_step(line: int, rank: int | None, time: str | None, layout: Layout, match: re.Match[str]) -> Record | None:
-    iteration, total, *_ = texts = match.groups()
+    texts = match.groups()
     raw = texts[2:]
     values = numbers(layout, raw)
     if values is None:
         return None
-    values["total_iterations"] = float(total)
-    return Record("step", line, values, int(iteration), rank, time, layout.fields, raw)
+    values["total_iterations"] = float(texts[1])
+    return Record("step", line, values, int(texts[0]), rank, time, layout.fields, raw)
 
 
 def _fast_timers(
     line: int, rank: int | None, time: str | None, iteration: int | None, layout: Layout, match: re.Match[str]
 ) -> Record | None:
     raw = match.groups()
-    if _digits(raw[-1]) < _digits(raw[0]):
-        return None
     try:
         values = [float(text) / 1000.0 for text in raw]
     except ValueError:
         return None
     if not -LARGEST < sum(values) < LARGEST:
         return None
-    named = dict(zip(layout.names, values, strict=True))
+    named = dict(zip(layout.names, values))  # noqa: B905 - as many groups as names, and this is the hot loop
     return Record("timers", line, named, iteration, rank, time, layout.fields, raw)
 
 
@@ -438,41 +441,47 @@ class LineParser(Protocol):
     def finish(self) -> list[Record]: ...
 
 
-def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Record]:
-    """Read a log of Megatron-LM; yields launches, steps, timers, memory, validation and how it ended."""
-    parser = Parser()
-    steps, timers = parser.steps, parser.timers
-    for line, rank, time, text in peel(lines):
-        if parser.block is not None and _fast_range(parser.block, text):
+def _fast(parser: Parser, line: int, rank: int | None, time: str | None, text: str) -> Record | None:
+    """Read an iteration or timer line of a layout that is known; None for any other line."""
+    layouts = parser.timers if text.startswith("time") else parser.steps
+    for index, layout in enumerate(layouts.known):
+        match = layout.match(text)
+        if match is None:
             continue
-        if not parser.wrapped and parser.dump is None:
-            record = None
-            for index, layout in enumerate(steps.known):
-                match = layout.match(text)
-                if match:
-                    record = _fast_step(line, rank, time, layout, match)
-                    if index:
-                        steps.prefer(index)
-                    break
-            else:
-                for index, layout in enumerate(timers.known):
-                    match = layout.match(text)
-                    if match:
-                        record = _fast_timers(line, rank, time, parser.iteration, layout, match)
-                        if index:
-                            timers.prefer(index)
-                        break
+        if index:
+            layouts.prefer(index)
+        if layouts is parser.timers:
+            return _fast_timers(line, rank, time, parser.iteration, layout, match)
+        record = _fast_step(line, rank, time, layout, match)
+        if record is not None:
+            parser.iteration = record.iteration
+        return record
+    return None
+
+
+def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Record]:
+    """Read a log of Megatron-LM; yields launches, steps, timers, memory, validation and how it ended.
+
+    A line of a known layout, which most are, is read as it stands; all others are peeled first.
+    """
+    parser = Parser()
+    for number, raw in enumerate(lines, 1):
+        if parser.block is None and parser.dump is None and not parser.wrapped:
+            record = _fast(parser, number, None, None, raw)
             if record is not None:
-                if parser.block is not None:
-                    yield from parser._close_block()
-                if record.kind == "step":
-                    parser.iteration = record.iteration
                 yield record
                 continue
-        found = parser.feed(line, rank, time, text)
-        if also is not None and not found and parser.dump is None and not parser.wrapped:
-            found = also.feed(line, rank, time, text)
-        yield from found
+        for line, rank, time, text in peel_line(number, raw):
+            if parser.block is not None and _fast_range(parser.block, text):
+                continue
+            if not parser.owes_lines and (record := _fast(parser, line, rank, time, text)) is not None:
+                yield from parser.close_block()
+                yield record
+                continue
+            found = parser.feed(line, rank, time, text)
+            if also is not None and not found and not parser.owes_lines:
+                found = also.feed(line, rank, time, text)
+            yield from found
     yield from parser.finish()
     if also is not None:
         yield from also.finish()

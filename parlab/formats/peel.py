@@ -54,14 +54,16 @@ def peel(lines: Iterable[str]) -> Iterator[Line]:
 
     Colours, rank prefixes, srun, mpirun, Kubernetes and Ray tags and leading time stamps are taken off.
     """
-    match_prefix = PREFIX.match
     for number, line in enumerate(lines, 1):
-        text = ANSI.sub("", line) if "\x1b" in line else line
-        if "\r" in text:
-            for part in text.rstrip("\r\n").split("\r"):
-                if part and not part.isspace():
-                    yield (number, *strip_prefix(part))
-        elif match_prefix(text) is None:
-            yield number, None, None, text
-        else:
-            yield (number, *strip_prefix(text))
+        yield from peel_line(number, line)
+
+
+def peel_line(number: int, line: str) -> Iterable[Line]:
+    """Peel one line."""
+    text = ANSI.sub("", line) if "\x1b" in line else line
+    if "\r" in text:
+        parts = text.rstrip("\r\n").split("\r")
+        return [(number, *strip_prefix(part)) for part in parts if part and not part.isspace()]
+    if PREFIX.match(text) is None:
+        return ((number, None, None, text),)
+    return ((number, *strip_prefix(text)),)
