@@ -82,7 +82,7 @@ class TrainSection(Section):
 class ParallelSection(Section):
     """How the work is split over GPUs (or CPU processes)."""
 
-    engine: Literal["pipeline", "megatron", "allreduce", "zero", "hf", "sharding"] = "pipeline"
+    engine: Literal["pipeline", "megatron", "allreduce", "zero", "hf", "sharding", "capacity"] = "pipeline"
     """Which of parlab's engines trains."""
     data_parallel_size: Positive = 1
     """Replicas of the model (DP)."""
@@ -167,6 +167,19 @@ class ShardingSection(Section):
         return sorted({device for stage in self.grid for device in stage}, key=lambda name: int(name[4:]))
 
 
+class CapacitySection(Section):
+    """What engine capacity looks for by short real runs of another engine, some of which run out of memory."""
+
+    find: Literal["num_layers", "micro_batch_size", "processes"] = "num_layers"
+    """Largest number of layers, largest micro batch, or fewest processes (stages, or data parallel ranks of zero)."""
+    engine: Literal["pipeline", "megatron", "zero"] = "pipeline"
+    """Engine of the trials; the other sections describe its run."""
+    at_most: Annotated[int, Field(ge=1, le=2**20)] = 64
+    """Largest value that is tried."""
+    trial_timeout_s: Annotated[int, Field(ge=1, le=86400)] = 600
+    """A trial that takes longer ends the search."""
+
+
 class LauncherSection(Section):
     """How the processes are started, watched and started again."""
 
@@ -176,6 +189,8 @@ class LauncherSection(Section):
     """OMP_NUM_THREADS of each rank."""
     timeout_s: Annotated[int, Field(ge=1, le=30 * 86400)] = 3600
     """The run is stopped and called failed after this long."""
+    memory_limit_mib: Annotated[int, Field(ge=64, le=2**30)] | None = None
+    """Memory of the CPU that each process may allocate, Python included; more is out of memory. Empty: no limit."""
     collective_timeout_s: Annotated[int, Field(ge=5, le=86400)] = 300
     """A rank that waits longer than this for another one gives up."""
     max_attempts: Annotated[int, Field(ge=1, le=20)] = 2
@@ -218,6 +233,8 @@ class RunConfig(Section):
     """What engine allreduce times."""
     sharding: ShardingSection = ShardingSection()
     """Stages, shards and devices for engine sharding."""
+    capacity: CapacitySection = CapacitySection()
+    """What engine capacity looks for."""
     launcher: LauncherSection = LauncherSection()
     """How processes are started."""
 
@@ -236,6 +253,8 @@ class RunConfig(Section):
         parallel = self.parallel
         if parallel.engine == "sharding" and self.sharding.device_mapping and not list(_map_problems(self.sharding)):
             return len(self.sharding.devices)
+        if parallel.engine == "capacity" and self.capacity.find == "processes":
+            return self.capacity.at_most
         return parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.data_parallel_size
 
     @property
@@ -490,12 +509,17 @@ ENGINE_TRAINS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "parallel.schedule": ("1f1b",),
     },
 }
-"""Engine -> fields of which it trains only these values; it trains every value of a field not named here."""
+"""Engine -> fields of which it trains only these values; it trains every value of a field not named here.
+
+Engine capacity trains what the engine of its trials does.
+"""
 
 
 def _engine_problems(config: RunConfig) -> Iterator[Problem]:
     """What the chosen engine does not train."""
     engine = config.parallel.engine
+    if engine == "capacity":
+        engine = config.capacity.engine
     for field, trained in ENGINE_TRAINS[engine].items():
         section, _, name = field.partition(".")
         value = getattr(getattr(config, section), name)
@@ -504,7 +528,7 @@ def _engine_problems(config: RunConfig) -> Iterator[Problem]:
             yield Problem(field, value, f"{name} {value} is not trained by engine {engine}; use {choice}")
     yield from _huggingface_problems(config.model, engine)
     if config.parallel.zero_offload != "none":
-        yield from _offload_problems(config.parallel)
+        yield from _offload_problems(config.parallel, engine)
     if engine == "sharding":
         yield from _sharding_problems(config)
     if engine == "allreduce":
@@ -522,10 +546,10 @@ def _huggingface_problems(model: ModelSection, engine: str) -> Iterator[Problem]
         yield Problem("model.attention_mask", "prefix", message)
 
 
-def _offload_problems(parallel: ParallelSection) -> Iterator[Problem]:
+def _offload_problems(parallel: ParallelSection, engine: str) -> Iterator[Problem]:
     offload, stage = parallel.zero_offload, parallel.zero_stage
-    if parallel.engine != "zero":
-        message = f"zero_offload {offload} is for engine zero, not {parallel.engine}; use none, or engine zero"
+    if engine != "zero":
+        message = f"zero_offload {offload} is for engine zero, not {engine}; use none, or engine zero"
         yield Problem("parallel.zero_offload", offload, message)
     elif stage < (least := 3 if offload == "all" else 1):
         message = f"zero_offload {offload} needs zero_stage {least} or more, this is {stage}; use none, or zero_stage 3"
@@ -542,10 +566,9 @@ def _map_problems(sharding: ShardingSection) -> Iterator[Problem]:
         message = 'engine sharding needs device_mapping; use one like {"stage_0": {"shard_0": "CPU:0"}}'
         yield Problem(field, None, message)
         return
-    for level, names, count, counted in (
-        ("", mapping, sharding.stage_cnt, "stage_cnt"),
-        *((f".{stage}", shards, sharding.sharding_size, "sharding_size") for stage, shards in mapping.items()),
-    ):
+    levels: list[tuple[str, Mapping[str, Any], int, str]] = [("", mapping, sharding.stage_cnt, "stage_cnt")]
+    levels += [(f".{name}", shards, sharding.sharding_size, "sharding_size") for name, shards in mapping.items()]
+    for level, names, count, counted in levels:
         kind = "shard" if level else "stage"
         if set(names) != {f"{kind}_{number}" for number in range(count)}:
             message = (

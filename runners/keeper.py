@@ -124,6 +124,7 @@ class Keeper:
             "environment": added,
             "shell": launch.shell_line(argv, added),
             "timeout_s": config.launcher.timeout_s,
+            "memory_limit_mib": config.launcher.memory_limit_mib,
             "hardware": self._hardware,
             **self._limits._asdict(),
         }

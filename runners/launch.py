@@ -13,6 +13,9 @@ from runners.processes import MARKER
 SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKER_URL")
 """What the daemon needs and a training must not see."""
 
+STARTS_ITS_OWN = ("capacity",)
+"""Engines that are one process, which starts others."""
+
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -27,7 +30,7 @@ def command(config: RunConfig, config_path: Path) -> list[str]:
             f"cluster.nodes {config.cluster.nodes}: a run starts on one machine only; use 1 and more gpus_per_node"
         )
     engine = ["-m", f"runners.engines.{config.parallel.engine}", "--config", str(config_path)]
-    if config.launcher.kind == "plain":
+    if config.launcher.kind == "plain" or config.parallel.engine in STARTS_ITS_OWN:
         return [sys.executable, *engine]
     return [
         *(sys.executable, "-m", "torch.distributed.run"),

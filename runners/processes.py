@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -25,14 +26,27 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "the kernel does not let this process adopt its orphaned descendants")
 
 
-def die_with(parent: int) -> Callable[[], None]:
-    """Return what a child calls before exec, so that the kernel kills it when its parent is killed."""
+def limit_memory(mib: int) -> None:
+    """Let this process, and those it starts, each allocate no more than so much; torch then reports out of memory.
+
+    Counted is what a process can write and has to itself (RLIMIT_DATA): not the code of libraries, not shared pages.
+    """
+    size = mib << 20
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    size = size if hard == resource.RLIM_INFINITY else min(size, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+
+
+def die_with(parent: int, memory_limit_mib: int | None = None) -> Callable[[], None]:
+    """Return what a child calls before exec: the kernel kills it when its parent is killed, and limits its memory."""
 
     def before_exec() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         # The parent may have died just before that.
         if os.getppid() != parent:
             os._exit(1)
+        if memory_limit_mib is not None:
+            limit_memory(memory_limit_mib)
 
     return before_exec
 

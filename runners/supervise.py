@@ -100,7 +100,8 @@ class Supervisor:
                 cwd=self.run_dir.path,
                 env={**os.environ, **added},
                 process_group=0,
-                preexec_fn=processes.die_with(os.getpid()),  # noqa: PLW1509  # this process has one thread
+                # This process has one thread.
+                preexec_fn=processes.die_with(os.getpid(), self.launch.get("memory_limit_mib")),  # noqa: PLW1509
             )
         finally:
             os.close(writer)

@@ -119,6 +119,10 @@ def memory_shortage(error: BaseException, device: torch.device | None) -> Memory
         if limit != resource.RLIM_INFINITY:  # a limit on the process counts addresses, not resident memory
             total = min(total, limit)
             free = min(free, max(limit - psutil.Process().memory_info().vms, 0))
+        limit, _hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if limit != resource.RLIM_INFINITY:  # launcher.memory_limit_mib
+            total = min(total, limit)
+            free = min(free, max(limit - psutil.Process().memory_info().data, 0))
         return MemoryShortage(requested, free, total)
     except (RuntimeError, OSError, psutil.Error):  # a device in trouble may not answer; the event is worth more
         return MemoryShortage(requested, None, None)

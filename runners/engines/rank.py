@@ -21,6 +21,7 @@ from runners.engines.memory import is_out_of_memory, memory_shortage
 from runners.engines.process_group import Place, choose_device, device_name, die_with_parent, join
 from runners.engines.process_group import place_from_environment as place_from
 from runners.events import Printer
+from runners.processes import limit_memory
 from runners.protocol import OOM_EXIT_CODE
 
 CONFIG_EXIT_CODE = 2
@@ -115,6 +116,8 @@ def _run(body: Callable[[Rank], None], orders: Orders) -> int:
     except ConfigError as error:
         return _refuse(error)
     die_with_parent()
+    if (limit := rank.config.launcher.memory_limit_mib) is not None:
+        limit_memory(limit)  # the supervisor has done so already; whoever runs this by hand has not
     try:
         body(rank)
     except ConfigError as error:

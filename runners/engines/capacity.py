@@ -1,0 +1,195 @@
+"""The largest model, the largest micro batch or the fewest processes that train, found by short real runs.
+
+`python -m runners.engines.capacity --config config.json`, one process. Every trial is a run of its own, so that running
+out of memory ends the trial and not the search. See docs/engines-more.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runners import launch, processes
+from runners.config import ConfigError, Problem, RunConfig, check
+from runners.engines.rank import Rank, start
+from runners.protocol import EVENT_PREFIX, RunState
+from runners.verdict import Evidence
+
+SHOWN_LINES = 20
+"""Last lines of a trial that did not end well, for the log."""
+KILLED = "killed by signal 9"
+"""How a verdict begins when the kernel's own out-of-memory killer was faster than the allocator."""
+
+
+class Trial(NamedTuple):
+    """How one trial ended."""
+
+    value: int
+    fits: bool
+    seconds: float
+    reason: str
+    memory_peak_bytes: int | None
+    """Of the rank that needed most."""
+    parameters: int | None
+    """Of the whole model."""
+    tokens_per_s: float | None
+
+
+def search(values: Sequence[int], fits: Callable[[int], bool], *, is_rising: bool) -> int | None:
+    """Return the last of rising values that fits, or the first one (is_rising: more makes it fit); None if none does.
+
+    What fits is taken to go on fitting towards one end. Doubling steps bracket the border, halving ones find it: some
+    2 log2(n) trials, and none far beyond what fits unless the very first of them is.
+    """
+    order = list(values)
+    # Seen from the border: `before` is the number of values known to be on the first side of it.
+    before, beyond, stride = 0, len(order), 1
+    while before < beyond:
+        at = min(before + stride - 1, beyond - 1) if beyond == len(order) else (before + beyond - 1) // 2
+        if fits(order[at]) != is_rising:
+            before, stride = at + 1, stride * 2
+        else:
+            beyond = at
+    if is_rising:
+        return order[before] if before < len(order) else None
+    return order[before - 1] if before else None
+
+
+def trial_data(config: RunConfig, value: int) -> dict[str, Any]:
+    """Return the RunConfig, not yet checked, of a trial with a value of what is looked for."""
+    data = config.model_dump(mode="json")
+    parallel, train, capacity = data["parallel"], data["train"], config.capacity
+    parallel["engine"] = capacity.engine
+    data["cluster"]["gpus_per_node"] = None
+    if capacity.find == "num_layers":
+        data["model"]["num_layers"] = value
+    elif capacity.find == "micro_batch_size":
+        # As many micro batches as before, so that nothing else of the layout changes.
+        train["micro_batch_size"] = value
+        train["global_batch_size"] = value * config.parallel.data_parallel_size * config.num_micro_batches
+    else:
+        parallel["data_parallel_size" if capacity.engine == "zero" else "pipeline_parallel_size"] = value
+    return data
+
+
+def candidates(config: RunConfig) -> list[int]:
+    """Return the values up to capacity.at_most that describe a possible run; raises ConfigError if none does."""
+    problems: list[Problem] = []
+    values = []
+    for value in range(1, config.capacity.at_most + 1):
+        found, problems_here = check(trial_data(config, value))
+        if found is not None:
+            values.append(value)
+        problems = problems or problems_here
+    if not values:
+        raise ConfigError(problems)
+    return values
+
+
+def run_trial(config: RunConfig, value: int, directory: Path, log: Callable[[str], None]) -> Trial:
+    """Train with one value in processes of their own; raises RuntimeError when they fail of anything but memory."""
+    data, name, capacity = trial_data(config, value), config.capacity.find, config.capacity
+    trial, problems = check(data)
+    if trial is None:
+        raise ConfigError(problems)
+    path = directory / f"{name}-{value}.json"
+    path.write_text(json.dumps(trial.resolved()))
+    began = time.monotonic()
+    # Killed with this process, and torchrun's ranks with torchrun: nothing of a trial outlives the search.
+    child = subprocess.Popen(
+        launch.command(trial, path),
+        env={**os.environ, **launch.additions(trial, os.environ, os.environ.get(processes.MARKER, ""))},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=processes.die_with(os.getpid(), config.launcher.memory_limit_mib),  # noqa: PLW1509  # one thread
+    )
+    try:
+        output, _ = child.communicate(timeout=capacity.trial_timeout_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+        limit = f"capacity.trial_timeout_s {capacity.trial_timeout_s}"
+        raise RuntimeError(f"the trial of {name} {value} took more than {limit} s; raise it, or train less") from None
+    evidence = Evidence()
+    evidence.see(output)
+    verdict = evidence.verdict(child.returncode)
+    if verdict.state != RunState.FINISHED:
+        lines = [line for line in output.splitlines() if not line.startswith(EVENT_PREFIX)]
+        for line in lines[-SHOWN_LINES:]:
+            log(f"{name} {value}| {line.decode(errors='replace')}")
+        if verdict.state != RunState.OOM and not verdict.reason.startswith(KILLED):
+            raise RuntimeError(f"the trial of {name} {value} failed of something else than memory: {verdict.reason}")
+    told = _told(output, trial)
+    return Trial(value, verdict.state == RunState.FINISHED, time.monotonic() - began, verdict.reason, *told)
+
+
+def _told(output: bytes, trial: RunConfig) -> tuple[int | None, int | None, float | None]:
+    """Return (memory peak, parameters, tokens per second) from a trial's events."""
+    events = [json.loads(line) for line in output.splitlines() if line.startswith(EVENT_PREFIX)]
+    peaks = [event["memory_peak_bytes"] for event in events if event["event"] == "step"]
+    parameters = [event["parameters"] for event in events if event["event"] == "start"]
+    steps = [event["average_step_time_s"] for event in events if event["event"] == "end"]
+    tokens = trial.train.global_batch_size * trial.model.sequence_length
+    # A rank of ZeRO counts the whole model, a stage or a tensor parallel rank its part of one replica.
+    replicas = 1 if trial.parallel.engine == "zero" else trial.parallel.data_parallel_size
+    whole = max(parameters, default=0) if trial.parallel.engine == "zero" else sum(parameters) // replicas
+    return max(peaks, default=None), whole or None, tokens / max(steps) if steps else None
+
+
+def run(rank: Rank) -> None:
+    """Search, and print an event for every trial and one for the result."""
+    config, find = rank.config, rank.config.capacity.find
+    values, is_rising = candidates(config), find == "processes"
+    rank.emit_start("capacity", "the trials' own", parameters=0)
+    trials: dict[int, Trial] = {}
+    with tempfile.TemporaryDirectory(prefix="parlab-capacity-") as directory:
+
+        def fits(value: int) -> bool:
+            rank.printer.log(f"trial {len(trials) + 1}: {find} {value}")
+            trial = trials[value] = run_trial(config, value, Path(directory), rank.printer.log)
+            _tell(rank, len(trials), trial)
+            return trial.fits
+
+        best = search(values, fits, is_rising=is_rising)
+    _conclude(rank, values, trials[best] if best is not None else None)
+
+
+def _tell(rank: Rank, number: int, trial: Trial) -> None:
+    find = rank.config.capacity.find
+    measured = {
+        "memory_peak_bytes": trial.memory_peak_bytes,
+        "model_parameters": trial.parameters,
+        "tokens_per_s": trial.tokens_per_s,
+    }
+    known = {name: value for name, value in measured.items() if value is not None}
+    rank.printer.emit(
+        "step", step=number, **{find: trial.value}, fits=trial.fits, trial_s=round(trial.seconds, 3), **known
+    )
+    rank.printer.log(f"{find} {trial.value} {'fits' if trial.fits else 'does not fit: ' + trial.reason}")
+
+
+def _conclude(rank: Rank, values: Sequence[int], best: Trial | None) -> None:
+    capacity = rank.config.capacity
+    name = f"{'fewest' if capacity.find == 'processes' else 'largest'}_{capacity.find}"
+    if best is None:
+        rank.printer.log(
+            f"nothing fits: no {capacity.find} from {values[0]} to {values[-1]} trains; use less of the rest"
+        )
+        rank.printer.emit("end", **{name: None})
+        return
+    is_open = capacity.find != "processes" and best.value == values[-1]
+    more = f"; capacity.at_most {capacity.at_most} fits, more may" if is_open else ""
+    size = f" ({best.parameters:,} parameters)" if best.parameters else ""
+    rank.printer.log(f"{name.replace('_', ' ', 1)} {best.value}{size}{more}")
+    rank.printer.emit("end", **{name: best.value}, model_parameters=best.parameters, is_at_most=is_open)
+
+
+if __name__ == "__main__":
+    start("capacity", run, is_alone=True)

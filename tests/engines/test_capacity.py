@@ -1,0 +1,114 @@
+"""Searches for what still trains: on made-up borders, and with real runs under a real memory limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners.config import ConfigError, RunConfig
+from runners.engines.capacity import candidates, search, trial_data
+from runners.launch import command
+from tests.engines.started import run_engine
+
+MODEL = {"num_layers": 1, "hidden_size": 1024, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}
+DATA: dict[str, Any] = {
+    "model": MODEL,
+    "train": {"global_batch_size": 2, "micro_batch_size": 1, "iterations": 2, "warmup_steps": 1},
+    "parallel": {"engine": "capacity"},
+    "capacity": {"find": "num_layers", "at_most": 400},
+    "cluster": {"device": "cpu"},
+    "launcher": {"kind": "plain"},
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
+def test_the_border_is_found_wherever_it_is_with_few_trials(count: int) -> None:
+    values = [3 * value for value in range(1, count + 1)]
+    for border in range(count + 1):
+        tried: list[int] = []
+        assert search(values, _fits_up_to(3 * border, tried), is_rising=False) == (3 * border or None)
+        assert len(tried) == len(set(tried)) <= 2 * count.bit_length() + 1
+        not_up_to = _fits_up_to(3 * border, [])
+        found = search(values, lambda value: not not_up_to(value), is_rising=True)  # noqa: B023  # called at once
+        assert found == (3 * border + 3 if border < count else None)
+
+
+def _fits_up_to(limit: int, tried: list[int]) -> Callable[[int], bool]:
+    def fits(value: int) -> bool:
+        tried.append(value)
+        return value <= limit
+
+    return fits
+
+
+def test_trials_never_go_far_beyond_what_fits() -> None:
+    tried: list[int] = []
+    search(range(1, 1000), _fits_up_to(10, tried), is_rising=False)
+    assert max(tried) <= 20
+
+
+def test_a_trial_is_the_run_with_one_field_changed() -> None:
+    more = {"find": "micro_batch_size", "engine": "zero"}
+    config = RunConfig.model_validate(DATA | {"capacity": more, "launcher": {}, "parallel": {"engine": "capacity"}})
+    data = trial_data(config, 8)
+    assert (data["train"]["micro_batch_size"], data["train"]["global_batch_size"]) == (8, 16)
+    assert data["parallel"]["engine"] == "zero"
+
+
+def test_only_processes_that_suit_the_batch_and_the_layers_are_tried_and_none_is_refused() -> None:
+    few = {"find": "processes", "engine": "zero", "at_most": 8}
+    config = RunConfig.model_validate(DATA | {"capacity": few, "train": {"global_batch_size": 6}, "launcher": {}})
+    assert candidates(config) == [1, 2, 3, 6]
+    assert config.world_size == 8
+    stages = RunConfig.model_validate(
+        DATA
+        | {
+            "capacity": {"find": "num_layers", "at_most": 1},
+            "launcher": {},
+            "parallel": {"engine": "capacity", "pipeline_parallel_size": 1},
+        }
+    )
+    assert candidates(stages) == [1]
+
+
+def test_a_search_is_one_process_whatever_the_layout() -> None:
+    config = RunConfig.model_validate(DATA | {"capacity": {"find": "processes", "at_most": 4}, "launcher": {}})
+    assert command(config, Path("config.json"))[1:3] == ["-m", "runners.engines.capacity"]
+
+
+@pytest.mark.slow
+def test_the_most_layers_that_train_within_a_memory_limit_are_found_by_real_runs(tmp_path: Path) -> None:
+    limited = DATA | {"launcher": {"kind": "plain", "memory_limit_mib": 700}}
+    output = run_engine(limited, tmp_path, processes=0, timeout=230)
+    assert output.code == 0, output.text
+    trials = output.events("step")
+    fitting = [trial["num_layers"] for trial in trials if trial["fits"]]
+    failing = [trial["num_layers"] for trial in trials if not trial["fits"]]
+    (end,) = output.events("end")
+    assert fitting
+    assert failing
+    assert end["largest_num_layers"] == max(fitting) == min(failing) - 1
+    # Of each parameter there are the weight, its gradient and Adam's two: 16 bytes.
+    assert 16 * end["model_parameters"] < 700 * 2**20
+    assert "does not fit: out of memory" in output.text
+    assert not output.events("oom")
+
+
+def test_a_trial_that_fails_of_something_else_ends_the_search_with_its_reason(tmp_path: Path) -> None:
+    hasty = DATA | {"capacity": {"at_most": 1, "trial_timeout_s": 1}}
+    output = run_engine(hasty, tmp_path, processes=0)
+    assert output.code == 1
+    assert "the trial of num_layers 1 took more than capacity.trial_timeout_s 1 s; raise it" in output.text
+
+
+def test_a_layout_of_which_no_value_is_possible_is_refused() -> None:
+    config = RunConfig.model_validate(
+        DATA | {"capacity": {"find": "processes", "engine": "pipeline", "at_most": 2}, "launcher": {}}
+    )
+    object.__setattr__(config.train, "global_batch_size", 3)
+    object.__setattr__(config.train, "micro_batch_size", 2)
+    with pytest.raises(ConfigError, match="global_batch_size"):
+        candidates(config)
