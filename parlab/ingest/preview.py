@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from parlab.formats.schema import Finding, Image, UnreadLine
 from parlab.ingest.imports import Import, ImportedRun
+from parlab.lab.selectors import stated
 
 MAX_RUNS = 500
 """Runs that are listed one by one; the count is always that of all."""
@@ -27,7 +28,7 @@ class PreviewRun(BaseModel):
     tokens_per_s: float | None = None
     memory_max_bytes: float | None = None
     figures: dict[str, str] = {}
-    """What the file states beside these, under its own names and in its own words."""
+    """What the file states beside these, under its own names."""
 
 
 class PreviewTable(BaseModel):
@@ -112,5 +113,5 @@ def _run(run: ImportedRun) -> PreviewRun:
         samples_per_s=summary.get("samples_per_s"),
         tokens_per_s=summary.get("tokens_per_s"),
         memory_max_bytes=memory.get("max"),
-        figures={name: str(figure.get("text", "")) for name, figure in (summary.get("figures") or {}).items()},
+        figures=stated(summary),
     )

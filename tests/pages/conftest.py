@@ -15,6 +15,7 @@ from django.test import Client
 
 from parlab.formats import read_document
 from parlab.lab.models import Attempt, Config, Experiment, Run, Source, SourceChunk
+from parlab.lab.services import storable
 from runners.protocol import RunState
 
 SWEEP: dict[str, list[Any]] = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2]}
@@ -116,7 +117,7 @@ def make_source(experiment: Experiment, user: User) -> Callable[..., Source]:
             format=document.format,
             sha256=sha256(content).hexdigest(),
             size=len(content),
-            document=document.model_dump(mode="json"),
+            document=storable.json(document.model_dump(mode="json")),
             created_by=user,
         )
         for position in range(0, len(content), 7):

@@ -11,6 +11,7 @@ from .experiments import (
     launch_plan,
     state_counts,
 )
+from .figures import figure_title, stated
 from .findings import (
     FindingRow,
     experiment_findings,
@@ -56,6 +57,7 @@ __all__ = [
     "experiment_list",
     "experiment_runs",
     "experiment_versions",
+    "figure_title",
     "finding_rows",
     "flat",
     "launch_plan",
@@ -73,6 +75,7 @@ __all__ = [
     "source_stream",
     "source_views",
     "state_counts",
+    "stated",
     "sweep_tables",
     "with_excerpts",
 ]

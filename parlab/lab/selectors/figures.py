@@ -12,9 +12,19 @@ _UNITS = (
     ("tflops_per_gpu", ""), ("tflops", ""), ("flops_per_gpu", "FLOP/s"), ("flops", "FLOP/s"), ("_per_s", "/s"),
     ("_bytes", "B"), ("_pct", "%"), ("_s", "s"),
 )  # fmt: skip
+# Figures whose numbers are headlines of every run; "value" is the one number of a cell.
+_HEADLINES = ("value", "ms_per_sample", "gpu_mem_bytes", "samples_per_s", "tokens_per_s", "step_time_s")
 # Unit as a word at the end of a name, which the value carries already.
 _SAID_BY_VALUE = ("_bits_per_s", "_bytes_per_s", "_bytes", "_pct", "_s")
-_WORDS = {"Gpu": "GPU", "gpu": "GPU", "mem": "memory", "Flops": "FLOP/s", "flops": "FLOP/s", "Tflops": "TFLOP/s"}
+_WORDS = {
+    "Ms": "ms",
+    "Gpu": "GPU",
+    "gpu": "GPU",
+    "mem": "memory",
+    "Flops": "FLOP/s",
+    "flops": "FLOP/s",
+    "Tflops": "TFLOP/s",
+}
 
 
 def figure_title(name: str) -> str:
@@ -25,7 +35,8 @@ def figure_title(name: str) -> str:
     if not name.endswith(("samples_per_s", "tokens_per_s")):
         name = name.removesuffix(ending)
     words = field_title(name.replace(".", " ")).split()
-    return " ".join(_WORDS.get(word, word) for word in words).replace(" per s", "/s")
+    title = " ".join(_WORDS.get(word, word) for word in words)
+    return f"{title.removesuffix(' per s')}/s" if title.endswith(" per s") else title
 
 
 def figure_value(name: str, figure: Mapping[str, Any]) -> str:
@@ -36,6 +47,21 @@ def figure_value(name: str, figure: Mapping[str, Any]) -> str:
     else:
         text = significant(None) if value is None else _written(name, value)
     return f"{text} of {_written(name, total)}" if total is not None else text
+
+
+def stated(summary: Mapping[str, Any]) -> dict[str, str]:
+    """List what a file states of a run beside the headlines: name -> the cell, or what a sentence was read as."""
+    return {
+        name: _stated(name, figure)
+        for name, figure in (summary.get("figures") or {}).items()
+        if name not in _HEADLINES and isinstance(figure, Mapping)
+    }
+
+
+def _stated(name: str, figure: Mapping[str, Any]) -> str:
+    text = str(figure.get("text", ""))
+    is_cell = figure.get("value") is None or text[:1].isdigit() or text[:1] in "+-.~<>"
+    return text[:60] if is_cell else figure_value(name, figure)
 
 
 def figure_digits(name: str, figure: Mapping[str, Any]) -> str:

@@ -15,12 +15,11 @@ from parlab.lab.models import Attempt, Config, Run
 from runners.config import sections
 from runners.protocol import RunState
 
-from .figures import figure_title, figure_value
+from .figures import figure_title, stated
 from .findings import Doubts
 
 MAX_FIGURES = 8
-# Figures whose numbers stand in the columns of every table of runs.
-SHOWN_FIGURES = ("ms_per_sample", "gpu_mem_bytes", "samples_per_s", "tokens_per_s", "step_time_s")
+"""Columns of a table of runs for figures that have none of their own."""
 
 
 class RunRow(NamedTuple):
@@ -93,7 +92,8 @@ def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str], doubts: Mapping
     """
     runs = list(runs)
     axes = list(dict.fromkeys(axis for run in runs for axis in run.point))
-    figures = stated_figures(runs)
+    further = {run.pk: stated(run.summary) for run in runs}
+    figures = list(dict.fromkeys(name for found in further.values() for name in found))[:MAX_FIGURES]
     rows = [
         run_row(
             run,
@@ -101,7 +101,7 @@ def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str], doubts: Mapping
             waiting=waiting.get(run.pk, ""),
             axes=axes,
             doubts=(doubts or {}).get(run.pk),
-        )._replace(figures=[_stated(run, name) for name in figures])
+        )._replace(figures=[further[run.pk].get(name, "") for name in figures])
         for run in runs
     ]
     open_end = not all(run.is_final for run in runs)
@@ -123,24 +123,9 @@ def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str], doubts: Mapping
     )
 
 
-def stated_figures(runs: Iterable[Run]) -> list[str]:
-    """Name the figures that files state of their runs and no column of ours shows, at most MAX_FIGURES."""
-    named = dict.fromkeys(name for run in runs for name in run.summary.get("figures") or {})
-    # "value" is the one number of a cell: it is a headline already.
-    return [name for name in named if name not in ("value", *SHOWN_FIGURES)][:MAX_FIGURES]
-
-
-def _stated(run: Run, name: str) -> str:
-    """Write a figure of a run as its file has it, or what was read of it where the file has a sentence."""
-    figure = (run.summary.get("figures") or {}).get(name)
-    if not isinstance(figure, Mapping):
-        return ""
-    return str(figure["text"]) if len(str(figure.get("text", ""))) <= 20 else figure_value(name, figure)
-
-
 def run_figures(run: Run) -> list[tuple[str, str]]:
     """List the further figures that a file states of a run: title and text."""
-    return [(figure_title(name), _stated(run, name)) for name in stated_figures([run])]
+    return [(figure_title(name), text) for name, text in stated(run.summary).items()]
 
 
 def remaining_s(run: Run, attempt: Attempt) -> float | None:

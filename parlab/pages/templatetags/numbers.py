@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 
 from parlab.charts import format as numbers
 from parlab.charts.format import Unit
+from parlab.lab import selectors
 from parlab.lab.models import Finding
 from runners.protocol import RunState
 
@@ -99,6 +100,12 @@ def ago(moment: datetime | None) -> SafeString:
 def field_title(field: str) -> str:
     """`train.micro_batch_size` as a heading: `Micro batch size`."""
     return numbers.field_title(field)
+
+
+@register.filter
+def figure_title(name: str) -> str:
+    """`gpu_mem_bytes` of a file's figures as a heading: `GPU memory`."""
+    return selectors.figure_title(name)
 
 
 @register.filter
