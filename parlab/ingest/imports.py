@@ -300,11 +300,15 @@ def _known(sha256: str, experiment: Experiment | None) -> Source | None:
 
 
 def _store(found: Reading, wish: _Wish) -> Import:
-    experiment = wish.experiment or _new_experiment(found, wish.user)
-    lock_experiment(experiment)
-    known = _known(found.received.sha256, experiment)
+    if wish.experiment is None:
+        # A second click must not make a second experiment: a person's imports without one pass one after the other.
+        User.objects.select_for_update(no_key=True).get(pk=wish.user.pk)
+    else:
+        lock_experiment(wish.experiment)
+    known = _known(found.received.sha256, wish.experiment)
     if known is not None:
-        return _unchanged(known)  # somebody imported it while we read
+        return _unchanged(known)  # it was imported while we read
+    experiment = wish.experiment or _new_experiment(found, wish.user)
     source = stored.source_store(experiment, found, wish.format, wish.user)
     runs = stored.runs_store(source, found, wish.user)
     stored.images_store(source, found, wish.beside)

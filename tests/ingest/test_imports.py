@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 import zstandard
 from django.contrib.auth.models import User
+from django.db import connection
 
-from parlab.ingest import stored
+from parlab.ingest import reading, stored
 from parlab.ingest.imports import Import, Refused, source_import, source_reingest, upload_import
+from parlab.ingest.results import results_in
 from parlab.lab.models import Attempt, Config, Experiment, Finding, Picture, Run, Snapshot, Source, SourceChunk
 from parlab.lab.services import finding_acknowledge, findings_refresh
 from parlab.series import log, store
@@ -396,3 +399,45 @@ def test_a_compressed_log_is_read_as_what_is_in_it(bring: Bring) -> None:
     found = bring(gzip.compress(megatron(3)), "night.log.gz")
     assert (found.name, len(found.runs)) == ("night.log", 1)
     assert not bring(megatron(3), "night.log").is_new
+
+
+def test_a_result_that_is_no_longer_read_goes_with_a_rebuild_and_a_new_one_comes(
+    bring: Bring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = bring(SCHEDULES.encode(), "page.md").source
+    assert source is not None
+    monkeypatch.setattr(reading, "results_in", lambda *arguments: results_in(*arguments)[2:])
+    source_reingest(source=source)
+    assert sorted(Run.objects.values_list("number", flat=True)) == list(range(3, 10))
+    monkeypatch.setattr(reading, "results_in", results_in)
+    source_reingest(source=source)
+    assert Run.objects.count() == 9
+    assert Run.objects.get(number=3).place == {"table": 0, "row": 1, "column": 1}
+
+
+def test_an_experiment_goes_with_its_imports(bring: Bring) -> None:
+    found = bring(sections(), "sections.md")
+    assert found.experiment is not None
+    found.experiment.delete()
+    assert not any(everything())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_clicks_on_import_make_one_experiment(bring: Bring) -> None:
+    start = threading.Barrier(2)
+    results: list[Import] = []
+
+    def click() -> None:
+        try:
+            start.wait(10)
+            results.append(bring(megatron(50)))
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=click) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(found.is_new for found in results) == [False, True]
+    assert (Experiment.objects.count(), Run.objects.count()) == (1, 1)
