@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bench import formats, imports, ingest, series
+from bench import formats, imports, ingest, megatrons, pipelines, series
 from bench.result import Result, Scale
 
 BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
@@ -13,4 +13,6 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "megatron_reader_mb_per_s": formats.megatron_reader_mb_per_s,
     "reader_peak_mib": formats.reader_peak_mib,
     "ingest_100k_iterations_s": imports.import_100k,
+    "pipeline_vs_torch": pipelines.pipeline_vs_torch,
+    "megatron_vs_ddp": megatrons.megatron_vs_ddp,
 }

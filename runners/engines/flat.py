@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +24,13 @@ class FlatParameters:
             return 0 if is_shared(name) else 1 if has_sequence_parts and is_in_sequence_part(name) else 2
 
         named = sorted(model.named_parameters(), key=lambda item: order(item[0]))
-        self._parameters = [parameter for _, parameter in named]
+        self.parameters = [parameter for _, parameter in named]
+        """In the order in which they lie."""
         self.names = [name for name, _ in named]
         sizes = [0, 0, 0]
         for name, parameter in named:
             sizes[order(name)] += parameter.numel()
-        flat = torch.cat([parameter.detach().flatten() for parameter in self._parameters])
+        flat = torch.cat([parameter.detach().flatten() for parameter in self.parameters])
         self.weights = nn.Parameter(flat)
         """What the optimizer steps on."""
         self.gradient = torch.zeros_like(flat)
@@ -38,17 +38,36 @@ class FlatParameters:
         self.shared, self.in_parts, self.alike = torch.split(self.gradient, sizes)
         self.is_mixed = precision != torch.float32
         self._low = flat.to(precision) if self.is_mixed else self.weights.detach()
+        self._is_first = [True] * len(self.parameters)
         pairs = zip(self._views(self._low), self._views(self.gradient), strict=True)
-        for parameter, (view, gradient) in zip(self._parameters, pairs, strict=True):
+        for index, (parameter, (view, gradient)) in enumerate(zip(self.parameters, pairs, strict=True)):
             parameter.data = view.view(parameter.shape)
-            if self.is_mixed:
-                move = _add_to(gradient.view(parameter.shape))
-                parameter.register_post_accumulate_grad_hook(move)  # type: ignore[no-untyped-call]
-            else:
-                parameter.grad = gradient.view(parameter.shape)
+            move = self._move_to(gradient.view(parameter.shape), index)
+            parameter.register_post_accumulate_grad_hook(move)  # type: ignore[no-untyped-call]
 
     def _views(self, flat: Tensor) -> Sequence[Tensor]:
-        return torch.split(flat, [parameter.numel() for parameter in self._parameters])
+        return torch.split(flat, [parameter.numel() for parameter in self.parameters])
+
+    def _move_to(self, gradient: Tensor, index: int) -> Callable[[Tensor], None]:
+        """Make what moves one parameter's gradient into the flat one after each backward pass."""
+
+        def move(parameter: Tensor) -> None:
+            if parameter.grad is None or parameter.grad.data_ptr() == gradient.data_ptr():
+                return  # fp32: autograd has added it up in place
+            if self._is_first[index]:
+                gradient.copy_(parameter.grad)
+                self._is_first[index] = False
+            else:
+                gradient.add_(parameter.grad)
+            parameter.grad = None if self.is_mixed else gradient
+
+        return move
+
+    def begin_step(self) -> None:
+        """Forget the gradients: the next ones overwrite them, which is cheaper than clearing first and adding."""
+        self._is_first = [True] * len(self.parameters)
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def copy_to_model(self) -> None:
         """Round the weights for the next step; nothing to do where the arithmetic is fp32."""
@@ -57,14 +76,5 @@ class FlatParameters:
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         """Cut something as long as the weights into one tensor for each parameter."""
-        shapes = [parameter.shape for parameter in self._parameters]
+        shapes = [parameter.shape for parameter in self.parameters]
         return {name: v.view(s) for name, v, s in zip(self.names, self._views(flat), shapes, strict=True)}
-
-
-def _add_to(gradient: Tensor) -> Any:
-    def move(parameter: Tensor) -> None:
-        if parameter.grad is not None:
-            gradient.add_(parameter.grad)
-            parameter.grad = None
-
-    return move

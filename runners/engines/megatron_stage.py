@@ -17,6 +17,7 @@ from runners.engines.layout import Layout
 from runners.engines.loss_scale import LossScale
 from runners.engines.memory import memory_meter
 from runners.engines.process_group import barrier
+from runners.engines.replicas import Replicas
 from runners.engines.stage import schedule_of
 from runners.models.megatron import Inputs, Losses, MegatronStage
 from runners.models.tensor_parallel import TensorGroup
@@ -65,6 +66,8 @@ class MegatronRank:
         )
         self.flat = FlatParameters(self.model, precision, has_sequence_parts=parallel.sequence_parallel)
         self.num_parameters = self.flat.weights.numel()
+        replicas = parallel.data_parallel_size
+        self._replicas = Replicas(self.flat, layout.group("dp"), config.num_micro_batches) if replicas > 1 else None
         self._optimizer = _optimizer(self.flat.weights, config)
         self._scale = LossScale(config.train.loss_scale if config.train.precision == "fp16" else 1.0)
         self._timers = Timers(device)
@@ -102,7 +105,9 @@ class MegatronRank:
         self.memory.begin_step()
         barrier(self.device)
         self._timers.begin_step()
-        self.flat.gradient.zero_()
+        self.flat.begin_step()
+        if self._replicas is not None:
+            self._replicas.begin_step()
         self._phase = "passes"
         self._executor.run()
         self._executor.finish_sends()
@@ -143,14 +148,13 @@ class MegatronRank:
         return cast(Tensor, output.total * (self._scale.value / shares))
 
     def _reduce_gradients(self) -> None:
-        """Add up what ranks have each a part of: over parts of the sequence, then over replicas."""
-        parallel = self.config.parallel
-        if parallel.sequence_parallel:
+        """Add up what ranks have each a part of: over replicas, then over parts of the sequence."""
+        if self._replicas is not None:
+            with self._timers.span("backward-params-all-reduce"):
+                self._replicas.finish()
+        if self.config.parallel.sequence_parallel:
             with self._timers.span("backward-layernorm-all-reduce"):
                 dist.all_reduce(self.flat.in_parts, group=self.layout.group("tp"))
-        if parallel.data_parallel_size > 1:
-            with self._timers.span("backward-params-all-reduce"):
-                dist.all_reduce(self.flat.gradient, group=self.layout.group("dp"))
 
     def _update(self) -> tuple[float | None, bool]:
         """Unscale, clip, step; return the gradients' norm, and whether all of them were finite."""

@@ -1,0 +1,66 @@
+"""The megatron engine with replicas only beside plain DistributedDataParallel: same network, batch and optimizer."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.ranks import Step, side_by_side
+from bench.result import Result, Scale
+from runners.config import RunConfig
+from runners.engines.data import make_batch
+from runners.engines.layout import open_layout
+from runners.engines.megatron_stage import MegatronRank
+from runners.models.gpt import GPTStage
+
+RANKS = 2
+CPU = torch.device("cpu")
+
+
+def make_config() -> RunConfig:
+    """Make a GPT of 4 layers in 2 micro batches of 4 on each rank."""
+    model = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 128, "vocab_size": 2048}
+    parallel = {"engine": "megatron", "data_parallel_size": RANKS}
+    train = {"global_batch_size": 16, "micro_batch_size": 4}
+    return RunConfig.model_validate({"model": model, "train": train, "parallel": parallel})
+
+
+def prepare(rank: int, world_size: int) -> Sequence[tuple[Step, Step]]:
+    """Make one step of both ways."""
+    config = make_config()
+    ours = MegatronRank(config, CPU, open_layout(config, rank, CPU, timedelta(seconds=300)))
+    network = GPTStage(config.model, range(config.model.num_layers), config.train.seed, CPU)
+    theirs = DistributedDataParallel(network, gradient_as_bucket_view=True)
+    optimizer = torch.optim.Adam(network.parameters(), lr=config.train.learning_rate, fused=True)
+    share, size, count = (
+        config.train.global_batch_size // world_size,
+        config.train.micro_batch_size,
+        config.num_micro_batches,
+    )
+
+    def step() -> float:
+        batch = make_batch(config, 1)
+        mine = slice(rank * share, (rank + 1) * share)
+        optimizer.zero_grad()
+        total = torch.zeros(1)
+        parts = list(zip(torch.split(batch.tokens[mine], size), torch.split(batch.targets[mine], size), strict=True))
+        for number, (tokens, targets) in enumerate(parts, start=1):
+            with nullcontext() if number == count else theirs.no_sync():
+                loss = theirs(tokens, targets) / count
+                loss.backward()
+            total += loss.detach()
+        optimizer.step()
+        dist.all_reduce(total)  # the loss of the global batch, as the engine tells it
+        return float(total) / world_size
+
+    return [(lambda: ours.train_step(1), step)]
+
+
+def megatron_vs_ddp(scale: Scale) -> Result:
+    """Time a step of two replicas."""
+    rounds = scale.repeats(25)
+    (times,) = side_by_side(prepare, RANKS, rounds)
+    return Result(1000 * times.ours, "ms/step", f"DDP: {1000 * times.theirs:.0f} ms", times.ratio, rounds)

@@ -1,0 +1,99 @@
+"""The pipeline engine beside torch.distributed.pipelining: the same network, batch, schedule and optimizer."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage as TorchStage
+from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.nn import functional
+
+from bench.ranks import Step, side_by_side
+from bench.result import Result, Scale
+from runners.config import RunConfig
+from runners.engines.data import make_batch
+from runners.engines.stage import PipelineStage
+from runners.engines.transfers import open_channels
+from runners.models.gpt import GPTStage
+
+RANKS = 2
+CPU = torch.device("cpu")
+SCHEDULES: dict[str, Any] = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved-1f1b": ScheduleInterleaved1F1B,
+}
+"""torch's ScheduleInterleavedZeroBubble is not among them: its split of the backward pass raises on this network."""
+
+
+class _Logits(nn.Module):
+    """A stage that leaves the loss to the schedule, as torch wants it."""
+
+    def __init__(self, stage: GPTStage) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.stage.head is None:
+            return cast(Tensor, self.stage(x))
+        if self.stage.embeddings is not None:
+            x = self.stage.embeddings(x)
+        for block in self.stage.blocks.values():
+            x = block(x)
+        return cast(Tensor, self.stage.head(x))
+
+
+def _loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
+
+
+def make_config(schedule: str, ranks: int) -> RunConfig:
+    """Make a GPT of 8 layers in 8 micro batches of 2: some 200 ms a step on one core."""
+    chunks = 2 if schedule == "interleaved-1f1b" else 1
+    model = {"num_layers": 8, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 128, "vocab_size": 2048}
+    parallel = {"pipeline_parallel_size": ranks, "schedule": schedule, "virtual_stages": chunks}
+    train = {"global_batch_size": 16, "micro_batch_size": 2}
+    return RunConfig.model_validate({"model": model, "train": train, "parallel": parallel})
+
+
+def prepare(rank: int, world_size: int) -> Sequence[tuple[Step, Step]]:
+    """Make the steps of both ways for each schedule."""
+    timeout = timedelta(seconds=300)
+    line = open_channels([range(world_size)], rank, CPU, timeout)
+    ring = open_channels([range(world_size)], rank, CPU, timeout, is_ring=True)
+    pairs: list[tuple[Step, Step]] = []
+    for name in SCHEDULES:
+        config = make_config(name, world_size)
+        ours = PipelineStage(config, rank, CPU, ring if name == "interleaved-1f1b" else line)
+        pairs.append((lambda stage=ours: stage.train_step(1), _theirs(config, rank, world_size)))  # type: ignore[misc]
+    return pairs
+
+
+def _theirs(config: RunConfig, rank: int, world_size: int) -> Step:
+    again = PipelineStage(config, rank)  # for its layers and its optimizer; it is not trained
+    chunks = [_Logits(cast(GPTStage, chunk)) for chunk in again.model]
+    count = world_size * len(chunks)
+    stages = [TorchStage(chunk, i * world_size + rank, count, CPU) for i, chunk in enumerate(chunks)]
+    name = config.parallel.schedule
+    schedule = SCHEDULES[name](stages if len(stages) > 1 else stages[0], config.num_micro_batches, loss_fn=_loss)
+    optimizer = torch.optim.Adam(again.model.parameters(), lr=config.train.learning_rate, fused=True)
+
+    def step() -> None:
+        batch = make_batch(config, 1)
+        optimizer.zero_grad()
+        given = {"target": batch.targets} if rank == world_size - 1 else {}
+        schedule.step(*([batch.tokens] if rank == 0 else []), **given)
+        optimizer.step()
+
+    return step
+
+
+def pipeline_vs_torch(scale: Scale) -> Result:
+    """Time a step of each schedule; the ratio is that of the schedule where the engine is at its worst."""
+    rounds = scale.repeats(15)
+    times = dict(zip(SCHEDULES, side_by_side(prepare, RANKS, rounds), strict=True))
+    shown = ", ".join(f"{name} {1000 * one.theirs:.0f} ms, {one.ratio:.2f} x" for name, one in times.items())
+    worst = min(one.ratio for one in times.values())
+    return Result(1000 * times["1f1b"].ours, "ms/step", f"torch: {shown}", worst, rounds)
