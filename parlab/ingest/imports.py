@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import zstandard
 from django.conf import settings
@@ -16,17 +16,16 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from parlab.formats import autotuning
-from parlab.formats.schema import Document, Finding
 from parlab.ingest import archives, reading, stored
 from parlab.ingest.archives import Member
 from parlab.ingest.document_text import notes_of
+from parlab.ingest.outcome import NAME_LENGTH, Import, ImportedRun, experiment_name, made, unchanged, would_make
 from parlab.ingest.reading import Beside, Reading
 from parlab.ingest.received import HEAD_BYTES, Received, Refused, display_name, kind_of, receive, what_is
-from parlab.ingest.results import PAGES, Result
-from parlab.lab.models import Experiment, Run, Source
+from parlab.ingest.results import PAGES
+from parlab.lab.models import Experiment, Source
 from parlab.lab.services import experiment_create, findings_refresh, storable
 from parlab.lab.services.configs import lock_experiment
-from parlab.lab.services.runs import point_label
 
 __all__ = [
     "Import",
@@ -39,39 +38,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-_NAME_LENGTH = 120
-
-
-class ImportedRun(NamedTuple):
-    """One run that an import made or would make."""
-
-    number: int | None
-    """Number within the experiment; None in a dry run."""
-    label: str
-    state: str
-    reason: str
-    point: Mapping[str, Any]
-    steps: int
-    """Iterations that its log holds; 0 for a cell of a table."""
-    summary: Mapping[str, Any] = {}
-    """Its numbers in the shape of a run's summary (docs/architecture.md); a preview shows its headlines."""
-
-
-class Import(NamedTuple):
-    """What an import made, or would make in a dry run."""
-
-    name: str
-    experiment: Experiment | None
-    """None in a dry run without an experiment: it would be a new one named `experiment_name`."""
-    experiment_name: str
-    source: Source | None
-    """None in a dry run of a file that is not there yet."""
-    is_new: bool
-    """False where the experiment had this very file already: nothing was changed."""
-    document: Document
-    runs: list[ImportedRun]
-    findings: list[Finding]
 
 
 class _Wish(NamedTuple):
@@ -165,7 +131,7 @@ def source_reingest(*, source: Source) -> Import:
             runs = stored.runs_store(source, found, source.created_by)
             stored.images_store(source, found, None)
             findings_refresh(experiment=source.experiment)
-    return _made(source, found.document, [entry.run for entry in runs], is_new=False)
+    return made(source, found.document, [entry.run for entry in runs], is_new=False)
 
 
 @contextmanager
@@ -252,7 +218,7 @@ def _import_members(name: str, members: list[Member], work: Path, wish: _Wish) -
         if not readings:
             raise Refused(f"{name} holds nothing that can be imported{f': {refused}' if refused else ''}")
         if wish.dry_run:
-            return [_would_make(found, wish) for found, _ in readings]
+            return [would_make(found, wish.experiment) for found, _ in readings]
         return _store_all(readings, wish)
 
 
@@ -261,7 +227,7 @@ def _store_all(readings: list[tuple[Reading, Beside]], wish: _Wish) -> list[Impo
     imports: list[Import] = []
     for found, beside in readings:
         known = _known(found.received.sha256, wish.experiment)
-        imports.append(_unchanged(known) if known else _store(found, wish._replace(beside=beside)))
+        imports.append(unchanged(known) if known else _store(found, wish._replace(beside=beside)))
         wish = wish._replace(experiment=wish.experiment or imports[-1].experiment)
     return imports
 
@@ -285,11 +251,11 @@ def _beside(files: Mapping[str, Path], page: str) -> Beside:
 def _import(received: Received, work: Path, wish: _Wish) -> Import:
     known = _known(received.sha256, wish.experiment)
     if known is not None:
-        return _unchanged(known)
+        return unchanged(known)
     with ExitStack() as stack:
         found = reading.read(received, wish.format, work, stack)
         if wish.dry_run:
-            return _would_make(found, wish)
+            return would_make(found, wish.experiment)
         with transaction.atomic():
             return _store(found, wish)
 
@@ -307,7 +273,7 @@ def _store(found: Reading, wish: _Wish) -> Import:
         lock_experiment(wish.experiment)
     known = _known(found.received.sha256, wish.experiment)
     if known is not None:
-        return _unchanged(known)  # it was imported while we read
+        return unchanged(known)  # it was imported while we read
     experiment = wish.experiment or _new_experiment(found, wish.user)
     source = stored.source_store(experiment, found, wish.format, wish.user)
     runs = stored.runs_store(source, found, wish.user)
@@ -316,24 +282,19 @@ def _store(found: Reading, wish: _Wish) -> Import:
         _notes_add(experiment, found)
     findings_refresh(experiment=experiment)
     logger.info("%s is imported into %s: %d runs", source.name, experiment, len(runs))
-    return _made(source, found.document, [entry.run for entry in runs], is_new=True)
+    return made(source, found.document, [entry.run for entry in runs], is_new=True)
 
 
 def _new_experiment(found: Reading, user: User) -> Experiment:
-    name = _experiment_name(found)
+    name = experiment_name(found)
     for count in range(2, 1_000):
         try:
             return experiment_create(name=name, owner=user, source=f"Imported from {found.received.name}.")
         except ValueError:
-            name = f"{_experiment_name(found)[: _NAME_LENGTH - 6]} ({count})"
+            name = f"{experiment_name(found)[: NAME_LENGTH - 6]} ({count})"
     raise Refused(
-        f"there are a thousand experiments named {_experiment_name(found)!r}; choose the experiment to import into"
+        f"there are a thousand experiments named {experiment_name(found)!r}; choose the experiment to import into"
     )
-
-
-def _experiment_name(found: Reading) -> str:
-    name = " ".join(storable.text(display_name(found.title)).split()) if found.title else Path(found.received.name).stem
-    return (name or found.received.name)[:_NAME_LENGTH]
 
 
 def _notes_add(experiment: Experiment, found: Reading) -> None:
@@ -344,42 +305,3 @@ def _notes_add(experiment: Experiment, found: Reading) -> None:
     heading = f"From {found.received.name}:\n\n" if experiment.notes else ""
     experiment.notes = f"{experiment.notes}\n\n{heading}{notes}".strip()
     experiment.save(update_fields=["notes", "updated_at"])
-
-
-def _made(source: Source, document: Document, runs: list[Run], *, is_new: bool) -> Import:
-    return Import(
-        source.name,
-        source.experiment,
-        source.experiment.name,
-        source,
-        is_new,
-        document,
-        [_imported_run(run) for run in runs],
-        document.findings,
-    )
-
-
-def _unchanged(source: Source) -> Import:
-    document = Document.model_validate(source.document)
-    return _made(source, document, list(source.runs.order_by("number")), is_new=False)
-
-
-def _imported_run(run: Run) -> ImportedRun:
-    steps = run.summary.get("steps") or {}
-    return ImportedRun(
-        run.number, run.label, run.state, run.reason, run.point, int(steps.get("count") or 0), run.summary
-    )
-
-
-def _would_make(found: Reading, wish: _Wish) -> Import:
-    experiment = wish.experiment
-    runs = [_planned(result, found) for result in found.results]
-    name = experiment.name if experiment else _experiment_name(found)
-    return Import(found.received.name, experiment, name, None, True, found.document, runs, found.document.findings)
-
-
-def _planned(result: Result, found: Reading) -> ImportedRun:
-    label = point_label(result.point) or result.title or found.received.name
-    steps = result.summary.get("steps") or {}
-    count = int(steps.get("count") or 0)
-    return ImportedRun(None, label, result.state, result.reason, result.point, count, result.summary)

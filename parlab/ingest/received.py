@@ -39,10 +39,13 @@ class Received(NamedTuple):
 
 
 def display_name(name: str) -> str:
-    """Make a name safe to show: its last part, without control characters and marks that turn text around."""
-    last = re.split(r"[/\\]", name)[-1] or name
-    shown = "".join(character for character in last if unicodedata.category(character)[0] != "C").strip()
-    return shown[:_MAX_NAME] or "unnamed file"
+    """Make the name of a file safe to show: its last part, of characters that can be seen."""
+    return visible(re.split(r"[/\\]", name)[-1] or name)[:_MAX_NAME] or "unnamed file"
+
+
+def visible(text: str) -> str:
+    """Take out control characters and marks that turn text around."""
+    return "".join(character for character in text if unicodedata.category(character)[0] != "C").strip()
 
 
 def receive(stream: IO[bytes], name: str, path: Path, *, limit: int) -> Received:

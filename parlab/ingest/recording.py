@@ -15,9 +15,9 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from parlab.formats.builder import Builder, measured
 from parlab.formats.documents import Collector
 from parlab.formats.records import Record
-from parlab.formats.builder import Builder, measured
 from parlab.ingest.events import MAX_METRICS, MAX_STEP
 from parlab.series.columns import Columns
 from parlab.series.store import CHUNK_POINTS, Key

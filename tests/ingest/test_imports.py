@@ -72,6 +72,12 @@ def test_a_log_becomes_an_experiment_with_its_run_series_and_text(bring: Bring) 
     assert (attempt.state, attempt.last_step) == ("finished", 6)
 
 
+def test_an_experiment_is_named_after_the_first_heading_of_a_page(bring: Bring) -> None:
+    page = SCHEDULES.replace("# Tiny GPT on two machines", "# A/B of  two\x07 schedules")
+    assert bring(page.encode(), "page.md").experiment_name == "A/B of two schedules"
+    assert bring(page.encode() + b"\n", "page.md").experiment_name == "A/B of two schedules (2)"
+
+
 def test_a_placeholder_is_no_point_of_a_series(bring: Bring) -> None:
     run = bring(megatron(3)).experiment.runs.get()  # type: ignore[union-attr]
     names = {info.metric for info in store.metrics(run.current_attempt().pk)}
