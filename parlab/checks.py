@@ -36,6 +36,20 @@ def data_directory_is_writable(**_: Any) -> list[CheckMessage]:
     ]
 
 
+@register()
+def upload_limit_is_positive(**_: Any) -> list[CheckMessage]:
+    """A limit of nothing would refuse every import."""
+    if settings.UPLOAD_LIMIT_MIB > 0:
+        return []
+    return [
+        Error(
+            f"PARLAB_UPLOAD_LIMIT_MIB is {settings.UPLOAD_LIMIT_MIB}: no file could be imported",
+            hint="Set it to the size in MiB of the largest log that people may import, for example 2048.",
+            id="parlab.E004",
+        )
+    ]
+
+
 @register(Tags.security)
 def node_key_is_long_enough(**_: Any) -> list[CheckMessage]:
     """Whoever guesses the node key can start runs on every node."""

@@ -18,23 +18,31 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 FORM_BYTES = 16 * 2**20
 """Forms and JSON are far smaller."""
 
+_UPLOAD = (
+    "This upload is larger than {} MiB: nothing was kept. Send less at a time, or ask an administrator to raise"
+    " PARLAB_UPLOAD_LIMIT_MIB or to use manage.py ingest."
+)
+_FORM = "This request is larger than {} MiB: nothing was kept. Send files to /import/ or /api/imports/."
+
 
 class BodyLimit:
     """An ASGI application in front of another: refuses larger bodies with 413; `uploads` names the paths with files."""
 
     def __init__(self, application: Application, *, upload_bytes: int, uploads: tuple[str, ...]) -> None:
         self.application = application
-        # The form around the files takes some room too.
-        self.upload_bytes = upload_bytes + 2**20
+        self.upload_bytes = upload_bytes
         self.uploads = uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.application(scope, receive, send)
             return
-        limit = self.upload_bytes if scope["path"] in self.uploads else FORM_BYTES
+        is_upload = scope["path"] in self.uploads
+        # The form around the files takes some room too.
+        limit = self.upload_bytes + 2**20 if is_upload else FORM_BYTES
+        text = _UPLOAD.format(self.upload_bytes >> 20) if is_upload else _FORM.format(limit >> 20)
         if _announced(scope) > limit:
-            await _refuse(send, limit)
+            await _refuse(send, text)
             return
         received, is_refused, is_answered = 0, False, False
 
@@ -54,7 +62,7 @@ class BodyLimit:
 
         await self.application(scope, counted, watched)
         if is_refused and not is_answered:
-            await _refuse(send, limit)
+            await _refuse(send, text)
 
 
 def _announced(scope: Scope) -> int:
@@ -62,11 +70,7 @@ def _announced(scope: Scope) -> int:
     return int(value) if value.isdigit() else 0
 
 
-async def _refuse(send: Send, limit: int) -> None:
-    text = (
-        f"This upload is larger than {limit >> 20} MiB: nothing was kept. Send less at a time, or ask an administrator"
-        " to raise PARLAB_UPLOAD_LIMIT_MIB or to use manage.py ingest."
-    )
+async def _refuse(send: Send, text: str) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 413, "headers": headers})
     await send({"type": "http.response.body", "body": text.encode()})

@@ -7,7 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from parlab.formats import FORMATS
+from parlab.ingest.reading import formats
 from parlab.lab.models import Experiment, Finding, Run
 
 
@@ -19,7 +19,7 @@ class ImportRequest(serializers.Serializer[Any]):
         required=False, allow_blank=True, help_text="Slug of the experiment it goes into; without it, a new one."
     )
     format = serializers.ChoiceField(
-        sorted(FORMATS), required=False, allow_blank=True, help_text="Read it as this; without it, recognised."
+        formats(), required=False, allow_blank=True, help_text="Read it as this; without it, recognised."
     )
     dry_run = serializers.BooleanField(default=False, help_text="Only say what would be made.")
 

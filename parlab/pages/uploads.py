@@ -119,10 +119,14 @@ def upload_find(key: str, *, user: int) -> Upload | None:
 def upload_claimed(key: str, *, user: int) -> Iterator[Upload | None]:
     """Hold an upload: whoever comes second waits, and then sees what became of it. A killed server lets go."""
     found = upload_find(key, user=user)
-    if found is None:
+    try:
+        lock = (found.directory / ".lock").open("a") if found else None
+    except FileNotFoundError:
+        lock = None  # discarded a moment ago
+    if lock is None:
         yield None
         return
-    with (found.directory / ".lock").open("a") as lock:
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield upload_find(key, user=user)
 

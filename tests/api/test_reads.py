@@ -185,3 +185,12 @@ def test_the_schema_names_every_address(api: Client) -> None:
     upload = schema["paths"]["/api/imports/"]["post"]
     assert "multipart/form-data" in upload["requestBody"]["content"]
     assert set(upload["responses"]) == {"200", "201", "400", "413"}
+
+
+def test_tokens_are_made_in_the_admin(client: Client, user: User) -> None:
+    user.is_superuser = True
+    user.save()
+    client.force_login(user)
+    response = client.post("/admin/authtoken/tokenproxy/add/", {"user": user.pk})
+    assert response.status_code == 302
+    assert client.get("/api/experiments/", headers={"Authorization": f"Token {user.auth_token.key}"}).status_code == 200

@@ -63,6 +63,14 @@ def test_a_data_directory_that_cannot_be_written_is_an_error(settings: Any, tmp_
     assert checks.data_directory_is_writable() == []
 
 
+def test_an_upload_limit_of_nothing_is_an_error(settings: Any) -> None:
+    settings.UPLOAD_LIMIT_MIB = 0
+    (error,) = checks.upload_limit_is_positive()
+    assert "PARLAB_UPLOAD_LIMIT_MIB is 0" in error.msg
+    settings.UPLOAD_LIMIT_MIB = 1
+    assert checks.upload_limit_is_positive() == []
+
+
 @pytest.mark.parametrize(
     ("url", "warns"),
     [("redis://redis.example/0", True), ("redis://:pw@redis.example/0", False), ("redis://127.0.0.1/0", False)],

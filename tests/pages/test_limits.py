@@ -54,7 +54,7 @@ def test_an_upload_within_the_limit_comes_through() -> None:
 def test_a_larger_one_is_refused_by_what_it_announces() -> None:
     status, text, taken = answer("/import/", [MIB], announced=6 * 2**20)
     assert status == 413
-    assert "larger than 5 MiB" in text
+    assert "larger than 4 MiB" in text
     assert "PARLAB_UPLOAD_LIMIT_MIB" in text
     assert taken == 0
 

@@ -16,10 +16,10 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
 from parlab.charts.format import quantity
-from parlab.formats import FORMATS
 from parlab.ingest.imports import Refused, upload_import
 from parlab.ingest.preview import Preview
 from parlab.ingest.preview import preview as described
+from parlab.ingest.reading import formats
 from parlab.ingest.received import display_name
 from parlab.lab.models import Experiment
 from parlab.pages import uploads
@@ -71,7 +71,7 @@ def _problem(files: list[UploadedFile[Any]], slug: str, target: Experiment | Non
         )
     if slug and target is None:
         return f"Experiment {slug} does not exist any more. Choose another one, or a new one."
-    if format and format not in FORMATS:
+    if format and format not in formats():
         return f"Format {format} is unknown. Choose one of the list, or let parlab recognise it."
     return ""
 
@@ -86,7 +86,7 @@ def _form(request: HttpRequest, *, wanted: str, format: str = "", problem: str =
     context = {
         "section": "import",
         "experiments": Experiment.objects.order_by("name").only("name", "slug")[:MAX_EXPERIMENTS],
-        "formats": sorted(FORMATS),
+        "formats": formats(),
         "wanted": wanted,
         "format": format,
         "problem": problem,
