@@ -44,7 +44,7 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
     ("data", "field", "words"),
     [
         ({"model": {"layers": 3}}, "model.layers", "unknown field model.layers; known here: attention_mask"),
-        ({"modle": {}}, "modle", "unknown field modle; known here: cluster"),
+        ({"modle": {}}, "modle", "unknown field modle; known here: "),
         ({"train": {"iterations": 0}}, "train.iterations", "0 cannot be train.iterations"),
         ({"train": {"learning_rate": float("nan")}}, "train.learning_rate", "cannot be train.learning_rate"),
         (
