@@ -19,6 +19,10 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 MAX_SWEEP_POINTS = 2_000
 
 Positive = Annotated[int, Field(ge=1, le=2**40)]
+Argument = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
+"""One argument of a command."""
+PLACEHOLDER = re.compile(r"\{([a-z]+\.[a-z_]+|world_size|num_micro_batches)\}")
+"""What engine command fills in; other braces stay as they are."""
 
 
 class Section(BaseModel):
@@ -82,7 +86,7 @@ class TrainSection(Section):
 class ParallelSection(Section):
     """How the work is split over GPUs (or CPU processes)."""
 
-    engine: Literal["pipeline", "megatron", "allreduce", "zero", "hf", "sharding", "capacity"] = "pipeline"
+    engine: Literal["pipeline", "megatron", "allreduce", "zero", "hf", "sharding", "capacity", "command"] = "pipeline"
     """Which of parlab's engines trains."""
     data_parallel_size: Positive = 1
     """Replicas of the model (DP)."""
@@ -174,17 +178,24 @@ class CapacitySection(Section):
     """Largest number of layers, largest micro batch, or fewest processes (stages, or data parallel ranks of zero)."""
     engine: Literal["pipeline", "megatron", "zero"] = "pipeline"
     """Engine of the trials; the other sections describe its run."""
-    at_most: Annotated[int, Field(ge=1, le=2**20)] = 64
+    at_most: Annotated[int, Field(ge=1, le=2**16)] = 64
     """Largest value that is tried."""
     trial_timeout_s: Annotated[int, Field(ge=1, le=86400)] = 600
     """A trial that takes longer ends the search."""
 
 
+class CommandSection(Section):
+    """What engine command starts: a command of the team's own, which the node's administrator has allowed."""
+
+    argv: Annotated[list[Argument], Field(min_length=1, max_length=500)] | None = None
+    """Program and arguments, one by one, no shell: ["/opt/train.py", "--layers", "{model.num_layers}"]."""
+
+
 class LauncherSection(Section):
     """How the processes are started, watched and started again."""
 
-    kind: Literal["torchrun", "plain"] = "torchrun"
-    """torchrun starts one process per GPU; plain starts one process in all."""
+    kind: Literal["torchrun", "plain", "deepspeed", "mpirun", "srun"] = "torchrun"
+    """torchrun starts one process per GPU; plain starts one process in all; the others are for engine command."""
     threads_per_rank: Annotated[int, Field(ge=1, le=1024)] = 1
     """OMP_NUM_THREADS of each rank."""
     timeout_s: Annotated[int, Field(ge=1, le=30 * 86400)] = 3600
@@ -235,6 +246,8 @@ class RunConfig(Section):
     """Stages, shards and devices for engine sharding."""
     capacity: CapacitySection = CapacitySection()
     """What engine capacity looks for."""
+    command: CommandSection = CommandSection()
+    """What engine command starts."""
     launcher: LauncherSection = LauncherSection()
     """How processes are started."""
 
@@ -451,7 +464,10 @@ def _placement_problems(config: RunConfig) -> Iterator[Problem]:
             f"{cluster.nodes} x {cluster.gpus_per_node} GPUs is not {layout};"
             " leave gpus_per_node empty or make them equal",
         )
-    if config.launcher.kind == "plain" and world_size > 1:
+    if config.launcher.kind not in ("torchrun", "plain") and parallel.engine != "command":
+        message = f"launcher {config.launcher.kind} is for engine command; use torchrun"
+        yield Problem("launcher.kind", config.launcher.kind, message)
+    if config.launcher.kind == "plain" and world_size > 1 and parallel.engine != "command":
         yield Problem(
             "launcher.kind", "plain", f"launcher plain starts one process, the layout needs {world_size}; use torchrun"
         )
@@ -508,6 +524,7 @@ ENGINE_TRAINS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "parallel.pipeline_parallel_size": (1,),
         "parallel.schedule": ("1f1b",),
     },
+    "command": {},
 }
 """Engine -> fields of which it trains only these values; it trains every value of a field not named here.
 
@@ -529,6 +546,8 @@ def _engine_problems(config: RunConfig) -> Iterator[Problem]:
     yield from _huggingface_problems(config.model, engine)
     if config.parallel.zero_offload != "none":
         yield from _offload_problems(config.parallel, engine)
+    if engine == "command":
+        yield from _command_problems(config)
     if engine == "sharding":
         yield from _sharding_problems(config)
     if engine == "allreduce":
@@ -548,12 +567,24 @@ def _huggingface_problems(model: ModelSection, engine: str) -> Iterator[Problem]
 
 def _offload_problems(parallel: ParallelSection, engine: str) -> Iterator[Problem]:
     offload, stage = parallel.zero_offload, parallel.zero_stage
-    if engine != "zero":
+    if engine not in ("zero", "command"):
         message = f"zero_offload {offload} is for engine zero, not {engine}; use none, or engine zero"
         yield Problem("parallel.zero_offload", offload, message)
     elif stage < (least := 3 if offload == "all" else 1):
         message = f"zero_offload {offload} needs zero_stage {least} or more, this is {stage}; use none, or zero_stage 3"
         yield Problem("parallel.zero_offload", offload, message)
+
+
+def _command_problems(config: RunConfig) -> Iterator[Problem]:
+    if config.command.argv is None:
+        message = 'engine command needs argv; use a list like ["/opt/train.py", "--layers", "{model.num_layers}"]'
+        yield Problem("command.argv", None, message)
+    known = {"world_size", "num_micro_batches", *field_names()}
+    for argument in config.command.argv or []:
+        for name in PLACEHOLDER.findall(argument):
+            if name not in known:
+                message = f"{{{name}}} is no field; use {{section.field}}, {{world_size}} or {{num_micro_batches}}"
+                yield Problem("command.argv", argument, message)
 
 
 DEVICE = re.compile(r"(?:GPU|CPU):(?:0|[1-9][0-9]{0,3})")
@@ -630,8 +661,8 @@ def _collectives_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem("collectives.min_bytes", sizes.min_bytes, message + " or more")
 
 
-WITH_HUGGING_FACE = ("zero", "hf")
-"""Engines that train models of Hugging Face."""
+WITH_HUGGING_FACE = ("zero", "hf", "command")
+"""Engines that train models of Hugging Face, or whatever they are told."""
 WITHOUT_BATCHES = ("allreduce",)
 """Engines that train on no batch, so that its size need not suit the layout."""
 

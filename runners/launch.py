@@ -13,7 +13,7 @@ from runners.processes import MARKER
 SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKER_URL")
 """What the daemon needs and a training must not see."""
 
-STARTS_ITS_OWN = ("capacity",)
+STARTS_ITS_OWN = ("capacity", "command")
 """Engines that are one process, which starts others."""
 
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent

@@ -36,7 +36,12 @@ class Output(NamedTuple):
 
 
 def run_engine(
-    data: Mapping[str, Any], directory: Path, *, processes: int | None = None, timeout: float = 120, **variables: str
+    data: Mapping[str, Any],
+    directory: Path,
+    *,
+    processes: int | None = None,
+    timeout: float = 120,
+    variables: Mapping[str, str] | None = None,
 ) -> Output:
     """Run an engine to its end: under torchrun with as many processes as the layout has, alone with processes=0.
 
@@ -47,7 +52,7 @@ def run_engine(
     count = RunConfig.model_validate(data).world_size if processes is None else processes
     launcher = [*TORCHRUN, f"--nproc-per-node={count}"] if count else []
     command = [sys.executable, *launcher, "-m", f"runners.engines.{data['parallel']['engine']}", "--config", str(path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(variables or {})}
     ended = subprocess.run(
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout
     )

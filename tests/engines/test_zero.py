@@ -91,7 +91,7 @@ def test_fp16_on_a_cpu_and_a_missing_deepspeed_are_refused_with_a_remedy(tmp_pat
     assert output.code == 2
     assert "train.precision: fp16 is not trained on a CPU by DeepSpeed; use bf16 or fp32" in output.text
     (tmp_path / "deepspeed.py").write_text("raise ImportError('there is none here')")
-    output = run_engine(data, tmp_path, processes=0, PYTHONPATH=str(tmp_path))
+    output = run_engine(data, tmp_path, processes=0, variables={"PYTHONPATH": str(tmp_path)})
     assert output.code == 2
     assert "cannot be imported: there is none here; install runners/requirements.txt" in output.text
 
