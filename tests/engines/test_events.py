@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runners.events import MAX_LINE_BYTES, Printer
@@ -57,6 +57,7 @@ def test_a_loss_that_diverged_is_null_and_the_line_still_json() -> None:
     assert (event["loss"], event["step_time_s"], event["step"]) == (None, None, 2)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=12_000), st.text(max_size=6_000))
 def test_texts_of_any_length_and_kind_fit_into_one_line(traceback: str, message: str) -> None:
     (event,) = printed(lambda printer: printer.emit("error", traceback=traceback * 3, message=message))
@@ -76,6 +77,7 @@ def test_what_cannot_be_shortened_is_refused() -> None:
         printed(lambda printer: printer.emit("step", values=list(range(2_000))))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 400))
 def test_operations_come_in_parts_that_hold_each_of_them_once_in_order(count: int) -> None:
     operations = [("backward-compute", k, 1000.123456 + k, 1000.223456 + k) for k in range(count)]

@@ -49,6 +49,7 @@ def plans(draw: st.DrawFn, names: tuple[str, ...] = SCHEDULES) -> Plan:
     return Plan(name, count, chunks, schedule(name, ranks, count, warmup_slope=slope, virtual_stages=chunks))
 
 
+@settings(deadline=None)
 @given(plans())
 def test_every_rank_takes_every_micro_batch_through_every_chunk_once(plan: Plan) -> None:
     kinds: tuple[Kind, ...] = ("F", "I", "W") if plan.name == "zb-h1" else ("F", "B")
@@ -150,6 +151,7 @@ def test_the_simulation_finds_a_deadlock() -> None:
     assert any(simulation.todo)
 
 
+@settings(deadline=None)
 @given(sizes, counts, st.integers(1, 4))
 def test_schedules_hold_what_their_papers_say(stages: int, count: int, slope: int) -> None:
     def held(plan: Schedule) -> list[int]:
@@ -163,6 +165,7 @@ def test_schedules_hold_what_their_papers_say(stages: int, count: int, slope: in
     assert held(zero_bubble_h1(stages, count)) == [min(stages, count)] * stages
 
 
+@settings(deadline=None)
 @given(st.integers(2, 8), st.integers(2, 4), st.integers(1, 4))
 def test_interleaved_1f1b_holds_a_little_more_on_the_first_rank(ranks: int, chunks: int, rounds: int) -> None:
     plan = interleaved(ranks, rounds * ranks, chunks)
@@ -266,6 +269,7 @@ def test_bubble_is_over_ideal_time() -> None:
     assert bubble_fraction(1, 8) == 0
 
 
+@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 60))
 def test_layers_are_spread_evenly_and_in_order(layers: int, stages: int) -> None:
     if stages > layers:
