@@ -34,6 +34,25 @@ class NumberField(forms.Field):
             return value
 
 
+class TreeField(forms.JSONField):
+    """A list or a mapping as JSON; empty for none."""
+
+    def prepare_value(self, value: Any) -> Any:
+        if value is None or isinstance(value, str):
+            return value or ""
+        return super().prepare_value(value)
+
+
+class StructureField(forms.JSONField):
+    """A mapping or a list as JSON; empty for none."""
+
+    widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField code", "spellcheck": "false"})
+
+    def prepare_value(self, value: Any) -> Any:
+        # Text is what was typed, to be shown again as it is.
+        return value or "" if value is None or isinstance(value, str) else super().prepare_value(value)
+
+
 class SweepField(forms.CharField):
     """Axes of a sweep as JSON; empty for none."""
 
@@ -156,7 +175,7 @@ def form_field(name: str, schema: Mapping[str, Any]) -> forms.Field:
         return forms.BooleanField(**(common | {"required": False}))
     if kind.get("type") == "string":
         return forms.CharField(empty_value=cast(str, None) if is_optional else "", **common)
-    return forms.JSONField(**common)
+    return TreeField(**common)
 
 
 def _choice_field(name: str, values: list[Any], is_optional: bool, common: dict[str, Any]) -> forms.Field:
