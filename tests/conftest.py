@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import psutil
 import pytest
 import redis
@@ -17,6 +18,10 @@ from django.contrib.auth.models import User
 from parlab.embedded import free_port, redis_command
 from parlab.lab.models import Attempt, Config, Experiment, Run
 from runners.config import RunConfig, digest
+
+# How long an example takes says more about who else uses the machine than about the code.
+hypothesis.settings.register_profile("parlab", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("parlab")
 
 SMALL: dict[str, Any] = {
     "model": {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64},

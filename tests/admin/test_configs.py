@@ -197,3 +197,12 @@ def test_kinds_of_fields_that_run_config_may_grow() -> None:
     assert form_field("maybe", {"anyOf": [{"enum": [8]}, {"type": "null"}]}).clean("") is None
     assert form_field("links", {"type": "array"}).clean("[1]") == [1]
     assert SweepField().prepare_value({}) == ""
+
+
+def test_a_mapping_is_typed_as_json_and_left_empty_for_none(admin: Client, config: Config, typed: Typed) -> None:
+    assert typed(config)["sharding__device_mapping"] == ""
+
+    page = save(admin, config, typed(config, command__argv='["train.py"'))
+
+    assert "Enter a valid JSON" in page
+    assert "[&quot;train.py&quot;" in page
