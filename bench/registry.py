@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bench import formats, imports, ingest, megatrons, pipelines, series
+from bench import formats, imports, ingest, megatrons, pipelines, series, zero
 from bench.result import Result, Scale
 
 BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
@@ -15,4 +15,5 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "ingest_100k_iterations_s": imports.import_100k,
     "pipeline_vs_torch": pipelines.pipeline_vs_torch,
     "megatron_vs_ddp": megatrons.megatron_vs_ddp,
+    "zero_vs_deepspeed": zero.zero_vs_deepspeed,
 }

@@ -23,7 +23,7 @@ def bench(*arguments: str, data_dir: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PARLAB_DATA_DIR": str(data_dir), "DATABASE_URL": f"sqlite:///{data_dir / 'mine.sqlite3'}"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
         check=False,
     )
 
