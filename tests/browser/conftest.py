@@ -67,7 +67,9 @@ def start_demo(directory: Path, timeout_s: float = 90) -> Demo:
         environment.pop(name, None)
     # The process that makes the data directory's other processes must be recognisable as theirs.
     environment["PARLAB_DATA_DIR"] = str(directory / "data")
-    environment["PORT"] = "18000"
+    # Two test workers must not reach for the same ports at the same moment.
+    place = 300 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    environment |= {"PORT": str(18000 + place), "REDIS_PORT": str(26000 + place)}
     process = subprocess.Popen(
         ["make", "demo", f"VENV={sys.prefix}"],
         cwd=directory,
@@ -103,7 +105,8 @@ def stop_demo(demo: Demo) -> list[str]:
     return [name for _, name in left]
 
 
-@pytest.fixture(scope="session")
+# Not for the session: Playwright keeps an event loop in this process, in which later tests could start none.
+@pytest.fixture(scope="package")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     directory = tmp_path_factory.mktemp("clone")
     copy_of_the_project(directory)
@@ -115,7 +118,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     assert not left, f"make demo left running: {left}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
     with sync_playwright() as playwright:

@@ -34,7 +34,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--port", type=int, default=int(os.environ.get("PORT", "8000")), help="first port to try")
-        parser.add_argument("--redis-port", type=int, default=16399, help="first port to try for the embedded Redis")
+redis_port = int(os.environ.get("REDIS_PORT", "16399"))
+        parser.add_argument("--redis-port", type=int, default=redis_port, help="first port to try for the embedded Redis")
 
     def handle(self, *args: Any, port: int, redis_port: int, **options: Any) -> None:
         self.data: Path = settings.DATA_DIR
@@ -121,7 +122,7 @@ class Command(BaseCommand):
             return
         directory = self.data / "redis"
         directory.mkdir(exist_ok=True, mode=0o700)
-        port = self._port("embedded Redis", preferred, "--redis-port")
+        port = self._port("embedded Redis", preferred, "REDIS_PORT")
         password = secrets.token_urlsafe(24)
         url = f"redis://:{password}@127.0.0.1:{port}/0"
         # For commands that a person types in another terminal; settings.py reads it.
