@@ -34,8 +34,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--port", type=int, default=int(os.environ.get("PORT", "8000")), help="first port to try")
-redis_port = int(os.environ.get("REDIS_PORT", "16399"))
-        parser.add_argument("--redis-port", type=int, default=redis_port, help="first port to try for the embedded Redis")
+        redis_port = int(os.environ.get("REDIS_PORT", "16399"))
+        parser.add_argument("--redis-port", type=int, default=redis_port, help="the same for the embedded Redis")
 
     def handle(self, *args: Any, port: int, redis_port: int, **options: Any) -> None:
         self.data: Path = settings.DATA_DIR
