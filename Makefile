@@ -27,7 +27,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.dev
-	$(BIN)/python -m bench $(ONLY)
+	$(BIN)/python -m tests.bench $(ONLY)
 
 # The lock files hold what every machine gets; torch's local build tag is none of their business.
 lock: $(VENV)/.dev

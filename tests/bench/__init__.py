@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m tests.bench [names] [--quick]`. See docs/bench.md."""

@@ -18,7 +18,7 @@ UNITS = {
 
 def bench(*arguments: str, data_dir: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "bench", *arguments],
+        [sys.executable, "-m", "tests.bench", *arguments],
         cwd=ROOT,
         env={**os.environ, "PARLAB_DATA_DIR": str(data_dir), "DATABASE_URL": f"sqlite:///{data_dir / 'mine.sqlite3'}"},
         capture_output=True,

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from bench import formats, imports, ingest, megatrons, pipelines, series, zero
-from bench.result import Result, Scale
+from tests.bench import formats, imports, ingest, megatrons, pipelines, series, zero
+from tests.bench.result import Result, Scale
 
 BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "ingest_points_per_s": ingest.points_per_s,

@@ -10,13 +10,13 @@ from torch.distributed.pipelining import PipelineStage as TorchStage
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.nn import functional
 
-from bench.ranks import Step, side_by_side
-from bench.result import Result, Scale
 from runners.config import RunConfig
 from runners.engines.data import make_batch
 from runners.engines.stage import PipelineStage
 from runners.engines.transfers import open_channels
 from runners.models.gpt import GPTStage
+from tests.bench.ranks import Step, side_by_side
+from tests.bench.result import Result, Scale
 
 RANKS = 2
 CPU = torch.device("cpu")

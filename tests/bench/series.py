@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.database import PointRow, insert_rows, new_attempt, used_bytes
-from bench.result import Result, Scale, median_s
 from parlab.series import store
 from parlab.series.columns import Columns
+from tests.bench.database import PointRow, insert_rows, new_attempt, used_bytes
+from tests.bench.result import Result, Scale, median_s
 
 MAX_POINTS = 1_000
 """Points of a curve in a figure."""

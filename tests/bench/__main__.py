@@ -9,12 +9,12 @@ from pathlib import Path
 
 import django
 
-OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench.json"
+OUTPUT = Path(__file__).resolve().parents[2] / "build" / "bench.json"
 
 
 def main() -> int:
     """Run the benchmarks that are named, or all."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("names", nargs="*", help="benchmarks, all if none; commas may separate them")
     parser.add_argument("--quick", action="store_true", help="only show that they run: small sizes, one repeat")
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="where the JSON goes")
@@ -30,9 +30,9 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
     os.environ["DJANGO_SETTINGS_MODULE"] = "parlab.settings"
     django.setup()
 
-    from bench import database
-    from bench.registry import BENCHMARKS
-    from bench.result import Scale
+    from tests.bench import database
+    from tests.bench.registry import BENCHMARKS
+    from tests.bench.result import Scale
 
     names = [name for names in arguments.names for name in names.split(",") if name] or list(BENCHMARKS)
     unknown = [name for name in names if name not in BENCHMARKS]

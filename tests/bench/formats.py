@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from bench.result import Result, Scale
 from parlab.formats import records
 from parlab.formats.source import Lines, open_text
+from tests.bench.result import Result, Scale
 
 BLOCK_ITERATIONS = 2_000
 MEGABYTES = 1_000

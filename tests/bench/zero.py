@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.ranks import Step, side_by_side
-from bench.result import Result, Scale
 from runners.config import RunConfig
 from runners.engines.networks import build
 from runners.engines.process_group import Place
 from runners.engines.rank import Rank
 from runners.engines.zero import ZeroTrainer, micro_batches
 from runners.engines.zero_settings import deepspeed_settings, import_deepspeed
+from tests.bench.ranks import Step, side_by_side
+from tests.bench.result import Result, Scale
 
 RANKS = 2
 CPU = torch.device("cpu")

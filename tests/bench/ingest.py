@@ -8,13 +8,13 @@ from statistics import median
 import numpy as np
 from django.db import transaction
 
-from bench.database import RANKS, PointRow, new_attempt
-from bench.result import Result, Scale
 from parlab.ingest.events import parse
 from parlab.ingest.services import batch_apply
 from parlab.lab.models import Attempt
 from parlab.series import store
 from runners.protocol import MAX_BATCH_BYTES, Batch
+from tests.bench.database import RANKS, PointRow, new_attempt
+from tests.bench.result import Result, Scale
 
 TIMERS = ("forward-compute", "backward-compute", "forward-recv", "backward-send", "optimizer")
 

@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.ranks import Step, side_by_side
-from bench.result import Result, Scale
 from runners.config import RunConfig
 from runners.engines.data import make_batch
 from runners.engines.layout import open_layout
 from runners.engines.megatron_stage import MegatronRank
 from runners.models.gpt import GPTStage
+from tests.bench.ranks import Step, side_by_side
+from tests.bench.result import Result, Scale
 
 RANKS = 2
 CPU = torch.device("cpu")

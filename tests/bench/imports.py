@@ -8,9 +8,9 @@ import numpy as np
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 
-from bench.result import Result, Scale
 from parlab.formats.source import Lines
 from parlab.ingest.imports import source_import
+from tests.bench.result import Result, Scale
 
 TIMERS = (
     "forward-compute", "forward-recv", "backward-compute", "backward-send", "backward-send-forward-recv",

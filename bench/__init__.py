@@ -1,1 +1,0 @@
-"""Benchmarks: `python -m bench [names] [--quick]`. See docs/bench.md."""
