@@ -1,4 +1,5 @@
-# make demo   everything on this machine, in a browser         make test    all checks and tests
+# make demo   everything on this machine, in a browser         make test    checks and tests, under six minutes
+# make test-slow  the tests of many processes, beside those
 # make lint   ruff, mypy, import-linter                        make bench   benchmarks (ONLY=name,... for some)
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
@@ -6,15 +7,18 @@ BIN := $(VENV)/bin
 ONLY ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint format bench lock clean
+.PHONY: demo test test-slow lint format bench lock clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.server
 	@$(BIN)/python manage.py demo
 
 test: lint $(VENV)/.browser
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not slow"
 	PARLAB_TEST_DATABASE=postgres $(BIN)/pytest tests/lab tests/fleet tests/series tests/ingest tests/pages tests/api tests/admin
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

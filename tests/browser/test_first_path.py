@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from .conftest import Demo, screenshots
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 READ_FIGURE = """name => {
     const element = document.querySelector(`[data-figure="${name}"]`);

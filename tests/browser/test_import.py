@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from .conftest import SCREENSHOTS, screenshots
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 DOCUMENT = """# Scaling of the small case
 

@@ -12,6 +12,8 @@ from runners.config import check
 from runners.engines.allreduce import OPERATIONS
 from tests.engines.started import Output, run_engine
 
+pytestmark = pytest.mark.slow
+
 RANKS = 3
 DATA: dict[str, Any] = {
     "parallel": {"engine": "allreduce", "data_parallel_size": RANKS},

@@ -13,6 +13,8 @@ from runners.engines.capacity import candidates, search, trial_data
 from runners.launch import command
 from tests.engines.started import run_engine
 
+pytestmark = pytest.mark.slow
+
 MODEL = {"num_layers": 1, "hidden_size": 1024, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}
 DATA: dict[str, Any] = {
     "model": MODEL,
@@ -79,7 +81,6 @@ def test_a_search_is_one_process_whatever_the_layout() -> None:
     assert command(config, Path("config.json"))[1:3] == ["-m", "runners.engines.capacity"]
 
 
-@pytest.mark.slow
 def test_the_most_layers_that_train_within_a_memory_limit_are_found_by_real_runs(tmp_path: Path) -> None:
     limited = DATA | {"launcher": {"kind": "plain", "memory_limit_mib": 700}}
     output = run_engine(limited, tmp_path, processes=0, timeout=230)

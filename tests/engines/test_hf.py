@@ -14,6 +14,8 @@ from runners.engines.data import make_batch
 from runners.engines.networks import hugging_face_model
 from tests.engines.started import Output, run_engine
 
+pytestmark = pytest.mark.slow
+
 MODEL = {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}
 DATA: dict[str, Any] = {
     "model": MODEL | {"implementation": "huggingface"},

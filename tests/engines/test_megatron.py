@@ -21,6 +21,8 @@ from runners.events import Printer
 from runners.timers import StepTimes
 from tests.engines.test_pipeline import ROOT, Ended, ended
 
+pytestmark = pytest.mark.slow
+
 ENGINE = [sys.executable, "-m", "runners.engines.megatron"]
 # A BERT of the founding measurements, with all of its flags, and smaller.
 FLAGS = (

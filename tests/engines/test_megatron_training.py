@@ -12,6 +12,8 @@ from runners.config import RunConfig
 from runners.engines.megatron_stage import MegatronRank
 from tests.engines.ranks import Trained, train_by_hand, train_in_layouts
 
+pytestmark = pytest.mark.slow
+
 STEPS = 5
 CPU = torch.device("cpu")
 MODEL: dict[str, Any] = {
@@ -133,9 +135,7 @@ LAYOUTS_OF_8 = {
 }
 
 
-@pytest.mark.parametrize(
-    ("world_size", "configs"), [(2, LAYOUTS_OF_2), pytest.param(8, LAYOUTS_OF_8, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("world_size", "configs"), [(2, LAYOUTS_OF_2), pytest.param(8, LAYOUTS_OF_8)])
 def test_every_layout_has_the_losses_of_one_process(
     world_size: int, configs: dict[str, RunConfig], gpt: Trained, bert: list[float], tmp_path: Path
 ) -> None:

@@ -17,6 +17,8 @@ from runners.engines.sharding import ShardedTrainer
 from tests.engines.ranks import CONTEXT, TIMEOUT, train_by_hand
 from tests.engines.started import run_engine
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 STEPS, RANKS = 5, 3
 MODEL = {"num_layers": 3, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}

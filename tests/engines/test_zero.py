@@ -14,6 +14,8 @@ from runners.engines.networks import build
 from tests.engines.started import run_engine
 from tests.engines.zero_ranks import train_with_zero
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 STEPS = 5
 MODEL = {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}
