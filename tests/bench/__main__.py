@@ -46,7 +46,7 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
     for name in names:
         result = BENCHMARKS[name](Scale(is_quick=arguments.quick))
         value = f"{result.value:,.0f}" if result.value >= 1000 else f"{result.value:.3g}"
-        sys.stdout.write(row.format(name, value, result.unit, result.against, f"{result.ratio:.1f} x", result.repeats))
+        sys.stdout.write(row.format(name, value, result.unit, result.against, f"{result.ratio:.3g} x", result.repeats))
         sys.stdout.flush()
         results[name] = result._asdict()
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
