@@ -58,7 +58,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     drawing = go.Figure(
         layout=theme.layout(
             title="Time per phase",
-            subtitle="per step: median over steps, mean over ranks",
+            subtitle="per step: median over steps, mean over all ranks",
             x="Run",
             y=f"Time per step ({unit.name})",
             barmode="stack",

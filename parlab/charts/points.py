@@ -18,7 +18,7 @@ class Spread(NamedTuple):
 
 
 class Timer(NamedTuple):
-    """Seconds of one phase per step: mean over the ranks, and their range."""
+    """Seconds of one phase per step: mean over all ranks, and the range of those that were in it."""
 
     median: float
     min: float

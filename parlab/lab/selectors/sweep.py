@@ -235,11 +235,19 @@ def _run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         memory_by_rank={int(rank): value for rank, value in (memory.get("by_rank") or {}).items()},
         memory_min=memory.get("min"),
         memory_max=memory.get("max", run.memory_max_bytes),
-        timers={
-            name: Timer(timer["median"], timer.get("min", timer["median"]), timer.get("max", timer["median"]))
-            for name, timer in (summary.get("timers_s") or {}).items()
-            if timer.get("median") is not None
-        },
+        timers=_timers(summary.get("timers_s") or {}),
         global_batch_size=run.resolved.get("train", {}).get("global_batch_size"),
         is_published=run.origin != Run.Origin.MEASURED,
     )
+
+
+def _timers(timers: Mapping[str, Any]) -> dict[str, Timer]:
+    """Take the phases of a step as the mean over all ranks: one that never was in a phase spent 0 s there."""
+    ranks = {rank for timer in timers.values() for rank in timer.get("by_rank") or {}}
+    found = {}
+    for name, timer in timers.items():
+        by_rank = timer.get("by_rank") or {}
+        mean = sum(by_rank.values()) / len(ranks) if by_rank else timer.get("median")
+        if mean is not None:
+            found[name] = Timer(mean, timer.get("min", mean), timer.get("max", mean))
+    return found
