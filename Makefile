@@ -37,7 +37,7 @@ bench: $(VENV)/.dev
 lock: $(VENV)/.dev
 	set -e; for list in runners/requirements requirements requirements-dev; do \
 	    $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-header --annotation-style=line \
-	        --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	        --no-emit-options \
 	        $$list.in --output-file $$list.txt; \
 	    sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' $$list.txt; \
 	done

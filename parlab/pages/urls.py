@@ -21,6 +21,7 @@ urlpatterns = [
     path("experiments/<slug:slug>/", experiments.experiment, name="experiment"),
     path("experiments/<slug:slug>/live/", experiments.experiment_live, name="experiment-live"),
     path("experiments/<slug:slug>/launch/<int:version>/", experiments.launch, name="launch"),
+    path("experiments/<slug:slug>/report.md", experiments.report, name="report"),
     path("experiments/<slug:slug>/clone/", experiments.clone, name="clone"),
     path("experiments/<slug:slug>/figures/<slug:name>.json", figures.experiment_json, name="experiment-figure"),
     path("experiments/<slug:slug>/figures/<slug:name>.csv", figures.experiment_csv, name="experiment-numbers"),

@@ -21,6 +21,7 @@ from .findings import (
     run_findings,
 )
 from .nodes import NodeRow, node_list
+from .reports import experiment_report
 from .runs import (
     ConfigSection,
     RunRow,
@@ -55,6 +56,7 @@ __all__ = [
     "config_sections",
     "experiment_findings",
     "experiment_list",
+    "experiment_report",
     "experiment_runs",
     "experiment_versions",
     "figure_title",

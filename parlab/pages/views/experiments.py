@@ -19,6 +19,7 @@ from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab import services as lab
 from parlab.lab.models import Config, Experiment, Finding
+from parlab.reports.markdown import markdown
 from runners.config import ConfigError, digest
 from runners.protocol import RunState
 
@@ -51,6 +52,15 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
     found = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
     context = _context(request, found)
     return render(request, "pages/experiment.html", {**context, **_documents(found, context["findings"])})
+
+
+@require_GET
+def report(_request: HttpRequest, slug: str) -> HttpResponse:
+    """Answer with the experiment as a Markdown document to keep or hand on."""
+    found = get_object_or_404(Experiment, slug=slug)
+    response = HttpResponse(markdown(selectors.experiment_report(found)), content_type="text/markdown; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="{found.slug}.md"'
+    return response
 
 
 @require_GET

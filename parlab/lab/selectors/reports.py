@@ -1,0 +1,58 @@
+"""An experiment as a report tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from parlab.charts.format import DASH, quantity
+from parlab.lab.models import Experiment, Finding, Run
+from parlab.reports.markdown import Cell, Doubt, Report
+from runners.protocol import RunState
+
+from .findings import RUN, experiment_findings, run_doubts
+
+_NUMBERS = {
+    "step_time": ("Step time", "step_time_s", "s"),
+    "samples": ("Throughput", "samples_per_s", "samples/s"),
+    "tokens": ("Tokens", "tokens_per_s", "tokens/s"),
+    "memory": ("Peak memory", "memory_max_bytes", "B"),
+}
+
+
+def experiment_report(experiment: Experiment) -> Report:
+    """Read an experiment's runs with their numbers, and the findings that doubt them."""
+    runs = list(experiment.runs.order_by("number"))
+    findings = experiment_findings(experiment)
+    numbers = {finding.pk: number for number, finding in enumerate(findings, 1)}
+    doubts = run_doubts(findings, runs)
+    return Report(
+        title=experiment.name,
+        question=experiment.question,
+        source=experiment.source,
+        columns=["Run", "Point", "State", *(title for title, _, _ in _NUMBERS.values()), "Reason"],
+        rows=[_row(run, doubts.get(run.pk, {}), numbers) for run in runs],
+        doubts=[_doubt(finding) for finding in findings],
+    )
+
+
+def _row(run: Run, doubts: Mapping[str, Sequence[Finding]], numbers: Mapping[int, int]) -> list[Cell]:
+    def marks(column: str) -> list[int]:
+        return [numbers[finding.pk] for finding in doubts.get(column, ())]
+
+    state = "OOM" if run.state == RunState.OOM else run.state
+    measured = [
+        Cell(quantity(getattr(run, field), unit) if getattr(run, field) is not None else DASH, marks(column))
+        for column, (_, field, unit) in _NUMBERS.items()
+    ]
+    return [
+        Cell(f"#{run.number}", marks(RUN)),
+        Cell(run.label or DASH),
+        Cell(state),
+        *measured,
+        Cell(run.reason or DASH),
+    ]
+
+
+def _doubt(finding: Finding) -> Doubt:
+    reason = finding.acknowledged_reason if finding.is_acknowledged else ""
+    return Doubt(finding.severity, finding.message, finding.rule, reason)

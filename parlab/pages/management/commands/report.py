@@ -1,0 +1,33 @@
+"""`manage.py report`: an experiment as a Markdown document."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from parlab.lab import selectors
+from parlab.lab.models import Experiment
+from parlab.reports.markdown import markdown
+
+
+class Command(BaseCommand):
+    help = "Write an experiment's runs and findings as Markdown, to a file or the terminal."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("slug", help="name of the experiment in its address")
+        parser.add_argument("--output", type=Path, metavar="FILE", help="instead of the terminal")
+
+    def handle(self, *args: Any, slug: str, output: Path | None, **options: Any) -> None:
+        found = Experiment.objects.filter(slug=slug).first()
+        if found is None:
+            known = ", ".join(Experiment.objects.values_list("slug", flat=True)[:10]) or "none yet"
+            raise CommandError(f"no experiment {slug}; there are {known}")
+        text = markdown(selectors.experiment_report(found))
+        if output is None:
+            self.stdout.write(text)
+            return
+        try:
+            output.write_text(text)
+        except OSError as error:
+            raise CommandError(f"the report cannot be written to {output}: {error.strerror}") from error

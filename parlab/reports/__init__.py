@@ -1,0 +1,1 @@
+"""An experiment as a document to hand on: plain data in, text out."""
