@@ -22,7 +22,8 @@
     }));
     const size = files.reduce((sum, file) => sum + file.size, 0);
     input.setCustomValidity(size > limit ? `These files are ${written(size)}, above the limit of ${written(limit)}. Choose fewer, or ask an administrator to raise PARLAB_UPLOAD_LIMIT_MIB.` : "");
-    input.reportValidity();
+    // An empty form is no mistake before somebody sends it.
+    if (files.length) input.reportValidity();
   }
 
   function say(text, value) {

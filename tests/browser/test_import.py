@@ -29,6 +29,7 @@ def test_a_document_is_previewed_imported_and_its_doubted_number_acknowledged(pa
     path = tmp_path / "scaling.md"
     path.write_text(DOCUMENT)
     page.get_by_role("link", name="Import", exact=True).click()
+    expect(page.get_by_label("Files")).not_to_be_focused()
     page.get_by_label("Files").set_input_files(path)
     expect(page.get_by_text("scaling.md, ")).to_be_visible()
     screenshots(page, "import")
