@@ -200,7 +200,8 @@ def _outcome(cells: Sequence[Cell]) -> tuple[str, str]:
         words = failed.text if any(map(str.isalpha, failed.text)) else f"The table says {failed.text}: it failed."
         return state, words
     dash = next((cell.text for cell in cells if cell.text), "")
-    return RunState.FINISHED, f"Missing: the table gives no figure here{f' ({dash})' if dash else ''}."
+    # Not finished: nobody knows whether it ever ran. Its result is lost to who reads the table.
+    return RunState.LOST, f"Missing: the table gives no figure here{f' ({dash})' if dash else ''}."
 
 
 def _axis(column: Column) -> str:

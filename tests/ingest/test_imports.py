@@ -226,7 +226,7 @@ def test_blank_and_failed_cells_become_runs_with_the_words_of_the_page(bring: Br
     assert (runs["gpipe", "slow", 2].state, runs["gpipe", "slow", 2].reason) == ("oom", "OOM")
     assert (runs["1f1b", "slow", 2].state, runs["1f1b", "slow", 2].reason) == ("failed", "crashed")
     missing = runs["1f1b", "slow", 1]
-    assert missing.step_time_s is None
+    assert (missing.state, missing.step_time_s) == ("lost", None)
     assert missing.reason == "Missing: the table gives no figure here (-)."
     failed = runs["ZeRO-2 data parallel", None, None]
     assert failed.state == "oom"
