@@ -43,7 +43,7 @@ def test_a_grid_over_one_setting_has_a_result_per_cell() -> None:
     assert found[0].settings == {"parallel.schedule": "gpipe", "train.micro_batch_size": 1}
     assert found[0].measured == {"step_time_s": 0.1}
     assert (found[2].state, found[2].reason, found[2].measured) == ("oom", "OOM", {})
-    assert (found[4].state, found[4].reason) == ("finished", "Missing: the table gives no figure here.")
+    assert (found[4].state, found[4].reason) == ("lost", "Missing: the table gives no figure here.")
 
 
 def test_a_grid_over_gpus_is_known_by_its_headings() -> None:
