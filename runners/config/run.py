@@ -1,0 +1,158 @@
+"""RunConfig, and how a configuration is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Self, cast
+
+from pydantic import ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from .problems import ConfigError, Problem
+from .rules import contradictions, map_problems
+from .sections import (
+    CapacitySection,
+    ClusterSection,
+    CollectivesSection,
+    CommandSection,
+    LauncherSection,
+    ModelSection,
+    NetworkSection,
+    ParallelSection,
+    Section,
+    ShardingSection,
+    TrainSection,
+)
+
+
+class RunConfig(Section):
+    """One fully described training run."""
+
+    model: ModelSection = ModelSection()
+    """The network that is trained."""
+    train: TrainSection = TrainSection()
+    """The work of one iteration."""
+    parallel: ParallelSection = ParallelSection()
+    """How the work is split."""
+    cluster: ClusterSection = ClusterSection()
+    """Where it runs."""
+    network: NetworkSection = NetworkSection()
+    """The links between ranks."""
+    collectives: CollectivesSection = CollectivesSection()
+    """What engine allreduce times."""
+    sharding: ShardingSection = ShardingSection()
+    """Stages, shards and devices for engine sharding."""
+    capacity: CapacitySection = CapacitySection()
+    """What engine capacity looks for."""
+    command: CommandSection = CommandSection()
+    """What engine command starts."""
+    launcher: LauncherSection = LauncherSection()
+    """How processes are started."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        problems = list(contradictions(self))
+        if problems:
+            # pydantic swallows the type of errors raised here, so the problems travel in the context.
+            message = "; ".join(str(problem) for problem in problems).replace("{", "(").replace("}", ")")
+            raise PydanticCustomError("contradiction", cast(Any, message), {"problems": problems})
+        return self
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the run: TP·PP·DP, or the devices that a map of shards names."""
+        parallel = self.parallel
+        if parallel.engine == "sharding" and self.sharding.device_mapping and not list(map_problems(self.sharding)):
+            return len(self.sharding.devices)
+        if parallel.engine == "capacity" and self.capacity.find == "processes":
+            return self.capacity.at_most
+        return parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.data_parallel_size
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro batches per iteration and data parallel rank (gradient accumulation steps)."""
+        return self.train.global_batch_size // (self.train.micro_batch_size * self.parallel.data_parallel_size)
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs on each node, also where the configuration leaves it to the layout."""
+        return self.cluster.gpus_per_node or self.world_size // self.cluster.nodes
+
+    def resolved(self) -> dict[str, Any]:
+        """Every field with its value, none left to a default."""
+        data = self.model_dump(mode="json")
+        data["cluster"]["gpus_per_node"] = self.gpus_per_node
+        return data
+
+
+def check(data: Mapping[str, Any]) -> tuple[RunConfig | None, list[Problem]]:
+    """Read a configuration: (RunConfig, []) or (None, every problem that could be found)."""
+    try:
+        return RunConfig.model_validate(data), []
+    except ValidationError as error:
+        return None, [problem for detail in error.errors() for problem in _problems_of(detail)]
+
+
+def _problems_of(detail: ErrorDetails) -> list[Problem]:
+    if "problems" in detail.get("ctx", {}):
+        return list(detail["ctx"]["problems"])
+    field = ".".join(str(part) for part in detail["loc"])
+    value = detail["input"]
+    if detail["type"] == "extra_forbidden":
+        known = ", ".join(sorted(_fields_beside(field)))
+        return [Problem(field, value, f"unknown field {field}; known here: {known or 'none'}")]
+    if detail["type"] == "missing":
+        return [Problem(field, None, f"{field} is missing; give it a value")]
+    shown = json.dumps(value, default=str)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    reason = detail["msg"]
+    return [Problem(field, value, f"{shown} cannot be {field}: {reason[:1].lower()}{reason[1:]}")]
+
+
+def complete(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Every field with its value or its default, whether or not they fit together.
+
+    Raises ConfigError for unknown fields and for values that a field cannot have.
+    """
+    try:
+        return RunConfig.model_validate(data).model_dump(mode="json")
+    except ValidationError as error:
+        problems = [
+            problem
+            for detail in error.errors()
+            if detail["type"] != "contradiction"
+            for problem in _problems_of(detail)
+        ]
+    if problems:
+        raise ConfigError(problems)
+    return {
+        name: section.model_validate(data.get(name, {})).model_dump(mode="json") for name, section in sections().items()
+    }
+
+
+def sections() -> dict[str, type[Section]]:
+    """Section name -> its class, in the order in which people think of them."""
+    return {name: cast(type[Section], field.annotation) for name, field in RunConfig.model_fields.items()}
+
+
+def _fields_beside(field: str) -> list[str]:
+    section, _, _name = field.rpartition(".")
+    known = sections()
+    if not section:
+        return list(known)
+    return list(known[section].model_fields) if section in known else []
+
+
+def field_names() -> list[str]:
+    """All dotted field names, as sweep axes name them."""
+    return [f"{name}.{field}" for name, section in sections().items() for field in section.model_fields]
+
+
+def with_values(data: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy a configuration with dotted fields set to new values."""
+    copy: dict[str, Any] = json.loads(json.dumps(data))
+    for dotted, value in values.items():
+        section, _, name = dotted.partition(".")
+        copy.setdefault(section, {})[name] = value
+    return copy
