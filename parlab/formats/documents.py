@@ -91,5 +91,5 @@ class Counted:
         self.count = 0
 
     def __iter__(self) -> Iterator[str]:
-        for self.count, line in enumerate(self.lines, 1):  # noqa: B020
+        for self.count, line in enumerate(self.lines, 1):  # noqa: B020  the count is what others read
             yield line

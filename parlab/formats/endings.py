@@ -35,5 +35,5 @@ def ending(text: str) -> Ending | None:
     text = text[:1000]
     for pattern, state in _RULES:
         if pattern.search(text):
-            return Ending(state, text.strip()[:MAX_TEXT])  # type: ignore[arg-type]
+            return Ending(state, text.strip()[:MAX_TEXT])  # type: ignore[arg-type]  # _RULES names states only
     return None

@@ -38,19 +38,10 @@ class TreeField(forms.JSONField):
     """A list or a mapping as JSON; empty for none."""
 
     def prepare_value(self, value: Any) -> Any:
+        # Text is what was typed, to be shown again as it is.
         if value is None or isinstance(value, str):
             return value or ""
         return super().prepare_value(value)
-
-
-class StructureField(forms.JSONField):
-    """A mapping or a list as JSON; empty for none."""
-
-    widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField code", "spellcheck": "false"})
-
-    def prepare_value(self, value: Any) -> Any:
-        # Text is what was typed, to be shown again as it is.
-        return value or "" if value is None or isinstance(value, str) else super().prepare_value(value)
 
 
 class SweepField(forms.CharField):
