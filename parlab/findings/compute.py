@@ -9,7 +9,8 @@ from parlab.findings.doubts import Amount, Doubt, RunFacts, agree, looks_like, p
 from parlab.findings.facts import Sizes, figure_amount, number, part, run_sizes, segment_sizes
 from parlab.findings.rates import record_amount
 from parlab.formats.schema import Document, StepRecord
-from parlab.planner.flops import Peak, Shape, executed_flops, model_flops, parameters, peak_of
+from parlab.planner.flops import Shape, executed_flops, model_flops, parameters
+from parlab.planner.hardware import Peak, peak_of
 
 FORMULA = 0.10
 """Tools count embeddings, layer norms and the attention of masked positions differently: 10 % around each variant."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from parlab.planner.hardware import Peak
+
 Recompute = Literal["none", "selective", "full"]
 
 
@@ -20,84 +22,6 @@ class Shape(NamedTuple):
     hidden_size: int
     sequence_length: int
     vocab_size: int
-
-
-class Peak(NamedTuple):
-    """Dense FLOP/s of one device in one precision, and who says so."""
-
-    flops_per_s: float
-    source: str
-
-
-_V100 = "NVIDIA Tesla V100 data sheet, 2020"
-_A100 = "NVIDIA A100 Tensor Core GPU data sheet, 2021, without sparsity"
-_H100 = "NVIDIA H100 Tensor Core GPU data sheet, 2023, SXM, without sparsity"
-_H100_PCIE = "NVIDIA H100 Tensor Core GPU data sheet, 2023, PCIe, without sparsity"
-_H200 = "NVIDIA H200 Tensor Core GPU data sheet, 2024, SXM, without sparsity"
-_B200 = "NVIDIA Blackwell architecture brief, 2024, B200, without sparsity"
-_T4 = "NVIDIA T4 data sheet, 2019"
-_L4 = "NVIDIA L4 data sheet, 2023, without sparsity"
-_MI250X = "AMD Instinct MI250X data sheet, 2021, both dies"
-_MI300X = "AMD Instinct MI300X data sheet, 2023, without sparsity"
-
-# (words that a device's name must hold, precision) -> peak. More words go first: "H100 PCIe" before "H100".
-PEAKS: dict[tuple[str, str], Peak] = {
-    ("v100 pcie", "fp16"): Peak(112e12, _V100),
-    ("v100 pcie", "fp32"): Peak(14e12, _V100),
-    ("v100", "fp16"): Peak(125e12, _V100),
-    ("v100", "fp32"): Peak(15.7e12, _V100),
-    ("a100", "fp16"): Peak(312e12, _A100),
-    ("a100", "bf16"): Peak(312e12, _A100),
-    ("a100", "tf32"): Peak(156e12, _A100),
-    ("a100", "fp32"): Peak(19.5e12, _A100),
-    ("h100 pcie", "fp8"): Peak(1513e12, _H100_PCIE),
-    ("h100 pcie", "fp16"): Peak(756e12, _H100_PCIE),
-    ("h100 pcie", "bf16"): Peak(756e12, _H100_PCIE),
-    ("h100 pcie", "tf32"): Peak(378e12, _H100_PCIE),
-    ("h100 pcie", "fp32"): Peak(51e12, _H100_PCIE),
-    ("h100", "fp8"): Peak(1979e12, _H100),
-    ("h100", "fp16"): Peak(989.4e12, _H100),
-    ("h100", "bf16"): Peak(989.4e12, _H100),
-    ("h100", "tf32"): Peak(494.7e12, _H100),
-    ("h100", "fp32"): Peak(66.9e12, _H100),
-    ("h200", "fp8"): Peak(1979e12, _H200),
-    ("h200", "fp16"): Peak(989.4e12, _H200),
-    ("h200", "bf16"): Peak(989.4e12, _H200),
-    ("h200", "tf32"): Peak(494.7e12, _H200),
-    ("h200", "fp32"): Peak(66.9e12, _H200),
-    ("b200", "fp8"): Peak(4500e12, _B200),
-    ("b200", "fp16"): Peak(2250e12, _B200),
-    ("b200", "bf16"): Peak(2250e12, _B200),
-    ("b200", "tf32"): Peak(1125e12, _B200),
-    ("b200", "fp32"): Peak(75e12, _B200),
-    ("t4", "fp16"): Peak(65e12, _T4),
-    ("t4", "fp32"): Peak(8.1e12, _T4),
-    ("l4", "fp8"): Peak(242e12, _L4),
-    ("l4", "fp16"): Peak(121e12, _L4),
-    ("l4", "bf16"): Peak(121e12, _L4),
-    ("l4", "tf32"): Peak(60e12, _L4),
-    ("l4", "fp32"): Peak(30.3e12, _L4),
-    ("mi250x", "fp16"): Peak(383e12, _MI250X),
-    ("mi250x", "bf16"): Peak(383e12, _MI250X),
-    ("mi250x", "fp32"): Peak(95.7e12, _MI250X),
-    ("mi300x", "fp8"): Peak(2614.9e12, _MI300X),
-    ("mi300x", "fp16"): Peak(1307.4e12, _MI300X),
-    ("mi300x", "bf16"): Peak(1307.4e12, _MI300X),
-    ("mi300x", "tf32"): Peak(653.7e12, _MI300X),
-    ("mi300x", "fp32"): Peak(163.4e12, _MI300X),
-}
-
-
-def peak_of(device: str, precision: str) -> Peak | None:
-    """Look up the peak of a device by its name as the driver gives it ("NVIDIA A100-SXM4-40GB").
-
-    None for a device or precision that is not in PEAKS: no peak is better than a wrong one.
-    """
-    words = set(device.lower().replace("-", " ").replace("_", " ").split())
-    for (name, of_precision), peak in PEAKS.items():
-        if of_precision == precision and set(name.split()) <= words:
-            return peak
-    return None
 
 
 def parameters(shape: Shape) -> float:

@@ -3,7 +3,6 @@
 import pytest
 
 from parlab.planner.flops import (
-    PEAKS,
     Shape,
     executed_flops,
     flops_per_gpu,
@@ -11,11 +10,11 @@ from parlab.planner.flops import (
     mfu,
     model_flops,
     parameters,
-    peak_of,
     training_time_s,
 )
+from parlab.planner.hardware import Peak
 
-A100 = PEAKS["a100", "bf16"]
+A100 = Peak(312e12, "NVIDIA A100 data sheet")
 
 # Narayanan et al. 2021 (SC21), table 1, vocabulary 51,200, sequence 2,048: layers, hidden size, global batch, GPUs,
 # TFLOP/s per GPU as printed; then parameters in billions and seconds per iteration, derived from it.
@@ -80,33 +79,6 @@ def test_training_gpt3_takes_the_published_days() -> None:
     assert training_time_s(300e9, 175e9, 1024, 140e12, "full") / day == pytest.approx(34, abs=0.5)
     assert training_time_s(450e9, 1e12, 3072, 163e12, "full") / day == pytest.approx(84, abs=1)
     assert training_time_s(300e9, 175e9, 1024, 140e12, "none") / day == pytest.approx(34 * 6 / 8, abs=0.5)
-
-
-@pytest.mark.parametrize(
-    ("device", "precision", "tera"),
-    [
-        ("NVIDIA A100-SXM4-40GB", "bf16", 312),
-        ("NVIDIA A100-SXM4-40GB", "fp32", 19.5),
-        ("Tesla V100-SXM2-16GB", "fp16", 125),
-        ("Tesla V100-PCIE-32GB", "fp16", 112),
-        ("NVIDIA H100 80GB HBM3", "bf16", 989.4),
-        ("NVIDIA H100 PCIe", "bf16", 756),
-        ("NVIDIA H200", "fp8", 1979),
-    ],
-)
-def test_the_peak_depends_on_device_and_precision(device: str, precision: str, tera: float) -> None:
-    peak = peak_of(device, precision)
-
-    assert peak is not None
-    assert peak.flops_per_s == pytest.approx(tera * 1e12)
-    assert peak.source
-
-
-@pytest.mark.parametrize(
-    ("device", "precision"), [("NVIDIA GeForce GTX 1080", "fp16"), ("Tesla V100-SXM2-16GB", "bf16")]
-)
-def test_an_unknown_device_or_precision_has_no_peak(device: str, precision: str) -> None:
-    assert peak_of(device, precision) is None
 
 
 @pytest.mark.parametrize(

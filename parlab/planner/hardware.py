@@ -1,0 +1,119 @@
+"""A catalogue of GPUs: what data sheets promise of each, by precision, and what a matmul was measured to reach.
+
+A device that is not in it has no peak: none is better than a wrong one. CPUs are absent for the same reason: their data
+sheets name no FLOP/s, so a node measures what its matmul reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_TERA = 1e12
+_GB = 1 << 30
+"""Data sheets say GB of memory; drivers show that they mean GiB."""
+
+
+class Peak(NamedTuple):
+    """Dense FLOP/s of one device in one precision, and who says so."""
+
+    flops_per_s: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device as a process sees it; bytes, FLOP/s without sparsity, bytes/s."""
+
+    name: str
+    memory_bytes: int
+    peak_flops: Mapping[str, float]
+    """Precision (fp32, tf32, fp16, bf16, fp8) -> FLOP/s of the data sheet."""
+    memory_bandwidth: float
+    source: str
+    matmul_ceiling_flops: float | None = None
+    """The most that large bf16 matrix products were measured to reach (Bekman, Machine Learning Engineering, 2024, maximum
+    achievable matmul FLOPS); None where that names no figure."""
+
+    def peak(self, precision: str) -> Peak | None:
+        """Return the peak in a precision; None where the device has no units for it."""
+        flops = self.peak_flops.get(precision)
+        return None if flops is None else Peak(flops, f"{self.name}, {self.source}")
+
+
+def _peaks(**tera: float) -> dict[str, float]:
+    return {precision: flops * _TERA for precision, flops in tera.items()}
+
+
+_V100 = "NVIDIA Tesla V100 data sheet, 2020"
+_V100_SXM = _peaks(fp16=125, fp32=15.7)
+_V100_PCIE = _peaks(fp16=112, fp32=14)
+_A100 = "NVIDIA A100 Tensor Core GPU data sheet, 2021"
+_A100_PEAKS = _peaks(fp16=312, bf16=312, tf32=156, fp32=19.5)
+_A100_MATMUL = 271 * _TERA
+_H100 = "NVIDIA H100 Tensor Core GPU data sheet, 2023, without sparsity"
+_HOPPER_SXM = _peaks(fp8=1979, fp16=989.4, bf16=989.4, tf32=494.7, fp32=66.9)
+
+# Words that the name of a device must all hold, in small letters -> the device. The first that fits counts, so a name
+# with more words stands before the same with fewer.
+_CATALOGUE: dict[str, Gpu] = {
+    "v100 pcie 32gb": Gpu("V100 PCIe 32 GB", 32 * _GB, _V100_PCIE, 900e9, _V100),
+    "v100 pcie": Gpu("V100 PCIe 16 GB", 16 * _GB, _V100_PCIE, 900e9, _V100),
+    "v100 32gb": Gpu("V100 SXM2 32 GB", 32 * _GB, _V100_SXM, 900e9, _V100),
+    "v100": Gpu("V100 SXM2 16 GB", 16 * _GB, _V100_SXM, 900e9, _V100),
+    "a100 80gb pcie": Gpu("A100 PCIe 80 GB", 80 * _GB, _A100_PEAKS, 1935e9, _A100),
+    "a100 80gb": Gpu("A100 SXM4 80 GB", 80 * _GB, _A100_PEAKS, 2039e9, _A100, _A100_MATMUL),
+    "a100 pcie": Gpu("A100 PCIe 40 GB", 40 * _GB, _A100_PEAKS, 1555e9, _A100),
+    "a100": Gpu("A100 SXM4 40 GB", 40 * _GB, _A100_PEAKS, 1555e9, _A100, _A100_MATMUL),
+    "h100 pcie": Gpu("H100 PCIe", 80 * _GB, _peaks(fp8=1513, fp16=756, bf16=756, tf32=378, fp32=51), 2e12, _H100),
+    "h100 nvl": Gpu("H100 NVL", 94 * _GB, _peaks(fp8=1671, fp16=835.5, bf16=835.5, tf32=417.5, fp32=60), 3.9e12, _H100),
+    "h100": Gpu("H100 SXM", 80 * _GB, _HOPPER_SXM, 3.35e12, _H100, 794 * _TERA),
+    "h200 nvl": Gpu(
+        "H200 NVL", 141 * _GB, _peaks(fp8=1671, fp16=835.5, bf16=835.5, tf32=417.5, fp32=60), 4.8e12,
+        "NVIDIA H200 Tensor Core GPU data sheet, 2024, without sparsity",
+    ),
+    "h200": Gpu(
+        "H200 SXM", 141 * _GB, _HOPPER_SXM, 4.8e12, "NVIDIA H200 Tensor Core GPU data sheet, 2024, without sparsity"
+    ),
+    "b200": Gpu(
+        "B200", 180 * _GB, _peaks(fp8=4500, fp16=2250, bf16=2250, tf32=1125, fp32=75), 8e12,
+        "NVIDIA Blackwell architecture brief, 2024, without sparsity",
+    ),
+    "l40s": Gpu(
+        "L40S", 48 * _GB, _peaks(fp8=733, fp16=362, bf16=362, tf32=183, fp32=91.6), 864e9,
+        "NVIDIA L40S data sheet, 2023, without sparsity",
+    ),
+    "l4": Gpu(
+        "L4", 24 * _GB, _peaks(fp8=242, fp16=121, bf16=121, tf32=60, fp32=30.3), 300e9,
+        "NVIDIA L4 data sheet, 2023, without sparsity",
+    ),
+    "t4": Gpu("T4", 16 * _GB, _peaks(fp16=65, fp32=8.1), 320e9, "NVIDIA T4 data sheet, 2019"),
+    "mi250x": Gpu(
+        "MI250X", 128 * _GB, _peaks(fp16=383, bf16=383, fp32=95.7), 3.2768e12,
+        "AMD Instinct MI250X data sheet, 2021, both dies",
+    ),
+    "mi250": Gpu(
+        "MI250", 128 * _GB, _peaks(fp16=362.1, bf16=362.1, fp32=90.5), 3.2768e12,
+        "AMD Instinct MI250 data sheet, 2021, both dies",
+    ),
+    "mi300x": Gpu(
+        "MI300X", 192 * _GB, _peaks(fp8=2614.9, fp16=1307.4, bf16=1307.4, tf32=653.7, fp32=163.4), 5.3e12,
+        "AMD Instinct MI300X data sheet, 2023, without sparsity",
+    ),
+}  # fmt: skip
+
+
+def find(device_name: str) -> Gpu | None:
+    """Look up a device by its name as a driver or a person gives it ("NVIDIA A100-SXM4-40GB", "H100 PCIe").
+
+    A name that leaves the variant open is the one with the smaller memory. None for a device that is not known.
+    """
+    words = set(device_name.lower().replace("-", " ").replace("_", " ").split())
+    return next((gpu for name, gpu in _CATALOGUE.items() if set(name.split()) <= words), None)
+
+
+def peak_of(device_name: str, precision: str) -> Peak | None:
+    """Look up the peak of a device in a precision; None where either is not known."""
+    gpu = find(device_name)
+    return gpu.peak(precision) if gpu else None
