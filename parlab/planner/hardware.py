@@ -33,8 +33,8 @@ class Gpu:
     memory_bandwidth: float
     source: str
     matmul_ceiling_flops: float | None = None
-    """The most that large bf16 matrix products were measured to reach (Bekman, Machine Learning Engineering, 2024, maximum
-    achievable matmul FLOPS); None where that names no figure."""
+    """The most that large bf16 matrix products were measured to reach (Bekman, Machine Learning Engineering, 2024,
+    maximum achievable matmul FLOPS); None where that names no figure."""
 
     def peak(self, precision: str) -> Peak | None:
         """Return the peak in a precision; None where the device has no units for it."""
