@@ -21,6 +21,7 @@ from .findings import (
     run_findings,
 )
 from .nodes import NodeRow, node_list
+from .records import run_records, varied_fields
 from .reports import experiment_report
 from .runs import (
     ConfigSection,
@@ -70,6 +71,7 @@ __all__ = [
     "run_figures",
     "run_findings",
     "run_points",
+    "run_records",
     "run_row",
     "run_rows",
     "source_bytes",
@@ -79,5 +81,6 @@ __all__ = [
     "state_counts",
     "stated",
     "sweep_tables",
+    "varied_fields",
     "with_excerpts",
 ]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_GET
 
-from parlab.charts import curves, memory, phases, theme, throughput
+from parlab.charts import curves, theme
 from parlab.charts.curves import Curve
-from parlab.charts.points import RunPoint
+from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.theme import Drawing, Table
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Run
@@ -22,12 +22,6 @@ from .runs import find_attempt, find_run
 
 MAX_POINTS = 1_000
 """Points of a curve that a browser gets: more than a figure has pixels to show."""
-
-EXPERIMENT_FIGURES: dict[str, Callable[[Sequence[RunPoint]], Drawing]] = {
-    "throughput": throughput.figure,
-    "memory": memory.figure,
-    "phases": phases.figure,
-}
 
 
 def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:

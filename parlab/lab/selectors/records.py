@@ -1,0 +1,107 @@
+"""Runs as flat records, for pivots, reports and whatever else asks for a field by its name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from parlab.lab.models import Run
+
+from .figures import stated
+from .findings import RUN, Doubts
+from .runs import step_time
+
+# Column of a doubt (names of METRICS) -> the fields of a record that it is about.
+_DOUBTED = {
+    "step_time": ("step_time_s", "step_time_p10_s", "step_time_p90_s", "ms_per_sample"),
+    "samples": ("samples_per_s",),
+    "tokens": ("tokens_per_s",),
+    "memory": ("memory_max_bytes", "memory_min_bytes"),
+    RUN: ("run",),
+}
+# Parts of a summary that are numbers by themselves.
+_PLAIN = ("ms_per_sample", "tflops_per_gpu", "mfu_pct", "hfu_pct", "gpu_util_pct", "skipped_iterations")
+
+
+def run_records(runs: Iterable[Run], doubts: Mapping[int, Doubts] | None = None) -> list[dict[str, Any]]:
+    """Lay out each run as one record: field -> value, numbers in SI units.
+
+    `run`, `label`, `state`, `reason`, `origin`, `version` and `gpus`; what it was set to under dotted names
+    (`train.micro_batch_size`) and its axes as its point names them; `step_time_s`, `samples_per_s` and the like,
+    `timer.<name>` in seconds, `figure.<name>` for what its file states besides; `doubts` by field.
+    """
+    return [_record(run, (doubts or {}).get(run.pk, {})) for run in runs]
+
+
+def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        "run": run.number,
+        "label": run.label,
+        "state": run.state,
+        "reason": run.reason,
+        "origin": run.origin,
+        "version": run.config.version,
+        "gpus": _gpus(run),
+        **_numbers(run),
+        **_settings(run),
+    }
+    record = {name: value for name, value in known.items() if value is not None}
+    record["doubts"] = {
+        field: tuple(found) for column, found in doubts.items() for field in _DOUBTED.get(column, (column,))
+    }
+    return record
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """What it was set to; the names and values of its own axes stand over the configuration."""
+    settings: dict[str, Any] = {}
+    for name, value in (run.launch.get("arguments") or {}).items():
+        settings[f"argument.{name}"] = value
+    for section, fields in run.resolved.items():
+        if isinstance(fields, Mapping):
+            settings |= {f"{section}.{name}": value for name, value in fields.items()}
+    return settings | dict(run.point)
+
+
+def _gpus(run: Run) -> int | None:
+    told = run.launch.get("world_size")
+    if isinstance(told, int):
+        return told
+    parallel = run.resolved.get("parallel", {})
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    return math.prod(int(parallel.get(size) or 1) for size in sizes)
+
+
+def _numbers(run: Run) -> dict[str, Any]:
+    summary = run.summary
+    spread = step_time(summary)
+    memory = summary.get("memory_peak_bytes") or {}
+    numbers: dict[str, Any] = {
+        "step_time_s": spread.median if spread else None,
+        "step_time_p10_s": spread.p10 if spread else None,
+        "step_time_p90_s": spread.p90 if spread else None,
+        "samples_per_s": run.samples_per_s,
+        "tokens_per_s": run.tokens_per_s,
+        "memory_min_bytes": memory.get("min"),
+        "memory_max_bytes": memory.get("max", run.memory_max_bytes),
+        **{name: summary.get(name) for name in _PLAIN},
+    }
+    for name, timer in (summary.get("timers_s") or {}).items():
+        numbers[f"timer.{name}"] = timer.get("median")
+    texts = stated(summary)
+    for name, figure in (summary.get("figures") or {}).items():
+        numbers[f"figure.{name}"] = _figure(figure, texts.get(name))
+    return numbers
+
+
+def _figure(figure: Any, text: str | None) -> Any:
+    """Take a figure's number where it is one without a unit, else the words that its file prints."""
+    value = figure.get("value") if isinstance(figure, Mapping) else None
+    return value if value is not None and not (figure.get("unit") and text) else text
+
+
+def varied_fields(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the fields on which records differ, those of the sweep first: what a pivot offers as rows and columns."""
+    names = dict.fromkeys(name for record in records for name in record if name not in ("doubts", "run", "label"))
+    return [name for name in names if len({repr(record.get(name)) for record in records}) > 1]
