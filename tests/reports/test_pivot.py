@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from parlab.charts.format import DASH
 from parlab.reports.pivot import Table, pivot, with_best
 
 
@@ -36,7 +37,7 @@ def test_values_stand_at_their_axes_and_a_cell_without_one_says_why() -> None:
     assert table.row_texts == [["gpipe"], ["1f1b"]]
     assert table.column_texts == ["1", "2", "4"]
     assert table.column_title == "Micro batch size"
-    assert texts(table) == [["6.64", "lost", "6.94"], ["11.4", "–", "OOM"]]
+    assert texts(table) == [["6.64", "lost", "6.94"], ["11.4", DASH, "OOM"]]
     assert [[cell.state for cell in row] for row in table.cells] == [
         ["value", "lost", "value"],
         ["value", "missing", "oom"],
