@@ -25,6 +25,8 @@ def command(config: RunConfig, config_path: Path) -> list[str]:
     torchrun's standalone rendezvous takes a free port by itself, so two runs on a node cannot collide.
     Raises ValueError for a configuration that one machine cannot start.
     """
+    if config.network.apply != "none" or config.train.compute != "real":
+        raise ValueError(f"network.apply {config.network.apply}: this node shapes no links; use none, and compute real")
     if config.cluster.nodes != 1:
         raise ValueError(
             f"cluster.nodes {config.cluster.nodes}: a run starts on one machine only; use 1 and more gpus_per_node"

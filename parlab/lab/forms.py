@@ -37,6 +37,13 @@ class NumberField(forms.Field):
 class TreeField(forms.JSONField):
     """A list or a mapping as JSON; empty for none."""
 
+    def __init__(self, empty: Any = None, **kwargs: Any) -> None:
+        self.empty = empty
+        super().__init__(**kwargs)
+
+    def to_python(self, value: Any) -> Any:
+        return self.empty if value in self.empty_values else super().to_python(value)
+
     def prepare_value(self, value: Any) -> Any:
         # Text is what was typed, to be shown again as it is.
         if value is None or isinstance(value, str):
@@ -166,7 +173,9 @@ def form_field(name: str, schema: Mapping[str, Any]) -> forms.Field:
         return forms.BooleanField(**(common | {"required": False}))
     if kind.get("type") == "string":
         return forms.CharField(empty_value=cast(str, None) if is_optional else "", **common)
-    return TreeField(**common)
+    # An empty list is a value like another: there is nothing to type for it.
+    empty = schema.get("default") if not is_optional else None
+    return TreeField(empty, **(common | {"required": not is_optional and empty != []}))
 
 
 def _choice_field(name: str, values: list[Any], is_optional: bool, common: dict[str, Any]) -> forms.Field:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .network_rules import emulation_problems, network_problems
 from .problems import Problem
 from .sections import PLACEHOLDER, ModelSection, ParallelSection, ShardingSection
 
@@ -72,6 +73,8 @@ def contradictions(config: RunConfig) -> Iterator[Problem]:
     yield from _tensor_problems(config)
     yield from _schedule_problems(config)
     yield from _placement_problems(config)
+    yield from network_problems(config)
+    yield from emulation_problems(config)
     yield from _engine_problems(config)
 
 

@@ -16,6 +16,7 @@ from .sections import (
     ClusterSection,
     CollectivesSection,
     CommandSection,
+    EmulationSection,
     LauncherSection,
     ModelSection,
     NetworkSection,
@@ -39,6 +40,8 @@ class RunConfig(Section):
     """Where it runs."""
     network: NetworkSection = NetworkSection()
     """The links between ranks."""
+    emulation: EmulationSection = EmulationSection()
+    """Times of train.compute emulated."""
     collectives: CollectivesSection = CollectivesSection()
     """What engine allreduce times."""
     sharding: ShardingSection = ShardingSection()
@@ -78,6 +81,16 @@ class RunConfig(Section):
     def gpus_per_node(self) -> int:
         """GPUs on each node, also where the configuration leaves it to the layout."""
         return self.cluster.gpus_per_node or self.world_size // self.cluster.nodes
+
+    @property
+    def num_hosts(self) -> int:
+        """Ends of the links of section network: nodes where there are several, else ranks."""
+        return self.cluster.nodes if self.cluster.nodes > 1 else self.world_size
+
+    @property
+    def ranks_per_host(self) -> int:
+        """Ranks behind each end of a link."""
+        return max(1, self.world_size // self.num_hosts)
 
     def resolved(self) -> dict[str, Any]:
         """Every field with its value, none left to a default."""

@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Positive = Annotated[int, Field(ge=1, le=2**40)]
 Argument = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
 """One argument of a command."""
+Milliseconds = Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)]
+GigabitsPerSecond = Annotated[float, Field(ge=0.001, le=1_000, allow_inf_nan=False)]
+Percent = Annotated[float, Field(ge=0, le=50, allow_inf_nan=False)]
+PerStage = Annotated[
+    list[Annotated[float, Field(ge=0, le=600_000, allow_inf_nan=False)]],
+    Field(min_length=1, max_length=4096),
+    # One number is the same for every stage.
+    BeforeValidator(lambda value: [value] if isinstance(value, int | float) else value),
+]
 PLACEHOLDER = re.compile(r"\{([a-z]+\.[a-z_]+|world_size|num_micro_batches)\}")
 """What engine command fills in; other braces stay as they are."""
 
@@ -54,6 +63,8 @@ class TrainSection(Section):
     """Optimizer steps, warm-up included."""
     warmup_steps: Annotated[int, Field(ge=0)] = 1
     """First steps that are measured but left out of the statistics."""
+    compute: Literal["real", "emulated"] = "real"
+    """emulated: a stage waits for the times of section emulation instead of computing; its transfers stay real."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of the forward and backward passes."""
     recompute: Literal["none", "selective", "full"] = "none"
@@ -112,8 +123,50 @@ class ClusterSection(Section):
     """auto takes GPUs where the node has enough of them, CPU processes otherwise."""
 
 
+class LinkSetting(Section):
+    """One link that differs from the others, in one direction; what is left empty is as on the others."""
+
+    source: Annotated[int, Field(ge=0, le=2**20)]
+    """Rank that sends, or node where there are several."""
+    target: Annotated[int, Field(ge=0, le=2**20)]
+    """Rank or node that receives."""
+    delay_ms: Milliseconds | None = None
+    """Delay of this link, one way."""
+    bandwidth_gbps: GigabitsPerSecond | None = None
+    """Rate of this link, which it then shares with no other."""
+
+
 class NetworkSection(Section):
-    """The links between ranks; they are used as they are."""
+    """The links between ranks (between nodes where there are several), each way; the outgoing one of a rank is shared
+    by all that it sends."""
+
+    apply: Literal["none", "emulate", "interface"] = "none"
+    """none: links as they are; emulate: links of parlab's making on one machine; interface: shape a real interface."""
+    interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,14}$")] | None = None
+    """apply interface: the network interface of the node that is shaped, and restored after the run."""
+    delay_ms: Milliseconds = 0.0
+    """Time that each packet takes, one way; a round trip takes twice as long."""
+    bandwidth_gbps: GigabitsPerSecond | None = None
+    """Gbit/s that leave a rank or node; empty: as much as the machine carries."""
+    jitter_ms: Milliseconds = 0.0
+    """The delay varies by so much up and down."""
+    loss_pct: Percent = 0.0
+    """Packets that get lost, per cent; TCP sends them again and slows down."""
+    links: Annotated[list[LinkSetting], Field(max_length=1000)] = []
+    """apply emulate: links that differ, like [{"source": 0, "target": 1, "delay_ms": 20, "bandwidth_gbps": 0.5}]."""
+
+
+class EmulationSection(Section):
+    """Times of train.compute emulated: what a pass of one micro batch through one stage takes."""
+
+    forward_ms: PerStage | None = None
+    """Forward pass of one micro batch: one number for all stages, or a list with one for each."""
+    backward_ms: PerStage | None = None
+    """Backward pass of one micro batch, recomputation included: one number, or a list with one for each stage."""
+    optimizer_ms: Milliseconds = 0.0
+    """Optimizer step."""
+    source_run: Annotated[str, Field(pattern=r"^[-a-zA-Z0-9_]{1,200}/[1-9][0-9]{0,8}$")] | None = None
+    """Times from a measured run of the same stages and micro batches instead: experiment/number, as in its address."""
 
 
 class CollectivesSection(Section):

@@ -12,6 +12,8 @@ from .problems import ConfigError, Problem
 from .run import RunConfig, check, field_names, with_values
 
 MAX_SWEEP_POINTS = 2_000
+TOGETHER = ","
+"""Stands between the fields of an axis that change together: "network.delay_ms, network.bandwidth_gbps"."""
 
 
 class Point(NamedTuple):
@@ -29,15 +31,20 @@ def sweep_problems(sweep: Any) -> list[Problem]:
     problems = []
     known = set(field_names())
     points = 1
+    used: set[str] = set()
     for axis, values in sweep.items():
-        if axis not in known:
-            near = ", ".join(sorted(name for name in known if name.rpartition(".")[2] == str(axis).rpartition(".")[2]))
-            problems.append(
-                Problem("sweep", axis, f"axis {axis} is no field; {f'use {near}' if near else 'use section.field'}")
-            )
+        for field in axis_fields(axis):
+            if field not in known:
+                near = ", ".join(sorted(name for name in known if name.rpartition(".")[2] == field.rpartition(".")[2]))
+                remedy = f"use {near}" if near else "use section.field"
+                problems.append(Problem("sweep", axis, f"axis {field} is no field; {remedy}"))
+            elif field in used:
+                problems.append(Problem("sweep", axis, f"{field} is in two axes; leave it in one"))
+            used.add(field)
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             problems.append(Problem("sweep", values, f"axis {axis} needs a list of at least one value, like [1, 2, 4]"))
             continue
+        problems += _together_problems(axis, values)
         seen = [json.dumps(value, sort_keys=True, default=str) for value in values]
         repeated = sorted({value for value in seen if seen.count(value) > 1})
         if repeated:
@@ -58,6 +65,24 @@ def sweep_problems(sweep: Any) -> list[Problem]:
     return problems
 
 
+def axis_fields(axis: Any) -> list[str]:
+    """Return the fields of an axis: one, or several that change together."""
+    return [field.strip() for field in str(axis).split(TOGETHER)]
+
+
+def _together_problems(axis: Any, values: Sequence[Any]) -> list[Problem]:
+    count = len(axis_fields(axis))
+    if count == 1 or all(isinstance(value, list | tuple) and len(value) == count for value in values):
+        return []
+    message = f"axis {axis} has {count} fields; give each of its points as a list of {count} values"
+    return [Problem("sweep", values, message)]
+
+
+def _values_of(axis: str, value: Any) -> dict[str, Any]:
+    fields = axis_fields(axis)
+    return {axis: value} if len(fields) == 1 else dict(zip(fields, value, strict=True))
+
+
 def expand(data: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> list[Point]:
     """All points of a sweep in the order of its axes, invalid ones included with their reasons.
 
@@ -68,7 +93,9 @@ def expand(data: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> list[
         raise ConfigError(problems)
     points = []
     for combination in itertools.product(*sweep.values()):
-        values = dict(zip(sweep, combination, strict=True))
+        values: dict[str, Any] = {}
+        for axis, value in zip(sweep, combination, strict=True):
+            values |= _values_of(axis, value)
         config, found = check(with_values(data, values))
         points.append(Point(values, config, found))
     return points

@@ -56,12 +56,11 @@ def config_launch(*, config: Config, user: User) -> Launch:
 
 def launchable(point: Point) -> Point:
     """Turn a point that is sound but that no daemon can start yet into one that says so."""
-    if point.config is None or point.config.cluster.nodes == 1:
+    if point.config is None or point.config.cluster.nodes == 1 or point.config.network.apply == "emulate":
         return point
     nodes = point.config.cluster.nodes
-    problem = Problem(
-        "cluster.nodes", nodes, f"nodes {nodes} cannot be launched yet: a run lives on one node; set nodes to 1"
-    )
+    message = f"nodes {nodes} cannot be launched yet: a run lives on one node; set nodes to 1, or network.apply emulate"
+    problem = Problem("cluster.nodes", nodes, message)
     return Point(point.values, None, [problem])
 
 
