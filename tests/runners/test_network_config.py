@@ -84,7 +84,7 @@ def test_links_join_nodes_where_there_are_several_and_ranks_elsewhere() -> None:
 def test_fields_of_one_axis_change_together() -> None:
     networks = [[0.1, 10], [10, 1]]
     base = PAIR | {"network": {"apply": "emulate"}}
-    axes = {"network.delay_ms, network.bandwidth_gbps": networks, "train.micro_batch_size": [1, 2]}
+    axes: dict[str, Any] = {"network.delay_ms, network.bandwidth_gbps": networks, "train.micro_batch_size": [1, 2]}
     points = expand(base, axes)
     assert [point.values for point in points[1:3]] == [
         {"network.delay_ms": 0.1, "network.bandwidth_gbps": 10, "train.micro_batch_size": 2},
