@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.bench import formats, imports, ingest, megatrons, pipelines, series, zero
+from tests.bench import formats, imports, ingest, megatrons, pipelines, series, simulations, zero
 from tests.bench.result import Result, Scale
 
 BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
@@ -15,5 +15,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "ingest_100k_iterations_s": imports.import_100k,
     "pipeline_vs_torch": pipelines.pipeline_vs_torch,
     "megatron_vs_ddp": megatrons.megatron_vs_ddp,
+    "simulation_error_gpipe_pct": simulations.gpipe_error_pct,
+    "simulation_error_1f1b_pct": simulations.one_f_one_b_error_pct,
     "zero_vs_deepspeed": zero.zero_vs_deepspeed,
 }
