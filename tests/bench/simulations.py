@@ -22,7 +22,7 @@ def _error_pct(schedule: str, scale: Scale) -> Result:
             formula.append(abs((near + longer) / measured - 1))
     repeats = scale.repeats(3)
     took = median_s(lambda: errors(schedule), repeats)
-    against = f"fill and drain only: {100 * fmean(formula):.1f} %; at most {100 * max(found):.1f} %, {1e3 * took:.0f} ms"
+    against = f"fill and drain: {100 * fmean(formula):.1f} %; at most {100 * max(found):.1f} %, {1e3 * took:.0f} ms"
     return Result(100 * fmean(found), "%", against, fmean(formula) / fmean(found), repeats)
 
 
