@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from runners import launch, processes, spool
+from runners import gpus, launch, processes, spool
 from runners.config import ConfigError, RunConfig, check
 from runners.protocol import Cancel, HeldRun, Report, RunSpec
 from runners.rundir import RunDir, StateDir, lock, write_atomically
@@ -126,6 +126,7 @@ class Keeper:
             "timeout_s": config.launcher.timeout_s,
             "memory_limit_mib": config.launcher.memory_limit_mib,
             "hardware": self._hardware,
+            "gpus": gpus.used_by(config, self._hardware.get("gpus", []), os.environ),
             **self._limits._asdict(),
         }
 

@@ -204,7 +204,8 @@ class Heartbeat(Message):
     """Runs that the node takes at a time."""
     version: str
     hardware: dict[str, Any]
-    """{"hostname", "cpu_model", "cpu_cores", "memory_bytes", "gpus": [{"index", "name", "memory_bytes"}], "driver"}"""
+    """{"hostname", "cpu_model", "cpu_cores", "memory_bytes", "gpus": [{"index", "name", "memory_bytes", "uuid"}],
+    "driver"}"""
     held: list[HeldRun]
 
 

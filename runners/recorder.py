@@ -72,10 +72,10 @@ class Recorder:
             self.evidence.see(record)
         self._queue(records)
 
-    def insert(self, line: bytes) -> None:
-        """Add a line of the supervisor's own, unless the run is in the middle of a very long one."""
+    def insert(self, lines: bytes) -> None:
+        """Add lines of the supervisor's own, unless the run is in the middle of a very long one."""
         if self._is_at_line_start and not self._pending:
-            self._queue([line])
+            self._queue([lines])
 
     def give_up(self) -> None:
         """Throw away what is pending and all that follows: the disk had its time."""

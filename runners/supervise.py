@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from runners import processes, telemetry
+from runners import gpus, nics, processes, telemetry
 from runners.protocol import Report, RunState
 from runners.recorder import Recorder
 from runners.rundir import RunDir, lock
@@ -50,6 +50,8 @@ class Supervisor:
         self.launch = run.read_launch()
         self.recorder = Recorder(SpoolWriter(run.spool, limit_bytes=self.launch["spool_limit_mib"] << 20))
         self.sampler = telemetry.Sampler()
+        self.nics = nics.Nics()
+        self.gpus = gpus.Watch([gpu.get("uuid", "") for gpu in self.launch.get("gpus", [])], time.time)
         self.started_at = time.monotonic()
         self.sampled_at = self.started_at
         self.read_at = 0.0
@@ -82,6 +84,7 @@ class Supervisor:
             **telemetry.environment(self.launch.get("hardware") or telemetry.hardware()),
             "variables": added,
             "shell": self.launch["shell"],
+            "gpus_used": self.launch.get("gpus", []),
         }
         # The daemon has seen to it; whoever runs this by hand has not.
         self.recorder.spool.reserve()
@@ -100,11 +103,13 @@ class Supervisor:
                 cwd=self.run_dir.path,
                 env={**os.environ, **added},
                 process_group=0,
-                # This process has one thread.
+                # This process has one thread so far.
                 preexec_fn=processes.die_with(os.getpid(), self.launch.get("memory_limit_mib")),  # noqa: PLW1509
             )
         finally:
             os.close(writer)
+        # Not before: what runs between fork and exec must not meet a second thread.
+        self.gpus.start()
 
     def _start_reason(self, error: Exception) -> str:
         if isinstance(error, FileNotFoundError | PermissionError):
@@ -209,11 +214,15 @@ class Supervisor:
         now = time.monotonic()
         if now - self.sampled_at > SAMPLE_S and self.exit_code is None:
             self.sampled_at = now
-            self.recorder.insert(telemetry.event_line(*self.sampler.sample()))
+            memory, percent = self.sampler.sample()
+            node = {"memory_bytes": memory, "cpu_pct": percent, **self.nics.rates()}
+            samples = [(-1, time.time(), node), *(reading for reading in self.gpus.take() if reading.values)]
+            self.recorder.insert(b"".join(telemetry.event_line(*sample) for sample in samples))
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def _report_end(self) -> None:
+        self.gpus.stop()
         exit_code = self.exit_code
         verdict = self.order or self.recorder.evidence.verdict(-signal.SIGKILL if exit_code is None else exit_code)
         reason = verdict.reason

@@ -9,25 +9,28 @@ import platform
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from runners import gpus
+
 PACKAGES = ("torch", "numpy", "celery", "kombu", "redis", "psutil", "pydantic")
 _ROOT = Path(__file__).resolve().parent.parent
 
 
 def hardware() -> dict[str, Any]:
-    """Describe this machine: hostname, cpu_model, cpu_cores, memory_bytes, gpus (index, name, memory_bytes), driver."""
-    gpus, driver = _gpus()
+    """Describe this machine: hostname, processor, memory, gpus (index, name, memory_bytes, uuid), driver."""
+    devices, driver = gpus.described() or _by_nvidia_smi()
     return {
         "hostname": socket.gethostname(),
         "cpu_model": _cpu_model(),
         "cpu_cores": psutil.cpu_count(logical=True) or 1,
         "memory_bytes": psutil.virtual_memory().total,
-        "gpus": gpus,
+        "gpus": devices,
         "driver": driver,
     }
 
@@ -57,19 +60,19 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _gpus() -> tuple[list[dict[str, Any]], str]:
-    """Ask nvidia-smi, whose figures are MiB; no GPU where it is missing or fails."""
-    query = "--query-gpu=index,name,memory.total,driver_version"
-    gpus, driver = [], ""
+def _by_nvidia_smi() -> tuple[list[dict[str, Any]], str]:
+    """Ask nvidia-smi, whose figures are MiB, where the library is not found; no GPU where it is missing or fails."""
+    query = "--query-gpu=index,name,memory.total,driver_version,uuid"
+    devices, driver = [], ""
     for line in _output("nvidia-smi", query, "--format=csv,noheader,nounits").splitlines():
         parts = [part.strip() for part in line.split(",")]
-        if len(parts) != 4 or not parts[0].isdecimal():
+        if len(parts) != 5 or not parts[0].isdecimal():
             continue
         # Some devices share the machine's memory and print [N/A].
         memory = int(parts[2]) << 20 if parts[2].isdecimal() else None
-        gpus.append({"index": int(parts[0]), "name": parts[1], "memory_bytes": memory})
+        devices.append({"index": int(parts[0]), "name": parts[1], "memory_bytes": memory, "uuid": parts[4]})
         driver = parts[3]
-    return gpus, driver
+    return devices, driver
 
 
 def _output(*command: str) -> str:
@@ -108,16 +111,9 @@ class Sampler:
         return memory, round(percent, 1)
 
 
-def event_line(memory_bytes: int, cpu_pct: float) -> bytes:
-    """Write a sample as the event that engines would print."""
-    event = {
-        "parlab": 1,
-        "t": round(time.time(), 3),
-        "rank": -1,
-        "event": "telemetry",
-        "memory_bytes": memory_bytes,
-        "cpu_pct": cpu_pct,
-    }
+def event_line(rank: int, at: float, numbers: Mapping[str, float]) -> bytes:
+    """Write a sample as the event that engines would print; rank -1 is the node, another one the GPU of that rank."""
+    event = {"parlab": 1, "t": round(at, 3), "rank": rank, "event": "telemetry", **numbers}
     return json.dumps(event, separators=(",", ":")).encode() + b"\n"
 
 

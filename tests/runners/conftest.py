@@ -41,6 +41,8 @@ from tests.conftest import SMALL
 KEY = b"a key that both sides know"
 NODE = "n1"
 ROOT = Path(__file__).parent.parent.parent
+NVML = Path(__file__).parent / "nvml"
+"""Where a management library of a machine with GPUs lies, for PYTHONPATH."""
 
 
 def wait_for(condition: Callable[[], Any], what: str, within_s: float = 15) -> Any:

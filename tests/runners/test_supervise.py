@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +22,25 @@ from runners.protocol import Report
 from runners.rundir import RunDir
 from runners.spool import forget, read_batch, tail
 from tests.conftest import SMALL
-from tests.runners.conftest import ROOT, wait_for
+from tests.runners.conftest import NVML, ROOT, wait_for
 from tests.runners.test_spool import mount_full, small_disk
 
 __all__ = ["small_disk"]
 
 Prepare = Callable[..., RunDir]
+Supervise = Callable[..., "Supervised"]
 
 
 class Supervised:
     """A supervisor in a process of its own, as the daemon starts it."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, environment: Mapping[str, str]) -> None:
         self.run = run
         self.marker = f"test-{os.getpid()}-{time.time_ns()}:7/1"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "runners.supervise", str(run.path)],
             cwd=ROOT,
-            env={**os.environ, "REDIS_URL": "not for the training", MARKER: self.marker},
+            env={**os.environ, "REDIS_URL": "not for the training", MARKER: self.marker, **environment},
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
@@ -72,11 +73,11 @@ class Supervised:
 
 
 @pytest.fixture
-def supervise() -> Iterator[Callable[[RunDir], Supervised]]:
+def supervise() -> Iterator[Supervise]:
     started: list[Supervised] = []
 
-    def start(run: RunDir) -> Supervised:
-        started.append(Supervised(run))
+    def start(run: RunDir, **environment: str) -> Supervised:
+        started.append(Supervised(run, environment))
         return started[-1]
 
     yield start
@@ -90,9 +91,6 @@ def supervise() -> Iterator[Callable[[RunDir], Supervised]]:
     for process in left:
         process.kill()
     assert not names, f"left running: {names}"
-
-
-Supervise = Callable[[RunDir], Supervised]
 
 
 def without_telemetry(output: bytes) -> bytes:
@@ -322,6 +320,53 @@ def test_telemetry_comes_once_a_second_on_lines_of_its_own(prepared: Prepare, su
     assert set(lines) - {line for line in lines if line.startswith(b"{")} == {b"half line"}
     assert 2 <= len(events) <= 5
     assert max(event["memory_bytes"] for event in events) > 50 << 20
+    assert not [name for event in events for name in event if name.startswith(("gpu", "power")) or name.endswith("/lo")]
+
+
+SLEEP = "import time; time.sleep(2.6); print('done')"
+H200 = {"name": "NVIDIA H200", "uuid": "GPU-0", "memory": 143771 << 20}
+
+
+def gpu_events(run: Supervised) -> list[dict[str, Any]]:
+    events = [json.loads(line) for line in run.output().splitlines() if line.startswith(b'{"parlab":1')]
+    return [event for event in events if event["rank"] >= 0]
+
+
+def test_the_gpus_of_a_run_are_read_once_a_second(prepared: Prepare, supervise: Supervise) -> None:
+    lacking = {**H200, "uuid": "GPU-1", "lacks": ["power", "utilization"], "loses": ["clocks"]}
+    run = supervise(
+        # The run has the second GPU as rank 0 and one that fell off the bus as rank 2.
+        prepared(SLEEP, gpus=[{"uuid": "GPU-1"}, {"uuid": "GPU-0"}, {"uuid": "GPU-gone"}]),
+        FAKE_GPUS=json.dumps([H200, lacking]),
+        PYTHONPATH=str(NVML),
+    )
+    assert run.ends().state == "finished"
+    events = gpu_events(run)
+    assert {event["rank"] for event in events} == {0, 1}
+    whole = next(event for event in events if event["rank"] == 1)
+    assert {name: value for name, value in whole.items() if name not in ("parlab", "t", "rank", "event")} == {
+        "gpu_util_pct": 97.0,
+        "memory_util_pct": 41.0,
+        "gpu_mem_bytes": float(3 << 30),
+        "power_watts": 412.345,
+        "temperature_celsius": 61.0,
+        "sm_clock_hz": 1980e6,
+        "memory_clock_hz": 3201e6,
+    }
+    part = next(event for event in events if event["rank"] == 0)
+    assert set(part) == {"parlab", "t", "rank", "event", "gpu_mem_bytes", "temperature_celsius"}
+
+
+def test_a_driver_that_hangs_holds_nothing_up(prepared: Prepare, supervise: Supervise) -> None:
+    run = supervise(
+        prepared(SLEEP, gpus=[{"uuid": "GPU-0"}]),
+        FAKE_GPUS=json.dumps([H200]),
+        FAKE_HANGS="1",
+        PYTHONPATH=str(NVML),
+    )
+    assert run.ends().state == "finished"
+    assert gpu_events(run) == []
+    assert without_telemetry(run.output()) == b"done\n"
 
 
 def test_the_memory_of_a_supervisor_stays_small(prepared: Prepare, supervise: Supervise) -> None:

@@ -24,15 +24,15 @@ def test_the_hardware_of_this_machine_is_described() -> None:
 
 def test_gpus_are_what_nvidia_smi_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
-    lines = "0, NVIDIA H200, 143771, 575.57\n1, NVIDIA GB10, [N/A], 575.57\nan error message\n"
+    lines = "0, NVIDIA H200, 143771, 575.57, GPU-a\n1, NVIDIA GB10, [N/A], 575.57, GPU-b\nan error message\n"
     tool.write_text(f"#!/bin/sh\nprintf '%s' '{lines}'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     machine = telemetry.hardware()
     assert machine["driver"] == "575.57"
     assert machine["gpus"] == [
-        {"index": 0, "name": "NVIDIA H200", "memory_bytes": 143771 << 20},
-        {"index": 1, "name": "NVIDIA GB10", "memory_bytes": None},
+        {"index": 0, "name": "NVIDIA H200", "memory_bytes": 143771 << 20, "uuid": "GPU-a"},
+        {"index": 1, "name": "NVIDIA GB10", "memory_bytes": None, "uuid": "GPU-b"},
     ]
 
 
@@ -83,7 +83,7 @@ def test_memory_and_processor_time_are_summed_over_the_process_tree() -> None:
 
 
 def test_a_sample_is_printed_as_an_event_of_the_node() -> None:
-    line = telemetry.event_line(5, 1.5)
+    line = telemetry.event_line(-1, 1700000000.1234, {"memory_bytes": 5, "cpu_pct": 1.5})
     assert line.startswith(b'{"parlab":1,')
     event = json.loads(line)
     assert (event["rank"], event["event"], event["memory_bytes"], event["cpu_pct"]) == (-1, "telemetry", 5, 1.5)

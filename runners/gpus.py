@@ -1,0 +1,181 @@
+"""The GPUs of this machine through NVIDIA's management library: which there are, which a run uses, how busy they are.
+
+A machine without the driver has none; a counter that a device does not have (MIG, small cards, permission) is absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pynvml
+
+from runners.config import RunConfig
+
+EVERY_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+def described() -> tuple[list[dict[str, Any]], str] | None:
+    """List the GPUs (index, name, memory_bytes, uuid) with the driver's version; None where NVML does not answer."""
+    try:
+        with _library():
+            devices = [_description(index) for index in range(pynvml.nvmlDeviceGetCount())]
+            return devices, str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return None
+
+
+@contextlib.contextmanager
+def _library() -> Iterator[None]:
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _description(index: int) -> dict[str, Any]:
+    device = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = None
+    # Some devices share the machine's memory and have none of their own.
+    with contextlib.suppress(pynvml.NVMLError):
+        memory = int(pynvml.nvmlDeviceGetMemoryInfo(device).total)
+    name, uuid = str(pynvml.nvmlDeviceGetName(device)), str(pynvml.nvmlDeviceGetUUID(device))
+    return {"index": index, "name": name, "memory_bytes": memory, "uuid": uuid}
+
+
+def used_by(
+    config: RunConfig, gpus: Sequence[Mapping[str, Any]], environment: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Choose, of a machine's GPUs, those that a run uses, by rank; none where it runs on the CPU. Pure.
+
+    The order is the driver's, which is also CUDA's where all GPUs are alike.
+    """
+    if config.cluster.device == "cpu":
+        return []
+    seen = _visible(gpus, environment.get("CUDA_VISIBLE_DEVICES"))
+    engine = config.parallel.engine
+    if engine == "sharding" and config.sharding.device_mapping:
+        numbers = [int(name[4:]) for name in config.sharding.devices if name.startswith("GPU:")]
+    else:
+        numbers = list(range(config.world_size))
+    if engine in ("capacity", "command"):
+        # Their trials and scripts take what there is.
+        numbers = [number for number in numbers if number < len(seen)]
+    return [seen[number] for number in numbers] if numbers and max(numbers) < len(seen) else []
+
+
+def _visible(gpus: Sequence[Mapping[str, Any]], names: str | None) -> list[dict[str, Any]]:
+    """Apply CUDA_VISIBLE_DEVICES as CUDA does: numbers, beginnings of UUIDs, MIG devices; what is unknown ends it."""
+    if names is None:
+        return [dict(gpu) for gpu in gpus]
+    seen = []
+    for name in (part.strip() for part in names.split(",")):
+        if name.startswith("MIG-"):
+            seen.append({"index": None, "name": "MIG device", "memory_bytes": None, "uuid": name})
+            continue
+        found = next((gpu for gpu in gpus if _is_called(gpu, name)), None)
+        if found is None:
+            break
+        seen.append(dict(found))
+    return seen
+
+
+def _is_called(gpu: Mapping[str, Any], name: str) -> bool:
+    if name.isdecimal():
+        return bool(gpu["index"] == int(name))
+    return name.startswith("GPU-") and str(gpu.get("uuid", "")).startswith(name)
+
+
+def _memory_used(device: Any) -> float:
+    try:
+        # Without what the driver keeps for itself, as nvidia-smi shows it; older drivers know only the sum.
+        return float(pynvml.nvmlDeviceGetMemoryInfo(device, pynvml.nvmlMemory_v2).used)
+    except pynvml.NVMLError:
+        return float(pynvml.nvmlDeviceGetMemoryInfo(device).used)
+
+
+# Metric, as the reader of nvidia-smi names it -> how to read it, in SI units.
+COUNTERS: dict[str, Callable[[Any], float]] = {
+    "gpu_util_pct": lambda device: float(pynvml.nvmlDeviceGetUtilizationRates(device).gpu),
+    "memory_util_pct": lambda device: float(pynvml.nvmlDeviceGetUtilizationRates(device).memory),
+    "gpu_mem_bytes": _memory_used,
+    "power_watts": lambda device: pynvml.nvmlDeviceGetPowerUsage(device) / 1000,
+    "temperature_celsius": lambda device: float(
+        pynvml.nvmlDeviceGetTemperature(device, pynvml.NVML_TEMPERATURE_GPU)
+    ),
+    "sm_clock_hz": lambda device: pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM) * 1e6,
+    "memory_clock_hz": lambda device: pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_MEM) * 1e6,
+}  # fmt: skip
+
+
+class Reading(NamedTuple):
+    """The counters of one GPU at one time."""
+
+    position: int
+    """Its place among the run's GPUs: the rank that trains on it."""
+    time: float
+    values: dict[str, float]
+
+
+class Watch:
+    """Reads the GPUs of one run once a second, in a thread of its own: a driver that hangs hangs nobody else."""
+
+    def __init__(self, uuids: Sequence[str], clock: Callable[[], float]) -> None:
+        self._uuids = list(uuids)
+        self._clock = clock
+        self._stop = threading.Event()
+        self._latest: list[Reading] = []
+        # Counters that a device does not have are asked for once.
+        self._absent: set[tuple[int, str]] = set()
+
+    def start(self) -> None:
+        """Begin; where there are no GPUs nothing is started."""
+        if self._uuids:
+            threading.Thread(target=self._run, name="gpus", daemon=True).start()
+
+    def stop(self) -> None:
+        """End after the current reading; nobody waits for it."""
+        self._stop.set()
+
+    def take(self) -> list[Reading]:
+        """Return what was read since the last call, one reading of each GPU that answered."""
+        latest, self._latest = self._latest, []
+        return latest
+
+    def _run(self) -> None:
+        try:
+            with _library():
+                devices = {position: found for position, uuid in enumerate(self._uuids) if (found := _device(uuid))}
+                while devices and not self._stop.is_set():
+                    self._latest = [self._read(position, device) for position, device in devices.items()]
+                    self._stop.wait(EVERY_S)
+        except pynvml.NVMLError as error:
+            log.warning("no telemetry of the GPUs: %s", error)
+
+    def _read(self, position: int, device: Any) -> Reading:
+        values = {}
+        for name, read in COUNTERS.items():
+            if (position, name) in self._absent:
+                continue
+            try:
+                values[name] = read(device)
+            except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NoPermission):
+                self._absent.add((position, name))
+            except pynvml.NVMLError:
+                continue  # a device in trouble may answer again
+        return Reading(position, self._clock(), values)
+
+
+def _device(uuid: str) -> Any:
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError as error:
+        log.warning("no telemetry of GPU %s: %s", uuid, error)
+        return None

@@ -1,0 +1,122 @@
+"""A management library as a machine with GPUs has it, put before the real one: what stands in FAKE_GPUS, as JSON.
+
+[{"name", "uuid", "memory": bytes, "lacks": [counters without support]}]; the driver hangs where FAKE_HANGS is set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from types import SimpleNamespace
+from typing import Any
+
+Gpu = dict[str, Any]
+
+NVML_TEMPERATURE_GPU = NVML_CLOCK_SM = 0
+NVML_CLOCK_MEM = 2
+nvmlMemory_v2 = 0x2000028
+
+
+class NVMLError(Exception):
+    pass
+
+
+class NVMLError_LibraryNotFound(NVMLError):
+    pass
+
+
+class NVMLError_NotSupported(NVMLError):
+    pass
+
+
+class NVMLError_FunctionNotFound(NVMLError):
+    pass
+
+
+class NVMLError_NoPermission(NVMLError):
+    pass
+
+
+class NVMLError_NotFound(NVMLError):
+    pass
+
+
+class NVMLError_GpuIsLost(NVMLError):
+    pass
+
+
+def _gpus() -> list[Gpu]:
+    gpus: list[Gpu] = json.loads(os.environ.get("FAKE_GPUS", "[]"))
+    return gpus
+
+
+def nvmlInit() -> None:
+    if "FAKE_GPUS" not in os.environ:
+        raise NVMLError_LibraryNotFound
+    if "FAKE_HANGS" in os.environ:
+        time.sleep(60)
+
+
+def nvmlShutdown() -> None:
+    pass
+
+
+def nvmlSystemGetDriverVersion() -> str:
+    return "575.57.08"
+
+
+def nvmlDeviceGetCount() -> int:
+    return len(_gpus())
+
+
+def nvmlDeviceGetHandleByIndex(index: int) -> Gpu:
+    return _gpus()[index]
+
+
+def nvmlDeviceGetHandleByUUID(uuid: str) -> Gpu:
+    for gpu in _gpus():
+        if gpu["uuid"] == uuid:
+            return gpu
+    raise NVMLError_NotFound
+
+
+def nvmlDeviceGetName(gpu: Gpu) -> str:
+    return str(gpu["name"])
+
+
+def nvmlDeviceGetUUID(gpu: Gpu) -> str:
+    return str(gpu["uuid"])
+
+
+def _needs(gpu: Gpu, counter: str) -> None:
+    if counter in gpu.get("lacks", []):
+        raise NVMLError_NotSupported
+    if counter in gpu.get("loses", []):
+        raise NVMLError_GpuIsLost
+
+
+def nvmlDeviceGetMemoryInfo(gpu: Gpu, version: int | None = None) -> SimpleNamespace:
+    _needs(gpu, "memory")
+    reserved = 0 if version else 500 << 20
+    return SimpleNamespace(total=gpu["memory"], used=(3 << 30) + reserved)
+
+
+def nvmlDeviceGetUtilizationRates(gpu: Gpu) -> SimpleNamespace:
+    _needs(gpu, "utilization")
+    return SimpleNamespace(gpu=97, memory=41)
+
+
+def nvmlDeviceGetPowerUsage(gpu: Gpu) -> int:
+    _needs(gpu, "power")
+    return 412_345
+
+
+def nvmlDeviceGetTemperature(gpu: Gpu, sensor: int) -> int:
+    _needs(gpu, "temperature")
+    return 61
+
+
+def nvmlDeviceGetClockInfo(gpu: Gpu, kind: int) -> int:
+    _needs(gpu, "clocks")
+    return 1980 if kind == NVML_CLOCK_SM else 3201
