@@ -20,6 +20,8 @@ _OTHER_LAYOUTS = (
     "data_parallel_shard_degree", "dp_shard", "hsdp_shard_size", "encoder_pipeline_model_parallel_size",
     "encoder_tensor_model_parallel_size",
 )  # fmt: skip
+# Engines of parlab whose processes are no such product: devices of a map, trials of many layouts, a team's own.
+_OTHER_ENGINES = ("sharding", "capacity", "command")
 # Megatron-LM's names (arguments.py) and others' for what the formulas of planner.flops do not cover.
 _OTHER_SHAPES = (
     "num_experts", "moe_num_experts", "swiglu", "group_query_attention", "num_query_groups", "num_key_value_heads",
@@ -95,11 +97,12 @@ def run_sizes(run: RunFacts) -> Sizes:
     nodes, per_node = count(cluster.get("nodes")), count(cluster.get("gpus_per_node"))
     placed = nodes * per_node if nodes and per_node else None
     precision = get("train", "precision")
+    is_other = _any(arguments, _OTHER_LAYOUTS) or get("parallel", "engine") in _OTHER_ENGINES
     return Sizes(
         gpus=count(run.arguments.get("world_size")) or placed,
         tensor=count(get("parallel", "tensor_parallel_size")),
         pipeline=count(get("parallel", "pipeline_parallel_size")),
-        data=None if _any(arguments, _OTHER_LAYOUTS) else count(get("parallel", "data_parallel_size")),
+        data=None if is_other else count(get("parallel", "data_parallel_size")),
         context=_context(arguments),
         micro_batch=count(get("train", "micro_batch_size")),
         global_batch=count(get("train", "global_batch_size")),

@@ -35,6 +35,7 @@ urlpatterns = [
     path(RUN, runs.run, name="run"),
     path(f"{RUN}live/", runs.run_live, name="run-live"),
     path(f"{RUN}log/", runs.run_log, name="run-log"),
+    path(f"{RUN}engine/", runs.run_engine, name="run-engine"),
     path(f"{RUN}cancel/", runs.cancel, name="run-cancel"),
     path(f"{RUN}relaunch/", runs.relaunch, name="run-relaunch"),
     path(f"{RUN}snapshots/<int:pk>/", runs.snapshot, name="snapshot"),

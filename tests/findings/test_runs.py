@@ -49,6 +49,12 @@ def test_a_healthy_run_raises_nothing() -> None:
     assert run_findings(run()) == []
 
 
+@pytest.mark.parametrize("engine", ["sharding", "capacity", "command"])
+def test_processes_that_are_no_product_of_the_layout_are_no_contradiction(engine: str) -> None:
+    assert run_findings(run(config=config(parallel__engine=engine, cluster__gpus_per_node=4))) == []
+    assert run_findings(run(config=config(cluster__gpus_per_node=4))) != []
+
+
 @pytest.mark.parametrize("state", ["queued", "running", "oom", "failed", "cancelled", "lost"])
 def test_a_run_without_numbers_raises_nothing(state: str) -> None:
     assert run_findings(run(state=state, summary={})) == []

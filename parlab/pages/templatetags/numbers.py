@@ -46,6 +46,13 @@ def significant(value: object) -> SafeString:
 
 
 @register.filter
+def scaled(value: object, factor: str) -> SafeString:
+    """Three digits of a number in the unit of its column: {{ row.time_s|scaled:"1e6" }} for microseconds."""
+    number = _number(value)
+    return _with_all_digits(numbers.significant(None if number is None else number * float(factor)), number, "")
+
+
+@register.filter
 def digits(value: object) -> SafeString:
     """A number that is compared with another one: six digits, whole numbers in full, all of them on hover."""
     number = _number(value)

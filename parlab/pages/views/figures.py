@@ -10,12 +10,13 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_GET
 
-from parlab.charts import curves, theme
+from parlab.charts import bandwidth, capacity, curves, theme
 from parlab.charts.curves import Curve
 from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.theme import Drawing, Table
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Run
+from parlab.pages import engine_reads
 from parlab.series import store
 
 from .runs import find_attempt, find_run
@@ -48,7 +49,29 @@ def _memory(_run: Run, attempt: Attempt, max_points: int | None) -> Drawing:
     )
 
 
-RUN_FIGURES: dict[str, Callable[[Run, Attempt, int | None], Drawing]] = {"step-time": _step_time, "memory": _memory}
+def _bandwidth(run: Run, attempt: Attempt, _max_points: int | None) -> Drawing:
+    return bandwidth.figure(engine_reads.run_messages([run], [attempt]))
+
+
+def _capacity(run: Run, attempt: Attempt, _max_points: int | None) -> Drawing:
+    search = engine_reads.run_search(run, attempt)
+    return capacity.figure(search) if search else theme.nothing("No trials: this run looked for no capacity.")
+
+
+def _devices(run: Run, _attempt: Attempt, _max_points: int | None) -> Drawing:
+    """Only its numbers are asked for: the page draws the map itself."""
+    found = engine_reads.run_device_map(run)
+    missing = theme.nothing("No map of devices: this run has no stages and shards.")
+    return missing._replace(table=found.table) if found else missing
+
+
+RUN_FIGURES: dict[str, Callable[[Run, Attempt, int | None], Drawing]] = {
+    "step-time": _step_time,
+    "memory": _memory,
+    "bandwidth": _bandwidth,
+    "capacity": _capacity,
+    "devices": _devices,
+}
 
 
 def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, max_points: int | None) -> Drawing:

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run, Snapshot
+from parlab.pages import engine_reads
 from parlab.series import store
 from parlab.series.log import log_tail
 from runners.config import digest
@@ -47,6 +48,8 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     context = _context(found, attempt)
     context |= {
         **_details(found, attempt),
+        **engine_reads.engine_context(found, attempt),
+        "engine_seen": _engine_seen(found, attempt),
         "rows": selectors.finding_rows(context["findings"]),
         "next": found.get_absolute_url(),
         "has_curves": attempt is not None and (found.origin != Run.Origin.IMPORTED or _has_curves(attempt)),
@@ -77,6 +80,25 @@ def run_live(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     if request.GET.get("state") != context["state_seen"]:
         context |= {**_details(found, attempt), "with_details": True}
     return render(request, "pages/run_live.html", context)
+
+
+@require_GET
+def run_engine(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Answer a poll for what only this run's engine measures: trials of a search, rows of bandwidths."""
+    found = find_run(slug, number)
+    attempt = find_attempt(request, found)
+    if request.GET.get("seen") == _engine_seen(found, attempt):
+        return HttpResponse(status=UNCHANGED)
+    context = {"run": found, "experiment": found.experiment, "attempt": attempt, "is_live": not found.is_final}
+    context |= engine_reads.engine_context(found, attempt) | {
+        "engine_seen": _engine_seen(found, attempt),
+        "is_poll": True,
+    }
+    return render(request, "pages/run_engine_live.html", context)
+
+
+def _engine_seen(run: Run, attempt: Attempt | None) -> str:
+    return f"{attempt.last_step if attempt else ''}-{run.state}"
 
 
 @require_GET

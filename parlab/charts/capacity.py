@@ -1,0 +1,181 @@
+"""The search of engine capacity: what was tried, what fits, and the answer in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+
+from . import theme
+from .format import Unit, quantity, significant, unit_for
+from .theme import Drawing, Table
+
+LABELS = {
+    "num_layers": ("layer", "layers"),
+    "micro_batch_size": ("sequence in a micro batch", "sequences in a micro batch"),
+    "processes": ("process", "processes"),
+}
+
+LIMIT_NOTE = " On a CPU the limit counts what a process allocates, the peak also the code that it shares with others."
+
+
+class Trial(NamedTuple):
+    """One short real run."""
+
+    number: int
+    value: int
+    fits: bool
+    seconds: float | None
+    memory_bytes: float | None
+    """Peak of the rank that needed most."""
+    parameters: int | None
+    tokens_per_s: float | None
+
+
+class Search(NamedTuple):
+    """A search with what it was about."""
+
+    find: str
+    """num_layers, micro_batch_size or processes."""
+    trials: Sequence[Trial]
+    at_most: int
+    limit_bytes: float | None
+    """What each process, or each GPU, may use."""
+    is_done: bool
+    per_node: int = 0
+    """GPUs (or processes) of a node; 0 where nobody knows."""
+
+    @property
+    def is_rising(self) -> bool:
+        """Whether more of it makes a run fit."""
+        return self.find == "processes"
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial that is the answer so far."""
+        fitting = [trial for trial in self.trials if trial.fits]
+        if not fitting:
+            return None
+        return (min if self.is_rising else max)(fitting, key=lambda trial: trial.value)
+
+    @property
+    def beyond(self) -> Trial | None:
+        """The nearest trial on the other side of the border."""
+        best, failing = self.best, [trial for trial in self.trials if not trial.fits]
+        if not failing:
+            return None
+        if best is None:
+            return (max if self.is_rising else min)(failing, key=lambda trial: trial.value)
+        return min(failing, key=lambda trial: abs(trial.value - best.value))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the largest value that was allowed fits, so that more may."""
+        return not self.is_rising and self.best is not None and self.beyond is None
+
+    @property
+    def nodes(self) -> int | None:
+        """Nodes that the fewest processes fill."""
+        return -(-self.best.value // self.per_node) if self.is_rising and self.best and self.per_node else None
+
+    def counted(self, value: int) -> str:
+        """Write a value with what it counts."""
+        one, many = LABELS[self.find]
+        return f"{value} {one if value == 1 else many}"
+
+
+def answer(search: Search) -> str:
+    """Say in one sentence what the search found, or how far it is."""
+    best, beyond = search.best, search.beyond
+    limit = f" with {quantity(search.limit_bytes, 'B')} each" if search.limit_bytes else ""
+    if best is None:
+        if not search.trials:
+            return "Nothing tried yet."
+        tried = ", ".join(str(trial.value) for trial in search.trials)
+        return f"Nothing fits{limit}: {LABELS[search.find][1]} tried: {tried}." + (
+            "" if search.is_done else " Goes on."
+        )
+    size = f" ({_parameters(best.parameters)})" if best.parameters else ""
+    if not search.is_done:
+        bound = "most" if search.is_rising else "least"
+        return f"At {bound} {search.counted(best.value)}{size} so far; the search goes on."
+    if search.is_rising:
+        nodes = search.nodes
+        of_node = f", {nodes} {'node' if nodes == 1 else 'nodes'} of {search.per_node}" if nodes else ""
+        fewer = f"; {beyond.value} run out of memory" if beyond else ""
+        return f"The fewest that train this model{limit} are {search.counted(best.value)}{of_node}{fewer}."
+    if search.is_open:
+        return (
+            f"At least {search.counted(best.value)}{size} train{limit}: no larger value was allowed (capacity.at_most)."
+        )
+    return f"{search.counted(best.value)}{size} train{limit}, {beyond.value if beyond else 'more'} do not."
+
+
+def _parameters(count: int) -> str:
+    """Write a number of parameters as people say it: `1.27 G parameters`."""
+    return quantity(count, "parameters")
+
+
+def figure(search: Search) -> Drawing:
+    """Draw the peak memory (y) of each value tried (x); crosses ran out of memory, the dotted line is the limit."""
+    if not search.trials:
+        return theme.nothing("No trial yet: each is a short real run.")
+    unit = unit_for((trial.memory_bytes for trial in search.trials), "B")
+    _, many = LABELS[search.find]
+    drawing = go.Figure(
+        layout=theme.layout(
+            title="Trials",
+            subtitle="peak memory of the rank that needed most, in the order tried",
+            x=f"{many[:1].upper()}{many[1:]} tried",
+            y=f"Peak memory ({unit.name})",
+            xaxis={"rangemode": "tozero", "tickformat": "d"},
+            yaxis={"rangemode": "tozero"},
+        )
+    )
+    fitting = [trial for trial in search.trials if trial.fits]
+    failing = [trial for trial in search.trials if not trial.fits]
+    if fitting:
+        drawing.add_trace(_marks(fitting, "trains", unit, "circle", theme.GREEN, None))
+    if failing:
+        drawing.add_trace(_marks(failing, "out of memory", unit, "x", theme.OOM_COLOUR, search.limit_bytes))
+    if search.limit_bytes:
+        drawing.add_hline(
+            y=search.limit_bytes / unit.factor,
+            line={"dash": "dot", "width": 1, "color": theme.GREY},
+            annotation={"text": f"limit {quantity(search.limit_bytes, 'B')}", "font": {"color": theme.GREY}},
+        )
+    drawing.update_layout(showlegend=bool(fitting and failing))
+    return Drawing(drawing, answer(search) + LIMIT_NOTE * (search.limit_bytes is not None), table(search))
+
+
+def _marks(
+    trials: Sequence[Trial], name: str, unit: Unit, symbol: str, colour: str, otherwise: float | None
+) -> go.Scatter:
+    """Draw trials; one that died before it said how much it held stands at the limit, or at the foot."""
+    heights = [trial.memory_bytes if trial.memory_bytes is not None else otherwise or 0.0 for trial in trials]
+    return go.Scatter(
+        x=[trial.value for trial in trials],
+        y=[height / unit.factor for height in heights],
+        name=name,
+        mode="markers+text",
+        text=[str(trial.number) for trial in trials],
+        textposition="top center",
+        marker={"symbol": symbol, "size": 9, "color": colour},
+        hovertext=[
+            f"trial {trial.number}: {trial.value} {name}<br>"
+            + (quantity(trial.memory_bytes, "B", 6) if trial.memory_bytes is not None else "memory not known")
+            + (f"<br>{significant(trial.seconds)} s" if trial.seconds is not None else "")
+            for trial in trials
+        ],
+        hoverinfo="text",
+    )
+
+
+def table(search: Search) -> Table:
+    """List the trials, SI units."""
+    header = ["trial", search.find, "fits", "memory_peak_bytes", "model_parameters", "tokens_per_s", "trial_s"]
+    return Table(
+        header,
+        [[t.number, t.value, t.fits, t.memory_bytes, t.parameters, t.tokens_per_s, t.seconds] for t in search.trials],
+    )

@@ -1,0 +1,191 @@
+"""What engines measure that is no time of a step: bandwidths, searches for capacity, maps of devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from parlab.charts import bandwidth, capacity, device_map
+from parlab.charts.bandwidth import Message
+from parlab.charts.capacity import Search, Trial
+from parlab.charts.device_map import DeviceMap
+from parlab.fleet.capacity import gpu_count
+from parlab.lab.models import Attempt, Run
+from parlab.series import store
+from runners.config import ShardingSection, check
+
+OPERATIONS = {
+    "all-reduce": ("all_reduce_perf", "sum"),
+    "all-gather": ("all_gather_perf", "none"),
+    "reduce-scatter": ("reduce_scatter_perf", "sum"),
+    "point-to-point": ("sendrecv_perf", "none"),
+}
+"""Operation of engine allreduce -> what nccl-tests call it, and its column redop."""
+TYPES = {"fp32": ("float", 4), "bf16": ("bfloat16", 2), "fp16": ("half", 2)}
+"""Precision -> what nccl-tests call it, and its bytes."""
+_MEASURES = ("time_s", "first_time_s", "algbw", "busbw", "wrong")
+_PLACE = re.compile(r"device_mapping\.stage_(\d{1,4})\.shard_(\d{1,4})")
+
+
+class OperationTable(NamedTuple):
+    """One table as nccl-tests print it."""
+
+    title: str
+    operation: str
+    ranks: int | None
+    rows: list[Message]
+    has_first: bool
+
+
+def engine_of(run: Run) -> str:
+    """Name the engine of a run; an imported one names none."""
+    return str(run.resolved.get("parallel", {}).get("engine", ""))
+
+
+def run_device_map(run: Run) -> DeviceMap | None:
+    """Lay out the stages and shards of a run: parlab's own, or those of an imported configuration."""
+    sharding = run.resolved.get("sharding") or {}
+    if engine_of(run) == "sharding" and sharding.get("device_mapping"):
+        return device_map.draw(ShardingSection.model_validate(sharding).grid)
+    return device_map.draw(_printed_grid(run.launch.get("arguments") or {}))
+
+
+def config_device_map(data: Mapping[str, Any]) -> DeviceMap | None:
+    """Lay out the stages and shards of a configuration that can run."""
+    config, _ = check(data)
+    return None if config is None or config.parallel.engine != "sharding" else device_map.draw(config.sharding.grid)
+
+
+def _printed_grid(arguments: Mapping[str, Any]) -> list[list[str]]:
+    """Read a map from arguments `device_mapping.stage_0.shard_0: GPU:0`; empty where it has holes."""
+    places = {
+        (int(match[1]), int(match[2])): str(value)
+        for name, value in arguments.items()
+        if (match := _PLACE.fullmatch(name))
+    }
+    stages, shards = (max((place[axis] for place in places), default=-1) + 1 for axis in (0, 1))
+    if not places or len(places) != stages * shards:
+        return []
+    return [[places[stage, shard] for shard in range(shards)] for stage in range(stages)]
+
+
+def run_messages(runs: Sequence[Run], attempts: Iterable[Attempt]) -> list[Message]:
+    """Read what engine allreduce measured in these attempts, in one query."""
+    by_attempt = {attempt.pk: attempt.run_id for attempt in attempts}
+    by_pk = {run.pk: run for run in runs if engine_of(run) == "allreduce"}
+    wanted = [attempt for attempt, run in by_attempt.items() if run in by_pk]
+    if not wanted:
+        return []
+    names = [f"{measure}/{operation}" for operation in OPERATIONS for measure in _MEASURES]
+    found: dict[tuple[int, str], dict[int, dict[str, float]]] = {}
+    for (attempt, metric, _), columns in store.read_many(wanted, names, rank=0).items():
+        measure, _, operation = metric.partition("/")
+        sizes = found.setdefault((attempt, operation), {})
+        for size, value in zip(columns.steps.tolist(), columns.values.tolist(), strict=True):
+            sizes.setdefault(size, {})[measure] = value
+    return [
+        _message(by_pk[by_attempt[attempt]], operation, size, values)
+        for (attempt, operation), sizes in found.items()
+        for size, values in sorted(sizes.items())
+        if "algbw" in values
+    ]
+
+
+def _message(run: Run, operation: str, size: int, values: Mapping[str, float]) -> Message:
+    kind, width = TYPES.get(str(run.resolved["train"]["precision"]), ("", 0))
+    return Message(
+        run=run.number,
+        operation=operation,
+        ranks=int(run.resolved["parallel"]["data_parallel_size"]),
+        size=size,
+        algbw=values["algbw"],
+        busbw=values.get("busbw"),
+        time_s=values.get("time_s"),
+        first_time_s=values.get("first_time_s"),
+        wrong=int(values["wrong"]) if "wrong" in values else None,
+        elements=size // width if width else None,
+        kind=kind,
+        redop=OPERATIONS[operation][1],
+    )
+
+
+def operation_tables(messages: Sequence[Message]) -> list[OperationTable]:
+    """Sort messages into tables as nccl-tests print them, one for each operation, number of ranks and run."""
+    groups: dict[tuple[str, int | None, int], list[Message]] = {}
+    for message in messages:
+        groups.setdefault((message.operation, message.ranks, message.run), []).append(message)
+    return [
+        OperationTable(
+            OPERATIONS.get(operation, (operation, ""))[0],
+            operation,
+            ranks,
+            sorted(rows, key=lambda row: row.size),
+            any(row.first_time_s for row in rows),
+        )
+        for (operation, ranks, _), rows in groups.items()
+    ]
+
+
+def run_search(run: Run, attempt: Attempt) -> Search | None:
+    """Read the trials of engine capacity."""
+    if engine_of(run) != "capacity":
+        return None
+    section = run.resolved["capacity"]
+    find = str(section["find"])
+    names = [find, "fits", "trial_s", "memory_peak_bytes", "model_parameters", "tokens_per_s"]
+    found = store.read_many([attempt.pk], names, rank=0)
+    trials: dict[int, dict[str, float]] = {}
+    for (_, metric, _), columns in found.items():
+        for number, value in zip(columns.steps.tolist(), columns.values.tolist(), strict=True):
+            trials.setdefault(number, {})[metric] = value
+    return Search(
+        find,
+        [_trial(number, find, values) for number, values in sorted(trials.items()) if find in values],
+        int(section["at_most"]),
+        _limit_bytes(run, attempt),
+        run.is_final,
+        _per_node(run, attempt),
+    )
+
+
+def _trial(number: int, find: str, values: Mapping[str, float]) -> Trial:
+    parameters = values.get("model_parameters")
+    return Trial(
+        number,
+        int(values[find]),
+        bool(values.get("fits")),
+        values.get("trial_s"),
+        values.get("memory_peak_bytes"),
+        int(parameters) if parameters is not None else None,
+        values.get("tokens_per_s"),
+    )
+
+
+def _limit_bytes(run: Run, attempt: Attempt) -> float | None:
+    """What a process may use: the configured limit on a CPU, the memory of a GPU where the node told it."""
+    hardware = attempt.node.hardware if attempt.node else {}
+    gpus = hardware.get("gpus") or []
+    if gpus and run.resolved["cluster"]["device"] != "cpu":
+        return min((float(gpu["memory_bytes"]) for gpu in gpus if gpu.get("memory_bytes")), default=None)
+    mib = run.resolved["launcher"].get("memory_limit_mib")
+    return float(mib) * 2**20 if mib else None
+
+
+def _per_node(run: Run, attempt: Attempt) -> int:
+    """GPUs of the node that it ran on; where it ran on the CPU nobody can say how many ranks a node has."""
+    return gpu_count(attempt.node) if attempt.node and run.resolved["cluster"]["device"] != "cpu" else 0
+
+
+def engine_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
+    """What the page of a run shows for its engine beside what all engines have."""
+    messages = run_messages([run], [attempt]) if attempt else []
+    search = run_search(run, attempt) if attempt else None
+    is_bandwidth = attempt is not None and engine_of(run) == "allreduce"
+    return {
+        "device_map": run_device_map(run),
+        "operations": operation_tables(messages),
+        "search": search,
+        "has_bandwidth": is_bandwidth,
+        "engine_said": capacity.answer(search) if search else bandwidth.caption(messages),
+    }
