@@ -19,7 +19,8 @@ from parlab.series import store
 from parlab.series.columns import Columns
 from tests.conftest import SMALL
 
-from .test_runs import RUN, text
+from .test_experiments import text
+from .test_runs import RUN
 
 pytestmark = pytest.mark.django_db
 
