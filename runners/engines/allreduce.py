@@ -18,6 +18,7 @@ from runners.config import CollectivesSection
 from runners.engines.memory import memory_meter
 from runners.engines.process_group import barrier, leave
 from runners.engines.rank import Rank, start
+from runners.models import collectives
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TYPE_NAMES = {"fp32": "float", "bf16": "bfloat16", "fp16": "half"}
@@ -91,9 +92,9 @@ class Exchange:
         if self.name == "all-reduce":
             dist.all_reduce(self.given)
         elif self.name == "all-gather":
-            dist.all_gather_single(self.taken, self.given)
+            collectives.gather(self.taken, self.given)
         elif self.name == "reduce-scatter":
-            dist.reduce_scatter_single(self.taken, self.given)
+            collectives.scatter_sum(self.taken, self.given)
         else:
             to, source = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
             both = [dist.P2POp(dist.isend, self.given, to), dist.P2POp(dist.irecv, self.taken, source)]

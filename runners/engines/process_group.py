@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from runners.config import ConfigError, Problem, RunConfig
+from runners.engines.meeting import check_that_devices_differ, identity, meet
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PR_SET_PDEATHSIG = 1
@@ -91,8 +92,12 @@ def device_name(device: torch.device) -> str:
     return next(names, platform.machine())
 
 
-def join(place: Place, device: torch.device, timeout: timedelta) -> str:
-    """Join the process group of all ranks and return its backend; a rank that is alone needs none."""
+def join(place: Place, device: torch.device, timeout: timedelta, transport: str | None = None) -> str:
+    """Join the process group of all ranks and return its backend; a rank that is alone needs none.
+
+    `transport` is nccl for ranks on GPUs and gloo for others, unless the caller knows better. Raises ConfigError where
+    ranks cannot meet, or two of them have one GPU.
+    """
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if place.world_size == 1:
@@ -100,9 +105,17 @@ def join(place: Place, device: torch.device, timeout: timedelta) -> str:
     if place.local_world_size == place.world_size and sys.platform == "linux":
         # gloo otherwise looks for a network interface by the machine's name, which need not resolve.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = transport or ("nccl" if device.type == "cuda" else "gloo")
+    store = meet(place.init_method, place.rank, place.world_size, timeout)
+    if backend == "nccl":
+        check_that_devices_differ(store, place.rank, place.world_size, identity(device), str(device))
     dist.init_process_group(
-        backend, init_method=place.init_method, rank=place.rank, world_size=place.world_size, timeout=timeout
+        backend,
+        store=store,
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=timeout,
+        device_id=device if backend == "nccl" else None,
     )
     return backend
 
@@ -110,7 +123,7 @@ def join(place: Place, device: torch.device, timeout: timedelta) -> str:
 def barrier(device: torch.device) -> None:
     """Wait until every rank is here."""
     if dist.is_initialized():
-        dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
+        dist.barrier(device_ids=[device.index] if dist.get_backend() == "nccl" else None)
 
 
 def leave() -> None:

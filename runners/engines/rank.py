@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,6 +28,10 @@ from runners.protocol import OOM_EXIT_CODE
 
 CONFIG_EXIT_CODE = 2
 STDERR = 2
+STACK_SIGNAL = signal.SIGUSR1
+"""Has a rank write the Python stacks of all its threads to standard error, whatever it waits for."""
+REFUSAL_WAIT_S = 2.0
+"""How long other ranks leave it to rank 0 to say what is wrong, before they say it too."""
 
 
 class Rank:
@@ -69,11 +75,12 @@ class Rank:
             **fields,
         )
 
-    def emit_end(self, step_times_s: Sequence[float], **fields: Any) -> None:
-        """Print the `end` event; its average leaves out the first step."""
+    def emit_end(self, step_times_s: Sequence[float], **fields: Any) -> float:
+        """Print the `end` event and return its average in seconds, which leaves out the first step."""
         rest = step_times_s[1:] or step_times_s
         average = round(sum(rest) / len(rest), 9)
         self.printer.emit("end", iterations=len(step_times_s), average_step_time_s=average, **fields)
+        return average
 
     def report(self, error: BaseException) -> int:
         """Print the event that tells what went wrong, and the traceback for the log; return the exit code."""
@@ -102,6 +109,9 @@ def start(engine: str, body: Callable[[Rank], None], *, is_alone: bool = False, 
     """
     # Python's own handler would wait as long as a transfer does; Ctrl-C is meant now.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Written by the handler itself, so that a rank that waits inside a transfer answers too.
+    faulthandler.enable(all_threads=True)
+    faulthandler.register(STACK_SIGNAL, all_threads=True)
     code = _run(body, orders or (lambda: _orders(engine, is_alone)))
     sys.stdout.flush()
     sys.stderr.flush()
@@ -114,23 +124,41 @@ def _run(body: Callable[[Rank], None], orders: Orders) -> int:
     try:
         rank = Rank(*orders())
     except ConfigError as error:
-        return _refuse(error)
-    die_with_parent()
+        return refuse(error, _rank_number())
+    if rank.place.init_method == "env://":  # a person may well close the shell from which a rank was started by hand
+        die_with_parent()
     if (limit := rank.config.launcher.memory_limit_mib) is not None:
         limit_memory(limit)  # the supervisor has done so already; whoever runs this by hand has not
     try:
         body(rank)
     except ConfigError as error:
-        return _refuse(error)
+        return refuse(error, rank.place.rank)
     except Exception as error:
         return rank.report(error)
     return 0
 
 
-def _refuse(error: ConfigError) -> int:
-    for problem in error.problems:
-        Printer(rank=0, fd=STDERR).log(str(problem))
+def _rank_number() -> int:
+    number = os.environ.get("RANK", "")
+    return int(number) if number.isdecimal() else 0
+
+
+def refuse(error: ConfigError, rank: int) -> int:
+    """Say why a configuration cannot run here, as an event and for people; returns the exit code.
+
+    Mostly all ranks find the same. Where rank 0 has said it, its launcher ends the others before they repeat it.
+    """
+    if rank:
+        time.sleep(REFUSAL_WAIT_S)
+    with suppress(OSError):  # nobody reads any more: the exit code still tells
+        for problem in error.problems:
+            Printer(rank).emit("refused", field=problem.field, value=_shown(problem.value), message=problem.message)
+            Printer(rank, fd=STDERR).log(str(problem))
     return CONFIG_EXIT_CODE
+
+
+def _shown(value: Any) -> str | int | float | None:
+    return value if isinstance(value, str | int | float | None) else json.dumps(value, default=str)[:200]
 
 
 def _orders(engine: str, is_alone: bool) -> tuple[RunConfig, Place]:

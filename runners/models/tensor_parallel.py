@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
+from runners.models import collectives
+
 SEQUENCE = 1
 """Dimension of the sequence in (batch, sequence, hidden)."""
 
@@ -48,7 +50,7 @@ class TensorGroup(NamedTuple):
         """Add up over the ranks, keep this one's part of the sequence: (batch, s, hidden) -> (batch, s/t, hidden)."""
         rows = whole.movedim(SEQUENCE, 0).contiguous()
         part = rows.new_empty((rows.shape[0] // self.size, *rows.shape[1:]))
-        dist.reduce_scatter_tensor(part, rows, group=self.group)
+        collectives.scatter_sum(part, rows, group=self.group)
         return part.movedim(0, SEQUENCE)
 
 
