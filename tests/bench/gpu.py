@@ -1,0 +1,126 @@
+"""Tokens per second and MFU of each engine on one GPU: `python -m tests.bench.gpu`, without Django, prints JSON.
+
+Each measurement is a run of the engine as a node starts it, at the largest micro batch of 1, 2, 4, ... that the GPU's
+memory bears. MFU counts model FLOPs over the peak of the data sheet.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+
+from parlab.planner.flops import Shape, mfu, model_flops
+from parlab.planner.hardware import peak_of
+from tests.engines.started import Output, run_engine
+
+SIZES: dict[str, dict[str, int]] = {
+    "350m": {"num_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "sequence_length": 1024},
+    "1.3b": {"num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "sequence_length": 2048},
+}
+VOCABULARY = 50_304
+"""GPT-2's, padded to a multiple of 128."""
+ENGINES = ("megatron", "zero", "pipeline")
+MICRO_BATCHES = (4, 8, 16, 32, 64, 128)
+
+
+class Measured(NamedTuple):
+    """One engine and model at one micro batch."""
+
+    engine: str
+    model: str
+    micro_batch_size: int
+    step_time_s: float
+    tokens_per_s: float
+    mfu_pct: float | None
+    model_tflops_per_s: float
+    memory_peak_gib: float
+
+
+def make_data(engine: str, size: str, micro_batch: int, steps: int, accumulation: int, **train: Any) -> dict[str, Any]:
+    """Describe a run of one process in bf16."""
+    model: dict[str, Any] = {**SIZES[size], "vocab_size": VOCABULARY}
+    batch = {"global_batch_size": micro_batch * accumulation, "micro_batch_size": micro_batch, "iterations": steps}
+    more = {"precision": "bf16", "optimizer": "adamw", "warmup_steps": min(3, steps - 1), **train}
+    return {"model": model, "train": batch | more, "parallel": {"engine": engine}, "cluster": {"device": "cuda"}}
+
+
+def measure(data: dict[str, Any], size: str, device_name: str) -> Measured | str:
+    """Train; returns what was measured, or why it was not."""
+    with tempfile.TemporaryDirectory(prefix="parlab-gpu-") as directory:
+        output: Output = run_engine(data, Path(directory), processes=0, timeout=900)
+    if output.code == 77:
+        return "out of memory"
+    if output.code:
+        return f"exit code {output.code}: {output.text[-1500:]}"
+    steps = [step for step in output.events("step") if not step["warmup"]]
+    seconds = median(step["step_time_s"] for step in steps)
+    model, train = data["model"], data["train"]
+    shape = Shape(model["num_layers"], model["hidden_size"], model["sequence_length"], model["vocab_size"])
+    batch, peak = train["global_batch_size"], peak_of(device_name, train["precision"])
+    return Measured(
+        data["parallel"]["engine"],
+        size,
+        train["micro_batch_size"],
+        seconds,
+        steps[0]["tokens"] / seconds,
+        None if peak is None else 100 * mfu(shape, batch, 1, seconds, peak),
+        model_flops(shape, batch) / seconds / 1e12,
+        max(step["memory_peak_bytes"] for step in steps) / 2**30,
+    )
+
+
+def best(engine: str, size: str, device_name: str, steps: int, micro_batches: Sequence[int]) -> dict[str, Any]:
+    """Try rising micro batches until the memory does not suffice; the best is that of most tokens per second."""
+    tried: list[Measured] = []
+    ended = "largest micro batch tried"
+    for micro_batch in micro_batches:
+        found = measure(make_data(engine, size, micro_batch, steps, 2), size, device_name)
+        sys.stderr.write(f"{engine} {size} micro batch {micro_batch}: {found}\n")
+        if isinstance(found, str):
+            ended = f"micro batch {micro_batch}: {found}"
+            break
+        tried.append(found)
+    winner = max(tried, key=lambda one: one.tokens_per_s, default=None)
+    return {"best": winner._asdict() if winner else None, "tried": [one._asdict() for one in tried], "ended": ended}
+
+
+def main() -> int:
+    """Measure what is named and print one JSON object."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu", description=__doc__)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--steps", type=int, default=12, help="of each run; the first 3 are warm-up")
+    parser.add_argument("--micro-batches", nargs="+", type=int, default=MICRO_BATCHES)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.stderr.write(f"torch {torch.__version__} finds no GPU here; run this where there is one\n")
+        return 2
+    name = torch.cuda.get_device_name(0)
+    peak = peak_of(name, "bf16")
+    results = {
+        f"{engine} {size}": best(engine, size, name, options.steps, options.micro_batches)
+        for size in options.sizes
+        for engine in options.engines
+    }
+    found = {key: one["best"] for key, one in results.items() if one["best"]}
+    report = {
+        "device": name,
+        "torch": torch.__version__,
+        "peak_flops_per_s": peak.flops_per_s if peak else None,
+        "peak_source": peak.source if peak else None,
+        "gpu_tokens_per_s": {key: one["tokens_per_s"] for key, one in found.items()},
+        "gpu_mfu_pct": {key: one["mfu_pct"] for key, one in found.items()},
+        "runs": results,
+    }
+    sys.stdout.write(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
