@@ -1,0 +1,21 @@
+"""What a training will take, before it runs: time, memory, layouts, money. Pure; see docs/planner.md."""
+
+from .calibration import DEFAULT, Calibration, Observation, calibrate
+from .cluster import Cluster, Link, cluster
+from .prediction import Prediction, predict, predict_job
+from .workload import Job, Model
+
+__all__ = [
+    "DEFAULT",
+    "Calibration",
+    "Cluster",
+    "Job",
+    "Link",
+    "Model",
+    "Observation",
+    "Prediction",
+    "calibrate",
+    "cluster",
+    "predict",
+    "predict_job",
+]

@@ -1,0 +1,134 @@
+"""Fit the planner's constants to measurements, by least squares on logarithms that is held near what it starts from.
+
+A residual is log(predicted/measured). Each constant is drawn back to where it started with a spring of its own width
+(ridge), so that few rows move few constants, and a row that lies far off counts less (Cauchy weights, iterated).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from .cluster import Cluster
+from .memory import memory
+from .parameters import MemoryParameters, TimeParameters, as_vector, from_vector
+from .timing import Clock
+from .workload import Job
+
+Vector = npt.NDArray[np.float64]
+NOISE = 0.05
+"""Relative error of a measurement that is as good as its neighbours'."""
+SPRING = 0.7
+"""Width of the springs, in logarithms: a constant may move by a factor of two without much ado."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one job was measured to take; None for what was not measured."""
+
+    job: Job
+    cluster: Cluster
+    iteration_s: float | None = None
+    memory_bytes: float | None = None
+    is_oom: bool = False
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Constants, what they were fitted to, and how far off they are there (median of |relative error|)."""
+
+    name: str
+    time: TimeParameters = field(default_factory=TimeParameters)
+    memory: MemoryParameters = field(default_factory=MemoryParameters)
+    time_rows: int = 0
+    memory_rows: int = 0
+    time_error: float = 0.15
+    memory_error: float = 0.12
+
+    @property
+    def basis(self) -> str:
+        """What a prediction says of where its constants come from."""
+        if not self.time_rows and not self.memory_rows:
+            return f"not calibrated: {self.name}"
+        return f"calibrated on {self.name}: {self.time_rows} times, {self.memory_rows} memory figures"
+
+
+DEFAULT = Calibration("constants of docs/planner.md")
+"""For a cluster of which nothing was measured."""
+
+
+def calibrate(observations: Sequence[Observation], name: str = "runs", start: Calibration = DEFAULT) -> Calibration:
+    """Fit the constants to observations of one cluster and family, beginning at `start`; no observations: `start`."""
+    times = [one for one in observations if one.iteration_s and one.iteration_s > 0]
+    memories = [one for one in observations if one.memory_bytes and one.memory_bytes > 0]
+    fitted = replace(start, name=name, time_rows=len(times), memory_rows=len(memories))
+    if times:
+        measured = np.log([one.iteration_s or 1.0 for one in times])
+
+        def time_residuals(vector: Vector) -> Vector:
+            constants = from_vector(start.time, vector)
+            return np.log([Clock(one.job, one.cluster, constants).timing().total_s for one in times]) - measured
+
+        vector = _fit(time_residuals, as_vector(start.time))
+        fitted = replace(
+            fitted, time=from_vector(start.time, vector), time_error=_error(time_residuals(vector), start.time_error)
+        )
+    if memories:
+        held = np.log([one.memory_bytes or 1.0 for one in memories])
+
+        def memory_residuals(vector: Vector) -> Vector:
+            constants = from_vector(start.memory, vector)
+            return np.log([memory(one.job, constants).total_bytes for one in memories]) - held
+
+        vector = _fit(memory_residuals, as_vector(start.memory))
+        error = _error(memory_residuals(vector), start.memory_error)
+        fitted = replace(fitted, memory=from_vector(start.memory, vector), memory_error=error)
+    return fitted
+
+
+def _error(residuals: Vector, before: float) -> float:
+    """Median of |relative error|; with few rows the figure from before counts too, as one row would."""
+    errors = np.abs(np.expm1(residuals))
+    return float((np.median(errors) * len(errors) + before) / (len(errors) + 1))
+
+
+def _fit(residuals: Callable[[Vector], Vector], start: Vector) -> Vector:
+    """Levenberg-Marquardt on Cauchy-weighted residuals and the springs."""
+
+    def cost(scaled: Vector, vector: Vector) -> float:
+        return float(np.sum(np.log1p(scaled**2)) + np.sum(((vector - start) / SPRING) ** 2))
+
+    vector, damping = start.copy(), 1e-2
+    scaled = residuals(vector) / NOISE
+    best = cost(scaled, vector)
+    for _ in range(25):
+        slopes = _slopes(residuals, vector, scaled)
+        weights = 1 / (1 + scaled**2)
+        normal = slopes.T @ (slopes * weights[:, None]) + np.eye(len(vector)) / SPRING**2
+        gradient = slopes.T @ (weights * scaled) + (vector - start) / SPRING**2
+        before = best
+        for _ in range(8):
+            step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
+            tried = vector + np.clip(step, -1, 1)
+            tried_scaled = residuals(tried) / NOISE
+            tried_cost = cost(tried_scaled, tried)
+            if tried_cost < best:
+                vector, scaled, best, damping = tried, tried_scaled, tried_cost, max(damping / 3, 1e-6)
+                break
+            damping *= 4
+        if before - best <= 1e-4 * before:
+            break
+    return vector
+
+
+def _slopes(residuals: Callable[[Vector], Vector], vector: Vector, scaled: Vector) -> Vector:
+    width = 1e-3
+    columns = []
+    for index in range(len(vector)):
+        moved = vector.copy()
+        moved[index] += width
+        columns.append((residuals(moved) / NOISE - scaled) / width)
+    return np.stack(columns, axis=1)

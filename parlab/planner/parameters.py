@@ -1,0 +1,65 @@
+"""The constants of the planner that are fitted, each with a physical meaning; all are above 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class TimeParameters:
+    """What a cluster and its software reach of what data sheets promise."""
+
+    matmul_efficiency: float = 0.8
+    """Share of the matmul ceiling that the products of a layer reach, once their sizes are counted."""
+    memory_efficiency: float = 0.6
+    """Share of the memory bandwidth that norms, softmax, dropout and the optimizer reach."""
+    host_s: float = 1e-3
+    """Seconds in which the processor starts the kernels of one pass through one layer."""
+    inside_efficiency: float = 0.6
+    """Share of the links inside a node that collectives reach."""
+    between_efficiency: float = 0.5
+    """Share of the links between nodes that collectives reach."""
+    step_s: float = 0.02
+    """Seconds of every iteration that depend on nothing else: optimizer launches, logging, the loader."""
+    misaligned_slowdown: float = 4.0
+    """How much slower attention is where the width of a head is no multiple of 8."""
+    sharded_efficiency: float = 0.3
+    """Share of the links that gathering sharded weights (ZeRO-3, FSDP) reaches."""
+
+
+@dataclass(frozen=True)
+class MemoryParameters:
+    """What memory takes beside the formulas."""
+
+    state_factor: float = 1.05
+    """Weights, gradients and optimizer state over their formula: flat copies, alignment."""
+    activation_factor: float = 1.1
+    """Activations over their formula: fragments of the allocator, workspaces."""
+    logit_bytes: float = 8.0
+    """Bytes per logit while the loss is computed."""
+    communicator_bytes: float = 1e9
+    """Buffers of each group of ranks that talk (tensor, pipeline, data)."""
+    overhead_bytes: float = 2e9
+    """Context of the device, libraries and kernels."""
+
+
+P = TypeVar("P", TimeParameters, MemoryParameters)
+
+
+def names(kind: type[TimeParameters] | type[MemoryParameters]) -> tuple[str, ...]:
+    """Names of the parameters, in the order of their vector."""
+    return tuple(field.name for field in fields(kind))
+
+
+def as_vector(parameters: TimeParameters | MemoryParameters) -> npt.NDArray[np.float64]:
+    """Logarithms of the parameters, in the order of their names."""
+    return np.log([getattr(parameters, name) for name in names(type(parameters))])
+
+
+def from_vector(like: P, vector: npt.NDArray[np.float64]) -> P:
+    """The parameters of their logarithms."""
+    return replace(like, **{n: float(v) for n, v in zip(names(type(like)), np.exp(vector), strict=True)})

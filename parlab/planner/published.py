@@ -1,0 +1,138 @@
+"""Files of published measurements: read their rows, calibrate on others, predict each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from . import rows
+from .calibration import DEFAULT, Calibration, Observation, calibrate
+from .prediction import predict_job
+
+_GIB = 1 << 30
+_FEWEST = 2
+"""Rows of a cluster that are worth a calibration of its own."""
+
+
+def load(text: str) -> list[Mapping[str, Any]]:
+    """Rows of a file: {"rows": [...]}, a list, or one object a line. Raises ValueError for anything else.
+
+    Flat rows (`gpus`, `gbs`, `tp` at the top, GPU and recompute said once for the file) get the same shape.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as whole:
+        try:
+            data = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except json.JSONDecodeError:
+            raise ValueError(f"the file is no JSON: {whole}; use a list of rows, or an object with rows") from whole
+    about: Mapping[str, Any] = data if isinstance(data, dict) else {}
+    found = data.get("rows", [data]) if isinstance(data, dict) else data
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise ValueError("rows is no list of objects; use one object for each row")
+    return [_nested(row, about) for row in found]
+
+
+def _nested(row: Mapping[str, Any], about: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "tp" not in row or "parallel" in row:
+        return row
+    return {
+        "id": row.get("id"),
+        "group": row.get("group") or str(row.get("id", "")).rpartition("-")[0],
+        "model": {name: row[name] for name in ("layers", "hidden", "heads", "seq", "vocab") if name in row},
+        "parallel": {"recompute": about.get("recompute"), "schedule": "1F1B"}
+        | {name: row[name] for name in ("tp", "pp", "dp", "mbs", "gbs", "recompute") if name in row},
+        "hardware": {"gpu": row.get("gpu") or str(about.get("gpu") or "A100").split()[0], "count": row.get("gpus")},
+        "measured": {"iter_s": row.get("iter_s")},
+    }
+
+
+def cluster_keys(row: rows.Row) -> list[tuple[str, ...]]:
+    """What a row has in common with others, the closest first: its group, its cluster, its device."""
+    device = row.cluster.device.name
+    network = f"{row.cluster.gpus_per_node} per node"
+    return [("group", row.group), ("cluster", device, network, row.job.family), ("device", device)]
+
+
+class Calibrations:
+    """Calibrations of measured rows by group, cluster and device, each made when it is first asked for."""
+
+    def __init__(self, measured: Iterable[rows.Row]) -> None:
+        self._rows: dict[tuple[str, ...], list[rows.Row]] = {}
+        self._made: dict[tuple[str, ...], Calibration] = {}
+        for row in measured:
+            for key in cluster_keys(row):
+                if key[-1]:
+                    self._rows.setdefault(key, []).append(row)
+
+    def of(self, row: rows.Row) -> Calibration:
+        """The calibration of the rows that are closest to this one; the default where there are none."""
+        for key in cluster_keys(row):
+            if len(self._rows.get(key, [])) >= _FEWEST:
+                if key not in self._made:
+                    found = [observation(one) for one in self._rows[key]]
+                    self._made[key] = calibrate(found, " ".join(key))
+                return self._made[key]
+        return DEFAULT
+
+
+def observation(row: rows.Row) -> Observation:
+    """A row as something measured; printed GB are GiB, as drivers and DeepSpeed print them."""
+    memory = row.measured.memory_gb
+    return Observation(
+        row.job, row.cluster, row.measured.iteration_s, memory * _GIB if memory else None, row.measured.is_oom
+    )
+
+
+def read_measured(found: Iterable[Mapping[str, Any]]) -> list[rows.Row]:
+    """The rows that can be read and were measured; others cannot teach anything."""
+    read = []
+    for row in found:
+        try:
+            one = rows.read(row)
+        except (ValueError, TypeError):
+            continue
+        if one.measured.iteration_s or one.measured.memory_gb or one.measured.is_oom:
+            read.append(one)
+    return read
+
+
+def predict_rows(
+    found: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]] = ()
+) -> Iterable[dict[str, Any]]:
+    """One prediction for each row, in order; a row that cannot be predicted says why in its basis."""
+    calibrations = Calibrations(read_measured(measured))
+    for data in found:
+        try:
+            row = rows.read(data)
+            prediction = predict_job(row.job, row.cluster, calibrations.of(row))
+        except (ValueError, TypeError) as error:
+            yield _line(data, None, None, None, None, f"not predicted: {error}")
+            continue
+        yield _line(
+            data,
+            prediction.iteration_s,
+            rows.tflops_per_gpu(row.job, prediction.iteration_s),
+            prediction.memory_bytes / _GIB,
+            prediction.fits,
+            "; ".join([prediction.basis, *row.notes]),
+        )
+
+
+def _line(
+    row: Mapping[str, Any],
+    seconds: float | None,
+    tflops: float | None,
+    memory: float | None,
+    fits: bool | None,
+    basis: str,
+) -> dict[str, Any]:
+    return {
+        "id": row.get("id"),
+        "iter_s": seconds,
+        "tflops_per_gpu": tflops,
+        "memory_gb": memory,
+        "fits": fits,
+        "basis": basis,
+    }

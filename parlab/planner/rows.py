@@ -1,0 +1,177 @@
+"""Rows of published measurements (`model`, `parallel`, `hardware`, `measured`) as jobs on clusters.
+
+Keys that are missing are filled with what the field usually does, and each filling is said in the notes of the row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from .cluster import Cluster, cluster, gbit_s
+from .flops import Shape, executed_flops
+from .workload import Job, Model, Precision, Recompute, Schedule
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a row says was measured; None for what it does not say."""
+
+    iteration_s: float | None = None
+    memory_gb: float | None = None
+    is_oom: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row, read."""
+
+    id: str
+    group: str
+    job: Job
+    cluster: Cluster
+    measured: Measured
+    notes: list[str] = field(default_factory=list)
+
+
+def read(row: Mapping[str, Any]) -> Row:
+    """Read one row; raises ValueError naming what is wrong with which field."""
+    notes: list[str] = []
+    model_data = row.get("model") or {}
+    parallel = row.get("parallel") or {}
+    hardware = row.get("hardware") or {}
+    model = _model(model_data, notes)
+    job = _job(parallel, model, hardware, notes)
+    where = _cluster(hardware, job, str(row.get("group") or ""))
+    return Row(str(row.get("id", "")), str(row.get("group") or ""), job, where, _measured(row), notes)
+
+
+def _model(data: Mapping[str, Any], notes: list[str]) -> Model:
+    vocab = data.get("vocab")
+    if vocab is None:
+        vocab = 51200
+        notes.append("vocab is not given: 51200 as in Megatron-LM's tables")
+    layers, hidden = data.get("layers"), data.get("hidden")
+    sequence = int(data.get("seq") or 1024)
+    if not layers or not hidden:
+        layers, hidden = _usual_shape(float(data.get("params_b") or 0) * 1e9)
+        notes.append(f"layers and hidden are not given: {layers} and {hidden} for params_b {data.get('params_b')}")
+    heads = data.get("heads") or max(1, int(hidden) // 128)
+    return Model(int(layers), int(hidden), int(heads), sequence, int(vocab))
+
+
+def _usual_shape(parameters: float) -> tuple[int, int]:
+    """Layers and width of a GPT of that many parameters, with a width of about 128 times the layers."""
+    if not parameters > 0:
+        raise ValueError("model.layers and model.hidden are missing, and params_b too; give them, or params_b")
+    layers = max(1, round((parameters / (12 * 128**2)) ** (1 / 3)))
+    hidden = math.sqrt(parameters / (12 * layers))
+    return layers, max(64, round(hidden / 64) * 64)
+
+
+def _recompute(text: object) -> Recompute:
+    words = str(text or "none").lower()
+    if words.startswith("none"):
+        return "none"
+    return "selective" if "selective" in words else "none" if words in ("unknown", "false") else "full"
+
+
+def _schedule(text: object, virtual: int) -> tuple[Schedule, int]:
+    words = str(text or "1f1b").lower()
+    if words.startswith("zb-2p"):
+        return "zb-h2", 1
+    if words.startswith("zb-1p"):
+        return "zb-h1", 1
+    if words.startswith("zb-v"):
+        return "zb-v", 1
+    if "gpipe" in words:
+        return "gpipe", 1
+    if "interleaved" in words or words == "1f1b-i" or virtual > 1:
+        return "interleaved-1f1b", virtual if virtual > 1 else 2
+    return "1f1b", 1
+
+
+def _precision(text: object) -> Precision:
+    words = str(text or "bf16").lower()
+    return cast(Precision, words) if words in ("fp32", "fp16", "bf16", "fp8") else "bf16"
+
+
+def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], notes: list[str]) -> Job:
+    tensor, pipeline = int(data.get("tp") or 1), int(data.get("pp") or 1)
+    count = int(hardware.get("count") or tensor * pipeline)
+    replicas = int(data.get("dp") or max(1, count // (tensor * pipeline)))
+    micro = int(data.get("mbs") or 1)
+    if not data.get("mbs"):
+        notes.append("mbs is not given: 1")
+    batch = int(data.get("gbs") or micro * replicas * int(data.get("gas") or 1))
+    schedule, chunks = _schedule(data.get("schedule"), int(data.get("virtual_pp") or 1))
+    if pipeline == 1:
+        chunks = 1
+    recompute = _recompute(data.get("recompute"))
+    optimizer = str(data.get("optimizer") or "")
+    gpu = str(hardware.get("gpu") or "")
+    framework = str(data.get("framework") or "")
+    return Job(
+        model,
+        batch,
+        micro,
+        tensor,
+        pipeline,
+        replicas,
+        precision=_precision(data.get("precision")),
+        recompute=recompute,
+        schedule=schedule,
+        virtual_stages=chunks,
+        sequence_parallel=bool(data.get("sequence_parallel")) or "SP" in str(data.get("recompute") or ""),
+        zero_stage=int(data.get("zero") or 0),
+        zero_offload="none",
+        gradient_bytes=6 if "fp32-grad" in optimizer else None,
+        has_flash_attention="flash" in str(data.get("attention") or "") or gpu.startswith(("H100", "H200", "B200")),
+        family=framework,
+    )
+
+
+def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
+    gpu = str(data.get("gpu") or "")
+    if "delay_ms" in data or "gbps" in data:
+        latency: float | None = float(data.get("delay_ms") or 0) / 1e3
+        network: float | None = float(data["gbps"]) if data.get("gbps") else None
+    else:
+        latency, network = None, gbit_s(data.get("inter_node"))
+    if "V100-32" in gpu:
+        gpu = "V100 32GB"
+    if "A100-80" in gpu:
+        gpu = "A100 80GB"
+    return cluster(
+        gpu.replace("-", " ").split("(")[0],
+        max(int(data.get("count") or 1), job.world_size),
+        int(data.get("node") or 8),
+        inter_node_gbit_s=network,
+        latency_s=latency,
+        name=group,
+    )
+
+
+def flops_shape(model: Model) -> Shape:
+    """The sizes that the closed formulas of a GPT take."""
+    return Shape(model.num_layers, model.hidden_size, model.sequence_length, model.vocab_size)
+
+
+def _measured(row: Mapping[str, Any]) -> Measured:
+    data = row.get("measured") or {}
+    derived = row.get("derived") or {}
+    seconds = data.get("iter_s") or derived.get("iter_s") or derived.get("iter_s_from_exact_F")
+    if not seconds:
+        seconds = derived.get("iter_s_if_no_recompute")
+    memory = data.get("mem_gb") or data.get("mem_gb_nvidia_smi")
+    if not memory and data.get("mem_mib_max"):
+        memory = float(data["mem_mib_max"]) / 1024
+    return Measured(float(seconds) if seconds else None, float(memory) if memory else None, bool(data.get("oom")))
+
+
+def tflops_per_gpu(job: Job, iteration_s: float) -> float:
+    """TFLOP/s per GPU that the hardware executes, recomputation included, by the exact formula (SC21, equation 3)."""
+    executed = executed_flops(flops_shape(job.model), job.global_batch_size, job.recompute)
+    return executed / (job.world_size * iteration_s) / 1e12

@@ -1,0 +1,266 @@
+"""Seconds of one iteration, part by part.
+
+GEMMs go by a roofline (Williams et al. 2009): their FLOPs at the ceiling plus their bytes at the memory bandwidth.
+Sources of the counts: Narayanan et al. 2021 (SC21), Korthikanti et al. 2022; see docs/planner.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from .cluster import Cluster
+from .memory import layers_of_stage
+from .parameters import TimeParameters
+from .workload import Job
+
+_SMOOTH = 4.0
+"""Norm with which two things that run side by side count: nearly the longer one."""
+_SCORES_BYTES = (12.0, 16.0)
+"""Bytes that attention without a fused kernel moves per score, forward and backward, at 2 bytes a value."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one iteration on the slowest rank, in parts that add up to `total_s`."""
+
+    compute_s: float
+    bubble_s: float
+    tensor_s: float
+    pipeline_s: float
+    data_s: float
+    hidden_s: float
+    """Communication that ran beside the compute: it is not in the total."""
+    optimizer_s: float
+    other_s: float
+
+    @property
+    def total_s(self) -> float:
+        """One iteration."""
+        return (
+            self.compute_s
+            + self.bubble_s
+            + self.tensor_s
+            + self.pipeline_s
+            + self.data_s
+            + self.optimizer_s
+            + self.other_s
+        )
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The parts of an iteration for one job, cluster and set of parameters."""
+
+    job: Job
+    cluster: Cluster
+    parameters: TimeParameters
+
+    @cached_property
+    def _flops_s(self) -> float:
+        return ceiling(self.cluster, self.job.precision) * self.parameters.matmul_efficiency
+
+    @cached_property
+    def _bytes_s(self) -> float:
+        return self.cluster.device.memory_bandwidth * self.parameters.memory_efficiency
+
+    def _matmul(self, rows: float, columns: float, inner: float) -> float:
+        moved = self.job.value_bytes * (rows * columns + columns * inner + inner * rows)
+        return 2 * rows * columns * inner / self._flops_s + moved / self._bytes_s
+
+    @cached_property
+    def _tokens(self) -> float:
+        return float(self.job.micro_batch_size * self.job.model.sequence_length)
+
+    @cached_property
+    def _matmuls_s(self) -> float:
+        """Forward products of one layer on one rank."""
+        model, tensor = self.job.model, self.job.tensor_parallel
+        rows, hidden = self._tokens, model.hidden_size
+        total = self._matmul(rows, (hidden + 2 * model.kv_size) / tensor, hidden)
+        total += self._matmul(rows, hidden, hidden / tensor)
+        rows *= model.experts_per_token
+        total += self._matmul(rows, (model.mlp_matrices - 1) * model.ffn_size / tensor, hidden)
+        return total + self._matmul(rows, hidden, model.ffn_size / tensor)
+
+    @cached_property
+    def _attention_s(self) -> tuple[float, float]:
+        """Scores and context of one layer, forward and backward."""
+        job, model = self.job, self.job.model
+        pairs = job.micro_batch_size * model.sequence_length**2 / job.tensor_parallel
+        flops = 4 * pairs * model.hidden_size
+        slow = self.parameters.misaligned_slowdown if model.head_size % 8 and job.precision != "fp32" else 1.0
+        rate = min(self._flops_s, ceiling(self.cluster, "bf16") * self.parameters.matmul_efficiency)
+        if job.has_flash_attention:
+            flops *= 0.5 if model.is_causal else 1.0
+            return flops / rate, 2.5 * flops / rate
+        scores = pairs * model.num_heads * job.value_bytes / 2 / self._bytes_s
+        forward, backward = (scores * count for count in _SCORES_BYTES)
+        return slow * flops / rate + forward, 2 * slow * flops / rate + backward
+
+    @cached_property
+    def _pointwise_s(self) -> float:
+        """Norms, residuals, dropout and activation of one layer, forward."""
+        job, model = self.job, self.job.model
+        replicated = 22 * model.hidden_size / (job.tensor_parallel if job.sequence_parallel else 1)
+        split = 4 * model.ffn_size * (model.mlp_matrices - 1) * model.experts_per_token / job.tensor_parallel
+        return self._tokens * (replicated + split) * job.value_bytes / 2 / self._bytes_s
+
+    @cached_property
+    def layer_s(self) -> tuple[float, float]:
+        """Forward and backward pass (with its recomputation) of one micro batch through one layer, no messages."""
+        attention_forward, attention_backward = self._attention_s
+        forward = self._matmuls_s + self._pointwise_s + attention_forward
+        backward = 2 * (self._matmuls_s + self._pointwise_s) + attention_backward
+        passes = 2
+        if self.job.recompute == "full":
+            backward += forward
+            passes = 3
+        elif self.job.recompute == "selective" and not self.job.has_flash_attention:
+            backward += attention_forward
+        host = self.parameters.host_s
+        return _longer(forward, host), _longer(backward, host * (passes - 1))
+
+    @cached_property
+    def head_s(self) -> float:
+        """Logits and loss of one micro batch, forward and backward, on the last stage."""
+        job, model = self.job, self.job.model
+        logits = model.vocab_size / job.tensor_parallel
+        return 3 * self._matmul(self._tokens, logits, model.hidden_size) + 24 * self._tokens * logits / self._bytes_s
+
+    @cached_property
+    def tensor_layer_s(self) -> float:
+        """All-reduces of one micro batch and layer among the tensor parallel ranks."""
+        job, tensor = self.job, self.job.tensor_parallel
+        if tensor == 1:
+            return 0.0
+        count = 6 if job.recompute == "full" else 4
+        size = job.value_bytes * self._tokens * job.model.hidden_size
+        return count * self._all_reduce_s(size, tensor, tensor)
+
+    def _all_reduce_s(self, size: float, ranks: int, span: int) -> float:
+        """Ring all-reduce among ranks that sit on `span` neighbouring devices."""
+        bandwidth, latency = self.ring(ranks, span)
+        return 2 * (ranks - 1) / ranks * size / bandwidth + 2 * (ranks - 1) * latency
+
+    def ring(self, ranks: int, span: int) -> tuple[float, float]:
+        """Bytes/s and seconds per hop of a ring of `ranks` on `span` neighbouring devices."""
+        cluster = self.cluster
+        inside = cluster.inside.bandwidth * self.parameters.inside_efficiency
+        if span <= cluster.gpus_per_node or cluster.nodes == 1:
+            return inside, cluster.inside.latency_s
+        members = max(1, min(cluster.gpus_per_node, cluster.gpus_per_node * ranks // span))
+        rings = cluster.gpus_per_node / members
+        between = cluster.between.bandwidth * self.parameters.between_efficiency / rings
+        nodes = max(1, ranks // members)
+        latency = cluster.between.latency_s * nodes / ranks + cluster.inside.latency_s
+        return min(inside, between), latency
+
+    def timing(self) -> Timing:
+        """All parts of the iteration."""
+        job = self.job
+        micro_batches, stages = job.num_micro_batches, job.pipeline_parallel
+        forward, backward = self.layer_s
+        layer = forward + backward
+        tensor = self.tensor_layer_s
+        most, last = stage_layers(job.model.num_layers, stages)
+        inner = most * (layer + tensor)
+        final = last * (layer + tensor) + self.head_s
+        slowest = max(inner, final) if stages > 1 else final
+        through = (stages - 1) * inner + final
+        hop_s = self._hop_s()
+        fill = self._fill(through - slowest)
+        pipe = self._pipeline_s(slowest, hop_s)
+        tensor_s = micro_batches * most * tensor
+        compute_s = micro_batches * slowest - tensor_s
+        data_s, hidden_s = self._data_s(compute_s * (1 - 1 / 3))
+        return Timing(compute_s, fill, tensor_s, pipe, data_s, hidden_s, self._optimizer_s(), self.parameters.step_s)
+
+    def _fill(self, others_s: float) -> float:
+        """Bubble: the time in which a stage waits while the pipeline fills and drains."""
+        job = self.job
+        share = {"gpipe": 1.0, "1f1b": 1.0, "interleaved-1f1b": 1 / job.virtual_stages}
+        return others_s * share.get(job.schedule, {"zb-h1": 0.5, "zb-h2": 0.05, "zb-v": 0.05}.get(job.schedule, 1.0))
+
+    def _hop_s(self) -> tuple[float, float]:
+        """Seconds of the bytes, and of the way, of one micro batch between two stages."""
+        job, cluster = self.job, self.cluster
+        size = job.value_bytes * self._tokens * job.model.hidden_size
+        if job.tensor_parallel * job.data_parallel * job.pipeline_parallel <= cluster.gpus_per_node:
+            return size / (cluster.inside.bandwidth * self.parameters.inside_efficiency), cluster.inside.latency_s
+        share = cluster.between.bandwidth / min(cluster.gpus_per_node, job.tensor_parallel * job.data_parallel)
+        return size / (share * 0.95), cluster.between.latency_s
+
+    def _pipeline_s(self, slowest_s: float, hop_s: tuple[float, float]) -> float:
+        """Time that messages between stages add."""
+        job = self.job
+        stages, micro_batches = job.pipeline_parallel, job.num_micro_batches
+        if stages == 1:
+            return 0.0
+        load, way = hop_s
+        each = load + way
+        fill = 2 * (stages - 1) * each
+        if job.schedule == "gpipe":
+            forward, backward = self.layer_s
+            share = forward / (forward + backward)
+            period = max(slowest_s * share, load) + max(slowest_s * (1 - share), load)
+            return fill + (micro_batches - 1) * (period - slowest_s)
+        chunks = job.virtual_stages if job.schedule == "interleaved-1f1b" else 1
+        return fill + (micro_batches - 1) * 2 * chunks * each * (stages - 1) / stages
+
+    def _data_s(self, backward_s: float) -> tuple[float, float]:
+        """Gradients (and sharded weights) among data parallel ranks: exposed and hidden seconds."""
+        job = self.job
+        ranks = job.data_parallel
+        if ranks == 1:
+            return 0.0, 0.0
+        own = job.model.parameters / (job.tensor_parallel * job.pipeline_parallel)
+        span = job.tensor_parallel * ranks
+        bandwidth, latency = self.ring(ranks, span)
+        share = (ranks - 1) / ranks
+        if job.zero_stage == 3:
+            each = self.parameters.sharded_efficiency / (
+                self.parameters.between_efficiency
+                if span > self.cluster.gpus_per_node
+                else self.parameters.inside_efficiency
+            )
+            layers = job.model.num_layers
+            gather = own * job.value_bytes * share / (bandwidth * each) + layers * (ranks - 1) * latency
+            seconds = gather * 3 * job.num_micro_batches
+            compute = backward_s * 1.5
+            total = _longer(seconds, compute) - compute
+            return total, seconds - total
+        size = own * (job.gradient_bytes or job.value_bytes)
+        seconds = 2 * share * size / bandwidth + 2 * (ranks - 1) * latency
+        return seconds, 0.0
+
+    def _optimizer_s(self) -> float:
+        job = self.job
+        own = job.model.parameters / (job.tensor_parallel * job.pipeline_parallel)
+        if job.zero_stage:
+            own /= job.data_parallel
+        return own * 32 / self._bytes_s
+
+
+def stage_layers(layers: int, stages: int) -> tuple[int, int]:
+    """Layers of the fullest stage, and of the last one."""
+    return max(layers_of_stage(layers, stages, stage) for stage in {0, min(1, stages - 1)}), layers_of_stage(
+        layers, stages, stages - 1
+    )
+
+
+def ceiling(cluster: Cluster, precision: str) -> float:
+    """FLOP/s that large matrix products reach on the device: measured for bf16, else in the same ratio to the peak."""
+    device = cluster.device
+    peaks = device.peak_flops
+    ratio = 0.85
+    if device.matmul_ceiling_flops and peaks.get("bf16"):
+        ratio = device.matmul_ceiling_flops / peaks["bf16"]
+    for name in (precision, {"bf16": "fp16", "fp16": "bf16", "fp8": "bf16"}.get(precision, "fp32"), "fp16", "fp32"):
+        if name in peaks:
+            return peaks[name] * ratio
+    raise ValueError(f"precision {precision!r} has no peak on {device.name}; use {', '.join(peaks)}")
+
+
+def _longer(one: float, other: float) -> float:
+    return float((one**_SMOOTH + other**_SMOOTH) ** (1 / _SMOOTH))

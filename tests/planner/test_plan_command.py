@@ -1,0 +1,75 @@
+"""`manage.py plan` reads rows of published measurements and prints one prediction for each."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+SC21_18B: dict[str, Any] = {
+    "id": "18B",
+    "group": "sc21",
+    "model": {"layers": 40, "hidden": 6144, "heads": 48, "seq": 2048, "vocab": 51200},
+    "parallel": {"tp": 8, "pp": 1, "dp": 32, "mbs": 8, "gbs": 1024, "recompute": "full", "zero": 0},
+    "hardware": {"gpu": "A100-80GB", "count": 256, "node": 8, "inter_node": "8x200Gb HDR IB"},
+    "measured": {"iter_s": 9.4},
+}
+
+
+def plan(path: Path, *more: str) -> list[dict[str, Any]]:
+    out = StringIO()
+    call_command("plan", "--json", str(path), *more, stdout=out)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text(json.dumps({"rows": rows}))
+    return path
+
+
+def test_each_row_becomes_one_object_a_line_in_order(tmp_path: Path) -> None:
+    lines = plan(written(tmp_path / "rows.json", [SC21_18B, SC21_18B | {"id": "again"}]))
+    assert [line["id"] for line in lines] == ["18B", "again"]
+    assert list(lines[0]) == ["id", "iter_s", "tflops_per_gpu", "memory_gb", "fits", "basis"]
+    assert lines[0]["fits"] is True
+    assert lines[0]["iter_s"] == pytest.approx(9.4, rel=0.3)
+
+
+def test_what_was_measured_does_not_change_an_uncalibrated_prediction(tmp_path: Path) -> None:
+    lines = plan(written(tmp_path / "rows.json", [SC21_18B, SC21_18B | {"measured": {"iter_s": 1e6}}]))
+    assert lines[0]["iter_s"] == lines[1]["iter_s"]
+
+
+def test_measured_rows_of_the_same_cluster_move_the_prediction_towards_them(tmp_path: Path) -> None:
+    slow = [SC21_18B | {"measured": {"iter_s": 18.8}}, SC21_18B | {"measured": {"iter_s": 18.9}}]
+    rows = written(tmp_path / "rows.json", [SC21_18B])
+    before = plan(rows)[0]
+    after = plan(rows, "--calibrate", str(written(tmp_path / "slow.json", slow)))[0]
+    assert abs(after["iter_s"] - 18.85) < abs(before["iter_s"] - 18.85)
+    assert "2 times" in after["basis"]
+
+
+def test_a_row_that_cannot_be_predicted_says_why_and_the_others_go_on(tmp_path: Path) -> None:
+    unknown = SC21_18B | {"id": "odd", "hardware": {"gpu": "X9000", "count": 8}}
+    lines = plan(written(tmp_path / "rows.json", [unknown, SC21_18B]))
+    assert lines[0]["iter_s"] is None
+    assert "X9000" in lines[0]["basis"]
+    assert lines[1]["iter_s"] > 0
+
+
+def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text("not json")
+    with pytest.raises(CommandError, match="no JSON"):
+        plan(path)
+
+
+def test_flat_rows_are_read_too(tmp_path: Path) -> None:
+    flat = {"id": "v-1", "gpus": 2, "gbs": 16, "mbs": 8, "hidden": 1024, "heads": 16, "layers": 24, "seq": 1024}
+    path = tmp_path / "rows.json"
+    path.write_text(
+        json.dumps({"recompute": "full", "gpu": "A100 (8 per node)", "rows": [flat | {"tp": 1, "dp": 1, "pp": 2}]})
+    )
+    assert plan(path)[0]["iter_s"] > 0
