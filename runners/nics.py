@@ -57,7 +57,7 @@ def counts() -> dict[str, Counts]:
     found = {}
     with contextlib.suppress(OSError, psutil.Error):
         for name, count in psutil.net_io_counters(pernic=True).items():
-            if not name.startswith(_PAIRS):
+            if not name.startswith(_PAIRS) and count.bytes_recv + count.bytes_sent:
                 found[name] = Counts(count.bytes_recv, count.bytes_sent)
     found |= _rdma_counts()
     busiest = sorted(found, key=lambda name: sum(found[name]), reverse=True)[:MAX_INTERFACES]

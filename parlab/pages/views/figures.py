@@ -13,10 +13,11 @@ from django.views.decorators.http import require_GET
 from parlab.charts import bandwidth, capacity, curves, theme
 from parlab.charts.curves import Curve
 from parlab.charts.registry import EXPERIMENT_FIGURES
+from parlab.charts.telemetry import KINDS
 from parlab.charts.theme import Drawing, Table
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Run
-from parlab.pages import engine_reads
+from parlab.pages import engine_reads, telemetry
 from parlab.series import store
 
 from .runs import find_attempt, find_run
@@ -75,13 +76,15 @@ RUN_FIGURES: dict[str, Callable[[Run, Attempt, int | None], Drawing]] = {
 
 
 def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, max_points: int | None) -> Drawing:
-    if name not in RUN_FIGURES:
-        raise Http404(f"no figure {name}; there are {', '.join(RUN_FIGURES)}")
+    if name not in RUN_FIGURES and name not in KINDS:
+        raise Http404(f"no figure {name}; there are {', '.join([*RUN_FIGURES, *KINDS])}")
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
     if attempt is None:
         return theme.nothing("No curve: these figures were published without one.")
-    return RUN_FIGURES[name](run, attempt, max_points)
+    return (
+        telemetry.drawing(attempt, name, max_points) if name in KINDS else RUN_FIGURES[name](run, attempt, max_points)
+    )
 
 
 @require_GET

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run, Snapshot
-from parlab.pages import engine_reads
+from parlab.pages import engine_reads, telemetry
 from parlab.series import store
 from parlab.series.log import log_tail
 from runners.config import digest
@@ -45,6 +45,7 @@ def find_attempt(request: HttpRequest, run: Run) -> Attempt | None:
 def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     found = find_run(slug, number)
     attempt = find_attempt(request, found)
+    known = {info.metric for info in store.metrics(attempt.pk)} if attempt else set()
     context = _context(found, attempt)
     context |= {
         **_details(found, attempt),
@@ -52,7 +53,8 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "engine_seen": _engine_seen(found, attempt),
         "rows": selectors.finding_rows(context["findings"]),
         "next": found.get_absolute_url(),
-        "has_curves": attempt is not None and (found.origin != Run.Origin.IMPORTED or _has_curves(attempt)),
+        "has_curves": attempt is not None and (found.origin != Run.Origin.IMPORTED or _has_curves(known)),
+        "machine": telemetry.figures(attempt, known, is_live=not found.is_final) if attempt else [],
         "arguments": selectors.flat(found.launch.get("arguments", {})),
         "sections": selectors.config_sections(found.resolved, found.point, found.config),
         "log": log_tail(attempt.pk, lines=LOG_LINES) if attempt else [],
@@ -61,9 +63,9 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     return render(request, "pages/run.html", context)
 
 
-def _has_curves(attempt: Attempt) -> bool:
+def _has_curves(known: set[str]) -> bool:
     """Say whether a figure of a run has something to draw: a file may hold a result and no steps."""
-    return any(info.metric in ("step_time_s", "memory_bytes") for info in store.metrics(attempt.pk))
+    return not known.isdisjoint(("step_time_s", "memory_bytes"))
 
 
 @require_GET

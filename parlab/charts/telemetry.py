@@ -1,0 +1,163 @@
+"""What a run's machine was doing, second by second: small figures of its GPUs, its network and its processor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+
+from . import theme
+from .curves import Curve
+from .format import SPACE, significant, unit_for
+from .theme import Drawing, Table
+
+Key = tuple[str, int]
+"""Metric, and rank: -1 is the node, else the GPU that trains as this rank."""
+HEIGHT = 240
+
+
+class Kind(NamedTuple):
+    """One figure: which metrics it shows, in which unit."""
+
+    title: str
+    subtitle: str
+    lines: Mapping[str, str]
+    """Metric, or its beginning up to a slash -> what its line is called beside its GPU or interface."""
+    unit: str
+    factor: float | None
+    """None: a binary prefix that fits."""
+    column: str
+
+    def metrics(self, known: Collection[str]) -> list[str]:
+        """Pick the metrics that this figure shows."""
+        return sorted(metric for metric in known if metric.partition("/")[0] in self.lines)
+
+
+KINDS = {
+    "gpu-utilisation": Kind(
+        "GPU utilisation",
+        "share of time in which a kernel ran",
+        {"gpu_util_pct": ""},
+        "%",
+        1.0,
+        "gpu_util_pct",
+    ),
+    "gpu-memory": Kind(
+        "GPU memory", "in use on the device, by all processes", {"gpu_mem_bytes": ""}, "B", None, "gpu_mem_bytes"
+    ),
+    "power": Kind("Power", "drawn by each GPU", {"power_watts": ""}, "W", 1.0, "power_watts"),
+    "temperature": Kind(
+        "Temperature", "of each GPU", {"temperature_celsius": ""}, "°C", 1.0, "temperature_celsius"
+    ),
+    "clocks": Kind(
+        "Clocks", "of each GPU", {"sm_clock_hz": "SM", "memory_clock_hz": "memory"}, "MHz", 1e6, "hz"
+    ),
+    "network": Kind(
+        "Network",
+        "all traffic of the node but within itself",
+        {"nic_rx_bytes_per_s": "received", "nic_tx_bytes_per_s": "sent"},
+        "MB/s",
+        1e6,
+        "bytes_per_s",
+    ),
+    "processor": Kind("Processor", "all processes of the run; 100 % is one core", {"cpu_pct": ""}, "%", 1.0, "cpu_pct"),
+}  # fmt: skip
+
+
+def figure(kind: str, series: Mapping[Key, Curve], names: Sequence[str]) -> Drawing:
+    """Draw one kind against the seconds since its first sample; `names` are the GPUs by rank."""
+    what = KINDS[kind]
+    present = {key: curve for key, curve in sorted(series.items()) if _has_values(curve)}
+    if not present:
+        return theme.nothing(f"{what.title}: not measured. It comes once a second, where the node can tell it.")
+    unit = unit_for((v for curve in present.values() for v in curve.values), "B") if what.factor is None else None
+    factor, unit_name = (unit.factor, unit.name) if unit else (what.factor or 1.0, what.unit)
+    start = min(float(curve.times[0]) for curve in present.values())
+    drawing = go.Figure(
+        layout=theme.layout(
+            title=what.title,
+            subtitle=what.subtitle,
+            x="Time since the first sample (s)",
+            y=f"{what.title} ({unit_name})",
+            height=HEIGHT,
+            xaxis={"rangemode": "tozero"},
+            yaxis={"rangemode": "tozero", "nticks": 5},
+        )
+    )
+    shown = _drawn(present)
+    labels = {key: _label(what, key, names) for key in present}
+    groups = list(dict.fromkeys(_group(key) for key in shown))
+    dashes = {metric: theme.DASHES[index] for index, metric in enumerate(what.lines)}
+    for key, curve in shown.items():
+        drawing.add_trace(
+            go.Scatter(
+                x=[round(float(time) - start, 3) for time in curve.times],
+                y=[float(value) / factor for value in curve.values],
+                name=labels[key],
+                mode="lines" if len(curve.times) > 1 else "markers",
+                line={
+                    "color": theme.RANK_COLOURS[groups.index(_group(key)) % len(theme.RANK_COLOURS)],
+                    "width": 1.5,
+                    "dash": dashes[key[0].partition("/")[0]],
+                },
+                hovertemplate=f"{theme.plain(labels[key])}<br>%{{x}} s<br>%{{y:.4g}} {unit_name}<extra></extra>",
+            )
+        )
+    drawing.update_layout(showlegend=len(shown) > 1)
+    return Drawing(drawing, _caption(what, present, shown, factor, unit_name), _table(what, present, labels))
+
+
+def _has_values(curve: Curve) -> bool:
+    return any(math.isfinite(value) for value in curve.values)
+
+
+def _group(key: Key) -> str:
+    """What shares a colour: the lines of one GPU, or those of one interface."""
+    return key[0].partition("/")[2] if key[1] < 0 else str(key[1])
+
+
+def _label(what: Kind, key: Key, names: Sequence[str]) -> str:
+    metric, _, interface = key[0].partition("/")
+    whose = interface if key[1] < 0 else names[key[1]] if key[1] < len(names) else f"GPU of rank {key[1]}"
+    return " ".join(filter(None, [whose, what.lines[metric]])) or "all processes"
+
+
+def _drawn(series: Mapping[Key, Curve]) -> dict[Key, Curve]:
+    """Draw a few GPUs one by one; of many only the one with the highest and the one with the lowest mean."""
+    groups: dict[str, list[float]] = {}
+    for key, curve in series.items():
+        groups.setdefault(_group(key), []).append(_mean(curve))
+    if len(groups) <= theme.MAX_RANKS:
+        return dict(series)
+    by_mean = sorted(groups, key=lambda group: groups[group][0])
+    return {key: curve for key, curve in series.items() if _group(key) in (by_mean[0], by_mean[-1])}
+
+
+def _mean(curve: Curve) -> float:
+    values = [float(value) for value in curve.values if math.isfinite(value)]
+    return sum(values) / len(values)
+
+
+def _caption(what: Kind, present: Mapping[Key, Curve], shown: Mapping[Key, Curve], factor: float, unit: str) -> str:
+    parts = []
+    for metric, line in what.lines.items():
+        curves = [curve for key, curve in present.items() if key[0].partition("/")[0] == metric]
+        if curves:
+            values = [float(value) / factor for curve in curves for value in curve.values if math.isfinite(value)]
+            middle = f"{significant(sum(values) / len(values))}{SPACE}{unit}"
+            parts.append(f"{line} {middle}, {significant(min(values))} to {significant(max(values))}".strip())
+    words = f"On average {'; '.join(parts)}."
+    if len(shown) < len(present):
+        words += " Of many only the highest and the lowest are drawn."
+    return words
+
+
+def _table(what: Kind, present: Mapping[Key, Curve], labels: Mapping[Key, str]) -> Table:
+    rows = [
+        [labels[key], int(step), float(time), float(value)]
+        for key, curve in present.items()
+        for step, time, value in zip(curve.steps, curve.times, curve.values, strict=True)
+    ]
+    return Table(["of", "step", "unix_time_s", what.column], rows)
