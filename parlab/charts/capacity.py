@@ -43,6 +43,8 @@ class Search(NamedTuple):
     limit_bytes: float | None
     """What each process, or each GPU, may use."""
     is_done: bool
+    is_cut: bool = False
+    """It ended (cancelled, failed) before it found the border."""
     per_node: int = 0
     """GPUs (or processes) of a node; 0 where nobody knows."""
 
@@ -99,7 +101,7 @@ def answer(search: Search) -> str:
     size = f" ({_parameters(best.parameters)})" if best.parameters else ""
     if not search.is_done:
         bound = "most" if search.is_rising else "least"
-        return f"At {bound} {search.counted(best.value)}{size} so far; the search goes on."
+        return f"At {bound} {search.counted(best.value)}{size} so far; {_unfinished(search)}."
     if search.is_rising:
         nodes = search.nodes
         of_node = f", {nodes} {'node' if nodes == 1 else 'nodes'} of {search.per_node}" if nodes else ""
@@ -110,6 +112,10 @@ def answer(search: Search) -> str:
             f"At least {search.counted(best.value)}{size} train{limit}: no larger value was allowed (capacity.at_most)."
         )
     return f"{search.counted(best.value)}{size} train{limit}, {beyond.value if beyond else 'more'} do not."
+
+
+def _unfinished(search: Search) -> str:
+    return "the search ended before it found the border" if search.is_cut else "the search goes on"
 
 
 def _parameters(count: int) -> str:

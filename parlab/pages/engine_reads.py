@@ -6,14 +6,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from django.db.models import F
+
 from parlab.charts import bandwidth, capacity, device_map
 from parlab.charts.bandwidth import Message
 from parlab.charts.capacity import Search, Trial
 from parlab.charts.device_map import DeviceMap
 from parlab.fleet.capacity import gpu_count
-from parlab.lab.models import Attempt, Run
+from parlab.lab.models import Attempt, Experiment, Run, Source
+from parlab.pages.read_bandwidths import FORMATS, messages_of
 from parlab.series import store
 from runners.config import ShardingSection, check
+from runners.protocol import RunState
 
 OPERATIONS = {
     "all-reduce": ("all_reduce_perf", "sum"),
@@ -92,6 +96,14 @@ def run_messages(runs: Sequence[Run], attempts: Iterable[Attempt]) -> list[Messa
     ]
 
 
+def experiment_messages(experiment: Experiment, runs: Sequence[Run]) -> list[Message]:
+    """Read the bandwidths that an experiment's runs measured and that its files state."""
+    attempts = Attempt.objects.filter(run__in=[run.pk for run in runs], number=F("run__attempt_number"))
+    stated = Source.objects.filter(experiment=experiment, format__in=FORMATS).values_list("document", "name")
+    read = [message for document, name in stated for message in messages_of(document, name)]
+    return [*run_messages(runs, attempts.only("pk", "run_id")), *read]
+
+
 def _message(run: Run, operation: str, size: int, values: Mapping[str, float]) -> Message:
     kind, width = TYPES.get(str(run.resolved["train"]["precision"]), ("", 0))
     return Message(
@@ -144,7 +156,8 @@ def run_search(run: Run, attempt: Attempt) -> Search | None:
         [_trial(number, find, values) for number, values in sorted(trials.items()) if find in values],
         int(section["at_most"]),
         _limit_bytes(run, attempt),
-        run.is_final,
+        run.state == RunState.FINISHED,
+        run.is_final and run.state != RunState.FINISHED,
         _per_node(run, attempt),
     )
 

@@ -3,7 +3,7 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from .views import experiments, figures, findings, imports, nodes, runs, sources
+from .views import experiments, figures, findings, imports, nodes, questions, runs, sources
 
 RUN = "experiments/<slug:slug>/runs/<int:number>/"
 SOURCE = "experiments/<slug:slug>/sources/<int:pk>/"
@@ -17,6 +17,11 @@ urlpatterns = [
     path("import/", imports.choose, name="import"),
     path("import/<slug:key>/", imports.preview, name="import-preview"),
     path("import/<slug:key>/discard/", imports.discard, name="import-discard"),
+    path("questions/", questions.questions, name="questions"),
+    path("questions/<slug:key>/", questions.ask, name="question"),
+    path("questions/<slug:key>/preview/", questions.preview, name="question-preview"),
+    path("experiments/<slug:slug>/answer/", questions.answer, name="answer"),
+    path("experiments/<slug:slug>/answer/live/", questions.answer_live, name="answer-live"),
     path("findings/rules/", findings.rules, name="rules"),
     path("experiments/<slug:slug>/", experiments.experiment, name="experiment"),
     path("experiments/<slug:slug>/live/", experiments.experiment_live, name="experiment-live"),

@@ -132,6 +132,7 @@ def test_the_answer_of_a_search_names_both_sides_of_the_border() -> None:
         ([trial(1, 1, False)], {}, "Nothing fits with"),
         ([trial(1, 64, True)], {}, "At least 64 layers"),
         ([trial(1, 8, True)], {"is_done": False}, "so far; the search goes on."),
+        ([trial(1, 8, True)], {"is_done": False, "is_cut": True}, "the search ended before it found the border."),
         ([trial(1, 1, True)], {"at_most": 1, "find": "micro_batch_size"}, "1 sequence in a micro batch"),
         (
             [trial(1, 2, False), trial(2, 3, True)],

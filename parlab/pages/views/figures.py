@@ -25,13 +25,19 @@ from .runs import find_attempt, find_run
 MAX_POINTS = 1_000
 """Points of a curve that a browser gets: more than a figure has pixels to show."""
 
+BANDWIDTH = "bandwidth"
+"""The figure of an experiment that is drawn from series and files, not from its runs' summaries."""
+
 
 def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
-    if name not in EXPERIMENT_FIGURES:
-        raise Http404(f"no figure {name}; there are {', '.join(EXPERIMENT_FIGURES)}")
+    if name not in EXPERIMENT_FIGURES and name != BANDWIDTH:
+        raise Http404(f"no figure {name}; there are {', '.join((*EXPERIMENT_FIGURES, BANDWIDTH))}")
     experiment = get_object_or_404(Experiment, slug=slug)
     versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
-    return EXPERIMENT_FIGURES[name](selectors.run_points(selectors.experiment_runs(experiment, versions)))
+    runs = selectors.experiment_runs(experiment, versions)
+    if name == BANDWIDTH:
+        return bandwidth.figure(engine_reads.experiment_messages(experiment, runs))
+    return EXPERIMENT_FIGURES[name](selectors.run_points(runs))
 
 
 def _step_time(run: Run, attempt: Attempt, max_points: int | None) -> Drawing:

@@ -1,0 +1,180 @@
+"""What the runs of an experiment answer, in words, with the numbers that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django.db.models import F
+
+from parlab.charts import bandwidth, capacity
+from parlab.charts.bandwidth import Message
+from parlab.charts.capacity import Search
+from parlab.charts.format import Unit, quantity, unit_for
+from parlab.charts.points import RunPoint
+from parlab.lab import selectors
+from parlab.lab.models import Attempt, Run
+from runners.protocol import RunState
+
+from . import engine_reads
+from .engine_reads import OperationTable
+
+CAPACITY, BANDWIDTH, THROUGHPUT = "capacity", "bandwidth", "throughput"
+MAX_TIMERS = 14
+"""Columns of phases; of more, the longest are shown."""
+
+
+class Found(NamedTuple):
+    """One search with its run."""
+
+    run: Run
+    search: Search
+    said: str
+
+
+class Size(NamedTuple):
+    """One run of a throughput question, as a line."""
+
+    run: Run
+    point: RunPoint
+    ms_per_sample: float | None
+    utilisation: str
+    timers: list[float | None]
+
+
+class Sizes(NamedTuple):
+    """Runs beside each other: time per sample, memory range, utilisation, phases."""
+
+    rows: list[Size]
+    timers: list[str]
+    memory: Unit
+    time: Unit
+
+
+class Answer(NamedTuple):
+    """What an experiment answers, and with what evidence."""
+
+    kind: str
+    sentence: str
+    is_final: bool
+    searches: list[Found]
+    operations: list[OperationTable]
+    sizes: Sizes | None
+
+
+def answer_of(runs: Sequence[Run], waiting: Mapping[int, str]) -> Answer:
+    """Answer from the runs (with experiment) of one configuration; `waiting` says why queued ones wait."""
+    kind = _kind(runs)
+    attempts = _current_attempts(runs)
+    is_final = bool(runs) and all(run.is_final for run in runs)
+    searches: list[Found] = []
+    messages: list[Message] = []
+    sizes = None
+    if kind == CAPACITY:
+        found = [(run, engine_reads.run_search(run, attempts[run.pk])) for run in runs if run.pk in attempts]
+        searches = [Found(run, search, capacity.answer(search)) for run, search in found if search is not None]
+        sentence = " ".join(one.said for one in searches if one.search.trials)
+    elif kind == BANDWIDTH:
+        messages = engine_reads.run_messages(runs, attempts.values())
+        sentence = bandwidth.caption(messages) if messages else ""
+    else:
+        sizes = _sizes(runs)
+        sentence = _fastest(sizes)
+    return Answer(
+        kind,
+        _with_state(sentence, runs, waiting),
+        is_final,
+        searches,
+        engine_reads.operation_tables(messages),
+        sizes,
+    )
+
+
+def _kind(runs: Sequence[Run]) -> str:
+    engines = {engine_reads.engine_of(run) for run in runs}
+    return CAPACITY if engines == {"capacity"} else BANDWIDTH if engines == {"allreduce"} else THROUGHPUT
+
+
+def _current_attempts(runs: Sequence[Run]) -> dict[int, Attempt]:
+    attempts = Attempt.objects.filter(run__in=[run.pk for run in runs], number=F("run__attempt_number"))
+    return {attempt.run_id: attempt for attempt in attempts.select_related("node")}
+
+
+def _with_state(sentence: str, runs: Sequence[Run], waiting: Mapping[int, str]) -> str:
+    """Say how far it is where there is no answer yet, and what went wrong where there will be none."""
+    if not runs:
+        return "Nothing was launched yet."
+    open_runs = [run for run in runs if not run.is_final]
+    failed = [run for run in runs if run.state in (RunState.FAILED, RunState.LOST, RunState.CANCELLED)]
+    if open_runs:
+        reason = next((waiting[run.pk] for run in open_runs if waiting.get(run.pk)), "")
+        state = f"Run {open_runs[0].number} is {open_runs[0].state}{f': {reason}' if reason else ''}."
+        return f"{sentence} {state}" if sentence else f"No answer yet. {state}"
+    if failed:
+        first = failed[0]
+        return f"{sentence or 'No answer.'} Run {first.number} {_ended(first)}: {first.reason or 'no reason was told'}."
+    if not sentence and all(run.state == RunState.OOM for run in runs):
+        return "No answer: every run was out of memory. Ask about a smaller model, or more ranks."
+    return sentence or "No answer: the runs measured nothing."
+
+
+def _ended(run: Run) -> str:
+    return {RunState.FAILED: "failed", RunState.LOST: "was lost"}.get(run.run_state, "was cancelled")
+
+
+def _sizes(runs: Sequence[Run]) -> Sizes:
+    points = {point.number: point for point in selectors.run_points(runs)}
+    longest: dict[str, float] = {}
+    for point in points.values():
+        for name, timer in point.timers.items():
+            longest[name] = max(longest.get(name, 0.0), timer.median)
+    kept = set(sorted(longest, key=lambda name: -longest[name])[:MAX_TIMERS])
+    timers = [name for name in longest if name in kept]
+    rows = [_size(run, points[run.number], timers) for run in runs if run.number in points]
+    rows.sort(key=lambda row: (row.point.gpus, row.run.number))
+    return Sizes(
+        rows,
+        timers,
+        unit_for((row.point.memory_max for row in rows), "B"),
+        unit_for((value for row in rows for value in row.timers), "s"),
+    )
+
+
+def _size(run: Run, point: RunPoint, timers: Sequence[str]) -> Size:
+    return Size(
+        run,
+        point,
+        run.summary.get("ms_per_sample"),
+        utilisation(run.summary),
+        [point.timers[name].median if name in point.timers else None for name in timers],
+    )
+
+
+def utilisation(summary: Mapping[str, Any]) -> str:
+    """Write how busy the GPUs were, or the processors where there are none; empty where nobody looked."""
+    for name in ("gpu_util_pct", "cpu_util_pct", "cpu_pct"):
+        found = summary.get(name)
+        value = found.get("median", found.get("mean")) if isinstance(found, Mapping) else found
+        if isinstance(value, int | float):
+            return f"{value:.0f}"
+    return ""
+
+
+def _fastest(sizes: Sizes) -> str:
+    measured = [row for row in sizes.rows if row.run.tokens_per_s and row.run.state == RunState.FINISHED]
+    if not measured:
+        return ""
+    best = max(measured, key=lambda row: row.run.tokens_per_s or 0.0)
+    ranks = f"{best.point.gpus} {'rank' if best.point.gpus == 1 else 'ranks'}"
+    said = f"{quantity(best.run.tokens_per_s, 'tokens/s')} on {ranks}"
+    if best.ms_per_sample is not None:
+        said += f", {quantity(best.ms_per_sample / 1000, 's')} per sample"
+    if len(measured) > 1:
+        said = f"Training reaches {said}: the fastest of {len(measured)} runs"
+    else:
+        said = f"Training reaches {said}"
+    smallest = min(measured, key=lambda row: row.point.gpus)
+    if smallest.point.gpus < best.point.gpus and smallest.run.tokens_per_s and best.run.tokens_per_s:
+        gain = best.run.tokens_per_s / smallest.run.tokens_per_s
+        said += f", {gain:.2g} times the throughput of {smallest.point.gpus}"
+    return said + "."

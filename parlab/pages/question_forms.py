@@ -1,0 +1,405 @@
+"""Questions that teams ask of a cluster, each as a short form that becomes a configuration and its sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from django import forms
+
+from parlab.fleet.capacity import gpu_count
+from parlab.lab.models import Node
+from parlab.lab.services import config_check
+from runners.config import ConfigError, Problem
+
+MAX_COUNTS = 12
+"""Different numbers of ranks that one question asks about."""
+
+
+class Preset(NamedTuple):
+    """A known model, to start from."""
+
+    title: str
+    values: dict[str, Any]
+
+
+PRESETS = {
+    "small": Preset(
+        "Small enough for a CPU",
+        {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 64, "vocab_size": 1024},
+    ),
+    "gpt3-small": Preset(
+        "GPT-3 small (125 M)",
+        {"num_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "sequence_length": 2048, "vocab_size": 50304},
+    ),
+    "bert-345m": Preset(
+        "BERT of 345 M",
+        {"num_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "sequence_length": 512, "vocab_size": 28996},
+    ),
+    "gpt3-175b": Preset(
+        "GPT-3 (175 B)",
+        {
+            "num_layers": 96,
+            "hidden_size": 12288,
+            "num_attention_heads": 96,
+            "sequence_length": 2048,
+            "vocab_size": 50304,
+        },
+    ),
+}
+
+
+class CountsField(forms.CharField):
+    """Whole numbers with commas between them: `1, 2, 4`."""
+
+    def to_python(self, value: Any) -> Any:
+        text = super().to_python(value) or ""
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        if not parts or not all(part.isascii() and part.isdecimal() and 0 < int(part) < 10**6 for part in parts):
+            raise forms.ValidationError(f"{text!r} is no list of numbers; use one like 1, 2, 4")
+        if len(set(parts)) > MAX_COUNTS:
+            raise forms.ValidationError(f"these are {len(set(parts))} numbers; use at most {MAX_COUNTS}")
+        return sorted({int(part) for part in parts})
+
+    def prepare_value(self, value: Any) -> Any:
+        return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def whole(label: str, help_text: str, default: int | None, **more: Any) -> forms.IntegerField:
+    """A whole number from 1 on."""
+    return forms.IntegerField(label=label, help_text=help_text, initial=default, min_value=1, max_value=2**40, **more)
+
+
+def choice(label: str, help_text: str, *values: str) -> forms.ChoiceField:
+    return forms.ChoiceField(
+        label=label, help_text=help_text, choices=[(value, value) for value in values], initial=values[0]
+    )
+
+
+class Question(forms.Form):
+    """What all questions ask for: where it runs."""
+
+    asks: ClassVar[str]
+    """The question in words, as the list of questions shows it."""
+    tells: ClassVar[str]
+    """What runs, and what the answer will say."""
+    model_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that a preset fills in."""
+    places: ClassVar[Mapping[str, str]] = {}
+    """Field of a RunConfig -> field of this form, for problems of the one that belong to the other."""
+
+    pool = forms.ChoiceField(label="Node pool", help_text="Nodes that may take the runs.")
+    device = choice("Device", "auto takes GPUs where the node has enough of them.", "auto", "cpu", "cuda")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.label_suffix = ""
+        online = sorted(set(Node.objects.online().values_list("pool", flat=True)))
+        pools = sorted(set(Node.objects.values_list("pool", flat=True)) | {"default"})
+        pool = self.fields["pool"]
+        assert isinstance(pool, forms.ChoiceField)
+        pool.choices = [(name, f"{name} (no node online)" if name not in online else name) for name in pools]
+        pool.initial = "default" if "default" in online or not online else online[0]
+        for name, field in self.fields.items():
+            field.widget.attrs["aria-describedby"] = f"hint-{name} error-{name}"
+            field.error_messages["required"] = f"{field.label} is empty; give it a value"
+
+    @property
+    def main(self) -> list[forms.BoundField]:
+        """Fields that people think of first."""
+        return [self[name] for name in self.field_order or []]
+
+    @property
+    def further(self) -> list[forms.BoundField]:
+        """Fields whose defaults do for most."""
+        return [self[name] for name in self.fields if name not in (self.field_order or [])]
+
+    @property
+    def further_errors(self) -> bool:
+        return self.is_bound and any(field.errors for field in self.further)
+
+    def data_of_config(self) -> dict[str, dict[str, Any]]:
+        """Write the answers as the sections of a RunConfig."""
+        raise NotImplementedError
+
+    def sweep(self) -> dict[str, list[Any]]:
+        return {}
+
+    def title(self) -> str:
+        """Name the experiment."""
+        raise NotImplementedError
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if not self.errors:
+            try:
+                config_check(data=self.data_of_config(), sweep=self.sweep())
+            except ConfigError as error:
+                for problem in error.problems:
+                    self._show(problem)
+        return cleaned
+
+    def _show(self, problem: Problem) -> None:
+        name = self.places.get(problem.field, problem.field.rpartition(".")[2])
+        if name in self.fields:
+            self.add_error(name, problem.message)
+        else:
+            self.add_error(None, str(problem))
+
+    def model(self, **more: Any) -> dict[str, Any]:
+        known = ("num_layers", "hidden_size", "num_attention_heads", "sequence_length", "vocab_size")
+        return {name: self.cleaned_data[name] for name in known if name in self.cleaned_data} | more
+
+    def cluster(self) -> dict[str, Any]:
+        return {"pool": self.cleaned_data["pool"], "device": self.cleaned_data["device"]}
+
+
+class _ModelFields(Question):
+    """The size of a model without its number of layers, and how much memory each process may take."""
+
+    hidden_size = whole("Model width", "Width of the residual stream (d_model).", 256)
+    num_attention_heads = whole("Attention heads", "Must divide the width.", 4)
+    sequence_length = whole("Sequence length", "Tokens of a sequence.", 64)
+    vocab_size = whole("Vocabulary", "Entries of the token embedding.", 1024)
+    precision = choice("Precision", "Arithmetic of forward and backward passes.", "fp32", "bf16")
+    memory_limit_mib = whole(
+        "Memory limit (MiB)",
+        "What each process on a CPU may allocate, Python included; empty for none. GPUs have limits of their own.",
+        512,
+        required=False,
+    )
+
+    def launcher(self) -> dict[str, Any]:
+        """Limit processes on a CPU only: what CUDA itself takes of a process' memory would break the limit."""
+        given = self.cleaned_data
+        nodes = Node.objects.filter(pool=given["pool"]) if given["device"] == "auto" else []
+        on_gpus = given["device"] == "cuda" or any(gpu_count(node) for node in nodes)
+        return {"memory_limit_mib": None if on_gpus else given["memory_limit_mib"]}
+
+
+class LargestModel(_ModelFields):
+    """Layers at a given width."""
+
+    asks = "What is the largest model that trains on one node?"
+    tells = (
+        "Short real runs with 1, 2, 4, ... layers until one is out of memory, then between the two. The answer is the"
+        " number of layers and of parameters, with the run on both sides of the border."
+    )
+    model_fields = ("hidden_size", "num_attention_heads", "sequence_length", "vocab_size")
+    places = {"capacity.engine": "engine", "parallel.data_parallel_size": "gpus", "cluster.gpus_per_node": "gpus"}
+
+    gpus = whole("GPUs or processes", "Ranks of each trial; they share the model as the engine does.", 1)
+    engine = choice(
+        "Engine", "pipeline splits layers into stages, zero shares states between ranks.", "pipeline", "zero"
+    )
+    at_most = whole("At most (layers)", "The search tries no more.", 64)
+    field_order = ["hidden_size", "gpus", "pool", "device", "memory_limit_mib"]
+
+    def data_of_config(self) -> dict[str, dict[str, Any]]:
+        given = self.cleaned_data
+        gpus, is_zero = given["gpus"], given["engine"] == "zero"
+        size = "data_parallel_size" if is_zero else "pipeline_parallel_size"
+        return {
+            "model": self.model(num_layers=gpus),
+            "train": _short(gpus, given["precision"]),
+            "parallel": {"engine": "capacity", size: gpus, "zero_stage": 3 if is_zero else 0},
+            "capacity": {"find": "num_layers", "engine": given["engine"], "at_most": given["at_most"]},
+            "cluster": self.cluster(),
+            "launcher": self.launcher(),
+        }
+
+    def title(self) -> str:
+        given = self.cleaned_data
+        ranks = f"{given['gpus']} {'rank' if given['gpus'] == 1 else 'ranks'}"
+        return f"Largest model of width {given['hidden_size']} on {ranks} of {given['pool']}"
+
+
+class FewestNodes(_ModelFields):
+    """Ranks, and with them nodes, for a given model."""
+
+    asks = "How few nodes does a model need?"
+    tells = (
+        "Short real runs of the model over 1, 2, 4, ... ranks until it fits, then between the two. The answer is the"
+        " fewest ranks, and the nodes that they fill."
+    )
+    model_fields = ("num_layers", "hidden_size", "num_attention_heads", "sequence_length", "vocab_size")
+    places = {"capacity.engine": "engine"}
+
+    num_layers = whole("Layers", "Transformer layers of the model.", 8)
+    engine = choice(
+        "Engine", "zero shares states between ranks, pipeline splits layers into stages.", "zero", "pipeline"
+    )
+    at_most = whole("At most (ranks)", "The search tries no more.", 4)
+    field_order = ["num_layers", "hidden_size", "pool", "device", "at_most", "memory_limit_mib"]
+
+    def data_of_config(self) -> dict[str, dict[str, Any]]:
+        given = self.cleaned_data
+        is_zero = given["engine"] == "zero"
+        return {
+            "model": self.model(),
+            "train": _short(_common_multiple(given["at_most"]), given["precision"]),
+            "parallel": {"engine": "capacity", "zero_stage": 3 if is_zero else 0},
+            "capacity": {"find": "processes", "engine": given["engine"], "at_most": given["at_most"]},
+            "cluster": self.cluster(),
+            "launcher": self.launcher(),
+        }
+
+    def title(self) -> str:
+        given = self.cleaned_data
+        return f"Fewest nodes for {given['num_layers']} layers of width {given['hidden_size']} on {given['pool']}"
+
+
+class LargestBatch(_ModelFields):
+    """Sequences in a micro batch."""
+
+    asks = "What is the largest micro batch that fits?"
+    tells = (
+        "Short real runs with micro batches of 1, 2, 4, ... sequences until one is out of memory, then between the"
+        " two. The answer is the largest micro batch, and how fast each one was."
+    )
+    model_fields = ("num_layers", "hidden_size", "num_attention_heads", "sequence_length", "vocab_size")
+
+    num_layers = whole("Layers", "Transformer layers of the model.", 4)
+    at_most = whole("At most (sequences)", "The search tries no more.", 256)
+    field_order = ["num_layers", "hidden_size", "pool", "device", "memory_limit_mib"]
+
+    def data_of_config(self) -> dict[str, dict[str, Any]]:
+        given = self.cleaned_data
+        return {
+            "model": self.model(),
+            "train": _short(1, given["precision"]),
+            "parallel": {"engine": "capacity"},
+            "capacity": {"find": "micro_batch_size", "at_most": given["at_most"]},
+            "cluster": self.cluster(),
+            "launcher": self.launcher(),
+        }
+
+    def title(self) -> str:
+        given = self.cleaned_data
+        return f"Largest micro batch of {given['num_layers']} layers of width {given['hidden_size']} on {given['pool']}"
+
+
+class Throughput(_ModelFields):
+    """Tokens per second over numbers of ranks."""
+
+    asks = "How many tokens per second does training reach?"
+    tells = (
+        "One run of engine megatron for each number of ranks, with the same global batch. The answer is the fastest,"
+        " with tokens/s, time per sample, memory, utilisation and phases of every run beside each other."
+    )
+    model_fields = ("num_layers", "hidden_size", "num_attention_heads", "sequence_length", "vocab_size")
+    places = {
+        "parallel.data_parallel_size": "ranks",
+        "train.global_batch_size": "global_batch_size",
+        "parallel.tensor_parallel_size": "tensor_parallel_size",
+        "parallel.pipeline_parallel_size": "pipeline_parallel_size",
+    }
+
+    kind = choice("Architecture", "gpt (decoder) or bert (encoder).", "gpt", "bert")
+    num_layers = whole("Layers", "Transformer layers of the model.", 4)
+    ranks = CountsField(label="GPUs or processes", help_text="One run for each number, like 1, 2, 4.", initial="1, 2")
+    tensor_parallel_size = whole("Tensor parallel", "Ranks that share each layer (TP).", 1)
+    pipeline_parallel_size = whole("Pipeline parallel", "Stages (PP); the rest of the ranks is data parallel.", 1)
+    global_batch_size = whole("Global batch (sequences)", "Sequences of an iteration, over all ranks.", 16)
+    micro_batch_size = whole("Micro batch (sequences)", "Sequences of one forward pass.", 4)
+    iterations = whole("Iterations", "Steps of each run; the first is warm-up.", 10)
+    field_order = ["kind", "num_layers", "hidden_size", "ranks", "pool", "device"]
+
+    def clean(self) -> dict[str, Any]:
+        given = self.cleaned_data
+        share = (given.get("tensor_parallel_size") or 1) * (given.get("pipeline_parallel_size") or 1)
+        odd = [count for count in given.get("ranks", []) if count % share]
+        if odd:
+            message = f"TP x PP = {share} does not divide {odd[0]} ranks; use multiples of {share}"
+            self.add_error("ranks", message)
+        if (given.get("iterations") or 2) < 2:
+            self.add_error("iterations", "one iteration leaves nothing beside the warm-up; use at least 2")
+        return super().clean()
+
+    def data_of_config(self) -> dict[str, dict[str, Any]]:
+        given = self.cleaned_data
+        mask = "bidirectional" if given["kind"] == "bert" else "causal"
+        sizes = ("tensor_parallel_size", "pipeline_parallel_size")
+        batch = ("global_batch_size", "micro_batch_size", "iterations", "precision")
+        return {
+            "model": self.model(kind=given["kind"], attention_mask=mask),
+            "train": {name: given[name] for name in batch} | {"warmup_steps": 1},
+            "parallel": {"engine": "megatron"} | {name: given[name] for name in sizes},
+            "cluster": self.cluster(),
+            "launcher": self.launcher(),
+        }
+
+    def sweep(self) -> dict[str, list[Any]]:
+        given = self.cleaned_data
+        share = given["tensor_parallel_size"] * given["pipeline_parallel_size"]
+        return {"parallel.data_parallel_size": [count // share for count in given["ranks"]]}
+
+    def title(self) -> str:
+        given = self.cleaned_data
+        model = f"{given['kind']} of {given['num_layers']} layers of width {given['hidden_size']}"
+        return f"Throughput of a {model} on {given['pool']}"
+
+
+class Bandwidth(Question):
+    """Collective operations over message sizes."""
+
+    asks = "What all-reduce bandwidth do the ranks have?"
+    tells = (
+        "One run of engine allreduce for each number of ranks: messages from small to large, the first trial apart."
+        " The answer is the highest bus bandwidth, as nccl-tests define it."
+    )
+    places = {"collectives.min_bytes": "min_bytes", "parallel.data_parallel_size": "ranks"}
+
+    ranks = CountsField(label="GPUs or processes", help_text="One run for each number, like 2, 4.", initial="2")
+    operation = choice(
+        "Operation",
+        "all takes one after the other.",
+        "all-reduce", "all-gather", "reduce-scatter", "point-to-point", "all",
+    )  # fmt: skip
+    min_bytes = whole("Smallest message (B)", "At least 4 bytes for each rank.", 1024)
+    max_bytes = whole("Largest message (B)", "At most 1 GiB.", 2**24)
+    trials = whole("Trials", "Of each size; the first one is apart.", 10)
+    field_order = ["ranks", "operation", "pool", "device"]
+
+    def data_of_config(self) -> dict[str, dict[str, Any]]:
+        given = self.cleaned_data
+        return {
+            "train": {"iterations": max(given["trials"], 2), "warmup_steps": 1},
+            "parallel": {"engine": "allreduce", "data_parallel_size": given["ranks"][0]},
+            "collectives": {name: given[name] for name in ("operation", "min_bytes", "max_bytes")},
+            "cluster": self.cluster(),
+        }
+
+    def sweep(self) -> dict[str, list[Any]]:
+        return {"parallel.data_parallel_size": self.cleaned_data["ranks"]}
+
+    def title(self) -> str:
+        given = self.cleaned_data
+        return f"Bandwidth of {given['operation']} on {given['pool']}"
+
+
+def _short(batch: int, precision: str) -> dict[str, Any]:
+    """A trial as short as one that shows its peak of memory: the optimizer's state is there after the first step."""
+    return {
+        "global_batch_size": batch,
+        "micro_batch_size": 1,
+        "iterations": 2,
+        "warmup_steps": 1,
+        "precision": precision,
+    }
+
+
+def _common_multiple(limit: int) -> int:
+    """A batch that (nearly) every number of ranks up to a limit divides; the engine leaves out those that do not."""
+    exact = next((batch for most, batch in ((1, 1), (2, 2), (4, 12), (6, 60), (8, 840)) if limit <= most), None)
+    return exact or 120 * -(-limit // 120)
+
+
+QUESTIONS: dict[str, type[Question]] = {
+    "largest-model": LargestModel,
+    "fewest-nodes": FewestNodes,
+    "throughput": Throughput,
+    "bandwidth": Bandwidth,
+    "largest-batch": LargestBatch,
+}
+"""Key in the address -> question."""

@@ -1,0 +1,170 @@
+"""Questions that can be asked of a cluster, and their answers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import Q
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from parlab.fleet import services as fleet
+from parlab.lab import selectors
+from parlab.lab import services as lab
+from parlab.lab.models import Experiment, Finding
+from parlab.lab.services.runs import launchable, point_label
+from parlab.pages import answers
+from parlab.pages.question_forms import PRESETS, QUESTIONS, Question
+from runners.config import ConfigError, Point, digest, expand
+
+from .experiments import UNCHANGED
+
+ASKED_SHOWN = 12
+POINTS_SHOWN = 12
+
+
+@require_GET
+def questions(request: HttpRequest) -> HttpResponse:
+    """List what can be asked, and what was asked lately."""
+    asked = Q()
+    for question in QUESTIONS.values():
+        asked |= Q(question=question.asks)
+    found = Experiment.objects.filter(asked).select_related("owner").defer("notes", "source")[:ASKED_SHOWN]
+    context = {"section": "questions", "questions": QUESTIONS, "asked": found}
+    return render(request, "pages/questions.html", context)
+
+
+def _find(key: str) -> type[Question]:
+    if key not in QUESTIONS:
+        raise Http404(f"no question {key}; there are {', '.join(QUESTIONS)}")
+    return QUESTIONS[key]
+
+
+@require_http_methods(["GET", "POST"])
+@permission_required("lab.add_run", raise_exception=True)
+def ask(request: HttpRequest, key: str) -> HttpResponse:
+    """Show the form of a question; sent, it makes an experiment, launches it and leads to the answer."""
+    kind = _find(key)
+    if request.method == "POST":
+        form = kind(request.POST)
+        if form.is_valid():
+            return _launch(request, form)
+    else:
+        preset = request.GET.get("model", "small")
+        values = PRESETS.get(preset, PRESETS["small"]).values
+        form = kind(initial={name: values[name] for name in kind.model_fields})
+    context = {
+        "section": "questions",
+        "question": kind,
+        "key": key,
+        "form": form,
+        "presets": PRESETS if kind.model_fields else {},
+        "model": request.GET.get("model", "small"),
+        **_preview(kind, form),
+    }
+    return render(request, "pages/question.html", context)
+
+
+@require_POST
+@permission_required("lab.add_run", raise_exception=True)
+def preview(request: HttpRequest, key: str) -> HttpResponse:
+    """Say while somebody types what would run, and what is wrong."""
+    kind = _find(key)
+    form = kind(request.POST)
+    return render(request, "pages/question_preview.html", {"question": kind, "form": form, **_preview(kind, form)})
+
+
+def _preview(kind: type[Question], form: Question) -> dict[str, Any]:
+    """What would run; from the defaults where nothing was sent yet."""
+    if not form.is_bound:
+        names = {name: form[name].value() for name in form.fields}
+        form = kind({name: form.fields[name].prepare_value(value) for name, value in names.items()})
+    if not form.is_valid():
+        return {"problems": form.errors.as_data(), "points": [], "checked": form}
+    points = [launchable(point) for point in expand(form.data_of_config(), form.sweep())]
+    rows = [
+        {"label": point_label(point.values) or _alone(point), "point": point, "ranks": _ranks(point)}
+        for point in points[:POINTS_SHOWN]
+    ]
+    possible = [point for point in points if point.config is not None]
+    return {"points": rows, "possible": len(possible), "title": form.title(), "checked": form}
+
+
+def _alone(point: Point) -> str:
+    """Name the only point of a question: a search is one run that starts others."""
+    if point.config is None or point.config.parallel.engine != "capacity":
+        return "one run"
+    # Doubling steps to the border, halving steps back to it.
+    return f"one search, at most {2 * point.config.capacity.at_most.bit_length()} short runs"
+
+
+def _ranks(point: Point) -> int:
+    return point.config.world_size if point.config else 0
+
+
+def _launch(request: HttpRequest, form: Question) -> HttpResponse:
+    user = cast(User, request.user)
+    try:
+        with transaction.atomic():
+            experiment = _experiment(form, user)
+            config = lab.config_save(
+                experiment=experiment, data=form.data_of_config(), sweep=form.sweep(), note=form.asks, user=user
+            )
+            launch = fleet.launch(config=config, user=user)
+    except (ConfigError, ValueError) as error:
+        messages.error(request, f"Nothing was launched: {error}.")
+        return redirect("questions")
+    started = len(launch.created)
+    messages.success(request, f"Launched {started} {'run' if started == 1 else 'runs'}. The answer grows here.")
+    return redirect("answer", experiment.slug)
+
+
+def _experiment(form: Question, user: User) -> Experiment:
+    """Make the experiment under its title, or its title with a number where that was asked before."""
+    title = form.title()[:100]
+    taken = set(Experiment.objects.filter(name__startswith=title).values_list("name", flat=True))
+    names = (title if count == 1 else f"{title} ({count})" for count in range(1, len(taken) + 2))
+    name = next(name for name in names if name not in taken)
+    return lab.experiment_create(name=name, question=form.asks, owner=user)
+
+
+@require_GET
+def answer(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show what the newest configuration's runs answer, and the numbers that say so."""
+    return render(request, "pages/answer.html", _answer_context(request, slug))
+
+
+@require_GET
+def answer_live(request: HttpRequest, slug: str) -> HttpResponse:
+    """Answer a poll with the answer as it is now, or nothing where nothing has changed."""
+    context = _answer_context(request, slug)
+    if request.GET.get("seen") == context["seen"]:
+        return HttpResponse(status=UNCHANGED)
+    return render(request, "pages/answer_live.html", context)
+
+
+def _answer_context(request: HttpRequest, slug: str) -> dict[str, Any]:
+    experiment = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
+    versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
+    runs = selectors.experiment_runs(experiment, versions)
+    found = answers.answer_of(runs, fleet.waiting_reasons(runs))
+    doubted = Finding.objects.filter(experiment=experiment, run__in=[run.pk for run in runs], acknowledged_at=None)
+    progress = [[run.state, getattr(run, "last_step", None)] for run in runs]
+    ended = sum(run.is_final for run in runs)
+    return {
+        "section": "questions",
+        "experiment": experiment,
+        "versions": versions,
+        "runs": runs,
+        "answer": found,
+        "doubts": doubted.count() if runs else 0,
+        "states": selectors.state_counts(run.state for run in runs),
+        "is_live": ended < len(runs),
+        "drawn_from": f"{ended}",
+        "seen": digest([found.sentence, progress])[:16],
+    }

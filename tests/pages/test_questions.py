@@ -1,0 +1,221 @@
+"""Questions are asked from a page, run for real, and answered in words."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from parlab.lab import services as lab
+from parlab.lab.models import Attempt, Config, Experiment, Node, Run, Source
+from parlab.pages.question_forms import PRESETS, QUESTIONS
+from parlab.pages.read_bandwidths import messages_of
+from parlab.series import store
+from runners.config import RunConfig, expand
+from tests.conftest import SMALL
+
+from .conftest import finish
+from .test_engine_reads import points
+from .test_experiments import EXPERIMENT, text
+
+pytestmark = pytest.mark.django_db
+
+ANSWER = f"{EXPERIMENT}answer/"
+
+
+def filled(key: str, **changes: Any) -> dict[str, Any]:
+    """What a browser sends for the form of a question as it comes."""
+    values = PRESETS["small"].values
+    form = QUESTIONS[key](initial={name: values[name] for name in QUESTIONS[key].model_fields})
+    shown = {name: form.fields[name].prepare_value(form[name].value()) for name in form.fields}
+    return {name: "" if value is None else value for name, value in (shown | changes).items()}
+
+
+@pytest.mark.parametrize("key", QUESTIONS)
+def test_every_question_is_asked_as_it_comes_and_launches_what_it_showed(key: str, page: Client) -> None:
+    shown = text(page.get(f"/questions/{key}/"))
+    (launched,) = re.findall(r"Launch (\d+) run", shown)
+    response = page.post(f"/questions/{key}/", filled(key), follow=True)
+    assert response.redirect_chain[-1][0].endswith("/answer/")
+    assert "No answer yet. Run 1 is queued: no node of pool default" in text(response)
+    experiment = Experiment.objects.get()
+    assert experiment.question == QUESTIONS[key].asks
+    assert experiment.runs.count() == int(launched) >= 1
+    assert experiment.name in text(page.get("/questions/"))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("key", [key for key, kind in QUESTIONS.items() if kind.model_fields])
+def test_every_model_to_start_from_can_run(key: str, preset: str) -> None:
+    kind = QUESTIONS[key]
+    values = {name: PRESETS[preset].values[name] for name in kind.model_fields}
+    form = kind(filled(key) | values)
+    assert form.is_valid(), form.errors
+    assert all(point.config for point in expand(form.data_of_config(), form.sweep()))
+
+
+def test_what_a_question_asks_is_what_the_engine_is_told() -> None:
+    form = QUESTIONS["fewest-nodes"](filled("fewest-nodes", num_layers=6, at_most=8, engine="zero"))
+    assert form.is_valid(), form.errors
+    config = RunConfig.model_validate(form.data_of_config())
+    assert (config.capacity.find, config.capacity.engine, config.capacity.at_most) == ("processes", "zero", 8)
+    assert (config.model.num_layers, config.parallel.zero_stage) == (6, 3)
+    assert config.train.global_batch_size % 7 == 0  # every number of ranks is tried
+    assert config.launcher.memory_limit_mib == 512
+
+
+def test_the_limit_for_processes_on_a_cpu_is_not_set_where_gpus_are(page: Client) -> None:
+    Node.objects.create(name="gpu", pool="gpus", hardware={"gpus": [{}]})
+    form = QUESTIONS["largest-model"](filled("largest-model", pool="gpus"))
+    assert form.is_valid(), form.errors
+    assert form.data_of_config()["launcher"]["memory_limit_mib"] is None
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "value", "message"),
+    [
+        (
+            "largest-model",
+            "num_attention_heads",
+            "3",
+            "num_attention_heads 3 does not divide hidden_size 256; use 1, 2",
+        ),
+        ("largest-model", "hidden_size", "", "Model width is empty; give it a value"),
+        ("throughput", "ranks", "1, two", "is no list of numbers; use one like 1, 2, 4"),
+        ("throughput", "ranks", "1,2,3,4,5,6,7,8,9,10,11,12,13", "these are 13 numbers; use at most 12"),
+        ("throughput", "tensor_parallel_size", "2", "does not divide 1 ranks; use multiples of 2"),
+        ("throughput", "iterations", "1", "use at least 2"),
+        ("bandwidth", "ranks", "1", "none of the"),
+        ("bandwidth", "min_bytes", "4", "is less than one number for each of 2 ranks"),
+    ],
+)
+def test_what_does_not_fit_is_said_at_its_field_before_and_after_sending(
+    key: str, field: str, value: str, message: str, page: Client
+) -> None:
+    data = filled(key, **{field: value})
+    if key == "bandwidth" and field == "ranks":
+        message = "one rank has nobody to talk to"
+    live = page.post(f"/questions/{key}/preview/", data, headers={"HX-Request": "true"})
+    content = html.unescape(live.content.decode())
+    assert message in content
+    assert re.search(r'<button[^>]*id="ask" disabled', content)
+    assert 'hx-swap-oob="true"' in content
+    sent = page.post(f"/questions/{key}/", data)
+    assert message in html.unescape(sent.content.decode())
+    assert not Experiment.objects.exists()
+
+
+def test_the_same_question_twice_makes_two_experiments(page: Client) -> None:
+    for _ in range(2):
+        page.post("/questions/bandwidth/", filled("bandwidth"))
+    names = list(Experiment.objects.order_by("pk").values_list("name", flat=True))
+    assert names == ["Bandwidth of all-reduce on default", "Bandwidth of all-reduce on default (2)"]
+
+
+def test_who_may_only_look_reads_answers_and_asks_nothing(viewer: Client, experiment: Experiment) -> None:
+    assert "You may read answers but not launch runs" in text(viewer.get("/questions/"))
+    assert viewer.get(ANSWER).status_code == 200
+    assert viewer.get("/questions/bandwidth/").status_code == 403
+    assert viewer.post("/questions/bandwidth/", filled("bandwidth")).status_code == 403
+    assert viewer.post("/questions/bandwidth/preview/", {}).status_code == 403
+
+
+def test_an_unknown_question_is_not_found(page: Client) -> None:
+    assert page.get("/questions/meaning-of-life/").status_code == 404
+
+
+def test_throughput_is_answered_with_every_run_beside_each_other(page: Client, four_runs: list[Run]) -> None:
+    Run.objects.filter(number=3).update(
+        resolved=four_runs[2].resolved | {"parallel": four_runs[2].resolved["parallel"] | {"data_parallel_size": 2}},
+        summary=four_runs[2].summary | {"gpu_util_pct": 87.6, "ms_per_sample": 50.0},
+    )
+    shown = text(page.get(ANSWER))
+    assert "Training reaches 320 tokens/s on 4 ranks, 50.0 ms per sample: the fastest of 4 runs" in shown
+    assert "2.5 times the throughput of 2." in shown
+    row = shown[shown.index("#3") :]
+    assert "128 to 256 88" in row
+    assert "forward-compute" in shown
+
+
+def test_a_search_is_answered_with_its_trials(
+    page: Client, make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]
+) -> None:
+    data = SMALL | {"parallel": {"engine": "capacity"}, "capacity": {"find": "processes", "at_most": 4}}
+    attempt = make_attempt(config=make_config(data=data), state="finished")
+    series = {"processes": {1: 1.0, 2: 2.0}, "fits": {1: 0.0, 2: 1.0}}
+    store.append(attempt.pk, {(name, 0): points(values) for name, values in series.items()})
+    response = page.get(ANSWER)
+    assert "The fewest that train this model are 2 processes; 1 run out of memory." in text(response)
+    assert 'data-figure="capacity"' in response.content.decode()
+
+
+def test_an_answer_grows_and_says_when_a_run_failed(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt(state="running")
+    content = page.get(ANSWER).content.decode()
+    url = html.unescape(content.split('id="live"')[1].split('hx-get="')[1].split('"')[0])
+    assert page.get(url).status_code == 204
+    finish(attempt, state="failed", reason="rank 0: ValueError: no")
+    live = page.get(url)
+    assert "Run 1 failed: rank 0: ValueError: no." in text(live)
+    assert "hx-get" not in live.content.decode()
+
+
+def test_an_experiment_that_ran_nothing_says_so(page: Client, experiment: Experiment) -> None:
+    assert "Nothing was launched yet." in text(page.get(ANSWER))
+
+
+def test_an_answer_takes_as_many_queries_for_many_runs(
+    page: Client, four_runs: list[Run], django_assert_max_num_queries: Any
+) -> None:
+    with django_assert_max_num_queries(8):
+        page.get(ANSWER)
+
+
+NCCL = b"""# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: 2(factor) warmup iters: 5 iters: 20
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    100.0   10.49   19.66      0    100.0   10.49   19.66      0
+     2097152        524288     float     sum      -1    100.0   20.97   39.32      0    100.0   20.97   39.32      0
+"""
+
+
+def test_bandwidths_of_imported_nccl_tests_are_drawn_too(page: Client, make_source: Callable[..., Source]) -> None:
+    source = make_source(NCCL, name="nccl.log")
+    (first, second) = messages_of(source.document, "nccl.log")
+    assert (first.size, first.algbw, first.elements, first.operation) == (2**20, 10.49e9, 262144, "all-reduce")
+    assert second.ranks == 16
+    drawn = json.loads(page.get(f"{EXPERIMENT}figures/bandwidth.json").content)
+    assert "reaches a busbw of 39.3" in drawn["caption"]
+
+
+TRIALS = b"".join(
+    b"%d:\n duration: %s sec\n algo throughput: %s bps, %s Gbps\n busbw: %s  Gbps\n" % (rank, *row)
+    for rank in (0, 1)
+    for row in (
+        (b"2.0000", b"8000000000.0", b"8.0000", b"4.0000"),
+        (b"1.0000", b"16000000000.0", b"16.0000", b"8.0000"),
+    )
+)
+
+
+def test_trials_of_all_reduce_bench_are_one_size_with_the_first_apart(make_source: Callable[..., Source]) -> None:
+    source = make_source(TRIALS, name="bench.log")
+    assert source.format == "all-reduce-bench"
+    (message,) = messages_of(source.document, "bench.log")
+    assert (message.size, message.algbw, message.busbw) == (10**9, 1e9, 1e9)
+    assert (message.time_s, message.first_time_s, message.ranks) == (1.0, 2.0, 2)
+
+
+def test_a_cancelled_search_says_what_it_found_so_far(
+    page: Client, make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]
+) -> None:
+    data = SMALL | {"parallel": {"engine": "capacity"}, "capacity": {"find": "num_layers", "at_most": 8}}
+    attempt = make_attempt(config=make_config(data=data), state="queued")
+    lab.run_cancel_request(run=attempt.run)
+    assert "No answer. Run 1 was cancelled: cancelled before it started." in text(page.get(ANSWER))
