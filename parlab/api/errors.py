@@ -34,6 +34,16 @@ class Problem(exceptions.APIException):
         self.error = {"field": field, "value": _short(value), "message": message, "remedy": remedy}
 
 
+class Problems(exceptions.APIException):
+    """Several things that are wrong with one request: {"field", "value", "message"} each."""
+
+    status_code: int = status.HTTP_400_BAD_REQUEST
+
+    def __init__(self, problems: list[dict[str, Any]], *, remedy: str) -> None:
+        super().__init__("; ".join(problem["message"] for problem in problems))
+        self.errors = [{**problem, "value": _short(problem["value"]), "remedy": remedy} for problem in problems]
+
+
 class TooLarge(Problem):
     """More than may be uploaded."""
 
@@ -47,6 +57,8 @@ def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
         return None
     if isinstance(problem, Problem):
         response.data = {"errors": [problem.error]}
+    elif isinstance(problem, Problems):
+        response.data = {"errors": problem.errors}
     elif isinstance(problem, exceptions.ValidationError):
         response.data = {"errors": list(_of_fields(problem.detail, context))}
     else:

@@ -3,7 +3,7 @@
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView
 
-from . import views
+from . import simulations, views
 
 app_name = "api"
 EXPERIMENT = "experiments/<slug:slug>/"
@@ -15,5 +15,6 @@ urlpatterns = [
     path(EXPERIMENT, views.OneExperiment.as_view(), name="experiment"),
     path(f"{EXPERIMENT}runs/", views.Runs.as_view(), name="runs"),
     path(f"{EXPERIMENT}runs/<int:number>/", views.OneRun.as_view(), name="run"),
+    path("simulate/", simulations.Simulations.as_view(), name="simulate"),
     path("findings/", views.Findings.as_view(), name="findings"),
 ]

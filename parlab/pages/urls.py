@@ -3,7 +3,7 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from .views import experiments, figures, findings, imports, nodes, questions, runs, sources
+from .views import experiments, figures, findings, imports, nodes, questions, runs, simulations, sources
 
 RUN = "experiments/<slug:slug>/runs/<int:number>/"
 SOURCE = "experiments/<slug:slug>/sources/<int:pk>/"
@@ -14,6 +14,9 @@ urlpatterns = [
     path("logout/", LogoutView.as_view(), name="logout"),
     path("", experiments.experiments, name="experiments"),
     path("nodes/", nodes.nodes, name="nodes"),
+    path("simulate/", simulations.simulate, name="simulate"),
+    path("simulate/timeline.json", simulations.timeline_json, name="simulate-figure"),
+    path("simulate/timeline.csv", simulations.timeline_csv, name="simulate-numbers"),
     path("import/", imports.choose, name="import"),
     path("import/<slug:key>/", imports.preview, name="import-preview"),
     path("import/<slug:key>/discard/", imports.discard, name="import-discard"),

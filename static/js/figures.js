@@ -111,6 +111,7 @@
     const now = document.getElementById("live")?.dataset.drawnFrom;
     if (now === drawnFrom) return;
     drawnFrom = now;
+    drawings.forEach((_, element) => { if (!element.isConnected) drawings.delete(element); });
     all().forEach(load);
   });
   // Not relayout: it would replace each axis by its colours alone.

@@ -181,6 +181,7 @@ def test_the_schema_names_every_address(api: Client) -> None:
         "/api/experiments/{slug}/runs/",
         "/api/experiments/{slug}/runs/{number}/",
         "/api/findings/",
+        "/api/simulate/",
     }
     upload = schema["paths"]["/api/imports/"]["post"]
     assert "multipart/form-data" in upload["requestBody"]["content"]

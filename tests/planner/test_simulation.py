@@ -244,7 +244,7 @@ def test_a_plan_of_other_ranks_is_refused() -> None:
 
 
 def test_a_simulation_that_would_take_minutes_is_refused() -> None:
-    with pytest.raises(ValueError, match="524288 passes are more than 200000"):
+    with pytest.raises(ValueError, match="524288 passes are more than 65536"):
         simulate(gpipe(64, 4096), uniform(64, 4096, StageTimes(1, 1), FREE, 1.0))
 
 

@@ -37,6 +37,7 @@ from .runs import (
 )
 from .sources import SourceView, source_bytes, source_lines, source_stream, source_views, with_excerpts
 from .sweep import METRICS, Cell, Sweep, SweepTable, run_points, sweep_tables
+from .timelines import simulated_timeline
 
 __all__ = [
     "METRICS",
@@ -74,6 +75,7 @@ __all__ = [
     "run_records",
     "run_row",
     "run_rows",
+    "simulated_timeline",
     "source_bytes",
     "source_lines",
     "source_stream",

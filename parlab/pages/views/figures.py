@@ -95,29 +95,29 @@ def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, max_po
 
 @require_GET
 def experiment_json(request: HttpRequest, slug: str, name: str) -> HttpResponse:
-    return _json(_experiment_drawing(request, slug, name))
+    return json_response(_experiment_drawing(request, slug, name))
 
 
 @require_GET
 def experiment_csv(request: HttpRequest, slug: str, name: str) -> HttpResponse:
-    return _csv(_experiment_drawing(request, slug, name).table, f"{slug}-{name}.csv")
+    return csv_response(_experiment_drawing(request, slug, name).table, f"{slug}-{name}.csv")
 
 
 @require_GET
 def run_json(request: HttpRequest, slug: str, number: int, name: str) -> HttpResponse:
-    return _json(_run_drawing(request, slug, number, name, MAX_POINTS))
+    return json_response(_run_drawing(request, slug, number, name, MAX_POINTS))
 
 
 @require_GET
 def run_csv(request: HttpRequest, slug: str, number: int, name: str) -> HttpResponse:
-    return _csv(_run_drawing(request, slug, number, name, None).table, f"{slug}-run-{number}-{name}.csv")
+    return csv_response(_run_drawing(request, slug, number, name, None).table, f"{slug}-run-{number}-{name}.csv")
 
 
-def _json(drawing: Drawing) -> HttpResponse:
+def json_response(drawing: Drawing) -> HttpResponse:
     return HttpResponse(drawing.to_json(), content_type="application/json")
 
 
-def _csv(table: Table, filename: str) -> HttpResponse:
+def csv_response(table: Table, filename: str) -> HttpResponse:
     response = HttpResponse(
         content_type="text/csv; charset=utf-8", headers={"Content-Disposition": f'attachment; filename="{filename}"'}
     )

@@ -4,13 +4,16 @@ from .bound import Bound, lower_bound
 from .calibration import BACKWARD_PER_FORWARD, calibrate, split_times, stage_times
 from .choice import WIRE_BYTES, Choice, Outcome, Plan, Wire, best_schedule, on_wire, outcome, rule_slope
 from .pipeline import MAX_MICRO_BATCHES, MAX_RANKS, Link, Pipeline, StageTimes, uniform
+from .scenario import Answer, Refusal, Scenario, answer, code_of, plan_of, refusals
 from .simulation import Pass, Simulation, Transfer, simulate
+from .written import WrittenAnswer, written
 
 __all__ = [
     "BACKWARD_PER_FORWARD",
     "MAX_MICRO_BATCHES",
     "MAX_RANKS",
     "WIRE_BYTES",
+    "Answer",
     "Bound",
     "Choice",
     "Link",
@@ -18,18 +21,26 @@ __all__ = [
     "Pass",
     "Pipeline",
     "Plan",
+    "Refusal",
+    "Scenario",
     "Simulation",
     "StageTimes",
     "Transfer",
     "Wire",
+    "WrittenAnswer",
+    "answer",
     "best_schedule",
     "calibrate",
+    "code_of",
     "lower_bound",
     "on_wire",
     "outcome",
+    "plan_of",
+    "refusals",
     "rule_slope",
     "simulate",
     "split_times",
     "stage_times",
     "uniform",
+    "written",
 ]

@@ -1,0 +1,51 @@
+"""`manage.py simulate`: pipeline schedules on a network, JSON in and out."""
+
+import json
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from pydantic import ValidationError
+
+from parlab.planner.schedule import Scenario, refusals, written
+
+
+class Command(BaseCommand):
+    help = "Simulate pipeline schedules on a network: reads a question as JSON, writes the answer as JSON."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.formatter_class = RawDescriptionHelpFormatter
+        parser.epilog = "fields of a question (see docs/simulation.md):\n" + "\n".join(
+            f"  {name}: {field.description}" for name, field in Scenario.model_fields.items()
+        )
+        parser.add_argument(
+            "question", nargs="?", default="{}", help='JSON like {"delay_ms": 10}, a file, or - for standard input'
+        )
+        parser.add_argument("--timeline", action="store_true", help="also every pass and message")
+
+    def handle(self, *args: Any, question: str, timeline: bool, **options: Any) -> None:
+        try:
+            scenario = Scenario.model_validate(_read(question))
+        except ValidationError as error:
+            raise CommandError("\n".join(one.message for one in refusals(error))) from error
+        answer = written(scenario, with_timeline=timeline)
+        self.stdout.write(answer.model_dump_json(indent=None if timeline else 1, exclude_none=True))
+
+
+def _read(question: str) -> dict[str, Any]:
+    try:
+        text = question if question.lstrip().startswith("{") else _text(question)
+        data = json.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"the question cannot be read from {question}: {error}") from error
+    except ValueError as error:
+        raise CommandError(f'the question is no JSON ({error}); write one like {{"delay_ms": 10}}') from error
+    if not isinstance(data, dict):
+        raise CommandError('the question is no JSON object; write one like {"delay_ms": 10}')
+    return data
+
+
+def _text(place: str) -> str:
+    return sys.stdin.read() if place == "-" else Path(place).read_text()

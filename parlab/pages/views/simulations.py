@@ -1,0 +1,143 @@
+"""Schedules on a network that nobody needs to own: typed in, simulated, side by side."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_GET
+from pydantic import ValidationError
+
+from parlab.charts import theme, timeline
+from parlab.charts.format import unit_for
+from parlab.charts.theme import Drawing
+from parlab.lab import selectors
+from parlab.planner.schedule import Answer, Outcome, Refusal, Scenario, answer, code_of, refusals
+from runners.config import digest
+
+from .experiments import is_partial
+from .figures import csv_response, json_response
+
+PRESETS = [
+    ("gpipe", "GPipe"),
+    ("1f1b", "1F1B"),
+    ("best", "1F1B, the slope that suits"),
+    ("interleaved-1f1b-2", "Interleaved 1F1B, 2 chunks"),
+    ("zb-h1", "Zero bubble H1"),
+]
+WIRES = [("same", "as computed"), ("bf16", "16 bits (bf16)"), ("fp16", "16 bits (fp16)"), ("int8", "8 bits")]
+_SWITCHES = {"sends": ("sends_block", "block", True), "receives": ("receives_ahead", "late", False)}
+_LONGEST = 2_000
+"""Characters of a field that anybody types."""
+
+
+class Asked(NamedTuple):
+    """A question as it came with an address: the scenario, or why there is none."""
+
+    fields: dict[str, str]
+    """Every field of the form as text."""
+    schedules: list[str]
+    scenario: Scenario | None
+    refused: list[Refusal]
+
+
+def read_question(request: HttpRequest) -> Asked:
+    """Read the scenario of an address; without any field it is the default one."""
+    given: dict[str, Any] = {
+        name: request.GET[name][:_LONGEST]
+        for name in Scenario.model_fields
+        if name in request.GET and (request.GET[name].strip() or name in ("weight_ms", "bandwidth_gbps"))
+    }
+    for name, (field, value, means) in _SWITCHES.items():
+        given.pop(field, None)
+        if request.GET.get(name) == value:
+            given[field] = means
+    schedules = [code for text in request.GET.getlist("schedules") for code in text[:_LONGEST].split()]
+    schedules += request.GET.get("more", "")[:_LONGEST].replace(",", " ").split()
+    given.pop("schedules", None)
+    if schedules:
+        given["schedules"] = list(dict.fromkeys(schedules))
+    try:
+        scenario, refused = Scenario.model_validate(given), []
+    except ValidationError as error:
+        scenario, refused = None, refusals(error)
+    shown = scenario.schedules if scenario else given.get("schedules", [])
+    return Asked(_texts(request, given), shown, scenario, refused)
+
+
+def _texts(request: HttpRequest, given: dict[str, Any]) -> dict[str, str]:
+    """Write the fields as the form shows them: as typed, else their defaults."""
+    texts = {name: _text(given.get(name, field.default)) for name, field in Scenario.model_fields.items()}
+    return texts | {name: request.GET.get(name, "")[:40] for name in ("sends", "receives", "one", "two")}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(_text(one) for one in value)
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@require_GET
+def simulate(request: HttpRequest) -> HttpResponse:
+    asked = read_question(request)
+    found = answer(asked.scenario) if asked.scenario else None
+    template = "pages/simulate_answer.html" if is_partial(request) else "pages/simulate.html"
+    response = render(request, template, _context(request, asked, found))
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+def _context(request: HttpRequest, asked: Asked, found: Answer | None) -> dict[str, Any]:
+    query = request.GET.urlencode()
+    outcomes = found.outcomes if found else []
+    one, two = _chosen(asked, outcomes)
+    return {
+        "section": "simulate",
+        "fields": asked.fields,
+        "presets": [(code, title, code in asked.schedules) for code, title in PRESETS],
+        "more": " ".join(code for code in asked.schedules if code not in dict(PRESETS)),
+        "wires": WIRES,
+        "refused": [*asked.refused, *(found.refused if found else [])],
+        "outcomes": [(code_of(outcome.plan), outcome) for outcome in outcomes],
+        "choice": found.choice if found else None,
+        "time": unit_for([outcome.simulation.iteration_s for outcome in outcomes], "s"),
+        "fastest": min((outcome.simulation.iteration_s for outcome in outcomes), default=None),
+        "one": code_of(one.plan) if one else "",
+        "two": code_of(two.plan) if two else "",
+        "address": query,
+        "lanes": asked.scenario.stages * (2 if two else 1) if asked.scenario else 0,
+        "drawn_from": digest(query)[:16],
+    }
+
+
+def _chosen(asked: Asked, outcomes: list[Outcome]) -> tuple[Outcome | None, Outcome | None]:
+    """Find the schedules to draw: those asked for, else the last two of the question."""
+    by_code = {code_of(outcome.plan): outcome for outcome in outcomes}
+    wanted = [by_code[code] for code in (asked.fields["one"], asked.fields["two"]) if code in by_code]
+    left = [outcome for outcome in outcomes if outcome not in wanted]
+    pair = [*wanted, *left[::-1]][:2] if wanted else outcomes[-2:]
+    return (pair[0] if pair else None), (pair[1] if len(pair) > 1 else None)
+
+
+def _drawing(request: HttpRequest) -> Drawing:
+    asked = read_question(request)
+    if asked.scenario is None:
+        return theme.nothing(asked.refused[0].message)
+    found = answer(asked.scenario)
+    chosen = [outcome for outcome in _chosen(asked, found.outcomes) if outcome]
+    if not chosen:
+        return theme.nothing(found.refused[0].message if found.refused else "No schedule is chosen.")
+    step_s = asked.scenario.pipeline().step_s
+    return timeline.figure([selectors.simulated_timeline(outcome, step_s=step_s) for outcome in chosen])
+
+
+@require_GET
+def timeline_json(request: HttpRequest) -> HttpResponse:
+    return json_response(_drawing(request))
+
+
+@require_GET
+def timeline_csv(request: HttpRequest) -> HttpResponse:
+    return csv_response(_drawing(request).table, "simulated-timeline.csv")
