@@ -14,6 +14,19 @@ DIGITS = 3
 
 _SI = {-12: "p", -9: "n", -6: "\N{MICRO SIGN}", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 _BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+_COUNTED = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+UNIT_FACTORS: dict[str, dict[str, float]] = {
+    "": _COUNTED,
+    "s": {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "min": 60.0, "h": 3600.0},
+    "B": {
+        "": 1.0,
+        **{name: 1024.0**power for power, name in enumerate(_BINARY)},
+        **{f"{prefix}B": factor for prefix, factor in _COUNTED.items() if prefix != "K"},
+    },
+    "%": {"": 1.0, "%": 1e-2},
+}
+"""Base unit -> what people write after a number in it -> factor to the base unit."""
 
 
 class Unit(NamedTuple):

@@ -3,7 +3,19 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from .views import experiments, figures, findings, imports, nodes, questions, runs, simulations, sources
+from .views import (
+    experiments,
+    figures,
+    findings,
+    home,
+    imports,
+    lists,
+    nodes,
+    questions,
+    runs,
+    simulations,
+    sources,
+)
 
 RUN = "experiments/<slug:slug>/runs/<int:number>/"
 SOURCE = "experiments/<slug:slug>/sources/<int:pk>/"
@@ -12,7 +24,11 @@ FINDING = "experiments/<slug:slug>/findings/<int:pk>/"
 urlpatterns = [
     path("login/", LoginView.as_view(template_name="pages/login.html", redirect_authenticated_user=True), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
-    path("", experiments.experiments, name="experiments"),
+    path("", home.home, name="home"),
+    path("experiments/", lists.experiments, name="experiments"),
+    path("experiments/change/", lists.experiments_change, name="experiments-change"),
+    path("runs/change/", lists.runs_change, name="runs-change"),
+    path("columns/<slug:name>/", lists.columns, name="columns"),
     path("nodes/", nodes.nodes, name="nodes"),
     path("simulate/", simulations.simulate, name="simulate"),
     path("simulate/timeline.json", simulations.timeline_json, name="simulate-figure"),

@@ -216,6 +216,13 @@ def metrics(attempt_id: int) -> list[SeriesInfo]:
     ]
 
 
+def latest(attempt_ids: Collection[int], metrics: Collection[str]) -> dict[tuple[int, str, int], float]:
+    """Read the last value of series, {(attempt, metric, rank): value}, with one query."""
+    rows = SeriesChunk.objects.filter(attempt_id__in=attempt_ids, metric__in=metrics, is_last=True)
+    found = rows.values_list("attempt_id", "metric", "rank", "values")
+    return {(attempt, metric, rank): float(unpack(values)[-1]) for attempt, metric, rank, values in found}
+
+
 def delete(attempt_id: int) -> None:
     """Forget all series of an attempt, to build them again from its log."""
     SeriesChunk.objects.filter(attempt_id=attempt_id).delete()

@@ -1,18 +1,44 @@
-// Small behaviours that many pages share: search key, second clicks, confirmations, copying.
+// Small behaviours that many pages share: keys, second clicks, confirmations, copying.
 "use strict";
-document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest("input, textarea, select, [contenteditable]");
-  if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const search = document.getElementById("search");
-  if (!search) return;
-  event.preventDefault();
-  search.focus();
-  search.select();
-});
+(() => {
+  let leader = 0; // when `g` was pressed: the next letter says where to
+
+  const rows = () => [...document.querySelectorAll("main table.rows > tbody > tr")];
+  function move(by) {
+    const all = rows(), at = all.findIndex((row) => row.classList.contains("current"));
+    const next = all[Math.max(0, Math.min(all.length - 1, at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by))];
+    if (!next) return;
+    all[at]?.classList.remove("current");
+    next.classList.add("current");
+    next.scrollIntoView({ block: "nearest" });
+    next.querySelector("th a")?.focus();
+  }
+
+  const keys = {
+    "/": () => { const search = document.getElementById("search"); search?.focus(); search?.select(); },
+    "?": () => document.getElementById("keys")?.showModal(),
+    j: () => move(1),
+    k: () => move(-1),
+    x: () => document.querySelector("tr.current input[type=checkbox]")?.click(),
+  };
+
+  document.addEventListener("keydown", (event) => {
+    if (event.target.closest("input, textarea, select, [contenteditable], dialog[open]")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const goes = Date.now() - leader < 1500 && document.querySelector(`.rail [data-key="${CSS.escape(event.key)}"]`);
+    leader = event.key === "g" ? Date.now() : 0;
+    const act = goes ? () => goes.click() : keys[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  });
+  document.addEventListener("click", (event) => { if (event.target.closest("[data-keys]")) keys["?"](); });
+})();
 
 document.addEventListener("submit", (event) => {
   const form = event.target;
-  if (form.dataset.confirm && !confirm(form.dataset.confirm)) {
+  const question = event.submitter?.dataset.ask || form.dataset.confirm;
+  if (question && !confirm(question)) {
     event.preventDefault();
     return;
   }

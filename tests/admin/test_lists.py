@@ -162,7 +162,7 @@ def test_clone_links_to_the_copy(admin: Client, lab: list[Run]) -> None:
 
 def test_the_admin_looks_like_the_site_and_links_back(admin: Client) -> None:
     page = admin.get(reverse("admin:index")).content.decode()
-    assert f'<a href="{reverse("experiments")}">parlab</a>' in page
+    assert f'<a href="{reverse("home")}">parlab</a>' in page
     assert "css/tokens.css" in page
     assert "css/admin.css" in page
 

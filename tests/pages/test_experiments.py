@@ -59,14 +59,14 @@ def test_logging_in_leads_to_where_one_wanted_to_go(client: Client, user: User, 
 
 
 def test_the_empty_list_teaches_the_first_step(page: Client) -> None:
-    shown = text(page.get("/"))
+    shown = text(page.get("/experiments/"))
     assert "Start with a question" in shown
     assert "Press Launch" in shown
 
 
 def test_the_list_shows_states_best_throughput_and_where_it_was_reached(page: Client, four_runs: list[Run]) -> None:
     Run.objects.filter(pk=four_runs[0].pk).update(state="oom", samples_per_s=1000)
-    shown = text(page.get("/"))
+    shown = text(page.get("/experiments/"))
     assert "Pipeline schedules" in shown
     assert "3 finished" in shown
     assert "1 OOM" in shown
@@ -77,34 +77,35 @@ def test_the_list_shows_states_best_throughput_and_where_it_was_reached(page: Cl
 def test_the_list_takes_as_many_queries_for_many_experiments_as_for_one(
     page: Client, user: User, four_runs: list[Run], django_assert_num_queries: Any
 ) -> None:
-    with django_assert_num_queries(7):  # session, person, how many, experiments, states, best runs, findings
-        page.get("/")
+    # session, person, how many, experiments, states, best runs (which, and they), findings, tags, columns, all tags
+    with django_assert_num_queries(11):
+        page.get("/experiments/")
     for number in range(5):
         other = lab.experiment_create(name=f"Other {number}", owner=user)
         config = lab.config_save(experiment=other, data=four_runs[0].config.data, sweep=SWEEP, user=user)
         lab.config_launch(config=config, user=user)
         other.runs.update(samples_per_s=5, state="finished")
-    with django_assert_num_queries(7):
-        page.get("/")
+    with django_assert_num_queries(11):
+        page.get("/experiments/")
 
 
 def test_the_search_filters_by_every_word_and_answers_htmx_with_the_list_only(page: Client, user: User) -> None:
     lab.experiment_create(name="ZeRO on eight GPUs", question="How far does memory go?", owner=user)
     lab.experiment_create(name="Pipelines", question="Memory of GPipe", owner=user)
-    shown = text(page.get("/?q=memory zero"))
+    shown = text(page.get("/experiments/?q=memory zero"))
     assert "ZeRO on eight GPUs" in shown
     assert "Pipelines" not in shown
-    partial = page.get("/?q=gpipe", headers={"HX-Request": "true"})
+    partial = page.get("/experiments/?q=gpipe", headers={"HX-Request": "true"})
     assert "<html" not in partial.content.decode()
     assert "Pipelines" in text(partial)
     assert "HX-Request" in partial.headers["Vary"]
-    going_back = page.get("/", headers={"HX-Request": "true", "HX-History-Restore-Request": "true"})
+    going_back = page.get("/experiments/", headers={"HX-Request": "true", "HX-History-Restore-Request": "true"})
     assert "<html" in going_back.content.decode()
 
 
 @pytest.mark.parametrize("query", ["%", "_", "'", "<script>", "\\", "a" * 3000, "☃"])
 def test_odd_searches_find_nothing_and_break_nothing(page: Client, experiment: Experiment, query: str) -> None:
-    response = page.get("/", {"q": query})
+    response = page.get("/experiments/", {"q": query})
     assert response.status_code == 200
     assert "Nothing found" in text(response)
     assert "<script>" not in response.content.decode()
@@ -112,9 +113,9 @@ def test_odd_searches_find_nothing_and_break_nothing(page: Client, experiment: E
 
 def test_the_list_has_pages(page: Client, user: User) -> None:
     Experiment.objects.bulk_create([Experiment(name=f"E{i}", slug=f"e{i}", owner=user) for i in range(51)])
-    assert "Page 1 of 2" in text(page.get("/"))
-    assert len(re.findall(r'class="name"', page.get("/?page=2").content.decode())) == 1
-    assert page.get("/?page=x").status_code == 200
+    assert "1 to 50 of 51" in text(page.get("/experiments/"))
+    assert len(re.findall(r'class="name"', page.get("/experiments/?page=2").content.decode())) == 1
+    assert page.get("/experiments/?page=x").status_code == 200
 
 
 def test_names_and_notes_of_people_are_text(page: Client, user: User, make_config: Callable[..., Config]) -> None:
@@ -122,7 +123,13 @@ def test_names_and_notes_of_people_are_text(page: Client, user: User, make_confi
     experiment = lab.experiment_create(name=evil, question=evil, notes=evil, source=evil, owner=user)
     config = lab.config_save(experiment=experiment, data=make_config().data, sweep={}, note=evil, user=user)
     lab.published_run_add(config=config, point={evil: evil}, user=user, summary={}, state="oom", reason=evil)
-    for url in ("/", experiment.get_absolute_url(), experiment.runs.get().get_absolute_url()):
+    for url in (
+        "/",
+        "/experiments/",
+        "/experiments/?show=runs",
+        experiment.get_absolute_url(),
+        experiment.runs.get().get_absolute_url(),
+    ):
         content = page.get(url).content.decode()
         assert "<script>alert" not in content
         assert "&lt;script&gt;alert" in content
@@ -302,9 +309,9 @@ def test_an_experiment_without_a_config_says_what_to_do(page: Client, experiment
 def test_staff_find_the_way_to_the_forms(page: Client, viewer: Client, swept: Config) -> None:
     edit = reverse("admin:lab_config_change", args=[swept.pk])
     assert f'<a href="{edit}">Edit</a>' in page.get(EXPERIMENT).content.decode()
-    assert reverse("admin:lab_experiment_add") in page.get("/").content.decode()
+    assert reverse("admin:lab_experiment_add") in page.get("/experiments/").content.decode()
     assert edit not in viewer.get(EXPERIMENT).content.decode()
-    assert "New experiment" not in text(viewer.get("/"))
+    assert "New experiment" not in text(viewer.get("/experiments/"))
 
 
 def test_clone_copies_the_configuration_without_runs(page: Client, four_runs: list[Run]) -> None:
@@ -354,15 +361,23 @@ def test_an_error_page_needs_no_database(page: Client, experiment: Experiment, m
     def broken(**_: Any) -> None:
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr("parlab.pages.views.experiments.selectors.experiment_list", broken)
+    monkeypatch.setattr("parlab.pages.views.lists.selectors.experiment_list", broken)
     page.raise_request_exception = False
-    response = page.get("/")
+    response = page.get("/experiments/")
     assert response.status_code == 500
     assert "Something broke" in text(response)
 
 
 def test_pages_hold_no_inline_scripts_styles_or_foreign_addresses(page: Client, four_runs: list[Run]) -> None:
-    for url in ("/login/", "/", "/nodes/", EXPERIMENT, f"{EXPERIMENT}runs/1/"):
+    for url in (
+        "/login/",
+        "/",
+        "/experiments/",
+        "/experiments/?show=runs",
+        "/nodes/",
+        EXPERIMENT,
+        f"{EXPERIMENT}runs/1/",
+    ):
         content = page.get(url, follow=True).content.decode()
         assert not re.search(r"<script(?![^>]*\bsrc=)", content)
         assert not re.search(r"\sstyle=|\son[a-z]+=\"|javascript:", content)

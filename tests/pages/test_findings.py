@@ -199,12 +199,12 @@ def test_a_finding_is_only_found_under_its_own_experiment(page: Client, user: Us
 def test_the_list_of_experiments_counts_what_nobody_has_acknowledged(
     page: Client, four_runs: list[Run], make_finding: MakeFinding
 ) -> None:
-    assert "/findings/" not in page.get("/").content.decode()
+    assert "/findings/" not in page.get("/experiments/").content.decode()
     findings = [make_finding(run=run, figure="samples_per_s") for run in four_runs]
     page.post(f"{EXPERIMENT}findings/{findings[0].pk}/acknowledge/", {"reason": "fine"})
     assert (
         f'href="{EXPERIMENT}findings/" title="Findings that nobody has acknowledged">3</a>'
-        in page.get("/").content.decode()
+        in page.get("/experiments/").content.decode()
     )
 
 

@@ -56,7 +56,7 @@ def preview(page: Client, *files: BytesIO, **more: str) -> str:
 
 @pytest.mark.django_db
 def test_the_page_is_in_the_rail_of_those_who_may_import(page: Client, viewer: Client, experiment: Experiment) -> None:
-    assert '<a href="/import/">Import</a>' in page.get("/").content.decode()
+    assert '<a href="/import/" data-key="i">Import</a>' in page.get("/").content.decode()
     assert "/import/" not in viewer.get("/").content.decode()
     shown = page.get("/import/?experiment=pipeline-schedules").content.decode()
     assert '<option value="pipeline-schedules" selected>' in shown

@@ -1,7 +1,7 @@
 """What we plan and what we ran."""
 
 from .config import Config
-from .experiment import Experiment
+from .experiment import Experiment, Tag
 from .finding import Finding
 from .node import Node
 from .run import Attempt, Run
@@ -19,4 +19,5 @@ __all__ = [
     "Snapshot",
     "Source",
     "SourceChunk",
+    "Tag",
 ]

@@ -2,6 +2,9 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
+from django.db.models import Value
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast, Coalesce, NullIf
 from django.urls import reverse
 
 from runners.protocol import ACTIVE_STATES, FINAL_STATES, RunState
@@ -11,7 +14,36 @@ from .experiment import Experiment
 from .node import Node
 from .source import Source
 
+
+def _number_at(path: str) -> NullIf:
+    """A number of a JSON column; floats hold any product of sizes, where integers would overflow."""
+    # SQLite reads a JSON null as 0, which is no size and no time of anything.
+    return NullIf(Cast(KT(path), models.FloatField()), Value(0.0))
+
+
+def _text_fact(path: str) -> "models.GeneratedField":
+    return models.GeneratedField(expression=KT(path), output_field=models.TextField(null=True), db_persist=True)
+
+
+def _number_fact(path: str) -> "models.GeneratedField":
+    return models.GeneratedField(
+        expression=_number_at(path), output_field=models.FloatField(null=True), db_persist=True
+    )
+
+
+def _size(name: str) -> Coalesce:
+    return Coalesce(_number_at(f"resolved__parallel__{name}"), Value(1.0))
+
+
 STATE_CHOICES = [(state.value, state.value) for state in RunState]
+
+
+FACTS = (
+    "state", "origin", "engine", "schedule", "precision", "gpus", "tensor_parallel_size", "pipeline_parallel_size",
+    "data_parallel_size", "micro_batch_size", "global_batch_size", "samples_per_s", "tokens_per_s", "step_time_s",
+    "ms_per_sample", "memory_max_bytes", "mfu", "queued_at", "started_at", "ended_at",
+)  # fmt: skip
+"""Columns of a run that lists filter and sort by."""
 
 
 class RunQuerySet(models.QuerySet["Run"]):
@@ -65,6 +97,27 @@ class Run(models.Model):
     samples_per_s = models.FloatField(null=True, blank=True)
     tokens_per_s = models.FloatField(null=True, blank=True)
     memory_max_bytes = models.FloatField(null=True, blank=True)
+    # What people filter and sort by, kept by the database itself so that it is never stale: `selectors.filters`.
+    engine = _text_fact("resolved__parallel__engine")
+    schedule = _text_fact("resolved__parallel__schedule")
+    precision = _text_fact("resolved__train__precision")
+    tensor_parallel_size = _number_fact("resolved__parallel__tensor_parallel_size")
+    pipeline_parallel_size = _number_fact("resolved__parallel__pipeline_parallel_size")
+    data_parallel_size = _number_fact("resolved__parallel__data_parallel_size")
+    micro_batch_size = _number_fact("resolved__train__micro_batch_size")
+    global_batch_size = _number_fact("resolved__train__global_batch_size")
+    ms_per_sample = _number_fact("summary__ms_per_sample")
+    mfu = _number_fact("summary__mfu")
+    gpus = models.GeneratedField(
+        expression=Coalesce(
+            _number_at("resolved__cluster__gpus_per_node")
+            * Coalesce(_number_at("resolved__cluster__nodes"), Value(1.0)),
+            _size("tensor_parallel_size") * _size("pipeline_parallel_size") * _size("data_parallel_size"),
+        ),
+        output_field=models.FloatField(null=True),
+        db_persist=True,
+    )
+    """GPUs, or processes where it ran on none."""
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     queued_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -78,7 +131,11 @@ class Run(models.Model):
             models.UniqueConstraint(fields=["experiment", "number"], name="run_number_once"),
             models.UniqueConstraint(fields=["config", "point_digest"], name="run_point_once"),
         ]
-        indexes = [models.Index(fields=["state"], name="run_state")]
+        indexes = [
+            models.Index(fields=["state"], name="run_state"),
+            # Holds all that lists filter, sort and count by: the rows themselves are long with JSON.
+            models.Index(fields=["experiment", *FACTS], name="run_facts"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.experiment} #{self.number}"

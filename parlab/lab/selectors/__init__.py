@@ -1,17 +1,16 @@
 """Reads shaped for a page or a figure."""
 
 from .experiments import (
-    ExperimentRow,
     LaunchPlan,
     StateCount,
     Versions,
-    experiment_list,
     experiment_runs,
     experiment_versions,
     launch_plan,
     state_counts,
 )
 from .figures import figure_title, stated
+from .filters import Filter, field_help
 from .findings import (
     FindingRow,
     experiment_findings,
@@ -20,6 +19,9 @@ from .findings import (
     run_doubts,
     run_findings,
 )
+from .home import Home, home
+from .leads import Lead, experiment_leads
+from .lists import ExperimentRow, RunLine, experiment_list, experiment_tags, matching_runs, run_list, tag_names
 from .nodes import NodeRow, node_list
 from .records import run_records, varied_fields
 from .reports import experiment_report
@@ -44,9 +46,13 @@ __all__ = [
     "Cell",
     "ConfigSection",
     "ExperimentRow",
+    "Filter",
     "FindingRow",
+    "Home",
     "LaunchPlan",
+    "Lead",
     "NodeRow",
+    "RunLine",
     "RunRow",
     "SourceView",
     "StateCount",
@@ -57,20 +63,26 @@ __all__ = [
     "command_line",
     "config_sections",
     "experiment_findings",
+    "experiment_leads",
     "experiment_list",
     "experiment_report",
     "experiment_runs",
+    "experiment_tags",
     "experiment_versions",
+    "field_help",
     "figure_title",
     "finding_rows",
     "flat",
+    "home",
     "launch_plan",
+    "matching_runs",
     "node_list",
     "open_findings",
     "remaining_s",
     "run_doubts",
     "run_figures",
     "run_findings",
+    "run_list",
     "run_points",
     "run_records",
     "run_row",
@@ -83,6 +95,7 @@ __all__ = [
     "state_counts",
     "stated",
     "sweep_tables",
+    "tag_names",
     "varied_fields",
     "with_excerpts",
 ]

@@ -1,40 +1,22 @@
-"""Experiments: the list of them, and the versions, runs and launch of one."""
+"""One experiment: its versions, runs and launch."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.core.paginator import Page, Paginator
-from django.db.models import Count, F, Max, OuterRef, Q, Subquery
-from django.db.models.functions import Coalesce, Greatest
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 
 from parlab.lab.models import Attempt, Config, Experiment, Run
 from parlab.lab.services.runs import launchable
 from runners.config import ConfigError, Point, digest
 from runners.protocol import RunState
 
-from .findings import open_findings
-
-PER_PAGE = 50
-
 
 class StateCount(NamedTuple):
     state: str
     number: int
-
-
-class ExperimentRow(NamedTuple):
-    """One line of the list of experiments."""
-
-    experiment: Experiment
-    states: list[StateCount]
-    best: Run | None
-    last_activity_at: datetime
-    findings: int
-    """Those that nobody has acknowledged."""
 
 
 def state_counts(states: Iterable[str]) -> list[StateCount]:
@@ -43,39 +25,14 @@ def state_counts(states: Iterable[str]) -> list[StateCount]:
     return [StateCount(state.value, counted[state.value]) for state in RunState if counted[state.value]]
 
 
-def experiment_list(*, query: str, page: str | None) -> tuple[list[ExperimentRow], Page[Any]]:
-    """Find experiments whose name, question or notes contain all words of the query, the last active first."""
-    found = Experiment.objects.select_related("owner").defer("notes", "source")
-    for word in query.split():
-        found = found.filter(
-            Q(name__icontains=word) | Q(slug__icontains=word) | Q(question__icontains=word) | Q(notes__icontains=word)
-        )
-    best = Run.objects.filter(experiment=OuterRef("pk"), state=RunState.FINISHED, samples_per_s__isnull=False)
-    run_at = Max(Coalesce("runs__ended_at", "runs__started_at", "runs__queued_at"))
-    found = found.annotate(
-        best_run=Subquery(best.order_by("-samples_per_s").values("pk")[:1]),
-        active_at=Greatest("updated_at", Coalesce(run_at, "updated_at")),
-    ).order_by("-active_at", "-pk")
-    shown = Paginator(found, PER_PAGE).get_page(page)
-    # mypy does not see annotated columns on a page's objects.
-    experiments: list[Any] = list(shown.object_list)
-    counted = Run.objects.filter(experiment__in=[experiment.pk for experiment in experiments])
+def experiment_states(experiment_ids: Iterable[int], runs: Q | None = None) -> defaultdict[int, list[StateCount]]:
+    """Count the runs of each experiment by state; with a condition only those that fulfil it."""
+    counted = Run.objects.filter(runs or Q(), experiment__in=list(experiment_ids)).order_by()
     counts: defaultdict[int, list[str]] = defaultdict(list)
-    for experiment_id, state, count in counted.values_list("experiment_id", "state").annotate(n=Count("pk")).order_by():
+    for experiment_id, state, count in counted.values_list("experiment_id", "state").annotate(n=Count("pk")):
         counts[experiment_id] += [state] * count
-    bests = Run.objects.defer("resolved", "summary", "launch").in_bulk([e.best_run for e in experiments if e.best_run])
-    doubted = open_findings(experiment.pk for experiment in experiments)
-    rows = [
-        ExperimentRow(
-            experiment,
-            state_counts(counts[experiment.pk]),
-            bests.get(experiment.best_run or 0),
-            experiment.active_at,
-            doubted.get(experiment.pk, 0),
-        )
-        for experiment in experiments
-    ]
-    return rows, shown
+    found: defaultdict[int, list[StateCount]] = defaultdict(list)
+    return found | {pk: state_counts(states) for pk, states in counts.items()}
 
 
 class Versions(NamedTuple):
@@ -115,16 +72,17 @@ def experiment_versions(experiment: Experiment, wanted: str) -> Versions:
 
 def experiment_runs(experiment: Experiment, versions: Versions) -> list[Run]:
     """Read the runs of the shown versions, with last step and node of their current attempts."""
-    current = Attempt.objects.filter(run=OuterRef("pk"), number=OuterRef("attempt_number"))
     runs = experiment.runs.select_related("config", "experiment").order_by("number")
     if versions.shown is not None:
         runs = runs.filter(config=versions.shown)
-    return list(
-        runs.annotate(
-            last_step=Subquery(current.values("last_step")[:1]),
-            node_name=Subquery(current.values("node__name")[:1]),
-            config_version=F("config__version"),
-        )
+    return list(with_current_attempt(runs).annotate(config_version=F("config__version")))
+
+
+def with_current_attempt(runs: QuerySet[Run]) -> QuerySet[Any]:
+    """Add `last_step` and `node_name` of each run's current attempt."""
+    current = Attempt.objects.filter(run=OuterRef("pk"), number=OuterRef("attempt_number"))
+    return runs.annotate(
+        last_step=Subquery(current.values("last_step")[:1]), node_name=Subquery(current.values("node__name")[:1])
     )
 
 

@@ -6,6 +6,7 @@ from .experiments import experiment_clone, experiment_create
 from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
 from .published import published_run_add
 from .runs import Launch, config_launch, run_cancel_request, run_relaunch
+from .shelves import experiments_archive, experiments_restore, experiments_tag, experiments_untag
 
 __all__ = [
     "Launch",
@@ -16,6 +17,10 @@ __all__ = [
     "config_save",
     "experiment_clone",
     "experiment_create",
+    "experiments_archive",
+    "experiments_restore",
+    "experiments_tag",
+    "experiments_untag",
     "finding_acknowledge",
     "finding_reopen",
     "findings_refresh",

@@ -17,6 +17,7 @@ from parlab.charts import format as numbers
 from parlab.charts.format import Unit
 from parlab.lab import selectors
 from parlab.lab.models import Finding
+from parlab.lab.selectors import Lead
 from runners.protocol import RunState
 
 register = template.Library()
@@ -59,6 +60,33 @@ def digits(value: object) -> SafeString:
     if number is not None and number == int(number) and abs(number) < 1e15:
         return _with_all_digits(numbers.exact(number), number, "")
     return _with_all_digits(numbers.significant(number, 6), number, "")
+
+
+@register.filter
+def counted(value: object) -> SafeString:
+    """A count, in full: {{ run.gpus|counted }}."""
+    number = _number(value)
+    if number is None:
+        return format_html('<span class="none" title="not known">{}</span>', numbers.DASH)
+    return format_html("{}", numbers.exact(number))
+
+
+@register.filter
+def percent(value: object) -> SafeString:
+    """A share of one as per cent, three digits; all digits on hover."""
+    number = _number(value)
+    return _with_all_digits(numbers.significant(None if number is None else 100 * number), number, "of 1")
+
+
+@register.simple_tag
+def ahead(lead: Lead | None) -> SafeString:
+    """How far the fastest run is ahead of the next: {% ahead row.lead %}."""
+    if lead is None or lead.ahead is None or lead.second is None:
+        return format_html('<span class="none" title="nothing to compare with">{}</span>', numbers.DASH)
+    title = f"than #{lead.second.number}, {lead.second.label}"
+    if lead.ahead >= 2:
+        return format_html('<span title="{}">{}\N{MULTIPLICATION SIGN}</span>', title, numbers.significant(lead.ahead))
+    return format_html('<span title="{}">{} %</span>', title, numbers.significant(lead.percent))
 
 
 def _number(value: object) -> float | None:

@@ -1,4 +1,4 @@
-"""The list of experiments, one experiment, and its buttons."""
+"""One experiment: its page, the part that changes while runs are active, and its buttons."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
-from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET, require_POST
-from django_htmx.middleware import HtmxDetails
 
 from parlab.fleet import services as fleet
 from parlab.lab import selectors
@@ -23,28 +21,12 @@ from parlab.reports.markdown import markdown
 from runners.config import ConfigError, digest
 from runners.protocol import RunState
 
+from .partial import UNCHANGED
+
 RUNS_PER_PAGE = 200
 FINDINGS_ON_PAGE = 10
 CELLS_ON_PAGE = 3_000
 """Cells of documents' tables that the page of an experiment shows; files beyond have a page of their own."""
-UNCHANGED = 204
-"""The answer to a poll that has nothing new: htmx leaves the page as it is."""
-
-
-def is_partial(request: HttpRequest) -> bool:
-    """Say whether htmx asks for a part of the page (and not, going back in history, for the page)."""
-    htmx = cast(HtmxDetails, request.htmx)  # type: ignore[attr-defined]
-    return bool(htmx) and not htmx.boosted and not htmx.history_restore_request
-
-
-@require_GET
-def experiments(request: HttpRequest) -> HttpResponse:
-    query = request.GET.get("q", "").strip()[:200]
-    rows, page = selectors.experiment_list(query=query, page=request.GET.get("page"))
-    template = "pages/experiments_list.html" if is_partial(request) else "pages/experiments.html"
-    response = render(request, template, {"rows": rows, "page": page, "query": query, "section": "experiments"})
-    patch_vary_headers(response, ["HX-Request"])
-    return response
 
 
 @require_GET

@@ -21,7 +21,7 @@ from parlab.lab import services as lab
 from parlab.lab.models import Experiment, Finding
 from parlab.pages.rules import rules_page
 
-from .experiments import is_partial
+from .partial import is_partial
 
 PER_PAGE = 100
 MAX_SHOWN = 20

@@ -6,7 +6,7 @@ from django.views.decorators.http import require_GET
 
 from parlab.lab import selectors
 
-from .experiments import is_partial
+from .partial import is_partial
 
 
 @require_GET

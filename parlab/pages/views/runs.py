@@ -21,7 +21,7 @@ from parlab.series.log import log_tail
 from runners.config import digest
 from runners.protocol import RunState
 
-from .experiments import UNCHANGED
+from .partial import UNCHANGED
 
 LOG_LINES = 300
 

@@ -1,0 +1,119 @@
+"""The home page: what runs, what came out, what needs a look."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db.models import Exists, Max, OuterRef
+
+from parlab.lab.models import Config, Experiment, Finding, Run
+from runners.protocol import RunState
+
+from .experiments import StateCount, experiment_states, with_current_attempt
+from .leads import Lead, experiment_leads
+from .runs import step_time
+
+ACTIVE_SHOWN = 12
+RECENT_SHOWN = 6
+TROUBLE_SHOWN = 5
+FINDINGS_SHOWN = 5
+READY_SHOWN = 4
+
+
+class ActiveRun(NamedTuple):
+    """A run that waits or goes on."""
+
+    run: Run
+    step: int | None
+    remaining_s: float | None
+
+
+class RecentResult(NamedTuple):
+    """An experiment that runs of ended lately."""
+
+    experiment: Experiment
+    ended_at: datetime
+    states: list[StateCount]
+    lead: Lead | None
+
+
+class Home(NamedTuple):
+    active: list[ActiveRun]
+    active_count: int
+    recent: list[RecentResult]
+    troubled: list[Run]
+    """Runs that failed, were lost or had not enough memory, the last ones first."""
+    findings: list[Finding]
+    findings_count: int
+    ready: list[Experiment]
+    """Those that have a configuration and no runs yet."""
+    has_experiments: bool
+
+
+def home() -> Home:
+    """Read what the home page shows, in a number of queries that does not grow."""
+    findings = Finding.objects.open().filter(experiment__archived_at=None)
+    waiting = sorted(
+        findings.values_list("severity", "pk"), key=lambda row: (row[0] != Finding.Severity.ERROR, -row[1])
+    )
+    shown = findings.select_related("experiment", "run").defer("run__resolved", "run__summary", "run__launch")
+    found = shown.in_bulk([pk for _, pk in waiting[:FINDINGS_SHOWN]])
+    active, count = active_runs()
+    recent, ready = _recent(), _ready()
+    return Home(
+        active=active,
+        active_count=count,
+        recent=recent,
+        troubled=_troubled(),
+        findings=[found[pk] for _, pk in waiting[:FINDINGS_SHOWN] if pk in found],
+        findings_count=len(waiting),
+        ready=ready,
+        has_experiments=bool(active or recent or ready) or Experiment.objects.exists(),
+    )
+
+
+def active_runs() -> tuple[list[ActiveRun], int]:
+    """Read the runs that go on, running ones first, and how many there are in all."""
+    runs = Run.objects.active().filter(experiment__archived_at=None)
+    states = list(runs.values_list("pk", "state"))
+    order = [RunState.RUNNING, RunState.DISPATCHED, RunState.QUEUED]
+    first = sorted(states, key=lambda row: (order.index(RunState(row[1])), row[0]))[:ACTIVE_SHOWN]
+    kept = {pk: place for place, (pk, _) in enumerate(first)}
+    found: list[Any] = list(with_current_attempt(runs.select_related("experiment").filter(pk__in=kept)))
+    shown = [ActiveRun(run, run.last_step, _remaining_s(run)) for run in found]
+    return sorted(shown, key=lambda row: kept[row.run.pk]), len(states)
+
+
+def _remaining_s(run: Any) -> float | None:
+    measured = step_time(run.summary)
+    done = run.last_step or 0
+    return measured.median * max(0, run.iterations - done) if measured and done else None
+
+
+def _recent() -> list[RecentResult]:
+    """Read the experiments that runs of ended last, with the run that leads in each."""
+    ended = Run.objects.final().filter(experiment__archived_at=None, ended_at__isnull=False)
+    last = dict(
+        ended.order_by().values_list("experiment_id").annotate(last=Max("ended_at")).order_by("-last")[:RECENT_SHOWN]
+    )
+    experiments = Experiment.objects.defer("notes", "source").in_bulk(list(last))
+    states = experiment_states(last)
+    leads = experiment_leads(last)
+    return [
+        RecentResult(experiments[pk], at, states[pk], leads.get(pk)) for pk, at in last.items() if pk in experiments
+    ]
+
+
+def _ready() -> list[Experiment]:
+    has_runs = Exists(Run.objects.filter(experiment=OuterRef("pk")))
+    has_config = Exists(Config.objects.filter(experiment=OuterRef("pk")))
+    ready = Experiment.objects.in_use().filter(has_config, ~has_runs)
+    return list(ready.defer("notes", "source").order_by("-created_at")[:READY_SHOWN])
+
+
+def _troubled() -> list[Run]:
+    states = [RunState.FAILED, RunState.LOST, RunState.OOM]
+    runs = Run.objects.filter(state__in=states, origin=Run.Origin.MEASURED, experiment__archived_at=None)
+    recent = runs.select_related("experiment").defer("resolved", "summary", "launch").order_by("-ended_at")
+    return list(recent[:TROUBLE_SHOWN])

@@ -1,0 +1,58 @@
+"""How busy nodes are: what their runs measured last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from parlab.lab.models import Attempt
+from parlab.lab.selectors import NodeRow
+from parlab.series import store
+from runners.protocol import RunState
+
+GPU_METRIC = "gpu_util_pct"
+CPU_METRIC = "cpu_pct"
+
+
+class Gauge(NamedTuple):
+    """One small bar."""
+
+    name: str
+    percent: float | None
+    """None where nothing measures it now."""
+    title: str
+
+
+class NodeGauges(NamedTuple):
+    row: NodeRow
+    gauges: list[Gauge]
+
+
+def node_gauges(rows: Sequence[NodeRow]) -> list[NodeGauges]:
+    """Put beside each node the last measured use of its GPUs, or of its processors where it has none."""
+    running = Attempt.objects.filter(state=RunState.RUNNING, node__in=[row.node.pk for row in rows])
+    attempts = dict(running.values_list("pk", "node_id"))
+    latest = store.latest(list(attempts), [GPU_METRIC, CPU_METRIC]) if attempts else {}
+    by_node: dict[int, dict[tuple[str, int], list[float]]] = {}
+    for (attempt, metric, rank), value in latest.items():
+        by_node.setdefault(attempts[attempt] or 0, {}).setdefault((metric, rank), []).append(value)
+    return [NodeGauges(row, _gauges(row, by_node.get(row.node.pk, {}))) for row in rows]
+
+
+def _gauges(row: NodeRow, measured: Mapping[tuple[str, int], Sequence[float]]) -> list[Gauge]:
+    hardware: dict[str, Any] = row.node.hardware
+    gpus = hardware.get("gpus") or []
+    if gpus:
+        return [_gpu(gpu, measured) for gpu in gpus]
+    cores = hardware.get("cpu_cores") or 1
+    # Runs beside each other share the processors, so their shares add up.
+    used = sum(sum(values) for (metric, _), values in measured.items() if metric == CPU_METRIC)
+    known = any(metric == CPU_METRIC for metric, _ in measured)
+    percent = min(100.0, used / cores) if known else None
+    return [Gauge("CPU", percent, f"{cores} cores")]
+
+
+def _gpu(gpu: Mapping[str, Any], measured: Mapping[tuple[str, int], Sequence[float]]) -> Gauge:
+    index = int(gpu.get("index", 0))
+    values = measured.get((GPU_METRIC, index))
+    return Gauge(f"GPU {index}", max(values) if values else None, str(gpu.get("name", "")))

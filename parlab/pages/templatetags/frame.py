@@ -1,0 +1,89 @@
+"""The frame of all pages: the rail with what this installation has, and headings that sort."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from django import template
+from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from parlab.pages.columns import Column
+
+register = template.Library()
+
+
+class Entry(NamedTuple):
+    """A link of the rail; it is there where its page is, and its reader may see it."""
+
+    section: str
+    title: str
+    urls: tuple[str, ...]
+    """Names of its page, the first that exists counts."""
+    key: str
+    """Goes there when it follows `g`."""
+    permission: str = ""
+    is_for_staff: bool = False
+
+
+RAIL = (
+    Entry("home", "Home", ("home",), "h"),
+    Entry("experiments", "Experiments", ("experiments",), "e"),
+    Entry("compare", "Compare", ("compare",), "c"),
+    Entry("plan", "Plan", ("plan",), "p"),
+    Entry("simulate", "Simulate", ("simulate",), "s"),
+    Entry("tune", "Tune", ("tune", "studies"), "t"),
+    Entry("reports", "Reports", ("reports",), "r"),
+    Entry("questions", "Questions", ("questions",), "q"),
+    Entry("nodes", "Nodes", ("nodes",), "n"),
+    Entry("import", "Import", ("import",), "i", "lab.add_run"),
+    Entry("admin", "Admin", ("admin:index",), "a", is_for_staff=True),
+)
+
+
+@register.inclusion_tag("pages/rail.html", takes_context=True)
+def rail(context: template.Context) -> dict[str, Any]:
+    """The links of the rail."""
+    user = context.get("user")
+    shown = []
+    for entry in RAIL:
+        allowed = (not entry.permission or (user and user.has_perm(entry.permission))) and (
+            not entry.is_for_staff or (user and user.is_staff)
+        )
+        if allowed and (url := _first(entry.urls)):
+            shown.append((entry, url))
+    return {"entries": shown, "section": context.get("section")}
+
+
+def _first(names: tuple[str, ...]) -> str:
+    for name in names:
+        try:
+            return reverse(name)
+        except NoReverseMatch:
+            continue
+    return ""
+
+
+@register.simple_tag(takes_context=True)
+def sort_head(context: template.Context, column: Column) -> SafeString:
+    """A heading that sorts by its column, largest first, and turns round at the second click."""
+    kind = SafeString(' class="number"') if column.is_number else ""
+    if not column.is_sortable:
+        return format_html('<th scope="col"{}>{}</th>', kind, column.title)
+    listed = context["list"]
+    is_sorted = listed.sort.removeprefix("-") == column.name
+    descending = listed.sort.startswith("-")
+    wanted = column.name if is_sorted and descending else f"-{column.name}"
+    order = ("descending" if descending else "ascending") if is_sorted else ""
+    url = urlencode({"q": listed.filter.text, "show": context["show"], "sort": wanted})
+    return format_html(
+        '<th scope="col"{}{}><a class="sort" id="sort-{}" href="?{}">{}{}</a></th>',
+        kind,
+        format_html(' aria-sort="{}"', order) if order else "",
+        column.name,
+        url,
+        column.title,
+        SafeString(' <span class="arrow" aria-hidden="true"></span>') if is_sorted else "",
+    )

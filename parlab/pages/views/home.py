@@ -1,0 +1,30 @@
+"""The home page."""
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_GET
+
+from parlab.lab import selectors
+from parlab.pages.gauges import node_gauges
+from runners.config import digest
+
+from .partial import UNCHANGED, is_partial
+
+
+@require_GET
+def home(request: HttpRequest) -> HttpResponse:
+    """Show what runs, what came out and what needs a look; to a poll only what changed."""
+    found = selectors.home()
+    nodes = node_gauges(selectors.node_list())
+    online = [[row.node.pk, row.node.is_online, row.used, gauges] for row, gauges in nodes]
+    running = [[active.run.pk, active.run.state, active.step] for active in found.active]
+    recent = [[result.experiment.pk, str(result.ended_at)] for result in found.recent]
+    seen = digest([running, found.active_count, recent, online, found.findings_count])[:16]
+    partial = is_partial(request)
+    if partial and request.GET.get("seen") == seen:
+        return HttpResponse(status=UNCHANGED)
+    context = {"section": "home", "home": found, "nodes": nodes, "seen": seen}
+    response = render(request, "pages/home_live.html" if partial else "pages/home.html", context)
+    patch_vary_headers(response, ["HX-Request"])
+    return response

@@ -1,0 +1,169 @@
+"""The lists of experiments and of runs: filtered while typing, sorted, tagged, archived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.middleware.csrf import get_token
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.cache import patch_vary_headers
+from django.utils.html import format_html, format_html_join
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_GET, require_POST
+
+from parlab.fleet import services as fleet
+from parlab.lab import selectors
+from parlab.lab import services as lab
+from parlab.lab.models import Experiment, Run
+from parlab.pages.columns import LISTS, columns_choose, shown_columns
+
+from .partial import is_partial
+
+MAX_CHOSEN = 500
+"""Lines that one bulk action takes."""
+
+
+@require_GET
+def experiments(request: HttpRequest) -> HttpResponse:
+    """Show the experiments, or with `?show=runs` the runs of all of them, that a filter asks for."""
+    show = "runs" if request.GET.get("show") == "runs" else "experiments"
+    query, page, sort = request.GET.get("q", ""), request.GET.get("page"), request.GET.get("sort", "")
+    read = selectors.run_list if show == "runs" else selectors.experiment_list
+    found = read(query=query, page=page, sort=sort)
+    context: dict[str, Any] = {
+        "section": "experiments",
+        "show": show,
+        "list": found,
+        "query": found.filter.text,
+        "columns": LISTS[show],
+        "shown": shown_columns(cast(User, request.user), show),
+        "kept": urlencode({"q": found.filter.text, "show": show, "sort": found.sort}),
+        "next": request.get_full_path(),
+    }
+    partial = is_partial(request)
+    if not partial:
+        context |= {"help": list(selectors.field_help()), "tags": selectors.tag_names()}
+    response = render(request, "pages/experiments_list.html" if partial else "pages/experiments.html", context)
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+@require_POST
+def columns(request: HttpRequest, name: str) -> HttpResponse:
+    """Keep the columns that a person wants to see in a list."""
+    if name not in LISTS:
+        raise Http404(f"no list {name}; there are {', '.join(LISTS)}")
+    columns_choose(user=cast(User, request.user), name=name, shown=request.POST.getlist("column"))
+    return _back(request)
+
+
+@require_POST
+@permission_required("lab.change_experiment", raise_exception=True)
+def experiments_change(request: HttpRequest) -> HttpResponse:
+    """Tag, untag, archive or restore the chosen experiments."""
+    chosen = list(Experiment.objects.filter(pk__in=_ids(request, "experiment")))
+    if not chosen:
+        messages.info(request, "Nothing was changed: no experiment was chosen.")
+        return _back(request)
+    action = request.POST.get("action", "")
+    try:
+        if action in ("tag", "untag"):
+            _tag(request, chosen, add=action == "tag")
+        elif action == "archive":
+            _archive(request, chosen)
+        elif action == "restore":
+            ids = lab.experiments_restore(experiments=chosen)
+            messages.success(request, f"{_counted(len(ids), 'experiment')} taken out of the archive.")
+        else:
+            messages.error(request, "Nothing was changed: choose what to do with them.")
+    except ValueError as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+    return _back(request)
+
+
+def _tag(request: HttpRequest, chosen: Sequence[Experiment], *, add: bool) -> None:
+    name = request.POST.get("tag", "")
+    change = lab.experiments_tag if add else lab.experiments_untag
+    count = change(experiments=chosen, name=name)
+    done = "tagged" if add else "no longer tagged"
+    messages.success(request, f"{_counted(count, 'experiment')} {done} {name.strip().lower()}.")
+
+
+def _archive(request: HttpRequest, chosen: Sequence[Experiment]) -> None:
+    ids, busy = lab.experiments_archive(experiments=chosen)
+    if ids:
+        said = format_html("{} archived. ", _counted(len(ids), "experiment"))
+        messages.success(request, said + _undo(request, "restore", ids))
+    if busy:
+        messages.error(request, f"Not archived, since runs go on: {', '.join(busy[:5])}. Cancel them or wait.")
+
+
+def _undo(request: HttpRequest, action: str, ids: Sequence[int]) -> SafeString:
+    hidden = '<input type="hidden" name="experiment" value="{}">'
+    fields = format_html_join("", hidden, ((pk,) for pk in ids))
+    return format_html(
+        '<form class="inline" method="post" action="{}"><input type="hidden" name="csrfmiddlewaretoken" value="{}">'
+        '<input type="hidden" name="action" value="{}">{}<button type="submit" class="plain">Undo</button></form>',
+        reverse("experiments-change"),
+        get_token(request),
+        action,
+        fields,
+    )
+
+
+@require_POST
+@permission_required("lab.change_run", raise_exception=True)
+def runs_change(request: HttpRequest) -> HttpResponse:
+    """Cancel the chosen runs, or launch them again; each says what became of it."""
+    runs = list(Run.objects.select_related("experiment").filter(pk__in=_ids(request, "run")).order_by("pk"))
+    acts = {"cancel": _cancel, "relaunch": _relaunch}
+    act = acts.get(request.POST.get("action", ""))
+    if not runs or act is None:
+        messages.info(request, "Nothing was changed: choose runs, and what to do with them.")
+        return _back(request)
+    done, refused = 0, []
+    for run in runs:
+        try:
+            act(run, cast(User, request.user))
+            done += 1
+        except ValueError as error:
+            refused.append(str(error))
+    if done:
+        word = "asked to stop" if act is _cancel else "queued again"
+        messages.success(request, f"{_counted(done, 'run')} {word}.")
+    if refused:
+        more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
+        messages.error(request, f"Left as they were: {'; '.join(refused[:3])}{more}.")
+    return _back(request)
+
+
+def _cancel(run: Run, _user: User) -> None:
+    fleet.cancel(run=run)
+
+
+def _relaunch(run: Run, user: User) -> None:
+    fleet.relaunch(run=run, user=user)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _ids(request: HttpRequest, name: str) -> list[int]:
+    found = [int(text) for text in request.POST.getlist(name) if text.isascii() and text.isdecimal() and len(text) < 19]
+    return found[:MAX_CHOSEN]
+
+
+def _back(request: HttpRequest) -> HttpResponseRedirect:
+    target = request.POST.get("next", "")
+    if url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
+        return HttpResponseRedirect(target)
+    return redirect("experiments")

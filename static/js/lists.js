@@ -1,0 +1,34 @@
+// Lists whose rows can be chosen: say how many are, choose all, and keep buttons off that have nothing to act on.
+"use strict";
+(() => {
+  const boxes = () => [...document.querySelectorAll("td.choice input[type=checkbox]")];
+
+  function show() {
+    const all = boxes(), chosen = all.filter((box) => box.checked).length;
+    for (const button of document.querySelectorAll("[data-needs-choice]")) button.disabled = chosen < Number(button.dataset.needsChoice || 1);
+    for (const words of document.querySelectorAll("[data-chosen]")) {
+      words.dataset.before ??= words.textContent;
+      words.textContent = chosen ? `${chosen} chosen` : words.dataset.before;
+    }
+    for (const head of document.querySelectorAll("[data-choose-all]")) {
+      head.checked = chosen > 0 && chosen === all.length;
+      head.indeterminate = chosen > 0 && chosen < all.length;
+    }
+  }
+
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("[data-choose-all]")) boxes().forEach((box) => { box.checked = event.target.checked; });
+    if (event.target.matches("[data-choose-all], td.choice input")) show();
+  });
+  document.addEventListener("htmx:afterSwap", show);
+  // A menu closes when one clicks beside it, and with Escape.
+  document.addEventListener("click", (event) => {
+    for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    for (const menu of document.querySelectorAll("details.menu[open]")) { menu.open = false; menu.querySelector("summary").focus(); }
+  });
+  addEventListener("pageshow", show);
+  show();
+})();

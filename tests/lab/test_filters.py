@@ -1,0 +1,173 @@
+"""The filter language of the lists: what terms find, and what is said of terms that make no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parlab.lab import services as lab
+from parlab.lab.models import Attempt, Config, Experiment, Run
+from parlab.lab.selectors import experiment_list, filters, run_list
+from runners.config import RunConfig
+
+pytestmark = pytest.mark.django_db
+
+GIB = 2**30
+
+
+@pytest.fixture
+def runs(make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]) -> list[Run]:
+    """A small fast run, a large one that is slower, and one that ran out of memory."""
+    kinds: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("finished", {"tensor_parallel_size": 2}, {"samples_per_s": 250.0, "memory_max_bytes": 4 * GIB}),
+        ("finished", {"data_parallel_size": 4, "engine": "zero"}, {"samples_per_s": 80.0, "step_time_s": 0.75}),
+        ("oom", {"pipeline_parallel_size": 2, "engine": "pipeline"}, {"memory_max_bytes": 16 * GIB}),
+    ]
+    made = []
+    for state, parallel, numbers in kinds:
+        engine = parallel.get("engine", "megatron")
+        data = {
+            "model": {"num_layers": 4, "hidden_size": 32, "num_attention_heads": 4},
+            "train": {"global_batch_size": 8, "micro_batch_size": 2, "seed": 7},
+            "parallel": {"engine": engine, **parallel},
+        }
+        attempt = make_attempt(state=state, config=make_config(data=data), point={"n": len(made)})
+        resolved = RunConfig.model_validate(data).resolved()
+        summary = {"ms_per_sample": 12.5, "mfu": 0.41} if state == "finished" else {}
+        Run.objects.filter(pk=attempt.run_id).update(resolved=resolved, summary=summary, **numbers)
+        made.append(Run.objects.get(pk=attempt.run_id))
+    return made
+
+
+def numbers(query: str) -> list[int]:
+    """Numbers of the runs that a filter finds; fails on a term that it does not understand."""
+    found = run_list(query=query, page=None, sort="run")
+    assert not found.filter.problems, found.filter.problems
+    return sorted(line.run.number for line in found.rows)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", [1, 2, 3]),
+        ("engine:megatron", [1]),
+        ("ENGINE:Megatron", [1]),
+        ("engine:mega*", [1]),
+        ("engine!=megatron", [2, 3]),
+        ("-engine:megatron", [2, 3]),
+        ("engine:zero,pipeline", [2, 3]),
+        ("gpus>=4", [2]),
+        ("gpus:>=4", [2]),
+        ("gpus:2", [1, 3]),
+        ("gpus<4 state:oom", [3]),
+        ("tp:2", [1]),
+        ("tensor_parallel_size:2", [1]),
+        ("micro_batch:2 global_batch:8", [1, 2, 3]),
+        ("samples_per_s>100", [1]),
+        ("samples_per_s>0.1k", [1]),
+        ("throughput<=80", [2]),
+        ("memory>8GiB", [3]),
+        ("memory>4GB", [1, 3]),
+        ("step_time<800ms", [2]),
+        ("step_time:0.75", [2]),
+        ("ms_per_sample<13", [1, 2]),
+        ("mfu>40%", [1, 2]),
+        ("mfu>0.5", []),
+        ("state:finished,oom", [1, 2, 3]),
+        ("state!=finished", [3]),
+        ("train.seed:7", [1, 2, 3]),
+        ("train.recompute:none", [1, 2, 3]),
+        ("train.recompute:full", []),
+        ("parallel.zero_stage>0", []),
+        ("model.num_layers>=4", [1, 2, 3]),
+        ("model.num_layers:4", [1, 2, 3]),
+        ("parallel.sequence_parallel:no", [1, 2, 3]),
+        ("launcher.memory_limit_mib:none", [1, 2, 3]),
+        ("run>1", [2, 3]),
+        ("origin:imported", []),
+        ('schedules "Pipeline sched"', [1, 2, 3]),
+        ("nothing-like-it", []),
+    ],
+)
+def test_terms_find_runs(runs: list[Run], query: str, found: list[int]) -> None:
+    assert numbers(query) == found
+
+
+def test_terms_of_runs_must_hold_of_one_and_the_same_run(runs: list[Run]) -> None:
+    assert len(experiment_list(query="engine:megatron samples_per_s>100", page=None).rows) == 1
+    assert not experiment_list(query="engine:megatron state:oom", page=None).rows
+
+
+def test_a_list_of_experiments_counts_the_runs_that_were_asked_for(runs: list[Run]) -> None:
+    row = experiment_list(query="state:finished", page=None).rows[0]
+    assert [(count.state, count.number) for count in row.states] == [("finished", 2)]
+    lead = experiment_list(query="engine:zero", page=None).rows[0].lead
+    assert lead is not None
+    assert lead.best.number == 2
+
+
+def test_tags_owner_name_and_archive_narrow_experiments(runs: list[Run], user: User) -> None:
+    other = lab.experiment_create(name="ZeRO on eight GPUs", owner=user)
+    lab.experiments_tag(experiments=[other], name="V100")
+
+    def slugs(query: str) -> list[str]:
+        found = experiment_list(query=query, page=None)
+        assert not found.filter.problems
+        return sorted(row.experiment.slug for row in found.rows)
+
+    assert slugs("tag:v100") == slugs("v100") == slugs("name:zero") == ["zero-on-eight-gpus"]
+    assert slugs("-tag:v100") == ["pipeline-schedules"]
+    assert slugs("owner:ada") == ["pipeline-schedules", "zero-on-eight-gpus"]
+    lab.experiments_archive(experiments=[other])
+    assert slugs("") == ["pipeline-schedules"]
+    assert slugs("is:archived") == ["zero-on-eight-gpus"]
+    assert run_list(query="", page=None).page.paginator.count == 3
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("enigne:x", "did you mean engine?"),
+        ("florp:x", "No run has a field florp; there are tag, name, "),
+        ("state:ooom", "No state is called ooom; did you mean oom?"),
+        ("gpus>lots", "lots is no number for gpus: write, for example, gpus>16."),
+        ("memory>8GHz", "8GHz is no number for memory: write, for example, memory>8GiB."),
+        ("tag:", "There is no value behind it"),
+        ("engine>3", "engine is a text and has no order"),
+        ("tag>3", "tag is a text: write tag:3."),
+        ("is:nice", "is:nice means nothing"),
+        ("gpus>1,2", "gpus > takes one value, not 2."),
+        ("model.num_layers>many", "many is no number"),
+    ],
+)
+def test_nonsense_is_left_out_and_explained(runs: list[Run], query: str, said: str) -> None:
+    found = run_list(query=f"{query} engine:megatron", page=None)
+    assert [line.run.number for line in found.rows] == [1]
+    assert [problem.term for problem in found.filter.problems] == [query]
+    assert said in found.filter.problems[0].message
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(query=st.one_of(st.text(max_size=60), st.from_regex(r"[a-z_.]{1,12}[:<>=!]{1,2}[-\w.%,*\"]{0,12}")))
+def test_no_filter_breaks_the_lists(experiment: Experiment, query: str) -> None:
+    for show in (experiment_list, run_list):
+        found: Any = show(query=query, page="x", sort=query)
+        assert found.page.number == 1
+
+
+@pytest.mark.parametrize("value", ["1e308", "1e999", "-1e308", "99999999999999999999", "0.0000001"])
+@pytest.mark.parametrize("name", [*filters.FIELDS, "model.num_layers"])
+def test_numbers_beyond_any_column_find_nothing_or_are_refused(runs: list[Run], name: str, value: str) -> None:
+    for operator in (":", ">", "<="):
+        assert len(run_list(query=f"{name}{operator}{value}", page=None).rows) <= 3
+
+
+def test_runs_are_sorted_by_what_was_measured_with_the_unmeasured_last(runs: list[Run]) -> None:
+    assert [line.run.number for line in run_list(query="", page=None, sort="-samples_per_s").rows] == [1, 2, 3]
+    assert [line.run.number for line in run_list(query="", page=None, sort="samples_per_s").rows] == [2, 1, 3]
+    assert run_list(query="", page=None, sort="-nonsense").sort == "-ended"

@@ -1,0 +1,148 @@
+"""The home page: what runs, what came out, what needs a look, and the first step where there is nothing yet."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from parlab.lab import services as lab
+from parlab.lab.models import Attempt, Config, Experiment, Finding, Node, Run
+from parlab.series import store
+from parlab.series.columns import Columns
+
+from .conftest import finish
+from .test_experiments import text
+
+pytestmark = pytest.mark.django_db
+
+GPUS = [{"index": index, "name": "NVIDIA H200", "memory_bytes": 2**37} for index in range(2)]
+
+
+def poll_url(response: Any) -> str:
+    match = re.search(r'hx-get="([^"]+)" hx-trigger="every', response.content.decode())
+    assert match
+    return html.unescape(match[1])
+
+
+def series(*values: float) -> Columns:
+    count = np.arange(1, len(values) + 1)
+    return Columns(count, count.astype(np.float64), np.array(values))
+
+
+def test_an_empty_home_teaches_the_first_step(page: Client, viewer: Client) -> None:
+    shown = text(page.get("/"))
+    assert "Start with a question" in shown
+    assert "Press Launch" in shown
+    assert "Make the first experiment" in shown
+    assert "ask an administrator" in text(viewer.get("/"))
+
+
+def test_recent_results_say_which_configuration_is_best_and_by_how_much(page: Client, four_runs: list[Run]) -> None:
+    Run.objects.update(ended_at=timezone.now())
+    shown = page.get("/")
+    assert f"#{four_runs[2].number}" in text(shown)
+    assert "20.0 samples/s" in text(shown)
+    # 20 samples/s beside 13.3 of the second.
+    assert "50.0 %" in text(shown)
+    assert f'title="than #{four_runs[3].number}' in shown.content.decode()
+
+
+def test_what_is_ready_to_launch_is_named(page: Client, swept: Config, make_attempt: Callable[..., Attempt]) -> None:
+    assert "These wait for somebody to press Launch: Pipeline schedules" in text(page.get("/"))
+    make_attempt(config=swept, state="cancelled")
+    assert "wait for somebody" not in text(page.get("/"))
+
+
+def test_a_step_time_alone_also_finds_the_best(page: Client, four_runs: list[Run]) -> None:
+    Run.objects.update(ended_at=timezone.now(), samples_per_s=None, tokens_per_s=None)
+    shown = text(page.get("/"))
+    assert "200 ms" in shown
+    assert "50.0 %" in shown
+
+
+def test_runs_that_did_not_finish_show_their_reason_with_a_link(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    finish(make_attempt(), state="failed", reason="rank 1: ValueError: no <b>", ended_at=timezone.now())
+    shown = page.get("/")
+    assert "rank 1: ValueError: no <b>" in text(shown)
+    assert "<b>" not in shown.content.decode().split("ValueError")[1][:20]
+    assert '<a href="/experiments/pipeline-schedules/runs/1/">' in shown.content.decode()
+
+
+def test_open_findings_wait_with_the_grave_ones_first(page: Client, four_runs: list[Run]) -> None:
+    for number, (severity, run) in enumerate(zip(("warning", "error", "info"), four_runs, strict=False)):
+        Finding.objects.create(
+            experiment=run.experiment, run=run, rule="r", severity=severity, message=f"{severity} here",
+            where_digest=str(number),
+        )  # fmt: skip
+    shown = text(page.get("/"))
+    assert shown.index("error here") < shown.index("warning here")
+    assert "3 open" in shown
+    Finding.objects.update(acknowledged_at=timezone.now())
+    assert "No number is in doubt" in text(page.get("/"))
+
+
+def test_nodes_show_how_busy_their_gpus_are(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    node = Node.objects.create(name="gpu-1", last_heartbeat_at=timezone.now(), hardware={"gpus": GPUS})
+    attempt = make_attempt(state="running")
+    Attempt.objects.filter(pk=attempt.pk).update(node=node)
+    store.append(attempt.pk, {("gpu_util_pct", 0): series(10, 93.7)})
+    content = page.get("/").content.decode()
+    assert re.search(r'value="93.7" aria-label="GPU 0 of gpu-1"', content)
+    # What nothing measures is no zero.
+    assert re.search('aria-label="GPU 1 of gpu-1"></meter><span class="number">\N{EN DASH}', content)
+
+
+def test_nodes_without_gpus_show_their_processors(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    node = Node.objects.create(name="cpu-1", last_heartbeat_at=timezone.now(), hardware={"cpu_cores": 4})
+    attempt = make_attempt(state="running")
+    Attempt.objects.filter(pk=attempt.pk).update(node=node)
+    store.append(attempt.pk, {("cpu_pct", -1): series(100, 200)})
+    assert 'value="50.0" aria-label="CPU of cpu-1"' in page.get("/").content.decode()
+
+
+def test_a_poll_is_answered_only_when_something_changed(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt(state="running")
+    url = poll_url(page.get("/"))
+    partial = {"HX-Request": "true"}
+    assert page.get(url, headers=partial).status_code == 204
+    Attempt.objects.filter(pk=attempt.pk).update(last_step=2)
+    moved = page.get(url, headers=partial)
+    assert "2/4" in text(moved)
+    assert "<html" not in moved.content.decode()
+    finish(attempt, ended_at=timezone.now())
+    assert "Nothing runs." in text(page.get(poll_url(moved), headers=partial))
+
+
+def test_archived_experiments_are_out_of_the_way(
+    page: Client, four_runs: list[Run], experiment: Experiment, user: User
+) -> None:
+    Run.objects.update(ended_at=timezone.now())
+    lab.experiments_archive(experiments=[experiment])
+    assert "Pipeline schedules" not in text(page.get("/"))
+
+
+def test_home_takes_as_many_queries_for_much_as_for_little(
+    page: Client, four_runs: list[Run], user: User, django_assert_max_num_queries: Any
+) -> None:
+    Run.objects.update(ended_at=timezone.now())
+    with django_assert_max_num_queries(15) as few:
+        page.get("/")
+    for number in range(4):
+        other = lab.experiment_create(name=f"Other {number}", owner=user)
+        config = lab.config_save(
+            experiment=other, data=four_runs[0].config.data, sweep={"train.seed": [1, 2]}, user=user
+        )
+        lab.config_launch(config=config, user=user)
+        other.runs.filter(number=1).update(samples_per_s=5, state="finished", ended_at=timezone.now())
+    with django_assert_max_num_queries(len(few) + 1):  # the step of the runs that now wait
+        page.get("/")

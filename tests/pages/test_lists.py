@@ -1,0 +1,130 @@
+"""The lists of experiments and runs: what a person may do with many rows at once, and keep for later."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from parlab.lab import services as lab
+from parlab.lab.models import Attempt, Experiment, Run, Tag
+
+from .conftest import finish
+from .test_experiments import text
+
+pytestmark = pytest.mark.django_db
+
+LIST, RUNS = "/experiments/", "/experiments/?show=runs"
+EVIL = "<script>alert(1)</script>"
+
+
+def test_a_filter_is_answered_with_the_list_and_with_what_it_did_not_understand(
+    page: Client, four_runs: list[Run]
+) -> None:
+    response = page.get(LIST, {"q": f"samples_per_s>15 stat:{EVIL}"}, headers={"HX-Request": "true"})
+    assert "<html" not in response.content.decode()
+    assert "1 finished" in text(response)
+    assert "was left out. No run has a field stat; did you mean state?" in text(response)
+    assert EVIL not in response.content.decode()
+
+
+def test_runs_of_all_experiments_are_listed_and_sorted(page: Client, four_runs: list[Run]) -> None:
+    shown = page.get(f"{RUNS}&sort=-samples_per_s").content.decode()
+    assert re.findall(r'<tr data-run="(\d+)"', shown) == [str(four_runs[n].pk) for n in (2, 3, 1, 0)]
+    assert re.search(
+        r'aria-sort="descending"><a class="sort" id="sort-samples_per_s" href="[^"]*sort=samples_per_s"', shown
+    )
+    assert "8.00 samples/s" in text(page.get(f"{RUNS}&q=micro_batch:1+schedule:gpipe"))
+
+
+def test_an_out_of_memory_run_says_so_in_the_list(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    finish(make_attempt(), state="oom")
+    assert "OOM" in text(page.get(RUNS))
+
+
+def test_columns_are_kept_for_each_person(page: Client, viewer: Client, four_runs: list[Run]) -> None:
+    assert "Ahead of the next" in page.get(LIST).content.decode().split("<thead>")[1]
+    back = page.post("/columns/experiments/", {"column": ["runs", "owner", "nonsense"], "next": LIST})
+    assert back.headers["Location"] == LIST
+    head = page.get(LIST).content.decode().split("<thead>")[1].split("</thead>")[0]
+    assert re.findall(r"(?:>|^)([A-Z][a-z ]+)<", head) == ["Name", "Runs", "Owner"]
+    assert "Ahead of the next" in viewer.get(LIST).content.decode().split("<thead>")[1]
+    assert page.post("/columns/secrets/").status_code == 404
+
+
+def test_chosen_experiments_are_tagged_and_found_by_it(page: Client, experiment: Experiment, user: User) -> None:
+    other = lab.experiment_create(name="Other", owner=user)
+    chosen = {"experiment": [experiment.pk, other.pk], "next": LIST}
+    said = text(page.post("/experiments/change/", {**chosen, "action": "tag", "tag": "V100"}, follow=True))
+    assert "2 experiments tagged v100." in said
+    assert "2 that match" in text(page.get(LIST, {"q": "tag:v100"}))
+    page.post("/experiments/change/", {"experiment": [other.pk], "action": "untag", "tag": "v100"})
+    assert [tag.experiment for tag in Tag.objects.all()] == [experiment]
+    said = text(page.post("/experiments/change/", {**chosen, "action": "tag", "tag": f"two words {EVIL}"}, follow=True))
+    assert "Nothing was changed: tag" in said
+    assert "is not one word" in said
+
+
+def test_archiving_can_be_undone_and_leaves_what_runs(
+    page: Client, four_runs: list[Run], user: User, make_attempt: Callable[..., Attempt]
+) -> None:
+    experiment = four_runs[0].experiment
+    other = lab.experiment_create(name="Idle", owner=user)
+    make_attempt(state="running", point={"x": 1})
+    chosen = {"experiment": [experiment.pk, other.pk], "action": "archive", "next": LIST}
+    response = page.post("/experiments/change/", chosen, follow=True)
+    assert "1 experiment archived. Undo" in text(response)
+    assert "Not archived, since runs go on: Pipeline schedules." in text(response)
+    assert "Idle" not in text(page.get(LIST))
+    form = response.content.decode().split('<form class="inline"')[1].split("</form>")[0]
+    fields = dict(re.findall(r'name="(\w+)" value="(\w+)"', form))
+    assert fields["action"] == "restore"
+    assert "1 experiment taken out of the archive" in text(page.post("/experiments/change/", fields, follow=True))
+    assert "Idle" in text(page.get(LIST))
+
+
+def test_chosen_runs_are_launched_again_and_cancelled(page: Client, four_runs: list[Run]) -> None:
+    chosen = {"run": [run.pk for run in four_runs[:2]], "next": RUNS}
+    assert "2 runs queued again." in text(page.post("/runs/change/", {**chosen, "action": "relaunch"}, follow=True))
+    again = text(page.post("/runs/change/", {**chosen, "action": "relaunch"}, follow=True))
+    assert "Left as they were: run #1 is queued" in again
+    assert "2 runs asked to stop." in text(page.post("/runs/change/", {**chosen, "action": "cancel"}, follow=True))
+    assert "choose runs" in text(page.post("/runs/change/", {"run": ["x", "-1"], "action": "cancel"}, follow=True))
+
+
+@pytest.mark.parametrize("path", ["/experiments/change/", "/runs/change/"])
+def test_bulk_actions_need_a_right_and_a_post(viewer: Client, page: Client, four_runs: list[Run], path: str) -> None:
+    assert viewer.post(path, {"run": [four_runs[0].pk], "action": "relaunch"}).status_code == 403
+    assert page.get(path).status_code == 405
+    assert "Archive" not in text(viewer.get(LIST))
+
+
+def test_a_bulk_action_leads_nowhere_else(page: Client) -> None:
+    response = page.post("/experiments/change/", {"next": "https://evil.example/"})
+    assert response.headers["Location"] == LIST
+
+
+@pytest.mark.parametrize("show", ["experiments", "runs"])
+def test_the_lists_take_at_most_twelve_queries(
+    page: Client, user: User, four_runs: list[Run], django_assert_max_num_queries: Any, show: str
+) -> None:
+    for number in range(6):
+        other = lab.experiment_create(name=f"Other {number}", owner=user)
+        config = lab.config_save(
+            experiment=other, data=four_runs[0].config.data, sweep={"train.seed": [1, 2]}, user=user
+        )
+        lab.config_launch(config=config, user=user)
+        lab.experiments_tag(experiments=[other], name="v100")
+    with django_assert_max_num_queries(12):
+        page.get(LIST, {"show": show, "q": "engine:pipeline gpus>=1 -tag:old", "sort": "best"})
+
+
+def test_the_policy_of_pages_allows_nothing_inline(page: Client, four_runs: list[Run]) -> None:
+    policy = page.get("/").headers["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
