@@ -28,7 +28,7 @@ def runs(make_config: Callable[..., Config], make_attempt: Callable[..., Attempt
         ("finished", {"data_parallel_size": 4, "engine": "zero"}, {"samples_per_s": 80.0, "step_time_s": 0.75}),
         ("oom", {"pipeline_parallel_size": 2, "engine": "pipeline"}, {"memory_max_bytes": 16 * GIB}),
     ]
-    made = []
+    made: list[Run] = []
     for state, parallel, numbers in kinds:
         engine = parallel.get("engine", "megatron")
         data = {

@@ -22,7 +22,7 @@ from parlab.pages import answers
 from parlab.pages.question_forms import PRESETS, QUESTIONS, Question
 from runners.config import ConfigError, Point, digest, expand
 
-from .experiments import UNCHANGED
+from .partial import UNCHANGED
 
 ASKED_SHOWN = 12
 POINTS_SHOWN = 12

@@ -17,8 +17,8 @@ from parlab.lab import selectors
 from parlab.planner.schedule import Answer, Outcome, Refusal, Scenario, answer, code_of, refusals
 from runners.config import digest
 
-from .experiments import is_partial
 from .figures import csv_response, json_response
+from .partial import is_partial
 
 PRESETS = [
     ("gpipe", "GPipe"),
