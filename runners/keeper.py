@@ -125,6 +125,7 @@ class Keeper:
             "shell": launch.shell_line(argv, added),
             "timeout_s": config.launcher.timeout_s,
             "memory_limit_mib": config.launcher.memory_limit_mib,
+            "hang_timeout_s": launch.hang_timeout_s(config),
             "hardware": self._hardware,
             "gpus": gpus.used_by(config, self._hardware.get("gpus", []), os.environ),
             **self._limits._asdict(),

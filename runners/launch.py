@@ -16,6 +16,9 @@ SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKE
 STARTS_ITS_OWN = ("capacity", "command")
 """Engines that are one process, which starts others."""
 
+WITHOUT_STEPS = ("capacity", "command")
+"""Engines whose steps are not those of a training: no silence of theirs is a hang."""
+
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -57,6 +60,11 @@ def additions(config: RunConfig, base: Mapping[str, str], marker: str) -> dict[s
     # All ranks are on this machine: gloo need not find an address for the machine's name.
     added["GLOO_SOCKET_IFNAME"] = base.get("GLOO_SOCKET_IFNAME", "lo")
     return added
+
+
+def hang_timeout_s(config: RunConfig) -> int | None:
+    """Return for how long a run may make no step; None where nobody can tell a long step from a hang."""
+    return None if config.parallel.engine in WITHOUT_STEPS else config.launcher.hang_timeout_s
 
 
 def without_secrets(base: Mapping[str, str]) -> dict[str, str]:

@@ -15,6 +15,9 @@ import psutil
 MARKER = "PARLAB_RUN"
 """Environment variable that every process of a run carries."""
 
+STACK_SIGNAL = signal.SIGUSR1
+"""Has a rank of an engine write the Python stacks of all its threads to standard error, whatever it waits for."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import socket
 import time
 
 from runners import telemetry
@@ -45,7 +46,7 @@ class Recorder:
 
     def __init__(self, spool: SpoolWriter) -> None:
         self.spool = spool
-        self.evidence = Evidence()
+        self.evidence = Evidence(socket.gethostname())
         self._cutter = LineCutter()
         self._pending: list[bytes] = []
         self._is_at_line_start = True
@@ -65,12 +66,13 @@ class Recorder:
         """Return for how long the disk has not taken anything."""
         return time.monotonic() - self._blocked_at if self._blocked_at is not None else 0.0
 
-    def take(self, data: bytes, *, is_last: bool = False) -> None:
-        """Take bytes from the pipe; is_last when there will be no more."""
+    def take(self, data: bytes, *, is_last: bool = False) -> list[bytes]:
+        """Take bytes from the pipe, is_last when there will be no more; return them as they are cut at line ends."""
         records = self._cutter.feed(data, is_last=is_last)
         for record in records:
             self.evidence.see(record)
         self._queue(records)
+        return records
 
     def insert(self, lines: bytes) -> None:
         """Add lines of the supervisor's own, unless the run is in the middle of a very long one."""

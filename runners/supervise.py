@@ -18,12 +18,12 @@ import sys
 import time
 from pathlib import Path
 
-from runners import gpus, nics, processes, telemetry
+from runners import gpus, hangs, nics, processes, telemetry
 from runners.protocol import Report, RunState
 from runners.recorder import Recorder
 from runners.rundir import RunDir, lock
 from runners.spool import SpoolWriter
-from runners.verdict import Verdict
+from runners.verdict import Verdict, shorten
 
 TICK_S = 0.1
 """How often orders are looked for; output is read as it comes."""
@@ -56,6 +56,10 @@ class Supervisor:
         self.sampled_at = self.started_at
         self.read_at = 0.0
         self.is_told_to_stop = False
+        self.watch = hangs.Watch(self.launch.get("hang_timeout_s"), self.started_at)
+        # Once no steps come any more: where the ranks stand, and how long the silence was.
+        self.inquiry: hangs.Inquiry | None = None
+        self.silence = (0.0, 0)
         # Why the run is stopped, once it is.
         self.order: Verdict | None = None
         self.exit_code: int | None = None
@@ -124,6 +128,7 @@ class Supervisor:
         self._end_processes()
         self.recorder.write()
         self._read()
+        self._look_for_hang()
         self._look_at_disk()
         self._sample()
 
@@ -192,13 +197,38 @@ class Supervisor:
             data = b""
         else:
             return
-        self.recorder.take(data, is_last=not data)
+        for record in self.recorder.take(data, is_last=not data):
+            self.watch.see(record, self.read_at)
+            if self.inquiry is not None:
+                self.inquiry.hear(record)
         if data and len(data) < READ_BYTES // 8:
             # A training that prints line by line fills the pipe meanwhile: fewer turns and fewer, larger records.
             time.sleep(GATHER_S)
         if not data:
             os.close(self.pipe)
             self.pipe = None
+
+    def _look_for_hang(self) -> None:
+        """End a run that makes no steps any more, once each of its ranks has said where it stands."""
+        now = time.monotonic()
+        if self.order is not None or self.exit_code is not None or self.pipe is None:
+            return
+        if self.recorder.is_blocked:
+            self.watch.pause(now)
+        elif self.inquiry is None:
+            silent_s = self.watch.silent_for(now)
+            if silent_s is not None and not select.select([self.pipe], [], [], 0)[0]:  # all it said was read
+                self.inquiry, self.silence = hangs.Inquiry(hangs.find_ranks(), now), (silent_s, self.watch.steps)
+                log.warning("no step for %.0f s: asking the ranks for their stacks", silent_s)
+        elif self.watch.steps > self.silence[1]:
+            log.info("a step came after all")
+            self.inquiry = None
+        elif (rank := self.inquiry.step(now)) is not None:
+            self.recorder.insert(f"parlab: stacks of {rank.name}, process {rank.process.pid}:\n".encode())
+        elif self.inquiry.is_over(now):
+            reason = hangs.reason(self.silence[0], self.watch, self.inquiry.places())
+            self.order = Verdict(RunState.FAILED, shorten(reason), self.inquiry.stacks())
+            log.info("stopping: %s", reason)
 
     def _look_at_disk(self) -> None:
         """End a run whose output has had no place for too long; one that ends anyway does not wait as long."""

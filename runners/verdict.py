@@ -7,18 +7,19 @@ import re
 import signal
 from typing import Any, NamedTuple
 
+from runners.deaths import Death, dead_rank, find_deaths
 from runners.protocol import EVENT_PREFIX, OOM_EXIT_CODE, RunState
 
 TAIL_BYTES = 256 << 10
 MAX_REASON_CHARS = 500
 
-# A line that begins like an event and may be one of the two that tell how a run ends.
-_TELLING = re.compile(rb"^" + re.escape(EVENT_PREFIX) + rb'[^\n]*"(?:oom|error)"[^\n]*', re.MULTILINE)
+# A line that begins like an event and may be one of those that tell how a run ends.
+_TELLING = re.compile(rb"^" + re.escape(EVENT_PREFIX) + rb'[^\n]*"(?:oom|error|refused)"[^\n]*', re.MULTILINE)
+MAX_TOLD = 64
+"""Ranks whose errors are kept, and problems of a refused configuration."""
 _TRACEBACK = "Traceback (most recent call last):"
 # torch marks what a rank raises with the rank.
 _RANK_PREFIX = re.compile(r"^\[rank(\d+)\]: ?")
-# torchrun's summary of the rank that failed first.
-_ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _TORCHRUNS_OWN = ("ChildFailedError", "torch.distributed.elastic.multiprocessing.errors")
 
 
@@ -33,10 +34,13 @@ class Verdict(NamedTuple):
 class Evidence:
     """What the output says about how a run ends, gathered in constant memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "") -> None:
+        """Look at a run of a machine, which launchers call localhost."""
+        self._host = host
         self._tail = bytearray()
         self._oom: dict[str, Any] | None = None
-        self._error: dict[str, Any] | None = None
+        self._errors: dict[Any, dict[str, Any]] = {}
+        self._refused: list[str] = []
 
     def see(self, output: bytes) -> None:
         """Look at a piece of output that was cut at line ends."""
@@ -44,18 +48,26 @@ class Evidence:
         if len(self._tail) > 2 * TAIL_BYTES:
             del self._tail[:-TAIL_BYTES]
         # Almost no piece of output holds these: most are passed by at the speed of memory.
-        if b'"oom"' not in output and b'"error"' not in output:
+        if b'"oom"' not in output and b'"error"' not in output and b'"refused"' not in output:
             return
         for match in _TELLING.finditer(output):
             try:
                 event = json.loads(match[0])
             except (ValueError, RecursionError):
                 continue
-            # Of several ranks the first one tells why; the others fail because it did.
-            if event.get("event") == "oom" and self._oom is None:
-                self._oom = event
-            elif event.get("event") == "error" and self._error is None:
-                self._error = event
+            self._note(event)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        """Remember the first event of a kind: of several ranks the first tells why, the others fail because it did."""
+        kind, rank = event.get("event"), event.get("rank")
+        if kind == "oom" and self._oom is None:
+            self._oom = event
+        elif kind == "error" and isinstance(event.get("traceback"), str) and len(self._errors) < MAX_TOLD:
+            self._errors.setdefault(rank if isinstance(rank, int) else None, event)
+        elif kind == "refused" and len(self._refused) < MAX_TOLD:
+            problem = ": ".join(str(event[name]) for name in ("field", "message") if event.get(name))
+            if problem not in self._refused:  # every rank may say it
+                self._refused.append(problem)
 
     def verdict(self, exit_code: int) -> Verdict:
         """Say how a run ended that nobody stopped."""
@@ -64,23 +76,42 @@ class Evidence:
         # What other ranks print while one writes its traceback comes between the lines of that.
         lines = self._tail[-TAIL_BYTES:].splitlines(keepends=True)
         tail = b"".join(line for line in lines if not line.startswith(EVENT_PREFIX)).decode(errors="replace")
-        summary = _ROOT_CAUSE.search(tail, max(0, tail.rfind("Root Cause")))
-        rank, rank_code = (int(summary[1]), int(summary[2])) if summary else (None, exit_code)
-        if self._oom is not None or OOM_EXIT_CODE in (exit_code, rank_code):
-            return Verdict(RunState.OOM, _oom_reason(self._oom or {}, rank))
-        rank, traceback = self._traceback(tail, rank)
-        where = f" on rank {rank}" if rank is not None else ""
+        deaths = [
+            death._replace(host=self._host) if death.host in ("", "localhost", "127.0.0.1") else death
+            for death in find_deaths(tail)
+        ]
+        first = deaths[0] if deaths else Death(None, "", exit_code)
+        if self._oom is not None or OOM_EXIT_CODE in (exit_code, first.code):
+            return Verdict(RunState.OOM, _oom_reason(self._oom or {}, first.rank))
+        if self._refused:
+            return Verdict(RunState.FAILED, shorten("; ".join(self._refused)))
+        told = {rank for rank in self._errors if rank is not None}
+        are_consequences = bool(self._errors) and all("reason" in event for event in self._errors.values())
+        dead = dead_rank(deaths, told, only_consequences=are_consequences)
+        if dead is not None:
+            # What the others raised is a consequence, but shows where they stood.
+            return Verdict(RunState.FAILED, shorten(_code_reason(dead)), self._error_of_others())
+        return self._failure(tail, first, exit_code)
+
+    def _failure(self, tail: str, first: Death, exit_code: int) -> Verdict:
+        if self._errors:
+            # A rank that lost its connection, or waited in vain, tells less than one that failed of itself.
+            event = min(self._errors.values(), key=lambda one: "reason" in one)
+            traceback, rank = event["traceback"].strip(), event.get("rank")
+            if isinstance(event.get("reason"), str):
+                return Verdict(RunState.FAILED, shorten(event["reason"]), traceback)
+            where = f" on rank {rank}" if isinstance(rank, int) else ""
+        else:
+            rank, traceback = last_traceback(tail, first.rank)
+            where = f" on rank {rank}" if rank is not None else ""
         if traceback:
             return Verdict(
-                RunState.FAILED, _shorten(f"{_last_line(traceback)}{where} (exit code {exit_code})"), traceback
+                RunState.FAILED, shorten(f"{_last_line(traceback)}{where} (exit code {exit_code})"), traceback
             )
-        return Verdict(RunState.FAILED, _shorten(_code_reason(rank_code, where)))
+        return Verdict(RunState.FAILED, shorten(_code_reason(first)))
 
-    def _traceback(self, tail: str, rank: int | None) -> tuple[int | None, str]:
-        if self._error is not None and isinstance(self._error.get("traceback"), str):
-            event_rank = self._error.get("rank")
-            return event_rank if isinstance(event_rank, int) else rank, self._error["traceback"].strip()
-        return last_traceback(tail, rank)
+    def _error_of_others(self) -> str:
+        return next((event["traceback"].strip() for event in self._errors.values()), "")
 
 
 def last_traceback(text: str, rank: int | None = None) -> tuple[int | None, str]:
@@ -129,27 +160,33 @@ def _oom_reason(event: dict[str, Any], rank: int | None) -> str:
         for field, words in (("requested_bytes", "asked for"), ("free_bytes", "free"), ("total_bytes", "of"))
         if isinstance(event.get(field), int | float)
     ]
-    return _shorten(" ".join(parts) + (f": {', '.join(sizes)}" if sizes else ""))
+    return shorten(" ".join(parts) + (f": {', '.join(sizes)}" if sizes else ""))
 
 
 def _mib(size: float) -> str:
     return f"{size / 2**20:,.1f} MiB"
 
 
-def _code_reason(code: int, where: str) -> str:
-    if code >= 0:
-        return f"exit code {code}{where} and no traceback; see the end of the output"
+def _code_reason(death: Death) -> str:
+    place = [f"rank {death.rank}"] if death.rank is not None else []
+    place += [f"host {death.host}"] if death.host else []
+    where = f" on {' of '.join(place)}" if place else ""
+    if death.code >= 0:
+        return f"exit code {death.code}{where} and no traceback; see the end of the output"
     try:
-        name = signal.Signals(-code).name
+        name = signal.Signals(-death.code).name
     except ValueError:
         name = "unknown"
-    reason = f"killed by signal {-code} ({name}){where}"
-    if -code == signal.SIGKILL:
+    reason = f"killed by signal {-death.code} ({name}){where}"
+    if -death.code == signal.SIGKILL:
         reason += (
             "; the kernel does this when the machine's memory runs out (see dmesg): use less memory, or ask who did"
         )
+    elif -death.code in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
+        reason += "; a library crashed: its stack is in the output where the engine could write it"
     return reason
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """Cut a reason to what a page can show."""
     return text if len(text) <= MAX_REASON_CHARS else text[: MAX_REASON_CHARS - 3] + "..."

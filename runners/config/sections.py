@@ -246,5 +246,7 @@ class LauncherSection(Section):
     """Memory of the CPU that each process may allocate, Python included; more is out of memory. Empty: no limit."""
     collective_timeout_s: Annotated[int, Field(ge=5, le=86400)] = 300
     """A rank that waits longer than this for another one gives up."""
+    hang_timeout_s: Annotated[int, Field(ge=1, le=86400)] | None = 120
+    """No step for so long, or for ten times the slowest one: ended, with all stacks in the log. Empty: never."""
     max_attempts: Annotated[int, Field(ge=1, le=20)] = 2
     """How often a run that was lost with its node is started in all."""

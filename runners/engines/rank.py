@@ -6,6 +6,7 @@ import argparse
 import faulthandler
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -23,15 +24,20 @@ from runners.engines.memory import is_out_of_memory, memory_shortage
 from runners.engines.process_group import Place, choose_device, device_name, die_with_parent, join
 from runners.engines.process_group import place_from_environment as place_from
 from runners.events import Printer
-from runners.processes import limit_memory
+from runners.processes import STACK_SIGNAL, limit_memory
 from runners.protocol import OOM_EXIT_CODE
 
 CONFIG_EXIT_CODE = 2
 STDERR = 2
-STACK_SIGNAL = signal.SIGUSR1
-"""Has a rank write the Python stacks of all its threads to standard error, whatever it waits for."""
 REFUSAL_WAIT_S = 2.0
 """How long other ranks leave it to rank 0 to say what is wrong, before they say it too."""
+
+
+# What gloo and NCCL say when another rank is silent, or gone.
+_TIMED_OUT = re.compile(r"timed? ?out", re.I)
+_LOST = re.compile(
+    r"connection (?:closed|reset|refused)|broken pipe|socket (?:closed|error)|remote (?:process|peer)", re.I
+)
 
 
 class Rank:
@@ -90,12 +96,29 @@ class Rank:
                 shortage = memory_shortage(error, self.device)
                 self.printer.emit("oom", phase=self.phase, **shortage._asdict(), message=str(error))
             else:
-                self.printer.emit("error", traceback="".join(lines))
+                self.printer.emit("error", traceback="".join(lines), **self._consequence(error))
             # Line by line: standard error often shares a pipe with the events of other ranks.
             log = Printer(self.place.rank, fd=STDERR)
             for line in "".join(lines).splitlines():
                 log.log(line)
         return OOM_EXIT_CODE if is_out_of_memory(error) else 1
+
+    def _consequence(self, error: BaseException) -> dict[str, str]:
+        """Return {"reason": ...} where another rank's end or silence is behind an error, and nothing elsewhere."""
+        if not isinstance(error, RuntimeError):
+            return {}
+        number, limit = self.place.rank, self.config.launcher.collective_timeout_s
+        if _TIMED_OUT.search(str(error)):
+            return {
+                "reason": f"rank {number} waited longer than {limit} s for another rank, in {self.phase}; see in the"
+                " log which rank fell silent, or raise launcher.collective_timeout_s"
+            }
+        if _LOST.search(str(error)):
+            return {
+                "reason": f"rank {number} lost its connection to another rank, in {self.phase}: that one ended;"
+                " see in the log which and why"
+            }
+        return {}
 
 
 Orders = Callable[[], tuple[RunConfig, Place]]

@@ -148,3 +148,87 @@ def test_memory_and_time_stay_bounded_however_much_is_printed() -> None:
 
 def test_no_traceback_is_found_where_there_is_none() -> None:
     assert last_traceback("nothing here", 3) == (3, "")
+
+
+def summary(*ranks: tuple[int, int]) -> bytes:
+    """Write torchrun's summary of (rank, exit code), the first observed one first."""
+    block = "[0]:\n  time      : x\n  host      : n7\n  rank      : {} (local_rank: {})\n  exitcode  : {} (pid: 1)\n"
+    first, *others = [block.format(rank, rank, code) for rank, code in ranks]
+    listed = f"Failures:\n{''.join(others)}" if others else "Failures:\n  <NO_OTHER_FAILURES>\n"
+    return f"train.py FAILED\n---\n{listed}---\nRoot Cause (first observed failure):\n{first}===\n".encode()
+
+
+def lost(rank: int) -> bytes:
+    """Write what an engine prints when another rank is gone."""
+    text = "Traceback (most recent call last):\n  x\nRuntimeError: Connection closed by peer"
+    return event("error", rank=rank, traceback=text, reason=f"rank {rank} lost its connection to another rank") + b"\n"
+
+
+def test_the_dead_rank_is_named_with_host_and_signal_whoever_complained_first() -> None:
+    verdict = evidence(lost(0), lost(2), summary((0, 1), (1, -11), (2, 1))).verdict(1)
+    assert verdict.reason.startswith("killed by signal 11 (SIGSEGV) on rank 1 of host n7; a library crashed")
+    assert "Connection closed by peer" in verdict.traceback
+
+
+def test_a_rank_that_ended_without_a_word_is_the_cause_where_the_others_only_lost_it() -> None:
+    assert evidence(lost(0), summary((0, 1), (1, 3))).verdict(1).reason.startswith("exit code 3 on rank 1 of host n7")
+    own = event("error", rank=0, traceback="Traceback (most recent call last):\n  x\nValueError: mine") + b"\n"
+    assert evidence(own, lost(1), summary((0, 1), (2, 3))).verdict(1).reason.startswith("ValueError: mine on rank 0")
+
+
+def test_ranks_that_only_lost_another_one_say_so_where_nobody_names_it() -> None:
+    assert evidence(lost(0), lost(1)).verdict(1).reason == "rank 0 lost its connection to another rank"
+
+
+def test_what_torchrun_ended_itself_is_no_cause() -> None:
+    own = event("error", rank=0, traceback="Traceback (most recent call last):\n  x\nValueError: mine") + b"\n"
+    assert evidence(own, summary((1, -15), (0, 1))).verdict(1).reason.startswith("ValueError: mine on rank 0")
+
+
+def test_a_refused_configuration_is_one_reason_however_many_ranks_say_it() -> None:
+    first, second = ("parallel.zero_stage", "stage 5 is none; use 3"), ("cluster.device", "no GPU; use cpu")
+    said = [event("refused", rank=r, field=f, value=5, message=m) for r in (1, 0) for f, m in (first, second)]
+    verdict = evidence(b"\n".join(said) + b"\n", summary((1, 2), (0, 2))).verdict(1)
+    assert verdict.state == RunState.FAILED
+    assert verdict.reason == "parallel.zero_stage: stage 5 is none; use 3; cluster.device: no GPU; use cpu"
+
+
+OPEN_MPI_4 = """--------------------------------------------------------------------------
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+--------------------------------------------------------------------------
+mpirun noticed that process rank 1 with PID 4711 on node n7 exited on signal 9 (Killed).
+"""
+OPEN_MPI_CODE = """mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[31310,1],1]
+  Exit code:    3
+"""
+MPICH = """===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 4711 RUNNING AT n7
+=   EXIT CODE: 9
+=   CLEANING UP REMAINING PROCESSES
+===================================================================================
+YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
+"""
+DEEPSPEED = (
+    "[2026-11-20 11:00:00,000] [ERROR] [launch.py:325:sigkill_handler] "
+    "['python', '-u', 'train.py', '--local_rank=1'] exits with return code = -9\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (OPEN_MPI_4, "killed by signal 9 (SIGKILL) on rank 1 of host n7;"),
+        (OPEN_MPI_CODE, "exit code 3 on rank 1 and no traceback"),
+        (MPICH, "killed by signal 9 (SIGKILL) on host n7;"),
+        ("srun: error: n7: task 1: Killed\n", "killed by signal 9 (SIGKILL) on rank 1 of host n7;"),
+        ("srun: error: n7: task 3: Exited with exit code 5\n", "exit code 5 on rank 3 of host n7"),
+        (DEEPSPEED, "killed by signal 9 (SIGKILL) on rank 1;"),
+    ],
+)
+def test_each_launchers_last_words_name_the_rank(text: str, reason: str) -> None:
+    assert evidence(text.encode()).verdict(1).reason.startswith(reason)

@@ -1,0 +1,111 @@
+"""Real engines that end badly under the supervisor: one reason that names what happened, where, and what to do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from runners import launch
+from runners.config import RunConfig
+from runners.rundir import RunDir
+from tests.conftest import SMALL
+from tests.runners.conftest import wait_for
+from tests.runners.test_supervise import Supervise, Supervised, supervise
+
+__all__ = ["supervise"]
+pytestmark = pytest.mark.slow
+
+ENDLESS = SMALL | {"train": SMALL["train"] | {"iterations": 10**6}, "cluster": {"device": "cpu"}}
+
+
+def prepare(directory: Path, data: dict[str, Any], **limits: Any) -> RunDir:
+    """Make a run directory as the daemon does."""
+    run = RunDir(directory / "7-1")
+    run.path.mkdir()
+    config = RunConfig.model_validate(data)
+    run.config.write_text(json.dumps(config.resolved()))
+    argv = launch.command(config, run.config)
+    environment = launch.additions(config, {}, "test:7/1")
+    environment.pop("PARLAB_RUN")
+    content = {"argv": argv, "environment": environment, "shell": "", "timeout_s": 90, "hardware": {"hostname": "n"}}
+    run.write_launch(content | {"spool_limit_mib": 64, "disk_grace_s": 5, "hang_timeout_s": 3, **limits})
+    return run
+
+
+def rank_process(run: Supervised, rank: int) -> psutil.Process:
+    """Find a rank once it has made some steps."""
+    wait_for(lambda: run.output().count(b'"event":"step"') > 6, "steps are made", 60)
+    return next(process for process in run.training() if process.environ().get("RANK") == str(rank))
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_is_killed_is_named_and_takes_the_others_with_it(
+    victim: int, tmp_path: Path, supervise: Supervise
+) -> None:
+    run = supervise(prepare(tmp_path, ENDLESS))
+    rank_process(run, victim).kill()
+    final = run.ends(20)
+    assert final.state == "failed"
+    host = socket.gethostname()
+    assert final.reason.startswith(f"killed by signal 9 (SIGKILL) on rank {victim} of host {host};")
+    assert run.training() == []
+
+
+def test_a_rank_that_hangs_ends_the_run_with_the_place_of_every_rank(tmp_path: Path, supervise: Supervise) -> None:
+    run = supervise(prepare(tmp_path, ENDLESS))
+    rank_process(run, 1).send_signal(signal.SIGSTOP)
+    final = run.ends(60)
+    assert final.state == "failed"
+    assert "(launcher.hang_timeout_s 3)" in final.reason
+    assert "rank 1 gives no stack (it is stopped)" in final.reason
+    # It waits for what the other one should have sent: at the begin of a step, or for a gradient.
+    assert "rank 0 waits in barrier" in final.reason or "rank 0 stands in take (engines/transfers.py" in final.reason
+    assert b"parlab: stacks of rank 0, process " in run.output()
+    assert "in train_step" in final.traceback
+    assert run.training() == []
+
+
+def test_a_layout_that_does_not_fit_the_processes_is_one_reason(tmp_path: Path, supervise: Supervise) -> None:
+    directory = prepare(tmp_path, ENDLESS)
+    content = directory.read_launch()
+    argv = [one.replace("--nproc-per-node=2", "--nproc-per-node=3") for one in content["argv"]]
+    directory.write_launch(content | {"argv": argv})
+    run = supervise(directory)
+    final = run.ends(60)
+    assert final.reason == (
+        "parallel.pipeline_parallel_size: 2 stages need 2 processes, this is one of 3;"
+        " use torchrun --nproc-per-node 2, or 3 stages"
+    )
+    assert run.output().count(b'"event":"refused"') == 1
+
+
+def test_a_missing_deepspeed_is_the_reason_of_the_run(tmp_path: Path, supervise: Supervise) -> None:
+    (tmp_path / "deepspeed.py").write_text("raise ImportError('there is none here')")
+    data = {"model": SMALL["model"], "parallel": {"engine": "zero"}, "cluster": {"device": "cpu"}}
+    directory = prepare(tmp_path, data)
+    content = directory.read_launch()
+    path = f"{tmp_path}:{content['environment']['PYTHONPATH']}"
+    directory.write_launch(content | {"environment": content["environment"] | {"PYTHONPATH": path}})
+    final = supervise(directory).ends(60)
+    assert final.reason == (
+        "parallel.engine: engine zero needs DeepSpeed, which cannot be imported: there is none here;"
+        " install runners/requirements.txt on the node, or use another engine"
+    )
+
+
+def test_a_gpu_in_the_map_that_does_not_exist_is_the_reason(tmp_path: Path, supervise: Supervise) -> None:
+    mapping = {f"stage_{n}": {"shard_0": f"GPU:{n + 7000}"} for n in range(2)}
+    data = {
+        "model": SMALL["model"],
+        "train": {"global_batch_size": 1, "micro_batch_size": 1},
+        "parallel": {"engine": "sharding"},
+        "sharding": {"stage_cnt": 2, "device_mapping": mapping},
+    }
+    final = supervise(prepare(tmp_path, data)).ends(60)
+    assert final.reason.startswith("sharding.device_mapping: device GPU:7000 does not exist, this machine has ")
