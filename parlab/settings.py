@@ -91,6 +91,7 @@ INSTALLED_APPS = [
     "parlab.series",
     "parlab.ingest",
     "parlab.fleet",
+    "parlab.tuner",
     "parlab.pages",
     "parlab.demo",
 ]
@@ -205,6 +206,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat")
 CELERY_BEAT_SCHEDULE = {
     "dispatch": {"task": "parlab.fleet.dispatch", "schedule": 1.0, "options": {"expires": 5}},
     "reap": {"task": "parlab.fleet.reap", "schedule": 5.0, "options": {"expires": 10}},
+    "tune": {"task": "parlab.tuner.advance", "schedule": 2.0, "options": {"expires": 10}},
 }
 
 # --- static files ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,109 @@
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.urls import reverse
+
+from parlab.lab.models import Config, Run
+
+
+class StudyQuerySet(models.QuerySet["Study"]):
+    def running(self) -> "StudyQuerySet":
+        return self.filter(state=Study.State.RUNNING)
+
+
+class Study(models.Model):
+    """A search of a configuration's sweep for its best point, by launching few of its runs.
+
+    What was launched and what came of it are rows of Trial and Run; a study that was interrupted goes on from them.
+    """
+
+    class Strategy(models.TextChoices):
+        PLANNED = "planned", "Planned: where the planner, corrected by each run, expects most"
+        DEEPSPEED = "deepspeed", "DeepSpeed: the order of its autotuner"
+        RANDOM = "random", "Random: all points in a random order"
+        EXHAUSTIVE = "exhaustive", "Exhaustive: all points"
+
+    class Objective(models.TextChoices):
+        THROUGHPUT = "throughput", "Throughput (samples/s)"
+        LATENCY = "latency", "Latency (s per iteration)"
+        COST = "cost", "Cost (device seconds per sample)"
+
+    class State(models.TextChoices):
+        RUNNING = "running", "running"
+        PAUSED = "paused", "paused"
+        FINISHED = "finished", "finished"
+        FAILED = "failed", "failed"
+        CANCELLED = "cancelled", "cancelled"
+
+    config = models.ForeignKey(Config, models.RESTRICT, related_name="studies", help_text="Its sweep is the space.")
+    baseline = models.ForeignKey(
+        Config,
+        models.RESTRICT,
+        null=True,
+        blank=True,
+        related_name="studies_as_baseline",
+        help_text="What the result is compared with, like the Hugging Face Trainer without DeepSpeed.",
+    )
+    hand_tuned = models.BooleanField(
+        default=True, help_text="Also grow the micro batch by hand, with all else as it is by default, for comparison."
+    )
+    strategy = models.CharField(max_length=12, choices=Strategy, default=Strategy.PLANNED)
+    objective = models.CharField(max_length=12, choices=Objective, default=Objective.THROUGHPUT)
+    max_launches = models.PositiveIntegerField(default=20, help_text="Launches of the search, at most.")
+    state = models.CharField(max_length=12, choices=State, default=State.RUNNING)
+    reason = models.TextField(blank=True, help_text="Why it stopped, or what it waits for.")
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    objects = StudyQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at", "-pk"]
+        verbose_name_plural = "studies"
+        indexes = [models.Index(fields=["state"], name="study_state")]
+
+    def __str__(self) -> str:
+        return f"Study {self.pk} of {self.config}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("study", args=[self.pk])
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in (self.State.FINISHED, self.State.FAILED, self.State.CANCELLED)
+
+
+class Trial(models.Model):
+    """A run that a study asked for, and why."""
+
+    class Role(models.TextChoices):
+        SEARCH = "search", "search"
+        HAND_TUNED = "hand-tuned", "hand-tuned"
+        BASELINE = "baseline", "baseline"
+
+    study = models.ForeignKey(Study, models.CASCADE, related_name="trials")
+    run = models.ForeignKey(Run, models.CASCADE, related_name="trials")
+    role = models.CharField(max_length=12, choices=Role)
+    number = models.PositiveIntegerField(help_text="Counts within the study, in the order of the wishes.")
+    key = models.CharField(max_length=300, help_text="Names the setting: z1_gas2_tmbspg8.")
+    tuning_space = models.CharField(max_length=80)
+    why = models.CharField(max_length=300, blank=True)
+    expected = models.FloatField(null=True, blank=True, help_text="Value by the objective, expected before the launch.")
+    reused = models.BooleanField(default=False, help_text="The run was there before the study asked for it.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["study", "number"]
+        constraints = [
+            models.UniqueConstraint(fields=["study", "role", "run"], name="trial_run_once"),
+            models.UniqueConstraint(fields=["study", "number"], name="trial_number_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.study} trial {self.number}"
+
+    @property
+    def point(self) -> dict[str, Any]:
+        return dict(self.run.point)

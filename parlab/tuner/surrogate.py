@@ -1,0 +1,107 @@
+"""What is likely to come out of a setting that nobody tried: the planner's word, corrected by what was measured.
+
+A Gaussian process over the logarithm of measured over planned value (Rasmussen and Williams, Gaussian Processes for
+Machine Learning, 2006, chapter 2). Its parts are physically named: one scale for all (the cluster is slower than
+planned), a trend along each feature (micro batches cost more than planned), and a smooth remainder. With nothing
+measured it is the planner alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_SCALE = 1.0
+"""The planner may be wrong by a factor of e for a cluster that nobody measured."""
+_TREND = 0.15
+"""Relative error for each step of a feature."""
+_LEAST_NOISE = 0.004
+_ENOUGH = 300
+"""Measurements of which the shape is told; more say the same and cost their cube."""
+
+
+class Shape(NamedTuple):
+    """The smooth remainder: its size as a relative error, and how many steps of a feature it reaches."""
+
+    size: float = 0.2
+    reach: float = 1.5
+
+
+SHAPES = [Shape(size, reach) for size in (0.03, 0.08, 0.2, 0.5) for reach in (0.7, 1.0, 1.5, 3.0)]
+
+
+class Prediction(NamedTuple):
+    """Logarithm of the value of each of k candidates: what is expected, and its standard deviation; shapes (k)."""
+
+    mean: Array
+    deviation: Array
+
+
+class Measured(NamedTuple):
+    """What is known: features (n, d), logarithms of measured over planned value (n), relative errors of each (n)."""
+
+    features: Array
+    residuals: Array
+    noise: Array
+
+
+def likeliest_shape(known: Measured) -> Shape:
+    """The remainder under which the measurements are most likely; with fewer than three nothing can be told."""
+    if len(known.residuals) < 3:
+        return Shape()
+    every = max(1, math.ceil(len(known.residuals) / _ENOUGH))
+    some = Measured(known.features[::every], known.residuals[::every], known.noise[::every])
+    return max(SHAPES, key=lambda shape: _evidence(some, shape))
+
+
+def predict(known: Measured, features: Array, prior: Array, shape: Shape) -> Prediction:
+    """Expect log values of candidates with these features (k, d) and planned log values (k)."""
+    own = _SCALE**2 + _TREND**2 * (features**2).sum(axis=1) + shape.size**2
+    if not len(known.residuals):
+        return Prediction(prior, np.sqrt(own))
+    factor = np.linalg.cholesky(_covariance_of(known, shape))
+    cross = _covariance(features, known.features, shape)
+    weights = np.linalg.solve(factor.T, np.linalg.solve(factor, known.residuals))
+    half = np.linalg.solve(factor, cross.T)
+    return Prediction(prior + cross @ weights, np.sqrt(np.maximum(own - (half**2).sum(axis=0), 1e-12)))
+
+
+def expected_gain(prediction: Prediction, best_log: float) -> Array:
+    """Expected relative improvement over the best so far, for each candidate (Jones et al. 1998, equation 15)."""
+    deviation = np.maximum(prediction.deviation, 1e-9)
+    z = (prediction.mean - best_log) / deviation
+    cumulative = np.array([0.5 * (1 + math.erf(value / math.sqrt(2))) for value in z])
+    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    gain: Array = deviation * (z * cumulative + density)
+    return gain
+
+
+def rows(features: Sequence[Sequence[float]], dimensions: int) -> Array:
+    """Features as an array (n, dimensions), also of none."""
+    return np.asarray(features, dtype=np.float64).reshape(len(features), dimensions)
+
+
+def _covariance(left: Array, right: Array, shape: Shape) -> Array:
+    squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None, :]
+    product = left @ right.T
+    near = np.exp(-0.5 * np.maximum(squares - 2 * product, 0) / shape.reach**2)
+    result: Array = _SCALE**2 + _TREND**2 * product + shape.size**2 * near
+    return result
+
+
+def _covariance_of(known: Measured, shape: Shape) -> Array:
+    noise = np.maximum(known.noise, _LEAST_NOISE) ** 2
+    result: Array = _covariance(known.features, known.features, shape) + np.diag(noise)
+    return result
+
+
+def _evidence(known: Measured, shape: Shape) -> float:
+    factor = np.linalg.cholesky(_covariance_of(known, shape))
+    half = np.linalg.solve(factor, known.residuals)
+    return float(-0.5 * half @ half - np.log(np.diag(factor)).sum())
