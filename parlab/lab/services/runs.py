@@ -1,5 +1,5 @@
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from django.contrib.auth.models import User
@@ -30,15 +30,15 @@ class Launch(NamedTuple):
 
 
 @transaction.atomic
-def config_launch(*, config: Config, user: User) -> Launch:
-    """Queue a run for every point of a sweep that can run and has none yet.
+def config_launch(*, config: Config, user: User, only: Collection[str] | None = None) -> Launch:
+    """Queue a run for every point of a sweep that can run and has none yet, or `only` for those of these digests.
 
     Raises ConfigError when no point can be launched.
     """
     lock_experiment(config.experiment)
     # Unused configs are edited in place: what is launched is what the lock protects, not what a page once read.
     config = Config.objects.select_related("experiment").get(pk=config.pk)
-    points = [launchable(point) for point in config.points()]
+    points = [launchable(point) for point in config.points() if only is None or digest(point.values) in only]
     invalid = [point for point in points if point.config is None]
     if len(invalid) == len(points):
         raise ConfigError(list({str(problem): problem for point in invalid for problem in point.problems}.values()))

@@ -1,0 +1,108 @@
+"""`manage.py tune`: start a study of a configuration's sweep, follow it, and print what it found."""
+
+import time
+from argparse import ArgumentParser
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+from django.core.management.base import BaseCommand, CommandError
+
+from parlab.lab.models import Config, Experiment
+from parlab.tuner import services
+from parlab.tuner.models import Study
+from parlab.tuner.results import result_of
+from parlab.tuner.text import result_markdown, trial_line
+from runners.config import ConfigError
+
+_LOOK_EVERY_S = 1.0
+
+
+class Command(BaseCommand):
+    help = (
+        "Search the sweep of an experiment's configuration for its best setting by launching few of its runs, and print"
+        " the result. Ctrl-C stops following; the study goes on. The exit code is 1 when no trial finished."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("experiment", metavar="SLUG", nargs="?", help="experiment whose latest config is searched")
+        parser.add_argument("--config", type=int, metavar="VERSION", help="another version of its configuration")
+        parser.add_argument("--baseline", type=int, metavar="VERSION", help="configuration that it is compared with")
+        parser.add_argument("--strategy", default="planned", choices=Study.Strategy.values)
+        parser.add_argument("--objective", default="throughput", choices=Study.Objective.values)
+        parser.add_argument("--max-launches", type=int, default=20, metavar="N")
+        parser.add_argument("--no-hand-tuned", action="store_true", help="do not compare with growing by hand")
+        parser.add_argument("--user", metavar="NAME", help="whose study it is; without it the first superuser's")
+        parser.add_argument("--study", type=int, metavar="ID", help="follow or resume a study that is there")
+        parser.add_argument("--no-wait", action="store_true", help="start it and return")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        study = _known(options["study"]) if options["study"] else self._start(options)
+        if options["no_wait"]:
+            self.stdout.write(f"study {study.pk} of {study.config}: {study.state}")
+            return
+        try:
+            study = self._follow(study)
+        except KeyboardInterrupt:
+            self.stderr.write(f"study {study.pk} goes on; follow it with: manage.py tune --study {study.pk}")
+            return
+        self.stdout.write(result_markdown(result_of(study)))
+        if study.state != Study.State.FINISHED:
+            raise CommandError(f"study {study.pk} {study.state}: {study.reason}", returncode=1)
+
+    def _start(self, options: dict[str, Any]) -> Study:
+        experiment = Experiment.objects.filter(slug=options["experiment"] or "").first()
+        if experiment is None:
+            slugs = ", ".join(Experiment.objects.values_list("slug", flat=True)[:10]) or "none yet"
+            raise CommandError(f"no experiment {options['experiment']!r}; there are: {slugs}")
+        try:
+            return services.study_create(
+                config=_config(experiment, options["config"]),
+                baseline=_config(experiment, options["baseline"]) if options["baseline"] else None,
+                user=_user(options["user"]),
+                strategy=options["strategy"],
+                objective=options["objective"],
+                max_launches=options["max_launches"],
+                hand_tuned=not options["no_hand_tuned"],
+            )
+        except (ValueError, ConfigError) as problem:
+            raise CommandError(str(problem)) from problem
+
+    def _follow(self, study: Study) -> Study:
+        """Print each trial once when it has ended, until the study has."""
+        told: set[int] = set()
+        while True:
+            study = services.study_advance(study=study)
+            result = result_of(study)
+            for each in result.tried:
+                if each.run.is_final and each.trial.pk not in told:
+                    told.add(each.trial.pk)
+                    self.stdout.write(trial_line(each, result.unit))
+            if study.state != Study.State.RUNNING:
+                return study
+            time.sleep(_LOOK_EVERY_S)
+
+
+def _known(pk: int) -> Study:
+    study = Study.objects.filter(pk=pk).first()
+    if study is None:
+        raise CommandError(f"no study {pk}; see the page Tune")
+    services.study_resume(study=study)
+    study.refresh_from_db()
+    return study
+
+
+def _config(experiment: Experiment, version: int | None) -> Config:
+    configs = experiment.configs.order_by("-version")
+    config = configs.first() if version is None else configs.filter(version=version).first()
+    if config is None:
+        raise CommandError(f"{experiment.slug} has no configuration{'' if version is None else f' version {version}'}")
+    return config
+
+
+def _user(name: str | None) -> User:
+    users = get_user_model().objects
+    user = users.filter(username=name).first() if name else users.filter(is_superuser=True).order_by("pk").first()
+    if user is None:
+        raise CommandError(f"no user {name!r}" if name else "no superuser; make one with manage.py createsuperuser")
+    return user

@@ -1,0 +1,225 @@
+"""The life of a study: created, advanced a step at a time, paused, resumed, cancelled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import NamedTuple, cast
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.utils import timezone
+
+from parlab.fleet import services as fleet
+from parlab.lab import services as lab
+from parlab.lab.models import Config, Run
+from runners.config import digest
+from runners.protocol import RunState
+
+from .models import Study, Trial
+from .planning import planner_for
+from .space import Launch, Objective
+from .spaces import StudySpace, observation, space_of
+from .strategies import STRATEGIES, Strategy, by_hand
+
+logger = logging.getLogger(__name__)
+
+LEAST_STEPS = 10
+"""Timed steps of a trial; fewer say too little of what training takes from end to end."""
+COUNTING = timedelta(seconds=30)
+"""A run that has just finished has its figures within this; after it, it has none."""
+MAX_ATTEMPTS = 3
+"""Attempts at a trial that was lost with its node; after them it counts as failed."""
+
+
+class _Arm(NamedTuple):
+    """One of the searches of a study: its own, and those that it is compared with."""
+
+    role: Trial.Role
+    config: Config
+    strategy: Strategy
+    launches: int | None
+    """At most; None without limit."""
+
+
+@transaction.atomic
+def study_create(
+    *,
+    config: Config,
+    user: User,
+    strategy: str = Study.Strategy.PLANNED,
+    objective: str = Study.Objective.THROUGHPUT,
+    max_launches: int = 20,
+    baseline: Config | None = None,
+    hand_tuned: bool = True,
+) -> Study:
+    """Start a study of a config's sweep; raises ValueError that names field, value and remedy."""
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy {strategy!r} is unknown; use {', '.join(STRATEGIES)}")
+    if objective not in Study.Objective.values:
+        raise ValueError(f"objective {objective!r} is unknown; use {', '.join(Study.Objective.values)}")
+    if max_launches < 1:
+        raise ValueError(f"max_launches {max_launches} launches nothing; use 1 or more")
+    if baseline is not None and baseline.experiment_id != config.experiment_id:
+        raise ValueError(f"baseline {baseline} is of another experiment; use a config of {config.experiment}")
+    for each in filter(None, (config, baseline)):
+        _check_steps(space_of(each, "throughput", planner_for(each)))
+    study = Study.objects.create(
+        config=config,
+        baseline=baseline,
+        hand_tuned=hand_tuned,
+        strategy=strategy,
+        objective=objective,
+        max_launches=max_launches,
+        created_by=user,
+    )
+    transaction.on_commit(lambda: study_advance(study=study), robust=True)
+    return study
+
+
+def _check_steps(found: StudySpace) -> None:
+    """Refuse a space whose runs are too short to tell anything."""
+    for point in found.points.values():
+        assert point.config is not None
+        train = point.config.train
+        if train.iterations - train.warmup_steps < LEAST_STEPS:
+            raise ValueError(
+                f"train.iterations {train.iterations} leaves {train.iterations - train.warmup_steps} timed steps after"
+                f" {train.warmup_steps} of warm-up; use {train.warmup_steps + LEAST_STEPS} or more"
+            )
+
+
+@transaction.atomic
+def study_advance(*, study: Study) -> Study:
+    """Take all steps that need no waiting: note what ended, launch what is wanted next, or finish.
+
+    Everything it knows it reads from trials and runs, so it may be called at any time, by anybody, also twice.
+    """
+    current = Study.objects.select_for_update(of=("self",)).select_related("config__experiment").get(pk=study.pk)
+    if current.state != Study.State.RUNNING:
+        return current
+    reasons: dict[Trial.Role, str] = {}
+    for arm in _arms(current):
+        reason = _advance_arm(current, arm)
+        if reason is None:
+            return current
+        reasons[arm.role] = reason
+    found = any(trial.run.run_state == RunState.FINISHED for trial in _trials(current, Trial.Role.SEARCH))
+    state = Study.State.FINISHED if found else Study.State.FAILED
+    reason = reasons[Trial.Role.SEARCH] if found else f"no trial finished: {reasons[Trial.Role.SEARCH]}"
+    _end(current, state, reason)
+    return current
+
+
+def study_pause(*, study: Study) -> bool:
+    """Launch nothing more for now; a trial that runs goes on. Returns whether it was running."""
+    return _switch(study, (Study.State.RUNNING,), Study.State.PAUSED)
+
+
+def study_resume(*, study: Study) -> bool:
+    """Go on with a study that stopped early; what it measured stays. Returns whether it had stopped."""
+    stopped = (Study.State.PAUSED, Study.State.FAILED, Study.State.CANCELLED)
+    resumed = _switch(study, stopped, Study.State.RUNNING)
+    if resumed:
+        transaction.on_commit(lambda: study_advance(study=study), robust=True)
+    return resumed
+
+
+@transaction.atomic
+def study_cancel(*, study: Study) -> bool:
+    """End a study and the trial that it waits for; returns whether it went on until now."""
+    if not _switch(study, (Study.State.RUNNING, Study.State.PAUSED), Study.State.CANCELLED):
+        return False
+    for trial in study.trials.select_related("run").filter(run__in=Run.objects.active(), reused=False):
+        fleet.cancel(run=trial.run)
+    return True
+
+
+def _switch(study: Study, from_states: tuple[str, ...], state: str) -> bool:
+    ended = timezone.now() if state == Study.State.CANCELLED else None
+    rows = Study.objects.filter(pk=study.pk, state__in=from_states)
+    return bool(rows.update(state=state, reason="", ended_at=ended))
+
+
+def _end(study: Study, state: Study.State, reason: str) -> None:
+    Study.objects.filter(pk=study.pk, state=Study.State.RUNNING).update(
+        state=state, reason=reason, ended_at=timezone.now()
+    )
+    study.refresh_from_db()
+    logger.info("study %s %s: %s", study.pk, state, reason)
+
+
+def _arms(study: Study) -> Iterator[_Arm]:
+    yield _Arm(Trial.Role.SEARCH, study.config, STRATEGIES[study.strategy], study.max_launches)
+    if study.hand_tuned:
+        yield _Arm(Trial.Role.HAND_TUNED, study.config, by_hand, None)
+    if study.baseline is not None:
+        yield _Arm(Trial.Role.BASELINE, study.baseline, by_hand, None)
+
+
+def _advance_arm(study: Study, arm: _Arm) -> str | None:
+    """Follow a strategy through what is measured; returns why it stopped, None while it waits for a run."""
+    found = space_of(arm.config, cast(Objective, study.objective), planner_for(arm.config))
+    trials = {trial.key: trial for trial in _trials(study, arm.role)}
+    steps = arm.strategy(found.space)
+    try:
+        wish = next(steps)
+        while True:
+            trial = trials.get(wish.key)
+            if trial is None:
+                if arm.launches is not None and len(trials) >= arm.launches:
+                    return f"{arm.launches} launches were made, the most that were allowed"
+                trial = trials[wish.key] = _launch(study, arm, found, wish)
+            if not _has_ended(trial.run):
+                _wait(study, trial)
+                return None
+            wish = steps.send(observation(wish.key, trial.run))
+    except StopIteration as end:
+        return str(end.value)
+
+
+def _trials(study: Study, role: Trial.Role) -> list[Trial]:
+    return list(study.trials.filter(role=role).select_related("run").order_by("number"))
+
+
+def _launch(study: Study, arm: _Arm, found: StudySpace, wish: Launch) -> Trial:
+    """Note a wish and queue its run, unless the config has one for this point already."""
+    point = found.points[wish.key]
+    run = arm.config.runs.filter(point_digest=digest(point.values)).first()
+    was_there = run is not None
+    if run is None:
+        launched = lab.config_launch(config=arm.config, user=study.created_by, only={digest(point.values)})
+        run = launched.created[0] if launched.created else arm.config.runs.get(point_digest=digest(point.values))
+        transaction.on_commit(fleet.dispatch, robust=True)
+    candidate = found.space.by_key[wish.key]
+    expected = wish.expected
+    if expected is None and candidate.predicted_s:
+        expected = candidate.value(found.space.objective, candidate.predicted_s)
+    return Trial.objects.create(
+        study=study,
+        run=run,
+        role=arm.role,
+        number=study.trials.count() + 1,
+        key=wish.key,
+        tuning_space=candidate.tuning_space,
+        why=wish.why[:300],
+        expected=expected,
+        reused=was_there,
+    )
+
+
+def _has_ended(run: Run) -> bool:
+    """Whether a trial's run is done with; one that was lost with its node is started again."""
+    if run.run_state == RunState.LOST and run.attempt_number < MAX_ATTEMPTS and run.origin == Run.Origin.MEASURED:
+        fleet.relaunch(run=run, user=run.created_by)
+        return False
+    is_counted = bool(run.summary) or run.run_state != RunState.FINISHED
+    return run.is_final and (is_counted or run.ended_at is None or timezone.now() - run.ended_at > COUNTING)
+
+
+def _wait(study: Study, trial: Trial) -> None:
+    reason = fleet.waiting_reason(trial.run) if trial.run.run_state == RunState.QUEUED else ""
+    Study.objects.filter(pk=study.pk, state=Study.State.RUNNING).exclude(reason=reason or "").update(
+        reason=reason or ""
+    )

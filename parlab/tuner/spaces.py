@@ -1,0 +1,176 @@
+"""From the sweep of a configuration to a space: its points, what the planner says of them, what became of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from parlab.lab.models import Config, Run
+from parlab.lab.services.runs import launchable
+from parlab.tuner.space import Candidate, Objective, Observation, Past, Space
+from runners.config import Point, RunConfig, digest
+from runners.protocol import RunState
+
+from .planning import Plan, Planner
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1")
+RECOMPUTE = ("none", "selective", "full")
+PRECISIONS = ("fp32", "bf16", "fp16")
+_MEDIAN_OVER_MEAN = 1.2533
+"""Standard error of a median over that of a mean, for normal noise: the root of pi/2."""
+_DECILES = 2.563
+"""Standard deviations between the 10th and the 90th percentile of normal noise."""
+_PAST_RUNS = 600
+
+
+class StudySpace(NamedTuple):
+    """A space, the point that each candidate is, and the points that cannot run."""
+
+    space: Space
+    points: dict[str, Point]
+    invalid: list[Point]
+
+    @property
+    def key_of(self) -> dict[str, str]:
+        """Digest of a point -> key of its candidate."""
+        return {digest(point.values): key for key, point in self.points.items()}
+
+
+def space_of(config: Config, objective: Objective, planner: Planner) -> StudySpace:
+    """Describe every point of a config's sweep that can run; raises ValueError when there is none."""
+    points = [launchable(point) for point in config.points()]
+    runnable = [(point, point.config) for point in points if point.config is not None]
+    names = _names([run_config for _, run_config in runnable])
+    candidates = [
+        candidate(name, point, run_config, planner.plan(run_config))
+        for name, (point, run_config) in zip(names, runnable, strict=True)
+    ]
+    past = list(_past([run_config for _, run_config in runnable], config, planner))
+    space = Space(candidates, objective, past)
+    return StudySpace(
+        space,
+        {name: point for name, (point, _) in zip(names, runnable, strict=True)},
+        [point for point in points if point.config is None],
+    )
+
+
+def candidate(key: str, point: Point, config: RunConfig, plan: Plan) -> Candidate:
+    return Candidate(
+        key=key,
+        samples=config.train.global_batch_size,
+        devices=config.world_size,
+        tuning_space=tuning_space(config),
+        micro_batch_size=config.train.micro_batch_size,
+        accumulation=max(1, config.num_micro_batches),
+        features=features(config),
+        values=point.values,
+        predicted_s=plan.iteration_s,
+        predicted_bytes=plan.memory_bytes,
+        memory_limit_bytes=plan.memory_limit_bytes,
+        memory_error=plan.memory_error,
+    )
+
+
+def tuning_space(config: RunConfig) -> str:
+    """Group of a setting on the result page: the ZeRO stage, or the layout."""
+    parallel = config.parallel
+    if parallel.engine == "zero":
+        return f"z{parallel.zero_stage}" + ("" if parallel.zero_offload == "none" else f"_{parallel.zero_offload}")
+    if parallel.engine == "hf":
+        return "hf"
+    sizes = {
+        "dp": parallel.data_parallel_size,
+        "tp": parallel.tensor_parallel_size,
+        "pp": parallel.pipeline_parallel_size,
+    }
+    return "".join(f"{name}{size}" for name, size in sizes.items() if size > 1) or "single"
+
+
+def setting_name(config: RunConfig) -> str:
+    """Name a setting as DeepSpeed's autotuner does: `z1_gas2_tmbspg8`."""
+    return f"{tuning_space(config)}_gas{max(1, config.num_micro_batches)}_tmbspg{config.train.micro_batch_size}"
+
+
+def features(config: RunConfig) -> tuple[float, ...]:
+    """Describe a configuration to the surrogate; a step of 1 is a doubling or another choice."""
+    model, train, parallel = config.model, config.train, config.parallel
+    doublings = (
+        train.micro_batch_size,
+        max(1, config.num_micro_batches),
+        parallel.data_parallel_size,
+        parallel.tensor_parallel_size,
+        parallel.pipeline_parallel_size,
+        parallel.virtual_stages,
+        model.num_layers,
+        model.sequence_length,
+    )
+    return (
+        *(math.log2(size) for size in doublings),
+        2 * math.log2(model.hidden_size),
+        *(float(parallel.zero_stage == stage) for stage in range(4)),
+        *(float(parallel.schedule == name and parallel.pipeline_parallel_size > 1) for name in SCHEDULES),
+        *(float(train.recompute == name) for name in RECOMPUTE),
+        *(float(train.precision == name) for name in PRECISIONS),
+        float(parallel.zero_offload != "none"),
+    )
+
+
+def observations(study_space: StudySpace, runs: Iterable[Run]) -> dict[str, Observation]:
+    """What became of the runs of a space that have ended, by candidate."""
+    keys = study_space.key_of
+    found = {}
+    for run in runs:
+        key = keys.get(run.point_digest)
+        if key is not None and run.is_final:
+            found[key] = observation(key, run)
+    return found
+
+
+def observation(key: str, run: Run) -> Observation:
+    if run.run_state == RunState.OOM:
+        return Observation(key, "oom")
+    if run.run_state != RunState.FINISHED or not run.step_time_s:
+        return Observation(key, "failed")
+    return Observation(key, "finished", run.step_time_s, noise(run.summary))
+
+
+def noise(summary: Mapping[str, Any]) -> float:
+    """Relative standard error of a run's median step time, from its deciles; 1 % where it says none."""
+    steps, times = summary.get("steps") or {}, summary.get("step_time_s") or {}
+    count, median = steps.get("count"), times.get("median")
+    low, high = times.get("p10"), times.get("p90")
+    if not count or not median or low is None or high is None or count < 3:
+        return 0.01
+    return float(_MEDIAN_OVER_MEAN * (high - low) / _DECILES / median / math.sqrt(count))
+
+
+def _names(configs: Sequence[RunConfig]) -> list[str]:
+    """A name for each, with a count where two settings differ in what the name does not say."""
+    names: list[str] = []
+    for config in configs:
+        name, count = setting_name(config), 1
+        while name in names:
+            count += 1
+            name = f"{setting_name(config)}_{count}"
+        names.append(name)
+    return names
+
+
+def _past(configs: Sequence[RunConfig], config: Config, planner: Planner) -> Iterable[Past]:
+    """Finished runs of other configurations with the same engine and device: how far the planner is off there."""
+    if not configs or not planner.plans:
+        return
+    engine, device = configs[0].parallel.engine, configs[0].cluster.device
+    rows = Run.objects.filter(
+        origin=Run.Origin.MEASURED,
+        state=RunState.FINISHED,
+        step_time_s__gt=0,
+        resolved__parallel__engine=engine,
+        resolved__cluster__device=device,
+    ).exclude(config=config)
+    for resolved, seconds in rows.order_by("-pk").values_list("resolved", "step_time_s")[:_PAST_RUNS]:
+        known = RunConfig.model_validate(resolved)
+        planned = planner.plan(known).iteration_s
+        if planned and seconds:
+            yield Past(features(known), planned / seconds)
