@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from runners import launch, processes, telemetry
 from runners.broker import Broker
 from runners.keeper import Command, Keeper, Limits
+from runners.links.ability import ability
 from runners.protocol import HEARTBEAT_S, BadSignature, Batch, Cancel, Heartbeat, Report, RunSpec, verify
 from runners.rundir import StateDir, lock
 from runners.shipping import BrokerAway, Shipper
@@ -57,7 +58,8 @@ class Daemon:
 
     def __init__(self, settings: Settings, state: StateDir, command: Command) -> None:
         self._settings = settings
-        self._hardware = telemetry.hardware()
+        # Pages say beforehand which nodes can give a run links of its own.
+        self._hardware = {**telemetry.hardware(), "links": ability()._asdict()}
         self._keeper = Keeper(state, hardware=self._hardware, limits=settings.limits, command=command)
         self._broker = Broker(settings.redis_url, settings.node)
         self._shipper = Shipper(

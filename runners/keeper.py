@@ -17,6 +17,8 @@ import psutil
 
 from runners import gpus, launch, processes, spool
 from runners.config import ConfigError, RunConfig, check
+from runners.links import interface
+from runners.links.refusal import refusal
 from runners.protocol import Cancel, HeldRun, Report, RunSpec
 from runners.rundir import RunDir, StateDir, lock, write_atomically
 
@@ -116,6 +118,8 @@ class Keeper:
         config, problems = check(spec.config)
         if config is None:
             raise ConfigError(problems)
+        if why_not := refusal(config):
+            raise ValueError(why_not)
         run = self._state.find(spec.run, spec.attempt)
         argv = self._command(config, run.config)
         added = launch.additions(config, os.environ, self._state.marker(run))
@@ -182,6 +186,8 @@ class Keeper:
                 reason = _why_lost(run) if cancelled is None else cancelled
                 if left:
                     reason += f"; processes {', '.join(str(process.pid) for process in left)} could not be killed"
+                # Before the report: a run that is told of completely is soon deleted, and with it what it did.
+                reason += interface.restored(run.path)
                 self._append_end(run, "lost" if cancelled is None else "cancelled", reason)
         self._settled.add(run.path.name)
 

@@ -28,11 +28,17 @@ def command(config: RunConfig, config_path: Path) -> list[str]:
     torchrun's standalone rendezvous takes a free port by itself, so two runs on a node cannot collide.
     Raises ValueError for a configuration that one machine cannot start.
     """
-    if config.network.apply != "none" or config.train.compute != "real":
-        raise ValueError(f"network.apply {config.network.apply}: this node shapes no links; use none, and compute real")
+    if config.network.apply != "none":
+        return [sys.executable, "-m", "runners.links", "--config", str(config_path)]
+    return ranks_command(config, config_path)
+
+
+def ranks_command(config: RunConfig, config_path: Path) -> list[str]:
+    """Build the argv that starts the ranks, whatever their links are; raises ValueError as `command` does."""
     if config.cluster.nodes != 1:
         raise ValueError(
-            f"cluster.nodes {config.cluster.nodes}: a run starts on one machine only; use 1 and more gpus_per_node"
+            f"cluster.nodes {config.cluster.nodes}: a run starts on one machine only; use 1 and more gpus_per_node,"
+            " or network.apply emulate"
         )
     engine = ["-m", f"runners.engines.{config.parallel.engine}", "--config", str(config_path)]
     if config.launcher.kind == "plain" or config.parallel.engine in STARTS_ITS_OWN:

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from runners import gpus, hangs, nics, processes, telemetry
+from runners.links import interface
 from runners.protocol import Report, RunState
 from runners.recorder import Recorder
 from runners.rundir import RunDir, lock
@@ -259,6 +260,7 @@ class Supervisor:
         if self.unkillable:
             pids = ", ".join(map(str, self.unkillable))
             reason += f"; processes {pids} could not be killed and keep what they hold: look at the node"
+        reason += interface.restored(self.run_dir.path)
         report = Report.model_validate(
             {
                 "state": verdict.state.value,

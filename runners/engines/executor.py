@@ -6,7 +6,7 @@ It knows nothing of what is trained: whoever makes one says how a micro batch go
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +75,13 @@ class _InFlight(NamedTuple):
     output: Tensor
 
 
+class Emulated(Protocol):
+    """Passes that only take their time; each returns what is then sent."""
+
+    def forward(self, operation: Operation) -> Tensor: ...
+    def backward(self, operation: Operation) -> Tensor: ...
+
+
 class Executor:
     """Runs the operations of one rank on its chunks of layers; `phase` says what it is doing."""
 
@@ -88,12 +95,17 @@ class Executor:
         boundary: Boundary,
         timers: Timers,
         device: torch.device,
+        emulated: Emulated | None = None,
     ) -> None:
-        """Preallocate receive buffers: one more than the schedule holds, so that the next one arrives meanwhile."""
+        """Preallocate receive buffers: one more than the schedule holds, so that the next one arrives meanwhile.
+
+        With `emulated` its passes take the place of all arithmetic; `chunks` then only say how many there are.
+        """
         self.phase = "forward"
         """forward or backward."""
         self.operations = plan[rank]
         self._forward_pass = forward
+        self._emulated = emulated
         self._timers = timers
         self._device = device
         self._has_first, self._has_last = rank == 0, rank == len(plan) - 1
@@ -163,7 +175,7 @@ class Executor:
             with self._timers.span("forward-recv", operation.micro_batch):
                 x = self._activations_in.take(key).detach().requires_grad_()
         with self._timers.span("forward-compute", operation.micro_batch):
-            output = self._forward_pass(operation, x)
+            output = self._emulated.forward(operation) if self._emulated else self._forward_pass(operation, x)
         if self._activations_out is not None and not self._is_last(operation):
             with self._timers.span("forward-send", operation.micro_batch):
                 self._activations_out.send(output.detach())
@@ -180,19 +192,25 @@ class Executor:
             with self._timers.span("backward-recv", operation.micro_batch):
                 gradient = self._gradients_in.take(key)
         with self._timers.span("backward-compute", operation.micro_batch):
-            torch.autograd.backward(output, gradient)
+            if self._emulated is None:
+                torch.autograd.backward(output, gradient)
+                input_gradient = None if x is None else x.grad
+            else:
+                input_gradient = self._emulated.backward(operation)
         if self._later is not None:
             self._owed[key] = self._later.collect()
         else:
             self._release(operation, key)
-        if self._gradients_out is not None and x is not None and x.grad is not None:
+        if self._gradients_out is not None and not self._is_first(operation) and input_gradient is not None:
             with self._timers.span("backward-send", operation.micro_batch):
-                self._gradients_out.send(x.grad)
+                self._gradients_out.send(input_gradient)
 
     def _weights(self, operation: Operation) -> None:
         self.phase = "backward"
         key = Key(operation.micro_batch, operation.chunk)
         with self._timers.span("backward-weight", operation.micro_batch):
+            if self._emulated is not None:
+                self._emulated.backward(operation)
             pay(self._owed.pop(key))
         self._release(operation, key)
 

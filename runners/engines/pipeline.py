@@ -29,6 +29,7 @@ def train(rank: Rank, request: Request) -> None:
     rank.emit_start(
         "pipeline",
         stage.memory.source,
+        compute=config.train.compute,
         parameters=stage.num_parameters,
         stage=place.rank,
         layers=[layer for chunk in stage.layers for layer in (chunk[0], chunk[-1])],

@@ -62,7 +62,8 @@ def choose_device(config: RunConfig, place: Place) -> torch.device:
 
     Raises ConfigError when GPUs are asked for and the machine has too few.
     """
-    wanted = config.cluster.device
+    # Passes that only wait leave GPUs to those who compute.
+    wanted = "cpu" if config.train.compute == "emulated" else config.cluster.device
     gpus = torch.cuda.device_count() if wanted != "cpu" and torch.cuda.is_available() else 0
     if gpus >= place.local_world_size:
         return torch.device("cuda", place.local_rank)

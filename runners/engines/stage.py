@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from runners.config import RunConfig
 from runners.engines.data import make_batch
+from runners.engines.emulated import EmulatedPasses
 from runners.engines.executor import Boundary, Executor
 from runners.engines.memory import memory_meter
 from runners.engines.process_group import barrier
@@ -51,16 +52,19 @@ class PipelineStage:
         self.is_first, self.is_last = rank == 0, rank == num_ranks - 1
         self.layers = layers_of_stages(config.model.num_layers, num_ranks * num_chunks)[rank::num_ranks]
         """Of each chunk."""
+        is_emulated = config.train.compute == "emulated"
         self.model = nn.ModuleList(
-            GPTStage(config.model, layers, config.train.seed, self.device) for layers in self.layers
+            nn.Identity() if is_emulated else GPTStage(config.model, layers, config.train.seed, self.device)
+            for layers in self.layers
         )
         self.num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        self._optimizer = _optimizer(self.model, config)
+        self._optimizer = None if is_emulated else _optimizer(self.model, config)
         self._timers = Timers(self.device)
         self.memory = memory_meter(self.device)
         self._precision = torch.bfloat16 if config.train.precision == "bf16" else torch.float32
         shape = (config.train.micro_batch_size, config.model.sequence_length, config.model.hidden_size)
         boundary = Boundary(shape, self._precision, parallel.wire_precision)
+        self._emulated = EmulatedPasses(config, rank, boundary) if is_emulated else None
         self._executor = Executor(
             schedule_of(config),
             rank,
@@ -70,6 +74,7 @@ class PipelineStage:
             boundary,
             self._timers,
             self.device,
+            self._emulated,
         )
         self._tokens: tuple[Tensor, ...] = ()
         self._targets: tuple[Tensor, ...] = ()
@@ -91,15 +96,19 @@ class PipelineStage:
         self.memory.begin_step()
         barrier(self.device)
         self._timers.begin_step()
-        self._optimizer.zero_grad()
+        if self._optimizer is not None:
+            self._optimizer.zero_grad()
         self._phase = "passes"
         losses = self._executor.run()
         self._phase = "optimizer"
         with self._timers.span("optimizer"):
-            self._optimizer.step()
+            if self._optimizer is not None:
+                self._optimizer.step()
+            elif self._emulated is not None:
+                self._emulated.optimizer()
         self._executor.finish_sends()
         times = self._timers.finish_step()
-        loss = float(torch.stack(losses).sum()) if losses else None
+        loss = float(torch.stack(losses).sum()) if losses and self._emulated is None else None
         return StepResult(times, loss, self.memory.now(), self.memory.peak())
 
     def gradients(self) -> dict[str, Tensor]:
@@ -111,7 +120,7 @@ class PipelineStage:
         return {name: tensor for chunk in self.model for name, tensor in chunk.state_dict().items()}
 
     def _load(self, step: int) -> None:
-        if not (self.is_first or self.is_last):
+        if not (self.is_first or self.is_last) or self._emulated is not None:
             return
         batch, size = make_batch(self.config, step), self.config.train.micro_batch_size
         if self.is_first:

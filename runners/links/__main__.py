@@ -1,0 +1,80 @@
+"""Start a run behind links of a given delay and rate: `python -m runners.links --config config.json`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from runners import launch
+from runners.config import ConfigError, RunConfig, check
+from runners.events import Printer
+from runners.links import interface
+from runners.links.emulate import Refused, run_emulated
+from runners.links.refusal import refusal
+from runners.processes import die_with
+
+CONFIG_EXIT_CODE = 2
+NODE = -1
+"""Rank of what the node says, not one of its ranks."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run to the end and return the exit code of the ranks: 0, or that of the first one that failed."""
+    parser = argparse.ArgumentParser(prog="python -m runners.links", description="Start a run behind shaped links.")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="a RunConfig as JSON")
+    path = parser.parse_args(arguments).config.resolve()
+    config, problems = check(json.loads(path.read_text()))
+    try:
+        if config is None:
+            raise ConfigError(problems)
+        if why_not := refusal(config):
+            raise Refused(why_not)
+        return run_emulated(config, path) if config.network.apply == "emulate" else _behind_interface(config, path)
+    except (ConfigError, Refused) as error:
+        # The node tells people the last line of an error event.
+        Printer(NODE).emit("error", traceback=str(error))
+        return CONFIG_EXIT_CODE
+
+
+def _behind_interface(config: RunConfig, path: Path) -> int:
+    """Start the run as it would be started otherwise, with an interface shaped meanwhile.
+
+    The supervisor restores the interface too, and the daemon where that was killed; a person who starts this by hand
+    has only this.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        interface.shape(path.parent, config.network)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    try:
+        _print_setting(config)
+        command = launch.ranks_command(config, path)
+        with subprocess.Popen(command, preexec_fn=die_with(os.getpid())) as process:  # noqa: PLW1509  one thread
+            try:
+                code = process.wait()
+            finally:
+                process.terminate()
+        return code if code >= 0 else 128 - code
+    finally:
+        interface.restore(path.parent)
+
+
+def _print_setting(config: RunConfig) -> None:
+    """Tell how the interface is set; what it gives depends on the far end, which is another machine."""
+    network = config.network
+    rate = None if network.bandwidth_gbps is None else network.bandwidth_gbps * 1e9
+    Printer(NODE).emit(
+        "link", by="interface", interface=network.interface, delay_s=network.delay_ms / 1e3, bits_per_s=rate
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,271 @@
+"""Start ranks in network namespaces of their own, join these by links as slow as wanted, measure, and wait.
+
+All that is made is held by this process and those it starts: when they end, however they end, the kernel takes
+namespaces and devices away with them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runners.config import RunConfig
+from runners.events import Printer
+from runners.links.ability import REMEDY, try_here
+from runners.links.forwarder import Link
+from runners.links.measure import Measured, round_trips, some_links, throughput
+from runners.links.namespaces import DEVICE, address, enter, inside, new_namespace, open_tun, set_sysctl
+from runners.processes import die_with
+
+NODE = -1
+"""Rank of events that are the node's."""
+MASTER_PORT = 29500
+"""Any is free: the first rank's host is new."""
+SURELY_CARRIED = 2e9
+"""bits/s below which a machine is not asked first whether it carries so much."""
+TERM_GRACE_S = 3.0
+LONGEST_PACKET_S = 1e-3
+"""A packet takes no longer than this to send, so that small messages need not wait behind large packets."""
+LARGEST_MTU, SMALLEST_MTU = 65_000, 1_500
+
+
+class Refused(Exception):
+    """This machine cannot give the links that are wanted; the message says which field, why, and the remedy."""
+
+
+class Host(NamedTuple):
+    """One end of links: a network namespace and the file of the device in it."""
+
+    namespace: int
+    device: int
+
+
+def links_of(config: RunConfig) -> list[list[Link]]:
+    """Return the link from each host to each host, as the forwarder wants them."""
+    network, hosts = config.network, range(config.num_hosts)
+    rate = None if network.bandwidth_gbps is None else network.bandwidth_gbps * 1e9
+    usual = Link(network.delay_ms / 1e3, rate, network.jitter_ms / 1e3, network.loss_pct / 100)
+    links = [[usual for _ in hosts] for _ in hosts]
+    for special in network.links:
+        link = usual
+        if special.delay_ms is not None:
+            link = link._replace(delay_s=special.delay_ms / 1e3)
+        if special.bandwidth_gbps is not None:
+            link = link._replace(bits_per_s=special.bandwidth_gbps * 1e9, shares=False)
+        links[special.source][special.target] = link
+    return links
+
+
+def mtu_for(links: Sequence[Sequence[Link]]) -> int:
+    """Choose how large packets may be: large ones cost least, but one must not take long on the slowest link."""
+    slowest = min((link.bits_per_s for row in links for link in row if link.bits_per_s), default=None)
+    if slowest is None:
+        return LARGEST_MTU
+    return int(min(max(slowest * LONGEST_PACKET_S / 8, SMALLEST_MTU), LARGEST_MTU))
+
+
+def run_emulated(config: RunConfig, config_path: Path) -> int:
+    """Run the ranks of a configuration to their end behind its links; return their exit code.
+
+    Raises Refused where this machine cannot make the links.
+    """
+    ability = try_here()
+    if ability.why_not:
+        raise Refused(f"network.apply emulate: {ability.why_not}")
+    printer, links = Printer(NODE), links_of(config)
+    with ExitStack() as stack:
+        hosts = make_hosts(stack, links)
+        namespaces = [host.namespace for host in hosts]
+        lead_s = _lead(config, hosts)
+        with forwarding(hosts, links, lead_s=lead_s, seed=config.train.seed):
+            for one in measure_links(config, namespaces, links):
+                _print_link(printer, one, links[one.source][one.target])
+            return run_ranks(config, config_path, namespaces)
+
+
+def make_hosts(stack: ExitStack, links: Sequence[Sequence[Link]]) -> list[Host]:
+    """Make a namespace with a device and an address for each host; they go when the stack is closed."""
+    mtu = mtu_for(links)
+    longest = max(link.delay_s for row in links for link in row)
+    fastest = max((link.bits_per_s or 0.0 for row in links for link in row), default=0.0)
+    hosts = []
+    for number in range(len(links)):
+        namespace = new_namespace()
+        stack.callback(os.close, namespace)
+        with inside(namespace):
+            _let_windows_grow(2 * longest * fastest / 8)
+            device = open_tun(number, mtu)
+        stack.callback(os.close, device)
+        hosts.append(Host(namespace, device))
+    return hosts
+
+
+def _let_windows_grow(in_flight_bytes: float) -> None:
+    """Let TCP have as much under way as a link holds; with the kernel's usual 4 MB a long fast link stays empty."""
+    most = int(min(max(6 * in_flight_bytes, 32 << 20), 2**31 - 1))
+    set_sysctl("net/ipv4/tcp_rmem", f"4096 131072 {most}")
+    set_sysctl("net/ipv4/tcp_wmem", f"4096 65536 {most}")
+
+
+@contextmanager
+def forwarding(hosts: Sequence[Host], links: Sequence[Sequence[Link]], *, lead_s: float, seed: int) -> Iterator[None]:
+    """Have packets carried between hosts for the body of a with statement."""
+    devices = [host.device for host in hosts]
+    settings = {
+        "devices": devices,
+        "seed": seed,
+        "lead_s": lead_s,
+        "links": [[link._asdict() for link in row] for row in links],
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runners.links.forwarder", json.dumps(settings)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        pass_fds=devices,
+        preexec_fn=die_with(os.getpid()),  # noqa: PLW1509  this process has one thread
+    )
+    try:
+        if process.stdout is None or not process.stdout.readline():
+            raise Refused(f"network.apply emulate: the process that carries packets does not start; {REMEDY}")
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _lead(config: RunConfig, hosts: Sequence[Host]) -> float:
+    """Measure how long the way takes where links have no delay, in seconds; and refuse a rate beyond the machine's."""
+    unshaped, namespaces = [[Link()] * len(hosts)] * len(hosts), [host.namespace for host in hosts]
+    with forwarding(hosts, unshaped, lead_s=0.0, seed=0):
+        trip = round_trips(namespaces, [(0, 1)], 0.0)[0]
+        wanted = max((link.bits_per_s or 0.0 for row in links_of(config) for link in row), default=0.0)
+        if wanted > SURELY_CARRIED:
+            carried = throughput(namespaces, (0, 1), trip or 0.0)
+            if carried is not None and carried < wanted:
+                raise Refused(
+                    f"network.bandwidth_gbps: {wanted / 1e9:g} Gbit/s is more than the {carried / 1e9:.3g} Gbit/s that"
+                    f" this machine carries now; use less, leave it empty for as much as it carries, or {REMEDY}"
+                )
+    return (trip or 0.0) / 2
+
+
+def measure_links(config: RunConfig, namespaces: Sequence[int], links: Sequence[Sequence[Link]]) -> list[Measured]:
+    """Measure the links that differ and those between neighbours: round trips all at once, then rates in turn."""
+    chosen = some_links(len(namespaces), [(link.source, link.target) for link in config.network.links])
+    longest = max(links[source][target].delay_s + links[target][source].delay_s for source, target in chosen)
+    found = []
+    for link, trip in zip(chosen, round_trips(namespaces, chosen, longest), strict=True):
+        source, target = link
+        rate = None
+        if trip is not None and trip <= LONGEST_MEASURED_S:
+            rate = throughput(namespaces, link, trip, links[source][target].bits_per_s)
+        found.append(Measured(source, target, trip, rate))
+    return found
+
+
+LONGEST_MEASURED_S = 0.25
+"""Round trip beyond which the rate is not measured: finding it would take longer than people wait."""
+
+
+def _print_link(printer: Printer, measured: Measured, link: Link) -> None:
+    printer.emit(
+        "link",
+        by="forwarder",
+        source=measured.source,
+        target=measured.target,
+        delay_s=link.delay_s,
+        bits_per_s=link.bits_per_s,
+        round_trip_s=measured.round_trip_s,
+        measured_bits_per_s=measured.bits_per_s,
+    )
+
+
+# --- ranks -----------------------------------------------------------------------------------------------------------
+
+
+def run_ranks(config: RunConfig, config_path: Path, namespaces: Sequence[int]) -> int:
+    """Start every rank in its host's namespace and wait; when one fails the others are ended, as torchrun does."""
+    command = [sys.executable, "-m", f"runners.engines.{config.parallel.engine}", "--config", str(config_path)]
+    ranks: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
+    try:
+        for rank in range(config.world_size):
+            host = rank // config.ranks_per_host
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **rank_environment(config, rank)},
+                preexec_fn=_in_namespace(namespaces[host]),  # noqa: PLW1509  this process has one thread
+            )
+            ranks[process.pid] = rank, process
+        return _wait(ranks)
+    finally:
+        _end(process for _, process in ranks.values())
+
+
+def rank_environment(config: RunConfig, rank: int) -> dict[str, str]:
+    """Return what tells a rank its place, and makes all transports use the links: gloo by name, NCCL by sockets."""
+    host = rank // config.ranks_per_host
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(config.world_size),
+        # All are on one machine, whatever hosts they take themselves to be on: each needs a GPU of its own.
+        "LOCAL_WORLD_SIZE": str(config.world_size),
+        "MASTER_ADDR": address(0),
+        "MASTER_PORT": str(MASTER_PORT),
+        "GLOO_SOCKET_IFNAME": DEVICE,
+        "TP_SOCKET_IFNAME": DEVICE,
+        "NCCL_SOCKET_IFNAME": DEVICE,
+        # NCCL would see through the emulation: hosts with different ids neither share memory nor copy from GPU to GPU.
+        "NCCL_HOSTID": f"parlab-host-{host}",
+        "NCCL_NET": "Socket",
+        "NCCL_IB_DISABLE": "1",
+    }
+
+
+def _in_namespace(namespace: int) -> Callable[[], None]:
+    die = die_with(os.getpid())
+
+    def before_exec() -> None:
+        die()
+        enter(namespace)
+
+    return before_exec
+
+
+def _wait(ranks: Mapping[int, tuple[int, subprocess.Popen[bytes]]]) -> int:
+    left = set(ranks)
+    while left:
+        pid, status = os.wait()
+        if pid not in left:
+            continue  # the forwarder: without it the ranks will miss each other and say so
+        left.discard(pid)
+        rank, process = ranks[pid]
+        code = process.returncode = os.waitstatus_to_exitcode(status)
+        if code:
+            # In torchrun's words, which the supervisor reads.
+            sys.stdout.write(f"Root Cause (first rank that failed):\n  rank: {rank}\n  exitcode: {code}\n")
+            sys.stdout.flush()
+            return code if code > 0 else 1
+    return 0
+
+
+def _end(processes: Any) -> None:
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + TERM_GRACE_S
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
