@@ -1,5 +1,6 @@
 # make demo   everything on this machine, in a browser         make test    checks and tests, under six minutes
 # make test-slow  the tests of many processes, beside those
+# make bench-planner  how far the planner is off published measurements
 # make lint   ruff, mypy, import-linter                        make bench   benchmarks (ONLY=name,... for some)
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
@@ -7,7 +8,7 @@ BIN := $(VENV)/bin
 ONLY ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-slow lint format bench lock clean
+.PHONY: demo test test-slow lint format bench bench-planner lock clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.server
@@ -32,6 +33,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench $(ONLY)
+
+bench-planner: $(VENV)/.dev
+	$(BIN)/python -m tests.bench.planner
 
 # The lock files hold what every machine gets; torch's local build tag is none of their business.
 lock: $(VENV)/.dev

@@ -19,6 +19,10 @@ from .timing import Clock
 from .workload import Job
 
 Vector = npt.NDArray[np.float64]
+_FEWEST_MEMORIES = 3
+"""Fewer memory figures leave the constants of the memory as they are."""
+_LEAST, _MOST = 0.85, 1.1
+"""A border farther from the capacity of the device would say that the prediction is wrong, not where the border is."""
 NOISE = 0.05
 """Relative error of a measurement that is as good as its neighbours'."""
 SPRING = 0.7
@@ -47,6 +51,11 @@ class Calibration:
     memory_rows: int = 0
     time_error: float = 0.15
     memory_error: float = 0.12
+    usable_share: float = 0.985
+    """Share of the device's memory that jobs may be predicted to need and still run: drivers keep some (a V100 of 16
+    GiB shows 16,160 MiB, an A100 of 80 GiB 81,251 MiB)."""
+    cost: float = 0.0
+    """What the fit of the times made as small as it could; to compare fits to the same rows."""
 
     @property
     def basis(self) -> str:
@@ -60,8 +69,17 @@ DEFAULT = Calibration("constants of docs/planner.md")
 """For a cluster of which nothing was measured."""
 
 
-def calibrate(observations: Sequence[Observation], name: str = "runs", start: Calibration = DEFAULT) -> Calibration:
-    """Fit the constants to observations of one cluster and family, beginning at `start`; no observations: `start`."""
+def calibrate(
+    observations: Sequence[Observation],
+    name: str = "runs",
+    start: Calibration = DEFAULT,
+    weights: Sequence[float] | None = None,
+) -> Calibration:
+    """Fit the constants to observations of one cluster and family, beginning at `start`; no observations: `start`.
+
+    `weights` say how many rows each one counts as; None: one.
+    """
+    counts = dict(zip(map(id, observations), weights or [1.0] * len(observations), strict=True))
     times = [one for one in observations if one.iteration_s and one.iteration_s > 0]
     memories = [one for one in observations if one.memory_bytes and one.memory_bytes > 0]
     fitted = replace(start, name=name, time_rows=len(times), memory_rows=len(memories))
@@ -72,21 +90,33 @@ def calibrate(observations: Sequence[Observation], name: str = "runs", start: Ca
             constants = from_vector(start.time, vector)
             return np.log([Clock(one.job, one.cluster, constants).timing().total_s for one in times]) - measured
 
-        vector = _fit(time_residuals, as_vector(start.time))
-        fitted = replace(
-            fitted, time=from_vector(start.time, vector), time_error=_error(time_residuals(vector), start.time_error)
-        )
-    if memories:
+        vector, cost = _fit(time_residuals, as_vector(start.time), np.array([counts[id(one)] for one in times]))
+        error = _error(time_residuals(vector), start.time_error)
+        fitted = replace(fitted, time=from_vector(start.time, vector), time_error=error, cost=cost)
+    if len(memories) >= _FEWEST_MEMORIES:
         held = np.log([one.memory_bytes or 1.0 for one in memories])
 
         def memory_residuals(vector: Vector) -> Vector:
             constants = from_vector(start.memory, vector)
             return np.log([memory(one.job, constants).total_bytes for one in memories]) - held
 
-        vector = _fit(memory_residuals, as_vector(start.memory))
+        vector, _cost = _fit(memory_residuals, as_vector(start.memory), np.array([counts[id(one)] for one in memories]))
         error = _error(memory_residuals(vector), start.memory_error)
         fitted = replace(fitted, memory=from_vector(start.memory, vector), memory_error=error)
-    return fitted
+    return replace(fitted, usable_share=_usable_share(observations, fitted))
+
+
+def _usable_share(observations: Sequence[Observation], fitted: Calibration) -> float:
+    """What jobs that ran, and jobs that ran out of memory, teach of the border between them.
+
+    It lies below every job that ran out of memory; where none lies in between, above every job that ran.
+    """
+
+    def needed(one: Observation) -> float:
+        return memory(one.job, fitted.memory).total_bytes / one.cluster.device.memory_bytes
+
+    share = max([fitted.usable_share, *(min(needed(one), _MOST) for one in observations if not one.is_oom)])
+    return max(_LEAST, min([share, *(0.99 * needed(one) for one in observations if one.is_oom)]))
 
 
 def _error(residuals: Vector, before: float) -> float:
@@ -95,18 +125,18 @@ def _error(residuals: Vector, before: float) -> float:
     return float((np.median(errors) * len(errors) + before) / (len(errors) + 1))
 
 
-def _fit(residuals: Callable[[Vector], Vector], start: Vector) -> Vector:
+def _fit(residuals: Callable[[Vector], Vector], start: Vector, counts: Vector) -> tuple[Vector, float]:
     """Levenberg-Marquardt on Cauchy-weighted residuals and the springs."""
 
     def cost(scaled: Vector, vector: Vector) -> float:
-        return float(np.sum(np.log1p(scaled**2)) + np.sum(((vector - start) / SPRING) ** 2))
+        return float(np.sum(counts * np.log1p(scaled**2)) + np.sum(((vector - start) / SPRING) ** 2))
 
     vector, damping = start.copy(), 1e-2
     scaled = residuals(vector) / NOISE
     best = cost(scaled, vector)
     for _ in range(25):
         slopes = _slopes(residuals, vector, scaled)
-        weights = 1 / (1 + scaled**2)
+        weights = counts / (1 + scaled**2)
         normal = slopes.T @ (slopes * weights[:, None]) + np.eye(len(vector)) / SPRING**2
         gradient = slopes.T @ (weights * scaled) + (vector - start) / SPRING**2
         before = best
@@ -121,7 +151,7 @@ def _fit(residuals: Callable[[Vector], Vector], start: Vector) -> Vector:
             damping *= 4
         if before - best <= 1e-4 * before:
             break
-    return vector
+    return vector, best
 
 
 def _slopes(residuals: Callable[[Vector], Vector], vector: Vector, scaled: Vector) -> Vector:

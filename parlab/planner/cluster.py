@@ -17,6 +17,8 @@ class Link:
 
     bandwidth: float
     latency_s: float
+    is_measured: bool = False
+    """The bandwidth is what messages were measured, or the link was shaped, to get; otherwise it is nominal."""
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:
@@ -86,6 +88,7 @@ def cluster(
     *,
     inter_node_gbit_s: float | None = None,
     latency_s: float | None = None,
+    is_measured: bool = False,
     name: str = "",
 ) -> Cluster:
     """Describe a cluster; what is not given is as such nodes usually have it. Gbit/s are of one whole node."""
@@ -99,7 +102,7 @@ def cluster(
         gpus,
         gpus_per_node,
         Link(inside, 50e-6 if is_cpu else 8e-6),
-        Link((inter_node_gbit_s or between) * _GBIT, 20e-6 if latency_s is None else latency_s),
+        Link((inter_node_gbit_s or between) * _GBIT, 20e-6 if latency_s is None else latency_s, is_measured),
         name,
         inter_node_gbit_s is None,
     )

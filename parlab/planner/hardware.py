@@ -34,7 +34,7 @@ class Gpu:
     source: str
     matmul_ceiling_flops: float | None = None
     """The most that large bf16 matrix products were measured to reach (Bekman, Machine Learning Engineering, 2024,
-    maximum achievable matmul FLOPS); None where that names no figure."""
+    maximum achievable matmul FLOPS); None where that names no figure. V100: fp16, Markidis et al. 2018, section V."""
 
     def peak(self, precision: str) -> Peak | None:
         """Return the peak in a precision; None where the device has no units for it."""
@@ -47,6 +47,7 @@ def _peaks(**tera: float) -> dict[str, float]:
 
 
 _V100 = "NVIDIA Tesla V100 data sheet, 2020"
+_V100_MATMUL = 83 * _TERA
 _V100_SXM = _peaks(fp16=125, fp32=15.7)
 _V100_PCIE = _peaks(fp16=112, fp32=14)
 _A100 = "NVIDIA A100 Tensor Core GPU data sheet, 2021"
@@ -60,8 +61,8 @@ _HOPPER_SXM = _peaks(fp8=1979, fp16=989.4, bf16=989.4, tf32=494.7, fp32=66.9)
 _CATALOGUE: dict[str, Gpu] = {
     "v100 pcie 32gb": Gpu("V100 PCIe 32 GB", 32 * _GB, _V100_PCIE, 900e9, _V100),
     "v100 pcie": Gpu("V100 PCIe 16 GB", 16 * _GB, _V100_PCIE, 900e9, _V100),
-    "v100 32gb": Gpu("V100 SXM2 32 GB", 32 * _GB, _V100_SXM, 900e9, _V100),
-    "v100": Gpu("V100 SXM2 16 GB", 16 * _GB, _V100_SXM, 900e9, _V100),
+    "v100 32gb": Gpu("V100 SXM2 32 GB", 32 * _GB, _V100_SXM, 900e9, _V100, _V100_MATMUL),
+    "v100": Gpu("V100 SXM2 16 GB", 16 * _GB, _V100_SXM, 900e9, _V100, _V100_MATMUL),
     "a100 80gb pcie": Gpu("A100 PCIe 80 GB", 80 * _GB, _A100_PEAKS, 1935e9, _A100),
     "a100 80gb": Gpu("A100 SXM4 80 GB", 80 * _GB, _A100_PEAKS, 2039e9, _A100, _A100_MATMUL),
     "a100 pcie": Gpu("A100 PCIe 40 GB", 40 * _GB, _A100_PEAKS, 1555e9, _A100),

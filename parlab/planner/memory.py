@@ -76,6 +76,8 @@ def activation_bytes(job: Job) -> tuple[float, float]:
     has_scores = not job.has_flash_attention and job.recompute != "selective"
     kept_whole = whole / tensor if job.sequence_parallel else whole
     working = base * (kept_whole + (split + scores * (not job.has_flash_attention)) / tensor)
+    if job.recompute == "full" and job.has_checkpoints_on_cpu:
+        return 0.0, working
     if job.recompute == "full":
         return base * job.value_bytes / (tensor if job.sequence_parallel else 1), working
     return base * (kept_whole + (split + scores * has_scores) / tensor), 0.0
@@ -124,15 +126,19 @@ def _stage(job: Job, parameters: MemoryParameters, stage: int) -> Memory:
     in_flight = micro_batches_in_flight(job, stage)
     gathered = 2 * model.layer_parameters / tensor * job.value_bytes if job.zero_stage == 3 else 0.0
     tokens = job.micro_batch_size * model.sequence_length
-    logits = tokens * model.vocab_size / tensor * parameters.logit_bytes if is_last else 0.0
+    logit_bytes = parameters.logit_bytes * (1.5 if job.value_bytes == 4 else 1)
+    logits = tokens * model.vocab_size / tensor * logit_bytes if is_last else 0.0
+    sharding = parameters.sharding_bytes * own if 1 <= job.zero_stage < 3 and job.data_parallel > 1 else 0.0
+    # A stage keeps what it handed on until the gradient of it comes back.
+    outputs = job.value_bytes * tokens * model.hidden_size * in_flight if stages > 1 else 0.0
     groups = sum(size > 1 for size in (tensor, stages, job.data_parallel))
     return Memory(
         own * weights * parameters.state_factor + gathered,
         own * gradients * parameters.state_factor,
         own * optimizer * parameters.state_factor,
-        (in_flight * layers * kept + working) * parameters.activation_factor,
+        (in_flight * layers * kept + outputs + working) * parameters.activation_factor,
         logits,
-        groups * parameters.communicator_bytes,
+        groups * parameters.communicator_bytes + sharding,
         parameters.overhead_bytes,
         in_flight,
     )

@@ -68,7 +68,7 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
     held = memory(job, known.memory)
     reasons = []
     capacity = cluster.device.memory_bytes
-    fits = held.total_bytes <= capacity
+    fits = held.total_bytes <= capacity * known.usable_share
     if not fits:
         reasons.append(
             f"does not fit: needs {held.total_bytes / 2**30:.3g} GiB of {capacity / 2**30:.3g} GiB;"

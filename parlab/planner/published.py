@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from . import rows
 from .calibration import DEFAULT, Calibration, Observation, calibrate
-from .prediction import predict_job
+from .prediction import Prediction, predict_job
 
 _GIB = 1 << 30
-_FEWEST = 2
-"""Rows of a cluster that are worth a calibration of its own."""
+_FEWEST = (6, 2, 2, 2)
+"""Rows that are worth a calibration of their own, for each of the keys."""
 
 
 def load(text: str) -> list[Mapping[str, Any]]:
@@ -40,7 +41,8 @@ def _nested(row: Mapping[str, Any], about: Mapping[str, Any]) -> Mapping[str, An
     return {
         "id": row.get("id"),
         "group": row.get("group") or str(row.get("id", "")).rpartition("-")[0],
-        "model": {name: row[name] for name in ("layers", "hidden", "heads", "seq", "vocab") if name in row},
+        "model": {"vocab": None}
+        | {name: row[name] for name in ("layers", "hidden", "heads", "seq", "vocab") if name in row},
         "parallel": {"recompute": about.get("recompute"), "schedule": "1F1B"}
         | {name: row[name] for name in ("tp", "pp", "dp", "mbs", "gbs", "recompute") if name in row},
         "hardware": {"gpu": row.get("gpu") or str(about.get("gpu") or "A100").split()[0], "count": row.get("gpus")},
@@ -49,10 +51,15 @@ def _nested(row: Mapping[str, Any], about: Mapping[str, Any]) -> Mapping[str, An
 
 
 def cluster_keys(row: rows.Row) -> list[tuple[str, ...]]:
-    """What a row has in common with others, the closest first: its group, its cluster, its device."""
-    device = row.cluster.device.name
-    network = f"{row.cluster.gpus_per_node} per node"
-    return [("group", row.group), ("cluster", device, network, row.job.family), ("device", device)]
+    """What a row has in common with others, the closest first: group and code, group, cluster and code, device."""
+    device, family = row.cluster.device.name, row.job.family
+    nodes = f"{row.cluster.gpus_per_node} per node"
+    return [
+        ("group", row.group, family, f"ZeRO-{row.job.zero_stage}"),
+        ("group", row.group),
+        ("cluster", device, nodes, family),
+        ("device", device),
+    ]
 
 
 class Calibrations:
@@ -60,21 +67,36 @@ class Calibrations:
 
     def __init__(self, measured: Iterable[rows.Row]) -> None:
         self._rows: dict[tuple[str, ...], list[rows.Row]] = {}
-        self._made: dict[tuple[str, ...], Calibration] = {}
+        self._made: dict[tuple[str, ...], tuple[Calibration, bool]] = {}
         for row in measured:
             for key in cluster_keys(row):
-                if key[-1]:
-                    self._rows.setdefault(key, []).append(row)
+                self._rows.setdefault(key, []).append(row)
 
-    def of(self, row: rows.Row) -> Calibration:
-        """The calibration of the rows that are closest to this one; the default where there are none."""
-        for key in cluster_keys(row):
-            if len(self._rows.get(key, [])) >= _FEWEST:
+    def of(self, row: rows.Row) -> tuple[rows.Row, Calibration]:
+        """The calibration of the rows that are closest to this one, the default where there are none.
+
+        Where the precision is open, times tell it: the row comes back in the precision that explains its neighbours.
+        """
+        for key, fewest in zip(cluster_keys(row), _FEWEST, strict=True):
+            if key[1] and len(self._rows.get(key, [])) >= fewest:
                 if key not in self._made:
-                    found = [observation(one) for one in self._rows[key]]
-                    self._made[key] = calibrate(found, " ".join(key))
-                return self._made[key]
-        return DEFAULT
+                    self._made[key] = _best(self._rows[key], " ".join(filter(None, key)))
+                calibration, is_fp32 = self._made[key]
+                return (in_fp32(row) if is_fp32 and row.is_precision_open else row), calibration
+        return row, DEFAULT
+
+
+def in_fp32(row: rows.Row) -> rows.Row:
+    """The same row, trained in fp32."""
+    return replace(row, job=replace(row.job, precision="fp32"))
+
+
+def _best(found: Sequence[rows.Row], name: str) -> tuple[Calibration, bool]:
+    calibration = calibrate([observation(row) for row in found], name)
+    if not any(row.is_precision_open for row in found):
+        return calibration, False
+    other = calibrate([observation(in_fp32(row) if row.is_precision_open else row) for row in found], name)
+    return (other, True) if other.cost < calibration.cost else (calibration, False)
 
 
 def observation(row: rows.Row) -> Observation:
@@ -98,6 +120,15 @@ def read_measured(found: Iterable[Mapping[str, Any]]) -> list[rows.Row]:
     return read
 
 
+def predict_row(row: rows.Row, calibration: Calibration) -> Prediction:
+    """Predict a row; where its precision is open, it fits only if it fits in fp32 too."""
+    prediction = predict_job(row.job, row.cluster, calibration)
+    if prediction.fits and row.is_precision_open:
+        wide = predict_job(in_fp32(row).job, row.cluster, calibration)
+        return replace(prediction, fits=wide.fits, reasons=[*prediction.reasons, *wide.reasons])
+    return prediction
+
+
 def predict_rows(
     found: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]] = ()
 ) -> Iterable[dict[str, Any]]:
@@ -106,7 +137,7 @@ def predict_rows(
     for data in found:
         try:
             row = rows.read(data)
-            prediction = predict_job(row.job, row.cluster, calibrations.of(row))
+            prediction = predict_row(*calibrations.of(row))
         except (ValueError, TypeError) as error:
             yield _line(data, None, None, None, None, f"not predicted: {error}")
             continue

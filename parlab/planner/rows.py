@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
 
 from .cluster import Cluster, cluster, gbit_s
 from .flops import Shape, executed_flops
@@ -33,6 +33,8 @@ class Row:
     job: Job
     cluster: Cluster
     measured: Measured
+    is_precision_open: bool
+    """Nobody said in which precision it ran nor whose code it was, and its device has no bf16 that all would take."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -42,15 +44,22 @@ def read(row: Mapping[str, Any]) -> Row:
     model_data = row.get("model") or {}
     parallel = row.get("parallel") or {}
     hardware = row.get("hardware") or {}
-    model = _model(model_data, notes)
+    model = _model(model_data, notes, is_shaped=bool(hardware.get("gbps")))
     job = _job(parallel, model, hardware, notes)
+    job = replace(job, zero_offload=_offload(parallel.get("offload"), str(row.get("source") or "")))
+    said = f"{parallel.get('precision') or ''}{parallel.get('optimizer') or ''}"
+    is_open = not said and not parallel.get("framework") and "V100" in str(hardware.get("gpu"))
     where = _cluster(hardware, job, str(row.get("group") or ""))
-    return Row(str(row.get("id", "")), str(row.get("group") or ""), job, where, _measured(row), notes)
+    return Row(str(row.get("id", "")), str(row.get("group") or ""), job, where, _measured(row), is_open, notes)
 
 
-def _model(data: Mapping[str, Any], notes: list[str]) -> Model:
+def _model(data: Mapping[str, Any], notes: list[str], *, is_shaped: bool) -> Model:
     vocab = data.get("vocab")
-    if vocab is None:
+    if vocab is None and is_shaped and "vocab" not in data:
+        # Those who shape links between single GPUs train blocks alone (Decentralized FM: no output layer).
+        vocab = 1
+        notes.append("vocab is not given: no output layer is counted")
+    elif vocab is None:
         vocab = 51200
         notes.append("vocab is not given: 51200 as in Megatron-LM's tables")
     layers, hidden = data.get("layers"), data.get("hidden")
@@ -93,6 +102,16 @@ def _schedule(text: object, virtual: int) -> tuple[Schedule, int]:
     return "1f1b", 1
 
 
+def _offload(said: object, source: str) -> Literal["none", "optimizer", "all"]:
+    """{"Opt Offl": "Y", "Par Offl": "N"} or a word; where nothing is said, the title of the table may say it."""
+    if isinstance(said, Mapping):
+        yes = {str(name).lower()[:3] for name, value in said.items() if str(value).upper().startswith("Y")}
+        return "all" if "par" in yes else "optimizer" if "opt" in yes else "none"
+    if said is None and "full" in source.lower() and "offload" in source.lower():
+        return "all"
+    return "none"
+
+
 def _precision(text: object) -> Precision:
     words = str(text or "bf16").lower()
     return cast(Precision, words) if words in ("fp32", "fp16", "bf16", "fp8") else "bf16"
@@ -109,9 +128,12 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
     schedule, chunks = _schedule(data.get("schedule"), int(data.get("virtual_pp") or 1))
     if pipeline == 1:
         chunks = 1
-    recompute = _recompute(data.get("recompute"))
-    optimizer = str(data.get("optimizer") or "")
     gpu = str(hardware.get("gpu") or "")
+    is_recent = gpu.startswith(("H100", "H200", "B200", "MI300"))
+    recompute = _recompute(data.get("recompute"))
+    # Megatron shards the optimizer where it can since it has H100s to run on.
+    zero = int(is_recent if data.get("zero") is None else data["zero"])
+    optimizer = str(data.get("optimizer") or "")
     framework = str(data.get("framework") or "")
     return Job(
         model,
@@ -124,11 +146,13 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
         recompute=recompute,
         schedule=schedule,
         virtual_stages=chunks,
-        sequence_parallel=bool(data.get("sequence_parallel")) or "SP" in str(data.get("recompute") or ""),
-        zero_stage=int(data.get("zero") or 0),
-        zero_offload="none",
+        sequence_parallel=bool(data.get("sequence_parallel", is_recent)) or "SP" in str(data.get("recompute") or ""),
+        zero_stage=zero,
         gradient_bytes=6 if "fp32-grad" in optimizer else None,
-        has_flash_attention="flash" in str(data.get("attention") or "") or gpu.startswith(("H100", "H200", "B200")),
+        overlaps_gradients=is_recent or "FSDP" in framework,
+        gradient_messages=16 * (model.num_layers // pipeline) if "allreduce" in str(data.get("dp_comm")) else 1,
+        has_flash_attention="flash" in str(data.get("attention") or "") or is_recent,
+        has_checkpoints_on_cpu="deepspeed" in framework.lower() and zero == 3 and recompute == "full",
         family=framework,
     )
 
@@ -150,6 +174,7 @@ def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
         int(data.get("node") or 8),
         inter_node_gbit_s=network,
         latency_s=latency,
+        is_measured=bool(data.get("gbps")),
         name=group,
     )
 

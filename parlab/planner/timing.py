@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .cluster import Cluster
+from .hardware import Gpu
 from .memory import layers_of_stage
 from .parameters import TimeParameters
 from .workload import Job
 
 _SMOOTH = 4.0
 """Norm with which two things that run side by side count: nearly the longer one."""
+_PLAIN = 0.9
+"""Share of the peak of ordinary units that large fp32 products reach."""
+_USUAL_SHARE = 0.8
+"""The same of matrix units of which nobody measured it; A100 and H100 reach 0.87 and 0.80."""
 _SCORES_BYTES = (12.0, 16.0)
 """Bytes that attention without a fused kernel moves per score, forward and backward, at 2 bytes a value."""
 
@@ -56,6 +61,10 @@ class Clock:
     cluster: Cluster
     parameters: TimeParameters
 
+    def _share(self, efficiency: float) -> float:
+        """Share of the bandwidth between nodes that messages get; what was measured needs no discount but framing."""
+        return 0.95 if self.cluster.between.is_measured else efficiency
+
     @cached_property
     def _flops_s(self) -> float:
         return ceiling(self.cluster, self.job.precision) * self.parameters.matmul_efficiency
@@ -66,7 +75,8 @@ class Clock:
 
     def _matmul(self, rows: float, columns: float, inner: float) -> float:
         moved = self.job.value_bytes * (rows * columns + columns * inner + inner * rows)
-        return 2 * rows * columns * inner / self._flops_s + moved / self._bytes_s
+        traffic_s = moved * self.parameters.matmul_traffic / self.cluster.device.memory_bandwidth
+        return 2 * rows * columns * inner / self._flops_s + traffic_s
 
     @cached_property
     def _tokens(self) -> float:
@@ -143,15 +153,18 @@ class Clock:
         bandwidth, latency = self.ring(ranks, span)
         return 2 * (ranks - 1) / ranks * size / bandwidth + 2 * (ranks - 1) * latency
 
+    def _is_between(self, span: int) -> bool:
+        return span > self.cluster.gpus_per_node and self.cluster.nodes > 1
+
     def ring(self, ranks: int, span: int) -> tuple[float, float]:
         """Bytes/s and seconds per hop of a ring of `ranks` on `span` neighbouring devices."""
         cluster = self.cluster
         inside = cluster.inside.bandwidth * self.parameters.inside_efficiency
-        if span <= cluster.gpus_per_node or cluster.nodes == 1:
+        if not self._is_between(span):
             return inside, cluster.inside.latency_s
         members = max(1, min(cluster.gpus_per_node, cluster.gpus_per_node * ranks // span))
         rings = cluster.gpus_per_node / members
-        between = cluster.between.bandwidth * self.parameters.between_efficiency / rings
+        between = cluster.between.bandwidth * self._share(self.parameters.between_efficiency) / rings
         nodes = max(1, ranks // members)
         latency = cluster.between.latency_s * nodes / ranks + cluster.inside.latency_s
         return min(inside, between), latency
@@ -185,7 +198,8 @@ class Clock:
     def _hop_s(self) -> tuple[float, float]:
         """Seconds of the bytes, and of the way, of one micro batch between two stages."""
         job, cluster = self.job, self.cluster
-        size = job.value_bytes * self._tokens * job.model.hidden_size
+        # Tensor parallel ranks hold the same activations: each sends its part (Narayanan et al. 2021, section 4.1).
+        size = job.value_bytes * self._tokens * job.model.hidden_size / job.tensor_parallel
         if job.tensor_parallel * job.data_parallel * job.pipeline_parallel <= cluster.gpus_per_node:
             return size / (cluster.inside.bandwidth * self.parameters.inside_efficiency), cluster.inside.latency_s
         share = cluster.between.bandwidth / min(cluster.gpus_per_node, job.tensor_parallel * job.data_parallel)
@@ -219,20 +233,21 @@ class Clock:
         bandwidth, latency = self.ring(ranks, span)
         share = (ranks - 1) / ranks
         if job.zero_stage == 3:
-            each = self.parameters.sharded_efficiency / (
-                self.parameters.between_efficiency
-                if span > self.cluster.gpus_per_node
-                else self.parameters.inside_efficiency
-            )
-            layers = job.model.num_layers
-            gather = own * job.value_bytes * share / (bandwidth * each) + layers * (ranks - 1) * latency
+            if not (self._is_between(span) and self.cluster.between.is_measured):
+                efficiency = self.parameters.between_efficiency
+                bandwidth /= efficiency if self._is_between(span) else self.parameters.inside_efficiency
+                bandwidth *= self.parameters.sharded_efficiency
+            gather = own * job.value_bytes * share / bandwidth + 3 * (ranks - 1) * latency
             seconds = gather * 3 * job.num_micro_batches
             compute = backward_s * 1.5
             total = _longer(seconds, compute) - compute
             return total, seconds - total
         size = own * (job.gradient_bytes or job.value_bytes)
-        seconds = 2 * share * size / bandwidth + 2 * (ranks - 1) * latency
-        return seconds, 0.0
+        seconds = 2 * share * size / bandwidth + 2 * (ranks - 1) * latency * job.gradient_messages
+        if not job.overlaps_gradients:
+            return seconds, 0.0
+        exposed = _longer(seconds, backward_s) - backward_s
+        return exposed, seconds - exposed
 
     def _optimizer_s(self) -> float:
         job = self.job
@@ -253,13 +268,18 @@ def ceiling(cluster: Cluster, precision: str) -> float:
     """FLOP/s that large matrix products reach on the device: measured for bf16, else in the same ratio to the peak."""
     device = cluster.device
     peaks = device.peak_flops
-    ratio = 0.85
-    if device.matmul_ceiling_flops and peaks.get("bf16"):
-        ratio = device.matmul_ceiling_flops / peaks["bf16"]
     for name in (precision, {"bf16": "fp16", "fp16": "bf16", "fp8": "bf16"}.get(precision, "fp32"), "fp16", "fp32"):
         if name in peaks:
-            return peaks[name] * ratio
+            return peaks[name] * (_PLAIN if name == "fp32" else matrix_share(device))
     raise ValueError(f"precision {precision!r} has no peak on {device.name}; use {', '.join(peaks)}")
+
+
+def matrix_share(device: Gpu) -> float:
+    """Share of the peak of its matrix units that the largest products were measured to reach."""
+    peak = device.peak_flops.get("bf16") or device.peak_flops.get("fp16")
+    if device.matmul_ceiling_flops is None or not peak:
+        return _USUAL_SHARE
+    return device.matmul_ceiling_flops / peak
 
 
 def _longer(one: float, other: float) -> float:

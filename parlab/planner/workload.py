@@ -117,10 +117,16 @@ class Job:
     sequence_parallel: bool = False
     zero_stage: int = 0
     zero_offload: Literal["none", "optimizer", "all"] = "none"
+    has_checkpoints_on_cpu: bool = False
+    """Recomputation starts from activations that wait in the memory of the CPU."""
     gradient_bytes: int | None = None
     """Bytes of one accumulated gradient; None: those of the precision."""
     optimizer_bytes: int | None = None
     """Bytes of optimizer state per parameter, the fp32 copy included; None: Adam's."""
+    overlaps_gradients: bool = False
+    """Gradients travel while the backward pass goes on."""
+    gradient_messages: int = 1
+    """Messages in which the gradients of a rank travel: 1 for one flat buffer, many where each tensor goes alone."""
     has_flash_attention: bool = False
     """Attention keeps no matrix of scores."""
     family: str = ""
