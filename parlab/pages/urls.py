@@ -15,6 +15,7 @@ from .views import (
     runs,
     simulations,
     sources,
+    studies,
 )
 
 RUN = "experiments/<slug:slug>/runs/<int:number>/"
@@ -33,6 +34,14 @@ urlpatterns = [
     path("simulate/", simulations.simulate, name="simulate"),
     path("simulate/timeline.json", simulations.timeline_json, name="simulate-figure"),
     path("simulate/timeline.csv", simulations.timeline_csv, name="simulate-numbers"),
+    path("tune/", studies.studies, name="tune"),
+    path("tune/start/", studies.start, name="study-start"),
+    path("tune/<int:pk>/", studies.study, name="study"),
+    path("tune/<int:pk>/live/", studies.live, name="study-live"),
+    path("tune/<int:pk>/report.md", studies.report, name="study-report"),
+    path("tune/<int:pk>/figures/<slug:name>.json", studies.figure_json, name="study-figure"),
+    path("tune/<int:pk>/figures/<slug:name>.csv", studies.figure_csv, name="study-numbers"),
+    path("tune/<int:pk>/<slug:action>/", studies.act, name="study-act"),
     path("import/", imports.choose, name="import"),
     path("import/<slug:key>/", imports.preview, name="import-preview"),
     path("import/<slug:key>/discard/", imports.discard, name="import-discard"),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from django.utils import timezone
 
+from parlab.charts import studies as charts
 from parlab.lab.models import Attempt, Run
 from runners.protocol import RunState
 
@@ -180,3 +181,27 @@ def _environment(runs: Sequence[Run]) -> dict[str, str]:
     packages = said.get("packages")
     lines |= {name: str(version) for name, version in packages.items()} if isinstance(packages, Mapping) else {}
     return {name: text for name, text in lines.items() if text}
+
+
+def described_trials(result: Result) -> list[charts.Trial]:
+    """The launches of the search as the figures see them."""
+    return [
+        charts.Trial(
+            each.trial.number,
+            each.trial.key,
+            each.run.state,
+            each.trial.tuning_space,
+            each.run.resolved["train"]["micro_batch_size"],
+            _accumulation(each.run),
+            each.value,
+            each.trial.expected,
+            each.trial.why,
+        )
+        for each in result.search
+    ]
+
+
+def _accumulation(run: Run) -> int:
+    train, parallel = run.resolved["train"], run.resolved["parallel"]
+    passes = train["global_batch_size"] // (train["micro_batch_size"] * parallel["data_parallel_size"])
+    return max(1, int(passes))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from parlab.charts.studies import Setting
 from parlab.lab.models import Config, Run
 from parlab.lab.services.runs import launchable
 from parlab.tuner.space import Candidate, Objective, Observation, Past, Space
 from runners.config import Point, RunConfig, digest
 from runners.protocol import RunState
 
-from .planning import Plan, Planner
+from .models import Study
+from .planning import Plan, Planner, planner_for
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1")
 RECOMPUTE = ("none", "selective", "full")
@@ -174,3 +176,19 @@ def _past(configs: Sequence[RunConfig], config: Config, planner: Planner) -> Ite
         planned = planner.plan(known).iteration_s
         if planned and seconds:
             yield Past(features(known), planned / seconds)
+
+
+def described_settings(study: Study) -> list[Setting]:
+    """Every point of a study's space as its figure sees it."""
+    found = space_of(study.config, cast(Objective, study.objective), planner_for(study.config)).space
+    return [
+        Setting(
+            each.key,
+            each.tuning_space,
+            each.micro_batch_size,
+            each.accumulation,
+            each.value(found.objective, each.predicted_s) if each.predicted_s else None,
+            each.fit.value,
+        )
+        for each in found.candidates
+    ]

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from parlab.lab.models import Config, Node, Run
+from parlab.tuner import services
+from parlab.tuner.models import Study
+from tests.tuner.conftest import DATA, SWEEP, finish, play
+
+
+@pytest.fixture
+def searched(make_config: Callable[..., Config]) -> Config:
+    hardware = {"cpu_cores": 2, "memory_bytes": 2**33, "gpus": []}
+    Node.objects.create(name="n1", hardware=hardware, last_heartbeat_at=timezone.now())
+    return make_config(data=DATA, sweep=SWEEP)
+
+
+@pytest.fixture
+def pages(admin: User) -> Client:
+    client = Client()
+    client.force_login(admin)
+    return client
+
+
+def start(pages: Client, config: Config, **more: Any) -> Any:
+    fields = {"config": config.pk, "strategy": "planned", "objective": "throughput", "max_launches": 20, **more}
+    return pages.post("/tune/start/", fields)
+
+
+def test_without_a_study_the_page_says_how_to_make_one(pages: Client) -> None:
+    text = pages.get("/tune/").content.decode()
+    assert "No study yet" in text
+    assert "New study" in text
+
+
+def test_a_study_is_started_watched_and_reported(pages: Client, searched: Config) -> None:
+    response = start(pages, searched, hand_tuned="on")
+    study = Study.objects.get()
+    assert response.url == f"/tune/{study.pk}/"
+    assert 'id="pause"' in pages.get(response.url).content.decode()
+    play(study)
+    text = pages.get(response.url).content.decode()
+    assert "z0_gas1_tmbspg4" in text
+    assert "Hand-tuned" in text
+    assert 'id="pause"' not in text
+    assert "z0_gas1_tmbspg4" in pages.get("/tune/").content.decode()
+    report = pages.get(f"/tune/{study.pk}/report.md")
+    assert "attachment" in report["Content-Disposition"]
+    assert "| global |" in report.content.decode()
+
+
+def test_a_poll_answers_only_when_something_changed(pages: Client, searched: Config) -> None:
+    start(pages, searched)
+    study = services.study_advance(study=Study.objects.get())
+    seen = pages.get(f"/tune/{study.pk}/").context["seen"]
+    assert pages.get(f"/tune/{study.pk}/live/?seen={seen}").status_code == 204
+    finish(Run.objects.get())
+    assert pages.get(f"/tune/{study.pk}/live/?seen={seen}").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["progress", "expected", "space"])
+def test_figures_draw_what_was_tried(pages: Client, searched: Config, name: str) -> None:
+    start(pages, searched)
+    study = Study.objects.get()
+    Run.objects.update(state="queued")
+    before = pages.get(f"/tune/{study.pk}/figures/{name}.json").json()
+    assert before["figure"] or before["empty"]
+    play(study)
+    after = pages.get(f"/tune/{study.pk}/figures/{name}.json").json()
+    assert after["figure"]
+    assert after["caption"]
+    lines = pages.get(f"/tune/{study.pk}/figures/{name}.csv").content.decode().splitlines()
+    assert len(lines) == (9 if name == "space" else 1 + study.trials.filter(role="search").count())
+
+
+def test_what_cannot_be_searched_is_said_in_the_form(pages: Client, searched: Config) -> None:
+    short = {**DATA, "train": {**DATA["train"], "iterations": 5}}
+    Config.objects.filter(pk=searched.pk).update(data=short)
+    response = start(pages, searched)
+    assert response.status_code == 422
+    assert "train.iterations 5 leaves 3 timed steps" in response.content.decode()
+    assert not Study.objects.exists()
+
+
+def test_a_study_is_paused_resumed_and_cancelled(pages: Client, searched: Config) -> None:
+    start(pages, searched)
+    study = Study.objects.get()
+    for action, state in [("pause", "paused"), ("resume", "running"), ("cancel", "cancelled"), ("cancel", "cancelled")]:
+        assert pages.post(f"/tune/{study.pk}/{action}/")["Location"] == f"/tune/{study.pk}/"
+        study.refresh_from_db()
+        assert study.state == state
+    assert pages.post(f"/tune/{study.pk}/explode/").status_code == 404
+
+
+def test_who_may_not_launch_may_not_start_a_study(user: User, searched: Config) -> None:
+    client = Client()
+    client.force_login(user)
+    assert "may look at studies" in client.get("/tune/").content.decode()
+    assert start(client, searched).status_code == 403
