@@ -22,7 +22,9 @@ from .findings import (
 from .home import Home, home
 from .leads import Lead, experiment_leads
 from .lists import ExperimentRow, RunLine, experiment_list, experiment_tags, matching_runs, run_list, tag_names
+from .networks import NetworkCell, NetworkSweep, has_network_sweep, network_sweep
 from .nodes import NodeRow, node_list
+from .pipelines import PipelineRun, pipeline_run, simulate_address, times_of
 from .records import run_records, varied_fields
 from .reports import experiment_report
 from .runs import (
@@ -51,7 +53,10 @@ __all__ = [
     "Home",
     "LaunchPlan",
     "Lead",
+    "NetworkCell",
+    "NetworkSweep",
     "NodeRow",
+    "PipelineRun",
     "RunLine",
     "RunRow",
     "SourceView",
@@ -73,11 +78,14 @@ __all__ = [
     "figure_title",
     "finding_rows",
     "flat",
+    "has_network_sweep",
     "home",
     "launch_plan",
     "matching_runs",
+    "network_sweep",
     "node_list",
     "open_findings",
+    "pipeline_run",
     "remaining_s",
     "run_doubts",
     "run_figures",
@@ -87,6 +95,7 @@ __all__ = [
     "run_records",
     "run_row",
     "run_rows",
+    "simulate_address",
     "simulated_timeline",
     "source_bytes",
     "source_lines",
@@ -96,6 +105,7 @@ __all__ = [
     "stated",
     "sweep_tables",
     "tag_names",
+    "times_of",
     "varied_fields",
     "with_excerpts",
 ]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from django import template
 from django.http import QueryDict
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from parlab.charts import format as numbers
+from parlab.charts.format import Unit
+from parlab.lab.selectors import NetworkCell
 from parlab.planner.schedule import Choice
 
 register = template.Library()
@@ -56,3 +59,36 @@ def choice_sentence(choice: Choice) -> str:
         if others
         else f"{said}."
     )
+
+
+@register.simple_tag
+def network_value(cell: NetworkCell, source: str, unit: Unit) -> SafeString:
+    """One number of a cell with where it comes from: {% network_value cell "measured" unit %}."""
+    if source in ("measured", "emulated"):
+        found = cell.measured if source == "measured" else cell.emulated
+        if found is None or found.step_time_s is None:
+            return _dash()
+        run = found.run
+        note = f"run {run.number} of {run.experiment.name}, {run.get_origin_display()}"
+        return _number(found.step_time_s, unit, run.get_absolute_url(), note)
+    if cell.simulated is None:
+        return _dash()
+    if source == "bound":
+        note = f"{cell.simulated.bound.binds} binds"
+        return _number(cell.simulated.bound.seconds, unit, "", note)
+    note = "calibrated with this cell"
+    if cell.error is not None:
+        note = f"{numbers.significant(100 * cell.error)} % off; look at its timeline"
+    return _number(cell.simulated.simulation.iteration_s, unit, f"{reverse('simulate')}?{cell.address}", note)
+
+
+def _dash() -> SafeString:
+    return format_html('<span class="none" title="not measured">{}</span>', numbers.DASH)
+
+
+def _number(seconds: float, unit: Unit, address: str, note: str) -> SafeString:
+    text = numbers.significant(seconds / unit.factor)
+    title = f"{numbers.exact_quantity(seconds, unit.base)}: {note}"
+    if not address:
+        return format_html('<span title="{}">{}</span>', title, text)
+    return format_html('<a href="{}" title="{}">{}</a>', address, title, text)

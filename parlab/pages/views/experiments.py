@@ -81,6 +81,7 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "findings": findings,
         "metrics": [(name, found.title) for name, found in selectors.METRICS.items()],
         "is_live": ended < len(runs),
+        "has_networks": selectors.has_network_sweep(runs),
         # Figures draw runs that have ended, so they are drawn again when one more has.
         "drawn_from": f"{versions.query}:{ended}",
         "seen": digest([changing, doubted, waiting, metric, versions.query, page.number])[:16],

@@ -1,0 +1,241 @@
+"""A sweep over networks: measured, emulated, simulated and the lower bound side by side, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from parlab.charts.format import Unit, significant, unit_for
+from parlab.lab.models import Run
+from parlab.planner.schedule import Choice, Outcome, Plan, Wire, best_schedule, outcome
+
+from .pipelines import Network, PipelineRun, Shape, Times, pipeline_run, simulate_address, times_of
+
+Source = Literal["measured", "emulated", "simulated"]
+
+
+class NetworkCell(NamedTuple):
+    """One schedule on one network with one micro batch size."""
+
+    measured: PipelineRun | None
+    emulated: PipelineRun | None
+    simulated: Outcome | None
+    slowdowns: dict[str, float]
+    """Source -> time over that on the default network, where both are known."""
+    error: float | None
+    """Simulated over measured (or emulated) minus 1; None where it was calibrated with this very cell."""
+    address: str
+    """Query of /simulate/ that asks for this cell."""
+
+
+class NetworkRow(NamedTuple):
+    title: str
+    """As the source calls the network."""
+    network: Network
+    is_default: bool
+    cells: list[NetworkCell]
+
+
+class NetworkTable(NamedTuple):
+    """One schedule: networks down, micro batch sizes across."""
+
+    title: str
+    plan: Plan
+    micro_batch_sizes: list[int]
+    rows: list[NetworkRow]
+    basis: str
+    errors: str
+    """How far the simulation is off where it was not calibrated."""
+
+    @property
+    def sources(self) -> list[str]:
+        """Columns of each micro batch size: what anything is known of."""
+        cells = [cell for row in self.rows for cell in row.cells]
+        known = [name for name in ("measured", "emulated") if any(getattr(cell, name) for cell in cells)]
+        return [*known, "simulated", "bound"] if any(cell.simulated for cell in cells) else known
+
+
+class PickedCell(NamedTuple):
+    """The schedule that suits a network, as computed and with 16 bits on the wire."""
+
+    exact: Choice
+    narrow: Choice
+    address: str
+    run: Run
+    """Of this network and micro batch size; a configuration with the schedule is made from it."""
+
+
+class Picked(NamedTuple):
+    """For each network and micro batch size the schedule that suits."""
+
+    micro_batch_sizes: list[int]
+    rows: list[tuple[str, list[PickedCell | None]]]
+    basis: str
+
+
+class NetworkSweep(NamedTuple):
+    """Everything that the page of a network sweep shows."""
+
+    tables: list[NetworkTable]
+    picked: Picked | None
+    unit: Unit
+    ratio: float | None
+    """Backward over forward that was assumed, where somebody chose one."""
+
+    @property
+    def has_networks(self) -> bool:
+        """Whether there is more than one network to compare."""
+        return any(len(table.rows) > 1 for table in self.tables)
+
+    @property
+    def sources(self) -> list[str]:
+        """What slowdowns are known from, the most real first."""
+        known = {
+            source for table in self.tables for row in table.rows for cell in row.cells for source in cell.slowdowns
+        }
+        return [source for source in ("measured", "emulated", "simulated") if source in known]
+
+
+class _Key(NamedTuple):
+    plan: Plan
+    wire: Wire
+    shape: Shape
+
+
+def has_network_sweep(runs: Iterable[Run]) -> bool:
+    """Tell whether pipelines of an experiment ran on different networks: what its page offers a link for."""
+    networks = {(found.shape, found.network) for run in runs if (found := pipeline_run(run))}
+    return len(networks) > len({shape for shape, _ in networks})
+
+
+def network_sweep(runs: Iterable[Run], ratio: float | None = None) -> NetworkSweep:
+    """Shape the runs of experiments into tables, and simulate every cell from its default network alone.
+
+    Runs that differ in model, stages or batch stand in tables of their own. `ratio` is backward over forward where a
+    run has no timers; without it the recomputation of the run says.
+    """
+    groups: dict[_Key, list[PipelineRun]] = {}
+    for run in runs:
+        found = pipeline_run(run)
+        if found is not None and found.step_time_s is not None:
+            groups.setdefault(_Key(found.plan, found.wire, found.shape), []).append(found)
+    titles = _titles(list(groups))
+    tables = [_Group(key, members, ratio).table(titles[key]) for key, members in groups.items()]
+    seconds = [one.step_time_s for members in groups.values() for one in members]
+    return NetworkSweep(tables, _picked(groups, ratio), unit_for(seconds, "s"), ratio)
+
+
+def _titles(keys: Sequence[_Key]) -> dict[_Key, str]:
+    """Name each group by its schedule, and by what else tells it from others."""
+    names = {"stages": "stages", "global_batch_size": "batch", "sequence_length": "sequence", "hidden_size": "width"}
+    varied = [field for field in names if len({getattr(key.shape, field) for key in keys}) > 1]
+    titles = {}
+    for key in keys:
+        more = [f"{names[field]} {getattr(key.shape, field)}" for field in varied]
+        wire = [] if key.wire == "same" else [f"{key.wire} on the wire"]
+        titles[key] = ", ".join([key.plan.title, *wire, *more])
+    return titles
+
+
+class _Group:
+    """Runs of one schedule, model and batch: by network and micro batch size."""
+
+    def __init__(self, key: _Key, members: Sequence[PipelineRun], ratio: float | None) -> None:
+        self.key, self.members, self.ratio = key, members, ratio
+        largest = max(one.message_bytes for one in members)
+        by_network = {one.network: one for one in members}
+        self.networks = sorted(by_network, key=lambda network: network.link.hop_s(largest))
+        self.names = {network: one.network_title for network, one in by_network.items()}
+        self.sizes = sorted({one.micro_batch_size for one in members})
+        self.times = {size: self._times(size) for size in self.sizes}
+
+    @property
+    def default(self) -> Network:
+        """The fastest of the networks."""
+        return self.networks[0]
+
+    def find(self, network: Network, size: int, source: str | None = None) -> PipelineRun | None:
+        """Find the newest run of a cell, of one source or of the first that there is."""
+        found = [one for one in self.members if (one.network, one.micro_batch_size) == (network, size)]
+        found = [one for one in found if source in (None, one.source)]
+        return max(found, key=lambda one: (one.source == "measured", one.run.pk), default=None)
+
+    def _times(self, size: int) -> Times | None:
+        """Take the times of a micro batch from the default network; of an emulation, from what was typed in."""
+        known = self.find(self.default, size)
+        if known is None:
+            emulated = [one for one in self.members if one.micro_batch_size == size and one.is_emulated]
+            known = emulated[0] if emulated else None
+        return times_of(known, self.ratio) if known else None
+
+    def table(self, title: str) -> NetworkTable:
+        rows = []
+        for network in self.networks:
+            cells = [self._cell(network, size) for size in self.sizes]
+            rows.append(NetworkRow(self.names[network], network, network == self.default, cells))
+        errors = [abs(cell.error) for row in rows for cell in row.cells if cell.error is not None]
+        said = ""
+        if errors:
+            mean, most = significant(100 * sum(errors) / len(errors)), significant(100 * max(errors))
+            cells_ = f"{len(errors)} cell{'s' * (len(errors) != 1)}"
+            said = f"Simulated {mean} % off on average over {cells_} that it was not calibrated with, {most} % at most."
+        return NetworkTable(title, self.key.plan, self.sizes, rows, self.basis, said)
+
+    @property
+    def basis(self) -> str:
+        """Say where the times of all micro batch sizes come from."""
+        return "; ".join(dict.fromkeys(times.basis for times in self.times.values() if times))
+
+    def _cell(self, network: Network, size: int) -> NetworkCell:
+        measured, emulated = (self.find(network, size, source) for source in ("measured", "emulated"))
+        times, simulated = self.times[size], self._simulated(network, size)
+        slowdowns: dict[str, float] = {}
+        for source, here in (("measured", measured), ("emulated", emulated)):
+            there = self.find(self.default, size, source)
+            if here and there and here.step_time_s and there.step_time_s:
+                slowdowns[source] = here.step_time_s / there.step_time_s
+        basis = self._simulated(self.default, size)
+        if simulated and basis and basis.simulation.iteration_s:
+            slowdowns["simulated"] = simulated.simulation.iteration_s / basis.simulation.iteration_s
+        real = measured or emulated
+        is_prediction = network != self.default or not (times and times.is_fitted)
+        error = None
+        if simulated and real and real.step_time_s and is_prediction:
+            error = simulated.simulation.iteration_s / real.step_time_s - 1
+        example = real or self.find(self.default, size)
+        address = simulate_address(example, times, [self.key.plan, "best"], network) if example and times else ""
+        return NetworkCell(measured, emulated, simulated, slowdowns, error, address)
+
+    def _simulated(self, network: Network, size: int) -> Outcome | None:
+        times = self.times[size]
+        example = next((one for one in self.members if one.micro_batch_size == size), None)
+        if times is None or example is None:
+            return None
+        return outcome(self.key.plan, example.pipeline(times.stages, network, times.step_s), self.key.wire)
+
+
+def _picked(groups: dict[_Key, list[PipelineRun]], ratio: float | None) -> Picked | None:
+    """Pick a slope for every network, from the times of 1F1B where it was measured."""
+    plain = [key for key in groups if key.wire == "same"]
+    if not plain:
+        return None
+    key = next((key for key in plain if key.plan == Plan("1f1b")), plain[0])
+    group = _Group(key, groups[key], ratio)
+    rows = []
+    for network in group.networks:
+        cells = [_picked_cell(group, network, size) for size in group.sizes]
+        rows.append((group.names[network], cells))
+    return Picked(group.sizes, rows, group.basis) if group.basis else None
+
+
+def _picked_cell(group: _Group, network: Network, size: int) -> PickedCell | None:
+    times, one = group.times[size], group.find(network, size)
+    if times is None or one is None:
+        return None
+    pipeline, width = one.pipeline(times.stages, network, times.step_s), one.shape.number_bytes
+    return PickedCell(
+        best_schedule(pipeline),
+        best_schedule(pipeline, wires=("bf16",), element_bytes=width),
+        simulate_address(one, times, [Plan("1f1b"), "best"], network),
+        one.run,
+    )

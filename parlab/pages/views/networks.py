@@ -1,0 +1,87 @@
+"""What a network does to the schedules of an experiment: measured, emulated, simulated and bound side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.views.decorators.http import require_GET
+
+from parlab.charts import slowdown
+from parlab.charts.slowdown import Slowdown
+from parlab.charts.theme import Drawing
+from parlab.lab import selectors
+from parlab.lab.models import Experiment, Run
+from parlab.lab.selectors import NetworkSweep
+
+from .figures import csv_response, json_response
+
+RATIOS = {"2": "2: no recomputation", "3": "3: activations computed again"}
+MAX_RUNS = 2_000
+
+
+def _sweep(experiment: Experiment, request: HttpRequest) -> NetworkSweep:
+    beside = request.GET.get("with", "")
+    runs = Run.objects.select_related("experiment").order_by("number")
+    found = list(runs.filter(experiment__slug__in={experiment.slug, beside})[:MAX_RUNS])
+    ratio = request.GET.get("ratio", "")
+    return selectors.network_sweep(found, float(ratio) if ratio in RATIOS else None)
+
+
+@require_GET
+def network(request: HttpRequest, slug: str) -> HttpResponse:
+    experiment = get_object_or_404(Experiment, slug=slug)
+    sweep = _sweep(experiment, request)
+    beside = request.GET.get("with", "")
+    source = request.GET.get("source", "")
+    sources = sweep.sources
+    return render(
+        request,
+        "pages/network.html",
+        {
+            "section": "experiments",
+            "experiment": experiment,
+            "sweep": sweep,
+            "others": Experiment.objects.exclude(pk=experiment.pk).order_by("name")[:100],
+            "beside": beside,
+            "ratios": RATIOS,
+            "ratio": request.GET.get("ratio", ""),
+            "source": source if source in sources else next(iter(sources), ""),
+            "address": request.GET.urlencode(),
+        },
+    )
+
+
+def _drawing(request: HttpRequest, slug: str) -> Drawing:
+    experiment = get_object_or_404(Experiment, slug=slug)
+    sweep = _sweep(experiment, request)
+    source = request.GET.get("source", "")
+    source = source if source in sweep.sources else next(iter(sweep.sources), "")
+    return slowdown.figure(_cells(sweep, source), source)
+
+
+def _cells(sweep: NetworkSweep, source: str) -> list[Slowdown]:
+    return [
+        Slowdown(table.title, size, row.network.title, cell.slowdowns.get(source), _seconds(cell, source))
+        for table in sweep.tables
+        for row in table.rows
+        for size, cell in zip(table.micro_batch_sizes, row.cells, strict=True)
+    ]
+
+
+def _seconds(cell: Any, source: str) -> float | None:
+    if source == "simulated":
+        return cell.simulated.simulation.iteration_s if cell.simulated else None
+    run = getattr(cell, source, None)
+    return run.step_time_s if run else None
+
+
+@require_GET
+def slowdown_json(request: HttpRequest, slug: str) -> HttpResponse:
+    return json_response(_drawing(request, slug))
+
+
+@require_GET
+def slowdown_csv(request: HttpRequest, slug: str) -> HttpResponse:
+    return csv_response(_drawing(request, slug).table, f"{slug}-slowdown.csv")

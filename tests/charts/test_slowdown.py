@@ -1,0 +1,33 @@
+"""The heatmap of slowdowns."""
+
+from __future__ import annotations
+
+from parlab.charts import slowdown
+from parlab.charts.slowdown import Slowdown
+
+CELLS = [
+    Slowdown("gpipe", 1, "0.1 ms", 1.0, 6.64),
+    Slowdown("gpipe", 1, "10 ms", 1.26, 8.38),
+    Slowdown("1f1b", 1, "0.1 ms", 1.0, 6.54),
+    Slowdown("1f1b", 1, "10 ms", 1.71, 11.21),
+    Slowdown("1f1b", 2, "10 ms", None),
+]
+
+
+def test_networks_go_down_schedules_and_micro_batches_across() -> None:
+    drawing = slowdown.figure(CELLS, "measured")
+    assert drawing.figure is not None
+    (heat,) = drawing.figure.data
+    assert list(heat.y) == ["0.1 ms", "10 ms"]
+    assert [list(part) for part in heat.x] == [
+        ["gpipe", "1f1b", "1f1b"],
+        ["micro batch 1", "micro batch 1", "micro batch 2"],
+    ]
+    assert [list(row) for row in heat.z] == [[1.0, 1.0, None], [1.26, 1.71, None]]
+    assert heat.text[1][1].startswith("1.71")
+    assert "1f1b with micro batch 1 on 10 ms, 1.71 times" in drawing.caption
+    assert ["measured", "1f1b", 1, "10 ms", 1.71, 11.21] in drawing.table.rows
+
+
+def test_without_two_networks_the_reason_is_said() -> None:
+    assert slowdown.figure([], "measured").empty

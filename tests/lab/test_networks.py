@@ -1,0 +1,153 @@
+"""Network sweeps: published figures, emulated and measured runs side by side with what is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from parlab.demo.content import demo_experiments
+from parlab.lab import selectors
+from parlab.lab.models import Attempt, Config, Experiment, Run
+from parlab.lab.selectors.pipelines import network_in_words
+from parlab.planner.schedule import Plan
+from runners.config import RunConfig, with_values
+from tests.conftest import SMALL
+
+THREE_NODES = "gpt-3-small-on-three-nodes"
+SLOW = {"network.apply": "emulate", "network.delay_ms": 10, "network.bandwidth_gbps": 1}
+
+
+@pytest.fixture
+def published(user: User) -> list[Run]:
+    demo_experiments(user)
+    return list(Experiment.objects.get(slug=THREE_NODES).runs.select_related("experiment"))
+
+
+@pytest.fixture
+def emulated(make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]) -> Callable[..., Run]:
+    """Make a finished emulated run: emulated(0.5, {"network.delay_ms": 10})."""
+
+    def make(step_time_s: float, values: dict[str, Any], compute: str = "emulated") -> Run:
+        times = {"emulation.forward_ms": [10.0], "emulation.backward_ms": [30.0], "train.compute": "emulated"}
+        data = with_values(SMALL, {**(times if compute == "emulated" else {}), **values})
+        attempt = make_attempt(config=make_config(data=data), state="finished")
+        run = attempt.run
+        run.resolved = RunConfig.model_validate(data).resolved()
+        run.summary = {"step_time_s": {"median": step_time_s}}
+        run.save()
+        return run
+
+    return make
+
+
+def test_the_two_published_tables_come_out_with_simulation_and_bound(published: list[Run]) -> None:
+    sweep = selectors.network_sweep(published)
+    assert [table.title for table in sweep.tables] == ["gpipe", "1f1b"]
+    for table, least in zip(sweep.tables, (0.788, 2.31), strict=True):
+        assert table.micro_batch_sizes == [1, 2, 4]
+        assert [row.is_default for row in table.rows] == [True, False, False, False]
+        assert table.sources == ["measured", "simulated", "bound"]
+        assert f"{least} % off on average over 9 cells" in table.errors
+    slowest = sweep.tables[1].rows[-1]
+    assert slowest.title == "delay 10ms bandwidth 1Gbps"
+    cell = slowest.cells[0]
+    assert cell.measured is not None
+    assert cell.simulated is not None
+    assert cell.measured.step_time_s == 11.21
+    assert cell.slowdowns["measured"] == pytest.approx(11.21 / 6.54)
+    assert cell.simulated.bound.seconds == pytest.approx(6.63, abs=0.01)
+    assert sweep.tables[0].rows[0].cells[0].error is None  # calibrated with it
+    assert sweep.sources == ["measured", "simulated"]
+
+
+def test_the_schedule_that_suits_the_slow_network_is_slope_3(published: list[Run]) -> None:
+    picked = selectors.network_sweep(published).picked
+    assert picked is not None
+    cell = picked.rows[-1][1][0]
+    assert cell is not None
+    assert cell.exact.best.plan == Plan("1f1b", 3)
+    assert cell.exact.best.held == 7
+    assert cell.narrow.best.simulation.iteration_s == pytest.approx(6.23, abs=0.01)
+
+
+def test_another_ratio_of_backward_to_forward_changes_what_is_simulated(published: list[Run]) -> None:
+    three, two = (selectors.network_sweep(published, ratio).tables[0].rows[-1].cells[0] for ratio in (3.0, 2.0))
+    assert three.simulated is not None
+    assert two.simulated is not None
+    assert three.simulated.simulation.iteration_s != two.simulated.simulation.iteration_s
+
+
+def test_emulated_runs_stand_beside_what_their_typed_times_give(emulated: Callable[..., Run]) -> None:
+    fast = emulated(0.21, {"network.apply": "emulate", "network.delay_ms": 0.1, "network.bandwidth_gbps": 10})
+    slow = emulated(0.26, SLOW)
+    (table,) = selectors.network_sweep([fast, slow]).tables
+    assert table.sources == ["emulated", "simulated", "bound"]
+    assert [row.title for row in table.rows] == ["0.100 ms, 10.0 Gbit/s", "10.0 ms, 1.00 Gbit/s"]
+    cell = table.rows[1].cells[0]
+    assert cell.slowdowns["emulated"] == pytest.approx(0.26 / 0.21)
+    assert cell.simulated is not None
+    # Two stages, four micro batches of 40 ms, neighbours one apart: each waits for its round trip.
+    assert cell.simulated.simulation.iteration_s == pytest.approx(0.24, abs=0.01)
+    assert table.rows[0].cells[0].error is not None  # nothing was calibrated with it
+    assert selectors.has_network_sweep([fast, slow])
+    assert not selectors.has_network_sweep([slow])
+
+
+def test_timers_of_a_measured_run_say_how_long_its_passes_take(emulated: Callable[..., Run]) -> None:
+    run = emulated(0.5, {}, compute="real")
+    run.summary["timers_s"] = {
+        name: {"by_rank": {"0": seconds, "1": 2 * seconds}}
+        for name, seconds in (("forward-compute", 0.04), ("backward-compute", 0.08), ("optimizer", 0.01))
+    }
+    found = selectors.pipeline_run(run)
+    assert found is not None
+    times = selectors.times_of(found)
+    assert times is not None
+    assert [stage.forward_s for stage in times.stages] == [0.01, 0.02]
+    assert [stage.backward_s for stage in times.stages] == [0.02, 0.04]
+    assert times.step_s == 0.02
+    assert not times.is_fitted
+    assert found.network.title == "links as they are"
+
+
+def test_runs_of_other_models_stand_in_tables_of_their_own(emulated: Callable[..., Run]) -> None:
+    runs = [emulated(0.3, SLOW), emulated(0.6, {**SLOW, "train.global_batch_size": 8})]
+    assert [table.title for table in selectors.network_sweep(runs).tables] == ["1f1b, batch 4", "1f1b, batch 8"]
+
+
+def test_what_is_no_pipeline_or_leaves_a_size_out_is_left_out(emulated: Callable[..., Run]) -> None:
+    run = emulated(0.3, SLOW)
+    for section, field in (
+        ("parallel", "pipeline_parallel_size"),
+        ("model", "hidden_size"),
+        ("train", "global_batch_size"),
+    ):
+        resolved = {**run.resolved, section: {k: v for k, v in run.resolved[section].items() if k != field}}
+        assert selectors.pipeline_run(Run(resolved=resolved, point={}, summary={})) is None
+    odd = with_values(run.resolved, {"train.micro_batch_size": "many"})
+    assert selectors.pipeline_run(Run(resolved=odd, point={}, summary={})) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "delay_s", "bits_per_s"),
+    [
+        ("default (about 0.1ms; up to 10Gbps)", 1e-4, 10e9),
+        ("delay 10ms  bandwidth 1Gbps", 1e-2, 1e9),
+        ("5 ms, 500 Mbit/s", 5e-3, 5e8),
+        ("100 Gb/s", 0.0, 100e9),
+        ("20ms", 2e-2, float("inf")),
+    ],
+)
+def test_networks_are_read_from_words(words: str, delay_s: float, bits_per_s: float) -> None:
+    found = network_in_words(words)
+    assert found is not None
+    assert found.delay_s == pytest.approx(delay_s)
+    assert found.bits_per_s == bits_per_s
+
+
+def test_words_without_a_network_are_none() -> None:
+    assert network_in_words("InfiniBand") is None
+    assert network_in_words("") is None
