@@ -218,8 +218,6 @@ ENGINE_TRAINS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "parallel.zero_stage": (0,),
     },
     "zero": {
-        "model.kind": ("gpt",),
-        "model.attention_mask": ("causal", "prefix"),
         "train.recompute": ("none",),
         "train.gradient_clipping": (0.0,),
         "parallel.tensor_parallel_size": (1,),
@@ -227,9 +225,8 @@ ENGINE_TRAINS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "parallel.schedule": ("1f1b",),
     },
     "hf": {
-        "model.kind": ("gpt",),
         "model.implementation": ("huggingface",),
-        "model.attention_mask": ("causal",),
+        "model.attention_mask": ("causal", "bidirectional"),
         "train.recompute": ("none", "full"),
         "train.gradient_clipping": (0.0,),
         "parallel.tensor_parallel_size": (1,),
@@ -238,8 +235,6 @@ ENGINE_TRAINS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "parallel.zero_stage": (0,),
     },
     "sharding": {
-        "model.kind": ("gpt",),
-        "model.attention_mask": ("causal", "prefix"),
         "train.precision": ("fp32",),
         "train.recompute": ("none",),
         "parallel.data_parallel_size": (1,),

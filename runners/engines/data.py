@@ -87,3 +87,15 @@ def make_sentence_pairs(config: RunConfig, step: int) -> SentencePairs:
         targets,
         is_random.long(),
     )
+
+
+def make_arguments(config: RunConfig, step: int) -> tuple[Tensor, ...]:
+    """Draw the global batch of a step as what a whole network takes, in order.
+
+    (tokens, targets) for a GPT, (tokens, targets, segments, positions, next_sentence) for a BERT; each has the global
+    batch as its first dimension.
+    """
+    if config.model.kind == "gpt":
+        return make_batch(config, step)
+    pairs = make_sentence_pairs(config, step)
+    return pairs.tokens, pairs.targets, pairs.segments, pairs.positions, pairs.next_sentence

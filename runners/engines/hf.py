@@ -14,15 +14,12 @@ import torch
 from torch.utils.data import Dataset, SequentialSampler
 
 from runners.config import ConfigError, Problem, RunConfig
-from runners.engines.data import Batch, make_batch
+from runners.engines.data import make_arguments
 from runners.engines.memory import memory_meter
-from runners.engines.networks import hugging_face_model, import_transformers
+from runners.engines.networks import NO_LABEL, hugging_face_model, import_transformers, labels_at
 from runners.engines.process_group import barrier, leave
 from runners.engines.rank import Rank, start
 from runners.timers import StepTimes, Timers
-
-NO_LABEL = -100
-"""Where torch's cross entropy has no loss."""
 
 
 class MadeUpText(Dataset[dict[str, torch.Tensor]]):
@@ -31,17 +28,22 @@ class MadeUpText(Dataset[dict[str, torch.Tensor]]):
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._step = 0
-        self._batch: Batch | None = None
+        self._batch: tuple[torch.Tensor, ...] = ()
 
     def __len__(self) -> int:
         return self._config.train.global_batch_size * self._config.train.iterations
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         step, row = divmod(index, self._config.train.global_batch_size)
-        if self._batch is None or self._step != step + 1:
+        if self._step != step + 1:
             self._step = step + 1
-            self._batch = make_batch(self._config, self._step)
-        tokens = self._batch.tokens[row]
+            self._batch = make_arguments(self._config, self._step)
+        tokens, targets, *more = (part[row] for part in self._batch)
+        if more:
+            segments, positions, next_sentence = more
+            labels = labels_at(tokens, positions, targets)
+            pair = {"token_type_ids": segments, "next_sentence_label": next_sentence}
+            return {"input_ids": tokens, "labels": labels, **pair}
         # Hugging Face's models shift labels by themselves. Nothing predicts the first token: left in, the Trainer would
         # count it and divide the sum of the losses by one token too many for each sequence.
         labels = tokens.clone()
@@ -145,6 +147,9 @@ def make_trainer(rank: Rank, watch: Watch, directory: str) -> Any:
         disable_tqdm=True,
     )
     model = hugging_face_model(config)
+    if config.model.kind == "bert":
+        # It takes the count of all tokens of a step and does not use it: the Trainer must divide by the micro batches.
+        vars(model)["accepts_loss_kwargs"] = False
     return InOrder(model=model, args=arguments, train_dataset=MadeUpText(config), callbacks=[Callback()])
 
 

@@ -10,6 +10,42 @@ from torch import Tensor, nn
 
 from runners.config import ConfigError, Problem, RunConfig
 from runners.models.gpt import GPTStage
+from runners.models.megatron import Inputs, Losses, MegatronStage
+
+NO_LABEL = -100
+"""Where torch's cross entropy has no loss."""
+
+
+class BertLoss(nn.Module):
+    """parlab's BERT that takes what make_arguments gives and returns the sum of the mean losses of its two heads."""
+
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        super().__init__()
+        self.whole = MegatronStage(config.model, range(config.model.num_layers), config.train.seed, device)
+
+    def forward(
+        self, tokens: Tensor, targets: Tensor, segments: Tensor, positions: Tensor, next_sentence: Tensor
+    ) -> Tensor:
+        return cast(Losses, self.whole(None, Inputs(tokens, targets, segments, positions, next_sentence))).total
+
+
+class HuggingFaceBertLoss(nn.Module):
+    """The same of Hugging Face's, with their own loss."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(
+        self, tokens: Tensor, targets: Tensor, segments: Tensor, positions: Tensor, next_sentence: Tensor
+    ) -> Tensor:
+        labels = labels_at(tokens, positions, targets)
+        return cast(Tensor, self.inner(tokens, None, segments, labels=labels, next_sentence_label=next_sentence).loss)
+
+
+def labels_at(tokens: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
+    """Return labels (batch, sequence): the targets where they belong, elsewhere what has no loss."""
+    return torch.full_like(tokens, NO_LABEL).scatter(-1, positions, targets)
 
 
 class HuggingFaceLoss(nn.Module):
@@ -28,25 +64,30 @@ class HuggingFaceLoss(nn.Module):
 
 
 def build(config: RunConfig, device: torch.device) -> nn.Module:
-    """Make the network of a configuration: forward(tokens, targets) is the mean loss over the tokens.
+    """Make the network of a configuration: forward(*make_arguments(...)) is the mean loss.
 
     Weights depend on the seed alone, so they are the same on every rank. Raises ConfigError when transformers is
     needed and missing.
     """
-    if config.model.implementation == "parlab":
-        return GPTStage(config.model, range(config.model.num_layers), config.train.seed, device)
-    return HuggingFaceLoss(hugging_face_model(config).to(device))
+    is_bert = config.model.kind == "bert"
+    if config.model.implementation == "huggingface":
+        inner = hugging_face_model(config).to(device)
+        return HuggingFaceBertLoss(inner) if is_bert else HuggingFaceLoss(inner)
+    if is_bert:
+        return BertLoss(config, device)
+    return GPTStage(config.model, range(config.model.num_layers), config.train.seed, device)
 
 
 def hugging_face_model(config: RunConfig) -> nn.Module:
-    """Make GPT-2 or BERT of Hugging Face with random weights and without dropout; nothing is downloaded."""
+    """Make GPT-2, or BERT with both of its heads, with random weights and without dropout; nothing is downloaded."""
     transformers = import_transformers(config)
     model = config.model
-    sizes: dict[str, Any] = {"vocab_size": model.vocab_size, "use_cache": False}
+    sizes: dict[str, Any] = {"vocab_size": model.vocab_size}
     if model.kind == "gpt":
         kind = transformers.GPT2LMHeadModel
         settings = transformers.GPT2Config(
             **sizes,
+            use_cache=False,
             n_layer=model.num_layers,
             n_embd=model.hidden_size,
             n_head=model.num_attention_heads,
@@ -56,7 +97,7 @@ def hugging_face_model(config: RunConfig) -> nn.Module:
             eos_token_id=0,
         )
     else:
-        kind = transformers.BertForMaskedLM
+        kind = transformers.BertForPreTraining
         settings = transformers.BertConfig(
             **sizes,
             num_hidden_layers=model.num_layers,

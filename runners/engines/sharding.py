@@ -14,12 +14,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from runners.config import ConfigError, Problem, RunConfig
-from runners.engines.data import make_batch
+from runners.engines.data import make_arguments
 from runners.engines.memory import memory_meter
 from runners.engines.process_group import barrier, join, leave
 from runners.engines.rank import Rank, start
 from runners.engines.shards import Cut, cut_linear_layers
 from runners.models.gpt import GPTStage
+from runners.models.megatron import Inputs, Losses, MegatronStage
 from runners.schedules import layers_of_stages
 from runners.timers import StepTimes, Timers
 
@@ -54,12 +55,13 @@ class ShardedTrainer:
         shards = ranks_of_stages(config)
         self._members = [sorted(set(stage)) for stage in shards]
         layers = layers_of_stages(config.model.num_layers, config.sharding.stage_cnt)
-        self.stages: dict[int, GPTStage] = {}
+        self.stages: dict[int, GPTStage | MegatronStage] = {}
         for number, (stage, members) in enumerate(zip(shards, self._members, strict=True)):
             group = dist.new_group(members, timeout=rank.timeout) if len(members) > 1 else None
             if rank.place.rank in members:
                 owners = [members.index(owner) for owner in stage]
-                network = GPTStage(config.model, layers[number], config.train.seed, rank.device)
+                kind = GPTStage if config.model.kind == "gpt" else MegatronStage
+                network = kind(config.model, layers[number], config.train.seed, rank.device)
                 here = members.index(rank.place.rank)
                 cut_linear_layers(network, Cut(config.sharding.sharding_dim, owners, here, group))
                 self.stages[number] = network
@@ -84,20 +86,20 @@ class ShardedTrainer:
         All forward passes, then all backward passes, each in the order of micro batches (GPipe).
         """
         self.rank.phase = "data"
-        batch, size = make_batch(self.rank.config, step), self.rank.config.train.micro_batch_size
-        tokens = torch.split(batch.tokens.to(self.rank.device), size)
-        targets = torch.split(batch.targets.to(self.rank.device), size)
+        batch, size = make_arguments(self.rank.config, step), self.rank.config.train.micro_batch_size
+        parts = (torch.split(whole.to(self.rank.device), size) for whole in batch)
+        inputs = [Inputs(*arguments) for arguments in zip(*parts, strict=True)]
         self.memory.begin_step()
         barrier(self.rank.device)
         self._timers.begin_step()
         self._optimizer.zero_grad()
         self.rank.phase = "forward"
-        for number in range(len(tokens)):
+        for number, micro_batch in enumerate(inputs):
             for stage in sorted(self.stages):
-                self._forward(stage, number, tokens[number], targets[number])
+                self._forward(stage, number, micro_batch)
         losses = [run.output.detach() for (stage, _), run in self._passes.items() if self._is_last(stage)]
         self.rank.phase = "backward"
-        for number in range(len(tokens)):
+        for number in range(len(inputs)):
             for stage in sorted(self.stages, reverse=True):
                 self._backward(stage, number)
         self.rank.phase = "optimizer"
@@ -111,21 +113,30 @@ class ShardedTrainer:
     def _is_last(self, stage: int) -> bool:
         return stage == self.rank.config.sharding.stage_cnt - 1
 
-    def _forward(self, stage: int, number: int, tokens: Tensor, targets: Tensor) -> None:
-        x = tokens
+    def _forward(self, stage: int, number: int, inputs: Inputs) -> None:
+        assert inputs.tokens is not None
+        x = inputs.tokens
         if stage:
             with self._timers.span("forward-recv", number):
                 before = self._passes.get((stage - 1, number))
-                x = before.output.detach() if before else self._receive(stage - 1, stage, tokens.shape)
+                x = before.output.detach() if before else self._receive(stage - 1, stage, inputs.tokens.shape)
                 x.requires_grad_()
         with self._timers.span("forward-compute", number):
-            output = cast(Tensor, self.stages[stage](x, targets if self._is_last(stage) else None))
+            output = self._compute(stage, x, inputs)
             if self._is_last(stage):  # micro batches are equally large
                 output = output / self.rank.config.sharding.accum_degree
         self._passes[stage, number] = _Pass(x, output)
         if not self._is_last(stage):
             with self._timers.span("forward-send", number):
                 self._send(output.detach(), stage, stage + 1)
+
+    def _compute(self, stage: int, x: Tensor, inputs: Inputs) -> Tensor:
+        """Take a micro batch through a stage: activations, or on the last stage the loss."""
+        network = self.stages[stage]
+        if isinstance(network, GPTStage):
+            return cast(Tensor, network(x, inputs.targets if self._is_last(stage) else None))
+        output = cast(Tensor | Losses, network(x if stage else None, inputs))
+        return output if isinstance(output, Tensor) else output.total
 
     def _backward(self, stage: int, number: int) -> None:
         run = self._passes.pop((stage, number))

@@ -117,8 +117,8 @@ class ShardedLinear(nn.Module):
 
 
 def cut_linear_layers(network: nn.Module, cut: Cut) -> None:
-    """Replace every linear layer of a network by its shards."""
+    """Replace every linear layer of a network by its shards; one that they do not divide stays whole everywhere."""
     for module in list(network.modules()):
         for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear):
+            if isinstance(child, nn.Linear) and child.weight.shape[cut.dim] % len(cut.owners) == 0:
                 setattr(module, name, ShardedLinear(child, cut))

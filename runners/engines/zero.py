@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from runners.config import ConfigError, Problem, RunConfig
-from runners.engines.data import make_batch
+from runners.engines.data import make_arguments
 from runners.engines.memory import MemoryMeter, memory_meter
 from runners.engines.networks import build
 from runners.engines.process_group import barrier, leave
@@ -20,14 +20,32 @@ from runners.engines.zero_settings import deepspeed_settings, import_deepspeed
 from runners.timers import StepTimes, Timers
 
 
+class MeanLoss:
+    """The mean over the ranks, on its way while they go on; reading it is where they meet."""
+
+    def __init__(self, loss: torch.Tensor, ranks: int) -> None:
+        self._sum, self._ranks = loss, ranks
+        self._work = dist.all_reduce(loss, async_op=True)
+
+    def value(self) -> float:
+        """Wait for it; every rank has ended the step then."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        return float(self._sum) / self._ranks
+
+
 class StepResult(NamedTuple):
     """What one rank knows of one step."""
 
     times: StepTimes
-    loss: float
-    """Mean over all tokens of the global batch."""
+    loss: MeanLoss
+    """Mean over the global batch."""
     memory_bytes: int
     memory_peak_bytes: int
+
+
+MicroBatches = list[tuple[torch.Tensor, ...]]
 
 
 class ZeroTrainer:
@@ -46,20 +64,31 @@ class ZeroTrainer:
             model=network, optimizer=optimizer, config=deepspeed_settings(config), dist_init_required=False
         )
         self._timers = Timers(rank.device)
+        self._loss: MeanLoss | None = None
         self.memory: MemoryMeter = memory_meter(rank.device)
 
-    def train_step(self, step: int) -> StepResult:
-        """Train on this rank's part of the batch of a step (counted from 1) and measure it."""
+    def load(self, step: int) -> MicroBatches:
+        """Draw this rank's part of the batch of a step (counted from 1)."""
         self.rank.phase = "data"
-        passes = micro_batches(self.rank.config, step, self.rank.place.rank, self.rank.device)
-        losses = []
+        return micro_batches(self.rank.config, step, self.rank.place.rank, self.rank.device)
+
+    def train_step(self, step: int) -> StepResult:
+        """Draw the batch of a step and train on it."""
+        return self.train(self.load(step))
+
+    def train(self, passes: MicroBatches) -> StepResult:
+        """Train on micro batches and measure it; the clock starts when every rank has ended the step before."""
         self.memory.begin_step()
-        barrier(self.rank.device)
+        if self._loss is None:
+            barrier(self.rank.device)
+        else:  # no barrier more: DeepSpeed called directly has none either
+            self._loss.value()
         self._timers.begin_step()
-        for number, (tokens, targets) in enumerate(passes):
+        losses = []
+        for number, arguments in enumerate(passes):
             self.rank.phase = "forward"
             with self._timers.span("forward-compute", number):
-                loss = self.engine(tokens, targets)
+                loss = self.engine(*arguments)
             self.rank.phase = "backward"
             with self._timers.span("backward-compute", number):
                 self.engine.backward(loss)
@@ -69,26 +98,20 @@ class ZeroTrainer:
                 self.engine.step()  # does something only after the last micro batch
         times = self._timers.finish_step()
         now, peak = self.memory.now(), self.memory.peak()
-        return StepResult(times, self._mean(torch.stack(losses).float().mean()), now, peak)
+        self._loss = MeanLoss(torch.stack(losses).float().mean(), self.rank.place.world_size)
+        return StepResult(times, self._loss, now, peak)
 
     def close(self) -> None:
         """Let go of DeepSpeed's engine: its third stage otherwise now and then aborts at the end of the process."""
         self.engine.destroy()
 
-    def _mean(self, loss: torch.Tensor) -> float:
-        dist.all_reduce(loss)
-        return float(loss) / self.rank.place.world_size
 
-
-def micro_batches(
-    config: RunConfig, step: int, rank: int, device: torch.device
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return this rank's (tokens, targets), one pair for each micro batch, from the global batch of a step."""
-    batch = make_batch(config, step)
+def micro_batches(config: RunConfig, step: int, rank: int, device: torch.device) -> MicroBatches:
+    """Return what the network takes for each of this rank's micro batches, from the global batch of a step."""
     share = config.train.global_batch_size // config.parallel.data_parallel_size
     mine, size = slice(rank * share, (rank + 1) * share), config.train.micro_batch_size
-    tokens, targets = (torch.split(part[mine].to(device), size) for part in (batch.tokens, batch.targets))
-    return list(zip(tokens, targets, strict=True))
+    parts = (torch.split(whole[mine].to(device), size) for whole in make_arguments(config, step))
+    return list(zip(*parts, strict=True))
 
 
 def run(rank: Rank) -> None:
@@ -100,9 +123,12 @@ def run(rank: Rank) -> None:
     layers = [0, rank.config.model.num_layers - 1]
     rank.emit_start("zero", trainer.memory.source, parameters=trainer.num_parameters, stage=0, layers=layers)
     train, seconds = rank.config.train, []
+    passes = trainer.load(1)
     for step in range(1, train.iterations + 1):
-        result = trainer.train_step(step)
+        result = trainer.train(passes)
         seconds.append(result.times.step_time_s)
+        if step < train.iterations:  # while the losses of the ranks are added up
+            passes = trainer.load(step + 1)
         rank.printer.emit(
             "step",
             step=step,
@@ -110,7 +136,7 @@ def run(rank: Rank) -> None:
             step_time_s=round(result.times.step_time_s, 9),
             samples=train.global_batch_size,
             tokens=train.global_batch_size * rank.config.model.sequence_length,
-            loss=result.loss,
+            loss=result.loss.value(),
             memory_bytes=result.memory_bytes,
             memory_peak_bytes=result.memory_peak_bytes,
             timers_s={name: round(value, 9) for name, value in result.times.timers_s.items()},

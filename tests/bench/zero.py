@@ -59,8 +59,8 @@ def _theirs(here: Rank) -> Step:
     engine = deepspeed.initialize(model=network, optimizer=optimizer, config=deepspeed_settings(config))[0]
 
     def step() -> None:
-        for tokens, targets in micro_batches(config, 1, rank, CPU):
-            engine.backward(engine(tokens, targets))
+        for arguments in micro_batches(config, 1, rank, CPU):
+            engine.backward(engine(*arguments))
             engine.step()
 
     return step

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from runners.config import RunConfig
-from runners.engines.data import make_batch
+from runners.engines.data import make_arguments
 from runners.engines.layout import open_layout
 from runners.engines.megatron_stage import MegatronRank
+from runners.engines.networks import build
 from runners.engines.process_group import Place, barrier, join, leave
 from runners.engines.stage import PipelineStage
 from runners.engines.transfers import open_channels
-from runners.models.gpt import GPTStage
 
 TIMEOUT = timedelta(seconds=60)
 # The server has imported torch; each rank is forked from it and need not import it again.
@@ -38,15 +38,14 @@ class Trained(NamedTuple):
 def train_by_hand(config: RunConfig, steps: int, device: torch.device) -> Trained:
     """Train the whole model in one process on the full batch, with ordinary autograd."""
     torch.set_num_threads(1)
-    model = GPTStage(config.model, range(config.model.num_layers), config.train.seed, device)
+    model = build(config, device)
     kinds: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
     optimizer = kinds[config.train.optimizer](model.parameters(), lr=config.train.learning_rate)
     losses: list[float | None] = []
     gradients: dict[str, Tensor] = {}
     for step in range(1, steps + 1):
-        batch = make_batch(config, step)
         optimizer.zero_grad()
-        loss = model(batch.tokens.to(device), batch.targets.to(device))
+        loss = model(*(part.to(device) for part in make_arguments(config, step)))
         loss.backward()
         gradients = gradients or _copies({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
         optimizer.step()

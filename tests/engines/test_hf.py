@@ -12,6 +12,7 @@ from parlab.formats import huggingface
 from runners.config import RunConfig, check
 from runners.engines.data import make_batch
 from runners.engines.networks import hugging_face_model
+from tests.engines.ranks import train_by_hand
 from tests.engines.started import Output, run_engine
 
 pytestmark = pytest.mark.slow
@@ -44,6 +45,14 @@ def test_losses_equal_those_of_one_process_on_the_full_batch(output: Output) -> 
         optimizer.step()
         expected.append(loss.item())
     assert output.losses() == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_bert_trains_both_heads_as_one_process_does(tmp_path: Path) -> None:
+    model = DATA["model"] | {"kind": "bert", "attention_mask": "bidirectional"}
+    config = RunConfig.model_validate(DATA | {"model": model, "train": DATA["train"] | {"iterations": 5}})
+    output = run_engine(config.resolved(), tmp_path)
+    assert output.code == 0, output.text
+    assert output.losses() == pytest.approx(train_by_hand(config, 5, torch.device("cpu")).losses, abs=1e-4)
 
 
 def test_every_rank_tells_its_steps_and_the_reader_finds_the_trainers_own_lines(output: Output) -> None:

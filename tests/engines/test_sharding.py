@@ -32,7 +32,10 @@ def mapping(*stages: str, kind: str = "CPU") -> dict[str, dict[str, str]]:
     }
 
 
-def make_data(mode: str, dim: int, accum: int, *stages: str) -> dict[str, Any]:
+BERT = {"kind": "bert", "attention_mask": "bidirectional"}
+
+
+def make_data(mode: str, dim: int, accum: int, *stages: str, model: Mapping[str, Any] | None = None) -> dict[str, Any]:
     section = {
         "mode": mode,
         "sharding_size": len(stages[0]),
@@ -43,7 +46,8 @@ def make_data(mode: str, dim: int, accum: int, *stages: str) -> dict[str, Any]:
     }
     train = {"global_batch_size": 8, "micro_batch_size": 8 // accum, "learning_rate": 1e-3, "iterations": 4}
     parallel = {"engine": "sharding"}
-    return {"model": MODEL, "train": train, "parallel": parallel, "sharding": section, "cluster": {"device": "cpu"}}
+    whole = {"model": {**MODEL, **(model or {})}, "train": train, "parallel": parallel}
+    return whole | {"sharding": section, "cluster": {"device": "cpu"}}
 
 
 CASES = {
@@ -52,6 +56,9 @@ CASES = {
     "outputs cut, stages in a circle": make_data("hybrid", 0, 4, "01", "12", "20"),
     "inputs cut, stages in a circle": make_data("hybrid", -1, 4, "01", "12", "20"),
     "one shard on many devices' way": make_data("hybrid", 0, 2, "00", "12"),
+    # The next-sentence head has two outputs: four shards do not divide them, so it stays whole.
+    "a bert, outputs cut": make_data("sharding", 0, 1, "0120", "1122", model=BERT),
+    "a bert, inputs cut": make_data("hybrid", -1, 2, "0011", "1202", "2001", model=BERT),
     "a pipeline": make_data("pipeline", 0, 4, "0", "1", "2"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runners.config import RunConfig, check
-from runners.engines.data import make_batch
+from runners.engines.data import make_arguments
 from runners.engines.networks import build
 from tests.engines.started import run_engine
 from tests.engines.zero_ranks import train_with_zero
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
 STEPS = 5
 MODEL = {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}
+BERT = {"kind": "bert", "attention_mask": "bidirectional"}
 TRAIN = {"global_batch_size": 8, "micro_batch_size": 2, "learning_rate": 1e-3, "iterations": 3}
 
 
@@ -30,8 +31,11 @@ def make_data(stage: int = 0, *, model: dict[str, Any] | None = None, **parallel
 CASES: dict[str, dict[str, Any]] = {
     **{f"stage {stage}": make_data(stage) for stage in range(4)},
     "huggingface": make_data(2, model={"implementation": "huggingface"}),
+    "bert": make_data(3, model=BERT),
+    "huggingface bert": make_data(1, model=BERT | {"implementation": "huggingface"}),
     "prefix": make_data(1, model={"attention_mask": "prefix", "prefix_length": 5}),
     "offload": make_data(2, zero_offload="optimizer"),
+    "offload of all": make_data(3, zero_offload="all"),
     "bf16": make_data(1) | {"train": TRAIN | {"precision": "bf16"}},
 }
 
@@ -42,9 +46,8 @@ def losses_of_one_process(config: RunConfig) -> list[float]:
     optimizer = torch.optim.Adam(network.parameters(), lr=config.train.learning_rate)
     losses = []
     for step in range(1, STEPS + 1):
-        batch = make_batch(config, step)
         optimizer.zero_grad()
-        loss = network(batch.tokens, batch.targets)
+        loss = network(*make_arguments(config, step))
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

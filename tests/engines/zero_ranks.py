@@ -43,7 +43,7 @@ def _rank(number: int, configs: Mapping[str, RunConfig], steps: int, directory: 
     with open(directory / f"{number}.log", "w") as log, contextlib.redirect_stdout(log):
         for name, config in configs.items():
             trainer = ZeroTrainer(Rank(config, place))
-            losses[name] = [trainer.train_step(step).loss for step in range(1, steps + 1)]
+            losses[name] = [trainer.train_step(step).loss.value() for step in range(1, steps + 1)]
             trainer.close()
     torch.save(losses, directory / f"{number}.pt")
     leave()
