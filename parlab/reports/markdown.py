@@ -39,28 +39,28 @@ class Report(NamedTuple):
 
 def markdown(report: Report) -> str:
     """Write a report; a doubted number carries a triangle with the number of its finding."""
-    parts = [f"# {_plain(report.title)}"]
-    parts += [_plain(text) for text in (report.question, report.source) if text]
+    parts = [f"# {plain(report.title)}"]
+    parts += [plain(text) for text in (report.question, report.source) if text]
     if report.rows:
-        head = [f"| {' | '.join(_plain(column) for column in report.columns)} |", "|" + " --- |" * len(report.columns)]
+        head = [f"| {' | '.join(plain(column) for column in report.columns)} |", "|" + " --- |" * len(report.columns)]
         parts.append("\n".join([*head, *(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in report.rows)]))
     else:
         parts.append("No runs yet.")
     if report.doubts:
         parts.append("## Findings")
-        parts.append("\n".join(_doubt(number, doubt) for number, doubt in enumerate(report.doubts, 1)))
+        parts.append("\n".join(doubt_line(number, doubt) for number, doubt in enumerate(report.doubts, 1)))
     return "\n\n".join(parts) + "\n"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Make a text of one line that is no markup, whoever wrote it."""
     return _MARKUP.sub(r"\\\1", " ".join(text.split()))
 
 
 def _cell(cell: Cell) -> str:
-    return " ".join([_plain(cell.text), *(f"▲{number}" for number in cell.doubts)])
+    return " ".join([plain(cell.text), *(f"▲{number}" for number in cell.doubts)])
 
 
-def _doubt(number: int, doubt: Doubt) -> str:
-    said = f"{number}. ▲{number} **{doubt.severity}** {_plain(doubt.message)} (rule {_plain(doubt.rule)})"
-    return f"{said} Acknowledged: {_plain(doubt.acknowledged)}" if doubt.acknowledged else said
+def doubt_line(number: int, doubt: Doubt) -> str:
+    said = f"{number}. ▲{number} **{doubt.severity}** {plain(doubt.message)} (rule {plain(doubt.rule)})"
+    return f"{said} Acknowledged: {plain(doubt.acknowledged)}" if doubt.acknowledged else said

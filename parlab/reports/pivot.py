@@ -24,6 +24,8 @@ VALUE, SEVERAL, MISSING, ABSENT = "value", "several", "missing", "absent"
 FINISHED, OOM = "finished", "oom"
 RUN_DOUBTS = "run"
 """Under this name a record keeps the doubts about all of it."""
+HIDDEN = ("doubts", "printed")
+"""What a record says about its fields; no fields themselves."""
 MAX_CELLS = 20_000
 
 AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
@@ -138,7 +140,7 @@ def pivot(
 
 def fields_of(records: Sequence[Record]) -> list[str]:
     """List the fields that at least one record has, in the order in which they come."""
-    return list(dict.fromkeys(name for record in records for name in record if name != "doubts"))
+    return list(dict.fromkeys(name for record in records for name in record if name not in HIDDEN))
 
 
 def field_named(name: str, fields: Sequence[str]) -> str:
@@ -152,6 +154,9 @@ def field_named(name: str, fields: Sequence[str]) -> str:
     ending = [field for field in fields if _plain(field) == plain] or [
         field for field in fields if _plain(field.rpartition(".")[2]) == plain
     ]
+    if len(ending) > 1:
+        # What a program was told says the same as the configuration that was read from it.
+        ending = [field for field in ending if not field.startswith("argument.")] or ending
     if len(ending) == 1:
         return ending[0]
     if ending:

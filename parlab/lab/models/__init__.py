@@ -4,9 +4,11 @@ from .config import Config
 from .experiment import Experiment, Tag
 from .finding import Finding
 from .node import Node
+from .report import PictureJob, Report, ReportFile, ReportLink, ReportVersion
 from .run import Attempt, Run
 from .snapshot import Snapshot
 from .source import Picture, Source, SourceChunk
+from .stored_file import StoredFile
 
 __all__ = [
     "Attempt",
@@ -15,9 +17,15 @@ __all__ = [
     "Finding",
     "Node",
     "Picture",
+    "PictureJob",
+    "Report",
+    "ReportFile",
+    "ReportLink",
+    "ReportVersion",
     "Run",
     "Snapshot",
     "Source",
     "SourceChunk",
+    "StoredFile",
     "Tag",
 ]

@@ -21,6 +21,9 @@ _DOUBTED = {
     RUN: ("run",),
 }
 # Parts of a summary that are numbers by themselves.
+_CELLS = ("step_time_s", "samples_per_s", "tokens_per_s", "ms_per_sample")
+"""Numbers that the one cell of a run may state."""
+MAX_CELL = 80
 _PLAIN = ("ms_per_sample", "tflops_per_gpu", "mfu_pct", "hfu_pct", "gpu_util_pct", "skipped_iterations")
 
 
@@ -29,7 +32,8 @@ def run_records(runs: Iterable[Run], doubts: Mapping[int, Doubts] | None = None)
 
     `run`, `label`, `state`, `reason`, `origin`, `version` and `gpus`; what it was set to under dotted names
     (`train.micro_batch_size`) and its axes as its point names them; `step_time_s`, `samples_per_s` and the like,
-    `timer.<name>` in seconds, `figure.<name>` for what its file states besides; `doubts` by field.
+    `timer.<name>` in seconds, `figure.<name>` for what its file states besides; `doubts` by field, and `printed`:
+    the words of an imported table by field, brackets and all.
     """
     return [_record(run, (doubts or {}).get(run.pk, {})) for run in runs]
 
@@ -50,7 +54,28 @@ def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
     record["doubts"] = {
         field: tuple(found) for column, found in doubts.items() for field in _DOUBTED.get(column, (column,))
     }
+    record["printed"] = _printed(run.summary.get("figures") or {}, record)
     return record
+
+
+def _printed(figures: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, str]:
+    """Keep the cells of an imported table as they were printed; sentences of a page are no cells."""
+    printed: dict[str, str] = {}
+    for name, figure in figures.items():
+        text = str(figure.get("text", "")) if isinstance(figure, Mapping) else ""
+        if not text[:1].isdigit() or len(text) > MAX_CELL:
+            continue
+        printed[f"figure.{name}"] = text
+        if name == "value":
+            printed |= {field: text for field in _CELLS if _is_same(record.get(field), figure.get("value"))}
+    return printed
+
+
+def _is_same(number: Any, value: Any) -> bool:
+    """Say whether a number is the one of a cell, which may be in thousandths."""
+    if not isinstance(number, int | float) or not isinstance(value, int | float):
+        return False
+    return any(math.isclose(number, value * factor) for factor in (1.0, 1e-3))
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -61,7 +86,16 @@ def _settings(run: Run) -> dict[str, Any]:
     for section, fields in run.resolved.items():
         if isinstance(fields, Mapping):
             settings |= {f"{section}.{name}": value for name, value in fields.items()}
-    return settings | dict(run.point)
+    return {"gradient_accumulation_steps": _accumulation(run), **settings, **run.point}
+
+
+def _accumulation(run: Run) -> int | None:
+    told = run.launch.get("gradient_accumulation_steps")
+    if told is not None:
+        return int(told)
+    train, parallel = run.resolved.get("train", {}), run.resolved.get("parallel", {})
+    sizes = train.get("global_batch_size"), train.get("micro_batch_size"), parallel.get("data_parallel_size")
+    return sizes[0] // (sizes[1] * sizes[2]) if all(sizes) else None
 
 
 def _gpus(run: Run) -> int | None:
@@ -85,6 +119,7 @@ def _numbers(run: Run) -> dict[str, Any]:
         "tokens_per_s": run.tokens_per_s,
         "memory_min_bytes": memory.get("min"),
         "memory_max_bytes": memory.get("max", run.memory_max_bytes),
+        "memory_total_bytes": ((summary.get("figures") or {}).get("gpu_mem_bytes") or {}).get("total"),
         **{name: summary.get(name) for name in _PLAIN},
     }
     for name, timer in (summary.get("timers_s") or {}).items():
@@ -103,5 +138,7 @@ def _figure(figure: Any, text: str | None) -> Any:
 
 def varied_fields(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """List the fields on which records differ, those of the sweep first: what a pivot offers as rows and columns."""
-    names = dict.fromkeys(name for record in records for name in record if name not in ("doubts", "run", "label"))
+    names = dict.fromkeys(
+        name for record in records for name in record if name not in ("doubts", "printed", "run", "label")
+    )
     return [name for name in names if len({repr(record.get(name)) for record in records}) > 1]

@@ -5,11 +5,22 @@ from .configs import config_check, config_save
 from .experiments import experiment_clone, experiment_create
 from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
 from .published import published_run_add
+from .reports import (
+    Stale,
+    report_create,
+    report_delete,
+    report_editing,
+    report_link_create,
+    report_link_revoke,
+    report_publish,
+    report_save,
+)
 from .runs import Launch, config_launch, run_cancel_request, run_relaunch
 from .shelves import experiments_archive, experiments_restore, experiments_tag, experiments_untag
 
 __all__ = [
     "Launch",
+    "Stale",
     "attempt_lose",
     "attempt_report",
     "config_check",
@@ -25,6 +36,13 @@ __all__ = [
     "finding_reopen",
     "findings_refresh",
     "published_run_add",
+    "report_create",
+    "report_delete",
+    "report_editing",
+    "report_link_create",
+    "report_link_revoke",
+    "report_publish",
+    "report_save",
     "run_cancel_request",
     "run_findings_refresh",
     "run_relaunch",

@@ -1,0 +1,149 @@
+"""Reports: saved by revision, published for good, shared by links that can be revoked."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import IntegrityError, transaction
+from django.db.models import F, Max, Q
+from django.utils import timezone
+from django.utils.text import slugify
+
+from parlab.lab.models import Experiment, PictureJob, Report, ReportLink, ReportVersion
+from runners.config import digest
+
+from . import storable
+
+EDITOR_AWAY_AFTER = timedelta(seconds=40)
+"""An editor's page speaks every 15 s; one that was silent for so long is closed."""
+_TITLE, _SLUG = 200, 100
+_TRIES = 5
+
+
+class Stale(Exception):
+    """Somebody else saved since: `report` is what they left."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(f"{report.saved_by} saved this report at {report.saved_at:%H:%M:%S}")
+        self.report = report
+
+
+def report_create(*, title: str, text: str, experiment: Experiment | None, user: User) -> Report:
+    """Begin a report; raises ValueError without a title."""
+    title = _title(title)
+    for _ in range(_TRIES):
+        try:
+            with transaction.atomic():
+                return Report.objects.create(
+                    title=title,
+                    slug=_free_slug(title),
+                    text=_text(text),
+                    experiment=experiment,
+                    owner=user,
+                    saved_by=user,
+                )
+        except IntegrityError:
+            continue  # somebody took the slug at the same moment
+    raise ValueError(f"title {title!r} is wanted by many at once; choose another")
+
+
+def report_save(*, report: Report, title: str, text: str, revision: int, user: User) -> Report:
+    """Save what was written upon `revision`; raises Stale where somebody else saved since, ValueError without a title.
+
+    One conditional UPDATE: of two who save at once, one wins and the other is told.
+    """
+    changed = Report.objects.filter(pk=report.pk, revision=revision).update(
+        title=_title(title),
+        text=_text(text),
+        revision=F("revision") + 1,
+        saved_by=user,
+        saved_at=timezone.now(),
+    )
+    now = Report.objects.select_related("saved_by", "experiment").get(pk=report.pk)
+    if not changed:
+        raise Stale(now)
+    return now
+
+
+def report_editing(*, report: Report, user: User) -> User | None:
+    """Say that a person has the editor open; answer with who else had it open a moment ago.
+
+    Whoever came first stays the editor until their page falls silent.
+    """
+    now = timezone.now()
+    free = Q(editor=None) | Q(editor=user) | Q(editor_seen_at__lt=now - EDITOR_AWAY_AFTER)
+    if Report.objects.filter(free, pk=report.pk).update(editor=user, editor_seen_at=now):
+        return None
+    return Report.objects.select_related("editor").get(pk=report.pk).editor
+
+
+@transaction.atomic
+def report_publish(*, report: Report, content: Mapping[str, Any], revision: int, user: User) -> ReportVersion:
+    """Freeze a report as its next version, and ask for its pictures; the same content again is the same version.
+
+    `content` was made of the text of `revision`; raises Stale where the text changed since.
+    """
+    locked = Report.objects.select_for_update(of=("self",)).select_related("saved_by").get(pk=report.pk)
+    if locked.revision != revision:
+        raise Stale(locked)
+    frozen = storable.json(content)
+    name = digest({"title": locked.title, "text": locked.text, "content": frozen})
+    latest = locked.versions.order_by("-number").first()
+    if latest is not None and latest.digest == name:
+        return latest
+    last: int = locked.versions.aggregate(last=Max("number"))["last"] or 0
+    version = ReportVersion(
+        report=locked,
+        number=last + 1,
+        title=locked.title,
+        text=locked.text,
+        content=frozen,
+        digest=name,
+        published_by=user,
+    )
+    version.save(force_insert=True)
+    PictureJob.objects.create(version=version, created_by=user)
+    return version
+
+
+def report_link_create(*, version: ReportVersion, user: User) -> ReportLink:
+    """Make a link to a published version; a second click gives the one that is there."""
+    with transaction.atomic():
+        Report.objects.select_for_update().get(pk=version.report_id)
+        known = version.links.filter(revoked_at=None).first()
+        return known or ReportLink.objects.create(version=version, token=secrets.token_urlsafe(32), created_by=user)
+
+
+def report_link_revoke(*, link: ReportLink, user: User) -> None:
+    """End a link for ever; who revoked it first stays on record."""
+    ReportLink.objects.filter(pk=link.pk, revoked_at=None).update(revoked_at=timezone.now(), revoked_by=user)
+
+
+def report_delete(*, report: Report) -> None:
+    """Delete a report with all it published; its links lead nowhere from now on."""
+    report.delete()
+
+
+def _title(title: str) -> str:
+    title = storable.text(" ".join(title.split()))[:_TITLE]
+    if not title:
+        raise ValueError("a report needs a title; write a few words")
+    return title
+
+
+def _text(text: str) -> str:
+    return storable.text(text.replace("\r\n", "\n"))
+
+
+def _free_slug(title: str) -> str:
+    wanted = slugify(title)[:_SLUG].strip("-") or "report"
+    taken = set(Report.objects.filter(slug__startswith=wanted).values_list("slug", flat=True)) | {"new"}
+    slug, count = wanted, 1
+    while slug in taken:
+        count += 1
+        slug = f"{wanted}-{count}"
+    return slug

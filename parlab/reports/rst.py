@@ -1,0 +1,169 @@
+"""A report as reStructuredText: its Markdown turned, block by block. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from textwrap import indent
+
+from markdown_it.token import Token
+
+from .blocks import CodeBlock, Content, FigureBlock, PictureBlock, ProblemBlock, TableBlock, Text, ValueBlock
+from .directives import Directive
+from .document import BLOCK, INLINE, Document
+from .source import begins_with_heading, headings, marks_text, picture_name
+
+_MARKUP = re.compile(r"([\\`*_|])")
+_UNDERLINES = "=-~^\"'"
+_MARKS = {"em_open": "*", "em_close": "*", "strong_open": "**", "strong_close": "**"}
+
+
+def rst(document: Document, content: Content, *, title: str, with_pictures: bool) -> str:
+    """Write a report as reStructuredText; pictures are named `figures/figure-1.png`, as they lie in the archive."""
+    writer = _Writer(content, {id(block): name for name, block in content.figures()}, with_pictures)
+    parts = [] if begins_with_heading(document) else [_heading(plain(title), 1)]
+    parts += writer.blocks(list(document.tokens))
+    if content.findings:
+        parts.append(_heading("Findings", 2))
+        parts += [
+            f"{number}. {marks_text([number]).strip()} **{one.severity}** {plain(one.message)} (rule {plain(one.rule)})"
+            + (f" Acknowledged: {plain(one.acknowledged)}" if one.acknowledged else "")
+            for number, one in enumerate(content.findings, 1)
+        ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def plain(text: str) -> str:
+    """Make a text of one line that is no markup."""
+    return _MARKUP.sub(r"\\\1", " ".join(text.split(" ")).replace("\n", " "))
+
+
+def _heading(text: str, level: int) -> str:
+    # Wide characters may take two columns: too long an underline is right, too short a one is an error.
+    return f"{text}\n{_UNDERLINES[min(level, 6) - 1] * max(2 * len(text), 3)}"
+
+
+class _Writer:
+    """Walks over the tokens; a list or a quotation is written by itself and then indented."""
+
+    def __init__(self, content: Content, names: dict[int, str], with_pictures: bool) -> None:
+        self.content, self.names, self.with_pictures = content, names, with_pictures
+
+    def blocks(self, tokens: Sequence[Token]) -> list[str]:
+        parts, at = [], 0
+        while at < len(tokens):
+            end = _end(tokens, at)
+            parts.append(self._one(tokens[at], tokens[at + 1 : end]))
+            at = end + 1
+        return parts
+
+    def _one(self, token: Token, inner: Sequence[Token]) -> str:
+        if token.type == "heading_open":
+            return _heading(self._inline(inner[0]), int(token.tag[1]))
+        if token.type == "paragraph_open":
+            return self._inline(inner[0])
+        if token.type in ("bullet_list_open", "ordered_list_open"):
+            return self._list(inner, "#." if token.type.startswith("ordered") else "-")
+        if token.type == "blockquote_open":
+            return indent("\n\n".join(self.blocks(inner)), "    ")
+        if token.type in ("fence", "code_block"):
+            return _code(token.content.rstrip("\n"), token.info.split(" ")[0])
+        if token.type == "hr":
+            return "----"
+        if token.type == "table_open":
+            return self._table(inner)
+        return self._directive(token.meta["directive"]) if token.type == BLOCK else ""
+
+    def _list(self, inner: Sequence[Token], mark: str) -> str:
+        items, at = [], 0
+        while at < len(inner):
+            end = _end(inner, at)
+            text = "\n\n".join(self.blocks(inner[at + 1 : end]))
+            items.append(f"{mark} " + indent(text, " " * (len(mark) + 1)).lstrip())
+            at = end + 1
+        return "\n".join(items) if all("\n" not in item for item in items) else "\n\n".join(items)
+
+    def _table(self, inner: Sequence[Token]) -> str:
+        rows: list[list[str]] = []
+        for token in inner:
+            if token.type == "tr_open":
+                rows.append([])
+            if token.type == "inline":
+                rows[-1].append(self._inline(token))
+        return _list_table(rows, "")
+
+    def _inline(self, token: Token) -> str:
+        written, links = "", []
+        for child in token.children or []:
+            if child.type == "text":
+                written += plain(child.content)
+            elif child.type in ("softbreak", "hardbreak"):
+                written += "\n"
+            elif child.type == "code_inline":
+                written += f"``{child.content.strip()}``"
+            elif child.type == "link_open":
+                links.append(str(child.attrs.get("href", "")))
+                written += "`"
+            elif child.type == "link_close":
+                written += f" <{links.pop()}>`__"
+            elif child.type == "image":
+                written += f"`{plain(child.content or 'picture')} <{child.attrs.get('src', '')}>`__"
+            elif child.type == INLINE:
+                written += self._value(child.meta["directive"])
+            else:
+                written += _MARKS.get(child.type, "")
+        return written
+
+    def _value(self, found: Directive) -> str:
+        block = ProblemBlock(message=found.problem) if found.problem else self.content.at(found.source)
+        if isinstance(block, ValueBlock):
+            return plain(block.text) + marks_text(block.doubts)
+        message = block.message if isinstance(block, ProblemBlock) else "no number"
+        return f"**(not shown: {plain(message)})**"
+
+    def _directive(self, found: Directive) -> str:
+        block = ProblemBlock(message=found.problem) if found.problem else self.content.at(found.source)
+        if isinstance(block, TableBlock):
+            rows = [[_cell(text) for text in row] for row in [headings(block), *block.rows]]
+            return "\n\n".join(filter(None, [_list_table(rows, plain(block.title)), plain(block.caption)]))
+        if isinstance(block, FigureBlock):
+            caption = f"{plain(block.title)}. {plain(block.caption)}{marks_text(block.doubts)}"
+            if not self.with_pictures:
+                return caption
+            return f".. figure:: figures/{self.names[id(block)]}.png\n   :alt: {plain(block.title)}\n\n   {caption}"
+        if isinstance(block, CodeBlock):
+            return _code(block.text, block.language)
+        if isinstance(block, PictureBlock):
+            width = f"\n   :width: {block.shown_width}" if block.shown_width else ""
+            caption = plain(block.caption) or "picture"
+            return f".. image:: figures/{picture_name(block)}{width}\n   :alt: {caption}"
+        message = block.message if isinstance(block, ProblemBlock) else "no number"
+        return f".. note:: Not shown: {plain(message)}"
+
+
+def _end(tokens: Sequence[Token], at: int) -> int:
+    """Find the token that closes this one; itself where it closes at once."""
+    depth: int = tokens[at].nesting
+    while depth > 0:
+        at += 1
+        depth += tokens[at].nesting
+    return at
+
+
+def _code(text: str, language: str) -> str:
+    name = language if re.fullmatch(r"[\w+-]+", language) else "text"
+    return f".. code-block:: {name}\n\n{indent(text, '    ')}"
+
+
+def _cell(text: Text) -> str:
+    written = plain(text.text)
+    return (f"**{written}**" if text.is_best and written else written) + marks_text(text.doubts)
+
+
+def _list_table(rows: Sequence[Sequence[str]], title: str) -> str:
+    lines = [f".. list-table:: {title}".rstrip(), "   :header-rows: 1", ""]
+    for row in rows:
+        for number, text in enumerate(row):
+            mark = "   * - " if number == 0 else "     - "
+            lines.append((mark + text.replace("\n", " ")).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,123 @@
+"""A report as Markdown: its own text, with what the directives stand for written into it. Pure."""
+
+from __future__ import annotations
+
+from .blocks import CodeBlock, Content, FigureBlock, Finding, PictureBlock, ProblemBlock, TableBlock, Text, ValueBlock
+from .directives import Directive
+from .document import BLOCK, INLINE, Document
+from .markdown import Doubt, doubt_line, plain
+
+TRIANGLE = "\N{BLACK UP-POINTING TRIANGLE}"
+
+
+def markdown_text(document: Document, content: Content, *, title: str, with_pictures: bool) -> str:
+    """Write a report as Markdown; pictures are named `figures/figure-1.png`, as they lie in the archive."""
+    lines = document.text.split("\n")
+    names = {id(block): name for name, block in content.figures()}
+    replaced: list[tuple[int, int, str]] = []
+    for token in document.tokens:
+        if token.map is None:
+            continue
+        if token.type == BLOCK:
+            said = _block(token.meta["directive"], content, names, with_pictures)
+            indent = lines[token.map[0]][: len(lines[token.map[0]]) - len(lines[token.map[0]].lstrip())]
+            text = "\n".join(f"{indent}{line}" if line else line for line in f"\n{said}\n".split("\n"))
+            replaced.append((token.map[0], token.map[1], text))
+        if token.type == "inline":
+            for child in token.children or []:
+                if child.type == INLINE:
+                    raw = token.content[child.meta["start"] : child.meta["end"]]
+                    _fill(lines, token.map[0], token.map[1], raw, _inline(child.meta["directive"], content))
+    for first, last, text in reversed(replaced):
+        lines[first:last] = [text]
+    head = "" if begins_with_heading(document) else f"# {plain(title)}\n\n"
+    return head + "\n".join(lines).strip() + "\n" + _findings(content.findings)
+
+
+def begins_with_heading(document: Document) -> bool:
+    """Say whether the text brings its own title."""
+    return bool(document.tokens) and document.tokens[0].type == "heading_open" and document.tokens[0].tag == "h1"
+
+
+def _fill(lines: list[str], first: int, last: int, raw: str, text: str) -> None:
+    """Put a text where a directive stands; one that runs over the end of a line takes those lines together."""
+    for number in range(first, last):
+        if raw in lines[number]:
+            lines[number] = lines[number].replace(raw, text, 1)
+            return
+    joined = "\n".join(line.strip() for line in lines[first:last])
+    if raw in joined:
+        kept = joined.replace(raw, text, 1)
+        lines[first:last] = [kept, *[""] * (last - first - 1)]
+
+
+def _block(found: Directive, content: Content, names: dict[int, str], with_pictures: bool) -> str:
+    block = ProblemBlock(message=found.problem) if found.problem else content.at(found.source)
+    if isinstance(block, TableBlock):
+        return table_markdown(block)
+    if isinstance(block, FigureBlock):
+        name = names[id(block)]
+        marks = marks_text(block.doubts)
+        caption = f"{plain(block.title)}. {plain(block.caption)}{marks}"
+        return f"![{plain(block.title)}](figures/{name}.png)\n\n{caption}" if with_pictures else f"*{caption}*"
+    if isinstance(block, CodeBlock):
+        return f"```{block.language}\n{block.text}\n```"
+    if isinstance(block, PictureBlock):
+        words = plain(block.caption) or "picture"
+        return f"![{words}](figures/{picture_name(block)})"
+    if isinstance(block, ValueBlock):
+        return _inline(found, content)
+    return f"> **Not shown:** {plain(block.message)}. `{{{{ {found.source} }}}}`"
+
+
+def picture_name(block: PictureBlock) -> str:
+    """Name the file of a gallery's picture in an archive."""
+    return f"{block.sha256[:12]}.{block.media_type.partition('/')[2]}"
+
+
+def _inline(found: Directive, content: Content) -> str:
+    block = ProblemBlock(message=found.problem) if found.problem else content.at(found.source)
+    if isinstance(block, ValueBlock):
+        return plain(block.text) + marks_text(block.doubts)
+    message = block.message if isinstance(block, ProblemBlock) else "no number"
+    return f"**(not shown: {plain(message)})**"
+
+
+def marks_text(doubts: list[int]) -> str:
+    """Write the triangles behind a number."""
+    return "".join(f" {TRIANGLE}{number}" for number in doubts)
+
+
+def table_markdown(block: TableBlock) -> str:
+    """Write a table; what spans its columns goes into each heading: `Micro batch size: 1`."""
+    heads = [_cell(text) for text in headings(block)]
+    align = [" ---: " if column.is_number else " --- " for column in block.header]
+    rows = [f"| {' | '.join(heads)} |", f"|{'|'.join(align)}|"]
+    rows += [f"| {' | '.join(_cell(text) for text in row)} |" for row in block.rows]
+    parts = [f"**{plain(block.title)}**" if block.title else "", "\n".join(rows), plain(block.caption)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def headings(block: TableBlock) -> list[Text]:
+    """List the headings for formats with one line of them."""
+    if not block.spanning:
+        return block.header
+    return [
+        text.model_copy(update={"text": f"{block.spanning}: {text.text}"}) if n >= block.names else text
+        for n, text in enumerate(block.header)
+    ]
+
+
+def _cell(text: Text) -> str:
+    written = plain(text.text)
+    return (f"**{written}**" if text.is_best else written) + marks_text(text.doubts)
+
+
+def _findings(findings: list[Finding]) -> str:
+    if not findings:
+        return ""
+    lines = [
+        doubt_line(number, Doubt(one.severity, one.message, one.rule, one.acknowledged))
+        for number, one in enumerate(findings, 1)
+    ]
+    return "\n## Findings\n\n" + "\n".join(lines) + "\n"

@@ -1,0 +1,190 @@
+"""Reports to begin with, in the shapes that notes of this field have, for the runs that are there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .pivot import Record, fields_of
+
+MAX_SECTIONS = 24
+
+
+class Template(NamedTuple):
+    """A shape of a report; `text` makes it for the records of an experiment."""
+
+    title: str
+    says: str
+    text: Callable[[str, Sequence[Record]], str]
+
+
+def blank(_name: str, _records: Sequence[Record]) -> str:
+    """Begin with nothing but the best figure."""
+    return "{{ figure throughput }}\n\nWrite what it shows.\n"
+
+
+def case(_name: str, records: Sequence[Record]) -> str:
+    """One configuration and its result."""
+    fields = fields_of(records)
+    parts = []
+    for record in records[:MAX_SECTIONS]:
+        run = record["run"]
+        numbers = [field for field in (*_NUMBERS, *fields) if field in record and _is_result(field)]
+        said = "\n".join(
+            f"- `{field.removeprefix('figure.')}` = {_value(field, run)}" for field in dict.fromkeys(numbers)
+        )
+        parts.append(
+            f"## Run {run}\n\n### Configuration\n\n{{{{ config run={run} }}}}\n\n"
+            f"### Status\n\n{said or 'No numbers yet.'}\n"
+        )
+    return "\n".join(parts) or blank("", [])
+
+
+def schedules(_name: str, records: Sequence[Record]) -> str:
+    """Two tables: a schedule each, networks down, micro batches across."""
+    fields = fields_of(records)
+    network = next((f for f in fields if "network" in f.lower()), "") or _varied(records, "cluster.")
+    names = list(dict.fromkeys(str(r["parallel.schedule"]) for r in records if "parallel.schedule" in r))
+    rows = f'rows="{network}" ' if network else ""
+    parts = [
+        f"## {name} pipeline parallel\n\n{{{{ table pivot {rows}columns=train.micro_batch_size value=step_time_s"
+        f' where="parallel.schedule={name}" decimals=printed unit=cells }}}}\n'
+        for name in names
+    ]
+    parts += [
+        f"## {record['label']}\n\nRun {record['run']}: {{{{ value state run={record['run']} }}}}."
+        f" {{{{ value reason run={record['run']} }}}}\n"
+        for record in records
+        if "parallel.schedule" not in record and record.get("state") != "finished" and record.get("reason")
+    ]
+    return "\n".join(parts) or blank("", [])
+
+
+def scaling(_name: str, records: Sequence[Record]) -> str:
+    """An overview, then a page per run: arguments, utilisation, memory, time per sample, timers."""
+    columns = ["GPUs=gpus", "Global batch=train.global_batch_size"]
+    columns += [
+        f"{title}={field}"
+        for title, field in (
+            ("GPU util %", "gpu_util_pct"),
+            ("Least memory", "memory_min_bytes MiB .0"),
+            ("Most memory", "memory_max_bytes MiB .0"),
+            ("ms per sample", "ms_per_sample .2"),
+        )
+        if field.split(" ")[0] in fields_of(records)
+    ]
+    parts = [
+        "{{ figure throughput }}\n",
+        f'{{{{ table runs columns="Run=run, {", ".join(columns)}" sort=gpus }}}}\n',
+    ]
+    parts += [_scaling_page(record) for record in records[:MAX_SECTIONS]]
+    return "\n".join(parts)
+
+
+def _scaling_page(record: Record) -> str:
+    run = record["run"]
+    lines = [f"## {record.get('gpus', '?')} GPUs (run {run})\n"]
+    if any(name.startswith("argument.") for name in record):
+        lines.append(f"{{{{ table run run={run} what=arguments }}}}\n")
+    if "gpu_util_pct" in record:
+        lines.append(f"GPU util: {{{{ value gpu_util_pct run={run} decimals=0 }}}}\n")
+    if "memory_max_bytes" in record:
+        low = (
+            f"{{{{ value memory_min_bytes run={run} unit=MiB decimals=0 }}}} to "
+            if "memory_min_bytes" in record
+            else ""
+        )
+        total = (
+            f" of {{{{ value memory_total_bytes run={run} unit=MiB decimals=0 }}}}"
+            if record.get("memory_total_bytes")
+            else ""
+        )
+        lines.append(f"GPU memory: {low}{{{{ value memory_max_bytes run={run} unit=MiB decimals=0 }}}}{total}\n")
+    if "ms_per_sample" in record:
+        lines.append(f"{{{{ value ms_per_sample run={run} decimals=2 }}}} per sample\n")
+    if any(name.startswith("timer.") for name in record):
+        lines.append(f"{{{{ table run run={run} what=timers }}}}\n")
+    return "\n".join(lines)
+
+
+def published(_name: str, records: Sequence[Record]) -> str:
+    """Questions, then the main scaling table: a row per model."""
+    fields = fields_of(records)
+    named = next((f for f in fields if f in ("model size", "model")), "label")
+    wanted = [
+        ("Model size", named), ("Attention heads", "model.num_attention_heads"), ("Hidden size", "model.hidden_size"),
+        ("Layers", "model.num_layers"), ("TP", "parallel.tensor_parallel_size"),
+        ("PP", "parallel.pipeline_parallel_size"), ("DP", "parallel.data_parallel_size"),
+        ("MP", "model_parallel_size"), ("GPUs", "gpus"), ("Micro BS", "train.micro_batch_size"),
+        ("Global BS", "train.global_batch_size"), ("TFLOP/s per GPU", "tflops_per_gpu"),
+    ]  # fmt: skip
+    columns = [f"{title}={field}" for title, field in wanted if field in fields]
+    columns += [
+        f"{field.removeprefix('figure.')}={field}{' .1' if _is_fraction(records, field) else ''}"
+        for field in fields
+        if field.startswith("figure.") and "/" not in field
+    ]
+    return (
+        "## Questions\n\n- How many parameters fit on one node?\n- How many nodes does the target model need?\n"
+        "- How many tokens per second does each configuration train?\n\n## Results\n\n"
+        f'{{{{ table runs columns="{", ".join(columns)}" }}}}\n'
+    )
+
+
+def autotuning(_name: str, records: Sequence[Record]) -> str:
+    """Baseline, hand-tuned and tuned side by side, then the tuning spaces with their sum."""
+    fields = fields_of(records)
+    parts = []
+    if "variant" in fields:
+        rows = next((f for f in fields if f in ("model name", "model")), "")
+        along = f'rows="{rows}" ' if rows else ""
+        parts.append(
+            f"## Throughput\n\n{{{{ table pivot {along}columns=variant value=samples_per_s decimals=printed"
+            ' details="z = {parallel.zero_stage}, gas = {gradient_accumulation_steps},'
+            ' mbs = {train.micro_batch_size}" }}\n'
+        )
+    if "tuning_space" in fields:
+        parts.append(
+            '## Tuning spaces\n\n{{ table runs where="tuning_space!=" columns="tuning_space=tuning_space,'
+            " num_experiments=figure.num_experiments, best_metric_val=figure.best_metric_val .2,"
+            ' best_exp_name=z{parallel.zero_stage}_gas{gradient_accumulation_steps}_tmbspg{train.micro_batch_size}"'
+            ' total="global, sum, max, at max" }}\n'
+        )
+    return "\n".join(parts) or published("", records)
+
+
+TEMPLATES: dict[str, Template] = {
+    "blank": Template("Figure and text", "The throughput of the experiment and an empty page below it.", blank),
+    "case": Template("Configuration and result", "What one run was set to and what came out.", case),
+    "schedules": Template(
+        "Schedules on networks", "A table per schedule: networks down, micro batches across.", schedules
+    ),
+    "scaling": Template(
+        "Scaling", "An overview, then a page per run: arguments, memory, ms per sample, timers.", scaling
+    ),
+    "published": Template("Questions and scaling table", "What to find out, and a row per model.", published),
+    "autotuning": Template(
+        "Autotuning", "Baseline, hand-tuned and tuned, and what each tuning space found.", autotuning
+    ),
+}
+
+_NUMBERS = ("step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes")
+
+
+def _is_result(field: str) -> bool:
+    return field in _NUMBERS or field.startswith("figure.")
+
+
+def _value(field: str, run: int) -> str:
+    quoted = f'"{field}"' if " " in field else field
+    return f"{{{{ value {quoted} run={run} }}}}"
+
+
+def _varied(records: Sequence[Record], prefix: str) -> str:
+    found = (f for f in fields_of(records) if f.startswith(prefix))
+    return next((f for f in found if len({repr(r.get(f)) for r in records}) > 1), "")
+
+
+def _is_fraction(records: Sequence[Record], field: str) -> bool:
+    values = [r[field] for r in records if isinstance(r.get(field), float)]
+    return any(value != int(value) for value in values)
