@@ -171,7 +171,9 @@ def _table_results(document: Document, lines: Sequence[str], base: Launch) -> li
         settings = {"parallel.schedule": schedule} if (schedule := _schedule(table.section)) else {}
         for entry in entries:
             point = beside | {axis: value for axis, value in entry.axes.items() if axis in varied}
-            found.append(_table_result(index, table, entry, point, base, settings))
+            # A name that all results share is no axis, but it is part of what the table says of them.
+            shared = {axis: value for axis, value in entry.axes.items() if axis not in varied and "." not in axis}
+            found.append(_table_result(index, table, entry, point, base, {**shared, **settings}))
     return found
 
 

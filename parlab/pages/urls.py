@@ -12,7 +12,9 @@ from .views import (
     lists,
     networks,
     nodes,
+    published,
     questions,
+    reports,
     runs,
     simulations,
     sources,
@@ -21,6 +23,8 @@ from .views import (
 
 RUN = "experiments/<slug:slug>/runs/<int:number>/"
 SOURCE = "experiments/<slug:slug>/sources/<int:pk>/"
+REPORT = "reports/<slug:slug>/"
+VERSION = f"{REPORT}versions/<int:number>/"
 FINDING = "experiments/<slug:slug>/findings/<int:pk>/"
 
 urlpatterns = [
@@ -69,6 +73,24 @@ urlpatterns = [
     path(f"{SOURCE}raw/", sources.raw, name="source-raw"),
     path(f"{SOURCE}lines/<int:first>-<int:last>/", sources.lines, name="source-lines"),
     path("experiments/<slug:slug>/pictures/<int:pk>/", sources.picture, name="picture"),
+    path("reports/", reports.reports, name="reports"),
+    path("reports/new/", reports.new, name="report-new"),
+    path(REPORT, reports.report, name="written-report"),
+    path(f"{REPORT}edit/", reports.edit, name="report-edit"),
+    path(f"{REPORT}preview/", reports.preview, name="report-preview"),
+    path(f"{REPORT}save/", reports.save, name="report-save"),
+    path(f"{REPORT}editing/", reports.editing, name="report-editing"),
+    path(f"{REPORT}figure/", reports.figure, name="report-figure"),
+    path(f"{REPORT}publish/", reports.publish_now, name="report-publish"),
+    path(f"{REPORT}delete/", reports.delete, name="report-delete"),
+    path(VERSION, published.version, name="report-version"),
+    path(f"{VERSION}live/", published.version_live, name="report-version-live"),
+    path(f"{VERSION}share/", published.share, name="report-share"),
+    path(f"{VERSION}links/<int:pk>/revoke/", published.revoke, name="report-revoke"),
+    path(f"{VERSION}<str:name>", published.file, name="report-file"),
+    path("pictures/<slug:sha256>", published.picture, name="stored-picture"),
+    path("shared/<str:token>/", published.shared, name="shared"),
+    path("shared/<str:token>/<str:name>", published.shared_file, name="shared-file"),
     path(RUN, runs.run, name="run"),
     path(f"{RUN}live/", runs.run_live, name="run-live"),
     path(f"{RUN}log/", runs.run_log, name="run-log"),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from django.db.models import Q
 
 from parlab.charts.format import SPACE, exact_quantity
-from parlab.charts.points import is_number
+from parlab.charts.points import RunPoint, is_number
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Finding, Report, Run, Snapshot
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 class Figures(NamedTuple):
     """The figures that a report may show, by name; the pages bring those that they show themselves."""
 
-    of_experiment: Mapping[str, Callable[[Sequence[Run]], Drawing]]
+    of_experiment: Mapping[str, Callable[[Sequence[RunPoint]], Drawing]]
     of_run: Mapping[str, Callable[[Run, Attempt], Drawing]]
 
 
@@ -122,7 +122,7 @@ class Resolver:
         elif found.name in self.figures.of_experiment:
             wanted = {id(record) for record in kept}
             runs = [run for run, record in zip(loaded.runs, loaded.records, strict=True) if id(record) in wanted]
-            drawing = self.figures.of_experiment[found.name](runs)
+            drawing = self.figures.of_experiment[found.name](selectors.run_points(runs))
         else:
             alone = " (of one run: add run=)" if found.name in self.figures.of_run else ""
             there = ", ".join(self.figures.of_experiment)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .pivot import field_named
 
-_WORD = re.compile(r'\s*(?:([A-Za-z][\w-]*)=)?(?:"([^"]*)"|([^\s"=]+))(?=\s|$)')
+_WORD = re.compile(r'\s*(?:([A-Za-z][\w-]*)=("[^"]*"|[^\s"]+)|("[^"]*"|[^\s"=]+))(?=\s|$)')
 _CONDITION = re.compile(r"\s*(.+?)\s*(!=|>=|<=|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 
 SOURCE = ("experiment", "version", "where", "title")
@@ -122,7 +122,7 @@ def _words(source: str) -> tuple[list[str], dict[str, str]]:
                 f'cannot read {source[at : at + 40].strip()!r}; write option=value, and "quotes" around a value with'
                 " blanks"
             )
-        name, value = match[1], match[2] if match[2] is not None else match[3]
+        name, value = match[1], (match[2] or match[3]).strip('"')
         if name is None:
             words.append(value)
         elif name in options:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import nh3
 from markdown_it.token import Token
 
+from parlab.charts.format import DASH
+
 from .blocks import CodeBlock, Content, FigureBlock, PictureBlock, ProblemBlock, TableBlock, Text, ValueBlock
 from .directives import Directive
 from .document import BLOCK, INLINE, Document, parser, walk
@@ -24,6 +26,7 @@ _ATTRIBUTES = {
     "div": {"data-block", "class", "tabindex"},
     "span": {"data-block"},
     "ol": {"start"},
+    "table": {"class"},
     "td": {"class"},
     "th": {"class"},
 }
@@ -163,3 +166,21 @@ def _findings(content: Content) -> str:
         for number, finding in enumerate(content.findings, 1)
     )
     return f'<section class="report-findings"><h2>Findings</h2><ol>{items}</ol></section>'
+
+
+def numbers_html(numbers: Sequence[Sequence[Any]]) -> str:
+    """Write the numbers of a figure as a table, where there is no picture of it."""
+    if not numbers:
+        return ""
+    head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in numbers[0])
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(_written(value))}</td>' for value in row)}</tr>" for row in numbers[1:200]
+    )
+    return (
+        f'<div class="scroll card" tabindex="0"><table class="list"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _written(value: Any) -> str:
+    return DASH if value is None else str(value)

@@ -305,7 +305,7 @@ def run_block(record: Record, options: Mapping[str, str]) -> TableBlock:
         header = ["Timer", "ms"]
     elif what == "arguments":
         found = {name.removeprefix("argument."): v for name, v in record.items() if name.startswith("argument.")}
-        rows = [(name, plain_value(value), value) for name, value in found.items()]
+        rows = [(name, str(value), value) for name, value in found.items()]
         header = ["Argument", "Value"]
     elif what == "configuration":
         rows = [

@@ -66,7 +66,7 @@ def scaling(_name: str, records: Sequence[Record]) -> str:
     columns += [
         f"{title}={field}"
         for title, field in (
-            ("GPU util %", "gpu_util_pct"),
+            ("GPU util %", "gpu_util_pct .0"),
             ("Least memory", "memory_min_bytes MiB .0"),
             ("Most memory", "memory_max_bytes MiB .0"),
             ("ms per sample", "ms_per_sample .2"),
@@ -110,7 +110,7 @@ def _scaling_page(record: Record) -> str:
 def published(_name: str, records: Sequence[Record]) -> str:
     """Questions, then the main scaling table: a row per model."""
     fields = fields_of(records)
-    named = next((f for f in fields if f in ("model size", "model")), "label")
+    named = next((f for f in fields if f.removeprefix("argument.") in ("model size", "model")), "label")
     wanted = [
         ("Model size", named), ("Attention heads", "model.num_attention_heads"), ("Hidden size", "model.hidden_size"),
         ("Layers", "model.num_layers"), ("TP", "parallel.tensor_parallel_size"),
@@ -136,7 +136,7 @@ def autotuning(_name: str, records: Sequence[Record]) -> str:
     fields = fields_of(records)
     parts = []
     if "variant" in fields:
-        rows = next((f for f in fields if f in ("model name", "model")), "")
+        rows = next((f for f in fields if f.removeprefix("argument.") in ("model name", "model")), "")
         along = f'rows="{rows}" ' if rows else ""
         parts.append(
             f"## Throughput\n\n{{{{ table pivot {along}columns=variant value=samples_per_s decimals=printed"

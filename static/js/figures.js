@@ -105,6 +105,8 @@
 
   const all = () => document.querySelectorAll("[data-figure-url]");
   all().forEach(load);
+  // Figures that came into the page later.
+  document.addEventListener("parlab:figures", () => all().forEach((element) => { if (!element.asked) load(element); }));
 
   let drawnFrom = document.getElementById("live")?.dataset.drawnFrom;
   document.addEventListener("htmx:afterSwap", () => {

@@ -33,7 +33,6 @@ class Report(models.Model):
 
     class Meta:
         ordering = ["-saved_at", "-pk"]
-        permissions = [("publish_report", "Can publish reports and share them by links")]
 
     def __str__(self) -> str:
         return self.title
@@ -78,10 +77,10 @@ class ReportVersion(models.Model):
 
 
 class ReportFile(models.Model):
-    """A picture of a published figure, or the whole as PDF: drawn once, after publishing, from what was frozen."""
+    """A file of a published version: a picture of a gallery that it shows, or drawn once from what was frozen."""
 
     version = models.ForeignKey(ReportVersion, models.CASCADE, related_name="files")
-    name = models.CharField(max_length=80, help_text="`figure-1.svg`, `figure-1.png`, `report.pdf`.")
+    name = models.CharField(max_length=80, help_text="`figure-1.svg`, `report.pdf`, `picture-<sha256>`.")
     file = models.ForeignKey(StoredFile, models.PROTECT, related_name="+")
 
     class Meta:

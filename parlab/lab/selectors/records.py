@@ -50,7 +50,8 @@ def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
         **_numbers(run),
         **_settings(run),
     }
-    record = {name: value for name, value in known.items() if value is not None}
+    # A program that was told None was told something.
+    record = {name: value for name, value in known.items() if value is not None or name.startswith("argument.")}
     record["doubts"] = {
         field: tuple(found) for column, found in doubts.items() for field in _DOUBTED.get(column, (column,))
     }

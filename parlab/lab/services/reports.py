@@ -13,7 +13,7 @@ from django.db.models import F, Max, Q
 from django.utils import timezone
 from django.utils.text import slugify
 
-from parlab.lab.models import Experiment, PictureJob, Report, ReportLink, ReportVersion
+from parlab.lab.models import Experiment, Report, ReportLink, ReportVersion
 from runners.config import digest
 
 from . import storable
@@ -106,7 +106,6 @@ def report_publish(*, report: Report, content: Mapping[str, Any], revision: int,
         published_by=user,
     )
     version.save(force_insert=True)
-    PictureJob.objects.create(version=version, created_by=user)
     return version
 
 

@@ -1,0 +1,266 @@
+"""Reports: the list, writing one, and what was published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.db.models import Count, Max, Q
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from parlab.charts.registry import EXPERIMENT_FIGURES
+from parlab.charts.telemetry import KINDS
+from parlab.charts.theme import Drawing
+from parlab.lab import selectors
+from parlab.lab import services as lab
+from parlab.lab.models import Attempt, Experiment, Report, Run
+from parlab.pages import telemetry
+from parlab.publishing.drawn import live_page
+from parlab.publishing.publish import publish
+from parlab.publishing.resolve import Figures, Resolver
+from parlab.reports.blocks import FigureBlock, ProblemBlock
+from parlab.reports.directives import KINDS as DIRECTIVES
+from parlab.reports.directives import directive
+from parlab.reports.tables import table_csv
+from parlab.reports.templates import TEMPLATES
+
+from .figures import MAX_POINTS, RUN_FIGURES
+
+PER_PAGE = 50
+MAX_EXPERIMENTS = 500
+"""Experiments that the form offers; the page of a larger lab's experiment offers itself."""
+
+
+def figures() -> Figures:
+    """All figures that the pages of experiments and runs show."""
+    of_run: dict[str, Callable[[Run, Attempt], Drawing]] = {
+        name: partial(_few_points, made) for name, made in RUN_FIGURES.items()
+    }
+    of_run |= {name: partial(_telemetry, name) for name in KINDS}
+    return Figures(EXPERIMENT_FIGURES, of_run)
+
+
+def _few_points(made: Callable[[Run, Attempt, int | None], Drawing], run: Run, attempt: Attempt) -> Drawing:
+    return made(run, attempt, MAX_POINTS)
+
+
+def _telemetry(name: str, _run: Run, attempt: Attempt) -> Drawing:
+    return telemetry.drawing(attempt, name, MAX_POINTS)
+
+
+def may_edit(user: User, report: Report) -> bool:
+    """Whoever may change reports, and the owner of this one."""
+    return user.has_perm("lab.change_report") or (report.owner_id == user.pk and user.has_perm("lab.add_report"))
+
+
+def find_report(slug: str) -> Report:
+    return get_object_or_404(Report.objects.select_related("owner", "saved_by", "experiment", "editor"), slug=slug)
+
+
+def _editable(request: HttpRequest, slug: str) -> Report:
+    report = find_report(slug)
+    if not may_edit(cast(User, request.user), report):
+        raise PermissionDenied("this report belongs to somebody else")
+    return report
+
+
+@require_GET
+def reports(request: HttpRequest) -> HttpResponse:
+    query = request.GET.get("q", "").strip()[:200]
+    found = Report.objects.select_related("owner", "experiment", "saved_by").defer("text")
+    for word in query.split():
+        found = found.filter(Q(title__icontains=word) | Q(text__icontains=word) | Q(experiment__name__icontains=word))
+    found = found.annotate(
+        published=Max("versions__number"),
+        published_at=Max("versions__published_at"),
+        shared=Count("versions__links", filter=Q(versions__links__revoked_at=None), distinct=True),
+    )
+    page = Paginator(found.order_by("-saved_at", "-pk"), PER_PAGE).get_page(request.GET.get("page"))
+    return render(request, "reports/reports.html", {"section": "reports", "page": page, "report_query": query})
+
+
+@require_http_methods(["GET", "POST"])
+@permission_required("lab.add_report", raise_exception=True)
+def new(request: HttpRequest) -> HttpResponse:
+    """Show the form; make a report and open its editor."""
+    slug = request.POST.get("experiment", request.GET.get("experiment", ""))
+    experiment = Experiment.objects.filter(slug=slug).first() if slug else None
+    wanted = request.POST.get("template", "blank")
+    problem = ""
+    if request.method == "POST":
+        template = TEMPLATES.get(wanted)
+        if template is None:
+            problem = f"Template {wanted[:40]!r} is unknown. Choose one of the list."
+        elif slug and experiment is None:
+            problem = f"Experiment {slug[:120]} does not exist any more. Choose another one."
+        else:
+            try:
+                report = lab.report_create(
+                    title=request.POST.get("title", ""),
+                    text=template.text(*_beginning(experiment)),
+                    experiment=experiment,
+                    user=cast(User, request.user),
+                )
+                return redirect("report-edit", report.slug)
+            except ValueError as error:
+                problem = f"Nothing was made: {error}."
+    context = {
+        "section": "reports",
+        "experiments": list(Experiment.objects.values_list("slug", "name")[:MAX_EXPERIMENTS]),
+        "chosen": slug,
+        "title": request.POST.get("title", experiment.name if experiment else ""),
+        "templates": TEMPLATES,
+        "template": wanted,
+        "problem": problem,
+    }
+    return render(request, "reports/new.html", context, status=400 if problem else 200)
+
+
+def _beginning(experiment: Experiment | None) -> tuple[str, list[dict[str, Any]]]:
+    """What a template is made for: name and runs of the experiment."""
+    if experiment is None:
+        return "", []
+    runs = selectors.experiment_runs(experiment, selectors.experiment_versions(experiment, ""))
+    return experiment.name, selectors.run_records(runs)
+
+
+@require_GET
+def report(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show a report as it would be published now, and what was published."""
+    found = find_report(slug)
+    page = live_page(found, found.text, figures(), reverse("report-figure", args=[slug]))
+    context = {
+        "section": "reports",
+        "report": found,
+        "page": page,
+        "versions": list(found.versions.select_related("published_by").defer("content", "text")),
+        "may_edit": may_edit(cast(User, request.user), found),
+    }
+    return render(request, "reports/report.html", context)
+
+
+@require_GET
+def edit(request: HttpRequest, slug: str) -> HttpResponse:
+    found = _editable(request, slug)
+    other = lab.report_editing(report=found, user=cast(User, request.user))
+    context = {
+        "section": "reports",
+        "report": found,
+        "page": live_page(found, found.text, figures(), reverse("report-figure", args=[slug])),
+        "other": other,
+        "kinds": DIRECTIVES,
+        "figures": EXPERIMENT_FIGURES,
+        "run_figures": figures().of_run,
+    }
+    return render(request, "reports/edit.html", context)
+
+
+@require_POST
+def preview(request: HttpRequest, slug: str) -> HttpResponse:
+    """Answer with the report as the editor's text would make it; nothing is saved."""
+    found = _editable(request, slug)
+    page = live_page(found, request.POST.get("text", ""), figures(), reverse("report-figure", args=[slug]))
+    return render(request, "reports/body.html", {"page": page, "title": request.POST.get("title", found.title)})
+
+
+@require_POST
+def save(request: HttpRequest, slug: str) -> HttpResponse:
+    """Save what was written upon a revision: 409 with who was faster where somebody else saved since."""
+    found = _editable(request, slug)
+    revision = request.POST.get("revision", "")
+    if not revision.isdecimal():
+        return JsonResponse({"problem": "The revision is no number. Load the page again."}, status=400)
+    try:
+        saved = lab.report_save(
+            report=found,
+            title=request.POST.get("title", ""),
+            text=request.POST.get("text", ""),
+            revision=int(revision),
+            user=cast(User, request.user),
+        )
+    except lab.Stale as stale:
+        return JsonResponse(_stale(stale), status=409)
+    except ValueError as problem:
+        return JsonResponse({"problem": f"Not saved: {problem}."}, status=400)
+    return JsonResponse({"revision": saved.revision, "saved": f"{saved.saved_at:%H:%M:%S}"})
+
+
+def _stale(stale: lab.Stale) -> dict[str, Any]:
+    return {
+        "problem": f"Not saved: {stale}. Your text is still here.",
+        "revision": stale.report.revision,
+        "text": stale.report.text,
+        "title": stale.report.title,
+        "by": stale.report.saved_by.get_username(),
+    }
+
+
+@require_POST
+def editing(request: HttpRequest, slug: str) -> HttpResponse:
+    """Answer the editor's page, which says every 15 s that it is open: who else has it open."""
+    found = _editable(request, slug)
+    other = lab.report_editing(report=found, user=cast(User, request.user))
+    return JsonResponse({"other": other.get_username() if other else "", "revision": found.revision})
+
+
+@require_GET
+def figure(request: HttpRequest, slug: str) -> HttpResponse:
+    """Draw what one directive asks for: `?d=figure throughput`; `&format=csv` for its numbers."""
+    found = find_report(slug)
+    wanted = directive(request.GET.get("d", "")[:2_000])
+    block = Resolver(found, figures()).block(wanted)
+    if not isinstance(block, FigureBlock):
+        said = block.message if isinstance(block, ProblemBlock) else "this is no figure"
+        return HttpResponse(json.dumps({"figure": None, "caption": "", "empty": said}), content_type="application/json")
+    if request.GET.get("format") == "csv":
+        return csv_file(block.numbers, f"{slug}.csv")
+    answer = {"figure": block.figure, "caption": block.caption, "empty": None}
+    return HttpResponse(json.dumps(answer), content_type="application/json")
+
+
+def csv_file(numbers: Any, name: str) -> HttpResponse:
+    return HttpResponse(
+        table_csv(numbers),
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
+
+
+@require_POST
+def publish_now(request: HttpRequest, slug: str) -> HttpResponse:
+    """Freeze the report as it was seen; nothing is published of a text that changed since."""
+    found = _editable(request, slug)
+    revision = request.POST.get("revision", "")
+    if not revision.isdecimal():
+        raise Http404("no revision")
+    try:
+        version = publish(report=found, revision=int(revision), figures=figures(), user=cast(User, request.user))
+    except lab.Stale as stale:
+        messages.error(request, f"Nothing was published: {stale}. Read it again, then publish.")
+        return redirect(found)
+    except ValueError as problem:
+        messages.error(request, f"Nothing was published: {problem}.")
+        return redirect(found)
+    messages.success(request, f"Published as version {version.number}: its numbers and figures stay as they are now.")
+    return redirect(version)
+
+
+@require_POST
+def delete(request: HttpRequest, slug: str) -> HttpResponse:
+    found = find_report(slug)
+    user = cast(User, request.user)
+    if not (user.has_perm("lab.delete_report") or (found.owner_id == user.pk and may_edit(user, found))):
+        raise PermissionDenied("this report belongs to somebody else")
+    lab.report_delete(report=found)
+    messages.success(request, f"Deleted {found.title} with all it published; its links lead nowhere now.")
+    return redirect("reports")

@@ -1,0 +1,98 @@
+"""A report as a page: read, filled with blocks, written as HTML for the place where it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from html import escape
+from typing import NamedTuple
+from urllib.parse import quote
+
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.safestring import SafeString
+
+from parlab.lab.models import Report, ReportVersion
+from parlab.reports.blocks import Content, FigureBlock, PictureBlock
+from parlab.reports.directives import Directive
+from parlab.reports.document import Document, read
+from parlab.reports.html import Pictures, html, marks_html
+from parlab.reports.source import begins_with_heading
+
+from .resolve import Figures, resolve
+
+Address = Callable[[str], str]
+"""Name of a file of the report (`figure-1.json`) -> where it is."""
+
+
+class Page(NamedTuple):
+    """A report ready for a template."""
+
+    body: SafeString
+    """Clean HTML: what people wrote went through nh3, the rest is escaped where it is made."""
+    has_title: bool
+    """Whether the text brings its own."""
+    has_figures: bool
+    problem: str = ""
+    """Why the whole text cannot be shown."""
+
+
+def live_page(report: Report, text: str, figures: Figures, figure_url: str) -> Page:
+    """Write a report as it would be published now; its figures are asked for at `figure_url?d=<directive>`."""
+    try:
+        document = read(text)
+    except ValueError as problem:
+        return Page(SafeString(""), False, False, str(problem))
+    content = resolve(document, report=report, figures=figures)
+
+    def figure(name: str, directive: Directive, block: FigureBlock) -> str:
+        query = f"?d={quote(directive.source)}"
+        # The same directive keeps its element while the text around it changes: nothing is drawn twice.
+        key = sha256(directive.source.encode()).hexdigest()[:12]
+        return _figure(name, block, content, f"{figure_url}{query}", f"{figure_url}{query}&format=csv", f"live-{key}")
+
+    return _page(document, content, Pictures(figure, lambda block: _picture(block, "")))
+
+
+def frozen_page(version: ReportVersion, address: Address, *, pictures: Mapping[str, str] | None = None) -> Page:
+    """Write a published version; figures named in `pictures` (name -> address) are pictures, the others are drawn."""
+    content = Content.model_validate(version.content)
+
+    def figure(name: str, _directive: Directive, block: FigureBlock) -> str:
+        if pictures and name in pictures:
+            return _drawn(name, block, content, pictures[name])
+        return _figure(name, block, content, address(f"{name}.json"), address(f"{name}.csv"), name)
+
+    found = Pictures(figure, lambda block: _picture(block, address(f"picture-{block.sha256}")))
+    return _page(read(version.text), content, found)
+
+
+def _page(document: Document, content: Content, pictures: Pictures) -> Page:
+    body = SafeString(html(document, content, pictures))
+    return Page(body, begins_with_heading(document), bool(content.figures()))
+
+
+def _figure(name: str, block: FigureBlock, content: Content, url: str, numbers: str, key: str) -> str:
+    marks = SafeString(marks_html(block.doubts, content))
+    context = {"name": name, "title": block.title, "json": url, "csv": numbers, "key": key, "marks": marks}
+    return render_to_string("reports/figure.html", context)
+
+
+def _drawn(name: str, block: FigureBlock, content: Content, address: str) -> str:
+    caption = f"{escape(block.caption)}{marks_html(block.doubts, content)}"
+    return (
+        f'<figure class="report-figure card" id="{name}"><img src="{escape(address)}" alt="{escape(block.title)}">'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _picture(block: PictureBlock, address: str) -> str:
+    """Show a picture of the gallery; without an address, by its content's name."""
+    source = address or reverse("stored-picture", args=[block.sha256])
+    width = block.shown_width or min(block.width, 1200)
+    height = round(block.height * width / max(block.width, 1))
+    caption = f"<figcaption>{escape(block.caption)}</figcaption>" if block.caption else ""
+    return (
+        f'<figure class="report-figure"><img src="{escape(source)}" alt="{escape(block.caption or "picture")}"'
+        f' width="{width}" height="{height}">{caption}</figure>'
+    )

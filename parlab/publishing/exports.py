@@ -1,0 +1,176 @@
+"""A published version in the formats that people hand on: Markdown, RST, HTML, LaTeX, CSV, PDF, or all of them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import zipfile
+from collections.abc import Callable, Mapping
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from django.conf import settings
+from django.template.loader import render_to_string
+from django.utils.safestring import SafeString
+
+from parlab.lab.models import PictureJob, ReportVersion, StoredFile
+from parlab.reports.blocks import Content, FigureBlock, PictureBlock
+from parlab.reports.directives import Directive
+from parlab.reports.document import read
+from parlab.reports.html import Pictures, html, marks_html, numbers_html
+from parlab.reports.rst import rst
+from parlab.reports.source import begins_with_heading, markdown_text, picture_name
+from parlab.reports.tables import table_csv, table_latex
+
+FORMATS = {
+    "html": "HTML, one file",
+    "pdf": "PDF",
+    "md": "Markdown",
+    "rst": "reStructuredText",
+    "tex": "LaTeX tables",
+    "zip": "All with figures and CSV",
+}
+
+
+class Export(NamedTuple):
+    """A file to send, or why there is none."""
+
+    name: str
+    media_type: str
+    data: bytes = b""
+    problem: str = ""
+
+
+class _Parts(NamedTuple):
+    version: ReportVersion
+    content: Content
+    files: Mapping[str, bytes]
+    """Pictures of the figures: `figure-1.svg`, `figure-1.png`, and `report.pdf`."""
+
+
+def export(version: ReportVersion, ending: str) -> Export:
+    """Write a version in one of FORMATS; a PDF that is not drawn yet, or cannot be, says so."""
+    files = {one.name: bytes(one.file.data) for one in version.files.select_related("file")}
+    parts = _Parts(version, Content.model_validate(version.content), files)
+    name = f"{version.report.slug}-v{version.number}"
+    if ending == "pdf":
+        data = files.get("report.pdf", b"")
+        return Export(f"{name}.pdf", "application/pdf", data, "" if data else _no_pdf(version))
+    if ending == "zip":
+        return Export(f"{name}.zip", "application/zip", _archive(parts))
+    made, media_type = _TEXTS[ending]
+    return Export(f"{name}.{ending}", f"{media_type}; charset=utf-8", made(parts).encode())
+
+
+def _no_pdf(version: ReportVersion) -> str:
+    job = version.jobs.order_by("-pk").first()
+    if job is None or job.state == PictureJob.State.DONE:
+        return "There is no PDF of this version. Ask for the pictures again on its page."
+    if job.state == PictureJob.State.FAILED:
+        return f"There is no PDF of this version: {job.problem}"
+    return "The PDF is being made. Try again in a moment."
+
+
+def _markdown(parts: _Parts) -> str:
+    document = read(parts.version.text)
+    return markdown_text(document, parts.content, title=parts.version.title, with_pictures=_has_pictures(parts))
+
+
+def _rst(parts: _Parts) -> str:
+    return rst(read(parts.version.text), parts.content, title=parts.version.title, with_pictures=_has_pictures(parts))
+
+
+def _has_pictures(parts: _Parts) -> bool:
+    return all(f"{name}.png" in parts.files for name, _ in parts.content.figures())
+
+
+def _latex(parts: _Parts) -> str:
+    messages = [finding.message for finding in parts.content.findings]
+    head = f"% Tables of {parts.version.title!r}, version {parts.version.number}. Needs \\usepackage{{booktabs}}.\n"
+    tables = (table_latex(block, label=name, findings=messages) for name, block in parts.content.tables())
+    return head + "\n" + "\n".join(tables)
+
+
+def _html(parts: _Parts) -> str:
+    return page_html(parts.version, parts.content, parts.files)
+
+
+def page_html(version: ReportVersion, content: Content, files: Mapping[str, bytes]) -> str:
+    """Write a version as one file that needs nothing else: pictures inside, no script."""
+
+    def figure(name: str, _directive: Directive, block: FigureBlock) -> str:
+        caption = f"<figcaption>{escape(block.caption)}{marks_html(block.doubts, content)}</figcaption>"
+        title = escape(block.title)
+        if (data := files.get(f"{name}.svg")) is not None:
+            inner = f'<img src="{_inside(data, "image/svg+xml")}" alt="{title}">'
+        else:
+            inner = f'<p class="report-title">{title}</p>{numbers_html(block.numbers)}'
+        return f'<figure class="report-figure card" id="{name}">{inner}{caption}</figure>'
+
+    stored = {one.sha256: one for one in StoredFile.objects.filter(sha256__in=_shown(content))}
+
+    def picture(block: PictureBlock) -> str:
+        found = stored.get(block.sha256)
+        caption = f"<figcaption>{escape(block.caption)}</figcaption>" if block.caption else ""
+        if found is None:
+            return f'<p class="muted">This picture was deleted: {escape(block.caption)}</p>'
+        width = block.shown_width or block.width
+        source = _inside(bytes(found.data), found.media_type)
+        alternative = escape(block.caption or "picture")
+        return (
+            f'<figure class="report-figure"><img src="{source}" alt="{alternative}" width="{width}">{caption}</figure>'
+        )
+
+    document = read(version.text)
+    context = {
+        "version": version,
+        "body": SafeString(html(document, content, Pictures(figure, picture))),
+        "has_title": begins_with_heading(document),
+        "style": SafeString(_style()),
+    }
+    return render_to_string("reports/alone.html", context)
+
+
+def _shown(content: Content) -> list[str]:
+    return [block.sha256 for block in content.blocks.values() if isinstance(block, PictureBlock)]
+
+
+def _inside(data: bytes, media_type: str) -> str:
+    return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
+
+
+@cache
+def _style() -> str:
+    """Take the site's own style along, so that a report looks alike wherever it is read."""
+    folder = Path(settings.BASE_DIR) / "static" / "css"
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in ("tokens.css", "site.css", "reports.css"))
+
+
+def _archive(parts: _Parts) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for ending, (made, _) in _TEXTS.items():
+            archive.writestr(f"report.{ending}", made(parts))
+        if "report.pdf" in parts.files:
+            archive.writestr("report.pdf", parts.files["report.pdf"])
+        for name, data in parts.files.items():
+            if name.startswith("figure-"):
+                archive.writestr(f"figures/{name}", data)
+        for name, figure in parts.content.figures():
+            archive.writestr(f"figures/{name}.csv", table_csv(figure.numbers))
+        for name, table in parts.content.tables():
+            archive.writestr(f"tables/{name}.csv", table_csv(table.numbers))
+        pictures = {block.sha256: block for block in parts.content.blocks.values() if isinstance(block, PictureBlock)}
+        for stored in StoredFile.objects.filter(sha256__in=pictures):
+            archive.writestr(f"figures/{picture_name(pictures[stored.sha256])}", bytes(stored.data))
+    return stream.getvalue()
+
+
+_TEXTS: dict[str, tuple[Callable[[_Parts], str], str]] = {
+    "md": (_markdown, "text/markdown"),
+    "rst": (_rst, "text/x-rst"),
+    "html": (_html, "text/html"),
+    "tex": (_latex, "application/x-tex"),
+}

@@ -1,0 +1,72 @@
+"""Rows for reports: a sweep with numbers, a report about it, and browsers of people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+from django.test import Client
+
+from parlab.lab import services as lab
+from parlab.lab.models import Attempt, Config, Experiment, Report, ReportVersion, Run
+from parlab.pages.views.reports import figures
+from parlab.publishing.publish import publish
+from tests.pages.conftest import SWEEP, finish
+
+
+@pytest.fixture
+def admin(user: User) -> User:
+    """`user` of the shared fixtures as somebody who may do everything."""
+    user.is_superuser = True
+    user.save()
+    return user
+
+
+@pytest.fixture
+def page(client: Client, admin: User) -> Client:
+    """A browser of somebody who may do everything."""
+    client.force_login(admin)
+    return client
+
+
+@pytest.fixture
+def reader(user: User) -> Client:
+    """A browser of somebody who may only look."""
+    client = Client()
+    client.force_login(get_user_model().objects.create_user("reader", password="only looking here"))
+    return client
+
+
+@pytest.fixture
+def four_runs(make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]) -> list[Run]:
+    """The four points of a sweep, finished; the third is the fastest."""
+    config = make_config(sweep=SWEEP)
+    runs = []
+    for point, step_time_s in zip(config.points(), (0.5, 0.4, 0.2, 0.3), strict=True):
+        assert point.config is not None
+        attempt = make_attempt(config=config, point=point.values)
+        runs.append(finish(attempt, step_time_s, resolved=point.config.resolved()))
+    return runs
+
+
+@pytest.fixture
+def make_report(experiment: Experiment, user: User) -> Callable[[str], Report]:
+    """Write a report about the experiment: make_report("{{ figure throughput }}")."""
+
+    def make(text: str) -> Report:
+        return lab.report_create(title="What we found", text=text, experiment=experiment, user=user)
+
+    return make
+
+
+@pytest.fixture
+def make_version(make_report: Callable[[str], Report], user: User) -> Callable[[str], ReportVersion]:
+    """Publish a report with a text."""
+
+    def make(text: str) -> ReportVersion:
+        report = make_report(text)
+        return publish(report=report, revision=report.revision, figures=figures(), user=user)
+
+    return make

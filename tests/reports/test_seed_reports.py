@@ -1,0 +1,126 @@
+"""The documents that the project grew from, produced again from imported runs: the cells of their tables are equal."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+
+from parlab.formats.schema import Document, Table
+from parlab.ingest.imports import source_import
+from parlab.lab import selectors
+from parlab.lab import services as lab
+from parlab.lab.models import Experiment
+from parlab.pages.views.reports import figures
+from parlab.publishing.resolve import resolve
+from parlab.reports.blocks import CodeBlock, Content, ProblemBlock, TableBlock, ValueBlock
+from parlab.reports.document import read
+from parlab.reports.templates import TEMPLATES
+
+SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
+
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.skipif(not SEEDS.is_dir(), reason="the founding documents are not beside the project"),
+]
+
+Written = tuple[Document, Content, Experiment, str]
+
+
+@pytest.fixture
+def written(user: User) -> Callable[[str, str], Written]:
+    """Import a document by its number and write the report of a template about it."""
+
+    def write(number: str, template: str) -> Written:
+        path = next(SEEDS.glob(f"{number}_*"))
+        text = path.read_bytes()
+        found = source_import(experiment=None, name=path.name, stream=io.BytesIO(text), user=user)
+        experiment = found.experiment
+        assert experiment is not None
+        runs = selectors.experiment_runs(experiment, selectors.experiment_versions(experiment, ""))
+        made = TEMPLATES[template].text(experiment.name, selectors.run_records(runs))
+        report = lab.report_create(title=experiment.name, text=made, experiment=experiment, user=user)
+        content = resolve(read(report.text), report=report, figures=figures())
+        problems = [block.message for block in content.blocks.values() if isinstance(block, ProblemBlock)]
+        assert problems == []
+        return found.document, content, experiment, text.decode()
+
+    return write
+
+
+def cells(block: TableBlock) -> list[list[str]]:
+    return [[text.text for text in row] for row in block.rows]
+
+
+def printed(table: Table) -> list[list[str]]:
+    """The cells of a table as its document prints them, without rows that are blank throughout."""
+    return [[cell.text for cell in row] for row in table.rows if any(cell.text for cell in row)]
+
+
+def tables(content: Content) -> list[TableBlock]:
+    return [block for _, block in content.tables()]
+
+
+def test_a_case_shows_its_configuration_and_its_result(written: Callable[[str, str], Written]) -> None:
+    _, content, _, text = written("000", "case")
+
+    (config,) = [block for block in content.blocks.values() if isinstance(block, CodeBlock)]
+    inside = re.search(r"(?s)code-block:: json\n\n(.*?)\n\n\w", text)
+    assert inside is not None
+    assert json.loads(config.text) == json.loads(inside[1])
+    values = {source: block.text for source, block in content.blocks.items() if isinstance(block, ValueBlock)}
+    assert values["value figure.avg_step_fps run=1"] == "2.59"
+    assert values["value figure.batch_size run=1"] == "2"
+
+
+def test_two_schedules_are_two_tables_of_networks_and_micro_batches(written: Callable[[str, str], Written]) -> None:
+    document, content, _, _ = written("001", "schedules")
+
+    assert [cells(block) for block in tables(content)] == [printed(table) for table in document.tables]
+    assert [text.text for text in tables(content)[0].header] == ["Network setting", "1", "2", "4"]
+    assert tables(content)[0].spanning == "Micro batch size"
+    values = [block.text for block in content.blocks.values() if isinstance(block, ValueBlock)]
+    assert values[0] == "oom"
+    assert values[1].startswith("Fail due to running out of DRAM")
+
+
+def test_a_page_per_size_holds_arguments_memory_and_timers(written: Callable[[str, str], Written]) -> None:
+    _, content, _, text = written("002", "scaling")
+
+    overview, *pages = tables(content)
+    assert [row[0] for row in cells(overview)] == ["1", "2", "3", "4", "5", "6"]
+    said = [re.findall(pattern, text) for pattern in (r"GPU util: ~?(\d+)~?%", r"([\d.]+) ms per sample")]
+    titles = [text.text for text in overview.header]
+    assert [row[titles.index("GPU util %")] for row in cells(overview)] == [f"{int(v)}" for v in said[0]]
+    assert [row[titles.index("ms per sample")] for row in cells(overview)] == [f"{float(v):.2f}" for v in said[1]]
+    most = [re.findall(r"(\d+)MiB", line)[-2] for line in re.findall(r"GPU mem: .*", text)]
+    assert [row[titles.index("Most memory (MiB)")] for row in cells(overview)] == most
+    timers = [block for block in pages if block.header[0].text == "Timer"]
+    for block, line in zip(timers, re.findall(r"(?m)^time \(ms\) \| (.*)$", text), strict=True):
+        assert dict(cells(block)) == dict(part.strip().split(": ") for part in line.split("|"))
+    arguments = [block for block in pages if block.header[0].text == "Argument"]
+    for block, part in zip(arguments, re.findall(r"(?s)- arguments -+\n(.*?)\n-+ end of", text), strict=True):
+        shown = dict(cells(block))
+        for line in part.splitlines():
+            name, value = re.split(r" \.+ ", line.strip(), maxsplit=1)
+            assert shown[name] == value, name
+
+
+def test_the_scaling_table_of_published_models(written: Callable[[str, str], Written]) -> None:
+    document, content, _, _ = written("003", "published")
+
+    (block,) = tables(content)
+    assert cells(block) == printed(document.tables[0])
+
+
+def test_a_comparison_and_the_tuning_spaces_with_their_sum(written: Callable[[str, str], Written]) -> None:
+    document, content, _, _ = written("004", "autotuning")
+
+    compared, spaces = tables(content)
+    assert cells(compared) == printed(document.tables[0])
+    assert cells(spaces) == printed(document.tables[1])

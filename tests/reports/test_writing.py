@@ -1,0 +1,234 @@
+"""Writing reports: what directives become, who may save, and who comes second."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from parlab.lab import services as lab
+from parlab.lab.models import Experiment, Finding, Report, Run
+from parlab.reports.templates import TEMPLATES
+
+pytestmark = pytest.mark.django_db
+
+Make = Callable[[str], Report]
+PIVOT = "{{ table pivot rows=schedule columns=micro_batch_size value=step_time_s unit=s decimals=2 }}"
+
+
+def shown(client: Client, report: Report) -> str:
+    return client.get(report.get_absolute_url()).content.decode()
+
+
+def test_a_report_shows_figures_tables_and_values_of_now(page: Client, four_runs: list[Run], make_report: Make) -> None:
+    text = f"# Schedules\n\nBest: {{{{ value samples_per_s run=3 }}}}.\n\n{{{{ figure throughput }}}}\n\n{PIVOT}\n"
+    report = make_report(text)
+
+    html = shown(page, report)
+
+    assert "<h1>Schedules</h1>" in html
+    assert "What we found</h1>" not in html  # the text brings its own title
+    assert ">20.0" in html
+    assert "0.50</td>" in html
+    assert "<b>0.20</b>" in html
+    url = f"{reverse('report-figure', args=[report.slug])}?d=figure%20throughput"
+    assert f'data-figure-url="{url}"' in html
+    figure = json.loads(page.get(url).content)
+    assert figure["figure"]["data"]
+    assert page.get(f"{url}&format=csv").content.startswith(b"run,")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{{ chart throughput }}", "directive &#x27;chart&#x27; is unknown; there are figure, table, value, config"),
+        ("{{ figure nonsense }}", "figure &#x27;nonsense&#x27; is unknown; there are throughput"),
+        ("{{ figure throughput experiment=gone }}", "there is no experiment &#x27;gone&#x27; (any more)"),
+        ("{{ figure step-time run=99 }}", "has no run 99 any more"),
+        ("{{ table pivot rows=nobody_has value=step_time_s }}", "no run has a field &#x27;nobody_has&#x27;"),
+        ("{{ table pivot rows=schedule }}", "table pivot needs value="),
+        ("{{ table heap }}", "table heap is unknown; there are pivot, run, runs"),
+        ("{{ value step_time_s }}", "4 runs have step_time_s; choose one with run="),
+        ("{{ value step_time_s run=1 colour=red }}", "option &#x27;colour&#x27; of value is unknown"),
+        ("{{ value step_time_s run=1 run=2 }}", "option &#x27;run&#x27; stands twice"),
+        ('{{ value step_time_s where="schedule~gpipe" }}', "condition &#x27;schedule~gpipe&#x27; cannot be read"),
+        ("{{ figure throughput where=schedule=nothing }}", "no run fits where="),
+        ("{{ value step_time_s run=one }}", "run=&#x27;one&#x27; is not a whole number"),
+        ("{{ picture ../../etc/passwd }}", "is no picture of any gallery"),
+        ("{{ picture abc }}", "is too short"),
+        ("{{ }}", "empty braces"),
+        ("{{ figure throughput", "{{ begins a directive that no }} ends"),
+        ("In a sentence {{ figure throughput }}.", "needs a line of its own"),
+    ],
+)
+def test_what_cannot_be_shown_says_why_in_its_place(
+    page: Client, four_runs: list[Run], make_report: Make, text: str, message: str
+) -> None:
+    report = make_report(f"Before.\n\n{text}\n\nAfter.")
+
+    response = page.get(report.get_absolute_url())
+
+    assert response.status_code == 200
+    html = response.content.decode()
+    assert "Before." in html
+    assert f"Not shown: {message}" in html or message in html.split("Not shown: ")[1][:400]
+
+
+def test_a_deleted_run_leaves_words_and_no_error(page: Client, four_runs: list[Run], make_report: Make) -> None:
+    report = make_report('{{ value step_time_s run=2 }}\n\n{{ figure throughput where="run!=2" }}')
+    four_runs[1].delete()
+
+    html = shown(page, report)
+
+    assert "has no run 2 any more" in html
+    assert "data-figure-url" in html
+
+
+def test_hostile_text_runs_nowhere(page: Client, experiment: Experiment, make_report: Make) -> None:
+    report = make_report(
+        "# <script>alert(1)</script>\n\n<img src=x onerror=alert(2)>\n\n[click](javascript:alert(3))"
+        " [data](data:text/html;base64,PHNjcmlwdD4=) ![beacon](https://elsewhere.example/pixel.png)\n\n"
+        '<div data-block="0">x</div>\n\n| <svg onload=alert(4)> | b |\n|---|---|\n| `<script>` | d |\n\n'
+        '{{ value "<script>alert(5)</script>" }}\n\n{{ figure <script> title="<b>bold</b>" }}\n'
+    )
+    experiment.name = "<script>alert(6)</script>"
+    experiment.save()
+
+    html = shown(page, report)
+    body = html[html.index('<article class="report') : html.index("</article>")]
+
+    tags = re.findall(r"<[^>]*>", body)
+    assert not [tag for tag in tags if re.match(r"<(script|img|svg|iframe|object|style)", tag)]
+    assert not [tag for tag in tags if re.search(r"\son\w+=|javascript:|data:|style=", tag)]
+    assert "<script>alert" not in html
+    # A picture elsewhere is a link: a report loads nothing from other places.
+    assert 'href="https://elsewhere.example/pixel.png"' in body
+
+
+def test_directives_in_code_and_behind_a_backslash_are_text(
+    page: Client, four_runs: list[Run], make_report: Make
+) -> None:
+    html = shown(page, make_report("`{{ value x }}` and \\{{ value y }}\n\n```\n{{ figure throughput }}\n```\n"))
+
+    assert "<code>{{ value x }}</code>" in html
+    assert "{{ value y }}" in html
+    assert "data-figure-url" not in html
+
+
+def test_a_doubted_number_carries_its_triangle_and_its_finding(
+    page: Client, four_runs: list[Run], make_report: Make
+) -> None:
+    run = four_runs[0]
+    message = "8 samples/s, but batch / time is 4"
+    Finding.objects.create(
+        experiment=run.experiment,
+        run=run,
+        rule="samples-per-s",
+        severity="error",
+        message=message,
+        where={"figure": "samples_per_s"},
+    )
+
+    html = shown(
+        page,
+        make_report("{{ value samples_per_s run=1 }} {{ value samples_per_s run=2 }}\n\n{{ figure throughput }}\n"),
+    )
+
+    assert html.count("\N{BLACK UP-POINTING TRIANGLE}1") == 2  # at the number and at the figure that draws it
+    assert '<li id="finding-1"><b>error</b>' in html
+    assert message in html
+
+
+def test_the_second_who_saves_is_warned_and_keeps_their_text(page: Client, make_report: Make, user: User) -> None:
+    report = make_report("first")
+    url = reverse("report-save", args=[report.slug])
+
+    one = page.post(url, {"title": "T", "text": "mine", "revision": 1})
+    two = page.post(url, {"title": "T", "text": "theirs", "revision": 1})
+
+    assert one.json()["revision"] == 2
+    assert two.status_code == 409
+    assert two.json()["text"] == "mine"
+    assert two.json()["problem"].startswith("Not saved: ada saved this report at")
+    assert Report.objects.get().text == "mine"
+    assert page.post(url, {"title": "", "text": "x", "revision": 2}).json()["problem"].startswith("Not saved: a report")
+    assert page.post(url, {"title": "T", "text": "x", "revision": "new"}).status_code == 400
+
+
+def test_whoever_opens_a_report_that_is_being_edited_is_told(
+    page: Client, make_report: Make, user: User, django_user_model: type[User]
+) -> None:
+    report = make_report("text")
+    second = django_user_model.objects.create_user("grace", password="another long one", is_superuser=True)
+    client = Client()
+    client.force_login(second)
+
+    first = page.get(reverse("report-edit", args=[report.slug])).content.decode()
+    other = client.get(reverse("report-edit", args=[report.slug])).content.decode()
+
+    assert 'role="alert" hidden' in first
+    assert "ada has this report open too" in other
+    assert client.post(reverse("report-editing", args=[report.slug])).json()["other"] == "ada"
+
+
+def test_a_preview_shows_a_text_without_saving_it(page: Client, four_runs: list[Run], make_report: Make) -> None:
+    report = make_report("old")
+
+    answer = page.post(reverse("report-preview", args=[report.slug]), {"title": "New", "text": "**new** text"})
+
+    assert "<h1>New</h1>" in answer.content.decode()
+    assert "<strong>new</strong>" in answer.content.decode()
+    assert Report.objects.get().text == "old"
+
+
+def test_a_text_that_is_too_long_says_so(page: Client, make_report: Make) -> None:
+    report = make_report("x" * 200_001)
+
+    assert "the text has 200001 characters, more than 200000" in shown(page, report)
+
+
+@pytest.mark.parametrize("template", list(TEMPLATES))
+def test_each_template_makes_a_report_without_a_problem(page: Client, four_runs: list[Run], template: str) -> None:
+    slug = four_runs[0].experiment.slug
+    form = {"title": "Mine", "experiment": slug, "template": template}
+
+    response = page.post(reverse("report-new"), form)
+
+    report = Report.objects.get()
+    assert response.headers["Location"] == reverse("report-edit", args=[report.slug])
+    assert "Not shown" not in shown(page, report)
+
+
+def test_a_new_report_needs_what_the_form_asks_for(page: Client, experiment: Experiment) -> None:
+    for form, message in (
+        ({"title": "", "template": "blank"}, "a report needs a title"),
+        ({"title": "A", "template": "none"}, "Template &#x27;none&#x27; is unknown"),
+        ({"title": "A", "template": "blank", "experiment": "gone"}, "Experiment gone does not exist any more"),
+    ):
+        response = page.post(reverse("report-new"), form)
+        assert response.status_code == 400
+        assert message in response.content.decode()
+    assert not Report.objects.exists()
+
+
+def test_who_may_only_look_reads_but_does_not_write(reader: Client, make_report: Make) -> None:
+    report = make_report("text")
+
+    assert reader.get(report.get_absolute_url()).status_code == 200
+    assert reader.get(reverse("reports")).status_code == 200
+    for name in ("report-edit", "report-save", "report-preview", "report-publish", "report-delete", "report-editing"):
+        method = reader.get if name == "report-edit" else reader.post
+        assert method(reverse(name, args=[report.slug]), {"revision": 1}).status_code == 403, name
+    assert reader.get(reverse("report-new")).status_code == 403
+
+
+def test_two_reports_of_one_title_have_their_own_addresses(user: User) -> None:
+    reports = [lab.report_create(title="Same", text="", experiment=None, user=user) for _ in range(3)]
+
+    assert [report.slug for report in reports] == ["same", "same-2", "same-3"]
+    assert lab.report_create(title="New", text="", experiment=None, user=user).slug == "new-2"
