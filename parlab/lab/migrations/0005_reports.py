@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('lab', '0003_experiment_with_runs'),
+        ('lab', '0004_filters_tags_archive'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
