@@ -100,7 +100,7 @@ class Migration(migrations.Migration):
             name='ReportFile',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(help_text='`figure-1.svg`, `figure-1.png`, `report.pdf`, `picture-<sha256>`.', max_length=80)),
+                ('name', models.CharField(help_text='`figure-1.svg`, `report.pdf`, `picture-<sha256>`.', max_length=80)),
                 ('version', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='files', to='lab.reportversion')),
                 ('file', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='lab.storedfile')),
             ],
