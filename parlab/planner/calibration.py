@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .cluster import Cluster
 from .memory import memory
-from .parameters import MemoryParameters, TimeParameters, as_vector, from_vector
+from .parameters import MemoryParameters, TimeParameters, as_vector, from_vector, limits
 from .timing import Clock
 from .workload import Job
 
@@ -66,19 +66,45 @@ class Calibration:
 
 
 DEFAULT = Calibration("constants of docs/planner.md")
-"""For a cluster of which nothing was measured."""
+"""For a cluster of GPUs of which nothing was measured."""
+
+
+CPU_DEFAULT = Calibration(
+    "constants for processes on a CPU",
+    TimeParameters(
+        host_s=2e-4,
+        inside_efficiency=0.5,
+        between_efficiency=0.5,
+        step_s=5e-3,
+        sharded_efficiency=0.3,
+        matmul_traffic=1.5,
+    ),
+    MemoryParameters(state_factor=1.0, sharding_bytes=2.0, communicator_bytes=2e7, overhead_bytes=3.5e8),
+    time_error=0.4,
+    memory_error=0.3,
+)
+"""The same for processes on a CPU: no context of a device, small buffers; what their matrix products reach is unknown
+until something ran."""
+
+
+def default_for(cluster: Cluster) -> Calibration:
+    """The constants for a cluster of which nothing was measured."""
+    return CPU_DEFAULT if cluster.device.is_cpu else DEFAULT
 
 
 def calibrate(
     observations: Sequence[Observation],
     name: str = "runs",
-    start: Calibration = DEFAULT,
+    start: Calibration | None = None,
     weights: Sequence[float] | None = None,
 ) -> Calibration:
     """Fit the constants to observations of one cluster and family, beginning at `start`; no observations: `start`.
 
-    `weights` say how many rows each one counts as; None: one.
+    `start` is the default of the first observation's device unless given. `weights` say how many rows each one counts
+    as; None: one.
     """
+    if start is None:
+        start = default_for(observations[0].cluster) if observations else DEFAULT
     counts = dict(zip(map(id, observations), weights or [1.0] * len(observations), strict=True))
     times = [one for one in observations if one.iteration_s and one.iteration_s > 0]
     memories = [one for one in observations if one.memory_bytes and one.memory_bytes > 0]
@@ -90,7 +116,7 @@ def calibrate(
             constants = from_vector(start.time, vector)
             return np.log([Clock(one.job, one.cluster, constants).timing().total_s for one in times]) - measured
 
-        vector, cost = _fit(time_residuals, as_vector(start.time), np.array([counts[id(one)] for one in times]))
+        vector, cost = _fit(time_residuals, start.time, np.array([counts[id(one)] for one in times]))
         error = _error(time_residuals(vector), start.time_error)
         fitted = replace(fitted, time=from_vector(start.time, vector), time_error=error, cost=cost)
     if len(memories) >= _FEWEST_MEMORIES:
@@ -100,7 +126,7 @@ def calibrate(
             constants = from_vector(start.memory, vector)
             return np.log([memory(one.job, constants).total_bytes for one in memories]) - held
 
-        vector, _cost = _fit(memory_residuals, as_vector(start.memory), np.array([counts[id(one)] for one in memories]))
+        vector, _cost = _fit(memory_residuals, start.memory, np.array([counts[id(one)] for one in memories]))
         error = _error(memory_residuals(vector), start.memory_error)
         fitted = replace(fitted, memory=from_vector(start.memory, vector), memory_error=error)
     return replace(fitted, usable_share=_usable_share(observations, fitted))
@@ -125,8 +151,11 @@ def _error(residuals: Vector, before: float) -> float:
     return float((np.median(errors) * len(errors) + before) / (len(errors) + 1))
 
 
-def _fit(residuals: Callable[[Vector], Vector], start: Vector, counts: Vector) -> tuple[Vector, float]:
-    """Levenberg-Marquardt on Cauchy-weighted residuals and the springs."""
+def _fit(
+    residuals: Callable[[Vector], Vector], before: TimeParameters | MemoryParameters, counts: Vector
+) -> tuple[Vector, float]:
+    """Levenberg-Marquardt on Cauchy-weighted residuals and the springs, no constant above its limit."""
+    start, most = as_vector(before), limits(type(before))
 
     def cost(scaled: Vector, vector: Vector) -> float:
         return float(np.sum(counts * np.log1p(scaled**2)) + np.sum(((vector - start) / SPRING) ** 2))
@@ -139,17 +168,17 @@ def _fit(residuals: Callable[[Vector], Vector], start: Vector, counts: Vector) -
         weights = counts / (1 + scaled**2)
         normal = slopes.T @ (slopes * weights[:, None]) + np.eye(len(vector)) / SPRING**2
         gradient = slopes.T @ (weights * scaled) + (vector - start) / SPRING**2
-        before = best
+        last = best
         for _ in range(8):
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
-            tried = vector + np.clip(step, -1, 1)
+            tried = np.minimum(vector + np.clip(step, -1, 1), most)
             tried_scaled = residuals(tried) / NOISE
             tried_cost = cost(tried_scaled, tried)
             if tried_cost < best:
                 vector, scaled, best, damping = tried, tried_scaled, tried_cost, max(damping / 3, 1e-6)
                 break
             damping *= 4
-        if before - best <= 1e-4 * before:
+        if last - best <= 1e-4 * last:
             break
     return vector, best
 

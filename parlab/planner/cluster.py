@@ -96,12 +96,11 @@ def cluster(
     inside, between = _USUAL.get(found.name.split()[0], (32e9, 100))
     if inter_node_gbit_s is not None and not 0 < inter_node_gbit_s <= 1e6:
         raise ValueError(f"inter_node_gbit_s {inter_node_gbit_s} is no network; use more than 0 and at most 1e6")
-    is_cpu = found.name.startswith("CPU")
     return Cluster(
         found,
         gpus,
         gpus_per_node,
-        Link(inside, 50e-6 if is_cpu else 8e-6),
+        Link(inside, 50e-6 if found.is_cpu else 8e-6),
         Link((inter_node_gbit_s or between) * _GBIT, 20e-6 if latency_s is None else latency_s, is_measured),
         name,
         inter_node_gbit_s is None,

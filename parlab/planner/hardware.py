@@ -36,6 +36,11 @@ class Gpu:
     """The most that large bf16 matrix products were measured to reach (Bekman, Machine Learning Engineering, 2024,
     maximum achievable matmul FLOPS); None where that names no figure. V100: fp16, Markidis et al. 2018, section V."""
 
+    @property
+    def is_cpu(self) -> bool:
+        """A process on a processor: whatever it does takes cores from what else it does."""
+        return self.name.startswith("CPU")
+
     def peak(self, precision: str) -> Peak | None:
         """Return the peak in a precision; None where the device has no units for it."""
         flops = self.peak_flops.get(precision)

@@ -26,7 +26,7 @@ class TimeParameters:
     host_s: float = 1.06e-3
     """Seconds in which the processor starts the kernels of one pass through one layer."""
     inside_efficiency: float = 1.25
-    """Share of the links inside a node that collectives reach."""
+    """Share of the links inside a node that collectives reach; above 1 where they hide behind the compute."""
     between_efficiency: float = 0.718
     """Share of the links between nodes that collectives reach."""
     step_s: float = 0.0187
@@ -53,6 +53,22 @@ class MemoryParameters:
     """Buffers of each group of ranks that talk (tensor, pipeline, data)."""
     overhead_bytes: float = 1.9e9
     """Context of the device, libraries and kernels."""
+
+
+LIMITS: dict[str, float] = {
+    "matmul_efficiency": 1.1,
+    "memory_efficiency": 1.0,
+    "inside_efficiency": 1.5,
+    "between_efficiency": 1.5,
+    "sharded_efficiency": 1.0,
+}
+"""Largest values: a share of the memory bandwidth is at most the whole, the measured ceiling of products leaves room
+for better kernels, and links may seem faster than they are where messages hide behind the compute."""
+
+
+def limits(kind: type[TimeParameters] | type[MemoryParameters]) -> npt.NDArray[np.float64]:
+    """Logarithms of the largest values that the parameters may have, in the order of their names."""
+    return np.log([LIMITS.get(name, np.inf) for name in names(kind)])
 
 
 P = TypeVar("P", TimeParameters, MemoryParameters)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from runners.config import RunConfig
 
-from .calibration import DEFAULT, Calibration
+from .calibration import Calibration, default_for
 from .cluster import Cluster
 from .configs import job_of
 from .memory import Memory, memory
@@ -59,7 +59,7 @@ def predict(config: RunConfig, hardware: Cluster, calibration: Calibration | Non
 
 def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = None) -> Prediction:
     """Predict a job on a cluster; raises ValueError where it has not as many GPUs as the layout needs."""
-    known = calibration or DEFAULT
+    known = calibration or default_for(cluster)
     if job.world_size > cluster.gpus:
         raise ValueError(
             f"gpus {cluster.gpus} are too few for tensor {job.tensor_parallel} x pipeline {job.pipeline_parallel} x"

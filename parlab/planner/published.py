@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from . import rows
-from .calibration import DEFAULT, Calibration, Observation, calibrate
+from .calibration import Calibration, Observation, calibrate, default_for
 from .prediction import Prediction, predict_job
 
 _GIB = 1 << 30
@@ -83,7 +83,7 @@ class Calibrations:
                     self._made[key] = _best(self._rows[key], " ".join(filter(None, key)))
                 calibration, is_fp32 = self._made[key]
                 return (in_fp32(row) if is_fp32 and row.is_precision_open else row), calibration
-        return row, DEFAULT
+        return row, default_for(row.cluster)
 
 
 def in_fp32(row: rows.Row) -> rows.Row:

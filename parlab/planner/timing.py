@@ -240,11 +240,13 @@ class Clock:
             gather = own * job.value_bytes * share / bandwidth + 3 * (ranks - 1) * latency
             seconds = gather * 3 * job.num_micro_batches
             compute = backward_s * 1.5
-            total = _longer(seconds, compute) - compute
-            return total, seconds - total
-        size = own * (job.gradient_bytes or job.value_bytes)
+            exposed = seconds if self.cluster.device.is_cpu else _longer(seconds, compute) - compute
+            return exposed, seconds - exposed
+        # ZeRO-2 reduces the gradients of every micro batch, since no rank has the room to add them up.
+        rounds = (1 + job.num_micro_batches) / 2 if job.zero_stage == 2 else 1.0
+        size = own * (job.gradient_bytes or job.value_bytes) * rounds
         seconds = 2 * share * size / bandwidth + 2 * (ranks - 1) * latency * job.gradient_messages
-        if not job.overlaps_gradients:
+        if not job.overlaps_gradients or self.cluster.device.is_cpu:
             return seconds, 0.0
         exposed = _longer(seconds, backward_s) - backward_s
         return exposed, seconds - exposed
