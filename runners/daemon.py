@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from runners import launch, processes, telemetry
+from runners import launch, matmul, processes, telemetry
 from runners.broker import Broker
 from runners.keeper import Command, Keeper, Limits
 from runners.links.ability import ability
@@ -37,6 +37,7 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 _POOL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 
 M = TypeVar("M", RunSpec, Cancel)
+Measure = Callable[[], dict[str, Any] | None]
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +57,10 @@ class Settings(NamedTuple):
 class Daemon:
     """One node: orders from the server, runs on this machine."""
 
-    def __init__(self, settings: Settings, state: StateDir, command: Command) -> None:
+    def __init__(self, settings: Settings, state: StateDir, command: Command, measure: Measure) -> None:
         self._settings = settings
+        self._measure = measure
+        self._measured = state.root / "matmul.json"
         # Pages say beforehand which nodes can give a run links of its own.
         self._hardware = {**telemetry.hardware(), "links": ability()._asdict()}
         self._keeper = Keeper(state, hardware=self._hardware, limits=settings.limits, command=command)
@@ -77,6 +80,7 @@ class Daemon:
         threading.Thread(target=self._shipper.run, args=[self._stop], name="shipping", daemon=True).start()
         self._every(WATCH_S, self._keeper.watch, "watching")
         self._every(HEARTBEAT_S, self._beat, "heartbeat")
+        threading.Thread(target=self._measure_processor, name="measuring", daemon=True).start()
         log.info("node %s of pool %s takes %d runs", self._settings.node, self._settings.pool, self._settings.slots)
         self._broker.listen(self)
         return 0 if self._stop.is_set() else 1
@@ -137,6 +141,27 @@ class Daemon:
                 self._stop.wait(seconds)
 
         threading.Thread(target=loop, name=name, daemon=True).start()
+
+    def _measure_processor(self) -> None:
+        """Find out once, while nothing trains, what the processor can do; a run that starts meanwhile spoils it."""
+        known = matmul.remembered(self._measured, self._hardware)
+        try:
+            while known is None and not self._stop.wait(WATCH_S):
+                if self._is_idle():
+                    found = self._measure()
+                    if found is None:
+                        return
+                    if self._is_idle():
+                        known = found
+                        matmul.remember(self._measured, self._hardware, found)
+        except OSError as error:
+            log.warning("what the processor can do is not kept and will be measured again: %s", error)
+        if known is not None:
+            # Heartbeats and the runs to come carry it.
+            self._hardware["matmul"] = known
+
+    def _is_idle(self) -> bool:
+        return not any(run.alive for run in self._keeper.held())
 
     def _beat(self) -> None:
         heartbeat = Heartbeat(
@@ -232,8 +257,13 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: list[str] | None = None, *, command: Command = launch.command) -> int:
-    """Run from the command line; `command` is how a configuration becomes an argv."""
+def main(
+    arguments: list[str] | None = None,
+    *,
+    command: Command = launch.command,
+    measure: Measure = matmul.measured_apart,
+) -> int:
+    """Run from the command line; `command` is how a configuration becomes an argv, `measure` asks the processor."""
     options = _parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("celery").setLevel(logging.WARNING)
@@ -252,7 +282,7 @@ def main(arguments: list[str] | None = None, *, command: Command = launch.comman
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     state.clear_drafts()
-    exit_code = Daemon(settings, state, command).run()
+    exit_code = Daemon(settings, state, command, measure).run()
     log.info("stopped; the runs of %s live on", state.root)
     return exit_code
 

@@ -50,6 +50,7 @@ _WORDS = re.compile(
 )
 _MESH = re.compile(r"device mesh with \[([^\]]{1,200})\], \[([\d, ]{1,100})\]")
 _MODEL = re.compile(r"\bsize: ([\d,]{1,30}) total parameters")
+_DEVICE = re.compile(r"\b(?:GPU|CUDA) capacity: ([^(\n]{2,100}?)(?: \(\d{1,3}\))? with [\d.]{1,12} ?GiB")
 _PEAK = re.compile(r"Peak FLOPS used for computing MFU: (\S{1,30})")
 _NAMES = {
     "local_batch_size": "micro_batch_size",
@@ -131,6 +132,8 @@ class Parser:
             self.remarks.update(_launch(text[:2000]))
         elif match := _MODEL.search(text):
             self.remarks["total_parameters"] = to_int(match[1])
+        elif match := _DEVICE.search(text):
+            self.remarks["gpu_name"] = match[1].strip()
         elif match := _PEAK.search(text):
             self.remarks["peak_flops_per_gpu"] = to_float(match[1])
 

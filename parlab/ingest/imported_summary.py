@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from parlab.formats.schema import Figure, Segment
+from parlab.findings.facts import segment_sizes
+from parlab.formats.schema import Figure, Launch, Segment
+from parlab.ingest import utilisation
 from parlab.ingest.launches import Sections
 from parlab.ingest.recording import FASTEST, Recording
 from parlab.ingest.summary import summary_of
+from parlab.planner.hardware import Peak
 from parlab.series.columns import Columns
 
 _TIMERS = "timer/"
@@ -33,6 +36,8 @@ _STATED = {
     "mfu_pct": ("mfu_pct", 1.0),
 }
 _PLAIN = ("tflops_per_gpu", "gpu_util_pct", "mfu_pct", "hfu_pct")
+_DEVICES = ("gpu_name", "device_name", "gpu_type", "gpu", "accelerator")
+"""Arguments that may name the GPU."""
 
 
 def segment_summary(segment: Segment, resolved: Sections, recording: Recording | None) -> dict[str, Any]:
@@ -64,6 +69,32 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
     if figures:
         summary["figures"] = figures
     return summary | {"end": segment.end.state}
+
+
+def with_utilisation(summary: dict[str, Any], resolved: Sections, launch: Launch) -> dict[str, Any]:
+    """Add FLOPs and MFU where a launch says its sizes, its GPUs and their kind; what a file prints itself stands."""
+    sizes = segment_sizes(Segment(launch=launch))
+    if not sizes.is_plain or sizes.is_ramped or sizes.is_curriculum:
+        return summary
+    cluster = resolved.get("cluster", {})
+    devices = launch.world_size or cluster.get("nodes", 0) * cluster.get("gpus_per_node", 0)
+    parts = utilisation.parts_of(summary, resolved, devices, _reference(resolved, launch))
+    return parts | summary
+
+
+def _reference(resolved: Sections, launch: Launch) -> utilisation.Reference | None:
+    """Find the peak of the GPU that a launch names, else the one that its trainer reckoned with."""
+    precision = resolved.get("train", {}).get("precision")
+    if not precision:
+        return None
+    for name in _DEVICES:
+        device = launch.arguments.get(name)
+        if isinstance(device, str) and (found := utilisation.by_data_sheet(device[:200], precision)):
+            return found
+    stated = launch.arguments.get("peak_flops_per_gpu")
+    if isinstance(stated, int | float) and 0 < stated < 1e18:
+        return utilisation.Reference(Peak(float(stated), "the peak that the log states"), utilisation.STATED)
+    return None
 
 
 def figure_parts(figure: Figure) -> dict[str, Any]:

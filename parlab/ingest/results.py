@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from parlab.formats.launch import normalise
 from parlab.formats.schema import Document, Launch, Segment, Table
 from parlab.ingest.document_text import words_above, words_from
-from parlab.ingest.imported_summary import segment_summary, stated_summary
+from parlab.ingest.imported_summary import segment_summary, stated_summary, with_utilisation
 from parlab.ingest.launches import Sections, fitting, resolved_of, runner_launch, staged_launch
 from parlab.ingest.recording import Recording
 from parlab.ingest.result_tables import TableResult, results_of
@@ -98,7 +98,7 @@ def _segment_result(segment: Segment, index: int, recording: Recording | None, i
         resolved["train"] |= _whole("iterations", segment.steps.total)
     state, reason = _ended(segment, is_page)
     lines = (segment.lines.first, segment.lines.last) if segment.lines else None
-    summary = segment_summary(segment, resolved, recording)
+    summary = with_utilisation(segment_summary(segment, resolved, recording), resolved, launch)
     return Result(segment.section or "", {}, {"segment": index}, lines, launch, resolved, summary, state, reason, index)
 
 
@@ -203,7 +203,7 @@ def _table_result(
 ) -> Result:
     launch, told = _told(base, {**settings, **entry.settings})
     resolved = fitting({**_dotted(resolved_of(launch)), **told})
-    summary = stated_summary(entry.measured, resolved, "as the table states")
+    summary = with_utilisation(stated_summary(entry.measured, resolved, "as the table states"), resolved, launch)
     if entry.figures:
         summary["figures"] = entry.figures
     place = {"table": index, "row": entry.row} | ({} if entry.column is None else {"column": entry.column})

@@ -11,10 +11,12 @@ from django.core.cache import cache
 from django.db import transaction
 from django.utils import timezone
 
+from parlab.ingest import utilisation
 from parlab.ingest.events import Parsed, parse
 from parlab.ingest.summary import summarise
 from parlab.lab.models import Attempt
 from parlab.lab.services import attempt_report, run_findings_refresh, summary_store
+from parlab.planner.work import TRAINERS
 from parlab.series import log, store
 from runners.protocol import LEASE_S, Batch, RunState
 
@@ -87,7 +89,20 @@ def _world_size(resolved: Mapping[str, Any]) -> int:
 
 def attempt_summarise(*, attempt: Attempt) -> None:
     """Compute an attempt's summary from its series and keep it."""
-    summary_store(attempt=attempt, summary=summarise(attempt.pk, attempt.run.resolved))
+    resolved = attempt.run.resolved
+    summary = summarise(attempt.pk, resolved)
+    if resolved["parallel"]["engine"] in TRAINERS:
+        summary |= _utilisation(attempt, summary)
+    summary_store(attempt=attempt, summary=summary)
+
+
+def _utilisation(attempt: Attempt, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Relate the work of a step to what the devices can do; the report that runs has brought them is stored by now."""
+    environment = Attempt.objects.values_list("environment", flat=True).get(pk=attempt.pk)
+    hardware = attempt.node.hardware if attempt.node else {}
+    resolved = attempt.run.resolved
+    peak = utilisation.reference_of(resolved, environment, hardware)
+    return utilisation.parts_of(summary, resolved, _world_size(resolved), peak)
 
 
 def _summarise_now_and_then(attempt: Attempt) -> None:
@@ -104,7 +119,9 @@ def _summarise_now_and_then(attempt: Attempt) -> None:
 @transaction.atomic
 def attempt_reingest(*, attempt: Attempt) -> int:
     """Build an attempt's series and summary again from its log; returns how many points it has."""
-    locked = Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run").get(pk=attempt.pk)
+    locked = (
+        Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run", "node").get(pk=attempt.pk)
+    )
     store.delete(locked.pk)
     locked.last_step = None
     world_size, known, points, unfinished = _world_size(locked.run.resolved), set[str](), 0, b""

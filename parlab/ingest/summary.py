@@ -13,6 +13,7 @@ from parlab.series import store
 from parlab.series.columns import Columns
 
 _TIMERS = "timer/"
+_UTILISATION = "gpu_util_pct"
 # A hostile line may claim anything: figures beyond these are no seconds and no bytes, and their sums would overflow.
 _LARGEST = 1e18
 _SHORTEST_S = 1e-9
@@ -42,7 +43,7 @@ def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the summary of an attempt from its stored series and its resolved RunConfig."""
     names = {info.metric for info in store.metrics(attempt_id)}
     wanted = [name for name in names if name.startswith(_TIMERS)]
-    wanted += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss"}
+    wanted += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss", _UTILISATION}
     series: dict[str, dict[int, Columns]] = {name: {} for name in wanted}
     for (_, metric, rank), columns in store.read_many([attempt_id], wanted).items():
         series[metric][rank] = columns
@@ -75,6 +76,9 @@ def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dic
     loss = _loss(series.get("loss", {}))
     if loss:
         summary["loss"] = loss
+    utilisation = _gpu_utilization(series.get(_UTILISATION, {}), series.get("step_time_s", {}), steps)
+    if utilisation:
+        summary["gpu_utilization"] = utilisation
     return summary
 
 
@@ -175,6 +179,32 @@ def _timer(by_rank: ByRank, steps: _Steps) -> dict[str, Any] | None:
         return None
     ranks = list(medians.values())
     return {"median": float(np.mean(ranks)), "min": min(ranks), "max": max(ranks), "by_rank": medians}
+
+
+def _gpu_utilization(samples: ByRank, step_times: ByRank, steps: _Steps) -> dict[str, Any]:
+    """Utilisation of each GPU in per cent, from the begin of the first step that counts to the end of the last."""
+    counted = steps.numbers[steps.counts]
+    if not samples or not len(counted):
+        return {}
+    firsts = [columns.take(columns.steps == counted[0]) for columns in step_times.values()]
+    lasts = [columns.take(columns.steps == counted[-1]) for columns in step_times.values()]
+    # An event carries the time at which its step ended.
+    begin = min(float((first.times - first.values).min()) for first in firsts if len(first))
+    end = max(float(last.times.max()) for last in lasts if len(last))
+    by_gpu = {}
+    for rank, columns in samples.items():
+        values = columns.values[_is_sane(columns.values) & (columns.times > begin) & (columns.times <= end)]
+        if len(values):
+            mean, least, most = float(np.mean(values)), float(values.min()), float(values.max())
+            by_gpu[str(rank)] = {"mean": mean, "min": least, "max": most}
+    if not by_gpu:
+        return {}
+    return {
+        "mean": float(np.mean([gpu["mean"] for gpu in by_gpu.values()])),
+        "min": min(gpu["min"] for gpu in by_gpu.values()),
+        "max": max(gpu["max"] for gpu in by_gpu.values()),
+        "by_gpu": by_gpu,
+    }
 
 
 def _loss(by_rank: ByRank) -> dict[str, Any]:

@@ -1,0 +1,113 @@
+"""FLOPs, MFU and HFU of a run, as its summary has them. Pure.
+
+`peak` is what a device (a GPU, or on a CPU a rank) can do: by its data sheet, or on a CPU what the node's own matrix
+products reach. MFU = model FLOPs / (devices x peak x step time); HFU counts what is computed again as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from parlab.planner.hardware import Peak, peak_of
+from parlab.planner.work import utilisation, work_of
+
+DATA_SHEET, MEASURED, STATED = "data sheet", "measured", "stated"
+PARTS = ("model_flops_per_iteration", "executed_flops_per_iteration", "tflops_per_gpu", "mfu", "hfu", "peak",
+         "flops_formula")  # fmt: skip
+"""Names of a summary that come from here."""
+
+
+class Reference(NamedTuple):
+    """What a run's FLOP/s are compared with, for each of its devices."""
+
+    peak: Peak
+    kind: str
+    """DATA_SHEET, MEASURED or STATED."""
+
+
+def parts_of(
+    summary: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], devices: int | None, peak: Reference | None
+) -> dict[str, Any]:
+    """Compute what can be computed from a run's step time and its sizes; empty where one of them is unknown."""
+    work = work_of(sections)
+    seconds = _seconds(summary)
+    if work is None or seconds is None or not devices:
+        return {}
+    found = utilisation(work, devices, seconds, peak.peak if peak else None)
+    parts: dict[str, Any] = {
+        "model_flops_per_iteration": work.model_flops,
+        "executed_flops_per_iteration": work.executed_flops,
+        "tflops_per_gpu": found.tflops_per_gpu,
+        "mfu": found.mfu,
+        "hfu": found.hfu,
+        "flops_formula": work.formula,
+    }
+    if peak is not None:
+        precision = sections["train"]["precision"]
+        parts["peak"] = {
+            "flops": peak.peak.flops_per_s,
+            "precision": precision,
+            "source": peak.peak.source,
+            "kind": peak.kind,
+        }
+    return {name: value for name, value in parts.items() if value is not None}
+
+
+def reference_of(
+    resolved: Mapping[str, Mapping[str, Any]], environment: Mapping[str, Any], hardware: Mapping[str, Any]
+) -> Reference | None:
+    """Find what the devices of a measured run can do, in the precision that it trains in.
+
+    `environment` is what its attempt started in, `hardware` what its node says of itself by now: a node measures its
+    processor while it is idle, which may be after the run has begun.
+    """
+    precision = resolved.get("train", {}).get("precision")
+    used = environment.get("gpus_used")
+    if not isinstance(precision, str) or not isinstance(used, list):
+        return None
+    if used:
+        name = used[0].get("name") if isinstance(used[0], dict) else None
+        return by_data_sheet(str(name), precision)
+    return _by_matmul(resolved, precision, environment.get("matmul") or hardware.get("matmul"))
+
+
+def by_data_sheet(device: str, precision: str) -> Reference | None:
+    """Look a GPU up in the catalogue."""
+    peak = peak_of(device, precision)
+    return Reference(peak, DATA_SHEET) if peak else None
+
+
+def _by_matmul(resolved: Mapping[str, Mapping[str, Any]], precision: str, measured: Any) -> Reference | None:
+    """Share what the processor reaches among the ranks, as far as they have threads to use it."""
+    by_threads = _measured_flops(measured, precision)
+    cluster, launcher = resolved.get("cluster", {}), resolved.get("launcher", {})
+    ranks = int(cluster.get("gpus_per_node") or 0)
+    if not by_threads or ranks < 1:
+        return None
+    wanted = ranks * int(launcher.get("threads_per_rank") or 1)
+    enough = [threads for threads in by_threads if threads >= wanted]
+    threads = min(enough) if enough else max(by_threads)
+    # Two threads never do less than one: where it looks so, the machine had something else to do.
+    flops = max(value for count, value in by_threads.items() if count <= threads)
+    words = f"{precision} matrix products measured on this node with {threads} thread{'s' if threads > 1 else ''}"
+    shared = f", a share for each of {ranks} ranks" if ranks > 1 else ""
+    return Reference(Peak(flops / ranks, f"{words}{shared}; no data sheet"), MEASURED)
+
+
+def _measured_flops(measured: Any, precision: str) -> dict[int, float]:
+    flops = measured.get("flops") if isinstance(measured, Mapping) else None
+    found = flops.get(precision) if isinstance(flops, Mapping) else None
+    if not isinstance(found, Mapping):
+        return {}
+    return {
+        int(threads): float(value)
+        for threads, value in found.items()
+        if str(threads).isdecimal() and isinstance(value, int | float) and 0 < value < 1e18
+    }
+
+
+def _seconds(summary: Mapping[str, Any]) -> float | None:
+    times = summary.get("step_time_s")
+    value = (times.get("median") or times.get("mean")) if isinstance(times, Mapping) else None
+    return float(value) if isinstance(value, int | float) and value > 0 else None

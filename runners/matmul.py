@@ -1,0 +1,114 @@
+"""What this machine's processor reaches at best in large matrix products: no data sheet of a CPU says it.
+
+`python -m runners.matmul` measures for seconds and prints JSON: {"flops": {precision: {threads: FLOP/s}}, "torch"}.
+The daemon does so once, while nothing trains, and keeps the result; MFU of runs on the CPU is a share of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PRECISIONS = ("fp32", "bf16")
+ENOUGH_S = 0.02
+"""A product that takes this long is large enough for the cost of its call not to count."""
+TRY_S = 0.3
+WITHIN_S = 300
+_SMALLEST, _LARGEST = 256, 8192
+
+log = logging.getLogger(__name__)
+
+
+def thread_counts(cores: int) -> list[int]:
+    """Choose numbers of threads to measure: doubling up to the cores, and all of them."""
+    return sorted({cores, *(1 << power for power in range(cores.bit_length()) if 1 << power <= cores)})
+
+
+def measure(cores: int) -> dict[str, dict[str, float]]:
+    """Time products of square matrices, growing until they are large enough: {precision: {threads: FLOP/s}}."""
+    import torch  # seconds and a hundred MiB, which only this process pays
+
+    found: dict[str, dict[str, float]] = {}
+    for precision, dtype in zip(PRECISIONS, (torch.float32, torch.bfloat16), strict=True):
+        for threads in thread_counts(cores):
+            torch.set_num_threads(threads)
+
+            def product(size: int, dtype: torch.dtype = dtype) -> Callable[[], object]:
+                a, b = (torch.ones(size, size, dtype=dtype) for _ in range(2))
+                out = torch.empty(size, size, dtype=dtype)
+                return lambda: torch.mm(a, b, out=out)
+
+            found.setdefault(precision, {})[str(threads)] = best_flops(product)
+    return found
+
+
+def best_flops(product: Callable[[int], Callable[[], object]], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the highest FLOP/s (2 n³ over the time) of products of growing size n."""
+    size, best = _SMALLEST, 0.0
+    while True:
+        multiply = product(size)
+        multiply()
+        began = clock()
+        while True:
+            start = clock()
+            multiply()
+            took = max(clock() - start, 1e-9)
+            best = max(best, 2 * size**3 / took)
+            is_enough = took >= ENOUGH_S or size == _LARGEST
+            if not is_enough or clock() - began >= TRY_S:
+                break
+        if is_enough:
+            return best
+        size *= 2
+
+
+def remembered(path: Path, machine: dict[str, Any]) -> dict[str, Any] | None:
+    """Read what was measured here before, unless processor or torch are others by now."""
+    try:
+        content = json.loads(path.read_text())
+        known = content["measured"] if content["of"] == _key(machine) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return known if isinstance(known, dict) else None
+
+
+def remember(path: Path, machine: dict[str, Any], measured: dict[str, Any]) -> None:
+    """Keep what was measured for the daemons to come."""
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps({"of": _key(machine), "measured": measured}, indent=1))
+    draft.rename(path)
+
+
+def _key(machine: dict[str, Any]) -> list[Any]:
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = ""
+    return [machine.get("cpu_model"), len(os.sched_getaffinity(0)), torch]
+
+
+def measured_apart() -> dict[str, Any] | None:
+    """Measure in a process of its own; None where that fails, for instance without torch."""
+    command = [sys.executable, "-m", "runners.matmul"]
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=WITHIN_S, stdin=subprocess.DEVNULL
+        )
+        measured: dict[str, Any] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        log.warning("the matrix products of this node cannot be measured, MFU on its CPU stays unknown: %s", error)
+        return None
+    return measured
+
+
+if __name__ == "__main__":
+    result = measure(len(os.sched_getaffinity(0)))
+    sys.stdout.write(json.dumps({"flops": result, "torch": metadata.version("torch")}) + "\n")
