@@ -76,15 +76,29 @@ class RunItem(serializers.ModelSerializer[Run]):
 
     config_version = serializers.IntegerField(source="config.version")
     findings_open = serializers.IntegerField(help_text="Findings of this run that nobody has acknowledged.")
+    mfu = serializers.SerializerMethodField(help_text="Model FLOPs utilisation, 0 to 1; its peak is in the summary.")
+    gpu_utilization = serializers.SerializerMethodField(help_text="Mean of the GPUs over the timed steps, per cent.")
     url = serializers.CharField(source="get_absolute_url", help_text="Its page.")
 
     class Meta:
         model = Run
         fields = [
             "number", "label", "origin", "state", "reason", "point", "config_version", "attempt_number",
-            "step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes", "findings_open",
-            "source", "first_line", "last_line", "queued_at", "started_at", "ended_at", "url",
+            "step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes", "mfu", "gpu_utilization",
+            "findings_open", "source", "first_line", "last_line", "queued_at", "started_at", "ended_at", "url",
         ]  # fmt: skip
+
+    @extend_schema_field(serializers.FloatField(allow_null=True))
+    def get_mfu(self, run: Run) -> float | None:
+        return _number(getattr(run, "stored_mfu", None))
+
+    @extend_schema_field(serializers.FloatField(allow_null=True))
+    def get_gpu_utilization(self, run: Run) -> float | None:
+        return _number(getattr(run, "stored_utilization", None))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 class RunDetail(RunItem):

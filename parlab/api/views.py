@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models import Count, F, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -142,7 +142,11 @@ def _runs(slug: str) -> QuerySet[Run]:
     experiment = get_object_or_404(Experiment, slug=slug)
     return (
         experiment.runs.select_related("config", "experiment")
-        .annotate(findings_open=_counted(Finding, run=OuterRef("pk"), acknowledged_at=None))
+        .annotate(
+            findings_open=_counted(Finding, run=OuterRef("pk"), acknowledged_at=None),
+            stored_mfu=F("summary__mfu"),
+            stored_utilization=F("summary__gpu_utilization__mean"),
+        )
         .order_by("number")
     )
 

@@ -13,6 +13,8 @@ DASH = "\N{EN DASH}"
 DIGITS = 3
 
 _SI = {-12: "p", -9: "n", -6: "\N{MICRO SIGN}", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
+_WITH_PREFIX = ("s", "B/s", "FLOP", "FLOP/s")
+"""Units that people write a prefix to; counted things stand apart from it: 19.7 k tokens/s."""
 _BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
 _COUNTED = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -91,7 +93,7 @@ def unit_for(values: Iterable[float | None], unit: str) -> Unit:
     prefix = _SI[exponent]
     if not prefix:
         return Unit(1.0, unit, unit)
-    return Unit(10.0**exponent, prefix + unit if unit == "s" else f"{prefix}{SPACE}{unit}", unit)
+    return Unit(10.0**exponent, prefix + unit if unit in _WITH_PREFIX else f"{prefix}{SPACE}{unit}", unit)
 
 
 def quantity(value: float | None, unit: str, digits: int = DIGITS) -> str:

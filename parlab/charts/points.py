@@ -41,6 +41,12 @@ class RunPoint(NamedTuple):
     memory_max: float | None = None
     timers: Mapping[str, Timer] = {}
     global_batch_size: int | None = None
+    mfu_pct: float | None = None
+    hfu_pct: float | None = None
+    gpu_util_pct: float | None = None
+    flops_per_gpu: float | None = None
+    peak: str = ""
+    """What MFU divides by, in words."""
     is_published: bool = False
     """Figures from elsewhere, which hold what their authors chose to publish."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from . import memory, phases, throughput
+from . import memory, phases, throughput, utilisation
 from .points import RunPoint
 from .theme import Drawing
 
@@ -12,4 +12,5 @@ EXPERIMENT_FIGURES: dict[str, Callable[[Sequence[RunPoint]], Drawing]] = {
     "throughput": throughput.figure,
     "memory": memory.figure,
     "phases": phases.figure,
+    "utilisation": utilisation.figure,
 }

@@ -27,7 +27,7 @@ class Kind(NamedTuple):
     """Metric, or its beginning up to a slash -> what its line is called beside its GPU or interface."""
     unit: str
     factor: float | None
-    """None: a binary prefix that fits."""
+    """None: the prefix that fits."""
     column: str
 
     def metrics(self, known: Collection[str]) -> list[str]:
@@ -58,8 +58,8 @@ KINDS = {
         "Network",
         "all traffic of the node but within itself",
         {"nic_rx_bytes_per_s": "received", "nic_tx_bytes_per_s": "sent"},
-        "MB/s",
-        1e6,
+        "B/s",
+        None,
         "bytes_per_s",
     ),
     "processor": Kind("Processor", "all processes of the run; 100 % is one core", {"cpu_pct": ""}, "%", 1.0, "cpu_pct"),
@@ -72,7 +72,7 @@ def figure(kind: str, series: Mapping[Key, Curve], names: Sequence[str]) -> Draw
     present = {key: curve for key, curve in sorted(series.items()) if _has_values(curve)}
     if not present:
         return theme.nothing(f"{what.title}: not measured. It comes once a second, where the node can tell it.")
-    unit = unit_for((v for curve in present.values() for v in curve.values), "B") if what.factor is None else None
+    unit = unit_for((v for curve in present.values() for v in curve.values), what.unit) if what.factor is None else None
     factor, unit_name = (unit.factor, unit.name) if unit else (what.factor or 1.0, what.unit)
     start = min(float(curve.times[0]) for curve in present.values())
     drawing = go.Figure(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from parlab.findings.doubts import Amount, Doubt, RunFacts, agree, looks_like, percent, ratio_of, shown
 from parlab.findings.facts import Sizes, figure_amount, number, part, run_sizes, segment_sizes
@@ -198,11 +198,32 @@ def totals_in_document(document: Document) -> Iterator[Doubt]:
 
 def model_work_of_run(run: RunFacts) -> Iterator[Doubt]:
     tflops, step = number(run.summary.get("tflops_per_gpu")), _step(run)
-    if tflops and step:
+    # What was computed from the time itself says nothing more about it.
+    if tflops and step and "flops_formula" not in run.summary:
         sizes = run_sizes(run)
         doubt = model_work(Amount(tflops * 1e12), Amount(step), sizes._replace(gpus=sizes.gpus or 1))
         if doubt:
             yield doubt.at(run=run.number, figure="tflops_per_gpu")
+
+
+def above_reference(share: float, name: str, peak: Mapping[str, Any]) -> Doubt | None:
+    """An MFU or HFU that was computed, above the peak that it names."""
+    flops = number(peak.get("flops"))
+    if flops is None:
+        return None
+    largest = _largest_peak(str(peak.get("device", "")), str(peak.get("precision")))
+    if share * flops <= max(flops, largest.flops_per_s if largest else 0.0):
+        return None
+    remedy = (
+        "the node was busy when that was measured; delete matmul.json in its state directory and start its daemon again"
+        if peak.get("kind") == "measured"
+        else "the peak, the sizes of the model or the step time are wrong"
+    )
+    return Doubt(
+        f"{name} of {percent(share)} is more than 100 % of the {shown(flops / 1e12)} TFLOP/s that a device can do in"
+        f" {peak.get('precision')} ({peak.get('source')}): {remedy}.",
+        {"share_pct": 100 * share, "largest_possible_pct": 100.0, "peak_tflops": flops / 1e12},
+    )
 
 
 def peak_of_run(run: RunFacts) -> Iterator[Doubt]:
@@ -212,6 +233,15 @@ def peak_of_run(run: RunFacts) -> Iterator[Doubt]:
         doubt = above_peak(Amount(told), _title(name)) if told is not None else None
         if doubt:
             yield doubt.at(run=run.number, figure=name)
+    reference = part(run.summary, "peak")
+    if reference:
+        for name in ("mfu", "hfu"):
+            share = number(run.summary.get(name))
+            doubt = above_reference(share, _title(f"{name}_pct"), reference) if share is not None else None
+            if doubt:
+                yield doubt.at(run=run.number, figure=name)
+                return
+        return
     sizes, step = run_sizes(run), _step(run)
     peak = _largest_peak(run.device, sizes.precision)
     known = variants(sizes)

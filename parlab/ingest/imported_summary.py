@@ -58,6 +58,8 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
         value = getattr(segment, name)
         if value is not None:
             summary.setdefault(name, value)
+    if "mfu_pct" in segment.metrics:
+        summary.setdefault("mfu_pct", segment.metrics["mfu_pct"].median)
     if segment.validation:
         summary["validation"] = segment.validation[-1].model_dump(include={"iteration", "values"})
     figures = {name: figure_parts(figure) for name, figure in segment.figures.items()}

@@ -24,6 +24,8 @@ class Reference(NamedTuple):
     peak: Peak
     kind: str
     """DATA_SHEET, MEASURED or STATED."""
+    device: str = ""
+    """Name of the GPU that was looked up."""
 
 
 def parts_of(
@@ -50,6 +52,7 @@ def parts_of(
             "precision": precision,
             "source": peak.peak.source,
             "kind": peak.kind,
+            "device": peak.device,
         }
     return {name: value for name, value in parts.items() if value is not None}
 
@@ -75,7 +78,7 @@ def reference_of(
 def by_data_sheet(device: str, precision: str) -> Reference | None:
     """Look a GPU up in the catalogue."""
     peak = peak_of(device, precision)
-    return Reference(peak, DATA_SHEET) if peak else None
+    return Reference(peak, DATA_SHEET, device) if peak else None
 
 
 def _by_matmul(resolved: Mapping[str, Mapping[str, Any]], precision: str, measured: Any) -> Reference | None:
@@ -90,9 +93,9 @@ def _by_matmul(resolved: Mapping[str, Mapping[str, Any]], precision: str, measur
     threads = min(enough) if enough else max(by_threads)
     # Two threads never do less than one: where it looks so, the machine had something else to do.
     flops = max(value for count, value in by_threads.items() if count <= threads)
-    words = f"{precision} matrix products measured on this node with {threads} thread{'s' if threads > 1 else ''}"
-    shared = f", a share for each of {ranks} ranks" if ranks > 1 else ""
-    return Reference(Peak(flops / ranks, f"{words}{shared}; no data sheet"), MEASURED)
+    words = f"measured on this node: matrix products with {threads} thread{'s' if threads > 1 else ''}"
+    shared = f", shared by {ranks} ranks" if ranks > 1 else ""
+    return Reference(Peak(flops / ranks, f"{words}{shared}"), MEASURED)
 
 
 def _measured_flops(measured: Any, precision: str) -> dict[int, float]:

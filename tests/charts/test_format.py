@@ -46,7 +46,7 @@ def test_numbers_have_three_significant_digits(value: float | None, text: str) -
         (512.0, "B", "512 B"),
         (19_700.0, "tokens/s", "19.7 k tokens/s"),
         (4_820.0, "tokens/s", "4820 tokens/s"),
-        (1.42e14, "FLOP/s", "142 T FLOP/s"),
+        (1.42e14, "FLOP/s", "142 TFLOP/s"),
         (0.0123, "samples/s", "0.0123 samples/s"),
         (None, "s", DASH),
     ],

@@ -31,6 +31,7 @@ def test_both_directions_of_an_interface_share_its_colour() -> None:
     assert lines["eth0 received"].line.color == lines["eth0 sent"].line.color != lines["eth1 sent"].line.color
     assert lines["eth0 received"].line.dash != lines["eth0 sent"].line.dash
     assert list(lines["eth1 sent"].y) == [2.0]
+    assert drawing.figure.layout.yaxis.title.text == "Network (MB/s)"
 
 
 def test_of_many_gpus_the_busiest_and_the_idlest_are_drawn_and_all_are_in_the_table() -> None:

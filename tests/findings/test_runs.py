@@ -162,6 +162,32 @@ def test_a_step_faster_than_the_device_can_compute_is_found(seconds: float, rule
     assert all("312 TFLOP/s" in finding.message for finding in found)
 
 
+def peak(kind: str, flops: float = 5e10, precision: str = "fp32", device: str = "") -> dict[str, Any]:
+    return {"flops": flops, "precision": precision, "source": "where it is from", "kind": kind, "device": device}
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"mfu": 1.3, "peak": peak("measured")}, "delete matmul.json"),
+        ({"mfu": 0.9, "hfu": 1.2, "peak": peak("data sheet", 312e12, "bf16")}, "An HFU of 120 %"),
+    ],
+)
+def test_a_computed_share_above_its_peak_names_the_peak_and_a_remedy(parts: dict[str, Any], words: str) -> None:
+    found = only(run_findings(run(summary=summary() | parts)))
+
+    assert found.rule == "above-peak"
+    assert words in found.message
+    assert "where it is from" in found.message
+
+
+def test_fp32_on_tensor_cores_is_not_above_the_peak_of_fp32() -> None:
+    data_sheet = peak("data sheet", 19.5e12, device=A100)
+
+    assert run_findings(run(summary=summary() | {"mfu": 2.0, "peak": data_sheet})) == []
+    assert run_findings(run(summary=summary() | {"mfu": 9.0, "peak": data_sheet})) != []
+
+
 def test_a_device_without_a_known_peak_is_not_judged() -> None:
     assert run_findings(run(config=config(**GPT_1B), summary=summary(0.5, 16, 2048), device="Radeon 9700")) == []
 

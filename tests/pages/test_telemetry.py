@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from django.test import Client
 
-from parlab.lab.models import Attempt
+from parlab.lab.models import Attempt, Run
 from parlab.series import store
 from parlab.series.columns import Columns
 
 from .conftest import finish
-from .test_experiments import EXPERIMENT
+from .test_experiments import EXPERIMENT, text
 
 pytestmark = pytest.mark.django_db
 
@@ -59,3 +59,38 @@ def test_a_run_that_has_just_begun_keeps_room_for_what_will_come(
 def test_an_unknown_figure_is_answered_with_those_there_are(page: Client, make_attempt: Callable[..., Attempt]) -> None:
     make_attempt()
     assert page.get(f"{RUN}figures/mood.json").status_code == 404
+
+
+def test_mfu_and_utilisation_are_columns_figures_and_numbers_of_a_report(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    run = finish(make_attempt())
+    shares = {
+        "mfu": 0.1234,
+        "hfu": 0.2,
+        "tflops_per_gpu": 3.5,
+        "model_flops_per_iteration": 1e12,
+        "flops_formula": "by a formula",
+        "peak": {"flops": 312e12, "precision": "bf16", "source": "A100", "kind": "data sheet"},
+        "gpu_utilization": {"mean": 87.5, "min": 80.0, "max": 90.0, "by_gpu": {}},
+    }
+    Run.objects.filter(pk=run.pk).update(summary={**run.summary, **shares})
+    shown = text(page.get(EXPERIMENT))
+    for expected in ("MFU (%)", "12.3", "GPU utilisation (%)", "87.5"):
+        assert expected in shown
+    assert "12.3" in text(page.get(f"{EXPERIMENT}?metric=mfu"))
+    drawn = json.loads(page.get(f"{EXPERIMENT}figures/utilisation.json").content)
+    assert [trace["y"] for trace in drawn["figure"]["data"]] == [[12.34], [20.0], [87.5]]
+    run_page = text(page.get(RUN))
+    for expected in ("3.50 TFLOP/s", "12.3 %", "20.0 %", "by a formula", "312 TFLOP/s in bf16 (A100)"):
+        assert expected in run_page
+    assert "| MFU | GPU utilisation |" in page.get(f"{EXPERIMENT}report.md").content.decode()
+    listed = page.get(f"/api{EXPERIMENT}runs/").json()["results"][0]
+    assert (listed["mfu"], listed["gpu_utilization"]) == (0.1234, 87.5)
+    assert page.get(f"/api{EXPERIMENT}runs/1/").json()["summary"]["peak"]["flops"] == 312e12
+
+
+def test_without_an_mfu_there_is_no_column_for_it(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    finish(make_attempt())
+    assert "MFU" not in text(page.get(EXPERIMENT))
+    assert page.get(f"/api{EXPERIMENT}runs/").json()["results"][0]["mfu"] is None

@@ -40,8 +40,9 @@ from .runs import (
     run_rows,
 )
 from .sources import SourceView, source_bytes, source_lines, source_stream, source_views, with_excerpts
-from .sweep import METRICS, Cell, Sweep, SweepTable, run_points, sweep_tables
+from .sweep import METRICS, Cell, Sweep, SweepTable, metrics_of, run_points, sweep_tables
 from .timelines import simulated_timeline
+from .utilisation import compute, measured_pct, peak_words, share_pct
 
 __all__ = [
     "METRICS",
@@ -66,6 +67,7 @@ __all__ = [
     "Versions",
     "by_hand",
     "command_line",
+    "compute",
     "config_sections",
     "experiment_findings",
     "experiment_leads",
@@ -82,9 +84,12 @@ __all__ = [
     "home",
     "launch_plan",
     "matching_runs",
+    "measured_pct",
+    "metrics_of",
     "network_sweep",
     "node_list",
     "open_findings",
+    "peak_words",
     "pipeline_run",
     "remaining_s",
     "run_doubts",
@@ -95,6 +100,7 @@ __all__ = [
     "run_records",
     "run_row",
     "run_rows",
+    "share_pct",
     "simulate_address",
     "simulated_timeline",
     "source_bytes",

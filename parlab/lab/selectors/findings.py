@@ -27,6 +27,8 @@ _COLUMNS = {
     "memory_max_bytes": "memory",
     "memory_peak_bytes": "memory",
     "memory_bytes": "memory",
+    "mfu": "mfu",
+    "hfu": "mfu",
 }
 
 Doubts = Mapping[str, Sequence[Finding]]

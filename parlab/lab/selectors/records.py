@@ -11,6 +11,7 @@ from parlab.lab.models import Run
 from .figures import stated
 from .findings import RUN, Doubts
 from .runs import step_time
+from .utilisation import share_pct
 
 # Column of a doubt (names of METRICS) -> the fields of a record that it is about.
 _DOUBTED = {
@@ -18,13 +19,14 @@ _DOUBTED = {
     "samples": ("samples_per_s",),
     "tokens": ("tokens_per_s",),
     "memory": ("memory_max_bytes", "memory_min_bytes"),
+    "mfu": ("mfu_pct", "hfu_pct"),
     RUN: ("run",),
 }
 # Parts of a summary that are numbers by themselves.
+_PLAIN = ("ms_per_sample", "tflops_per_gpu", "model_flops_per_iteration", "skipped_iterations")
 _CELLS = ("step_time_s", "samples_per_s", "tokens_per_s", "ms_per_sample")
 """Numbers that the one cell of a run may state."""
 MAX_CELL = 80
-_PLAIN = ("ms_per_sample", "tflops_per_gpu", "mfu_pct", "hfu_pct", "gpu_util_pct", "skipped_iterations")
 
 
 def run_records(runs: Iterable[Run], doubts: Mapping[int, Doubts] | None = None) -> list[dict[str, Any]]:
@@ -122,6 +124,7 @@ def _numbers(run: Run) -> dict[str, Any]:
         "memory_max_bytes": memory.get("max", run.memory_max_bytes),
         "memory_total_bytes": ((summary.get("figures") or {}).get("gpu_mem_bytes") or {}).get("total"),
         **{name: summary.get(name) for name in _PLAIN},
+        **{f"{name}_pct": share_pct(summary, name) for name in ("mfu", "hfu", "gpu_util")},
     }
     for name, timer in (summary.get("timers_s") or {}).items():
         numbers[f"timer.{name}"] = timer.get("median")

@@ -10,6 +10,7 @@ from parlab.reports.markdown import Cell, Doubt, Report
 from runners.protocol import RunState
 
 from .findings import RUN, experiment_findings, run_doubts
+from .utilisation import measured_pct
 
 _NUMBERS = {
     "step_time": ("Step time", "step_time_s", "s"),
@@ -17,6 +18,8 @@ _NUMBERS = {
     "tokens": ("Tokens", "tokens_per_s", "tokens/s"),
     "memory": ("Peak memory", "memory_max_bytes", "B"),
 }
+_SHARES = {"mfu": ("MFU", "mfu"), "utilisation": ("GPU utilisation", "gpu_util")}
+"""Columns that a report has where a run has them."""
 
 
 def experiment_report(experiment: Experiment) -> Report:
@@ -25,17 +28,32 @@ def experiment_report(experiment: Experiment) -> Report:
     findings = experiment_findings(experiment)
     numbers = {finding.pk: number for number, finding in enumerate(findings, 1)}
     doubts = run_doubts(findings, runs)
+    shares = {
+        column: (title, name)
+        for column, (title, name) in _SHARES.items()
+        if any(measured_pct(run.summary, name) is not None for run in runs)
+    }
     return Report(
         title=experiment.name,
         question=experiment.question,
         source=experiment.source,
-        columns=["Run", "Point", "State", *(title for title, _, _ in _NUMBERS.values()), "Reason"],
-        rows=[_row(run, doubts.get(run.pk, {}), numbers) for run in runs],
+        columns=[
+            *("Run", "Point", "State"),
+            *(title for title, _, _ in _NUMBERS.values()),
+            *(title for title, _ in shares.values()),
+            "Reason",
+        ],
+        rows=[_row(run, doubts.get(run.pk, {}), numbers, shares) for run in runs],
         doubts=[_doubt(finding) for finding in findings],
     )
 
 
-def _row(run: Run, doubts: Mapping[str, Sequence[Finding]], numbers: Mapping[int, int]) -> list[Cell]:
+def _row(
+    run: Run,
+    doubts: Mapping[str, Sequence[Finding]],
+    numbers: Mapping[int, int],
+    shares: Mapping[str, tuple[str, str]],
+) -> list[Cell]:
     def marks(column: str) -> list[int]:
         return [numbers[finding.pk] for finding in doubts.get(column, ())]
 
@@ -49,6 +67,7 @@ def _row(run: Run, doubts: Mapping[str, Sequence[Finding]], numbers: Mapping[int
         Cell(run.label or DASH),
         Cell(state),
         *measured,
+        *(Cell(quantity(measured_pct(run.summary, name), "%"), marks(column)) for column, (_, name) in shares.items()),
         Cell(run.reason or DASH),
     ]
 

@@ -17,6 +17,7 @@ from runners.protocol import RunState
 
 from .figures import figure_title, stated
 from .findings import Doubts
+from .utilisation import measured_pct
 
 MAX_FIGURES = 8
 """Columns of a table of runs for figures that have none of their own."""
@@ -33,6 +34,9 @@ class RunRow(NamedTuple):
     reason: str
     doubts: Doubts = {}
     """Findings about its numbers: name of METRICS, or "run" for those of no single number."""
+    mfu_pct: float | None = None
+    """Computed here; what a file states is among the figures."""
+    gpu_util_pct: float | None = None
     figures: Sequence[str] = ()
     """Texts of the further figures that the table has, in its order."""
 
@@ -62,6 +66,10 @@ class RunRows(NamedTuple):
     has_tokens: bool
     has_memory: bool
     has_phases: bool
+    has_mfu: bool
+    has_utilisation: bool
+    has_shares: bool
+    """Whether a figure could show such shares, now or later."""
     has_reasons: bool
 
     @property
@@ -82,7 +90,16 @@ def run_row(
 ) -> RunRow:
     values = [field_value(run.point[axis]) if axis in run.point else "" for axis in axes]
     reason = waiting if run.state == RunState.QUEUED and waiting else run.reason
-    return RunRow(run, values, step_time(run.summary), step, reason, doubts or {})
+    return RunRow(
+        run,
+        values,
+        step_time(run.summary),
+        step,
+        reason,
+        doubts or {},
+        mfu_pct=measured_pct(run.summary, "mfu"),
+        gpu_util_pct=measured_pct(run.summary, "gpu_util"),
+    )
 
 
 def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str], doubts: Mapping[int, Doubts] | None = None) -> RunRows:
@@ -119,6 +136,9 @@ def run_rows(runs: Iterable[Run], *, waiting: Mapping[int, str], doubts: Mapping
         has_tokens=open_end or any(run.tokens_per_s for run in runs),
         has_memory=open_end or any(run.memory_max_bytes for run in runs),
         has_phases=open_end or any(run.summary.get("timers_s") for run in runs),
+        has_mfu=any(row.mfu_pct is not None for row in rows),
+        has_utilisation=any(row.gpu_util_pct is not None for row in rows),
+        has_shares=open_end or any(row.mfu_pct is not None or row.gpu_util_pct is not None for row in rows),
         has_reasons=open_end or any(row.reason for row in rows),
     )
 

@@ -15,6 +15,7 @@ from runners.protocol import RunState
 
 from .findings import RUN, Doubts
 from .runs import step_time
+from .utilisation import compute, peak_words, share_pct
 
 VERSION_AXIS = "configuration"
 COLUMN_AXIS = "train.micro_batch_size"
@@ -41,7 +42,21 @@ METRICS = {
     "samples": Metric("Throughput", "samples/s", lambda run: run.samples_per_s, False),
     "tokens": Metric("Tokens", "tokens/s", lambda run: run.tokens_per_s, False),
     "memory": Metric("Peak memory", "B", lambda run: run.memory_max_bytes, True),
+    "compute": Metric("Compute per device", "FLOP/s", lambda run: compute(run.summary), False),
+    "mfu": Metric("MFU", "%", lambda run: share_pct(run.summary, "mfu"), False),
+    "utilisation": Metric("GPU utilisation", "%", lambda run: share_pct(run.summary, "gpu_util"), False),
 }
+EVERYWHERE = ("step_time", "samples", "tokens", "memory")
+"""Metrics that a page offers whether or not a run has them."""
+
+
+def metrics_of(runs: Sequence[Run]) -> dict[str, Metric]:
+    """List the metrics that a table of these runs may show."""
+    return {
+        name: metric
+        for name, metric in METRICS.items()
+        if name in EVERYWHERE or any(metric.value(run) is not None for run in runs)
+    }
 
 
 class Cell(NamedTuple):
@@ -237,6 +252,11 @@ def _run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         memory_max=memory.get("max", run.memory_max_bytes),
         timers=_timers(summary.get("timers_s") or {}),
         global_batch_size=run.resolved.get("train", {}).get("global_batch_size"),
+        mfu_pct=share_pct(summary, "mfu"),
+        hfu_pct=share_pct(summary, "hfu"),
+        gpu_util_pct=share_pct(summary, "gpu_util"),
+        flops_per_gpu=compute(summary),
+        peak=peak_words(summary),
         is_published=run.origin != Run.Origin.MEASURED,
     )
 

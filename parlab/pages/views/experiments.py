@@ -79,7 +79,7 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "states": selectors.state_counts(run.state for run in runs),
         "sweep": selectors.sweep_tables(runs, plan.points, metric, doubts),
         "findings": findings,
-        "metrics": [(name, found.title) for name, found in selectors.METRICS.items()],
+        "metrics": [(name, found.title) for name, found in selectors.metrics_of(runs).items()],
         "is_live": ended < len(runs),
         "has_networks": selectors.has_network_sweep(runs),
         # Figures draw runs that have ended, so they are drawn again when one more has.
