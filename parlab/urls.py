@@ -6,5 +6,6 @@ from django.urls import include, path
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/", include("parlab.api.urls")),
+    path("", include("parlab.demo.urls")),
     path("", include("parlab.pages.urls")),
 ]

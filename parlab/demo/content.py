@@ -1,10 +1,12 @@
-"""What a fresh demo holds: a person, a sweep that is ready to launch, and published figures beside it."""
+"""What a fresh demo holds: a person, sweeps that are ready to launch, and published figures beside them."""
 
+import json
 import os
 import secrets
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -13,19 +15,9 @@ from parlab.lab import services
 from parlab.lab.models import Experiment
 from runners.protocol import RunState
 
+from .sweeps import demo_sweeps, megatron_command
+
 DEMO_USER = "demo"
-SWEEP = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2, 4]}
-SMALL_GPT: dict[str, Any] = {
-    "model": {
-        "num_layers": 4,
-        "hidden_size": 128,
-        "num_attention_heads": 4,
-        "sequence_length": 64,
-        "vocab_size": 1024,
-    },
-    "train": {"global_batch_size": 32, "micro_batch_size": 1, "iterations": 20, "warmup_steps": 2},
-    "parallel": {"engine": "pipeline", "pipeline_parallel_size": 2},
-}
 
 # "Result GPT-3 Small": GPipe and 1F1B on 3 AWS p3.2xlarge, seconds per iteration by micro batch size 1, 2, 4.
 THREE_NODES: dict[str, Any] = {
@@ -66,28 +58,21 @@ def demo_user(password_file: Path) -> tuple[User, str]:
     return user, password
 
 
+def allow_commands(path: Path) -> Path:
+    """Let this machine's daemon start the one command that the demo's sweeps name, and no other."""
+    path.write_text(json.dumps([megatron_command(settings.BASE_DIR)[:1]]))
+    return path
+
+
 @transaction.atomic
 def demo_experiments(user: User) -> None:
-    """Make the two experiments unless there is any experiment: what a person deleted does not come back."""
+    """Make the experiments unless there is any: what a person deleted does not come back."""
     if Experiment.objects.exists():
         return
     _published_three_nodes(user)
-    _sweep_for_this_machine(user)
-
-
-def _sweep_for_this_machine(user: User) -> None:
-    experiment = services.experiment_create(
-        name="Pipeline schedules on this machine",
-        question="Does 1F1B beat GPipe on this machine's processors, and which micro batch is best?",
-        owner=user,
-    )
-    services.config_save(
-        experiment=experiment,
-        data=SMALL_GPT,
-        sweep=SWEEP,
-        note="A small GPT in two stages: the six runs take about two minutes on two cores.",
-        user=user,
-    )
+    for one in demo_sweeps(settings.BASE_DIR):
+        experiment = services.experiment_create(name=one.name, question=one.question, owner=user)
+        services.config_save(experiment=experiment, data=one.data, sweep=one.sweep, note=one.note, user=user)
 
 
 def _published_three_nodes(user: User) -> None:

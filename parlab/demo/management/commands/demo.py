@@ -88,6 +88,9 @@ class Command(BaseCommand):
         quiet = ["--without-gossip", "--without-mingle", "--loglevel=INFO"]
         self._child("worker", [*celery, "worker", "--pool=solo", "--queues=control,ingest", *quiet])
         self._child("beat", [*celery, "beat", "--pidfile="])
+        if "PARLAB_ALLOWED_COMMANDS" not in self.environment:
+            allowed = content.allow_commands(self.data / "allowed_commands.json")
+            self.environment["PARLAB_ALLOWED_COMMANDS"] = str(allowed)
         self._child("daemon", [*python, "runners.daemon", "--node", _node_name(), "--state-dir", str(self.runner_dir)])
         web = [
             "uvicorn",

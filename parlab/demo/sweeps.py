@@ -1,0 +1,182 @@
+"""One small sweep for each engine, small enough that two processor cores run all of them within minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SMALL_GPT: dict[str, Any] = {
+    "num_layers": 4,
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "sequence_length": 64,
+    "vocab_size": 1024,
+}
+LAYOUT = "parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.data_parallel_size"
+
+
+class DemoSweep(NamedTuple):
+    """An experiment that a fresh demo holds, ready to launch."""
+
+    name: str
+    question: str
+    note: str
+    data: dict[str, Any]
+    sweep: dict[str, list[Any]]
+
+
+PIPELINE = DemoSweep(
+    "Pipeline schedules on this machine",
+    "Does 1F1B beat GPipe on this machine's processors, and which micro batch is best?",
+    "A small GPT in two stages.",
+    {
+        "model": SMALL_GPT,
+        "train": {"global_batch_size": 32, "micro_batch_size": 1, "iterations": 12, "warmup_steps": 2},
+        "parallel": {"engine": "pipeline", "pipeline_parallel_size": 2},
+    },
+    {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2, 4]},
+)
+LAYOUTS = DemoSweep(
+    "Megatron layouts of two ranks",
+    "Two ranks can share the batch, the layers or each layer: which is fastest here?",
+    "Data, pipeline and tensor parallel, one after the other.",
+    {
+        "model": SMALL_GPT,
+        "train": {"global_batch_size": 16, "micro_batch_size": 4, "iterations": 10, "warmup_steps": 1},
+        "parallel": {"engine": "megatron"},
+    },
+    {LAYOUT: [[1, 1, 2], [1, 2, 1], [2, 1, 1]]},
+)
+ZERO = DemoSweep(
+    "ZeRO stages of two ranks",
+    "What does it cost to share optimizer state, gradients and weights?",
+    "DeepSpeed; stage 0 shares nothing, stage 3 everything.",
+    {
+        "model": SMALL_GPT,
+        "train": {"global_batch_size": 16, "micro_batch_size": 4, "iterations": 8, "warmup_steps": 1},
+        "parallel": {"engine": "zero", "data_parallel_size": 2},
+    },
+    {"parallel.zero_stage": [0, 1, 2, 3]},
+)
+SHARDING = DemoSweep(
+    "Eight stages of four shards",
+    "Which way of cutting each weight is faster: all-gather of outputs, or all-reduce of sums?",
+    "The stage x shard map of BERT-large's case, several shards on one device, on two processes.",
+    {
+        "model": SMALL_GPT | {"num_layers": 8, "hidden_size": 64},
+        "train": {"global_batch_size": 2, "micro_batch_size": 2, "iterations": 8, "warmup_steps": 1},
+        "parallel": {"engine": "sharding"},
+        "sharding": {
+            "mode": "sharding",
+            "sharding_size": 4,
+            "sharding_dim": -1,
+            "stage_cnt": 8,
+            "accum_degree": 1,
+            "device_mapping": {
+                f"stage_{stage}": {f"shard_{shard}": f"CPU:{shard // 2}" for shard in range(4)} for stage in range(8)
+            },
+        },
+        "cluster": {"device": "cpu"},
+    },
+    {"sharding.sharding_dim": [0, -1]},
+)
+BASELINE = DemoSweep(
+    "Hugging Face Trainer as a baseline",
+    "What does the Trainer reach as it comes?",
+    "GPT-2 from its configuration, with random weights, on two data parallel ranks.",
+    {
+        "model": SMALL_GPT | {"implementation": "huggingface"},
+        "train": {"global_batch_size": 16, "micro_batch_size": 4, "iterations": 8, "warmup_steps": 1},
+        "parallel": {"engine": "hf", "data_parallel_size": 2},
+    },
+    {},
+)
+BANDWIDTH = DemoSweep(
+    "Bandwidth between two processes",
+    "What all-reduce bandwidth do the ranks have?",
+    "Four operations over message sizes, the first trial of each apart.",
+    {
+        "train": {"iterations": 10, "warmup_steps": 1},
+        "parallel": {"engine": "allreduce", "data_parallel_size": 2},
+        "collectives": {"operation": "all", "min_bytes": 1024, "max_bytes": 2**22},
+    },
+    {},
+)
+CAPACITY = DemoSweep(
+    "Largest model in half a gibibyte",
+    "What is the largest model that trains on one node?",
+    "Short real runs, some of which run out of the memory that each process may allocate.",
+    {
+        "model": {
+            "num_layers": 1,
+            "hidden_size": 512,
+            "num_attention_heads": 8,
+            "sequence_length": 16,
+            "vocab_size": 64,
+        },
+        "train": {"global_batch_size": 2, "micro_batch_size": 1, "iterations": 2, "warmup_steps": 1},
+        "parallel": {"engine": "capacity"},
+        "capacity": {"find": "num_layers", "at_most": 16},
+        "cluster": {"device": "cpu"},
+        "launcher": {"kind": "plain", "memory_limit_mib": 512},
+    },
+    {},
+)
+
+
+def scaling(project: Path) -> DemoSweep:
+    """The scaling page of Megatron's BERT: its own command line, filled from the fields, on 1, 2, 4 and 8 processes."""
+    return DemoSweep(
+        "Megatron BERT on 1 to 8 processes",
+        "How well does a BERT scale over tensor, pipeline and data parallel ranks?",
+        "Megatron's own flags through engine command; sizes scaled down, without fp16, data and checkpoints.",
+        {
+            "model": SMALL_GPT | {"kind": "bert", "attention_mask": "bidirectional"},
+            "train": {
+                "global_batch_size": 16,
+                "micro_batch_size": 2,
+                "iterations": 10,
+                "warmup_steps": 1,
+                "recompute": "full",
+                "gradient_clipping": 1.0,
+                "optimizer": "adamw",
+                "log_interval": 10,
+            },
+            "parallel": {"engine": "command"},
+            "command": {"argv": megatron_command(project)},
+        },
+        {LAYOUT: [[1, 1, 1], [2, 1, 1], [2, 2, 1], [2, 2, 2]]},
+    )
+
+
+def megatron_command(project: Path) -> list[str]:
+    """Megatron-LM's command line of BERT 345M, its sizes left to the fields of the configuration."""
+    sizes = {
+        "--num-layers": "{model.num_layers}",
+        "--hidden-size": "{model.hidden_size}",
+        "--num-attention-heads": "{model.num_attention_heads}",
+        "--seq-length": "{model.sequence_length}",
+        "--max-position-embeddings": "{model.sequence_length}",
+        "--vocab-size": "{model.vocab_size}",
+        "--tensor-model-parallel-size": "{parallel.tensor_parallel_size}",
+        "--pipeline-model-parallel-size": "{parallel.pipeline_parallel_size}",
+        "--micro-batch-size": "{train.micro_batch_size}",
+        "--global-batch-size": "{train.global_batch_size}",
+        "--train-iters": "{train.iterations}",
+        "--log-interval": "{train.log_interval}",
+        "--lr": "{train.learning_rate}",
+        "--lr-decay-iters": "990000",
+        "--min-lr": "0.00001",
+        "--lr-warmup-fraction": "0.01",
+        "--split": "949,50,1",
+        "--save-interval": "500",
+        "--eval-interval": "100",
+        "--eval-iters": "10",
+    }
+    script = str(project / "runners" / "engines" / "megatron.py")
+    return [script, *(part for flag in sizes.items() for part in flag), "--checkpoint-activations"]
+
+
+def demo_sweeps(project: Path) -> list[DemoSweep]:
+    """Return all of them, in the order in which they run: the quickest answers first."""
+    return [BANDWIDTH, SHARDING, CAPACITY, BASELINE, LAYOUTS, ZERO, PIPELINE, scaling(project)]

@@ -1,0 +1,10 @@
+"""Where the demo's button is."""
+
+from django.urls import path
+
+from . import views
+
+urlpatterns = [
+    path("demo/sweeps/", views.sweeps, name="demo-sweeps"),
+    path("demo/sweeps/launch/", views.launch_sweeps, name="demo-launch"),
+]

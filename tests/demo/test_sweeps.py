@@ -1,0 +1,132 @@
+"""The demo's sweeps: one for each engine, all runnable, launched by one button."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
+
+from parlab.demo import content
+from parlab.demo.sweeps import demo_sweeps
+from parlab.lab.models import Experiment, Run
+from runners.config import RunConfig, expand, sections
+from runners.engines.command import filled, read_allowed
+from runners.engines.megatron_flags import read_flags
+
+pytestmark = pytest.mark.django_db
+SWEEPS = demo_sweeps(settings.BASE_DIR)
+
+
+@pytest.fixture
+def demo(user: User) -> list[Experiment]:
+    content.demo_experiments(user)
+    return list(Experiment.objects.filter(name__in=[one.name for one in SWEEPS]))
+
+
+@pytest.fixture
+def browser(user: User) -> Client:
+    user.is_superuser = True
+    user.save()
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.mark.parametrize("one", SWEEPS, ids=lambda one: one.name)
+def test_every_point_of_every_sweep_can_run(one: Any) -> None:
+    assert [point.problems for point in expand(one.data, one.sweep)] == [[]] * len(expand(one.data, one.sweep))
+
+
+def test_every_engine_has_a_sweep() -> None:
+    engines = {
+        RunConfig.model_validate(point.config.model_dump()).parallel.engine
+        for one in SWEEPS
+        for point in expand(one.data, one.sweep)
+        if point.config
+    }
+    known = sections()["parallel"].model_fields["engine"].annotation
+    assert engines == set(known.__args__)  # type: ignore[union-attr]
+
+
+def test_the_scaling_sweep_runs_megatrons_own_flags_on_1_2_4_and_8_processes() -> None:
+    one = SWEEPS[-1]
+    points = [point.config for point in expand(one.data, one.sweep)]
+    assert [config.world_size for config in points if config] == [1, 2, 4, 8]
+    for config in points:
+        assert config is not None
+        script, *flags = filled(config)
+        assert Path(script).is_file()
+        environment = {
+            "RANK": "0",
+            "WORLD_SIZE": str(config.world_size),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": str(config.world_size),
+        }
+        told = read_flags(flags, environment).config
+        # What the command trains is what the configuration beside it says, so that its numbers can be believed.
+        for field in ("kind", "num_layers", "hidden_size", "num_attention_heads", "sequence_length", "vocab_size"):
+            assert getattr(told.model, field) == getattr(config.model, field), field
+        for field in (
+            "global_batch_size",
+            "micro_batch_size",
+            "iterations",
+            "recompute",
+            "gradient_clipping",
+            "optimizer",
+            "learning_rate",
+            "precision",
+            "warmup_steps",
+        ):
+            assert getattr(told.train, field) == getattr(config.train, field), field
+        assert told.parallel.model_dump(exclude={"engine"}) == config.parallel.model_dump(exclude={"engine"})
+
+
+def test_the_demos_node_allows_this_command_only(tmp_path: Path) -> None:
+    path = content.allow_commands(tmp_path / "allowed.json")
+    (allowed,) = read_allowed({"PARLAB_ALLOWED_COMMANDS": str(path)})
+    assert allowed == [str(settings.BASE_DIR / "runners" / "engines" / "megatron.py")]
+    assert json.loads(path.read_text())
+
+
+def test_one_button_launches_all_of_them_once(browser: Client, demo: list[Experiment]) -> None:
+    page = browser.get("/").content.decode()
+    total = sum(len(expand(one.data, one.sweep)) for one in SWEEPS)
+    assert len(demo) == len(SWEEPS)
+    assert "Run the demo sweeps" in page
+    assert f"{total} short real runs" in page
+    for _ in range(2):
+        browser.post("/demo/sweeps/launch/")
+    assert Run.objects.filter(origin=Run.Origin.MEASURED).count() == total
+    running = browser.get("/").content.decode()
+    assert "Run the demo sweeps" not in running
+    assert f"0 of {total} runs have ended" in running
+
+
+def test_progress_is_polled_and_the_block_goes_when_all_have_ended(browser: Client, demo: list[Experiment]) -> None:
+    browser.post("/demo/sweeps/launch/")
+    first = browser.get("/demo/sweeps/")
+    url = first.content.decode().split('hx-get="')[1].split('"')[0]
+    assert browser.get(url).status_code == 204
+    Run.objects.filter(origin=Run.Origin.MEASURED).update(state="finished")
+    ended = browser.get(url).content.decode()
+    assert "every" not in ended
+    assert "Answer" in ended
+    assert "demo-sweeps" not in browser.get("/").content.decode()
+
+
+def test_without_the_demos_experiments_pages_offer_nothing(browser: Client, experiment: Experiment) -> None:
+    assert "demo-sweeps" not in browser.get("/").content.decode()
+
+
+def test_who_may_only_look_launches_nothing(demo: list[Experiment], django_user_model: Callable[..., Any]) -> None:
+    person = User.objects.create_user("viewer", password="only looking here")
+    client = Client()
+    client.force_login(person)
+    assert "Run the demo sweeps" not in client.get("/").content.decode()
+    assert client.post("/demo/sweeps/launch/").status_code == 403
