@@ -39,7 +39,7 @@ def stored_throughputs(demo: Demo, experiment: str) -> dict[tuple[str, float], f
 
 
 def test_a_sweep_is_edited_launched_watched_and_becomes_a_scaling_figure(page: Page, demo: Demo) -> None:
-    page.get_by_role("link", name="Pipeline schedules on this machine").click()
+    page.get_by_role("link", name="Pipeline schedules on this machine").first.click()
     screenshots(page, "experiment-before")
     page.get_by_role("link", name="Edit").click()
     screenshots(page, "config-form")
@@ -82,7 +82,7 @@ def test_a_run_is_cancelled_and_started_again_from_its_page(page: Page, demo: De
 
 
 def test_the_published_figures_are_shown_with_the_same_pages(page: Page, demo: Demo) -> None:
-    page.get_by_role("link", name="GPT-3 small on three nodes").click()
+    page.get_by_role("link", name="GPT-3 small on three nodes").first.click()
     page.wait_for_selector('[data-figure="throughput"][data-drawn="1"]')
     for cell in ("6.64", "9.08", "6.54", "11.2"):
         expect(page.get_by_role("cell", name=cell).first).to_be_visible()
