@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from django import forms
 
+from parlab.charts.format import field_title, field_value
 from parlab.lab.models import Config
 from runners.config import ConfigError, Problem, complete, sections
 
+from .config_layout import TITLES, label_of, section_names, unit_of, unused_fields
 from .services import config_check
 
 SEWN = "__"
@@ -48,13 +50,16 @@ class TreeField(forms.JSONField):
         # Text is what was typed, to be shown again as it is.
         if value is None or isinstance(value, str):
             return value or ""
+        if isinstance(value, Mapping) and value:  # one line for each entry: a map of stages has many
+            entries = (f"  {json.dumps(key)}: {json.dumps(entry)}" for key, entry in value.items())
+            return "{\n" + ",\n".join(entries) + "\n}"
         return super().prepare_value(value)
 
 
 class SweepField(forms.CharField):
     """Axes of a sweep as JSON; empty for none."""
 
-    widget = forms.Textarea(attrs={"rows": 4, "class": "vLargeTextField code", "spellcheck": "false"})
+    widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField code", "spellcheck": "false"})
 
     def __init__(self) -> None:
         super().__init__(
@@ -85,6 +90,37 @@ class SweepField(forms.CharField):
         return sweep
 
 
+class FieldRow(NamedTuple):
+    """One field of the form with what stands beside it."""
+
+    bound: forms.BoundField
+    path: str
+    """Dotted name, as sweeps have it."""
+    unit: str
+    default: str
+    is_wide: bool
+    """A list or mapping, which takes the whole row."""
+
+
+class FieldSection(NamedTuple):
+    """One section: fields that the engine uses, and those that change nothing."""
+
+    name: str
+    title: str
+    doc: str
+    used: list[FieldRow]
+    unused: list[FieldRow]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is worth looking at: it has a say, or an error."""
+        return bool(self.used) or any(row.bound.errors for row in self.unused)
+
+    @property
+    def has_hidden_errors(self) -> bool:
+        return any(row.bound.errors for row in self.unused)
+
+
 class ConfigForm(forms.ModelForm[Config]):
     """A Config with a form field for every field of RunConfig, checked by RunConfig itself."""
 
@@ -98,15 +134,57 @@ class ConfigForm(forms.ModelForm[Config]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.label_suffix = ""
         stored: Mapping[str, Any] = self.instance.data if self.instance.pk else {}
         for section, properties in _schema().items():
             for name, schema in properties.items():
                 field = form_field(name, schema)
+                field.label = label_of(f"{section}.{name}")
+                field.widget.attrs["aria-describedby"] = f"hint-{section}{SEWN}{name} error-{section}{SEWN}{name}"
                 field.initial = stored.get(section, {}).get(name, schema.get("default"))
                 self.fields[f"{section}{SEWN}{name}"] = field
         if self.instance.pk:
             self.fields["experiment"].disabled = True
             self.initial.update(sweep=self.instance.sweep, seen_digest=self.instance.digest)
+
+    @property
+    def shown_data(self) -> dict[str, dict[str, Any]]:
+        """What the fields show, by sections: what was typed, or what they begin with."""
+        found: dict[str, dict[str, Any]] = {section: {} for section in sections()}
+        for name in self.fields:
+            section, sewn, field = name.partition(SEWN)
+            if sewn:
+                found[section][field] = self[name].value()
+        return found
+
+    @property
+    def field_sections(self) -> list[FieldSection]:
+        """Lay the fields out by sections, those apart that the chosen engine does not use."""
+        unused, schemas, known = unused_fields(self.shown_data), _schema(), sections()
+        laid = []
+        for section in section_names():
+            rows = [self._row(section, name, schema) for name, schema in schemas[section].items()]
+            laid.append(
+                FieldSection(
+                    section,
+                    TITLES.get(section, field_title(section)),
+                    " ".join((known[section].__doc__ or "").split()),
+                    [row for row in rows if row.path not in unused],
+                    [row for row in rows if row.path in unused],
+                )
+            )
+        return [section for section in laid if section.used or section.unused]
+
+    def _row(self, section: str, name: str, schema: Mapping[str, Any]) -> FieldRow:
+        bound = self[f"{section}{SEWN}{name}"]
+        default = schema.get("default")
+        return FieldRow(
+            bound,
+            f"{section}.{name}",
+            unit_of(f"{section}.{name}"),
+            "empty" if default in (None, []) else field_value(default),
+            isinstance(bound.field, TreeField),
+        )
 
     @property
     def data_of_config(self) -> dict[str, Any]:
@@ -175,7 +253,11 @@ def form_field(name: str, schema: Mapping[str, Any]) -> forms.Field:
         return forms.CharField(empty_value=cast(str, None) if is_optional else "", **common)
     # An empty list is a value like another: there is nothing to type for it.
     empty = schema.get("default") if not is_optional else None
-    return TreeField(empty, **(common | {"required": not is_optional and empty != []}))
+    return TreeField(
+        empty,
+        widget=forms.Textarea(attrs={"rows": 2, "class": "code", "spellcheck": "false"}),
+        **(common | {"required": not is_optional and empty != []}),
+    )
 
 
 def _choice_field(name: str, values: list[Any], is_optional: bool, common: dict[str, Any]) -> forms.Field:

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parlab.lab import services
+from parlab.lab.config_layout import unused_fields
 from parlab.lab.forms import ConfigForm, SweepField, form_field
-from parlab.lab.models import Config, Experiment, Run
-from runners.config import complete, field_names
+from parlab.lab.models import Config, Experiment, Node, Run
+from parlab.lab.presets import PRESETS
+from runners.config import complete, expand, field_names
 from tests.conftest import SMALL
 
 Typed = Callable[..., dict[str, Any]]
@@ -206,3 +208,97 @@ def test_a_mapping_is_typed_as_json_and_left_empty_for_none(admin: Client, confi
 
     assert "Enter a valid JSON" in page
     assert "[&quot;train.py&quot;" in page
+
+
+def checked(admin: Client, config: Config | None, data: dict[str, Any]) -> dict[str, Any]:
+    url = reverse("admin:lab_config_check") + (f"?config={config.pk}" if config else "")
+    response = admin.post(url, data)
+    assert response.status_code == 200
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def test_typing_is_checked_without_saving(admin: Client, config: Config, typed: Typed) -> None:
+    answer = checked(admin, config, typed(config, model__num_attention_heads="3"))
+    assert "does not divide hidden_size 32" in answer["errors"]["model__num_attention_heads"][0]
+    answer = checked(admin, config, typed(config, train__iterations="7", sweep='{"train.seed": [1, 2, 3]}'))
+    assert answer["errors"] == {}
+    assert "3 points, 2 GPUs or processes each." in answer["preview"]
+    assert "changed since v1" in answer["changes"]
+    assert "<td><code>train.iterations</code></td><td>4</td><td>7</td>" in answer["changes"]
+    config.refresh_from_db()
+    assert (config.data["train"]["iterations"], config.sweep) == (4, SWEEP)
+
+
+def test_half_typed_fields_give_errors_and_no_preview(admin: Client, config: Config, typed: Typed) -> None:
+    answer = checked(admin, config, typed(config, model__num_layers="", sweep="{"))
+    assert set(answer["errors"]) == {"model__num_layers", "sweep"}
+    assert "as soon as every field can be read" in answer["preview"]
+
+
+def test_a_new_configuration_is_checked_before_its_experiment_is_chosen(admin: Client, typed: Typed) -> None:
+    answer = checked(admin, None, typed(None))
+    assert answer["errors"] == {}
+    assert "1 point, 1 GPU or processes each." in answer["preview"]
+
+
+def test_fields_follow_the_engine(admin: Client, config: Config, typed: Typed) -> None:
+    pipeline = set(checked(admin, config, typed(config))["unused"])
+    assert {"parallel.zero_stage", "collectives.operation", "sharding.stage_cnt"} <= pipeline
+    assert not pipeline & {"parallel.engine", "parallel.schedule", "model.num_layers"}
+    allreduce = set(checked(admin, config, typed(config, parallel__engine="allreduce"))["unused"])
+    assert {"model.num_layers", "train.global_batch_size"} <= allreduce
+    assert not allreduce & {"collectives.operation", "train.iterations", "parallel.data_parallel_size"}
+
+
+@pytest.mark.parametrize(
+    "engine", ["pipeline", "megatron", "zero", "hf", "sharding", "allreduce", "capacity", "command"]
+)
+def test_what_is_folded_away_truly_changes_nothing(engine: str) -> None:
+    preset = next(one for one in PRESETS.values() if one.data["parallel"]["engine"] == engine)
+    unused = unused_fields(complete(preset.data))
+    assert not unused & set(preset.sweep), "a preset sweeps over what changes nothing"
+    for section, fields in preset.data.items():
+        for name, value in fields.items():
+            default = complete({})[section][name]
+            is_forced = (section, name) in {("model", "implementation"), ("model", "num_layers")}
+            assert f"{section}.{name}" not in unused or value == default or engine == "allreduce" or is_forced
+
+
+@pytest.mark.parametrize("key", PRESETS)
+def test_every_preset_can_run_and_fills_the_form(key: str, admin: Client, experiment: Experiment, typed: Typed) -> None:
+    points = expand(PRESETS[key].data, PRESETS[key].sweep)
+    assert [point.problems for point in points] == [[]] * len(points)
+    values = admin.get(reverse("admin:lab_config_preset", args=[key])).json()
+    data = typed(None) | {name: "" if value is None else value for name, value in values.items()}
+    answer = checked(admin, None, {name: value for name, value in data.items() if value is not False})
+    assert answer["errors"] == {}
+    assert f"{len(points)} point" in answer["preview"]
+    page = admin.get(f"{reverse('admin:lab_config_add')}?preset={key}&experiment={experiment.pk}").content.decode()
+    assert f'<option value="{PRESETS[key].data["parallel"]["engine"]}" selected>' in page
+
+
+def test_a_map_of_shards_is_drawn_beside_the_form(admin: Client, experiment: Experiment, admin_user: Any) -> None:
+    data = PRESETS["bert-large-shards"].data
+    config = services.config_save(experiment=experiment, data=data, sweep={}, user=admin_user)
+    page = admin.get(url(config)).content.decode()
+    assert page.count("<title>stage ") == 32
+    assert "8 stages \N{MULTIPLICATION SIGN} 4 shards on 8 devices" in page
+    assert "&quot;stage_7&quot;: {&quot;shard_0&quot;: &quot;GPU:7&quot;" in page
+
+
+def test_the_planner_fills_what_a_point_is_expected_to_take(admin: Client, config: Config) -> None:
+    Node.objects.create(name="gpu", hardware={"gpus": [{"name": "NVIDIA H100 80GB HBM3"}] * 2})
+    page = admin.get(url(config)).content.decode()
+    assert "GPU hours" in page
+    assert "half of such predictions are within" in page
+
+
+def test_what_a_check_must_not_do(staff: Callable[..., Client], admin: Client, config: Config, typed: Typed) -> None:
+    address = reverse("admin:lab_config_check")
+    assert admin.get(address).status_code == 405
+    assert staff("view_config").post(address, typed(config)).status_code == 403
+    assert admin.get(reverse("admin:lab_config_preset", args=["nonsense"])).status_code == 404
+    hostile = "<script>alert(1)</script>"
+    answer = checked(admin, config, typed(config, cluster__pool=hostile, sweep='{"train.seed": ["' + hostile + '"]}'))
+    assert hostile not in answer["preview"] + answer["changes"]

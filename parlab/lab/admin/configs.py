@@ -1,32 +1,36 @@
 import json
+from collections.abc import Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import Count, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+    JsonResponse,
+)
+from django.template.loader import render_to_string
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from parlab.fleet import services as fleet
 from parlab.lab import services
-from parlab.lab.forms import ConfigForm, fieldsets
-from parlab.lab.models import Config, Run
-from parlab.lab.services.runs import launchable, point_label
-from runners.config import ConfigError, complete, difference, digest
+from parlab.lab.config_layout import unused_fields
+from parlab.lab.forms import SEWN, ConfigForm, fieldsets
+from parlab.lab.models import Config
+from parlab.lab.presets import PRESETS
+from parlab.lab.services.runs import point_label
 
 from .acting import act_on_each, back, buttons, change_url, pretty
+from .config_preview import changes_between, saved_preview, typed_preview, version_before
 
-_POINTS_SHOWN = 200
 _CHANGES_SHOWN = 5
-
-
-class PointRow(NamedTuple):
-    """One point in the preview of a sweep."""
-
-    label: str
-    problems: list[str]
-    run: Run | None
 
 
 @admin.register(Config)
@@ -67,9 +71,64 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
     ) -> Any:
         context = {"show_save_and_add_another": False, "show_save_and_continue": False, **(extra_context or {})}
         config = self.get_object(request, object_id) if object_id else None
+        context |= {"presets": _preset_groups(), "checked_at": reverse("admin:lab_config_check")}
         if config is not None:
-            context |= _change_context(config) | buttons(self, request, "launch")
+            before = version_before(config)
+            context |= {
+                "before": before,
+                "changes": changes_between(before, config.data, config.sweep),
+                "preview": saved_preview(config),
+                "is_used": config.is_used,
+            } | buttons(self, request, "launch")
         return super().changeform_view(request, object_id, form_url, context)
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Begin a new configuration with what `?preset=` names."""
+        initial = super().get_changeform_initial_data(request)
+        chosen = PRESETS.get(str(initial.pop("preset", "")))
+        return initial | (typed_values(chosen.data, chosen.sweep) if chosen else {})
+
+    def get_urls(self) -> list[URLPattern]:
+        own = [
+            path("check/", self.admin_site.admin_view(self.check_view), name="lab_config_check"),
+            path("presets/<slug:key>/", self.admin_site.admin_view(self.preset_view), name="lab_config_preset"),
+        ]
+        return own + super().get_urls()
+
+    def check_view(self, request: HttpRequest) -> HttpResponse:
+        """Say what is wrong with what was typed so far, and what it would become; stores nothing."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (self.has_add_permission(request) or self.has_change_permission(request)):
+            raise PermissionDenied
+        number = request.GET.get("config", "")
+        config = self.get_object(request, number) if number.isdecimal() else None
+        form = ConfigForm(request.POST, instance=config)
+        form.fields["experiment"].required = False
+        form.is_valid()
+        found = typed_preview(form)
+        context = {
+            "preview": found,
+            "against": config,
+            "changes": changes_between(config, form.data_of_config, form.cleaned_data["sweep"]) if found else [],
+            "is_typed": True,
+        }
+        return JsonResponse(
+            {
+                "errors": {name: list(errors) for name, errors in form.errors.items()},
+                "unused": sorted(unused_fields(form.shown_data)),
+                "preview": render_to_string("admin/lab/config/preview.html", context, request),
+                "changes": render_to_string("admin/lab/config/changes.html", context, request),
+            }
+        )
+
+    def preset_view(self, request: HttpRequest, key: str) -> HttpResponse:
+        """Give the fields of a configuration to start from, as the form has them."""
+        if key not in PRESETS:
+            raise Http404(f"no preset {key}; there are {', '.join(PRESETS)}")
+        form = ConfigForm(initial=typed_values(PRESETS[key].data, PRESETS[key].sweep))
+        values = {name: form.fields[name].prepare_value(form[name].value()) for name in form.fields}
+        return JsonResponse({name: value for name, value in values.items() if SEWN in name or name == "sweep"})
 
     def save_model(self, request: HttpRequest, obj: Config, form: Any, change: bool) -> None:
         # "Add" never overwrites a version that its writer has not seen.
@@ -92,7 +151,7 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
         return self._say_what_was_saved(request, obj)
 
     def _say_what_was_saved(self, request: HttpRequest, config: Config) -> HttpResponse:
-        changes = _difference(config, _version_before(config))
+        changes = changes_between(version_before(config), config.data, config.sweep)
         shown = [f"{field} {_shown(before)} → {_shown(now)}" for field, before, now in changes[:_CHANGES_SHOWN]]
         more = f" and {len(changes) - _CHANGES_SHOWN} more" if len(changes) > _CHANGES_SHOWN else ""
         what = f"Saved as v{config.version} of {config.experiment}."
@@ -130,6 +189,19 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
         return pretty(json.dumps(config.sweep, indent=2))
 
 
+def typed_values(data: Mapping[str, Mapping[str, Any]], sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the values of a configuration as the fields of its form."""
+    values = {f"{section}{SEWN}{name}": value for section, fields in data.items() for name, value in fields.items()}
+    return values | {"sweep": sweep}
+
+
+def _preset_groups() -> list[tuple[str, list[tuple[str, str]]]]:
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for key, preset in PRESETS.items():
+        groups.setdefault(preset.group, []).append((key, preset.title))
+    return list(groups.items())
+
+
 def launched(launch: services.Launch) -> str:
     """Say what a launch did, and what it could not do and why."""
     parts = [f"launched {len(launch.created)} {_plural('run', len(launch.created))}"]
@@ -142,59 +214,9 @@ def launched(launch: services.Launch) -> str:
     return "; ".join(parts)
 
 
-def _change_context(config: Config) -> dict[str, Any]:
-    """What the page of a config shows beside its form."""
-    before = _version_before(config)
-    rows, problems = _preview(config)
-    return {
-        "before": before,
-        "changes": _difference(config, before),
-        "points": rows[:_POINTS_SHOWN],
-        "points_left_out": max(0, len(rows) - _POINTS_SHOWN),
-        "points_impossible": sum(bool(row.problems) for row in rows),
-        "sweep_problems": problems,
-        "is_used": config.is_used,
-    }
-
-
-def _preview(config: Config) -> tuple[list[PointRow], list[str]]:
-    try:
-        points = [launchable(point) for point in config.points()]
-    except ConfigError as error:
-        return [], [str(problem) for problem in error.problems]
-    runs = {run.point_digest: run for run in config.runs.select_related("experiment")}
-    return [
-        PointRow(
-            point_label(point.values) or "the configuration itself",
-            [str(problem) for problem in point.problems],
-            runs.get(digest(point.values)),
-        )
-        for point in points
-    ], []
-
-
-def _version_before(config: Config) -> Config | None:
-    return config.experiment.configs.filter(version__lt=config.version).order_by("-version").first()
-
-
-def _difference(config: Config, before: Config | None) -> list[tuple[str, Any, Any]]:
-    if before is None:
-        return []
-    return [(field, old, new) for field, (old, new) in difference(_flat(before), _flat(config)).items()]
-
-
-def _flat(config: Config) -> dict[str, Any]:
-    """All fields and the sweep; what was stored by an older parlab may lack some or have others."""
-    try:
-        data = complete(config.data)
-    except ConfigError:
-        data = config.data
-    return {**data, "sweep": config.sweep}
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
 
 
 def _shown(value: Any) -> str:
     return "unset" if value is None else str(value)
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"

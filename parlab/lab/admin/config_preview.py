@@ -1,0 +1,139 @@
+"""What a configuration would become, beside its form: changes, the sweep's points, what each is expected to take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from parlab.charts import device_map
+from parlab.charts.device_map import DeviceMap
+from parlab.charts.format import duration
+from parlab.lab.forms import ConfigForm
+from parlab.lab.models import Config, Run
+from parlab.lab.selectors.predictions import Expected, Pools
+from parlab.lab.services.runs import launchable, point_label
+from runners.config import ConfigError, Point, check, complete, difference, digest, expand
+
+POINTS_SHOWN = 200
+NO_RUNS: Mapping[str, Run] = {}
+
+
+class PointRow(NamedTuple):
+    """One point in the preview of a sweep."""
+
+    label: str
+    problems: list[str]
+    run: Run | None
+    gpus: int
+    """0 where it cannot run."""
+    expected: Expected | None
+
+
+class Preview(NamedTuple):
+    """All that is shown of a sweep before anything of it runs."""
+
+    points: list[PointRow]
+    left_out: int
+    impossible: int
+    sweep_problems: list[str]
+    has_runs: bool
+    gpus: str
+    """Least to most GPUs of a point."""
+    total: str
+    """Of all points together, as far as they are predicted."""
+    map: DeviceMap | None
+
+    @property
+    def number(self) -> int:
+        """Points in all."""
+        return len(self.points) + self.left_out
+
+
+def preview(data: Mapping[str, Any], sweep: Mapping[str, Any], runs: Mapping[str, Run] = NO_RUNS) -> Preview:
+    """Expand a configuration; `runs` are those that it has, by the digest of their point."""
+    try:
+        points = [launchable(point) for point in expand(data, sweep)]
+    except ConfigError as error:
+        return Preview([], 0, 0, [str(problem) for problem in error.problems], False, "", "", None)
+    pools = Pools()
+    rows = [_row(point, runs, pools) for point in points[:POINTS_SHOWN]]
+    sizes = sorted({point.config.world_size for point in points if point.config})
+    return Preview(
+        rows,
+        len(points) - len(rows),
+        sum(point.config is None for point in points),
+        [],
+        bool(runs),
+        str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}" if sizes else "",
+        _total(rows, points),
+        _map(data),
+    )
+
+
+def _row(point: Point, runs: Mapping[str, Run], pools: Pools) -> PointRow:
+    return PointRow(
+        point_label(point.values) or "the configuration itself",
+        [str(problem) for problem in point.problems],
+        runs.get(digest(point.values)),
+        point.config.world_size if point.config else 0,
+        pools.expected(point.config) if point.config else None,
+    )
+
+
+def _total(rows: list[PointRow], points: list[Point]) -> str:
+    seconds = [
+        row.expected.step_time_s * point.config.train.iterations
+        for row, point in zip(rows, points, strict=False)
+        if row.expected and row.expected.step_time_s is not None and point.config
+    ]
+    hours = [row.expected.gpu_hours for row in rows if row.expected and row.expected.gpu_hours is not None]
+    if not seconds:
+        return ""
+    rest = "" if len(seconds) == len(points) else f", for {len(seconds)} of {len(points)} points"
+    return f"about {duration(sum(seconds))} of training, {sum(hours):.3g} GPU hours{rest}"
+
+
+def _map(data: Mapping[str, Any]) -> DeviceMap | None:
+    config, _ = check(data)
+    return None if config is None or config.parallel.engine != "sharding" else device_map.draw(config.sharding.grid)
+
+
+def saved_preview(config: Config) -> Preview:
+    runs = {run.point_digest: run for run in config.runs.select_related("experiment")}
+    return preview(config.data, config.sweep, runs)
+
+
+def typed_preview(form: ConfigForm) -> Preview | None:
+    """Preview what was typed; None where fields cannot be read."""
+    data = form.data_of_config
+    try:
+        complete(data)
+    except ConfigError:
+        return None
+    if "sweep" not in form.cleaned_data:
+        return None
+    return preview(data, form.cleaned_data["sweep"])
+
+
+def version_before(config: Config) -> Config | None:
+    return config.experiment.configs.filter(version__lt=config.version).order_by("-version").first()
+
+
+def changes_between(old: Config | None, data: Mapping[str, Any], sweep: Any) -> list[tuple[str, Any, Any]]:
+    """List the fields that differ from a stored version: name, its value, the new one."""
+    if old is None:
+        return []
+    now = {**_complete(data), "sweep": sweep}
+    return [(field, before, after) for field, (before, after) in difference(_flat(old), now).items()]
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    """All fields and the sweep; what was stored by an older parlab may lack some or have others."""
+    return {**_complete(config.data), "sweep": config.sweep}
+
+
+def _complete(data: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return complete(data)
+    except ConfigError:
+        return dict(data)

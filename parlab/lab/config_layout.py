@@ -1,0 +1,138 @@
+"""How the fields of a configuration are laid out for a person: titles, units, and which of them an engine uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parlab.charts.format import field_title
+from runners.config import ENGINE_TRAINS, field_names, sections
+
+TITLES = {
+    "parallel": "Parallelism",
+    "model": "Model",
+    "train": "Training",
+    "collectives": "Collectives",
+    "sharding": "Stages and shards",
+    "capacity": "Search for capacity",
+    "command": "Command",
+    "cluster": "Cluster",
+    "network": "Network",
+    "emulation": "Emulated compute",
+    "launcher": "Launcher",
+}
+"""Section -> its heading, in the order of the form: the engine first, since it decides what else matters."""
+
+ONLY_ENGINE = {
+    "collectives": ("allreduce",),
+    "sharding": ("sharding",),
+    "capacity": ("capacity",),
+    "command": ("command",),
+    "emulation": ("pipeline",),
+}
+"""Sections that only these engines read."""
+
+UNITS = {
+    "model.sequence_length": "tokens",
+    "model.prefix_length": "tokens",
+    "train.global_batch_size": "sequences",
+    "train.micro_batch_size": "sequences",
+    "train.iterations": "steps",
+    "train.warmup_steps": "steps",
+    "train.log_interval": "steps",
+    "parallel.data_parallel_size": "ranks",
+    "parallel.tensor_parallel_size": "ranks",
+    "parallel.pipeline_parallel_size": "ranks",
+}
+ENDINGS = {
+    "_gbps": "Gbit/s",
+    "_bytes": "B",
+    "_mib": "MiB",
+    "_pct": "%",
+    "_ms": "ms",
+    "_s": "s",
+}
+"""Ending of a field's name -> its unit."""
+_WORDS = {
+    "gpus": "GPUs",
+    "cnt": "count",
+    "dim": "dimension",
+    "argv": "Arguments",
+    "vocab": "Vocabulary",
+    "num": "Number of",
+}
+SCHEDULED = ("pipeline", "megatron")
+"""Engines that follow a schedule of the passes of a pipeline."""
+
+
+def unit_of(field: str) -> str:
+    """Name the unit of a dotted field; empty for counts and words."""
+    return UNITS.get(field) or next((unit for ending, unit in ENDINGS.items() if field.endswith(ending)), "")
+
+
+def label_of(field: str) -> str:
+    """Name a dotted field for people: without the unit that stands beside it."""
+    ending = next((ending for ending in ENDINGS if field.endswith(ending)), "")
+    words = field_title(field.removesuffix(ending)).split()
+    return " ".join(_WORDS.get(word.lower(), word) for word in words)
+
+
+def section_names() -> list[str]:
+    """List the sections in the order of the form; one that has no heading yet comes last."""
+    known = sections()
+    return [name for name in TITLES if name in known] + [name for name in known if name not in TITLES]
+
+
+def unused_fields(data: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Say which dotted fields change nothing about a run of this configuration.
+
+    Those are the fields of which its engine knows one value only, and those that another field switches off. They
+    are still checked: a value that the engine does not train is an error, wherever the field is shown.
+    """
+
+    def get(field: str) -> Any:
+        section, _, name = field.partition(".")
+        return data.get(section, {}).get(name)
+
+    engine = get("parallel.engine")
+    trains = get("capacity.engine") if engine == "capacity" else engine
+    if engine == "command":  # whatever a command makes of them
+        return _of_sections({"collectives", "sharding", "capacity", "emulation"})
+    unused = _of_sections({name for name, engines in ONLY_ENGINE.items() if engine not in engines})
+    unused |= {field for field, values in ENGINE_TRAINS.get(str(trains), {}).items() if len(values) == 1}
+    unused |= _switched_off(get, str(trains))
+    if engine == "allreduce":
+        used = {"train.iterations", "train.warmup_steps", "train.precision", "parallel.data_parallel_size"}
+        unused |= _of_sections({"model", "train", "parallel"}) - used
+    if engine == "capacity":
+        unused.add(f"model.{get('capacity.find')}")
+        unused.add(f"train.{get('capacity.find')}")
+    return (unused & set(field_names())) - {"parallel.engine"}
+
+
+def _of_sections(names: set[str]) -> set[str]:
+    return {field for field in field_names() if field.partition(".")[0] in names}
+
+
+def _switched_off(get: Any, engine: str) -> set[str]:
+    """Fields that have no meaning with the values of others."""
+    off = {
+        "train.loss_scale": get("train.precision") != "fp16",
+        "train.log_interval": engine != "megatron",
+        "model.prefix_length": get("model.attention_mask") != "prefix",
+        "model.implementation": engine not in ("zero", "hf"),
+        "parallel.schedule": engine not in SCHEDULED,
+        "parallel.wire_precision": engine not in SCHEDULED,
+        "parallel.warmup_slope": engine not in SCHEDULED or get("parallel.schedule") != "1f1b",
+        "parallel.virtual_stages": engine not in SCHEDULED or get("parallel.schedule") != "interleaved-1f1b",
+        "parallel.sequence_parallel": engine != "megatron",
+        "parallel.zero_offload": engine != "zero",
+        "train.compute": engine != "pipeline",
+    }
+    if get("network.apply") in (None, "none"):
+        off |= {field: field != "network.apply" for field in field_names() if field.startswith("network.")}
+    else:
+        off["network.interface"] = get("network.apply") != "interface"
+    if get("train.compute") != "emulated":
+        off |= dict.fromkeys(_of_sections({"emulation"}), True)
+    return {field for field, is_off in off.items() if is_off}
