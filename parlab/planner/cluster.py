@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from .hardware import Gpu, find
+from .hardware import Gpu, devices, find, find_processor
 
 _GBIT = 1e9 / 8
 _KNOWN = "V100, A100, H100, H200, B200, L40S, MI250, MI300X or CPU"
@@ -75,7 +75,8 @@ memory; data sheets), and Gbit/s of the network of a node as such nodes are usua
 
 def device(name: str) -> Gpu:
     """Look up a device; raises ValueError naming those that are known."""
-    found = find(name)
+    named = {one.name.lower(): one for one in devices()}
+    found = named.get(name.strip().lower()) or find(name) or find_processor(name)
     if found is None:
         raise ValueError(f"gpu {name!r} is not in the catalogue; use {_KNOWN}, or add it in the admin")
     return found
@@ -94,6 +95,7 @@ def cluster(
     """Describe a cluster; what is not given is as such nodes usually have it. Gbit/s are of one whole node."""
     found = device(gpu) if isinstance(gpu, str) else gpu
     inside, between = _USUAL.get(found.name.split()[0], (32e9, 100))
+    inside, between = found.link_bandwidth or inside, found.node_gbit_s or between
     if inter_node_gbit_s is not None and not 0 < inter_node_gbit_s <= 1e6:
         raise ValueError(f"inter_node_gbit_s {inter_node_gbit_s} is no network; use more than 0 and at most 1e6")
     return Cluster(

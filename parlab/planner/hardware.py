@@ -36,6 +36,11 @@ class Gpu:
     """The most that large bf16 matrix products were measured to reach (Bekman, Machine Learning Engineering, 2024,
     maximum achievable matmul FLOPS); None where that names no figure. V100: fp16, Markidis et al. 2018, section V."""
 
+    link_bandwidth: float | None = None
+    """Bytes/s in one direction of its links inside a node; None: what `planner.cluster` knows of its kind."""
+    node_gbit_s: float | None = None
+    """Gbit/s of the network of a node of them; None: what `planner.cluster` knows of its kind."""
+
     @property
     def is_cpu(self) -> bool:
         """A process on a processor: whatever it does takes cores from what else it does."""
@@ -108,6 +113,33 @@ _CATALOGUE: dict[str, Gpu] = {
         "AMD Instinct MI300X data sheet, 2023, without sparsity",
     ),
 }  # fmt: skip
+
+
+def _processor(name: str, cores: int, gigahertz: float, flop_a_cycle: int, bandwidth: float, memory: int) -> Gpu:
+    """A whole processor; its fp32 peak is cores x base clock x FLOP a cycle."""
+    peak = cores * gigahertz * 1e9 * flop_a_cycle
+    source = f"{cores} cores x {gigahertz} GHz x {flop_a_cycle} FLOP a cycle"
+    return Gpu(f"CPU {name}", memory * _GB, {"fp32": peak, "bf16": peak / 2, "fp16": peak / 2}, bandwidth, source)
+
+
+_PROCESSORS: dict[str, Gpu] = {
+    "epyc 7763": _processor("EPYC 7763", 64, 2.45, 32, 204.8e9, 256),
+    "epyc 9654": _processor("EPYC 9654", 96, 2.4, 32, 460.8e9, 384),
+    "xeon 8380": _processor("Xeon 8380", 40, 2.3, 64, 204.8e9, 256),
+    "xeon 8480+": _processor("Xeon 8480+", 56, 2.0, 64, 307.2e9, 256),
+}
+"""Processors to plan with. `find` does not know them: a share of such a peak says nothing of a run."""
+
+
+def devices() -> list[Gpu]:
+    """All devices of the catalogue, processors last."""
+    return [*_CATALOGUE.values(), *_PROCESSORS.values()]
+
+
+def find_processor(name: str) -> Gpu | None:
+    """Look up a processor by its name; None for one that is not known."""
+    words = set(name.lower().replace("-", " ").split())
+    return next((one for key, one in _PROCESSORS.items() if set(key.split()) <= words), None)
 
 
 def find(device_name: str) -> Gpu | None:

@@ -1,0 +1,117 @@
+"""Everything that the planner has to say to one question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .budget import Budget, budget
+from .calibration import Calibration
+from .cluster import Cluster, with_gpus
+from .flops import Shape, executed_flops, model_flops, parameters
+from .hardware import Gpu
+from .layouts import Search, search
+from .prediction import Prediction, predict_job
+from .questions import Size, Verdict, fewest_nodes, largest_model, node_counts, trade_off, verdict
+from .request import PlanRequest, warnings
+from .workload import Job, Model
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOPs of one iteration, and what share of the peak they are at the predicted speed."""
+
+    model_flops: float
+    executed_flops: float
+    short_flops: float
+    """6 T P, or 8 T P with full recomputation: the short form, without attention and logits."""
+    mfu: float | None
+    hfu: float | None
+    tflops_per_gpu: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A prediction and what follows from it."""
+
+    prediction: Prediction
+    work: Work
+    budget: Budget
+    warnings: list[str]
+    search: Search
+    largest: Model | None
+    """The largest GPT that trains on one node."""
+    fewest: int | None
+    """The fewest nodes on which the model of the question trains."""
+    sizes: list[Size]
+    verdict: Verdict | None
+
+
+def answer(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = None) -> Answer:
+    """Answer a question on a device; raises ValueError for what no cluster can do."""
+    job, cluster = request.job(), request.cluster(gpu)
+    prediction = predict_job(job, cluster, calibration)
+    tokens = request.tokens_billion * 1e9
+    node = with_gpus(cluster, cluster.gpus_per_node)
+    fewest = fewest_nodes(job, cluster, calibration)
+    counts = node_counts(request.nodes, fewest) if fewest else [request.nodes]
+    sizes = trade_off(job, cluster, counts, tokens, request.price, calibration)
+    here = next(size for size in sizes if size.nodes == request.nodes)
+    return Answer(
+        prediction,
+        work(prediction),
+        budget(prediction, tokens, request.price),
+        list(warnings(request, job, gpu)),
+        search(job, cluster, calibration),
+        largest_model(replace(job, zero_stage=0), node, calibration),
+        fewest,
+        sizes,
+        verdict(here, request.wanted_days, sizes) if request.wanted_days else None,
+    )
+
+
+def work(prediction: Prediction) -> Work:
+    """Count FLOPs: exact (Narayanan et al. 2021, equation 3) where the model is a plain GPT, from its matrices else."""
+    job, seconds = prediction.job, prediction.iteration_s
+    needed, executed = flops(job)
+    gpus = job.world_size
+    peak = prediction.cluster.device.peak(job.precision)
+    factor = 8 if job.recompute == "full" else 6
+    rate = 1 / (gpus * seconds)
+    return Work(
+        needed,
+        executed,
+        factor * job.tokens * active_parameters(job.model),
+        needed * rate / peak.flops_per_s if peak else None,
+        executed * rate / peak.flops_per_s if peak else None,
+        executed * rate / 1e12,
+    )
+
+
+def flops(job: Job) -> tuple[float, float]:
+    """FLOPs of one iteration that the model needs, and that are executed."""
+    model = job.model
+    shape = Shape(model.num_layers, model.hidden_size, model.sequence_length, model.vocab_size)
+    plain = model.num_kv_heads in (None, model.num_heads) and model.ffn_size == 4 * model.hidden_size
+    if plain and not model.is_gated and model.num_experts == 1:
+        recompute = "none" if job.has_flash_attention and job.recompute == "selective" else job.recompute
+        return model_flops(shape, job.global_batch_size), executed_flops(shape, job.global_batch_size, recompute)
+    matrices = active_parameters(model) - model.embedding_parameters + model.hidden_size * model.vocab_size
+    layers = 2 * (matrices - model.hidden_size * model.vocab_size)
+    attention = 4 * model.sequence_length * model.hidden_size * model.num_layers
+    forward = layers + attention + 2 * model.hidden_size * model.vocab_size
+    again = layers + attention if job.recompute == "full" else 0.0
+    return 3 * job.tokens * forward, job.tokens * (3 * forward + again)
+
+
+def active_parameters(model: Model) -> float:
+    """Parameters that a token meets: of experts only those that it takes."""
+    shape = Shape(model.num_layers, model.hidden_size, model.sequence_length, model.vocab_size)
+    if model.num_experts == 1 and not model.is_gated and model.num_kv_heads is None and model.ffn_hidden_size is None:
+        return parameters(shape)
+    one = replace(model, num_experts=model.experts_per_token, experts_per_token=model.experts_per_token)
+    return one.parameters
+
+
+def cluster_words(cluster: Cluster) -> str:
+    """Describe a cluster in a few words."""
+    return f"{cluster.nodes} x {cluster.gpus_per_node} {cluster.device.name}"
