@@ -4,6 +4,7 @@ from .attempts import attempt_lose, attempt_report, summary_store
 from .configs import config_check, config_save
 from .experiments import experiment_clone, experiment_create
 from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
+from .groups import groups_refresh
 from .published import published_run_add
 from .reports import (
     Stale,
@@ -35,6 +36,7 @@ __all__ = [
     "finding_acknowledge",
     "finding_reopen",
     "findings_refresh",
+    "groups_refresh",
     "published_run_add",
     "report_create",
     "report_delete",

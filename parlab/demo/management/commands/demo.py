@@ -23,6 +23,7 @@ from parlab.demo import content
 from parlab.demo.processes import Child, ProcessFailed
 from parlab.embedded import free_port, redis_command
 from parlab.lab.models import Node
+from parlab.lab.services import groups_refresh
 
 READY_TIMEOUT_S = 60
 
@@ -79,6 +80,7 @@ class Command(BaseCommand):
         self._say("preparing the database and static files")
         call_command("migrate", verbosity=0)
         _collect_static()
+        groups_refresh()
         user, password = content.demo_user(self.data / "demo_password")
         content.demo_experiments(user)
         web_port = self._port("web server", port, "PORT")

@@ -1,0 +1,117 @@
+"""Groups say who may do what; tokens are made and revoked in the admin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, Permission, User
+from django.core.management import call_command
+from django.test import Client
+from django.urls import reverse
+from rest_framework.authtoken.models import Token
+
+from parlab.lab.models import Config, Node, Run
+from parlab.lab.services import groups_refresh
+
+pytestmark = pytest.mark.django_db
+USERS = "admin:auth_user_changelist"
+
+
+@pytest.fixture
+def member() -> Callable[..., Client]:
+    """Log in as a member of a group: member("operator")."""
+
+    def make(group: str) -> Client:
+        groups_refresh()
+        person = User.objects.create_user(group, password="member of a group", is_staff=True)
+        person.groups.add(Group.objects.get(name=group))
+        client = Client()
+        client.force_login(person)
+        return client
+
+    return make
+
+
+def test_the_groups_are_made_once_and_keep_what_was_added(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("groups")
+    assert "permissions added" in capsys.readouterr().out
+    viewer = Group.objects.get(name="viewer")
+    before = viewer.permissions.count()
+    viewer.permissions.add(Group.objects.get(name="operator").permissions.get(codename="add_run"))
+    call_command("groups")
+    assert capsys.readouterr().out == "viewer: up to date\noperator: up to date\nadmin: up to date\n"
+    assert viewer.permissions.count() == before + 1
+
+
+@pytest.mark.parametrize(("group", "status"), [("viewer", 403), ("operator", 302), ("admin", 302)])
+def test_who_may_launch(
+    group: str, status: int, member: Callable[..., Client], make_config: Callable[..., Config]
+) -> None:
+    config = make_config()
+    client = member(group)
+    assert client.get(f"/experiments/{config.experiment.slug}/").status_code == 200
+    assert client.post(f"/experiments/{config.experiment.slug}/launch/1/").status_code == status
+    assert Run.objects.count() == (0 if status == 403 else 1)
+
+
+@pytest.mark.parametrize(
+    ("group", "may_edit", "may_manage"), [("viewer", False, False), ("operator", True, False), ("admin", True, True)]
+)
+def test_who_may_edit_configurations_and_manage_people_and_nodes(
+    group: str, may_edit: bool, may_manage: bool, member: Callable[..., Client], make_config: Callable[..., Config]
+) -> None:
+    config, client = make_config(), member(group)
+    page = client.get(reverse("admin:lab_config_change", args=[config.pk])).content.decode()
+    assert ('name="model__num_layers"' in page) is may_edit
+    assert (client.get(reverse(USERS)).status_code == 200) is may_manage
+    assert (client.get(reverse("admin:authtoken_tokenproxy_changelist")).status_code == 200) is may_manage
+    Node.objects.create(name="gpu-1")
+    nodes = client.get(reverse("admin:lab_node_changelist")).content.decode()
+    assert ('value="disable"' in nodes) is may_manage
+
+
+def test_operators_delete_nothing_that_was_measured() -> None:
+    groups_refresh()
+    may = set(Group.objects.get(name="operator").permissions.values_list("codename", flat=True))
+    assert not may & {"delete_run", "delete_experiment", "delete_config", "delete_source", "delete_node", "change_node"}
+    assert {"add_experiment", "change_finding", "delete_report"} <= may
+
+
+def test_tokens_are_made_shown_and_revoked(admin: Client, user: User) -> None:
+    data = {"action": "make_token", "_selected_action": user.pk}
+    page = admin.post(reverse(USERS), data, follow=True).content.decode()
+    token = Token.objects.get(user=user)
+    assert f"New token of ada: {token.key}" in page
+    headers = {"Authorization": f"Token {token.key}"}
+    assert Client().get("/api/experiments/", headers=headers).status_code == 200
+    admin.post(reverse(USERS), data | {"action": "revoke_token"}, follow=True)
+    assert Client().get("/api/experiments/", headers=headers).status_code == 401
+
+
+def test_who_manages_no_tokens_makes_none(user: User) -> None:
+    person = User.objects.create_user("clerk", password="changes users only", is_staff=True)
+    person.user_permissions.set(Permission.objects.filter(codename__in=["view_user", "change_user"]))
+    client = Client()
+    client.force_login(person)
+    client.post(reverse(USERS), {"action": "make_token", "_selected_action": user.pk})
+    assert not Token.objects.exists()
+
+
+def test_an_operator_without_staff_status_is_pointed_out(admin: Client, user: User) -> None:
+    groups_refresh()
+    url = reverse("admin:auth_user_change", args=[user.pk])
+    form = admin.get(url).context["adminform"].form
+    data = {name: value for name in form.fields if (value := form[name].value()) not in (None, False)}
+    data |= {"groups": [Group.objects.get(name="operator").pk], "date_joined_0": "2026-01-01", "date_joined_1": "10:00"}
+    data.pop("is_staff", None)
+    page = admin.post(url, data, follow=True).content.decode()
+    assert "which needs staff status" in page
+
+
+def test_the_list_of_people_costs_the_same_however_long(admin: Client, django_assert_max_num_queries: Any) -> None:
+    for number in range(20):
+        User.objects.create_user(f"person-{number}")
+    with django_assert_max_num_queries(9):
+        assert admin.get(reverse(USERS)).status_code == 200
