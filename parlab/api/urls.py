@@ -3,7 +3,7 @@
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView
 
-from . import simulations, views
+from . import simulations, studies, views
 
 app_name = "api"
 EXPERIMENT = "experiments/<slug:slug>/"
@@ -16,5 +16,7 @@ urlpatterns = [
     path(f"{EXPERIMENT}runs/", views.Runs.as_view(), name="runs"),
     path(f"{EXPERIMENT}runs/<int:number>/", views.OneRun.as_view(), name="run"),
     path("simulate/", simulations.Simulations.as_view(), name="simulate"),
+    path("studies/", studies.Studies.as_view(), name="studies"),
+    path("studies/<int:pk>/", studies.OneStudy.as_view(), name="study"),
     path("findings/", views.Findings.as_view(), name="findings"),
 ]

@@ -14,8 +14,8 @@ from .steps import Steps
 
 LEAST_MEASURED = 3
 """Fewer say nothing about how far the planner can be trusted here, unless other workloads told it."""
-LEAST_GAIN = 0.002
-"""An expected gain below this is not worth a launch, however quiet the machine is."""
+LEAST_GAIN, MOST_GAIN = 0.002, 0.01
+"""An expected gain below the first is not worth a launch, however quiet the machine is; one above the second always."""
 _PAST_NOISE = 0.03
 _ENOUGH_PAST = 20
 
@@ -80,7 +80,7 @@ class _Knowledge:
     def noise(self) -> float:
         """Relative error of the best that was measured so far."""
         best = max(self._ran(), key=self._log_value)
-        return max(LEAST_GAIN, self.done[best].noise)
+        return min(max(LEAST_GAIN, self.done[best].noise), MOST_GAIN)
 
     def open(self) -> list[int]:
         """Candidates that can fit, as the planner says and as those say that ran out of memory, and are not tried."""

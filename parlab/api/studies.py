@@ -1,0 +1,166 @@
+"""Studies of the tuner: start one, follow it, pause, resume or cancel it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django.contrib.auth.models import User
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import extend_schema
+from rest_framework import permissions, serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from parlab.lab.models import Config, Experiment
+from parlab.tuner import services
+from parlab.tuner.models import Study
+from parlab.tuner.results import Tried, result_of
+from runners.config import ConfigError
+
+from .errors import Problem
+from .serializers import Errors
+
+MAX_STUDIES = 200
+ACTIONS = {"pause": services.study_pause, "resume": services.study_resume, "cancel": services.study_cancel}
+
+
+class MayLaunch(permissions.BasePermission):
+    message = "Your account may not launch runs (permission lab.add_run)."
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        return request.method == "GET" or request.user.has_perm("lab.add_run")
+
+
+class StudyRequest(serializers.Serializer[Any]):
+    """A study to start."""
+
+    experiment = serializers.SlugField(help_text="Slug.")
+    config = serializers.IntegerField(required=False, help_text="Version whose sweep is searched; without it the last.")
+    baseline = serializers.IntegerField(required=False, help_text="Version that the result is compared with.")
+    strategy = serializers.ChoiceField(Study.Strategy.values, default=Study.Strategy.PLANNED)
+    objective = serializers.ChoiceField(Study.Objective.values, default=Study.Objective.THROUGHPUT)
+    max_launches = serializers.IntegerField(default=20, min_value=1, max_value=2000)
+    hand_tuned = serializers.BooleanField(default=True, help_text="Also tune by hand, for comparison.")
+
+
+class TrialItem(serializers.Serializer[Any]):
+    """One launch of a study."""
+
+    number = serializers.IntegerField(source="trial.number")
+    role = serializers.CharField(source="trial.role")
+    setting = serializers.CharField(source="trial.key")
+    tuning_space = serializers.CharField(source="trial.tuning_space")
+    run = serializers.IntegerField(source="run.number")
+    state = serializers.CharField(source="run.state")
+    expected = serializers.FloatField(source="trial.expected", allow_null=True)
+    value = serializers.FloatField(allow_null=True)
+    reused = serializers.BooleanField(source="trial.reused")
+    why = serializers.CharField(source="trial.why")
+
+
+class StudyItem(serializers.Serializer[Any]):
+    """A study with what it found so far."""
+
+    id = serializers.IntegerField()
+    experiment = serializers.CharField()
+    config = serializers.IntegerField()
+    strategy = serializers.CharField()
+    objective = serializers.CharField()
+    unit = serializers.CharField(help_text="Of expected and measured values; more is better.")
+    state = serializers.CharField()
+    reason = serializers.CharField()
+    tuning_time_s = serializers.FloatField()
+    best = TrialItem(allow_null=True)
+    trials = TrialItem(many=True)
+    url = serializers.CharField()
+
+
+def _item(study: Study) -> dict[str, Any]:
+    result = result_of(study)
+    best: Tried | None = result.best
+    return StudyItem(
+        {
+            "id": study.pk,
+            "experiment": study.config.experiment.slug,
+            "config": study.config.version,
+            "strategy": study.strategy,
+            "objective": study.objective,
+            "unit": result.unit,
+            "state": study.state,
+            "reason": study.reason,
+            "tuning_time_s": result.tuning_time.total_seconds(),
+            "best": best,
+            "trials": result.tried,
+            "url": study.get_absolute_url(),
+        }
+    ).data
+
+
+class Studies(APIView):
+    """The studies, newest first; a POST starts one."""
+
+    permission_classes = [permissions.IsAuthenticated, MayLaunch]
+
+    @extend_schema(responses={200: StudyItem(many=True)})
+    def get(self, _request: Request) -> Response:
+        found = Study.objects.select_related("config__experiment")[:MAX_STUDIES]
+        return Response([_item(study) for study in found])
+
+    @extend_schema(request=StudyRequest, responses={201: StudyItem, 400: Errors})
+    def post(self, request: Request) -> Response:
+        given = StudyRequest(data=request.data)
+        given.is_valid(raise_exception=True)
+        asked = given.validated_data
+        experiment = Experiment.objects.filter(slug=asked["experiment"]).first()
+        if experiment is None:
+            slug = asked["experiment"]
+            remedy = "use a slug of /api/experiments/"
+            raise Problem(f"there is no experiment {slug!r}", field="experiment", value=slug, remedy=remedy)
+        try:
+            study = services.study_create(
+                config=_config(experiment, "config", asked.get("config")),
+                baseline=_config(experiment, "baseline", asked["baseline"]) if asked.get("baseline") else None,
+                user=cast(User, request.user),
+                strategy=asked["strategy"],
+                objective=asked["objective"],
+                max_launches=asked["max_launches"],
+                hand_tuned=asked["hand_tuned"],
+            )
+        except (ValueError, ConfigError) as error:
+            message, _, remedy = str(error).partition("; ")
+            raise Problem(message, field="config", value=str(asked.get("config")), remedy=remedy) from error
+        return Response(_item(study), status=status.HTTP_201_CREATED)
+
+
+class OneStudy(APIView):
+    """One study; POST {"action": "pause"}, "resume" or "cancel"."""
+
+    permission_classes = [permissions.IsAuthenticated, MayLaunch]
+
+    @extend_schema(responses={200: StudyItem})
+    def get(self, _request: Request, pk: int) -> Response:
+        return Response(_item(_find(pk)))
+
+    @extend_schema(request={"action": str}, responses={200: StudyItem, 400: Errors})
+    def post(self, request: Request, pk: int) -> Response:
+        study, action = _find(pk), str(request.data.get("action", ""))
+        if action not in ACTIONS:
+            names = ", ".join(ACTIONS)
+            raise Problem(f"there is no action {action!r}", field="action", value=action, remedy=f"use {names}")
+        ACTIONS[action](study=study)
+        return Response(_item(_find(pk)))
+
+
+def _find(pk: int) -> Study:
+    return get_object_or_404(Study.objects.select_related("config__experiment"), pk=pk)
+
+
+def _config(experiment: Experiment, field: str, version: int | None) -> Config:
+    configs = experiment.configs.order_by("-version")
+    found = configs.first() if version is None else configs.filter(version=version).first()
+    if found is None:
+        versions = ", ".join(str(config.version) for config in configs) or "none yet"
+        message = f"{experiment.slug} has no configuration {version or ''}".strip()
+        raise Problem(message, field=field, value=str(version), remedy=f"use one of: {versions}")
+    return found

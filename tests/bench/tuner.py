@@ -1,0 +1,167 @@
+"""The tuner on a real space of this machine, and replayed on published measurements."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import median, stdev
+from typing import Any
+
+from parlab.planner import cluster, published, rows
+from parlab.planner.prediction import predict_job
+from parlab.tuner.planning import CpuPlanner
+from parlab.tuner.space import Candidate, Observation, Past, Space
+from parlab.tuner.spaces import candidate, features_of_job, setting_name
+from parlab.tuner.strategies import STRATEGIES, replay
+from runners.config import Point, RunConfig, expand
+from tests.bench.result import Result, Scale
+from tests.engines.started import run_engine
+
+VALIDATION = Path(__file__).resolve().parents[3] / "shared" / "validation" / "vtrain_single.json"
+MODEL = {
+    "kind": "bert",
+    "attention_mask": "bidirectional",
+    "num_layers": 4,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "sequence_length": 64,
+    "vocab_size": 8192,
+}
+"""BERT-small's width and depth (Turc et al. 2019), on short sequences of a small vocabulary."""
+RANKS = 2
+SIZES, ACCUMULATIONS = (1, 2, 4, 8, 16, 32), (1, 2)
+WARMUP, STEPS = 2, 10
+
+
+def real_points(scale: Scale) -> list[Point]:
+    """ZeRO 0 to 3, six micro batches, two accumulations: 48 settings."""
+    sizes, stages = (SIZES[:2], [0, 1]) if scale.is_quick else (SIZES, [0, 1, 2, 3])
+    data = {
+        "model": MODEL,
+        "train": {"iterations": WARMUP + (2 if scale.is_quick else STEPS), "warmup_steps": WARMUP},
+        "parallel": {"engine": "zero", "data_parallel_size": RANKS},
+        "cluster": {"device": "cpu"},
+    }
+    pairs = [[size, size * count * RANKS] for size in sizes for count in ACCUMULATIONS]
+    return expand(data, {"parallel.zero_stage": stages, "train.micro_batch_size, train.global_batch_size": pairs})
+
+
+def _measure(config: RunConfig, key: str) -> Observation:
+    with tempfile.TemporaryDirectory(prefix="parlab-bench-") as directory:
+        output = run_engine(config.resolved(), Path(directory), timeout=600)
+    if output.code:
+        return Observation(key, "failed")
+    slowest: dict[int, float] = {}
+    for event in output.events("step"):
+        if not event["warmup"]:
+            slowest[event["step"]] = max(slowest.get(event["step"], 0.0), event["step_time_s"])
+    times = list(slowest.values())
+    middle = median(times)
+    return Observation(key, "finished", middle, 1.2533 * stdev(times) / math.sqrt(len(times)) / middle)
+
+
+@cache
+def real_space(scale: Scale) -> tuple[Space, Mapping[str, Observation]]:
+    """The space as planned, and every setting of it measured once; minutes."""
+    planner = CpuPlanner(RANKS)
+    candidates, measured = [], {}
+    for point in real_points(scale):
+        assert point.config is not None
+        key = setting_name(point.config)
+        candidates.append(candidate(key, point, point.config, planner.plan(point.config)))
+        measured[key] = _measure(point.config, key)
+        seconds = measured[key].step_time_s
+        sys.stderr.write(f"{key}: {point.config.train.global_batch_size / seconds if seconds else 0:.1f} samples/s\n")
+    return Space(candidates), measured
+
+
+def _course(scale: Scale, name: str) -> tuple[int, int, float]:
+    """Launches until within 1 % of the best (or all), launches in all, and the regret at the end."""
+    space, measured = real_space(scale)
+    done, _ = replay(STRATEGIES[name], space, measured)
+    best = space.best(list(measured.values()))
+    top = space.score(best) if best else None
+    assert top
+    values = [space.score(observation) or 0.0 for observation in done]
+    until = next((i + 1 for i, value in enumerate(values) if value >= 0.99 * top), len(values))
+    return until, len(done), 100 * (1 - max(values) / top)
+
+
+def planned_launches(scale: Scale) -> Result:
+    """Launches that the planned strategy takes to within 1 % of the best; those of DeepSpeed's order are beside it."""
+    until, total, regret = _course(scale, "planned")
+    theirs, theirs_total, theirs_regret = _course(scale, "deepspeed")
+    against = f"stopped after {total}, {regret:.1f} % off; DeepSpeed's order {theirs_total}, {theirs_regret:.1f} % off"
+    return Result(until, "launches", against, theirs / until, 1)
+
+
+def deepspeed_launches(scale: Scale) -> Result:
+    until, total, regret = _course(scale, "deepspeed")
+    return Result(total, "launches", f"within 1 % after {until}, {regret:.1f} % off at its end", None, 1)
+
+
+def regret_pct(scale: Scale) -> Result:
+    """How far the setting that the planned strategy ends with is from the best of all."""
+    _, total, regret = _course(scale, "planned")
+    _, _, theirs = _course(scale, "deepspeed")
+    settings = len(real_space(scale)[0].candidates)
+    return Result(regret, "%", f"{total} of {settings} settings launched; DeepSpeed's order {theirs:.1f} %", None, 1)
+
+
+def replay_share(scale: Scale) -> Result:
+    """Share of the workloads of one published node whose best is found within 1 % in at most five measurements.
+
+    Each group of settings of one model, batch and number of GPUs is searched knowing the measurements of all others.
+    """
+    groups = _published(VALIDATION)
+    names = sorted(groups)[:: 20 if scale.is_quick else 1]
+    good, launches = 0, []
+    for name in names:
+        others = [past for other, members in groups.items() if other != name for _, past, _ in members]
+        mine = groups[name]
+        space = Space([one for one, _, _ in mine], past=others)
+        measured = {one.key: seen for one, _, seen in mine}
+        done, _ = replay(STRATEGIES["planned"], space, measured)
+        best = min(seen.step_time_s or math.inf for seen in measured.values())
+        good += min(seen.step_time_s or math.inf for seen in done[:5]) <= 1.01 * best
+        launches.append(len(done))
+    against = f"{len(names)} groups of two settings or more, {median(launches):g} launches each before it stops"
+    return Result(100 * good / len(names), "%", against, None, len(names))
+
+
+_Member = tuple[Candidate, Past, Observation]
+
+
+def _published(path: Path) -> Mapping[tuple[Any, ...], Sequence[_Member]]:
+    """Settings of the published rows by workload: as planned, as a lesson for others, as measured."""
+    groups: dict[tuple[Any, ...], list[_Member]] = {}
+    for key, member in _members(path):
+        groups.setdefault(key, []).append(member)
+    return {key: members for key, members in groups.items() if len(members) > 1}
+
+
+def _members(path: Path) -> Iterator[tuple[tuple[Any, ...], _Member]]:
+    for raw in published.load(path.read_text()):
+        row = rows.read(raw)
+        job, seconds = row.job, float(raw["measured"]["iter_s"])
+        planned = predict_job(job, cluster("A100", job.world_size, 8)).iteration_s
+        described = features_of_job(job)
+        one = Candidate(
+            str(raw["id"]), job.global_batch_size, job.world_size, features=described, predicted_s=planned
+        )
+        seen = Observation(str(raw["id"]), "finished", seconds, 0.005)
+        workload = (job.model.layers, job.model.hidden, job.global_batch_size, job.world_size)
+        yield workload, (one, Past(described, planned / seconds), seen)
+
+
+BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
+    "tuner_planned_launches": planned_launches,
+    "tuner_deepspeed_launches": deepspeed_launches,
+    "tuner_regret_pct": regret_pct,
+    "tuner_replay_within_1pct_share": replay_share,
+}
