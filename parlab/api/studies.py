@@ -32,6 +32,12 @@ class MayLaunch(permissions.BasePermission):
         return request.method == "GET" or request.user.has_perm("lab.add_run")
 
 
+class ActionRequest(serializers.Serializer[Any]):
+    """What to do with a study."""
+
+    action = serializers.ChoiceField(["pause", "resume", "cancel"])
+
+
 class StudyRequest(serializers.Serializer[Any]):
     """A study to start."""
 
@@ -142,9 +148,10 @@ class OneStudy(APIView):
     def get(self, _request: Request, pk: int) -> Response:
         return Response(_item(_find(pk)))
 
-    @extend_schema(request={"action": str}, responses={200: StudyItem, 400: Errors})
+    @extend_schema(operation_id="studies_act", request=ActionRequest, responses={200: StudyItem, 400: Errors})
     def post(self, request: Request, pk: int) -> Response:
-        study, action = _find(pk), str(request.data.get("action", ""))
+        given: Any = request.data
+        study, action = _find(pk), str(given.get("action", "") if isinstance(given, dict) else "")
         if action not in ACTIONS:
             names = ", ".join(ACTIONS)
             raise Problem(f"there is no action {action!r}", field="action", value=action, remedy=f"use {names}")

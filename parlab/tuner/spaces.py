@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, cast
 from parlab.charts.studies import Setting
 from parlab.lab.models import Config, Run
 from parlab.lab.services.runs import launchable
+from parlab.planner.configs import job_of
+from parlab.planner.workload import SCHEDULES, Job
 from parlab.tuner.space import Candidate, Objective, Observation, Past, Space
 from runners.config import Point, RunConfig, digest
 from runners.protocol import RunState
@@ -16,7 +18,6 @@ from runners.protocol import RunState
 from .models import Study
 from .planning import Plan, Planner, planner_for
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1")
 RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("fp32", "bf16", "fp16")
 _MEDIAN_OVER_MEAN = 1.2533
@@ -95,26 +96,30 @@ def setting_name(config: RunConfig) -> str:
 
 
 def features(config: RunConfig) -> tuple[float, ...]:
-    """Describe a configuration to the surrogate; a step of 1 is a doubling or another choice."""
-    model, train, parallel = config.model, config.train, config.parallel
+    """Describe a configuration to the surrogate; raises ValueError for an engine that trains no whole model."""
+    return features_of_job(job_of(config))
+
+
+def features_of_job(job: Job) -> tuple[float, ...]:
+    """Describe a job to the surrogate; a step of 1 is a doubling or another choice."""
     doublings = (
-        train.micro_batch_size,
-        max(1, config.num_micro_batches),
-        parallel.data_parallel_size,
-        parallel.tensor_parallel_size,
-        parallel.pipeline_parallel_size,
-        parallel.virtual_stages,
-        model.num_layers,
-        model.sequence_length,
+        job.micro_batch_size,
+        job.num_micro_batches,
+        job.data_parallel,
+        job.tensor_parallel,
+        job.pipeline_parallel,
+        job.virtual_stages,
+        job.model.sequence_length,
     )
     return (
         *(math.log2(size) for size in doublings),
-        2 * math.log2(model.hidden_size),
-        *(float(parallel.zero_stage == stage) for stage in range(4)),
-        *(float(parallel.schedule == name and parallel.pipeline_parallel_size > 1) for name in SCHEDULES),
-        *(float(train.recompute == name) for name in RECOMPUTE),
-        *(float(train.precision == name) for name in PRECISIONS),
-        float(parallel.zero_offload != "none"),
+        2 * math.log2(job.model.hidden_size),
+        2 * math.log2(job.model.num_layers),
+        *(float(job.zero_stage == stage) for stage in range(4)),
+        *(float(job.schedule == name and job.pipeline_parallel > 1) for name in SCHEDULES),
+        *(float(job.recompute == name) for name in RECOMPUTE),
+        *(float(job.precision == name) for name in PRECISIONS),
+        float(job.zero_offload != "none"),
     )
 
 

@@ -182,6 +182,8 @@ def test_the_schema_names_every_address(api: Client) -> None:
         "/api/experiments/{slug}/runs/{number}/",
         "/api/findings/",
         "/api/simulate/",
+        "/api/studies/",
+        "/api/studies/{id}/",
     }
     upload = schema["paths"]["/api/imports/"]["post"]
     assert "multipart/form-data" in upload["requestBody"]["content"]

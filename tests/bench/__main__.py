@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import django
@@ -34,8 +35,10 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
     from tests.bench.registry import BENCHMARKS
     from tests.bench.result import Scale
 
-    names = [name for names in arguments.names for name in names.split(",") if name] or list(BENCHMARKS)
-    unknown = [name for name in names if name not in BENCHMARKS]
+    named = [name for names in arguments.names for name in names.split(",") if name] or list(BENCHMARKS)
+    # The first part of a name stands for all that begin with it: tuner.
+    names = [full for name in named for full in ([name] if name in BENCHMARKS else _beginning(name, BENCHMARKS))]
+    unknown = [name for name in named if name not in BENCHMARKS and not _beginning(name, BENCHMARKS)]
     if unknown:
         sys.stderr.write(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}\n")
         return 2
@@ -52,6 +55,10 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(results, indent=1) + "\n")
     return 0
+
+
+def _beginning(part: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(f"{part}_")]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.bench import formats, imports, ingest, megatrons, pipelines, series, simulations, zero
+from tests.bench import formats, imports, ingest, megatrons, pipelines, series, simulations, tuner, zero
 from tests.bench.result import Result, Scale
 
 BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
@@ -18,4 +18,5 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "simulation_error_gpipe_pct": simulations.gpipe_error_pct,
     "simulation_error_1f1b_pct": simulations.one_f_one_b_error_pct,
     "zero_vs_deepspeed": zero.zero_vs_deepspeed,
+    **tuner.BENCHMARKS,
 }

@@ -1,0 +1,34 @@
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from .models import Study, Trial
+
+
+class TrialInline(admin.TabularInline[Trial, Study]):
+    model = Trial
+    fields = ["number", "role", "key", "run", "expected", "why"]
+    readonly_fields = fields
+    extra = 0
+    can_delete = False
+    show_change_link = False
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+@admin.register(Study)
+class StudyAdmin(admin.ModelAdmin[Study]):
+    """Studies are started, paused and cancelled on their pages; here they can be looked at and deleted."""
+
+    list_display = ["__str__", "strategy", "objective", "state", "created_by", "created_at"]
+    list_filter = ["state", "strategy", "objective"]
+    list_select_related = ["config__experiment", "created_by"]
+    inlines = [TrialInline]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
