@@ -8,8 +8,8 @@ from .models import Study, Trial
 
 class TrialInline(admin.TabularInline[Trial, Study]):
     model = Trial
-    fields = ["number", "role", "key", "run", "expected", "why"]
-    readonly_fields = fields
+    fields = ("number", "role", "key", "run", "expected", "why")
+    readonly_fields = ("number", "role", "key", "run", "expected", "why")
     extra = 0
     can_delete = False
     show_change_link = False
