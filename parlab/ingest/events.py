@@ -49,6 +49,8 @@ class Parsed:
     series: dict[tuple[str, int], Columns] = field(default_factory=dict)
     last_step: int | None = None
     """Highest step seen so far, in earlier pieces too."""
+    steps: int = 0
+    """How many step events there were."""
     facts: list[Fact] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     """Reason -> how many lines or values were left in the log as text."""
@@ -87,6 +89,7 @@ class _Parser:
         self._world_size = world_size
         self._known = known
         self._last_step = last_step
+        self._steps = 0
         self._ranks: dict[int, _Rows] = {}
         self._facts: list[Fact] = []
         self._refused: Counter[str] = Counter()
@@ -114,8 +117,10 @@ class _Parser:
         elif type(step) is not int or not 0 <= step <= MAX_STEP:
             self._refused["no step"] += 1
             return
-        elif self._last_step is None or step > self._last_step:
-            self._last_step = step
+        else:
+            self._steps += 1
+            if self._last_step is None or step > self._last_step:
+                self._last_step = step
         rows = self._ranks.get(rank)
         if rows is None:
             rows = self._ranks[rank] = _Rows()
@@ -163,7 +168,7 @@ class _Parser:
             steps, times = np.array(rows.steps, np.int64), np.array(rows.times, np.float64)
             for metric, values in rows.values.items():
                 series[metric, rank] = _columns(steps, times, values)
-        return Parsed(series, self._last_step, self._facts, self._refused)
+        return Parsed(series, self._last_step, self._steps, self._facts, self._refused)
 
 
 def _columns(steps: NDArray[np.int64], times: NDArray[np.float64], values: list[float | None]) -> Columns:

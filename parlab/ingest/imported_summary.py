@@ -73,14 +73,19 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
     return summary | {"end": segment.end.state}
 
 
-def with_utilisation(summary: dict[str, Any], resolved: Sections, launch: Launch) -> dict[str, Any]:
-    """Add FLOPs and MFU where a launch says its sizes, its GPUs and their kind; what a file prints itself stands."""
+def with_utilisation(
+    summary: dict[str, Any], resolved: Sections, launch: Launch, known: utilisation.Reference | None = None
+) -> dict[str, Any]:
+    """Add FLOPs and MFU where a launch says its sizes and how many GPUs it had; what a file prints itself stands.
+
+    `known` is the peak of its devices where somebody knows them better than the launch says.
+    """
     sizes = segment_sizes(Segment(launch=launch))
     if not sizes.is_plain or sizes.is_ramped or sizes.is_curriculum:
         return summary
     cluster = resolved.get("cluster", {})
     devices = launch.world_size or cluster.get("nodes", 0) * cluster.get("gpus_per_node", 0)
-    parts = utilisation.parts_of(summary, resolved, devices, _reference(resolved, launch))
+    parts = utilisation.parts_of(summary, resolved, devices, known or _reference(resolved, launch))
     return parts | summary
 
 

@@ -5,17 +5,20 @@ import time
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 from django.core.cache import cache
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.utils import timezone
 
-from parlab.ingest import utilisation
+from parlab.ingest import printed, utilisation
 from parlab.ingest.events import Parsed, parse
+from parlab.ingest.imported_summary import with_utilisation
+from parlab.ingest.launches import Sections
 from parlab.ingest.summary import summarise
 from parlab.lab.models import Attempt
-from parlab.lab.services import attempt_report, run_findings_refresh, summary_store
+from parlab.lab.services import attempt_report, launch_store, run_findings_refresh, summary_store
 from parlab.planner.work import TRAINERS
 from parlab.series import log, store
 from runners.protocol import LEASE_S, Batch, RunState
@@ -28,6 +31,9 @@ SUMMARY_EVERY_S = 5.0
 # A summary reads the whole series: while a run goes on, no more than this share of the time is spent on it.
 _SUMMARY_SHARE = 0.05
 _LAST_POSITION = 2**63 - 1
+COMMAND, READ_BY = "command", "read_by"
+_SPOOL_BYTES = 32 << 20
+"""Points of a command's output that wait in memory; more wait in a file."""
 
 
 @transaction.atomic
@@ -69,10 +75,20 @@ def batch_apply(*, batch: Batch) -> int:
 def _output_append(attempt: Attempt, output: bytes) -> None:
     unfinished = log.append_log(attempt.pk, output)
     known = {info.metric for info in store.metrics(attempt.pk)}
+    is_read = _is_read(attempt)
     parsed = parse(
-        unfinished + output, world_size=_world_size(attempt.run.resolved), known=known, last_step=attempt.last_step
+        unfinished + output,
+        world_size=_world_size(attempt.run.resolved),
+        known=known,
+        last_step=None if is_read else attempt.last_step,
     )
-    _parsed_store(attempt, parsed)
+    if is_read and parsed.steps:
+        # The command tells its steps as events after all: what readers made of its lines would double them.
+        _series_rebuild(attempt)
+    elif is_read:
+        store.append(attempt.pk, parsed.series)
+    else:
+        _parsed_store(attempt, parsed)
 
 
 def _parsed_store(attempt: Attempt, parsed: Parsed) -> None:
@@ -90,19 +106,56 @@ def _world_size(resolved: Mapping[str, Any]) -> int:
 def attempt_summarise(*, attempt: Attempt) -> None:
     """Compute an attempt's summary from its series and keep it."""
     resolved = attempt.run.resolved
+    engine = resolved["parallel"]["engine"]
+    if engine == COMMAND and (attempt.last_step is None or _is_read(attempt)) and _printed_summarise(attempt):
+        return
     summary = summarise(attempt.pk, resolved)
-    if resolved["parallel"]["engine"] in TRAINERS:
-        summary |= _utilisation(attempt, summary)
+    if engine in TRAINERS:
+        summary |= utilisation.parts_of(summary, resolved, _world_size(resolved), _reference(attempt, resolved))
     summary_store(attempt=attempt, summary=summary)
 
 
-def _utilisation(attempt: Attempt, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Relate the work of a step to what the devices can do; the report that runs has brought them is stored by now."""
+def _is_read(attempt: Attempt) -> bool:
+    """Tell whether the series of an attempt are what readers made of its lines, not events."""
+    return READ_BY in attempt.summary
+
+
+def _reference(attempt: Attempt, resolved: Mapping[str, Any]) -> utilisation.Reference | None:
+    """Find the peak of an attempt's devices; the report that runs has brought them is stored by now."""
     environment = Attempt.objects.values_list("environment", flat=True).get(pk=attempt.pk)
-    hardware = attempt.node.hardware if attempt.node else {}
-    resolved = attempt.run.resolved
-    peak = utilisation.reference_of(resolved, environment, hardware)
-    return utilisation.parts_of(summary, resolved, _world_size(resolved), peak)
+    return utilisation.reference_of(resolved, environment, attempt.node.hardware if attempt.node else {})
+
+
+def _printed_summarise(attempt: Attempt) -> bool:
+    """Store what the readers make of a command's output so far; returns whether there is anything."""
+    state = Attempt.objects.values_list("state", flat=True).get(pk=attempt.pk)
+    with SpooledTemporaryFile(max_size=_SPOOL_BYTES) as spool:
+        try:
+            found = printed.read(lambda: log.read_log(attempt.pk), spool, is_whole=RunState(state).is_final)
+        except DatabaseError:
+            raise
+        except Exception:
+            # A batch that can never be stored would be sent for ever, and its output is the truth anyway.
+            logger.exception("run %s attempt %s: its output cannot be read", attempt.run_id, attempt.number)
+            return False
+        if found is None:
+            return False
+        keys = [(info.metric, info.rank) for info in store.metrics(attempt.pk)]
+        store.delete(attempt.pk, [key for key in keys if not printed.is_sampled(key)])
+        for series in found.series():
+            store.append(attempt.pk, series)
+        sections = printed.sections_of(found.launch, attempt.run.resolved)
+        summary = summarise(attempt.pk, sections) | found.summary(sections)
+    summary = with_utilisation(summary, sections, found.launch, _printed_reference(attempt, sections))
+    Attempt.objects.filter(pk=attempt.pk).update(last_step=found.last_step)
+    launch_store(attempt=attempt, launch=found.launch.model_dump())
+    summary_store(attempt=attempt, summary=summary)
+    return True
+
+
+def _printed_reference(attempt: Attempt, sections: Sections) -> utilisation.Reference | None:
+    """Find the peak of the node's devices in the precision that the log tells."""
+    return _reference(attempt, {**attempt.run.resolved, "train": sections["train"]})
 
 
 def _summarise_now_and_then(attempt: Attempt) -> None:
@@ -122,16 +175,21 @@ def attempt_reingest(*, attempt: Attempt) -> int:
     locked = (
         Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run", "node").get(pk=attempt.pk)
     )
-    store.delete(locked.pk)
-    locked.last_step = None
-    world_size, known, points, unfinished = _world_size(locked.run.resolved), set[str](), 0, b""
-    for output in log.read_log(locked.pk):
-        unfinished += output
-        parsed = parse(unfinished, world_size=world_size, known=known, last_step=locked.last_step)
-        _parsed_store(locked, parsed)
-        known |= {metric for metric, _ in parsed.series}
-        points += parsed.points
-        unfinished = log.unfinished_line(unfinished)
+    _series_rebuild(locked)
     locked.save(update_fields=["last_step"])
     attempt_summarise(attempt=locked)
-    return points
+    return sum(info.points for info in store.metrics(locked.pk))
+
+
+def _series_rebuild(attempt: Attempt) -> None:
+    """Build the series again from the events of the whole log, and forget what readers made of it."""
+    store.delete(attempt.pk)
+    attempt.last_step, attempt.summary = None, {}
+    Attempt.objects.filter(pk=attempt.pk).update(summary={})
+    world_size, known, unfinished = _world_size(attempt.run.resolved), set[str](), b""
+    for output in log.read_log(attempt.pk):
+        unfinished += output
+        parsed = parse(unfinished, world_size=world_size, known=known, last_step=attempt.last_step)
+        _parsed_store(attempt, parsed)
+        known |= {metric for metric, _ in parsed.series}
+        unfinished = log.unfinished_line(unfinished)

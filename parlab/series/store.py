@@ -223,6 +223,14 @@ def latest(attempt_ids: Collection[int], metrics: Collection[str]) -> dict[tuple
     return {(attempt, metric, rank): float(unpack(values)[-1]) for attempt, metric, rank, values in found}
 
 
-def delete(attempt_id: int) -> None:
-    """Forget all series of an attempt, to build them again from its log."""
-    SeriesChunk.objects.filter(attempt_id=attempt_id).delete()
+def delete(attempt_id: int, keys: Collection[Key] | None = None) -> None:
+    """Forget series of an attempt, to build them again from its log: those that are named, or all."""
+    found = SeriesChunk.objects.filter(attempt_id=attempt_id)
+    if keys is None:
+        found.delete()
+        return
+    ranks: dict[str, list[int]] = {}
+    for metric, rank in keys:
+        ranks.setdefault(metric, []).append(rank)
+    for metric, of in ranks.items():
+        found.filter(metric=metric, rank__in=of).delete()

@@ -6,7 +6,7 @@ the field, its value and the remedy; nothing is dropped or corrected in silence.
 
 from .problems import ConfigError, Problem
 from .rules import ENGINE_TRAINS
-from .run import RunConfig, check, complete, field_names, sections, with_values
+from .run import RunConfig, check, complete, field_names, filled_fields, sections, with_values
 from .sections import (
     PLACEHOLDER,
     CapacitySection,
@@ -52,6 +52,7 @@ __all__ = [
     "digest",
     "expand",
     "field_names",
+    "filled_fields",
     "sections",
     "sweep_problems",
     "with_values",

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from .problems import ConfigError, Problem
 from .rules import contradictions, map_problems
 from .sections import (
+    PLACEHOLDER,
     CapacitySection,
     ClusterSection,
     CollectivesSection,
@@ -155,6 +156,19 @@ def _fields_beside(field: str) -> list[str]:
     if not section:
         return list(known)
     return list(known[section].model_fields) if section in known else []
+
+
+def filled_fields(resolved: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Keep of a resolved configuration of engine command the fields that its command was filled with, by section.
+
+    Of its other fields nobody told the command anything: they hold defaults, not facts.
+    """
+    argv = (resolved.get("command") or {}).get("argv") or []
+    named = {name.partition(".")[::2] for argument in argv for name in PLACEHOLDER.findall(argument) if "." in name}
+    return {
+        section: {name: value for name, value in resolved.get(section, {}).items() if (section, name) in named}
+        for section in sections()
+    }
 
 
 def field_names() -> list[str]:

@@ -1,6 +1,6 @@
 """What may happen to experiments, configs and runs; every change of a state goes through here."""
 
-from .attempts import attempt_lose, attempt_report, summary_store
+from .attempts import attempt_lose, attempt_report, launch_store, summary_store
 from .configs import config_check, config_save
 from .experiments import experiment_clone, experiment_create
 from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
@@ -37,6 +37,7 @@ __all__ = [
     "finding_reopen",
     "findings_refresh",
     "groups_refresh",
+    "launch_store",
     "published_run_add",
     "report_create",
     "report_delete",

@@ -92,6 +92,13 @@ def summary_store(*, attempt: Attempt, summary: Mapping[str, Any]) -> None:
         Snapshot.objects.bulk_create([results_snapshot(run, current.number, content)], ignore_conflicts=True)
 
 
+@transaction.atomic
+def launch_store(*, attempt: Attempt, launch: Mapping[str, Any]) -> None:
+    """Keep what a command's output says that it was told, with the run whose current attempt it is."""
+    current, run = lock_attempt(attempt)
+    Run.objects.filter(pk=run.pk, attempt_number=current.number).update(launch=storable.json(launch))
+
+
 def headline(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """Pick the numbers that lists sort by; None where a summary lacks one."""
     step_time = _number(summary, "step_time_s", "median")

@@ -1,0 +1,64 @@
+"""A command of the team's own through the real daemon and its engine: the server reads what it prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from django.core.cache import cache
+
+from parlab.ingest.services import batch_apply
+from parlab.lab.models import Attempt, Node
+from parlab.series import store
+from runners import matmul, telemetry
+from runners.config import RunConfig
+from tests.runners.conftest import NODE, NodeMachine, Server
+
+LOG = Path(__file__).parent.parent / "formats" / "megatron" / "core_timers.log"
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_command_that_prints_a_megatron_log_has_its_figures_on_the_server(
+    machine: NodeMachine, server: Server, make_attempt: Callable[..., Attempt], tmp_path: Path
+) -> None:
+    program = tmp_path / "train.sh"
+    program.write_text(f"#!/bin/sh\nhead -5 {LOG}\nsleep 1.5\ntail -n +6 {LOG}\n")
+    program.chmod(0o755)
+    allowed = tmp_path / "allowed.json"
+    allowed.write_text(json.dumps([[str(program)]]))
+    config = RunConfig.model_validate(
+        {
+            "parallel": {"engine": "command"},
+            "command": {"argv": [str(program)]},
+            "launcher": {"kind": "plain"},
+            "cluster": {"device": "cpu"},
+        }
+    ).resolved()
+    attempt = make_attempt(state="dispatched")
+    attempt.run.resolved = config
+    attempt.run.save()
+    Attempt.objects.filter(pk=attempt.pk).update(node=Node.objects.create(name=NODE))
+    # Known already, so that the daemon need not measure for seconds.
+    machine.state_dir.mkdir()
+    matmul.remember(machine.state_dir / "matmul.json", telemetry.hardware(), {"flops": {}, "torch": "2.13.0"})
+
+    machine.start_daemon("runners.daemon", PARLAB_ALLOWED_COMMANDS=str(allowed))
+    server.start(attempt.run_id, config=config)
+    assert server.end_of(attempt.run_id, within_s=60).state == "finished"
+    for batch in server.batches:
+        cache.clear()
+        batch_apply(batch=batch)
+
+    attempt.run.refresh_from_db()
+    summary = attempt.run.summary
+    assert attempt.run.state == "finished"
+    assert summary["read_by"] == "megatron"
+    assert summary["step_time_s"]["median"] == pytest.approx(1.005)
+    assert attempt.run.samples_per_s == pytest.approx(16 / 1.005)
+    loss = store.read(attempt.pk, "loss", rank=0)
+    assert (loss.steps.tolist(), loss.values.tolist()) == ([1, 2, 3], [9.0, 8.5, 8.2])
+    assert loss.times[2] - loss.times[0] >= 0.9  # by the node's clock, though the log's own stamps are from another day
+    assert summary["timers_s"]["forward-compute"]["by_rank"]
