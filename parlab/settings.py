@@ -185,7 +185,7 @@ CELERY_BROKER_URL = REDIS_URL
 CELERY_IMPORTS = ["parlab.ingest.tasks", "parlab.fleet.tasks"]
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = CONTROL_QUEUE
-CELERY_TASK_QUEUES = [Queue(CONTROL_QUEUE), Queue(INGEST_QUEUE)]
+CELERY_TASK_QUEUES = [Queue(CONTROL_QUEUE), Queue(INGEST_QUEUE), Queue(PICTURES_QUEUE)]
 CELERY_ACCEPT_CONTENT = ["json"]
 # No limit: when Redis dies while a message is acknowledged, Celery never frees that message's place in a limit, and a
 # worker whose limit is used up is deaf. A solo worker takes messages one at a time anyway.

@@ -128,7 +128,7 @@ def page_html(version: ReportVersion, content: Content, files: Mapping[str, byte
         "version": version,
         "body": SafeString(html(document, content, Pictures(figure, picture))),
         "has_title": begins_with_heading(document),
-        "style": SafeString(_style()),
+        "style": SafeString(style()),
     }
     return render_to_string("reports/alone.html", context)
 
@@ -142,7 +142,7 @@ def _inside(data: bytes, media_type: str) -> str:
 
 
 @cache
-def _style() -> str:
+def style() -> str:
     """Take the site's own style along, so that a report looks alike wherever it is read."""
     folder = Path(settings.BASE_DIR) / "static" / "css"
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in ("tokens.css", "site.css", "reports.css"))

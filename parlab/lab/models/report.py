@@ -126,6 +126,7 @@ class PictureJob(models.Model):
     state = models.CharField(max_length=10, choices=State, default=State.WAITING)
     done = models.PositiveIntegerField(default=0)
     total = models.PositiveIntegerField(default=0)
+    tries = models.PositiveSmallIntegerField(default=0, help_text="How often a worker began.")
     problem = models.TextField(blank=True, help_text="Why there are no pictures, and what to do.")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)

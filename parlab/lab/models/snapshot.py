@@ -1,5 +1,6 @@
 from typing import Any, NoReturn
 
+from django.conf import settings
 from django.db import models
 
 from runners.config import digest
@@ -9,7 +10,7 @@ from .run import Run
 
 
 class SnapshotQuerySet(models.QuerySet["Snapshot"]):
-    """Snapshots go only with their whole experiment."""
+    """Snapshots go only with their whole experiment; a picture also by itself (`lab.services.picture_delete`)."""
 
     def update(self, **kwargs: Any) -> NoReturn:
         raise TypeError("snapshots never change; add a new one")
@@ -33,6 +34,9 @@ class Snapshot(models.Model):
     kind = models.CharField(max_length=16, choices=Kind)
     digest = models.CharField(max_length=64, editable=False)
     content = models.JSONField()
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", help_text="Of a picture."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = SnapshotQuerySet.as_manager()

@@ -5,6 +5,16 @@ from .configs import config_check, config_save
 from .experiments import experiment_clone, experiment_create
 from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
 from .groups import groups_refresh
+from .pictures import (
+    file_store,
+    picture_add,
+    picture_delete,
+    picture_job_claim,
+    picture_job_end,
+    picture_job_note,
+    picture_jobs_forgotten,
+    pictures_ask,
+)
 from .published import published_run_add
 from .reports import (
     Stale,
@@ -33,11 +43,19 @@ __all__ = [
     "experiments_restore",
     "experiments_tag",
     "experiments_untag",
+    "file_store",
     "finding_acknowledge",
     "finding_reopen",
     "findings_refresh",
     "groups_refresh",
     "launch_store",
+    "picture_add",
+    "picture_delete",
+    "picture_job_claim",
+    "picture_job_end",
+    "picture_job_note",
+    "picture_jobs_forgotten",
+    "pictures_ask",
     "published_run_add",
     "report_create",
     "report_delete",

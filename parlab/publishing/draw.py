@@ -1,0 +1,95 @@
+"""What a worker draws: figures and PDF of a published version, the two panels of a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from django.conf import settings
+
+from parlab.lab import services as lab
+from parlab.lab.models import PictureJob, ReportFile, ReportVersion
+from parlab.reports.blocks import Content
+
+from .chromium import Browser, NoPicture, find, started
+from .exports import page_html
+from .panels import PANELS, WIDTH, Panel, panels
+from .pictures import Easel, page_pdf, page_png
+
+logger = logging.getLogger(__name__)
+
+LIMIT_S = 170.0
+"""For one job; below the silence after which its worker counts as killed."""
+
+Note = Callable[[int, int], None]
+"""Says how many pictures of how many are done."""
+
+
+def draw(*, job_id: int) -> None:
+    """Draw what a job asks for, unless another worker does; why there is nothing is kept with the job."""
+    job = lab.picture_job_claim(job_id=job_id)
+    if job is None:
+        return
+
+    def note(done: int, total: int) -> None:
+        lab.picture_job_note(job=job, done=done, total=total)
+
+    try:
+        with started(program=find(settings.CHROMIUM), limit_s=LIMIT_S) as browser:
+            if job.version is not None:
+                _draw_version(browser, job.version, note)
+            else:
+                _draw_run(browser, job, note)
+    except NoPicture as problem:
+        lab.picture_job_end(job=job, problem=str(problem))
+    except OSError as problem:
+        logger.exception("pictures of job %s could not be drawn", job_id)
+        lab.picture_job_end(job=job, problem=f"the server could not draw: {problem.strerror or problem}. Draw again.")
+    else:
+        lab.picture_job_end(job=job)
+
+
+def _draw_version(browser: Browser, version: ReportVersion, note: Note) -> None:
+    content = Content.model_validate(version.content)
+    known = {one.name: one for one in version.files.select_related("file")}
+    figures = [(name, block) for name, block in content.figures() if f"{name}.png" not in known]
+    total = len(figures) + 1
+    note(0, total)
+    easel = Easel(browser) if figures else None
+    for done, (name, block) in enumerate(figures, 1):
+        assert easel is not None
+        drawn = easel.draw(block.figure)
+        _keep(version, f"{name}.svg", drawn.svg, "image/svg+xml", drawn.width, drawn.height)
+        _keep(version, f"{name}.png", drawn.png, "image/png", 2 * drawn.width, 2 * drawn.height)
+        note(done, total)
+    if "report.pdf" not in known:
+        files = {one.name: bytes(one.file.data) for one in version.files.select_related("file")}
+        pdf = page_pdf(browser, page_html(version, content, files))
+        _keep(version, "report.pdf", pdf, "application/pdf")
+    note(total, total)
+
+
+def _keep(version: ReportVersion, name: str, data: bytes, media_type: str, width: int = 0, height: int = 0) -> None:
+    file = lab.file_store(data=data, media_type=media_type, width=width, height=height)
+    ReportFile.objects.get_or_create(version=version, name=name, defaults={"file": file})
+
+
+def _draw_run(browser: Browser, job: PictureJob, note: Note) -> None:
+    run = job.run
+    assert run is not None
+    note(0, len(PANELS))
+    made: list[Panel] = panels(run)
+    for done, panel in enumerate(made, 1):
+        picture = page_png(browser, panel.html, WIDTH)
+        width, height = _size(picture)
+        file = lab.file_store(data=picture, media_type="image/png", width=width, height=height)
+        facts = {"origin": "drawn", "panel": panel.name, "run": run.number, "attempt": run.attempt_number}
+        lab.picture_add(
+            experiment=run.experiment, run=run, file=file, caption=panel.caption, facts=facts, user=job.created_by
+        )
+        note(done, len(made))
+
+
+def _size(png: bytes) -> tuple[int, int]:
+    """Read width and height from a PNG's header, which is always its first part."""
+    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")

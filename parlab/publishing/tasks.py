@@ -1,0 +1,31 @@
+"""Pictures are drawn by a worker of their own queue: they take seconds, and nothing else shall wait for them."""
+
+import logging
+
+from celery import shared_task
+from kombu.exceptions import OperationalError
+
+from parlab.lab import services as lab
+from parlab.publishing.draw import draw as draw_job
+
+logger = logging.getLogger(__name__)
+
+
+@shared_task(name="parlab.publishing.draw")
+def draw(job_id: int) -> None:
+    draw_job(job_id=job_id)
+
+
+@shared_task(name="parlab.publishing.resume")
+def resume() -> None:
+    """Send again what was never begun, and what a killed worker left."""
+    for job_id in lab.picture_jobs_forgotten().values_list("pk", flat=True)[:20]:
+        draw.delay(job_id)
+
+
+def send(job_id: int) -> None:
+    """Ask a worker to draw; where the broker is away, the beat does so later."""
+    try:
+        draw.delay(job_id)
+    except (OperationalError, OSError) as error:
+        logger.warning("pictures of job %s wait until the broker is back: %s", job_id, error)
