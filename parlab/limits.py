@@ -22,7 +22,10 @@ _UPLOAD = (
     "This upload is larger than {} MiB: nothing was kept. Send less at a time, or ask an administrator to raise"
     " PARLAB_UPLOAD_LIMIT_MIB or to use manage.py ingest."
 )
-_FORM = "This request is larger than {} MiB: nothing was kept. Send files to /import/ or /api/imports/."
+_FORM = (
+    "This request is larger than {} MiB: nothing was kept. A picture may have 12 MiB; send logs and documents to"
+    " /import/ or /api/imports/."
+)
 
 
 class BodyLimit:

@@ -153,6 +153,12 @@ UPLOAD_LIMIT_MIB = env.int("PARLAB_UPLOAD_LIMIT_MIB", default=2_048)
 FILE_UPLOAD_TEMP_DIR = DATA_DIR / "uploads"
 FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True, mode=0o700)
 
+# --- pictures --------------------------------------------------------------------------------------------------------
+# The browser that draws pictures and PDF; empty: the first of Chromium's names that is installed.
+CHROMIUM = env.str("PARLAB_CHROMIUM", default="")
+# Largest picture that a person uploads; a form as a whole may have 16 MiB (parlab.limits).
+PICTURE_LIMIT_MIB = 12
+
 # --- API -------------------------------------------------------------------------------------------------------------
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
@@ -182,10 +188,13 @@ REDIS_URL = env.str("REDIS_URL", default="") or (
     EMBEDDED_REDIS_FILE.read_text().strip() if EMBEDDED_REDIS_FILE.exists() else "redis://127.0.0.1:6379/0"
 )
 CELERY_BROKER_URL = REDIS_URL
-CELERY_IMPORTS = ["parlab.ingest.tasks", "parlab.fleet.tasks"]
+CELERY_IMPORTS = ["parlab.ingest.tasks", "parlab.fleet.tasks", "parlab.publishing.tasks"]
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = CONTROL_QUEUE
+PICTURES_QUEUE = "pictures"
 CELERY_TASK_QUEUES = [Queue(CONTROL_QUEUE), Queue(INGEST_QUEUE), Queue(PICTURES_QUEUE)]
+# A picture takes seconds: a worker of its own draws them, and heartbeats do not wait.
+CELERY_TASK_ROUTES = {"parlab.publishing.draw": {"queue": PICTURES_QUEUE}}
 CELERY_ACCEPT_CONTENT = ["json"]
 # No limit: when Redis dies while a message is acknowledged, Celery never frees that message's place in a limit, and a
 # worker whose limit is used up is deaf. A solo worker takes messages one at a time anyway.
@@ -206,6 +215,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat")
 CELERY_BEAT_SCHEDULE = {
     "dispatch": {"task": "parlab.fleet.dispatch", "schedule": 1.0, "options": {"expires": 5}},
     "reap": {"task": "parlab.fleet.reap", "schedule": 5.0, "options": {"expires": 10}},
+    "draw again": {"task": "parlab.publishing.resume", "schedule": 20.0, "options": {"expires": 20}},
     "tune": {"task": "parlab.tuner.advance", "schedule": 2.0, "options": {"expires": 10}},
 }
 

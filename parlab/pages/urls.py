@@ -12,6 +12,7 @@ from .views import (
     lists,
     networks,
     nodes,
+    pictures,
     published,
     questions,
     reports,
@@ -23,6 +24,7 @@ from .views import (
 
 RUN = "experiments/<slug:slug>/runs/<int:number>/"
 SOURCE = "experiments/<slug:slug>/sources/<int:pk>/"
+PICTURES = "experiments/<slug:slug>/gallery/"
 REPORT = "reports/<slug:slug>/"
 VERSION = f"{REPORT}versions/<int:number>/"
 FINDING = "experiments/<slug:slug>/findings/<int:pk>/"
@@ -87,7 +89,14 @@ urlpatterns = [
     path(f"{VERSION}live/", published.version_live, name="report-version-live"),
     path(f"{VERSION}share/", published.share, name="report-share"),
     path(f"{VERSION}links/<int:pk>/revoke/", published.revoke, name="report-revoke"),
+    path(f"{VERSION}draw/", published.draw_again, name="report-draw"),
     path(f"{VERSION}<str:name>", published.file, name="report-file"),
+    path(PICTURES, pictures.gallery, name="gallery"),
+    path(f"{PICTURES}live/", pictures.gallery_live, name="gallery-live"),
+    path(f"{PICTURES}upload/", pictures.upload, name="picture-upload"),
+    path(f"{PICTURES}draw/", pictures.draw, name="picture-draw"),
+    path(f"{PICTURES}<int:pk>.file", pictures.picture_file, name="picture-file"),
+    path(f"{PICTURES}<int:pk>/delete/", pictures.delete, name="picture-delete"),
     path("pictures/<slug:sha256>", published.picture, name="stored-picture"),
     path("shared/<str:token>/", published.shared, name="shared"),
     path("shared/<str:token>/<str:name>", published.shared_file, name="shared-file"),

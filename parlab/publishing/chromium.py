@@ -146,7 +146,8 @@ class Browser:
     def _ended(self) -> str:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(2)
-        return f"the browser ended by itself (code {self.process.returncode}). Draw again, or start it by hand to see why."
+        code = self.process.returncode
+        return f"the browser ended by itself (code {code}). Draw again, or start it by hand to see why."
 
     def _ready(self, reading: list[int], writing: list[int]) -> None:
         left = self.deadline - time.monotonic()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from django.contrib.auth.models import User
 from django.db import transaction
 
@@ -11,6 +13,7 @@ from parlab.reports.blocks import PictureBlock
 from parlab.reports.document import read
 
 from .resolve import Figures, resolve
+from .tasks import send
 
 
 @transaction.atomic
@@ -30,4 +33,7 @@ def publish(*, report: Report, revision: int, figures: Figures, user: User) -> R
         for stored in StoredFile.objects.filter(sha256__in=shown).defer("data")
     ]
     ReportFile.objects.bulk_create(held, ignore_conflicts=True)
+    if not version.jobs.exists():
+        job = lab.pictures_ask(user=user, version=version)
+        transaction.on_commit(partial(send, job.pk))
     return version

@@ -19,6 +19,7 @@ from parlab.lab import services as lab
 from parlab.lab.models import ReportLink, ReportVersion, StoredFile
 from parlab.publishing.drawn import frozen_page
 from parlab.publishing.exports import FORMATS, Export, export
+from parlab.publishing.tasks import send
 from parlab.reports.blocks import Content, FigureBlock
 
 from .reports import csv_file, may_edit
@@ -58,8 +59,20 @@ def version_live(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Answer a poll: how far the pictures are."""
     found = find_version(slug, number)
     job = found.jobs.order_by("-pk").first()
-    context = {"version": found, "report": found.report, "job": job, "may_edit": True}
+    allowed = may_edit(cast(User, request.user), found.report)
+    context = {"version": found, "report": found.report, "job": job, "may_edit": allowed}
     return render(request, "reports/version_job.html", context)
+
+
+@require_POST
+def draw_again(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Ask once more for pictures and PDF: a browser was installed, or a worker came back."""
+    found = find_version(slug, number)
+    user = cast(User, request.user)
+    if not may_edit(user, found.report):
+        raise PermissionDenied("this report belongs to somebody else")
+    send(lab.pictures_ask(user=user, version=found).pk)
+    return redirect(found)
 
 
 @require_GET

@@ -89,6 +89,8 @@ class Command(BaseCommand):
         celery = [*python, "celery", "-A", "parlab.celery"]
         quiet = ["--without-gossip", "--without-mingle", "--loglevel=INFO"]
         self._child("worker", [*celery, "worker", "--pool=solo", "--queues=control,ingest", *quiet])
+        drawing = ["worker", "--pool=solo", "--queues=pictures", "--hostname=pictures@%h"]
+        self._child("pictures", [*celery, *drawing, *quiet])
         self._child("beat", [*celery, "beat", "--pidfile="])
         if "PARLAB_ALLOWED_COMMANDS" not in self.environment:
             allowed = content.allow_commands(self.data / "allowed_commands.json")
@@ -176,7 +178,7 @@ class Command(BaseCommand):
             names["daemon"].stop()
             # A start that was already on its way when the beat ended.
             self._end_runs()
-        for name in ("worker", "redis"):
+        for name in ("pictures", "worker", "redis"):
             if name in names:
                 names[name].stop()
 

@@ -1,0 +1,153 @@
+"""The gallery of an experiment: panels that parlab drew, and figures that people brought."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404, render
+from django.urls import reverse
+from django.utils.http import content_disposition_header
+from django.views.decorators.http import require_GET, require_POST
+
+from parlab.ingest.received import display_name
+from parlab.lab import services as lab
+from parlab.lab.models import Experiment, PictureJob, Run, Snapshot, StoredFile
+from parlab.publishing.images import cleaned
+from parlab.publishing.tasks import send
+from runners.protocol import RunState
+
+from .published import stored_file
+
+PER_PAGE = 24
+MAX_FILES = 20
+MAX_RUNS = 500
+
+
+@require_GET
+def gallery(request: HttpRequest, slug: str) -> HttpResponse:
+    experiment = get_object_or_404(Experiment, slug=slug)
+    found = experiment.snapshots.filter(kind=Snapshot.Kind.IMAGE).select_related("run", "created_by")
+    wanted = request.GET.get("run", "")
+    if wanted.isdecimal():
+        found = found.filter(run__number=int(wanted))
+    page = Paginator(found.order_by("-created_at", "-pk"), PER_PAGE).get_page(request.GET.get("page"))
+    user = cast(User, request.user)
+    ended = experiment.runs.filter(state__in=[RunState.FINISHED, RunState.OOM, RunState.FAILED])
+    context = {
+        "section": "experiments",
+        "experiment": experiment,
+        "page": page,
+        "pictures": [(snapshot, _words(snapshot), may_delete(user, snapshot)) for snapshot in page],
+        "wanted": wanted if wanted.isdecimal() else "",
+        "runs": list(ended.only("number", "label")[:MAX_RUNS]),
+        "limit": settings.PICTURE_LIMIT_MIB * 2**20,
+        **_jobs(experiment),
+    }
+    return render(request, "reports/gallery.html", context)
+
+
+def _words(snapshot: Snapshot) -> str:
+    """What stands below a picture; an imported page has its own words for those that it refers to."""
+    content = snapshot.content
+    return next((str(content[name]) for name in ("caption", "alt", "source") if content.get(name)), "picture")
+
+
+def _jobs(experiment: Experiment) -> dict[str, Any]:
+    """What is being drawn, and the last job where it failed."""
+    jobs = PictureJob.objects.filter(run__experiment=experiment).select_related("run").order_by("-pk")
+    open_jobs = list(jobs.filter(state__in=[PictureJob.State.WAITING, PictureJob.State.DRAWING]))
+    last = jobs.first()
+    failed = last if last is not None and last.state == PictureJob.State.FAILED else None
+    return {"experiment": experiment, "jobs": open_jobs, "failed": failed}
+
+
+@require_GET
+def gallery_live(request: HttpRequest, slug: str) -> HttpResponse:
+    """Answer a poll: how far the drawing is; when all is done, the page is loaded again with its pictures."""
+    found = _jobs(get_object_or_404(Experiment, slug=slug))
+    if not found["jobs"]:
+        return HttpResponse(headers={"HX-Refresh": "true"})
+    return render(request, "reports/gallery_jobs.html", found)
+
+
+def may_delete(user: User, snapshot: Snapshot) -> bool:
+    """Whoever may delete snapshots, and who brought this picture; never one that an imported page refers to."""
+    is_own = snapshot.created_by_id == user.pk and user.has_perm("lab.add_snapshot")
+    return bool(snapshot.content.get("width")) and (is_own or user.has_perm("lab.delete_snapshot"))
+
+
+def _back(slug: str) -> HttpResponseRedirect:
+    return HttpResponseRedirect(reverse("gallery", args=[slug]))
+
+
+@require_POST
+@permission_required("lab.add_snapshot", raise_exception=True)
+def upload(request: HttpRequest, slug: str) -> HttpResponse:
+    """Take pictures; each is kept or refused by itself, with a reason."""
+    experiment = get_object_or_404(Experiment, slug=slug)
+    files = request.FILES.getlist("files")
+    if not files or len(files) > MAX_FILES:
+        messages.error(request, f"Choose 1 to {MAX_FILES} pictures; {len(files) or 'none'} came.")
+        return _back(slug)
+    number = request.POST.get("run", "")
+    run = experiment.runs.filter(number=int(number)).first() if number.isdecimal() else None
+    kept = 0
+    for file in files:
+        name = display_name(file.name or "picture")
+        try:
+            clean = cleaned(file, name=name, size=file.size or 0, limit=settings.PICTURE_LIMIT_MIB * 2**20)
+        except ValueError as problem:
+            messages.error(request, f"Not kept: {problem}.")
+            continue
+        stored = lab.file_store(data=clean.data, media_type=clean.media_type, width=clean.width, height=clean.height)
+        lab.picture_add(
+            experiment=experiment,
+            run=run,
+            file=stored,
+            caption=request.POST.get("caption", "") or name,
+            facts={"origin": "uploaded", "name": name},
+            user=cast(User, request.user),
+        )
+        kept += 1
+    if kept:
+        messages.success(request, f"Kept {kept} picture{'' if kept == 1 else 's'}, written anew without hidden parts.")
+    return _back(slug)
+
+
+@require_POST
+@permission_required("lab.add_snapshot", raise_exception=True)
+def draw(request: HttpRequest, slug: str) -> HttpResponse:
+    """Ask for the panels of a run."""
+    number = request.POST.get("run", "")
+    run = get_object_or_404(Run, experiment__slug=slug, number=int(number) if number.isdecimal() else 0)
+    job = lab.pictures_ask(user=cast(User, request.user), run=run)
+    send(job.pk)
+    return _back(slug)
+
+
+@require_GET
+def picture_file(_request: HttpRequest, slug: str, pk: int) -> HttpResponse:
+    """Send a picture to keep."""
+    found = get_object_or_404(Snapshot, pk=pk, experiment__slug=slug, kind=Snapshot.Kind.IMAGE)
+    stored = get_object_or_404(StoredFile, sha256=found.content.get("sha256", ""))
+    response = stored_file(stored)
+    name = f"{slug}-{found.digest[:12]}.{stored.media_type.partition('/')[2]}"
+    response.headers["Content-Disposition"] = content_disposition_header(True, name) or "attachment"
+    return response
+
+
+@require_POST
+def delete(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
+    found = get_object_or_404(Snapshot, pk=pk, experiment__slug=slug, kind=Snapshot.Kind.IMAGE)
+    if not may_delete(cast(User, request.user), found):
+        raise PermissionDenied("this picture belongs to somebody else")
+    lab.picture_delete(snapshot=found)
+    messages.success(request, "Deleted the picture. Reports that were published with it keep it.")
+    return _back(slug)

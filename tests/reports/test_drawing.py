@@ -1,0 +1,176 @@
+"""Drawing pictures: by a real browser, once each, and with words where there is none."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+from PIL import Image
+
+from parlab.lab import services as lab
+from parlab.lab.models import PictureJob, ReportVersion, Run, Snapshot
+from parlab.publishing import chromium
+from parlab.publishing.draw import draw
+from tests.browser.install import find_chromium
+
+pytestmark = pytest.mark.django_db
+
+Publish = Callable[[str], ReportVersion]
+
+
+@pytest.fixture
+def browser(settings: Any) -> str:
+    """The browser that the tests of pages use, for the server's own drawing."""
+    found = settings.CHROMIUM = find_chromium() or ""
+    return found
+
+
+def job_of(version: ReportVersion) -> PictureJob:
+    return version.jobs.get()
+
+
+@pytest.mark.slow
+def test_a_version_gets_its_figures_as_pictures_and_itself_as_pdf(
+    page: Client, browser: str, no_orphans: None, four_runs: list[Run], make_version: Publish
+) -> None:
+    version = make_version("Text\n\n{{ figure throughput }}\n\n{{ figure memory }}\n")
+
+    draw(job_id=job_of(version).pk)
+
+    job = job_of(version)
+    assert (job.state, job.problem, job.done, job.total) == ("done", "", 3, 3)
+    url = reverse("report-version", args=[version.report.slug, 1])
+    names = set(version.files.values_list("name", flat=True))
+    assert names == {"figure-1.svg", "figure-1.png", "figure-2.svg", "figure-2.png", "report.pdf"}
+    svg = page.get(f"{url}figure-1.svg").content
+    assert b"<svg" in svg[:200]
+    assert b"Throughput" in svg
+    assert b"<script" not in svg
+    png = Image.open(io.BytesIO(page.get(f"{url}figure-1.png").content))
+    assert len(png.getcolors(2**20) or []) > 50  # something was drawn
+    assert page.get(f"{url}report.pdf").content.startswith(b"%PDF-")
+    alone = page.get(f"{url}report.html").content.decode()
+    assert alone.count("data:image/svg+xml;base64,") == 2
+    assert "](figures/figure-1.png)" in page.get(f"{url}report.md").content.decode()
+    page.post(f"{url}share/")
+    shared = Client().get(reverse("shared", args=[version.links.get().token])).content.decode()
+    assert "figure-1.svg" in shared
+    assert "plotly" not in shared
+
+
+@pytest.mark.slow
+def test_a_run_gets_two_panels_and_a_second_drawing_adds_none(
+    page: Client, browser: str, no_orphans: None, four_runs: list[Run]
+) -> None:
+    run = four_runs[0]
+    url = reverse("picture-draw", args=[run.experiment.slug])
+    for _ in range(2):
+        page.post(url, {"run": run.number})
+        page.post(url, {"run": run.number})  # a second click joins the job that is open
+        draw(job_id=PictureJob.objects.get(state="waiting").pk)
+
+    panels = Snapshot.objects.filter(kind="image").order_by("pk")
+    assert [panel.content["panel"] for panel in panels] == ["configuration", "results"]
+    assert [job.state for job in PictureJob.objects.all()] == ["done", "done"]
+    html = page.get(reverse("gallery", args=[run.experiment.slug])).content.decode()
+    assert "Configuration of run 1" in html
+    assert all(panel.is_intact and panel.content["width"] == 2 * 1000 for panel in panels)
+
+
+def test_without_a_browser_there_are_words_and_the_rest_works(
+    page: Client,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    four_runs: list[Run],
+    make_version: Publish,
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    version = make_version("{{ figure throughput }}")
+    url = reverse("report-version", args=[version.report.slug, 1])
+    waiting = page.get(f"{url}report.pdf")
+
+    draw(job_id=job_of(version).pk)
+
+    html = page.get(url).content.decode()
+    assert waiting.status_code == 409
+    assert "being made" in waiting.content.decode()
+    assert "No pictures and no PDF: there is no Chromium on the server. Install the package chromium" in html
+    assert "data-figure-url" in html
+    pdf = page.get(f"{url}report.pdf")
+    assert pdf.status_code == 409
+    assert "there is no Chromium" in pdf.content.decode()
+    assert "<td>1</td>" in page.get(f"{url}report.html").content.decode()  # the figure's numbers stand in for it
+    assert page.get(f"{url}report.zip").status_code == 200
+
+
+def test_a_browser_that_is_no_program_is_named(settings: Any, four_runs: list[Run], make_version: Publish) -> None:
+    settings.CHROMIUM = "/nowhere/chromium"
+    version = make_version("text")
+
+    draw(job_id=job_of(version).pk)
+
+    assert (
+        job_of(version).problem
+        == "PARLAB_CHROMIUM is /nowhere/chromium, which is no program here. Correct it, then draw again."
+    )
+
+
+@pytest.mark.parametrize(("program", "words"), [("true", "by itself"), ("sleep", "took too long|ended by itself")])
+def test_a_browser_that_does_not_answer_leaves_no_process(program: str, words: str, no_orphans: None) -> None:
+    with (
+        pytest.raises(chromium.NoPicture, match=words),
+        chromium.started(program=shutil.which(program) or "", limit_s=0.5) as found,
+    ):
+        chromium.Page(found, "<p>")
+
+
+def test_one_worker_takes_a_job_and_a_killed_ones_is_taken_up(four_runs: list[Run], make_version: Publish) -> None:
+    job = job_of(make_version("text"))
+
+    first = lab.picture_job_claim(job_id=job.pk)
+    second = lab.picture_job_claim(job_id=job.pk)
+    PictureJob.objects.update(changed_at=timezone.now() - timedelta(minutes=4))
+    forgotten = list(lab.picture_jobs_forgotten())
+    third = lab.picture_job_claim(job_id=job.pk)
+
+    assert first is not None
+    assert second is None
+    assert forgotten == [job]
+    assert third is not None
+    assert third.tries == 2
+
+
+def test_a_job_that_kills_its_worker_is_given_up(four_runs: list[Run], make_version: Publish) -> None:
+    job = job_of(make_version("text"))
+    for _ in range(4):
+        lab.picture_job_claim(job_id=job.pk)
+        PictureJob.objects.update(changed_at=timezone.now() - timedelta(minutes=4))
+
+    job.refresh_from_db()
+    assert (job.state, job.tries) == ("failed", 3)
+    assert "three times" in job.problem
+
+
+def test_the_progress_of_drawing_is_shown(page: Client, four_runs: list[Run], make_version: Publish) -> None:
+    version = make_version("{{ figure throughput }}")
+    url = reverse("report-version-live", args=[version.report.slug, 1])
+    job = job_of(version)
+
+    before = page.get(url).content.decode()
+    lab.picture_job_claim(job_id=job.pk)
+    lab.picture_job_note(job=job, done=1, total=2)
+    during = page.get(url).content.decode()
+    lab.picture_job_end(job=job)
+    after = page.get(url).content.decode()
+
+    assert "wait for a worker" in before
+    assert 'max="2" value="1"' in during
+    assert "Drawing 1 of 2" in during
+    assert "hx-get" not in after
