@@ -79,11 +79,11 @@ def test_only_pixels_are_kept(kind: str) -> None:
     info.add_text("Comment", hidden.decode())
     exif = Image.Exif()
     exif[0x010E] = hidden.decode()
-    more: dict[str, Any] = {
+    each: dict[str, dict[str, Any]] = {
         "PNG": {"pnginfo": info},
         "JPEG": {"comment": hidden, "exif": exif},
         "WEBP": {"exif": exif},
-    }[kind]
+    }
     data = picture(kind, **each[kind]) + hidden
     assert data.count(hidden) >= 2
 
