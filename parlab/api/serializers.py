@@ -79,11 +79,12 @@ class RunItem(serializers.ModelSerializer[Run]):
     mfu = serializers.SerializerMethodField(help_text="Model FLOPs utilisation, 0 to 1; its peak is in the summary.")
     gpu_utilization = serializers.SerializerMethodField(help_text="Mean of the GPUs over the timed steps, per cent.")
     url = serializers.CharField(source="get_absolute_url", help_text="Its page.")
+    is_emulated = serializers.BooleanField(help_text="Its stages waited for given times instead of computing.")
 
     class Meta:
         model = Run
         fields = [
-            "number", "label", "origin", "state", "reason", "point", "config_version", "attempt_number",
+            "number", "label", "origin", "is_emulated", "state", "reason", "point", "config_version", "attempt_number",
             "step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes", "mfu", "gpu_utilization",
             "findings_open", "source", "first_line", "last_line", "queued_at", "started_at", "ended_at", "url",
         ]  # fmt: skip

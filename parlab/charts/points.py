@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from .format import exact_quantity, field_title, field_value
 from .theme import plain
 
+EMULATED = "emulated"
+
 
 class Spread(NamedTuple):
     """A median with its 10th and 90th percentile, where these were measured."""
@@ -49,24 +51,26 @@ class RunPoint(NamedTuple):
     """What MFU divides by, in words."""
     is_published: bool = False
     """Figures from elsewhere, which hold what their authors chose to publish."""
+    is_emulated: bool = False
+    """Its stages waited for given times instead of computing."""
 
     @property
     def label(self) -> str:
         """Name the point in words: `schedule gpipe, micro batch size 2`."""
         named = [f"{field_title(axis).lower()} {field_value(value)}" for axis, value in self.values.items()]
-        return ", ".join(named) or f"run {self.number}"
+        return ", ".join([*named, *([EMULATED] if self.is_emulated else [])]) or f"run {self.number}"
 
     @property
     def short_label(self) -> str:
         """Name the point for a tick: its number and values only."""
         values = " ".join(field_value(value) for value in self.values.values())
-        return plain(f"#{self.number} {values}".strip())
+        return plain(" ".join(filter(None, [f"#{self.number}", values, EMULATED if self.is_emulated else ""])))
 
     def hover(self, *numbers: tuple[str, float | None, str]) -> str:
         """Write the hover text: configuration, then each number with all its digits."""
         lines = [
             f"run {self.number} ({self.state})",
-            self.label if self.values else "",
+            self.label if self.values or self.is_emulated else "",
             f"{self.gpus} GPUs or processes",
         ]
         lines += [f"{name}: {exact_quantity(value, unit)}" for name, value, unit in numbers if value is not None]

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import DASH, field_title, field_value, quantity
-from .points import RunPoint, in_order, is_number, varied
+from .points import EMULATED, RunPoint, in_order, is_number, varied
 from .theme import Drawing, Table
 
 GPUS = "GPUs"
@@ -150,7 +150,7 @@ def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, style: 
     return go.Scatter(
         x=[_shown_x(point, chosen) for point in members],
         y=shown,
-        name=theme.plain(_series_name(names, chosen.lines)),
+        name=theme.plain(_series_name(names, chosen.lines) + _mark(members)),
         mode="lines+markers" if drawn_as_line else "markers",
         line={"color": style.colour, "dash": style.dash, "width": 2},
         marker={"color": style.colour, "symbol": style.symbol, "size": 9},
@@ -180,6 +180,12 @@ def _series_name(names: tuple[str, ...], lines: Sequence[str]) -> str:
         for name, axis in zip(names, lines, strict=True)
     ]
     return ", ".join(named) or "measured"
+
+
+def _mark(members: Sequence[RunPoint]) -> str:
+    """Say of a line that its points are not what a machine computed."""
+    emulated = sum(point.is_emulated for point in members)
+    return "" if not emulated else f" ({EMULATED})" if emulated == len(members) else f" (partly {EMULATED})"
 
 
 def _error_bar(point: RunPoint) -> tuple[float, float]:

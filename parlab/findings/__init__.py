@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from parlab.findings import compute, neighbours, rates, records, sizes, tables, timers, totals
+from parlab.findings import compute, links, neighbours, rates, records, sizes, tables, timers, totals
 from parlab.findings.doubts import Doubt, RunFacts
 from parlab.formats.schema import Document, Finding, Place
 
@@ -109,6 +109,7 @@ RULES: dict[str, Rule] = {
         (records.placeholders_of_run,),
     ),
     "again": Rule("info", "Launches follow each other", (records.again,)),
+    "link-off-setting": Rule("warning", "A measured link is what it was set to", runs=(links.links_of_run,)),
     "cut-short": Rule("error", "A finished run has done all its iterations", runs=(records.cut_short,)),
 }
 

@@ -9,12 +9,13 @@ import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from parlab.ingest import links
 from parlab.series.columns import Columns
 from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
@@ -106,6 +107,8 @@ class _Parser:
             self._refused["no time"] += 1
         elif name == "step" or name == "telemetry":
             self._measure(name, rank, time, event)
+        elif name == "link":
+            self._link(time, event)
         elif type(name) is str and name in NOTEWORTHY and len(self._facts) < MAX_FACTS:
             self._facts.append(Fact(name, rank, float(time), event))
 
@@ -121,17 +124,30 @@ class _Parser:
             self._steps += 1
             if self._last_step is None or step > self._last_step:
                 self._last_step = step
-        rows = self._ranks.get(rank)
-        if rows is None:
-            rows = self._ranks[rank] = _Rows()
-        row = len(rows.steps)
-        rows.steps.append(step)
-        rows.times.append(time)
+        rows, row = self._row(rank, step, time)
         timers = event.pop("timers_s", None)
         del event["parlab"]
         self._add(rows, row, event, "")
         if type(timers) is dict:
             self._add(rows, row, timers, _TIMERS)
+
+    def _row(self, rank: int, step: int, time: float) -> tuple[_Rows, int]:
+        rows = self._ranks.get(rank)
+        if rows is None:
+            rows = self._ranks[rank] = _Rows()
+        rows.steps.append(step)
+        rows.times.append(time)
+        return rows, len(rows.steps) - 1
+
+    def _link(self, time: float, event: dict[str, Any]) -> None:
+        """Take what a link gave before the training: series of its source, before the first step."""
+        source, target = event.get("source"), event.get("target")
+        if not all(type(end) is int and 0 <= end < self._world_size for end in (source, target)):
+            self._refused["a link without ends"] += 1
+            return
+        rows, row = self._row(cast(int, source), 0, time)
+        numbers = {name: event[field] for field, name in links.NUMBERS.items() if event.get(field) is not None}
+        self._add(rows, row, numbers, f"{links.PREFIX}{target}/")
 
     def _add(self, rows: _Rows, row: int, numbers: dict[str, Any], prefix: str) -> None:
         columns = rows.values

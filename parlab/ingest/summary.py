@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from parlab.ingest import links
 from parlab.series import store
 from parlab.series.columns import Columns
 
@@ -42,7 +43,7 @@ class _Steps(NamedTuple):
 def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the summary of an attempt from its stored series and its resolved RunConfig."""
     names = {info.metric for info in store.metrics(attempt_id)}
-    wanted = [name for name in names if name.startswith(_TIMERS)]
+    wanted = [name for name in names if name.startswith((_TIMERS, links.PREFIX))]
     wanted += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss", _UTILISATION}
     series: dict[str, dict[int, Columns]] = {name: {} for name in wanted}
     for (_, metric, rank), columns in store.read_many([attempt_id], wanted).items():
@@ -79,6 +80,8 @@ def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dic
     utilisation = _gpu_utilization(series.get(_UTILISATION, {}), series.get("step_time_s", {}), steps)
     if utilisation:
         summary["gpu_utilization"] = utilisation
+    if measured_links := links.links_of(series):
+        summary["links"] = measured_links
     return summary
 
 

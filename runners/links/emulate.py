@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from runners.config import RunConfig
 from runners.events import Printer
 from runners.links.ability import REMEDY, try_here
 from runners.links.forwarder import Link
 from runners.links.measure import Measured, round_trips, some_links, throughput
-from runners.links.namespaces import DEVICE, address, enter, inside, new_namespace, open_tun, set_sysctl
+from runners.links.namespaces import inside, new_namespace, open_tun, set_sysctl
+from runners.links.ranks import nursery, run_ranks, start_python
 from runners.processes import die_with
 
 NODE = -1
 """Rank of events that are the node's."""
-MASTER_PORT = 29500
-"""Any is free: the first rank's host is new."""
 SURELY_CARRIED = 2e9
 """bits/s below which a machine is not asked first whether it carries so much."""
-TERM_GRACE_S = 3.0
 LONGEST_PACKET_S = 1e-3
 """A packet takes no longer than this to send, so that small messages need not wait behind large packets."""
 LARGEST_MTU, SMALLEST_MTU = 65_000, 1_500
@@ -84,11 +80,14 @@ def run_emulated(config: RunConfig, config_path: Path) -> int:
     with ExitStack() as stack:
         hosts = make_hosts(stack, links)
         namespaces = [host.namespace for host in hosts]
+        # Ranks that compute start by themselves: what they do to a GPU must not happen before a fork.
+        is_emulated = config.train.compute == "emulated"
+        ranks = stack.enter_context(nursery(config, config_path, namespaces)) if is_emulated else None
         lead_s = _lead(config, hosts)
-        with forwarding(hosts, links, lead_s=lead_s, seed=config.train.seed):
-            for one in measure_links(config, namespaces, links):
-                _print_link(printer, one, links[one.source][one.target])
-            return run_ranks(config, config_path, namespaces)
+        stack.enter_context(forwarding(hosts, links, lead_s=lead_s, seed=config.train.seed))
+        for one in measure_links(config, namespaces, links):
+            _print_link(printer, one, links[one.source][one.target])
+        return ranks.run() if ranks else run_ranks(config, config_path, namespaces, start_python)
 
 
 def make_hosts(stack: ExitStack, links: Sequence[Sequence[Link]]) -> list[Host]:
@@ -186,86 +185,3 @@ def _print_link(printer: Printer, measured: Measured, link: Link) -> None:
         round_trip_s=measured.round_trip_s,
         measured_bits_per_s=measured.bits_per_s,
     )
-
-
-# --- ranks -----------------------------------------------------------------------------------------------------------
-
-
-def run_ranks(config: RunConfig, config_path: Path, namespaces: Sequence[int]) -> int:
-    """Start every rank in its host's namespace and wait; when one fails the others are ended, as torchrun does."""
-    command = [sys.executable, "-m", f"runners.engines.{config.parallel.engine}", "--config", str(config_path)]
-    ranks: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
-    try:
-        for rank in range(config.world_size):
-            host = rank // config.ranks_per_host
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **rank_environment(config, rank)},
-                preexec_fn=_in_namespace(namespaces[host]),  # noqa: PLW1509  this process has one thread
-            )
-            ranks[process.pid] = rank, process
-        return _wait(ranks)
-    finally:
-        _end(process for _, process in ranks.values())
-
-
-def rank_environment(config: RunConfig, rank: int) -> dict[str, str]:
-    """Return what tells a rank its place, and makes all transports use the links: gloo by name, NCCL by sockets."""
-    host = rank // config.ranks_per_host
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(config.world_size),
-        # All are on one machine, whatever hosts they take themselves to be on: each needs a GPU of its own.
-        "LOCAL_WORLD_SIZE": str(config.world_size),
-        "MASTER_ADDR": address(0),
-        "MASTER_PORT": str(MASTER_PORT),
-        "GLOO_SOCKET_IFNAME": DEVICE,
-        "TP_SOCKET_IFNAME": DEVICE,
-        "NCCL_SOCKET_IFNAME": DEVICE,
-        # NCCL would see through the emulation: hosts with different ids neither share memory nor copy from GPU to GPU.
-        "NCCL_HOSTID": f"parlab-host-{host}",
-        "NCCL_NET": "Socket",
-        "NCCL_IB_DISABLE": "1",
-    }
-
-
-def _in_namespace(namespace: int) -> Callable[[], None]:
-    die = die_with(os.getpid())
-
-    def before_exec() -> None:
-        die()
-        enter(namespace)
-
-    return before_exec
-
-
-def _wait(ranks: Mapping[int, tuple[int, subprocess.Popen[bytes]]]) -> int:
-    left = set(ranks)
-    while left:
-        pid, status = os.wait()
-        if pid not in left:
-            continue  # the forwarder: without it the ranks will miss each other and say so
-        left.discard(pid)
-        rank, process = ranks[pid]
-        code = process.returncode = os.waitstatus_to_exitcode(status)
-        if code:
-            # In torchrun's words, which the supervisor reads.
-            sys.stdout.write(f"Root Cause (first rank that failed):\n  rank: {rank}\n  exitcode: {code}\n")
-            sys.stdout.flush()
-            return code if code > 0 else 1
-    return 0
-
-
-def _end(processes: Any) -> None:
-    running = [process for process in processes if process.poll() is None]
-    for process in running:
-        process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + TERM_GRACE_S
-    for process in running:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,8 @@ def tbf_arguments(bits_per_s: float) -> list[str]:
 def why_not(network: NetworkSection) -> str:
     """Say why this node cannot shape the interface that a configuration names, and the remedy; empty where it can."""
     name = network.interface or ""
-    if not Path("/sys/class/net", name).exists() or not _NAME.fullmatch(name):
-        there = ", ".join(sorted(path.name for path in Path("/sys/class/net").iterdir() if path.name != "lo"))
+    if name not in _interfaces() or not _NAME.fullmatch(name):
+        there = ", ".join(other for other in _interfaces() if other != "lo")
         return f"network.interface {name} is not on this node; use one of {there or 'none: there is only lo'}"
     try:
         root = _root(name)
@@ -106,7 +107,7 @@ def restore(run_directory: Path) -> None:
         log.error("%s says nothing; see tc qdisc show for a rule with handle %s", record, HANDLE)
         record.unlink(missing_ok=True)
         return
-    if isinstance(name, str) and _NAME.fullmatch(name) and Path("/sys/class/net", name).exists():
+    if isinstance(name, str) and _NAME.fullmatch(name) and name in _interfaces():
         try:
             if _root(name).get("handle") == HANDLE:
                 _tc("qdisc", "del", "dev", name, "root", "handle", HANDLE)
@@ -124,6 +125,10 @@ def restored(run_directory: Path) -> str:
         log.error("%s", error)
         return f"; {error}"
     return ""
+
+
+def _interfaces() -> list[str]:
+    return [name for _, name in socket.if_nameindex()]
 
 
 def _needs_netem(network: NetworkSection) -> bool:

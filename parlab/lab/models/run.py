@@ -156,6 +156,11 @@ class Run(models.Model):
         """Planned steps; 0 where the source of an imported run names none."""
         return int(self.resolved.get("train", {}).get("iterations") or 0)
 
+    @property
+    def is_emulated(self) -> bool:
+        """Whether its stages waited for given times instead of computing; then no number of it is of this machine."""
+        return bool(self.resolved.get("train", {}).get("compute") == "emulated")
+
     def current_attempt(self) -> "Attempt":
         return self.attempts.get(number=self.attempt_number)
 

@@ -258,6 +258,7 @@ def _run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         flops_per_gpu=compute(summary),
         peak=peak_words(summary),
         is_published=run.origin != Run.Origin.MEASURED,
+        is_emulated=run.is_emulated,
     )
 
 

@@ -13,6 +13,7 @@ from runners.protocol import RunState
 
 from .attempts import configuration_snapshot, lock_attempt, queue_next_attempt
 from .configs import lock_experiment
+from .emulation import with_times
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ def config_launch(*, config: Config, user: User, only: Collection[str] | None = 
 
 
 def launchable(point: Point) -> Point:
-    """Turn a point that is sound but that no daemon can start yet into one that says so."""
+    """Fill in times that a point takes from a run; of one that no daemon can start yet say so."""
+    point = with_times(point)
     if point.config is None or point.config.cluster.nodes == 1 or point.config.network.apply == "emulate":
         return point
     nodes = point.config.cluster.nodes
@@ -74,12 +76,18 @@ def _new_run(config: Config, values: dict[str, Any], run_config: RunConfig, numb
         experiment=config.experiment,
         config=config,
         number=number,
-        label=point_label(values) or f"v{config.version}",
+        label=run_label(config, values, run_config),
         point=values,
         point_digest=digest(values),
         resolved=run_config.resolved(),
         created_by=user,
     )
+
+
+def run_label(config: Config, values: Mapping[str, Any], run_config: RunConfig) -> str:
+    """Name a run by its point; one that does not compute says so wherever it is named."""
+    label = point_label(values) or f"v{config.version}"
+    return f"{label[: _LABEL_LENGTH - 12]}, emulated" if run_config.train.compute == "emulated" else label
 
 
 def point_label(values: Mapping[str, Any]) -> str:

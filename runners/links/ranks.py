@@ -1,0 +1,185 @@
+"""Start ranks in the network namespaces of their hosts, and wait for them as torchrun does."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from runners.config import RunConfig
+from runners.links.namespaces import DEVICE, address, enter
+from runners.processes import die_with
+
+MASTER_PORT = 29500
+"""Any is free: the first rank's host is new."""
+TERM_GRACE_S = 3.0
+POLL_S = 0.02
+_STDERR = 2
+
+
+def rank_environment(config: RunConfig, rank: int) -> dict[str, str]:
+    """Return what tells a rank its place, and makes all transports use the links: gloo by name, NCCL by sockets."""
+    host = rank // config.ranks_per_host
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(config.world_size),
+        # All are on one machine, whatever hosts they take themselves to be on: each needs a GPU of its own.
+        "LOCAL_WORLD_SIZE": str(config.world_size),
+        "MASTER_ADDR": address(0),
+        "MASTER_PORT": str(MASTER_PORT),
+        "GLOO_SOCKET_IFNAME": DEVICE,
+        "TP_SOCKET_IFNAME": DEVICE,
+        "NCCL_SOCKET_IFNAME": DEVICE,
+        # NCCL would see through the emulation: hosts with different ids neither share memory nor copy from GPU to GPU.
+        "NCCL_HOSTID": f"parlab-host-{host}",
+        "NCCL_NET": "Socket",
+        "NCCL_IB_DISABLE": "1",
+    }
+
+
+def run_ranks(
+    config: RunConfig, config_path: Path, namespaces: Sequence[int], become: Callable[[list[str]], None]
+) -> int:
+    """Start every rank, wait, and end the others when one fails; return 0, or the exit code of the first that failed.
+
+    `become` turns a new process into an engine with these arguments and does not return. For a process with one thread.
+    """
+    arguments = ["-m", f"runners.engines.{config.parallel.engine}", "--config", str(config_path)]
+    ranks: dict[int, int] = {}
+    try:
+        for rank in range(config.world_size):
+            environment = rank_environment(config, rank)
+            pid = _fork(namespaces[rank // config.ranks_per_host], environment, lambda: become(arguments))
+            ranks[pid] = rank
+        return _wait(ranks)
+    finally:
+        _end(ranks)
+
+
+def start_python(arguments: list[str]) -> None:
+    """Become a new Python."""
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def _fork(namespace: int, environment: dict[str, str], become: Callable[[], None]) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        die_with(parent)()
+        enter(namespace)
+        # The files of namespaces and devices are not the rank's.
+        os.closerange(_STDERR + 1, 1 << 12)
+        os.environ.update(environment)
+        become()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(ranks: dict[int, int]) -> int:
+    """Wait for all of them, or for the first that fails; those that have ended leave the dictionary."""
+    while ranks:
+        pid, status = os.waitpid(-1, 0)
+        rank = ranks.pop(pid, None)
+        if rank is None:
+            continue  # what carries packets: without it the ranks will miss each other and say so
+        code = os.waitstatus_to_exitcode(status)
+        if code:
+            # In torchrun's words, which the supervisor reads.
+            sys.stdout.write(f"Root Cause (first rank that failed):\n  rank: {rank}\n  exitcode: {code}\n")
+            sys.stdout.flush()
+            return code if code > 0 else 1
+    return 0
+
+
+def _end(ranks: dict[int, int]) -> None:
+    """End the ranks that are left, and collect them."""
+    deadline = time.monotonic() + TERM_GRACE_S
+    number = signal.SIGTERM
+    while ranks:
+        for pid in list(ranks):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+            with suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    continue
+            del ranks[pid]
+        number = signal.SIGKILL if time.monotonic() > deadline else number
+        time.sleep(POLL_S if ranks else 0)
+
+
+# --- one import for all ranks ----------------------------------------------------------------------------------------
+
+
+class Nursery:
+    """A process that has the engine in memory already and becomes all ranks at once when it is told to.
+
+    Importing torch takes seconds of a processor, for each rank; this does it once, while the links are measured.
+    """
+
+    def __init__(self, pid: int, orders: int) -> None:
+        self._pid: int | None = pid
+        self._orders = orders
+
+    def run(self) -> int:
+        """Have the ranks started, and wait; returns what `run_ranks` does."""
+        os.write(self._orders, b"!")
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid or 0, 0)[1])
+        self._pid = None
+        return code if code >= 0 else 1
+
+    def close(self) -> None:
+        """End it if it is still there."""
+        os.close(self._orders)
+        if self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+
+@contextmanager
+def nursery(config: RunConfig, config_path: Path, namespaces: Sequence[int]) -> Iterator[Nursery]:
+    """Start a nursery; it ends with the with statement, or with the process that started it."""
+    module = f"runners.engines.{config.parallel.engine}"
+    orders, writer = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            die_with(parent)()
+            os.close(writer)
+            engine = importlib.import_module(module)
+            if os.read(orders, 1):
+                code = run_ranks(config, config_path, namespaces, lambda arguments: _enter(engine.main, arguments))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(orders)
+    made = Nursery(pid, writer)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _enter(main: Callable[[], None], arguments: list[str]) -> None:
+    sys.argv = arguments[1:]
+    main()
