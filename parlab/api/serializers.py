@@ -79,7 +79,9 @@ class RunItem(serializers.ModelSerializer[Run]):
     mfu = serializers.SerializerMethodField(help_text="Model FLOPs utilisation, 0 to 1; its peak is in the summary.")
     gpu_utilization = serializers.SerializerMethodField(help_text="Mean of the GPUs over the timed steps, per cent.")
     url = serializers.CharField(source="get_absolute_url", help_text="Its page.")
-    is_emulated = serializers.BooleanField(help_text="Its stages waited for given times instead of computing.")
+    is_emulated = serializers.SerializerMethodField(
+        help_text="Its stages waited for given times, they computed nothing."
+    )
 
     class Meta:
         model = Run
@@ -88,6 +90,10 @@ class RunItem(serializers.ModelSerializer[Run]):
             "step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes", "mfu", "gpu_utilization",
             "findings_open", "source", "first_line", "last_line", "queued_at", "started_at", "ended_at", "url",
         ]  # fmt: skip
+
+    @extend_schema_field(serializers.BooleanField())
+    def get_is_emulated(self, run: Run) -> bool:
+        return bool(getattr(run, "stored_compute", None) == "emulated")
 
     @extend_schema_field(serializers.FloatField(allow_null=True))
     def get_mfu(self, run: Run) -> float | None:

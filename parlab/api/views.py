@@ -145,6 +145,7 @@ def _runs(slug: str) -> QuerySet[Run]:
         .annotate(
             findings_open=_counted(Finding, run=OuterRef("pk"), acknowledged_at=None),
             stored_mfu=F("summary__mfu"),
+            stored_compute=F("resolved__train__compute"),
             stored_utilization=F("summary__gpu_utilization__mean"),
         )
         .order_by("number")
