@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from django.db.models import F
 
 from parlab.charts import bandwidth, capacity
@@ -14,6 +15,7 @@ from parlab.charts.format import Unit, quantity, unit_for
 from parlab.charts.points import RunPoint
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run
+from parlab.series import store
 from runners.protocol import RunState
 
 from . import engine_reads
@@ -78,7 +80,7 @@ def answer_of(runs: Sequence[Run], waiting: Mapping[int, str]) -> Answer:
         messages = engine_reads.run_messages(runs, attempts.values())
         sentence = bandwidth.caption(messages) if messages else ""
     else:
-        sizes = _sizes(runs)
+        sizes = _sizes(runs, utilisations(runs, attempts))
         sentence = _fastest(sizes)
     return Answer(
         kind,
@@ -122,7 +124,7 @@ def _ended(run: Run) -> str:
     return {RunState.FAILED: "failed", RunState.LOST: "was lost"}.get(run.run_state, "was cancelled")
 
 
-def _sizes(runs: Sequence[Run]) -> Sizes:
+def _sizes(runs: Sequence[Run], busy: Mapping[int, str]) -> Sizes:
     points = {point.number: point for point in selectors.run_points(runs)}
     longest: dict[str, float] = {}
     for point in points.values():
@@ -130,7 +132,7 @@ def _sizes(runs: Sequence[Run]) -> Sizes:
             longest[name] = max(longest.get(name, 0.0), timer.median)
     kept = set(sorted(longest, key=lambda name: -longest[name])[:MAX_TIMERS])
     timers = [name for name in longest if name in kept]
-    rows = [_size(run, points[run.number], timers) for run in runs if run.number in points]
+    rows = [_size(run, points[run.number], timers, busy[run.pk]) for run in runs if run.number in points]
     rows.sort(key=lambda row: (row.point.gpus, row.run.number))
     return Sizes(
         rows,
@@ -140,24 +142,40 @@ def _sizes(runs: Sequence[Run]) -> Sizes:
     )
 
 
-def _size(run: Run, point: RunPoint, timers: Sequence[str]) -> Size:
+def _size(run: Run, point: RunPoint, timers: Sequence[str], busy: str) -> Size:
     return Size(
         run,
         point,
         run.summary.get("ms_per_sample"),
-        utilisation(run.summary),
+        busy,
         [point.timers[name].median if name in point.timers else None for name in timers],
     )
 
 
-def utilisation(summary: Mapping[str, Any]) -> str:
-    """Write how busy the GPUs were, or the processors where there are none; empty where nobody looked."""
-    for name in ("gpu_util_pct", "cpu_util_pct", "cpu_pct"):
-        found = summary.get(name)
-        value = found.get("median", found.get("mean")) if isinstance(found, Mapping) else found
-        if isinstance(value, int | float):
-            return f"{value:.0f}"
-    return ""
+def utilisations(runs: Sequence[Run], attempts: Mapping[int, Attempt]) -> dict[int, str]:
+    """Write how busy the devices of each run were, by its id: GPUs, or the processors that its ranks may use."""
+    found = {run.pk: _gpu_share(run.summary) for run in runs}
+    missing = {attempts[run.pk].pk: run for run in runs if found[run.pk] is None and run.pk in attempts}
+    series = store.read_many(list(missing), ["cpu_pct"], rank=-1)
+    for (attempt_id, _, _), columns in series.items():
+        run = missing[attempt_id]
+        # A first and a last sample stand with one foot outside the training.
+        values = columns.values[1:-1] if len(columns) > 4 else columns.values
+        found[run.pk] = float(np.median(values)) / _cores(run, attempts[run.pk])
+    return {pk: "" if value is None else f"{value:.0f}" for pk, value in found.items()}
+
+
+def _gpu_share(summary: Mapping[str, Any]) -> float | None:
+    told = summary.get("gpu_util_pct")
+    value = told.get("median", told.get("mean")) if isinstance(told, Mapping) else told
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _cores(run: Run, attempt: Attempt) -> int:
+    """Count the cores that the ranks can keep busy: no more than the node has."""
+    threads = int(run.resolved["launcher"]["threads_per_rank"]) * int(run.resolved["cluster"]["gpus_per_node"])
+    has = int((attempt.node.hardware if attempt.node else {}).get("cpu_cores") or threads)
+    return max(1, min(threads, has))
 
 
 def _fastest(sizes: Sizes) -> str:

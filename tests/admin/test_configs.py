@@ -290,8 +290,8 @@ def test_a_map_of_shards_is_drawn_beside_the_form(admin: Client, experiment: Exp
 def test_the_planner_fills_what_a_point_is_expected_to_take(admin: Client, config: Config) -> None:
     Node.objects.create(name="gpu", hardware={"gpus": [{"name": "NVIDIA H100 80GB HBM3"}] * 2})
     page = admin.get(url(config)).content.decode()
-    assert "GPU hours" in page
-    assert "half of such predictions are within" in page
+    assert "device hours" in page
+    assert "Half of such predictions are within" in page
 
 
 def test_what_a_check_must_not_do(staff: Callable[..., Client], admin: Client, config: Config, typed: Typed) -> None:

@@ -142,6 +142,18 @@ def test_throughput_is_answered_with_every_run_beside_each_other(page: Client, f
     assert "forward-compute" in shown
 
 
+def test_on_a_cpu_utilisation_is_that_of_the_cores_the_ranks_may_use(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = make_attempt()
+    Attempt.objects.filter(pk=attempt.pk).update(node=Node.objects.create(name="a", hardware={"cpu_cores": 64}))
+    finish(attempt)
+    samples = {0: 5.0, 1: 180.0, 2: 190.0, 3: 170.0, 4: 20.0}
+    store.append(attempt.pk, {("cpu_pct", -1): points(samples)})
+    shown = text(page.get(ANSWER))
+    assert "128 to 256 90 167" in shown  # two ranks of one thread: 180 of 200 %
+
+
 def test_a_search_is_answered_with_its_trials(
     page: Client, make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]
 ) -> None:
@@ -192,6 +204,7 @@ def test_bandwidths_of_imported_nccl_tests_are_drawn_too(page: Client, make_sour
     assert second.ranks == 16
     drawn = json.loads(page.get(f"{EXPERIMENT}figures/bandwidth.json").content)
     assert "reaches a busbw of 39.3" in drawn["caption"]
+    assert 'data-figure="bandwidth"' in page.get(EXPERIMENT).content.decode()
 
 
 TRIALS = b"".join(

@@ -90,7 +90,7 @@ def _total(rows: list[PointRow], points: list[Point]) -> str:
     if not seconds:
         return ""
     rest = "" if len(seconds) == len(points) else f", for {len(seconds)} of {len(points)} points"
-    return f"about {duration(sum(seconds))} of training, {sum(hours):.3g} GPU hours{rest}"
+    return f"about {duration(sum(seconds))} of training, {sum(hours):.3g} device hours{rest}"
 
 
 def _map(data: Mapping[str, Any]) -> DeviceMap | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from parlab.lab.models import Node
-from parlab.planner import Prediction, cluster, predict
+from parlab.planner import predict
+from parlab.planner.nodes import cluster_of
 from runners.config import RunConfig
-
-DEVICE_OF_PROCESSORS = "CPU"
 
 
 class Expected(NamedTuple):
@@ -29,33 +28,21 @@ class Pools:
     def __init__(self) -> None:
         self._nodes: dict[str, list[Node]] = {}
 
-    def device(self, config: RunConfig) -> str:
-        """Name the device that a run would get: the pool's GPU, or the processors."""
+    def expected(self, config: RunConfig) -> Expected:
+        """Predict a run on the node of its pool that would suit it best; say why where that cannot be done."""
         pool = config.cluster.pool
         if pool not in self._nodes:
             self._nodes[pool] = list(Node.objects.filter(pool=pool, is_enabled=True))
-        if config.cluster.device == "cpu":
-            return DEVICE_OF_PROCESSORS
-        for node in self._nodes[pool]:
-            gpus = node.hardware.get("gpus") or []
-            if gpus and (config.cluster.device == "cuda" or len(gpus) >= config.gpus_per_node):
-                return str(gpus[0].get("name", ""))
-        return DEVICE_OF_PROCESSORS if config.cluster.device == "auto" else ""
-
-    def expected(self, config: RunConfig) -> Expected:
-        """Predict a run; say why where that cannot be done."""
-        device = self.device(config)
-        if not device:
-            return Expected(f"no node of pool {config.cluster.pool} has a GPU to predict for")
+        node = max(self._nodes[pool], key=lambda node: len(node.hardware.get("gpus") or []), default=None)
+        if node is None:
+            return Expected(f"not predicted: no node of pool {pool} has shown itself yet")
         try:
-            found = predict(config, cluster(device, config.world_size, config.gpus_per_node))
+            where = cluster_of(node.hardware, config, node.name)
+            found = predict(config, where)
         except ValueError as error:
             return Expected(f"not predicted: {error}")
-        return _expected(config, found, device)
-
-
-def _expected(config: RunConfig, found: Prediction, device: str) -> Expected:
-    about = f"on {device}: {found.basis}; half of such predictions are within {found.uncertainty:.0%} of the time"
-    note = "; ".join([about, *found.reasons])
-    hours = found.iteration_s * config.train.iterations * config.world_size / 3600
-    return Expected(note, found.iteration_s, found.memory_bytes, found.fits, hours)
+        about = f"On {where.device.name} of {node.name}: {found.basis}."
+        off = f"Half of such predictions are within {found.uncertainty:.0%} of the time."
+        hours = found.iteration_s * config.train.iterations * config.world_size / 3600
+        note = " ".join([about, off, *found.reasons])
+        return Expected(note, found.iteration_s, found.memory_bytes, found.fits, hours)

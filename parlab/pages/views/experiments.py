@@ -17,6 +17,8 @@ from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab import services as lab
 from parlab.lab.models import Config, Experiment, Finding
+from parlab.pages.engine_reads import engine_of
+from parlab.pages.read_bandwidths import FORMATS
 from parlab.reports.markdown import markdown
 from runners.config import ConfigError, digest
 from runners.protocol import RunState
@@ -82,6 +84,7 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "metrics": [(name, found.title) for name, found in selectors.metrics_of(runs).items()],
         "is_live": ended < len(runs),
         "has_networks": selectors.has_network_sweep(runs),
+        "has_bandwidth": any(engine_of(run) == "allreduce" for run in runs),
         # Figures draw runs that have ended, so they are drawn again when one more has.
         "drawn_from": f"{versions.query}:{ended}",
         "seen": digest([changing, doubted, waiting, metric, versions.query, page.number])[:16],
@@ -100,6 +103,7 @@ def _documents(experiment: Experiment, findings: list[Finding]) -> dict[str, Any
         "rows": selectors.finding_rows(findings[:FINDINGS_ON_PAGE]),
         "sources": sources,
         "documents": shown,
+        "states_bandwidth": any(source.format in FORMATS for source in sources),
         "next": experiment.get_absolute_url(),
     }
 
