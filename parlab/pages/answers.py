@@ -11,8 +11,10 @@ from django.db.models import F
 from parlab.charts import bandwidth, capacity
 from parlab.charts.bandwidth import Message
 from parlab.charts.capacity import Search
-from parlab.charts.format import Unit, quantity, unit_for
+from parlab.charts.format import Unit, field_title, field_value, quantity, unit_for
+from parlab.charts.phases import PHASES
 from parlab.charts.points import RunPoint
+from parlab.charts.throughput import SIZE_AXES
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run
 from parlab.series import store
@@ -22,6 +24,7 @@ from . import engine_reads
 from .engine_reads import OperationTable
 
 CAPACITY, BANDWIDTH, THROUGHPUT = "capacity", "bandwidth", "throughput"
+LAYOUT = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 MAX_TIMERS = 14
 """Columns of phases; of more, the longest are shown."""
 
@@ -39,6 +42,10 @@ class Size(NamedTuple):
 
     run: Run
     point: RunPoint
+    layout: str
+    """TP, PP and DP."""
+    setting: str
+    """What else was swept, in words."""
     ms_per_sample: float | None
     utilisation: str
     timers: list[float | None]
@@ -51,6 +58,10 @@ class Sizes(NamedTuple):
     timers: list[str]
     memory: Unit
     time: Unit
+
+    @property
+    def has_settings(self) -> bool:
+        return any(row.setting for row in self.rows)
 
 
 class Answer(NamedTuple):
@@ -131,7 +142,7 @@ def _sizes(runs: Sequence[Run], busy: Mapping[int, str]) -> Sizes:
         for name, timer in point.timers.items():
             longest[name] = max(longest.get(name, 0.0), timer.median)
     kept = set(sorted(longest, key=lambda name: -longest[name])[:MAX_TIMERS])
-    timers = [name for name in longest if name in kept]
+    timers = [name for name in [*PHASES, *sorted(longest.keys() - PHASES.keys())] if name in kept]
     rows = [_size(run, points[run.number], timers, busy[run.pk]) for run in runs if run.number in points]
     rows.sort(key=lambda row: (row.point.gpus, row.run.number))
     return Sizes(
@@ -143,9 +154,13 @@ def _sizes(runs: Sequence[Run], busy: Mapping[int, str]) -> Sizes:
 
 
 def _size(run: Run, point: RunPoint, timers: Sequence[str], busy: str) -> Size:
+    parallel = run.resolved.get("parallel", {})
+    rest = {axis: value for axis, value in point.values.items() if axis not in SIZE_AXES}
     return Size(
         run,
         point,
+        " \N{MULTIPLICATION SIGN} ".join(str(parallel.get(size, 1)) for size in LAYOUT),
+        ", ".join(f"{field_title(axis).lower()} {field_value(value)}" for axis, value in rest.items()),
         run.summary.get("ms_per_sample"),
         busy,
         [point.timers[name].median if name in point.timers else None for name in timers],

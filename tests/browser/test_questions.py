@@ -1,0 +1,72 @@
+"""Questions, the demo's button and the form of a configuration, as a person uses them."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from .conftest import Demo, screenshots
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_a_question_is_asked_checked_while_typing_and_answered_in_words(page: Page, demo: Demo) -> None:
+    page.goto("/questions/")
+    page.get_by_role("link", name="Ask").nth(3).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("What all-reduce bandwidth do the ranks have?")
+    ranks = page.get_by_label("GPUs or processes")
+    ranks.fill("1")
+    expect(page.locator("#error-ranks")).to_contain_text("nobody to talk to")
+    expect(page.locator("#ask")).to_be_disabled()
+    ranks.fill("2")
+    page.get_by_text("More settings").click()
+    page.get_by_label("Largest message (B)").fill("16384")
+    page.get_by_label("Trials").fill("2")
+    expect(page.locator("#ask")).to_have_text("Launch 1 run")
+    expect(page.locator("#error-ranks")).to_be_empty()
+    page.locator("#ask").click()
+    page.wait_for_url("**/answer/")
+    answer = page.locator("[data-answer]")
+    expect(answer).to_contain_text("all-reduce between 2 ranks reaches a busbw of", timeout=120_000)
+    expect(page.locator("[data-announce]")).to_contain_text("finished", timeout=60_000)
+    page.wait_for_selector('[data-figure="bandwidth"][data-drawn="1"]')
+    screenshots(page, "answer")
+
+
+def test_a_configuration_follows_what_is_typed(page: Page, demo: Demo) -> None:
+    page.goto("/experiments/eight-stages-of-four-shards/")
+    page.get_by_role("link", name="Edit").click()
+    expect(page.locator("svg.device-map rect")).to_have_count(32)
+    screenshots(page, "config-shards")
+    page.get_by_label("Sharding size").fill("3")
+    expect(page.locator("#error-sharding__sharding_size")).to_contain_text("does not divide hidden_size")
+    page.get_by_label("Sharding size").fill("4")
+    expect(page.locator("#error-sharding__sharding_size")).to_be_empty()
+    expect(page.locator("#changes")).to_contain_text("Nothing.")
+
+    # The engine decides what is shown.
+    expect(page.get_by_label("Operation")).to_be_hidden()
+    page.locator("#preset").focus()  # a field is not taken away from under somebody's hands
+    page.locator("#preset").select_option("allreduce")
+    expect(page.get_by_label("Operation")).to_be_visible()
+    expect(page.get_by_label("Sharding size")).to_be_hidden()
+    expect(page.locator("#changes")).to_contain_text("parallel.engine")
+    expect(page.locator("#points")).to_contain_text("1 point, 2 GPUs or processes each")
+
+    # Nothing was saved by looking, and the keyboard saves.
+    page.locator("#preset").select_option("pipeline")
+    expect(page.locator("#points")).to_contain_text("6 points")
+    page.get_by_label("Note").fill("from a preset")
+    page.keyboard.press("Control+s")
+    expect(page.get_by_text("Saved as v1 of Eight stages of four shards.")).to_be_visible()
+    expect(page.get_by_label("Engine").first).to_have_value("pipeline")
+
+
+def test_the_form_of_a_configuration_works_on_a_phone(page: Page, demo: Demo) -> None:
+    page.goto("/experiments/zero-stages-of-two-ranks/")
+    page.get_by_role("link", name="Edit").click()
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_label("Iterations").fill("0")
+    expect(page.locator("#error-train__iterations")).to_contain_text("greater than or equal to 1")
+    expect(page.get_by_role("button", name="Save", exact=True)).to_be_in_viewport()
