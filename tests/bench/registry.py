@@ -2,7 +2,18 @@
 
 from collections.abc import Callable
 
-from tests.bench import formats, imports, ingest, megatrons, pipelines, series, simulations, tuner, zero
+from tests.bench import (
+    deepspeed_pipelines,
+    formats,
+    imports,
+    ingest,
+    megatrons,
+    pipelines,
+    series,
+    simulations,
+    tuner,
+    zero,
+)
 from tests.bench.result import Result, Scale
 
 BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
@@ -14,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "reader_peak_mib": formats.reader_peak_mib,
     "ingest_100k_iterations_s": imports.import_100k,
     "pipeline_vs_torch": pipelines.pipeline_vs_torch,
+    "pipeline_vs_deepspeed": deepspeed_pipelines.pipeline_vs_deepspeed,
     "megatron_vs_ddp": megatrons.megatron_vs_ddp,
     "simulation_error_gpipe_pct": simulations.gpipe_error_pct,
     "simulation_error_1f1b_pct": simulations.one_f_one_b_error_pct,
