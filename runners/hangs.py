@@ -169,7 +169,7 @@ class Inquiry:
 def reason(silence_s: float, watch: Watch, places: Sequence[str]) -> str:
     """Put a hang into one sentence: since when, who stands where, and what to do."""
     after = f"after step {watch.last_step}" if watch.last_step else "and none was ever made"
-    stand = "; ".join(places) if places else "no process answers"
+    stand = "; ".join(places)
     return (
         f"no step for {silence_s:.0f} s {after} (launcher.hang_timeout_s {watch.limit_s:g}): {stand}."
         " The stacks are in the log; raise hang_timeout_s if steps may take so long"

@@ -1,13 +1,15 @@
-"""A configuration and a run's directory -> the command that trains and its environment. Pure."""
+"""A configuration and a run's directory -> the command that trains and its environment."""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from runners.config import RunConfig
+from runners.ports import PLACEHOLDER
 from runners.processes import MARKER
 
 SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKER_URL")
@@ -15,6 +17,17 @@ SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKE
 
 STARTS_ITS_OWN = ("capacity", "command")
 """Engines that are one process, which starts others."""
+
+OPEN_MPI = {
+    # A daemon in a container is often root, and knows what it starts.
+    **{f"{name}_ALLOW_RUN_AS_ROOT{more}": "1" for name in ("OMPI", "PRTE") for more in ("", "_CONFIRM")},
+    # As torchrun does: as many ranks as are asked for, each on any core.
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+}
+"""Variables for mpirun of Open MPI 5 (PRTE_) and 4 (OMPI_); others do not know them."""
 
 WITHOUT_STEPS = ("capacity", "command")
 """Engines whose steps are not those of a training: no silence of theirs is a hang."""
@@ -40,18 +53,34 @@ def ranks_command(config: RunConfig, config_path: Path) -> list[str]:
             f"cluster.nodes {config.cluster.nodes}: a run starts on one machine only; use 1 and more gpus_per_node,"
             " or network.apply emulate"
         )
-    engine = ["-m", f"runners.engines.{config.parallel.engine}", "--config", str(config_path)]
+    engine = [sys.executable, "-m", f"runners.engines.{config.parallel.engine}", "--config", str(config_path)]
     if config.launcher.kind == "plain" or config.parallel.engine in STARTS_ITS_OWN:
-        return [sys.executable, *engine]
-    return [
-        *(sys.executable, "-m", "torch.distributed.run"),
-        "--nnodes=1",
-        f"--nproc-per-node={config.world_size}",
-        "--standalone",
-        # Without it the name of the machine is looked up, which hangs where it has no address.
-        "--local-addr=127.0.0.1",
-        *engine,
-    ]
+        return engine
+    if config.launcher.kind == "torchrun":
+        return [*launcher(config), *engine[1:]]
+    return [sys.executable, "-m", "runners.ports", *launcher(config), *engine]
+
+
+def launcher(config: RunConfig, port: str = PLACEHOLDER) -> list[str]:
+    """Build what stands before a command so that it starts once for each rank, on this machine.
+
+    torchrun is followed by a script or -m, the others by a program. They need runners.ports, or a free port.
+    """
+    kind, count = config.launcher.kind, config.world_size
+    program = shutil.which(kind, path=str(Path(sys.executable).parent)) or kind
+    as_torch_wants = [sys.executable, "-m", "runners.ranks"]
+    if kind == "torchrun":
+        # Without the address the name of the machine is looked up, which hangs where it has none.
+        options = ["--nnodes=1", f"--nproc-per-node={count}", "--standalone", "--local-addr=127.0.0.1"]
+        return [sys.executable, "-m", "torch.distributed.run", *options]
+    if kind == "deepspeed":
+        options = [f"--num_gpus={count}", "--master_addr=127.0.0.1", f"--master_port={port}", "--no_local_rank"]
+        return [program, *options, "--no_python", *as_torch_wants]
+    if kind == "mpirun":
+        return [program, "-np", str(count), *as_torch_wants]
+    if kind == "srun":
+        return [program, "--nodes=1", f"--ntasks={count}", "--kill-on-bad-exit=1", *as_torch_wants]
+    return []
 
 
 def additions(config: RunConfig, base: Mapping[str, str], marker: str) -> dict[str, str]:
@@ -65,6 +94,10 @@ def additions(config: RunConfig, base: Mapping[str, str], marker: str) -> dict[s
     }
     # All ranks are on this machine: gloo need not find an address for the machine's name.
     added["GLOO_SOCKET_IFNAME"] = base.get("GLOO_SOCKET_IFNAME", "lo")
+    if config.launcher.kind == "mpirun":
+        added |= OPEN_MPI
+    if config.launcher.kind == "deepspeed" and config.cluster.device == "cpu":
+        added["DS_ACCELERATOR"] = "cpu"  # or it counts GPUs, and finds none
     return added
 
 

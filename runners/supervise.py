@@ -219,8 +219,7 @@ class Supervisor:
         elif self.inquiry is None:
             silent_s = self.watch.silent_for(now)
             if silent_s is not None and not select.select([self.pipe], [], [], 0)[0]:  # all it said was read
-                self.inquiry, self.silence = hangs.Inquiry(hangs.find_ranks(), now), (silent_s, self.watch.steps)
-                log.warning("no step for %.0f s: asking the ranks for their stacks", silent_s)
+                self._ask_ranks(silent_s, now)
         elif self.watch.steps > self.silence[1]:
             log.info("a step came after all")
             self.inquiry = None
@@ -230,6 +229,14 @@ class Supervisor:
             reason = hangs.reason(self.silence[0], self.watch, self.inquiry.places())
             self.order = Verdict(RunState.FAILED, shorten(reason), self.inquiry.stacks())
             log.info("stopping: %s", reason)
+
+    def _ask_ranks(self, silent_s: float, now: float) -> None:
+        ranks = hangs.find_ranks()
+        if not ranks:  # they have ended, and their launcher takes its time: what it says of them tells more
+            self.watch.pause(now)
+            return
+        self.inquiry, self.silence = hangs.Inquiry(ranks, now), (silent_s, self.watch.steps)
+        log.warning("no step for %.0f s: asking the ranks for their stacks", silent_s)
 
     def _look_at_disk(self) -> None:
         """End a run whose output has had no place for too long; one that ends anyway does not wait as long."""

@@ -14,7 +14,8 @@ TAIL_BYTES = 256 << 10
 MAX_REASON_CHARS = 500
 
 # A line that begins like an event and may be one of those that tell how a run ends.
-_TELLING = re.compile(rb"^" + re.escape(EVENT_PREFIX) + rb'[^\n]*"(?:oom|error|refused)"[^\n]*', re.MULTILINE)
+_TELLING = re.compile(rb"^" + re.escape(EVENT_PREFIX) + rb'[^\n]*"(?:oom|error|refused|death)"[^\n]*', re.MULTILINE)
+_TELLING_WORDS = (b'"oom"', b'"error"', b'"refused"', b'"death"')
 MAX_TOLD = 64
 """Ranks whose errors are kept, and problems of a refused configuration."""
 _TRACEBACK = "Traceback (most recent call last):"
@@ -41,6 +42,7 @@ class Evidence:
         self._oom: dict[str, Any] | None = None
         self._errors: dict[Any, dict[str, Any]] = {}
         self._refused: list[str] = []
+        self._deaths: list[Death] = []
 
     def see(self, output: bytes) -> None:
         """Look at a piece of output that was cut at line ends."""
@@ -48,7 +50,7 @@ class Evidence:
         if len(self._tail) > 2 * TAIL_BYTES:
             del self._tail[:-TAIL_BYTES]
         # Almost no piece of output holds these: most are passed by at the speed of memory.
-        if b'"oom"' not in output and b'"error"' not in output and b'"refused"' not in output:
+        if not any(word in output for word in _TELLING_WORDS):
             return
         for match in _TELLING.finditer(output):
             try:
@@ -68,6 +70,10 @@ class Evidence:
             problem = ": ".join(str(event[name]) for name in ("field", "message") if event.get(name))
             if problem not in self._refused:  # every rank may say it
                 self._refused.append(problem)
+        elif kind == "death" and len(self._deaths) < MAX_TOLD and isinstance(rank, int):
+            code = event.get("code")
+            if isinstance(code, int):
+                self._deaths.append(Death(rank, str(event.get("host", "")), code))
 
     def verdict(self, exit_code: int) -> Verdict:
         """Say how a run ended that nobody stopped."""
@@ -78,7 +84,7 @@ class Evidence:
         tail = b"".join(line for line in lines if not line.startswith(EVENT_PREFIX)).decode(errors="replace")
         deaths = [
             death._replace(host=self._host) if death.host in ("", "localhost", "127.0.0.1") else death
-            for death in find_deaths(tail)
+            for death in self._deaths or find_deaths(tail)
         ]
         first = deaths[0] if deaths else Death(None, "", exit_code)
         if self._oom is not None or OOM_EXIT_CODE in (exit_code, first.code):

@@ -193,9 +193,6 @@ def _placement_problems(config: RunConfig) -> Iterator[Problem]:
             f"{cluster.nodes} x {cluster.gpus_per_node} GPUs is not {layout};"
             " leave gpus_per_node empty or make them equal",
         )
-    if config.launcher.kind not in ("torchrun", "plain") and parallel.engine != "command":
-        message = f"launcher {config.launcher.kind} is for engine command; use torchrun"
-        yield Problem("launcher.kind", config.launcher.kind, message)
     if config.launcher.kind == "plain" and world_size > 1 and parallel.engine != "command":
         yield Problem(
             "launcher.kind", "plain", f"launcher plain starts one process, the layout needs {world_size}; use torchrun"

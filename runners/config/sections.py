@@ -237,7 +237,7 @@ class LauncherSection(Section):
     """How the processes are started, watched and started again."""
 
     kind: Literal["torchrun", "plain", "deepspeed", "mpirun", "srun"] = "torchrun"
-    """torchrun starts one process per GPU; plain starts one process in all; the others are for engine command."""
+    """What starts one process per GPU; plain starts one process in all."""
     threads_per_rank: Annotated[int, Field(ge=1, le=1024)] = 1
     """OMP_NUM_THREADS of each rank."""
     timeout_s: Annotated[int, Field(ge=1, le=30 * 86400)] = 3600

@@ -15,8 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from runners import launch, ports
 from runners.config import PLACEHOLDER, ConfigError, Problem, RunConfig
 from runners.engines.rank import Rank, start
+from runners.processes import MARKER
 
 ALLOWED_COMMANDS = "PARLAB_ALLOWED_COMMANDS"
 """Variable of the daemon that names the file of allowed commands."""
@@ -73,26 +75,17 @@ def check_allowed(argv: Sequence[str], allowed: Sequence[Sequence[str]]) -> None
     raise _refused(f"{shlex.join(argv)[:300]} is not allowed on this node", f"use one that begins with: {choice[:600]}")
 
 
-def launched(config: RunConfig, argv: Sequence[str]) -> list[str]:
+def launched(config: RunConfig, argv: Sequence[str], port: int) -> list[str]:
     """Put the launcher before a command; raises ConfigError when the machine does not have it."""
-    kind, count = config.launcher.kind, config.world_size
-    if kind == "plain":
+    before = launch.launcher(config, str(port))
+    if not before:
         return list(argv)
-    if kind == "torchrun":
-        options = ["--nnodes=1", f"--nproc-per-node={count}", "--standalone", "--local-addr=127.0.0.1"]
-        return [sys.executable, "-m", "torch.distributed.run", *options, *argv]
-    # What was installed beside this Python is meant before what else the machine has.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    program = shutil.which(kind, path=path)
+    program = shutil.which(before[0])
     if program is None:
+        kind = config.launcher.kind
         message = f"{kind} is not installed on this node; install it, or use torchrun or plain"
         raise ConfigError([Problem("launcher.kind", kind, message)])
-    options = {
-        "deepspeed": [f"--num_gpus={count}"],
-        "mpirun": ["-np", str(count)],
-        "srun": ["--nodes=1", f"--ntasks={count}"],
-    }[kind]
-    return [program, *options, *argv]
+    return [program, *before[1:], *argv]
 
 
 def _refused(what: str, remedy: str) -> ConfigError:
@@ -104,7 +97,11 @@ def run(rank: Rank) -> None:
     config = rank.config
     argv = filled(config)
     check_allowed(argv, read_allowed(os.environ))
-    whole = launched(config, argv)
+    port = ports.free_port()
+    whole = launched(config, argv, port)
+    if config.launcher.kind not in ("plain", "torchrun"):
+        os.environ |= ports.variables(port)
+        os.environ |= launch.additions(config, os.environ, os.environ.get(MARKER, ""))
     rank.printer.emit(
         "start",
         engine="command",

@@ -15,6 +15,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from runners.config import ConfigError, Problem
 
+MASTER_PORT = "MASTER_PORT"
+"""Who named the port, where it was a launcher."""
 _IN_USE = re.compile(r"EADDRINUSE|address already in use", re.I)
 
 
@@ -36,7 +38,7 @@ def _address(init_method: str) -> tuple[str, str]:
     """Return who named the meeting point, and the point."""
     if init_method != "env://":
         return "--dist-url", urlsplit(init_method).netloc or init_method
-    return "MASTER_PORT", f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+    return MASTER_PORT, f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get(MASTER_PORT, '')}"
 
 
 def _problem(error: str, field: str, address: str, rank: int, timeout: timedelta) -> Problem:

@@ -20,10 +20,12 @@ from typing import Any
 import torch
 
 from runners.config import ConfigError, Problem, RunConfig, check
+from runners.engines.meeting import MASTER_PORT
 from runners.engines.memory import is_out_of_memory, memory_shortage
 from runners.engines.process_group import Place, choose_device, device_name, die_with_parent, join
 from runners.engines.process_group import place_from_environment as place_from
 from runners.events import Printer
+from runners.ports import MAY_TRY_AGAIN, PORT_TAKEN
 from runners.processes import STACK_SIGNAL, limit_memory
 from runners.protocol import OOM_EXIT_CODE
 
@@ -171,6 +173,8 @@ def refuse(error: ConfigError, rank: int) -> int:
 
     Mostly all ranks find the same. Where rank 0 has said it, its launcher ends the others before they repeat it.
     """
+    if MAY_TRY_AGAIN in os.environ and any(problem.field == MASTER_PORT for problem in error.problems):
+        return PORT_TAKEN
     if rank:
         time.sleep(REFUSAL_WAIT_S)
     with suppress(OSError):  # nobody reads any more: the exit code still tells

@@ -193,42 +193,7 @@ def test_a_refused_configuration_is_one_reason_however_many_ranks_say_it() -> No
     assert verdict.reason == "parallel.zero_stage: stage 5 is none; use 3; cluster.device: no GPU; use cpu"
 
 
-OPEN_MPI_4 = """--------------------------------------------------------------------------
-Primary job  terminated normally, but 1 process returned
-a non-zero exit code. Per user-direction, the job has been aborted.
---------------------------------------------------------------------------
-mpirun noticed that process rank 1 with PID 4711 on node n7 exited on signal 9 (Killed).
-"""
-OPEN_MPI_CODE = """mpirun detected that one or more processes exited with non-zero status, thus causing
-the job to be terminated. The first process to do so was:
-
-  Process name: [[31310,1],1]
-  Exit code:    3
-"""
-MPICH = """===================================================================================
-=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
-=   PID 4711 RUNNING AT n7
-=   EXIT CODE: 9
-=   CLEANING UP REMAINING PROCESSES
-===================================================================================
-YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
-"""
-DEEPSPEED = (
-    "[2026-11-20 11:00:00,000] [ERROR] [launch.py:325:sigkill_handler] "
-    "['python', '-u', 'train.py', '--local_rank=1'] exits with return code = -9\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (OPEN_MPI_4, "killed by signal 9 (SIGKILL) on rank 1 of host n7;"),
-        (OPEN_MPI_CODE, "exit code 3 on rank 1 and no traceback"),
-        (MPICH, "killed by signal 9 (SIGKILL) on host n7;"),
-        ("srun: error: n7: task 1: Killed\n", "killed by signal 9 (SIGKILL) on rank 1 of host n7;"),
-        ("srun: error: n7: task 3: Exited with exit code 5\n", "exit code 5 on rank 3 of host n7"),
-        (DEEPSPEED, "killed by signal 9 (SIGKILL) on rank 1;"),
-    ],
-)
-def test_each_launchers_last_words_name_the_rank(text: str, reason: str) -> None:
-    assert evidence(text.encode()).verdict(1).reason.startswith(reason)
+def test_a_death_that_a_rank_of_another_launcher_told_names_it_too() -> None:
+    deaths = [event("death", rank=2, host="n7", code=-9) + b"\n", event("death", rank=0, host="n7", code=1) + b"\n"]
+    verdict = evidence(lost(0), *deaths).verdict(137)
+    assert verdict.reason.startswith("killed by signal 9 (SIGKILL) on rank 2 of host n7;")

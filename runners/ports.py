@@ -1,0 +1,77 @@
+"""A free port for ranks to meet at: `python -m runners.ports COMMAND` runs a launcher with one, and again with another.
+
+torchrun finds a port itself. Other launchers pass on MASTER_PORT, or have a default that every run on a machine shares.
+Between looking and using, another program may take the port: then the first rank ends with PORT_TAKEN.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+
+from runners import processes
+
+PORT_TAKEN = 98
+"""Exit code of a rank that could not listen at MASTER_PORT (errno EADDRINUSE)."""
+TRIES = 5
+MAY_TRY_AGAIN = "PARLAB_PORT_MAY_BE_TRIED_AGAIN"
+"""Variable that is set while a taken port is no reason to fail yet."""
+OUTPUT = "PARLAB_OUTPUT"
+"""Variable that names the pipe of the run: see runners.ranks."""
+PLACEHOLDER = "{master_port}"
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def output_name() -> str:
+    """Name this process' standard output so that its descendants find it, if it is a pipe; else return nothing."""
+    state = os.fstat(1)
+    return f"{socket.gethostname()}:{os.getpid()}:{state.st_ino}" if stat.S_ISFIFO(state.st_mode) else ""
+
+
+def variables(port: int) -> dict[str, str]:
+    """Return what tells ranks on this machine where to meet."""
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), OUTPUT: output_name()}
+
+
+def run(argv: list[str]) -> int:
+    """Run a launcher, with the port in place of PLACEHOLDER; returns its exit code, negative for a signal."""
+    for left in range(TRIES - 1, -1, -1):
+        port = free_port()
+        environment = {**os.environ, **variables(port), **({MAY_TRY_AGAIN: "1"} if left else {})}
+        try:
+            child = subprocess.Popen(
+                [argument.replace(PLACEHOLDER, str(port)) for argument in argv],
+                env=environment,
+                preexec_fn=processes.die_with(os.getpid()),  # noqa: PLW1509  # one thread
+            )
+        except OSError as error:
+            sys.stderr.write(f"launcher.kind: {argv[0]} cannot be started: {error.strerror}; install it on the node\n")
+            return 127
+        code = child.wait()
+        if code != PORT_TAKEN or not left:
+            return code
+        sys.stderr.write(f"parlab: port {port} was taken meanwhile; starting again with another\n")
+    raise AssertionError("the last try returns")
+
+
+def end_like(code: int) -> int:
+    """End this process by the signal that ended its child, or return the child's exit code."""
+    if code < 0:
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(end_like(run(sys.argv[1:])))

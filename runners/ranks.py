@@ -1,0 +1,100 @@
+"""One rank of mpirun, srun or DeepSpeed's launcher as torch wants it: `python -m runners.ranks COMMAND`.
+
+It translates the launcher's variables into torch's, gives the rank the pipe of the run, and says which rank died of
+what: not every launcher does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from runners import processes
+from runners.events import Printer
+from runners.ports import OUTPUT, end_like
+
+
+class _Names(NamedTuple):
+    """Variables of a launcher: rank, number of ranks, and both among those on the machine."""
+
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+
+
+LAUNCHERS: Mapping[str, _Names] = {
+    "Open MPI 4 and 5": _Names(
+        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
+    ),
+    "MPICH's Hydra and Intel MPI": _Names("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "DeepSpeed": _Names("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE"),
+    "Slurm": _Names("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+}
+"""In this order: an mpirun within an allocation of Slurm sees the variables of both."""
+
+
+def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; raises ValueError where no launcher has set a rank."""
+    for names in LAUNCHERS.values():
+        if names.rank in environment and names.size in environment:
+            rank, size = environment[names.rank], environment[names.size]
+            # Slurm writes 2(x1) for two tasks on each of one node.
+            local_size = environment.get(names.local_size, size).partition("(")[0]
+            return {
+                "RANK": rank,
+                "WORLD_SIZE": size,
+                "LOCAL_RANK": environment.get(names.local_rank, rank),
+                "LOCAL_WORLD_SIZE": local_size,
+            }
+    known = ", ".join(names.rank for names in LAUNCHERS.values())
+    raise ValueError(f"no launcher has said which rank this is: none of {known} is set; start it with mpirun or srun")
+
+
+def take_pipe(name: str) -> None:
+    """Write to the pipe of the run itself, if it is one of this machine.
+
+    Launchers collect what ranks print and pass it on in pieces, which cut lines and mix those of several ranks.
+    """
+    host, _, rest = name.partition(":")
+    pid, _, inode = rest.partition(":")
+    if host != socket.gethostname():
+        return
+    with contextlib.suppress(OSError, ValueError):
+        pipe = os.open(f"/proc/{int(pid)}/fd/1", os.O_WRONLY)
+        state = os.fstat(pipe)
+        if stat.S_ISFIFO(state.st_mode) and state.st_ino == int(inode):
+            os.dup2(pipe, 1)
+            os.dup2(pipe, 2)
+        os.close(pipe)
+
+
+def main(argv: list[str]) -> int:
+    """Run one rank and return its exit code, negative for a signal."""
+    try:
+        added = rank_variables(os.environ)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    take_pipe(os.environ.get(OUTPUT, ""))
+    # As torchrun and DeepSpeed's launcher do: a script of Python need not be executable.
+    is_script = argv[0].endswith(".py") and not os.access(argv[0], os.X_OK)
+    child = subprocess.Popen(
+        [sys.executable, *argv] if is_script else argv,
+        env={**os.environ, **added},
+        preexec_fn=processes.die_with(os.getpid()),  # noqa: PLW1509  # one thread
+    )
+    code = child.wait()
+    if code:
+        Printer(int(added["RANK"])).emit("death", host=socket.gethostname(), code=code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(end_like(main(sys.argv[1:])))
