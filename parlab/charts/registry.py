@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from . import memory, phases, throughput, utilisation
+from . import efficiency, heatmap, memory, phases, throughput, utilisation
+from .measures import Options
 from .points import RunPoint
 from .theme import Drawing
 
@@ -13,4 +14,13 @@ EXPERIMENT_FIGURES: dict[str, Callable[[Sequence[RunPoint]], Drawing]] = {
     "memory": memory.figure,
     "phases": phases.figure,
     "utilisation": utilisation.figure,
+    "efficiency": efficiency.figure,
+    "heatmap": heatmap.figure,
 }
+
+CHOSEN: dict[str, Callable[[Sequence[RunPoint], Options], Drawing]] = {
+    "throughput": throughput.figure,
+    "efficiency": efficiency.figure,
+    "heatmap": heatmap.figure,
+}
+"""Those whose axes a person may choose."""

@@ -1,4 +1,4 @@
-"""Throughput of an experiment's runs against micro batch size, GPUs, or whatever else was swept."""
+"""A number of an experiment's runs, throughput above all, against GPUs, micro batch size or whatever was swept."""
 
 from __future__ import annotations
 
@@ -8,149 +8,129 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from . import theme
-from .format import DASH, field_title, field_value, quantity
-from .points import EMULATED, RunPoint, in_order, is_number, varied
+from .axes import GPUS, RUN, Plan, alike, emulation_mark, names_of, plan, series_name, shown_x, x_axis, x_of
+from .format import DASH, field_title, quantity, significant, unit_for
+from .measures import AUTO, DEFAULT, Measure, Options
+from .points import RunPoint, in_order, is_number
 from .theme import Drawing, Table
 
-GPUS = "GPUs"
-RUN = "Run"
-SIZE_AXES = (
-    "parallel.data_parallel_size",
-    "parallel.tensor_parallel_size",
-    "parallel.pipeline_parallel_size",
-    "cluster.nodes",
-    "cluster.gpus_per_node",
-)
 MAX_LINES = 24
-PREFERRED = "train.micro_batch_size"
 
 
-class Plan(NamedTuple):
-    """Which axis runs along x, and which axes tell the lines apart."""
-
-    x: str
-    lines: list[str]
+def _counts(point: RunPoint, measure: Measure) -> bool:
+    """Whether a run has a number to draw; what it reached before it ran out of memory is none."""
+    return measure.value(point) is not None and point.state != "oom"
 
 
-def plan(points: Sequence[RunPoint]) -> Plan:
-    """Choose x: GPUs where they vary, else micro batch size, else the first axis of numbers, else the first."""
-    axes = varied(points)
-    if len({point.gpus for point in points}) > 1:
-        # An imported sweep may call the number of GPUs what it likes.
-        lines = [axis for axis in axes if axis not in SIZE_AXES and not _is_gpus(points, axis)]
-        # Two layouts of as many GPUs are no line: then the sizes tell the points apart.
-        seen = [(point.gpus, _names(point, lines)) for point in points]
-        return Plan(GPUS, lines if len(set(seen)) == len(seen) else axes)
-    numeric = [axis for axis in axes if all(is_number(point.values.get(axis)) for point in points)]
-    x = PREFERRED if PREFERRED in numeric else next(iter(numeric or axes), RUN)
-    return Plan(x, [axis for axis in axes if axis != x])
+def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
+    """Draw a number (y), samples/s unless told otherwise, against the main axis (x), one line per combination.
 
-
-def _is_gpus(points: Sequence[RunPoint], axis: str) -> bool:
-    return all(point.values.get(axis) == point.gpus for point in points)
-
-
-def _alike(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> tuple[list[RunPoint], list[RunPoint]]:
-    """Part the points into those with the axes that most measured ones have, and the others."""
-    kinds = [frozenset(point.values) for point in measured]
-    most = max(kinds, key=kinds.count)
-    return (
-        [point for point in points if frozenset(point.values) == most],
-        [point for point in points if frozenset(point.values) != most],
-    )
-
-
-def _counts(point: RunPoint) -> bool:
-    """Whether a run has a throughput to draw; what it reached before it ran out of memory is none."""
-    return point.samples_per_s is not None and point.state != "oom"
-
-
-def _names(point: RunPoint, lines: Sequence[str]) -> tuple[str, ...]:
-    return tuple(field_value(point.values.get(axis)) for axis in lines)
-
-
-def _x_of(point: RunPoint, axis: str) -> Any:
-    if axis == GPUS:
-        return point.gpus
-    return point.number if axis == RUN else point.values.get(axis)
-
-
-def figure(points: Sequence[RunPoint]) -> Drawing:
-    """Draw samples/s (y) against the main axis (x), one line per combination of the others.
-
-    Error bars are the 10th to 90th percentile of step time turned into samples/s. Runs that were out of
-    memory are crosses at the foot. Where GPUs vary, both axes are logarithmic and a dashed line shows
-    ideal scaling from the fastest of the smallest runs.
+    Error bars are the 10th to 90th percentile of step time, turned into the number where it follows from it. Runs that
+    were out of memory are crosses at the foot. Where GPUs vary, both axes are logarithmic and a dashed line shows ideal
+    scaling from the best of the smallest runs.
     """
-    measured = [point for point in points if _counts(point)]
+    measure = options.measure
+    measured = [point for point in points if _counts(point, measure)]
     if not measured:
+        what = measure.title.lower()
         if any(point.state == "finished" for point in points):
-            return theme.nothing("No throughput: these runs came without samples per second.")
-        return theme.nothing("No throughput yet: no run has finished.")
-    points, others = _alike(points, measured)
-    measured = [point for point in points if _counts(point)]
-    chosen = plan(points)
-    spread = any(point.step_time_s and point.step_time_s.p10 for point in measured)
-    x_values = in_order(_x_of(point, chosen.x) for point in points)
+            came = "samples per second" if options.y == DEFAULT else "it"
+            return theme.nothing(f"No {what}: these runs came without {came}.")
+        return theme.nothing(f"No {what} yet: no run has finished.")
+    points, others = alike(points, measured)
+    measured = [point for point in points if _counts(point, measure)]
+    chosen = plan(points, options)
+    view = _view(measured, measure)
+    x_values = in_order(x_of(point, chosen.x) for point in points)
     drawing = go.Figure(
         layout=theme.layout(
-            title="Throughput",
-            subtitle="median of the measured steps, bars from p10 to p90" if spread else "one point per run",
+            title=measure.title,
+            subtitle=_subtitle(measured, measure),
             x=theme.plain(field_title(chosen.x)) if chosen.x not in (GPUS, RUN) else chosen.x,
-            y="Throughput (samples/s)",
-            xaxis=_x_axis(x_values, chosen.x),
-            yaxis={"tickformat": "~s", **({"type": "log"} if chosen.x == GPUS else {"rangemode": "tozero"})},
+            y=f"{measure.title} ({view.unit})",
+            xaxis=x_axis(x_values, chosen.x, options),
+            yaxis=_y_axis(chosen, options, view),
         )
     )
-    lines, left_out = _lines(measured, chosen)
+    lines, left_out = _lines(measured, chosen, measure)
     styles = theme.styles(list(lines))
     for names, members in lines.items():
-        members.sort(key=lambda point: x_values.index(_x_of(point, chosen.x)))
-        drawing.add_trace(_line(members, names, chosen, styles[names]))
+        members.sort(key=lambda point: x_values.index(x_of(point, chosen.x)))
+        drawing.add_trace(_line(members, names, chosen, styles[names], view))
     if chosen.x == GPUS:
-        _add_ideal(drawing, measured)
-    _add_out_of_memory(drawing, points, measured, chosen)
+        _add_ideal(drawing, measured, view)
+    _add_out_of_memory(drawing, points, measured, chosen, view)
     drawing.update_layout(showlegend=len(drawing.data) > 1)
-    return Drawing(drawing, _caption(points, measured, chosen, others) + left_out, _table([*points, *others]))
+    return Drawing(drawing, _caption(points, measured, chosen, others, measure) + left_out, _table([*points, *others]))
 
 
-def _lines(measured: Sequence[RunPoint], chosen: Plan) -> tuple[dict[tuple[str, ...], list[RunPoint]], str]:
-    """Sort the points into lines; of very many only those that reach the highest throughput, and say so."""
+class View(NamedTuple):
+    """A measure in the unit of its axis: `shown = value / factor`."""
+
+    measure: Measure
+    factor: float
+    unit: str
+
+    def of(self, point: RunPoint) -> float:
+        return (self.measure.value(point) or 0.0) / self.factor
+
+
+def _view(measured: Sequence[RunPoint], measure: Measure) -> View:
+    if measure.unit in ("samples/s", "tokens/s"):
+        # Prefixes stand at the ticks, where 1 k and 10 M may be on one axis.
+        return View(measure, 1.0, measure.unit)
+    if measure.unit in ("s", "B", "FLOP/s"):
+        unit = unit_for((measure.value(point) for point in measured), measure.unit)
+        return View(measure, unit.factor, unit.name)
+    return View(measure, 1.0, measure.unit)
+
+
+def _subtitle(measured: Sequence[RunPoint], measure: Measure) -> str:
+    has_spread = any(point.step_time_s and point.step_time_s.p10 for point in measured)
+    if has_spread and measure.kind != "other":
+        return "median of the measured steps, bars from p10 to p90"
+    return "one point per run"
+
+
+def _y_axis(chosen: Plan, options: Options, view: View) -> dict[str, Any]:
+    is_log = options.y_scale == "log" or (
+        options.y_scale == "auto" and chosen.x == GPUS and view.measure.kind != "other"
+    )
+    return {
+        "tickformat": "~s" if view.factor == 1.0 else "",
+        **({"type": "log"} if is_log else {"rangemode": "tozero"}),
+    }
+
+
+def _lines(
+    measured: Sequence[RunPoint], chosen: Plan, measure: Measure
+) -> tuple[dict[tuple[str, ...], list[RunPoint]], str]:
+    """Sort the points into lines; of very many only those that reach the best number, and say so."""
     lines: dict[tuple[str, ...], list[RunPoint]] = {}
     for point in measured:
-        lines.setdefault(_names(point, chosen.lines), []).append(point)
+        lines.setdefault(names_of(point, chosen.lines), []).append(point)
     if len(lines) <= MAX_LINES:
         return lines, ""
-    best = sorted(lines, key=lambda names: -max(point.samples_per_s or 0.0 for point in lines[names]))[:MAX_LINES]
-    words = f" The {MAX_LINES} fastest of {len(lines)} lines are drawn; the numbers hold all."
+    best = sorted(lines, key=lambda names: min(_goodness(point, measure) for point in lines[names]))[:MAX_LINES]
+    which = "best" if measure.kind == "other" else "fastest"
+    words = f" The {MAX_LINES} {which} of {len(lines)} lines are drawn; the numbers hold all."
     return {names: lines[names] for names in lines if names in best}, words
 
 
-def _x_axis(values: Sequence[Any], axis: str) -> dict[str, Any]:
-    if not all(is_number(value) for value in values) or axis == RUN:
-        return {
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": [theme.plain(field_value(v)) for v in values],
-        }
-    ticks = {"tickmode": "array", "tickvals": list(values), "ticktext": [field_value(value) for value in values]}
-    doubling = min(values) > 0 and max(values) >= 4 * min(values)
-    return {"type": "log" if axis == GPUS or doubling else "linear", **ticks}
+def _goodness(point: RunPoint, measure: Measure) -> float:
+    """A number that is least for the best point."""
+    value = measure.value(point) or 0.0
+    return value if measure.least_is_best else -value
 
 
-def _shown_x(point: RunPoint, chosen: Plan) -> Any:
-    value = _x_of(point, chosen.x)
-    return value if is_number(value) and chosen.x != RUN else theme.plain(field_value(value))
-
-
-def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, style: theme.Style) -> go.Scatter:
-    shown = [point.samples_per_s for point in members]
-    bars = [_error_bar(point) for point in members]
-    drawn_as_line = all(is_number(_x_of(point, chosen.x)) for point in members) and chosen.x != RUN and len(members) > 1
+def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, style: theme.Style, view: View) -> go.Scatter:
+    shown = [view.of(point) for point in members]
+    bars = [_error_bar(point, view) for point in members]
+    drawn_as_line = all(is_number(x_of(point, chosen.x)) for point in members) and chosen.x != RUN and len(members) > 1
     return go.Scatter(
-        x=[_shown_x(point, chosen) for point in members],
+        x=[shown_x(point, chosen) for point in members],
         y=shown,
-        name=theme.plain(_series_name(names, chosen.lines) + _mark(members)),
+        name=theme.plain(series_name(names, chosen.lines) + emulation_mark(members)),
         mode="lines+markers" if drawn_as_line else "markers",
         line={"color": style.colour, "dash": style.dash, "width": 2},
         marker={"color": style.colour, "symbol": style.symbol, "size": 9},
@@ -174,36 +154,29 @@ def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, style: 
     )
 
 
-def _series_name(names: tuple[str, ...], lines: Sequence[str]) -> str:
-    named = [
-        f"{field_title(axis).lower()} {name}" if name.isdigit() else name
-        for name, axis in zip(names, lines, strict=True)
-    ]
-    return ", ".join(named) or "measured"
-
-
-def _mark(members: Sequence[RunPoint]) -> str:
-    """Say of a line that its points are not what a machine computed."""
-    emulated = sum(point.is_emulated for point in members)
-    return "" if not emulated else f" ({EMULATED})" if emulated == len(members) else f" (partly {EMULATED})"
-
-
-def _error_bar(point: RunPoint) -> tuple[float, float]:
-    """How far p10 and p90 of step time lie above and below the median, in samples/s."""
-    spread, value = point.step_time_s, point.samples_per_s
-    if spread is None or not value or not spread.p10 or not spread.p90:
+def _error_bar(point: RunPoint, view: View) -> tuple[float, float]:
+    """How far p10 and p90 of step time lie above and below the number, in the unit of the axis."""
+    spread, value = point.step_time_s, view.of(point)
+    if spread is None or not value or not spread.p10 or not spread.p90 or view.measure.kind == "other":
         return 0.0, 0.0
+    if view.measure.kind == "time":
+        return max(0.0, value * (spread.p90 / spread.median - 1)), max(0.0, value * (1 - spread.p10 / spread.median))
     return max(0.0, value * (spread.median / spread.p10 - 1)), max(0.0, value * (1 - spread.median / spread.p90))
 
 
-def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint]) -> None:
+def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint], view: View) -> None:
+    """Draw what the best of the smallest runs would reach on more GPUs if nothing were lost."""
+    if view.measure.kind == "other":
+        return
     smallest = min(point.gpus for point in measured)
-    start = max(point.samples_per_s or 0.0 for point in measured if point.gpus == smallest)
+    best = min((p for p in measured if p.gpus == smallest), key=lambda point: _goodness(point, view.measure))
     counts = sorted({point.gpus for point in measured})
+    is_weak = view.measure.unit == "s" and len({point.global_batch_size for point in measured}) > 1
+    power = 0 if is_weak else -1 if view.measure.kind == "time" else 1
     drawing.add_trace(
         go.Scatter(
             x=counts,
-            y=[start * count / smallest for count in counts],
+            y=[view.of(best) * (count / smallest) ** power for count in counts],
             name=f"ideal from {smallest}",
             mode="lines",
             line={"color": theme.GREY, "dash": "dash", "width": 1},
@@ -213,16 +186,16 @@ def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint]) -> None:
 
 
 def _add_out_of_memory(
-    drawing: go.Figure, points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: Plan
+    drawing: go.Figure, points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: Plan, view: View
 ) -> None:
     too_big = [point for point in points if point.state == "oom"]
     if not too_big:
         return
-    lowest = min(point.samples_per_s or 0.0 for point in measured)
+    lowest = min(view.of(point) for point in measured)
     drawing.add_trace(
         go.Scatter(
-            x=[_shown_x(point, chosen) for point in too_big],
-            y=[lowest / 2 if chosen.x == GPUS else 0.0] * len(too_big),
+            x=[shown_x(point, chosen) for point in too_big],
+            y=[lowest / 2 if drawing.layout.yaxis.type == "log" else 0.0] * len(too_big),
             name="OOM",
             mode="markers+text",
             text=["OOM"] * len(too_big),
@@ -240,9 +213,12 @@ def _add_out_of_memory(
     )
 
 
-def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: Plan, others: Sequence[RunPoint]) -> str:
-    best = max(measured, key=lambda point: point.samples_per_s or 0.0)
-    said = f"{quantity(best.samples_per_s, 'samples/s')} at most, with {best.label} (run {best.number})."
+def _caption(
+    points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: Plan, others: Sequence[RunPoint], measure: Measure
+) -> str:
+    best = min(measured, key=lambda point: _goodness(point, measure))
+    end = "least" if measure.least_is_best else "most"
+    said = f"{_amount(measure.value(best), measure)} at {end}, with {best.label} (run {best.number})."
     too_big = sum(point.state == "oom" for point in points)
     if too_big:
         said += f" {too_big} of {len(points)} ran out of memory."
@@ -252,6 +228,12 @@ def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: P
     if chosen.x == GPUS:
         said += f" {_scaling(measured)}"
     return said
+
+
+def _amount(value: float | None, measure: Measure) -> str:
+    if measure.unit in ("ms", "%"):
+        return f"{significant(value)}\N{NARROW NO-BREAK SPACE}{measure.unit}"
+    return quantity(value, measure.unit)
 
 
 def _scaling(measured: Sequence[RunPoint]) -> str:

@@ -74,6 +74,7 @@
     frame.querySelector("[data-caption]").textContent = caption;
     frame.querySelector("[data-numbers]").hidden = !figure;
     frame.querySelector("[data-subtitle]").textContent = figure ? figure.layout.title.subtitle.text : "";
+    if (figure) frame.querySelector("h3").textContent = figure.layout.title.text;
     element.setAttribute("aria-label", `${frame.querySelector("h3").textContent}. ${caption || empty}`);
     if (!figure) {
       showText(element, empty);
@@ -107,6 +108,42 @@
   all().forEach(load);
   // Figures that came into the page later.
   document.addEventListener("parlab:figures", () => all().forEach((element) => { if (!element.asked) load(element); }));
+
+  // What a person chooses to see is in the address of the page, so that a link shows what its sender saw.
+  function choose(form) {
+    const page = new URL(location.href);
+    const chosen = new FormData(form);
+    for (const name of new Set([...form.elements].map((element) => element.name).filter(Boolean))) {
+      page.searchParams.delete(name);
+      chosen.getAll(name).filter(Boolean).forEach((value) => page.searchParams.append(name, value));
+    }
+    history.replaceState(history.state, "", page);
+    const query = page.searchParams.toString();
+    for (const element of document.querySelectorAll("[data-follows]")) {
+      element.dataset.figureUrl = `${element.dataset.figureUrl.split("?")[0]}?${query}`;
+      const numbers = element.closest("figure").querySelector("[data-numbers]");
+      numbers.href = `${element.dataset.numbersUrl}?${query}`;
+      if (element.classList.contains("js-plotly-plot")) Plotly.purge(element); // other axes: nothing zoomed is kept
+      load(element);
+    }
+  }
+  document.addEventListener("change", (event) => {
+    const form = event.target.closest("[data-figure-choices]");
+    if (form) choose(form);
+  });
+  // Another shape of the table keeps what the figures show in the address.
+  document.addEventListener("htmx:configRequest", (event) => {
+    if (event.detail.elt.id !== "shape") return;
+    const page = new URL(location.href), form = document.querySelector("[data-figure-choices]");
+    for (const { name } of form?.elements || []) {
+      if (name && name !== "version" && page.searchParams.has(name)) event.detail.parameters[name] = page.searchParams.getAll(name);
+    }
+  });
+  document.addEventListener("submit", (event) => {
+    if (!event.target.matches("[data-figure-choices]")) return;
+    event.preventDefault();
+    choose(event.target);
+  });
 
   let drawnFrom = document.getElementById("live")?.dataset.drawnFrom;
   document.addEventListener("htmx:afterSwap", () => {

@@ -12,6 +12,7 @@ from .experiments import (
 from .figures import figure_title, stated
 from .filters import Filter, field_help
 from .findings import (
+    Doubts,
     FindingRow,
     experiment_findings,
     finding_rows,
@@ -20,7 +21,7 @@ from .findings import (
     run_findings,
 )
 from .home import Home, home
-from .leads import Lead, experiment_leads
+from .leads import Lead, Verdict, experiment_leads, verdict
 from .lists import ExperimentRow, RunLine, experiment_list, experiment_tags, matching_runs, run_list, tag_names
 from .networks import NetworkCell, NetworkSweep, has_network_sweep, network_sweep
 from .nodes import NodeRow, node_list
@@ -48,6 +49,7 @@ __all__ = [
     "METRICS",
     "Cell",
     "ConfigSection",
+    "Doubts",
     "ExperimentRow",
     "Filter",
     "FindingRow",
@@ -64,6 +66,7 @@ __all__ = [
     "StateCount",
     "Sweep",
     "SweepTable",
+    "Verdict",
     "Versions",
     "by_hand",
     "command_line",
@@ -113,5 +116,6 @@ __all__ = [
     "tag_names",
     "times_of",
     "varied_fields",
+    "verdict",
     "with_excerpts",
 ]

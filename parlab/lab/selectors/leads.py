@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from django.db.models import F, Q, Window
 from django.db.models.functions import RowNumber
@@ -77,3 +77,44 @@ def _place(run: Run) -> tuple[float, float, float, int]:
         slowest if run.step_time_s is None else run.step_time_s,
         run.number,
     )
+
+
+class Verdict(NamedTuple):
+    """What the runs of an experiment say at a glance."""
+
+    lead: Lead | None
+    slowest: Run | None
+    """The slowest finished run beside the fastest, where there are more than two."""
+    times: float | None
+    """How many times as fast as the slowest the fastest is."""
+    failed: list[Run]
+    """Runs that failed or were lost."""
+    differs: str
+    """On what the work of a step of finished runs differs, in words; such runs are compared with care."""
+
+
+def verdict(runs: Sequence[Run]) -> Verdict:
+    """Sum up runs that have been read: which is best, by how much, and what went wrong."""
+    finished = sorted((run for run in runs if run.state == RunState.FINISHED), key=_place)
+    best = lead(finished)
+    ends = lead([finished[0], finished[-1]]) if len(finished) > 2 else None
+    return Verdict(
+        best,
+        ends.second if ends else None,
+        ends.ahead if ends else None,
+        [run for run in runs if run.state in (RunState.FAILED, RunState.LOST)],
+        ", ".join(words for words, of in _WORK.items() if len({repr(of(run)) for run in finished}) > 1),
+    )
+
+
+def _set(section: str, name: str) -> Callable[[Run], Any]:
+    return lambda run: run.resolved.get(section, {}).get(name)
+
+
+_WORK: dict[str, Callable[[Run], Any]] = {
+    "GPUs": lambda run: run.gpus,
+    "layers": _set("model", "num_layers"),
+    "hidden size": _set("model", "hidden_size"),
+    "sequence length": _set("model", "sequence_length"),
+    "precision": _set("train", "precision"),
+}

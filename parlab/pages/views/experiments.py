@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from django.contrib import messages
@@ -16,8 +17,19 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab import services as lab
-from parlab.lab.models import Config, Experiment, Finding
+from parlab.lab.models import Config, Experiment, Finding, Run
+from parlab.pages.choices import (
+    FIGURE_KEYS,
+    PIVOT_KEYS,
+    Pivot,
+    figure_choices,
+    kept_query,
+    pivot_asked,
+    pivot_choices,
+    pivot_of,
+)
 from parlab.pages.engine_reads import engine_of
+from parlab.pages.notes import notes_html
 from parlab.pages.read_bandwidths import FORMATS
 from parlab.reports.markdown import markdown
 from runners.config import ConfigError, digest
@@ -35,6 +47,13 @@ CELLS_ON_PAGE = 3_000
 def experiment(request: HttpRequest, slug: str) -> HttpResponse:
     found = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
     context = _context(request, found)
+    runs: list[Run] = context["runs"]
+    context |= {
+        "figure_choices": figure_choices(request.GET, selectors.run_points(runs)) if runs else None,
+        "pivot_choices": pivot_choices(request.GET, runs) if len(runs) > 1 else None,
+        "notes": notes_html(found.notes),
+        "tags": selectors.experiment_tags([found.pk]).get(found.pk, []),
+    }
     return render(request, "pages/experiment.html", {**context, **_documents(found, context["findings"])})
 
 
@@ -69,12 +88,20 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
     listed = list(page.object_list)
     waiting = fleet.waiting_reasons([run for run in listed if run.state == RunState.QUEUED])
     doubted = [[finding.pk, finding.is_acknowledged] for finding in findings]
+    table, problem = _pivot(request, runs, doubts)
+    verdict = selectors.verdict(runs)
     changing = [[run.state, getattr(run, "last_step", None), run.step_time_s, run.reason] for run in runs]
     ended = sum(run.is_final for run in runs)
     return {
         "section": "experiments",
         "experiment": experiment,
         "versions": versions,
+        "runs": runs,
+        "verdict": verdict,
+        "best_doubts": _doubts_of(verdict, doubts),
+        "pivot": table,
+        "pivot_problem": problem,
+        "kept": kept_query(request.GET, (*PIVOT_KEYS, *FIGURE_KEYS)),
         "plan": plan,
         "page": page,
         "table": selectors.run_rows(listed, waiting=waiting, doubts=doubts),
@@ -87,8 +114,24 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "has_bandwidth": any(engine_of(run) == "allreduce" for run in runs),
         # Figures draw runs that have ended, so they are drawn again when one more has.
         "drawn_from": f"{versions.query}:{ended}",
-        "seen": digest([changing, doubted, waiting, metric, versions.query, page.number])[:16],
+        "seen": digest([changing, doubted, waiting, metric, versions.query, page.number, problem])[:16],
     }
+
+
+def _doubts_of(verdict: selectors.Verdict, doubts: Mapping[int, selectors.Doubts]) -> list[Finding]:
+    """List what doubts the run that is called the fastest, each finding once."""
+    of_best = doubts.get(verdict.lead.best.pk, {}) if verdict.lead else {}
+    return list({finding.pk: finding for found in of_best.values() for finding in found}.values())
+
+
+def _pivot(request: HttpRequest, runs: list[Run], doubts: Mapping[int, selectors.Doubts]) -> tuple[Pivot | None, str]:
+    """Shape the table that the address asks for; or say what was wrong with the wish."""
+    if not pivot_asked(request.GET):
+        return None, ""
+    try:
+        return pivot_of(request.GET, runs, doubts), ""
+    except ValueError as error:
+        return None, f"This table cannot be made: {error}."
 
 
 def _documents(experiment: Experiment, findings: list[Finding]) -> dict[str, Any]:

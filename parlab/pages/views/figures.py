@@ -12,12 +12,13 @@ from django.views.decorators.http import require_GET
 
 from parlab.charts import bandwidth, capacity, curves, theme
 from parlab.charts.curves import Curve
-from parlab.charts.registry import EXPERIMENT_FIGURES
+from parlab.charts.registry import CHOSEN, EXPERIMENT_FIGURES
 from parlab.charts.telemetry import KINDS
 from parlab.charts.theme import Drawing, Table
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Run
 from parlab.pages import engine_reads, telemetry
+from parlab.pages.choices import figure_options
 from parlab.series import store
 
 from .runs import find_attempt, find_run
@@ -37,7 +38,8 @@ def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
     runs = selectors.experiment_runs(experiment, versions)
     if name == BANDWIDTH:
         return bandwidth.figure(engine_reads.experiment_messages(experiment, runs))
-    return EXPERIMENT_FIGURES[name](selectors.run_points(runs))
+    points = selectors.run_points(runs)
+    return CHOSEN[name](points, figure_options(request.GET)) if name in CHOSEN else EXPERIMENT_FIGURES[name](points)
 
 
 def _step_time(run: Run, attempt: Attempt, max_points: int | None) -> Drawing:

@@ -1,0 +1,110 @@
+"""Which axis of a sweep runs along x, and which tell the lines of a figure apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from . import theme
+from .format import field_title, field_value
+from .measures import AUTO, Options
+from .points import EMULATED, RunPoint, is_number, varied
+
+GPUS = "GPUs"
+RUN = "Run"
+SIZE_AXES = (
+    "parallel.data_parallel_size",
+    "parallel.tensor_parallel_size",
+    "parallel.pipeline_parallel_size",
+    "cluster.nodes",
+    "cluster.gpus_per_node",
+)
+PREFERRED = "train.micro_batch_size"
+
+
+class Plan(NamedTuple):
+    """Which axis runs along x, and which axes tell the lines apart."""
+
+    x: str
+    lines: list[str]
+
+
+def plan(points: Sequence[RunPoint], options: Options = AUTO) -> Plan:
+    """Choose x: GPUs where they vary, else micro batch size, else the first axis of numbers, else the first.
+
+    What a person chose stands above that, as far as the points have it.
+    """
+    axes = varied(points)
+    chosen = _planned(points, axes)
+    if options.x and options.x != chosen.x and options.x in (*axes, GPUS, RUN):
+        chosen = Plan(options.x, [axis for axis in axes if axis != options.x] if options.x != RUN else [])
+    by = [axis for axis in options.by if axis in axes and axis != chosen.x]
+    return Plan(chosen.x, by) if by else chosen
+
+
+def _planned(points: Sequence[RunPoint], axes: list[str]) -> Plan:
+    if len({point.gpus for point in points}) > 1:
+        # An imported sweep may call the number of GPUs what it likes.
+        lines = [axis for axis in axes if axis not in SIZE_AXES and not _is_gpus(points, axis)]
+        # Two layouts of as many GPUs are no line: then the sizes tell the points apart.
+        seen = [(point.gpus, names_of(point, lines)) for point in points]
+        return Plan(GPUS, lines if len(set(seen)) == len(seen) else axes)
+    numeric = [axis for axis in axes if all(is_number(point.values.get(axis)) for point in points)]
+    x = PREFERRED if PREFERRED in numeric else next(iter(numeric or axes), RUN)
+    return Plan(x, [axis for axis in axes if axis != x])
+
+
+def _is_gpus(points: Sequence[RunPoint], axis: str) -> bool:
+    return all(point.values.get(axis) == point.gpus for point in points)
+
+
+def alike(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> tuple[list[RunPoint], list[RunPoint]]:
+    """Part the points into those with the axes that most measured ones have, and the others."""
+    kinds = [frozenset(point.values) for point in measured]
+    most = max(kinds, key=kinds.count)
+    return (
+        [point for point in points if frozenset(point.values) == most],
+        [point for point in points if frozenset(point.values) != most],
+    )
+
+
+def names_of(point: RunPoint, lines: Sequence[str]) -> tuple[str, ...]:
+    return tuple(field_value(point.values.get(axis)) for axis in lines)
+
+
+def x_of(point: RunPoint, axis: str) -> Any:
+    if axis == GPUS:
+        return point.gpus
+    return point.number if axis == RUN else point.values.get(axis)
+
+
+def x_axis(values: Sequence[Any], axis: str, options: Options = AUTO) -> dict[str, Any]:
+    if not all(is_number(value) for value in values) or axis == RUN:
+        return {
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": [theme.plain(field_value(v)) for v in values],
+        }
+    ticks = {"tickmode": "array", "tickvals": list(values), "ticktext": [field_value(value) for value in values]}
+    doubling = min(values) > 0 and max(values) >= 4 * min(values)
+    is_log = (axis == GPUS or doubling) if options.x_scale == "auto" else options.x_scale == "log"
+    return {"type": "log" if is_log and min(values) > 0 else "linear", **ticks}
+
+
+def shown_x(point: RunPoint, chosen: Plan) -> Any:
+    value = x_of(point, chosen.x)
+    return value if is_number(value) and chosen.x != RUN else theme.plain(field_value(value))
+
+
+def series_name(names: tuple[str, ...], lines: Sequence[str]) -> str:
+    named = [
+        f"{field_title(axis).lower()} {name}" if name.isdigit() else name
+        for name, axis in zip(names, lines, strict=True)
+    ]
+    return ", ".join(named) or "measured"
+
+
+def emulation_mark(members: Sequence[RunPoint]) -> str:
+    """Say of a line that its points are not what a machine computed."""
+    emulated = sum(point.is_emulated for point in members)
+    return "" if not emulated else f" ({EMULATED})" if emulated == len(members) else f" (partly {EMULATED})"

@@ -1,0 +1,76 @@
+"""What the figures of an experiment may show along their axes, and how a person chooses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from .points import RunPoint
+
+Scale = Literal["auto", "linear", "log"]
+SCALES: tuple[Scale, ...] = ("auto", "linear", "log")
+
+
+class Measure(NamedTuple):
+    """A number of a run that a figure may draw."""
+
+    title: str
+    unit: str
+    value: Callable[[RunPoint], float | None]
+    kind: Literal["rate", "time", "other"]
+    """How it follows the step time: a rate falls when steps take longer, a time grows."""
+
+    @property
+    def least_is_best(self) -> bool:
+        return self.kind == "time" or self.unit == "B"
+
+
+def _step_time(point: RunPoint) -> float | None:
+    return point.step_time_s.median if point.step_time_s else None
+
+
+def _ms_per_sample(point: RunPoint) -> float | None:
+    if point.samples_per_s:
+        return 1000 / point.samples_per_s
+    if point.step_time_s and point.global_batch_size:
+        return 1000 * point.step_time_s.median / point.global_batch_size
+    return None
+
+
+MEASURES: Mapping[str, Measure] = {
+    "samples_per_s": Measure("Throughput", "samples/s", lambda point: point.samples_per_s, "rate"),
+    "tokens_per_s": Measure("Tokens", "tokens/s", lambda point: point.tokens_per_s, "rate"),
+    "step_time": Measure("Step time", "s", _step_time, "time"),
+    "ms_per_sample": Measure("Time per sample", "ms", _ms_per_sample, "time"),
+    "memory": Measure("Peak memory", "B", lambda point: point.memory_max, "other"),
+}
+"""Names as addresses hold them; the first is what figures show unless told otherwise."""
+DEFAULT = "samples_per_s"
+
+
+class Options(NamedTuple):
+    """What a person chose; empty parts are left to the figure."""
+
+    y: str = DEFAULT
+    x: str = ""
+    """An axis of the points, `GPUs` or `Run`."""
+    by: Sequence[str] = ()
+    """Axes that tell the lines apart."""
+    x_scale: Scale = "auto"
+    y_scale: Scale = "auto"
+
+    @property
+    def measure(self) -> Measure:
+        """The number along y; what nobody knows falls back to throughput."""
+        return MEASURES.get(self.y, MEASURES[DEFAULT])
+
+
+AUTO = Options()
+
+
+def measured(points: Sequence[RunPoint]) -> dict[str, Measure]:
+    """List the measures that at least one finished run has."""
+    ended = [point for point in points if point.state != "oom"]
+    return {
+        name: measure for name, measure in MEASURES.items() if any(measure.value(point) is not None for point in ended)
+    }
