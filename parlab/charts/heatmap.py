@@ -16,6 +16,9 @@ from .theme import Drawing, Table
 
 MAX_SIDE = 60
 """Values of an axis that still can be told apart."""
+CLEAR = "rgba(0,0,0,0)"
+_HALF = 0.47
+_MAX_TEXTS = 150
 # From little to much: light to dark blue, readable in grey and by all colour visions.
 SCALE = [[0.0, "#F1F6FB"], [0.5, "#7FB2DD"], [1.0, theme.BLUE]]
 
@@ -55,11 +58,16 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
             x=_title(across),
             y=_title(down),
             xaxis=_axis(columns),
-            yaxis={**_axis(rows), "autorange": "reversed", "showgrid": False},
+            yaxis={**_axis(rows), "range": [len(rows) - 0.5, -0.5], "showgrid": False},
+            barmode="overlay",
+            showlegend=False,
         )
     )  # fmt: skip
-    drawing.add_trace(_cells(places, columns, rows, factor, name, measure))
-    _hatch(drawing, places, columns, rows)
+    found = _located(places, columns, rows)
+    drawing.add_trace(_cells([one for one in found if one[2].value is not None], factor, name, measure))
+    too_big = [one for one in found if one[2].value is None and one[2].point.state == "oom"]
+    if too_big:
+        drawing.add_trace(_out_of_memory(too_big))
     table: list[list[Any]] = [[p.point.number, *key, p.point.state, p.value] for key, p in places.items()]
     said = _caption(places, measure, name, factor)
     return Drawing(drawing, said, Table(["run", down, across, "state", options.y], table))
@@ -96,6 +104,14 @@ def _places(points: Sequence[RunPoint], across: str, down: str, measure: Measure
     return places
 
 
+def _located(
+    places: dict[tuple[str, str], _Place], columns: Sequence[Any], rows: Sequence[Any]
+) -> list[tuple[int, int, _Place]]:
+    """Put each place where its cell is: column, row."""
+    keys = [(x, y, (_key(row), _key(column))) for y, row in enumerate(rows) for x, column in enumerate(columns)]
+    return [(x, y, places[key]) for x, y, key in keys if key in places]
+
+
 def _title(axis: str) -> str:
     return axis if axis == GPUS else theme.plain(field_title(axis))
 
@@ -109,61 +125,57 @@ def _axis(values: Sequence[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _cells(
-    places: dict[tuple[str, str], _Place],
-    columns: Sequence[Any],
-    rows: Sequence[Any],
-    factor: float,
-    unit: str,
-    measure: Measure,
-) -> go.Heatmap:
-    found = [[places.get((_key(row), _key(column))) for column in columns] for row in rows]
-    shown = [[place.value / factor if place and place.value is not None else None for place in line] for line in found]
-    is_small = len(columns) * len(rows) <= 150
-    texts = [[_text(place, factor) for place in line] for line in found]
-    hovers = [
-        [place.point.hover((measure.title.lower(), place.value, measure.unit)) if place else "" for place in line]
-        for line in found
-    ]
-    return go.Heatmap(
-        z=shown,
-        text=texts if is_small else None,
-        texttemplate="%{text}" if is_small else None,
-        hovertext=hovers,
-        hoverinfo="text",
-        colorscale=SCALE,
-        reversescale=measure.least_is_best,
-        xgap=2,
-        ygap=2,
-        colorbar={"title": {"text": unit, "side": "right"}, "thickness": 12, "outlinewidth": 0, "tickformat": "~s"},
+def _rectangles(places: Sequence[tuple[int, int, _Place]]) -> dict[str, Any]:
+    """Draw each cell as a bar that floats: Plotly's own heatmap styles its pixels inline, which our policy forbids."""
+    return {
+        "x": [x for x, _, _ in places],
+        "base": [y - _HALF for _, y, _ in places],
+        "y": [2 * _HALF] * len(places),
+        "width": [2 * _HALF] * len(places),
+        "hoverinfo": "text",
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "constraintext": "none",
+    }
+
+
+def _cells(found: Sequence[tuple[int, int, _Place]], factor: float, unit: str, measure: Measure) -> go.Bar:
+    values = [(place.value or 0.0) / factor for _, _, place in found]
+    bar = {"title": {"text": unit, "side": "right"}, "thickness": 12, "outlinewidth": 0, "tickformat": "~s"}
+    return go.Bar(
+        **_rectangles(found),
+        text=[significant(value) for value in values] if len(found) <= _MAX_TEXTS else None,
+        hovertext=[p.point.hover((measure.title.lower(), p.value, measure.unit)) for _, _, p in found],
+        marker={
+            "color": values,
+            "colorscale": SCALE,
+            "reversescale": measure.least_is_best,
+            "showscale": min(values) < max(values),
+            "colorbar": bar,
+            "line": {"width": 0},
+        },
+        customdata=values,
     )
 
 
-def _text(place: _Place | None, factor: float) -> str:
-    if place is None or place.value is None:
-        return ""
-    return significant(place.value / factor)
-
-
-def _hatch(
-    drawing: go.Figure, places: dict[tuple[str, str], _Place], columns: Sequence[Any], rows: Sequence[Any]
-) -> None:
-    """Draw three slanting lines and the word into each cell whose runs all were out of memory."""
-    line = {"color": theme.OOM_COLOUR, "width": 1}
-    for y, row in enumerate(rows):
-        for x, column in enumerate(columns):
-            place = places.get((_key(row), _key(column)))
-            if place is None or place.value is not None or place.point.state != "oom":
-                continue
-            left, right, low, high = x - 0.47, x + 0.47, y - 0.47, y + 0.47
-            drawing.add_shape(type="rect", x0=left, x1=right, y0=low, y1=high, line=line)
-            for share in (0.25, 0.5, 0.75):
-                x0, y0 = left + (right - left) * share, low + (high - low) * share
-                drawing.add_shape(type="line", x0=left, y0=y0, x1=x0, y1=low, line=line)
-                drawing.add_shape(type="line", x0=x0, y0=high, x1=right, y1=y0, line=line)
-            drawing.add_annotation(
-                x=x, y=y, text="OOM", showarrow=False, hovertext=place.point.hover(), font={"size": 12}
-            )
+def _out_of_memory(found: Sequence[tuple[int, int, _Place]]) -> go.Bar:
+    return go.Bar(
+        **_rectangles(found),
+        text=["OOM"] * len(found),
+        hovertext=[place.point.hover() for _, _, place in found],
+        marker={
+            "color": CLEAR,
+            "pattern": {
+                "shape": "/",
+                "fgcolor": theme.OOM_COLOUR,
+                "bgcolor": "rgba(0,0,0,0)",
+                "size": 8,
+                "solidity": 0.2,
+            },
+            "line": {"width": 1, "color": theme.OOM_COLOUR},
+        },
+    )
 
 
 def _caption(places: dict[tuple[str, str], _Place], measure: Measure, unit: str, factor: float) -> str:

@@ -43,6 +43,9 @@ MEASURES: Mapping[str, Measure] = {
     "step_time": Measure("Step time", "s", _step_time, "time"),
     "ms_per_sample": Measure("Time per sample", "ms", _ms_per_sample, "time"),
     "memory": Measure("Peak memory", "B", lambda point: point.memory_max, "other"),
+    "compute": Measure("Compute per device", "FLOP/s", lambda point: point.flops_per_gpu, "other"),
+    "mfu": Measure("MFU", "%", lambda point: point.mfu_pct, "other"),
+    "utilisation": Measure("GPU utilisation", "%", lambda point: point.gpu_util_pct, "other"),
 }
 """Names as addresses hold them; the first is what figures show unless told otherwise."""
 DEFAULT = "samples_per_s"

@@ -27,6 +27,17 @@ class Timer(NamedTuple):
     max: float
 
 
+class Roof(NamedTuple):
+    """What a device could do with a run's work at best."""
+
+    peak_flops: float
+    """FLOP/s."""
+    memory_bandwidth: float | None
+    """Bytes/s; None where nobody knows it."""
+    intensity: float
+    """FLOPs for each byte of weights that is read: both grow with the tokens of a micro batch."""
+
+
 class RunPoint(NamedTuple):
     """One run of an experiment as its figures see it."""
 
@@ -49,6 +60,7 @@ class RunPoint(NamedTuple):
     flops_per_gpu: float | None = None
     peak: str = ""
     """What MFU divides by, in words."""
+    roof: Roof | None = None
     is_published: bool = False
     """Figures from elsewhere, which hold what their authors chose to publish."""
     is_emulated: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from . import efficiency, heatmap, memory, phases, throughput, utilisation
+from . import efficiency, heatmap, memory, phases, roofline, throughput, utilisation
 from .measures import Options
 from .points import RunPoint
 from .theme import Drawing
@@ -16,11 +16,13 @@ EXPERIMENT_FIGURES: dict[str, Callable[[Sequence[RunPoint]], Drawing]] = {
     "utilisation": utilisation.figure,
     "efficiency": efficiency.figure,
     "heatmap": heatmap.figure,
+    "roofline": roofline.figure,
 }
 
 CHOSEN: dict[str, Callable[[Sequence[RunPoint], Options], Drawing]] = {
     "throughput": throughput.figure,
     "efficiency": efficiency.figure,
     "heatmap": heatmap.figure,
+    "roofline": roofline.figure,
 }
 """Those whose axes a person may choose."""

@@ -69,6 +69,7 @@ class FigureChoices(NamedTuple):
     """Whether efficiency can be drawn."""
     has_map: bool
     """Whether two axes can."""
+    has_roof: bool
 
 
 def figure_choices(query: QueryDict, points: Sequence[RunPoint]) -> FigureChoices:
@@ -92,6 +93,7 @@ def figure_choices(query: QueryDict, points: Sequence[RunPoint]) -> FigureChoice
         query=kept_query(query, FIGURE_KEYS),
         has_gpus=bool(more),
         has_map=len(axes) > 1 or bool(axes and more),
+        has_roof=any(point.roof and point.flops_per_gpu for point in points),
     )
 
 
@@ -191,7 +193,7 @@ def _title(name: str) -> str:
     if name.startswith(("timer.", "figure.", "argument.")):
         kind, _, rest = name.partition(".")
         return f"{rest} ({kind})"
-    return field_title(name)
+    return selectors.figure_title(name) if _is_measured(name) else field_title(name)
 
 
 def _rows(table: Table, runs: Sequence[Run]) -> list[PivotRow]:

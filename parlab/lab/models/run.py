@@ -107,9 +107,15 @@ class Run(models.Model):
     micro_batch_size = _number_fact("resolved__train__micro_batch_size")
     global_batch_size = _number_fact("resolved__train__global_batch_size")
     ms_per_sample = _number_fact("summary__ms_per_sample")
-    mfu = _number_fact("summary__mfu")
+    mfu = models.GeneratedField(
+        expression=Coalesce(_number_at("summary__mfu"), _number_at("summary__mfu_pct") / Value(100.0)),
+        output_field=models.FloatField(null=True),
+        db_persist=True,
+    )
+    """Share of the peak, as computed here, else as its file states it."""
     gpus = models.GeneratedField(
         expression=Coalesce(
+            _number_at("launch__world_size"),
             _number_at("resolved__cluster__gpus_per_node")
             * Coalesce(_number_at("resolved__cluster__nodes"), Value(1.0)),
             _size("tensor_parallel_size") * _size("pipeline_parallel_size") * _size("data_parallel_size"),

@@ -48,7 +48,7 @@ def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
         "reason": run.reason,
         "origin": run.origin,
         "version": run.config.version,
-        "gpus": _gpus(run),
+        "gpus": int(run.gpus or 1),
         **_numbers(run),
         **_settings(run),
     }
@@ -99,15 +99,6 @@ def _accumulation(run: Run) -> int | None:
     train, parallel = run.resolved.get("train", {}), run.resolved.get("parallel", {})
     sizes = train.get("global_batch_size"), train.get("micro_batch_size"), parallel.get("data_parallel_size")
     return sizes[0] // (sizes[1] * sizes[2]) if all(sizes) else None
-
-
-def _gpus(run: Run) -> int | None:
-    told = run.launch.get("world_size")
-    if isinstance(told, int):
-        return told
-    parallel = run.resolved.get("parallel", {})
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-    return math.prod(int(parallel.get(size) or 1) for size in sizes)
 
 
 def _numbers(run: Run) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts.format import DASH, exact_quantity, field_title, field_value, significant, unit_for
-from parlab.charts.points import RunPoint, Timer, in_order
+from parlab.charts.points import Roof, RunPoint, Timer, in_order
 from parlab.lab.models import Finding, Run
+from parlab.planner.hardware import find
 from runners.config import Point, digest
 from runners.protocol import RunState
 
@@ -237,13 +238,11 @@ def run_points(runs: Sequence[Run]) -> list[RunPoint]:
 def _run_point(run: Run, values: dict[str, Any]) -> RunPoint:
     summary = run.summary
     memory = summary.get("memory_peak_bytes") or {}
-    parallel = run.resolved.get("parallel", {})
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     return RunPoint(
         number=run.number,
         state=run.state,
         values=values,
-        gpus=math.prod(int(parallel.get(size, 1)) for size in sizes),
+        gpus=int(run.gpus or 1),
         step_time_s=step_time(summary),
         samples_per_s=run.samples_per_s,
         tokens_per_s=run.tokens_per_s,
@@ -257,9 +256,22 @@ def _run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         gpu_util_pct=share_pct(summary, "gpu_util"),
         flops_per_gpu=compute(summary),
         peak=peak_words(summary),
+        roof=_roof(run),
         is_published=run.origin != Run.Origin.MEASURED,
         is_emulated=run.is_emulated,
     )
+
+
+def _roof(run: Run) -> Roof | None:
+    """Read what limits a run's FLOP/s: the peak of its device, and how fast that reads the weights."""
+    peak = run.summary.get("peak") or {}
+    flops, train, model = peak.get("flops"), run.resolved.get("train", {}), run.resolved.get("model", {})
+    batch, length = train.get("micro_batch_size"), model.get("sequence_length")
+    if not flops or not batch or not length:
+        return None
+    gpu = find(str(peak.get("device") or ""))
+    weight_bytes = 4 if train.get("precision") == "fp32" else 2
+    return Roof(float(flops), gpu.memory_bandwidth if gpu else None, 2 * int(batch) * int(length) / weight_bytes)
 
 
 def _timers(timers: Mapping[str, Any]) -> dict[str, Timer]:

@@ -1,0 +1,97 @@
+"""The roofline of an experiment: FLOP/s of each device under what it could reach at best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from . import theme
+from .axes import names_of, plan, series_name
+from .format import quantity, significant
+from .measures import AUTO, Options
+from .points import Roof, RunPoint
+from .theme import Drawing, Table
+
+
+def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
+    """Draw FLOP/s per device (y) against FLOPs per byte of weights read (x), both logarithmic, under the roofs.
+
+    A roof is min(peak, bandwidth x intensity) (Williams, Waterman and Patterson 2009): below its bend the memory cannot
+    deliver the weights as fast as they could be used. Activations are not counted, so that a run may lie far below it.
+    """
+    measured = [point for point in points if point.roof and point.flops_per_gpu and point.state == "finished"]
+    if not measured:
+        return theme.nothing("No roofline: it needs the peak of the device, and runs whose FLOPs are known.")
+    chosen = plan(measured, options)
+    lines: dict[tuple[str, ...], list[RunPoint]] = {}
+    for point in measured:
+        lines.setdefault(names_of(point, chosen.lines), []).append(point)
+    drawing = go.Figure(
+        layout=theme.layout(
+            title="Roofline",
+            subtitle="one point per run, under what its device could do at best",
+            x="FLOPs per byte of weights read",
+            y="FLOP/s per device",
+            xaxis={"type": "log"},
+            yaxis={"type": "log", "tickformat": "~s"},
+        )
+    )
+    reach = [point.roof.intensity for point in measured if point.roof]
+    for roof in dict.fromkeys(point.roof._replace(intensity=0.0) for point in measured if point.roof):
+        drawing.add_trace(_roof_line(roof, min(reach), max(reach)))
+    styles = theme.styles(list(lines))
+    for names, members in lines.items():
+        drawing.add_trace(_points(members, theme.plain(series_name(names, chosen.lines)), styles[names]))
+    drawing.update_layout(showlegend=True)
+    rows = [
+        [p.number, p.roof.intensity, p.flops_per_gpu, p.roof.peak_flops, p.roof.memory_bandwidth, p.mfu_pct]
+        for p in measured
+        if p.roof
+    ]
+    header = ["run", "flops_per_weight_byte", "flops_per_device", "peak_flops", "memory_bytes_per_s", "mfu_pct"]
+    return Drawing(drawing, _caption(measured), Table(header, rows))
+
+
+def _roof_line(roof: Roof, low: float, high: float) -> go.Scatter:
+    bend = roof.peak_flops / roof.memory_bandwidth if roof.memory_bandwidth else None
+    ends = sorted({low / 2, high * 2, *([bend] if bend else [])})
+    slope = roof.memory_bandwidth
+    return go.Scatter(
+        x=ends,
+        y=[min(roof.peak_flops, slope * x) if slope else roof.peak_flops for x in ends],
+        name=f"peak {quantity(roof.peak_flops, 'FLOP/s')}",
+        mode="lines",
+        line={"color": theme.GREY, "dash": "dash", "width": 1},
+        hoverinfo="skip",
+    )
+
+
+def _points(members: Sequence[RunPoint], name: str, style: theme.Style) -> go.Scatter:
+    return go.Scatter(
+        x=[point.roof.intensity for point in members if point.roof],
+        y=[point.flops_per_gpu for point in members],
+        name=name,
+        mode="markers",
+        marker={"color": style.colour, "symbol": style.symbol, "size": 9},
+        hovertext=[
+            point.hover(("FLOP/s per device", point.flops_per_gpu, ""), ("MFU", point.mfu_pct, "%"))
+            for point in members
+        ],
+        hoverinfo="text",
+    )
+
+
+def _caption(measured: Sequence[RunPoint]) -> str:
+    best = max(measured, key=lambda point: point.mfu_pct or 0.0)
+    said = f"{significant(best.mfu_pct)} % of the peak at most, with {best.label} (run {best.number})."
+    bound = [
+        point
+        for point in measured
+        if point.roof
+        and point.roof.memory_bandwidth
+        and point.roof.intensity * point.roof.memory_bandwidth < point.roof.peak_flops
+    ]
+    if bound:
+        return said + f" {len(bound)} of {len(measured)} lie where memory, not arithmetic, is the limit."
+    return said
