@@ -130,8 +130,10 @@ def test_an_unknown_question_is_not_found(page: Client) -> None:
 
 
 def test_throughput_is_answered_with_every_run_beside_each_other(page: Client, four_runs: list[Run]) -> None:
+    resolved = four_runs[2].resolved
+    wider = {"parallel": {**resolved["parallel"], "data_parallel_size": 2}, "cluster": {"nodes": 1, "gpus_per_node": 4}}
     Run.objects.filter(number=3).update(
-        resolved=four_runs[2].resolved | {"parallel": four_runs[2].resolved["parallel"] | {"data_parallel_size": 2}},
+        resolved=resolved | wider,
         summary=four_runs[2].summary | {"gpu_util_pct": 87.6, "ms_per_sample": 50.0},
     )
     shown = text(page.get(ANSWER))
