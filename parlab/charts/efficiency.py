@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from . import theme
-from .axes import GPUS, alike, names_of, plan, series_name, x_axis
+from .axes import GPUS, alike, emulation_mark, names_of, plan, series_name, x_axis
 from .format import significant
 from .measures import AUTO, Options
 from .points import RunPoint, in_order
@@ -41,7 +41,9 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     )
     styles = theme.styles(list(lines))
     for names, line in lines.items():
-        drawing.add_trace(_line(line, theme.plain(series_name(names, chosen.lines)), styles[names]))
+        drawing.add_trace(
+            _line(line, theme.plain(series_name(names, chosen.lines) + emulation_mark(line)), styles[names])
+        )
     drawing.add_hline(y=100, line={"color": theme.GREY, "dash": "dash", "width": 1})
     drawing.update_layout(showlegend=len(lines) > 1)
     rows = [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from . import theme
-from .axes import names_of, plan, series_name
+from .axes import emulation_mark, names_of, plan, series_name
 from .format import quantity, significant
 from .measures import AUTO, Options
 from .points import Roof, RunPoint
@@ -42,7 +42,9 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         drawing.add_trace(_roof_line(roof, min(reach), max(reach)))
     styles = theme.styles(list(lines))
     for names, members in lines.items():
-        drawing.add_trace(_points(members, theme.plain(series_name(names, chosen.lines)), styles[names]))
+        drawing.add_trace(
+            _points(members, theme.plain(series_name(names, chosen.lines) + emulation_mark(members)), styles[names])
+        )
     drawing.update_layout(showlegend=True)
     rows = [
         [p.number, p.roof.intensity, p.flops_per_gpu, p.roof.peak_flops, p.roof.memory_bandwidth, p.mfu_pct]
