@@ -27,7 +27,7 @@ GPUS = Coalesce(
 class Migration(migrations.Migration):
     """What an imported run's file says of its GPUs and its MFU counts; generated columns cannot be altered, only made anew."""
 
-    dependencies = [("lab", "0005_reports")]
+    dependencies = [("lab", "0006_pictures")]
 
     operations = [
         migrations.RemoveIndex("run", "run_facts"),
