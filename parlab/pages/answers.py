@@ -9,12 +9,12 @@ import numpy as np
 from django.db.models import F
 
 from parlab.charts import bandwidth, capacity
+from parlab.charts.axes import SIZE_AXES
 from parlab.charts.bandwidth import Message
 from parlab.charts.capacity import Search
 from parlab.charts.format import Unit, field_title, field_value, quantity, unit_for
 from parlab.charts.phases import PHASES
 from parlab.charts.points import RunPoint
-from parlab.charts.throughput import SIZE_AXES
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run
 from parlab.series import store
