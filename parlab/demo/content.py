@@ -15,6 +15,7 @@ from parlab.lab import services
 from parlab.lab.models import Experiment
 from runners.protocol import RunState
 
+from .networks import network_sweeps
 from .sweeps import demo_sweeps, megatron_command
 
 DEMO_USER = "demo"
@@ -70,7 +71,7 @@ def demo_experiments(user: User) -> None:
     if Experiment.objects.exists():
         return
     _published_three_nodes(user)
-    for one in demo_sweeps(settings.BASE_DIR):
+    for one in [*network_sweeps(), *demo_sweeps(settings.BASE_DIR)]:
         experiment = services.experiment_create(name=one.name, question=one.question, owner=user)
         services.config_save(experiment=experiment, data=one.data, sweep=one.sweep, note=one.note, user=user)
 
@@ -88,7 +89,7 @@ def _published_three_nodes(user: User) -> None:
         experiment=experiment,
         data=THREE_NODES,
         sweep={"parallel.schedule": list(STEP_TIMES_S), "train.micro_batch_size": [1, 2, 4]},
-        note="The network setting is an axis of the published tables, not yet of a configuration.",
+        note="The network setting is an axis of the published tables; to run it, see the emulated three nodes.",
         user=user,
     )
     for schedule, table in STEP_TIMES_S.items():

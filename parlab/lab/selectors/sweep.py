@@ -108,6 +108,10 @@ def sweep_tables(
     Runs with other axes than most are left to the list of runs.
     """
     entries = _alike(_entries(runs, points))
+    entries = [
+        entry._replace(values=values)
+        for entry, values in zip(entries, _tidied([entry.values for entry in entries]), strict=True)
+    ]
     axes = {axis: in_order(entry.values[axis] for entry in entries) for axis in (entries[0].values if entries else [])}
     varied = {axis: values for axis, values in axes.items() if len(values) > 1}
     fixed = [f"{field_title(axis).lower()} {field_value(axes[axis][0])}" for axis in axes if axis not in varied]
@@ -142,6 +146,30 @@ def _entries(runs: Sequence[Run], points: Sequence[Point]) -> list[_Entry]:
             if digest(point.values) not in known:
                 entries.append(_Entry(point.values, None, "; ".join(problem.message for problem in point.problems)))
     return entries
+
+
+NETWORK_AXIS = "network"
+_NETWORK_WORDS = {"delay_ms": "{} ms", "bandwidth_gbps": "{} Gbit/s", "jitter_ms": "± {} ms", "loss_pct": "{} % lost"}
+
+
+def _tidied(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Make one axis of the fields of a network, and leave out times of emulated passes that follow from other axes."""
+    named = [_network_in_words(point) for point in points]
+    kept = [{axis: value for axis, value in one.items() if not axis.startswith("emulation.")} for one in named]
+    return kept if len({repr(sorted(one.items())) for one in kept}) == len(kept) else named
+
+
+def _network_in_words(point: Mapping[str, Any]) -> dict[str, Any]:
+    fields = [axis for axis in point if axis.startswith(f"{NETWORK_AXIS}.")]
+    rest = {axis: value for axis, value in point.items() if axis not in fields}
+    if len(fields) < 2:
+        return dict(point)
+    words = [
+        _NETWORK_WORDS.get(axis.rpartition(".")[2], "{}").format(field_value(point[axis]))
+        for axis in fields
+        if point[axis] is not None
+    ]
+    return {**rest, NETWORK_AXIS: ", ".join(words)}
 
 
 def _alike(entries: Sequence[_Entry]) -> list[_Entry]:
@@ -229,7 +257,8 @@ def run_points(runs: Sequence[Run]) -> list[RunPoint]:
     """Turn finished and out-of-memory runs into what the figures draw; others have no final numbers."""
     ended = [run for run in runs if run.state in (RunState.FINISHED, RunState.OOM)]
     several = len({run.config_id for run in ended}) > 1
-    values = {run.pk: ({VERSION_AXIS: f"v{run.config.version}"} if several else {}) | dict(run.point) for run in ended}
+    points = _tidied([({VERSION_AXIS: f"v{run.config.version}"} if several else {}) | dict(run.point) for run in ended])
+    values = {run.pk: point for run, point in zip(ended, points, strict=True)}
     axes = dict.fromkeys(axis for found in values.values() for axis in found)
     varied = [axis for axis in axes if len({repr(found.get(axis)) for found in values.values()}) > 1]
     return [_run_point(run, {axis: values[run.pk][axis] for axis in varied if axis in values[run.pk]}) for run in ended]

@@ -1,0 +1,205 @@
+"""The emulated 3-node case: real ranks in namespaces, real gloo, links of 10 ms and 1 Gbit/s.
+
+Times of a micro batch are those with which the simulation takes what was published for the default network: of GPipe
+from its row, of 1F1B and what comes of it from that of 1F1B.
+"""
+
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from parlab.planner.schedule import Plan
+from parlab.planner.schedule.calibration import calibrate
+from parlab.planner.schedule.choice import Outcome, best_schedule, outcome
+from parlab.planner.schedule.pipeline import Link, Pipeline, StageTimes
+from runners.links.emulate import forwarding, make_hosts
+from runners.links.forwarder import Link as ForwarderLink
+from runners.links.measure import throughput
+from tests.bench.result import Result, Scale
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS, SEQUENCES, HIDDEN, LENGTH = 3, 64, 768, 2048
+MESSAGE_BYTES = HIDDEN * LENGTH * 4
+DEFAULT, SLOW = Link(0.1e-3, 10e9), Link(10e-3, 1e9)
+PUBLISHED_S = {"gpipe": (6.64, 8.38), "1f1b": (6.54, 11.21)}
+"""On the default network and at 10 ms and 1 Gbit/s, micro batch 1."""
+BACKWARD_PER_FORWARD = 3.0
+_TIMEOUT_S = 600
+
+
+class Case(NamedTuple):
+    """One schedule on both networks, in seconds."""
+
+    default_s: float
+    slow_s: float
+    simulated: Outcome
+    """On the slow network."""
+
+    @property
+    def slowdown(self) -> float:
+        return self.slow_s / self.default_s
+
+
+def _pipeline(times: StageTimes, link: Link, count: int, element_bytes: int = 4) -> Pipeline:
+    size = MESSAGE_BYTES * element_bytes / 4
+    return Pipeline((times,) * RANKS, count, (link,) * RANKS, size, size)
+
+
+def _times(schedule: str) -> StageTimes:
+    unknown = _pipeline(StageTimes(0.0, 0.0), DEFAULT, SEQUENCES)
+    plan = Plan(schedule)
+    return calibrate(PUBLISHED_S[schedule][0], plan, unknown, backward_per_forward=BACKWARD_PER_FORWARD)
+
+
+@functools.cache
+def _case(schedule: str, wire: str, is_best: bool, is_quick: bool) -> Case:
+    """Run a schedule on both networks, in turns so that a busy machine slows both."""
+    count, times = (8, StageTimes(2e-3, 6e-3)) if is_quick else (SEQUENCES, _times(schedule))
+    slow = _pipeline(times, SLOW, count, 4 if wire == "same" else 2)
+    # Chosen by simulation, of all slopes; what a person who knows of none gets is slope 1.
+    plan = best_schedule(slow).best.plan if is_best else Plan(schedule)
+    found: dict[Link, list[float]] = {DEFAULT: [], SLOW: []}
+    for _ in range(1 if is_quick else 2):
+        for link in found:
+            found[link] += _steps(plan, wire, times, link, count, 2 if is_quick else 4)
+    return Case(median(found[DEFAULT]), median(found[SLOW]), outcome(plan, slow))
+
+
+def _steps(plan: Plan, wire: str, times: StageTimes, link: Link, count: int, iterations: int) -> list[float]:
+    """Run the ranks as a node does, and return the seconds of each step but the first, of the slowest rank."""
+    config = {
+        "model": {"num_layers": 12, "hidden_size": HIDDEN, "num_attention_heads": 12, "sequence_length": LENGTH},
+        "train": {"global_batch_size": count, "iterations": iterations, "compute": "emulated"},
+        "parallel": {
+            "pipeline_parallel_size": RANKS,
+            "schedule": plan.name,
+            "warmup_slope": plan.warmup_slope,
+            "wire_precision": wire,
+        },
+        "emulation": {"forward_ms": 1e3 * times.forward_s, "backward_ms": 1e3 * times.backward_s},
+        "network": {"apply": "emulate", "delay_ms": 1e3 * link.delay_s, "bandwidth_gbps": _carried(link)},
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(config, file)
+        file.flush()
+        command = [sys.executable, "-m", "runners.links", "--config", file.name]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    if done.returncode:
+        raise RuntimeError(f"the emulated run failed: {done.stdout[-2000:]} {done.stderr[-2000:]}")
+    slowest: dict[int, float] = {}
+    for line in done.stdout.splitlines():
+        event: dict[str, Any] = json.loads(line) if line.startswith('{"parlab":') else {}
+        if event.get("event") == "step":
+            slowest[event["step"]] = max(event["step_time_s"], slowest.get(event["step"], 0.0))
+    return [seconds for step, seconds in slowest.items() if step > 1]
+
+
+@functools.cache
+def _carried(link: Link) -> float | None:
+    """Return the rate to set, in Gbit/s: none where the machine carries less, as fast as it does then."""
+    if link.bits_per_s < 2e9:
+        return link.bits_per_s / 1e9
+    return link.bits_per_s / 1e9 if _forwarded() > 1.2 * link.bits_per_s else None
+
+
+def _forwarded() -> float:
+    """Return what the forwarder carries between two namespaces without any shaping, in bits/s."""
+    links = [[ForwarderLink()] * 2] * 2
+    with ExitStack() as stack:
+        hosts = make_hosts(stack, links)
+        stack.enter_context(forwarding(hosts, links, lead_s=0.0, seed=1))
+        return throughput([host.namespace for host in hosts], (0, 1), 0.0) or 0.0
+
+
+def _slowdown(schedule: str, wire: str, is_best: bool, target: float, scale: Scale) -> Result:
+    case = _case(schedule, wire, is_best, scale.is_quick)
+    plan = case.simulated.plan
+    against = (
+        f"{plan.title}: {case.default_s:.2f} -> {case.slow_s:.2f} s, simulated"
+        f" {case.simulated.simulation.iteration_s:.2f} s; {'at most' if is_best else 'published'} {target:.2f}"
+    )
+    return Result(case.slowdown, "x", against, target / case.slowdown, 1 if scale.is_quick else 2)
+
+
+def slowdown_gpipe(scale: Scale) -> Result:
+    """Time of GPipe at 10 ms and 1 Gbit/s over that on the default network."""
+    return _slowdown("gpipe", "same", False, 8.38 / 6.64, scale)
+
+
+def slowdown_1f1b(scale: Scale) -> Result:
+    """The same for 1F1B."""
+    return _slowdown("1f1b", "same", False, 11.21 / 6.54, scale)
+
+
+def slowdown_best_fp32(scale: Scale) -> Result:
+    """The same for 1F1B with the warm-up slope that the simulation chooses."""
+    return _slowdown("1f1b", "same", True, 1.15, scale)
+
+
+def slowdown_best_fp16(scale: Scale) -> Result:
+    """The same with 16 bits on the wire."""
+    return _slowdown("1f1b", "bf16", True, 1.05, scale)
+
+
+def gap_to_bound_pct(scale: Scale) -> Result:
+    """By how much the best fp32 schedule is slower than what no order of its passes can beat."""
+    case = _case("1f1b", "same", True, scale.is_quick)
+    bound = case.simulated.bound
+    gap = 100 * (case.slow_s / bound.seconds - 1)
+    against = f"bound {bound.seconds:.2f} s ({bound.binds}), measured {case.slow_s:.2f} s; at most 5 %"
+    return Result(gap, "%", against, 5 / max(gap, 0.01), 1 if scale.is_quick else 2)
+
+
+def micro_batches_held(scale: Scale) -> Result:
+    """Micro batches whose activations the first rank of the best fp32 schedule holds; GPipe holds all."""
+    case = _case("1f1b", "same", True, scale.is_quick)
+    everything = 8 if scale.is_quick else SEQUENCES
+    return Result(case.simulated.held, "count", f"GPipe: {everything}; at most 9", everything / case.simulated.held, 1)
+
+
+def forwarder_gbit_per_s(scale: Scale) -> Result:
+    """What TCP gets between two namespaces through the forwarder; beside it TCP in one namespace, over loopback."""
+    repeats = scale.repeats(5)
+    ours, theirs = [], []
+    for _ in range(repeats):
+        ours.append(_forwarded() / 1e9)
+        theirs.append(_loopback() / 1e9)
+    value = median(ours)
+    return Result(
+        value, "Gbit/s", f"loopback: {median(theirs):.1f} Gbit/s; at least 5", value / median(theirs), repeats
+    )
+
+
+def _loopback() -> float:
+    """Return what one TCP connection gets over the loopback device, in bits/s."""
+    size, data = 0, bytes(1 << 18)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
+        receiver = server.accept()[0]
+        until = time.perf_counter() + 0.3
+
+        def send() -> None:
+            while time.perf_counter() < until:
+                sender.send(data)
+            sender.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=send)
+        began = time.perf_counter()
+        thread.start()
+        with receiver:
+            while piece := len(receiver.recv(1 << 18)):
+                size += piece
+        thread.join()
+    return 8 * size / (time.perf_counter() - began)
