@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from runners import gpus, hangs, nics, processes, telemetry
+from runners import hangs, processes, telemetry
 from runners.links import interface
 from runners.protocol import Report, RunState
 from runners.recorder import Recorder
@@ -50,9 +50,7 @@ class Supervisor:
         self.run_dir = run
         self.launch = run.read_launch()
         self.recorder = Recorder(SpoolWriter(run.spool, limit_bytes=self.launch["spool_limit_mib"] << 20))
-        self.sampler = telemetry.Sampler()
-        self.nics = nics.Nics()
-        self.gpus = gpus.Watch([gpu.get("uuid", "") for gpu in self.launch.get("gpus", [])], time.time)
+        self.samples = telemetry.Samples([gpu.get("uuid", "") for gpu in self.launch.get("gpus", [])])
         self.started_at = time.monotonic()
         self.sampled_at = self.started_at
         self.read_at = 0.0
@@ -114,7 +112,7 @@ class Supervisor:
         finally:
             os.close(writer)
         # Not before: what runs between fork and exec must not meet a second thread.
-        self.gpus.start()
+        self.samples.start()
 
     def _start_reason(self, error: Exception) -> str:
         if isinstance(error, FileNotFoundError | PermissionError):
@@ -252,15 +250,12 @@ class Supervisor:
         now = time.monotonic()
         if now - self.sampled_at > SAMPLE_S and self.exit_code is None:
             self.sampled_at = now
-            memory, percent = self.sampler.sample()
-            node = {"memory_bytes": memory, "cpu_pct": percent, **self.nics.rates()}
-            samples = [(-1, time.time(), node), *(reading for reading in self.gpus.take() if reading.values)]
-            self.recorder.insert(b"".join(telemetry.event_line(*sample) for sample in samples))
+            self.recorder.insert(self.samples.lines())
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def _report_end(self) -> None:
-        self.gpus.stop()
+        self.samples.stop()
         exit_code = self.exit_code
         verdict = self.order or self.recorder.evidence.verdict(-signal.SIGKILL if exit_code is None else exit_code)
         reason = verdict.reason

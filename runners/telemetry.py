@@ -9,17 +9,19 @@ import platform
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from runners import gpus
+from runners import gpus, nics
 
 PACKAGES = ("torch", "numpy", "celery", "kombu", "redis", "psutil", "pydantic")
 _ROOT = Path(__file__).resolve().parent.parent
+_CHILDREN = Path("/proc/thread-self/children")
+"""Absent where the kernel was built without it."""
 
 
 def hardware() -> dict[str, Any]:
@@ -89,9 +91,9 @@ class Sampler:
     """Measure memory and processor time of all processes below the calling one."""
 
     def __init__(self) -> None:
-        self._root = psutil.Process()
         self._measured_at = time.monotonic()
-        self._seconds: dict[psutil.Process, float] = {}
+        self._known: dict[int, psutil.Process] = {}
+        self._seconds: dict[int, float] = {}
 
     def sample(self) -> tuple[int, float]:
         """Return resident memory summed over the processes in bytes, and per cent of one core since the last sample.
@@ -99,16 +101,62 @@ class Sampler:
         Memory that processes share is counted in each of them.
         """
         now = time.monotonic()
-        memory, used, seconds = 0, 0.0, dict[psutil.Process, float]()
-        for process in self._root.children(recursive=True):
-            with contextlib.suppress(psutil.Error), process.oneshot():
-                times = process.cpu_times()
-                memory += process.memory_info().rss
-                seconds[process] = times.user + times.system
-                used += max(0.0, seconds[process] - self._seconds.get(process, 0.0))
+        memory, used = 0, 0.0
+        known, seconds = dict[int, psutil.Process](), dict[int, float]()
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(psutil.Error):
+                process = known[pid] = self._known.get(pid) or psutil.Process(pid)
+                with process.oneshot():
+                    times = process.cpu_times()
+                    memory += process.memory_info().rss
+                seconds[pid] = times.user + times.system
+                used += max(0.0, seconds[pid] - self._seconds.get(pid, 0.0))
         percent = 100 * used / max(now - self._measured_at, 1e-3)
-        self._measured_at, self._seconds = now, seconds
+        self._measured_at, self._known, self._seconds = now, known, seconds
         return memory, round(percent, 1)
+
+
+def descendants(pid: int) -> list[int]:
+    """List the processes below one.
+
+    psutil looks at every process of the machine for that; the kernel's own lists of children cost a thirtieth of it,
+    which counts once a second beside a training.
+    """
+    if not _CHILDREN.exists():
+        return [process.pid for process in psutil.Process(pid).children(recursive=True)]
+    found, waiting = list[int](), [pid]
+    while waiting:
+        # A process that ends meanwhile has no children any more: they are the supervisor's.
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{waiting.pop()}/task").iterdir():
+                children = [int(child) for child in (task / "children").read_text().split()]
+                found += children
+                waiting += children
+    return found
+
+
+class Samples:
+    """All that is sampled beside a run: its processes, the node's network, the GPUs that it uses."""
+
+    def __init__(self, gpu_uuids: Sequence[str]) -> None:
+        self._processes = Sampler()
+        self._nics = nics.Nics()
+        self._gpus = gpus.Watch(gpu_uuids, time.time)
+
+    def start(self) -> None:
+        """Begin to read the GPUs, in a thread."""
+        self._gpus.start()
+
+    def stop(self) -> None:
+        """Read the GPUs no more."""
+        self._gpus.stop()
+
+    def lines(self) -> bytes:
+        """Return what happened since the last call as event lines."""
+        memory, percent = self._processes.sample()
+        node = {"memory_bytes": memory, "cpu_pct": percent, **self._nics.rates()}
+        samples = [(-1, time.time(), node), *(reading for reading in self._gpus.take() if reading.values)]
+        return b"".join(event_line(*sample) for sample in samples)
 
 
 def event_line(rank: int, at: float, numbers: Mapping[str, float]) -> bytes:

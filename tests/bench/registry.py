@@ -12,6 +12,7 @@ from tests.bench import (
     pipelines,
     series,
     simulations,
+    telemetry,
     tuner,
     zero,
 )
@@ -38,5 +39,6 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "gap_to_bound_pct": networks.gap_to_bound_pct,
     "micro_batches_held": networks.micro_batches_held,
     "zero_vs_deepspeed": zero.zero_vs_deepspeed,
+    "telemetry_overhead_pct": telemetry.overhead_pct,
     **tuner.BENCHMARKS,
 }

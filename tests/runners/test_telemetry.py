@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -80,6 +81,24 @@ def test_memory_and_processor_time_are_summed_over_the_process_tree() -> None:
             child.communicate()
     assert memory - before > 2 * (64 << 20)
     assert sampler.sample()[0] < before + (64 << 20)
+
+
+def test_processes_below_processes_are_found_with_and_without_the_kernels_lists(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nested = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
+    child = subprocess.Popen([sys.executable, "-c", nested], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        found = telemetry.descendants(os.getpid())
+        assert child.pid in found
+        assert len(telemetry.descendants(child.pid)) == 1
+        monkeypatch.setattr(telemetry, "_CHILDREN", tmp_path / "none")
+        assert set(telemetry.descendants(os.getpid())) == set(found)
+    finally:
+        child.communicate(b"\n")
+    assert child.pid not in telemetry.descendants(os.getpid())
 
 
 def test_a_sample_is_printed_as_an_event_of_the_node() -> None:

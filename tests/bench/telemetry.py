@@ -1,0 +1,85 @@
+"""What the sampling beside a training costs it: steps with and without it, in turns, in the same processes.
+
+Once a second would meet one step in three, and cost less than a step scatters. So it is done TIMES as often as a
+supervisor does it, and what that costs is divided by as much.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from runners import gpus
+from runners.supervise import SAMPLE_S
+from runners.telemetry import Samples
+from tests.bench import megatrons
+from tests.bench.ranks import Step, side_by_side
+from tests.bench.result import Result, Scale
+
+TIMES = 20
+FLAG = "PARLAB_BENCH_SAMPLING"
+"""Names the file that is there while sampling shall go on; ranks are other processes."""
+
+
+def prepare(rank: int, world_size: int) -> Sequence[tuple[Step, Step]]:
+    """Make one step of engine megatron, with the sampling on and off."""
+    ((ours, _),) = megatrons.prepare(rank, world_size)
+    flag = Path(os.environ[FLAG])
+
+    def sampled(step: Callable[[], object], *, is_on: bool) -> Step:
+        def work() -> object:
+            if rank == 0:
+                flag.touch() if is_on else flag.unlink(missing_ok=True)
+            return step()
+
+        return work
+
+    return [(sampled(ours, is_on=True), sampled(ours, is_on=False))]
+
+
+@contextmanager
+def _sampling(flag: Path) -> Iterator[list[int]]:
+    """Sample as a supervisor does, TIMES as often, while the flag is there; yields how much was printed each time."""
+    known = gpus.described()
+    samples = Samples([gpu["uuid"] for gpu in known[0]] if known else [])
+    printed: list[int] = []
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.wait(SAMPLE_S / TIMES):
+            if flag.exists():
+                printed.append(len(samples.lines()))
+
+    thread = threading.Thread(target=work)
+    before, gpus.EVERY_S = gpus.EVERY_S, SAMPLE_S / TIMES
+    samples.start()
+    thread.start()
+    try:
+        yield printed
+    finally:
+        ended.set()
+        samples.stop()
+        thread.join()
+        gpus.EVERY_S = before
+
+
+def overhead_pct(scale: Scale) -> Result:
+    """Time steps of two replicas with the sampler of a supervisor beside them, and without it."""
+    rounds = scale.repeats(60)
+    with tempfile.TemporaryDirectory(prefix="parlab-sampling-") as directory:
+        flag = Path(directory) / "on"
+        os.environ[FLAG] = str(flag)
+        try:
+            with _sampling(flag) as printed:
+                (times,) = side_by_side(prepare, megatrons.RANKS, rounds)
+        finally:
+            del os.environ[FLAG]
+    if not printed:
+        raise RuntimeError("nothing was sampled while the steps were timed")
+    overhead = (1 / times.ratio - 1) / TIMES
+    words = f"none: {1000 * times.theirs:.0f} ms/step, {1000 * times.ours:.0f} at {TIMES} times the rate"
+    return Result(100 * overhead, "%", words, 1 / (1 + overhead), rounds)
