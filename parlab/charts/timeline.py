@@ -38,7 +38,7 @@ class Timeline(NamedTuple):
     iteration_s: float
     bars: Sequence[Bar]
     bubbles: Sequence[float]
-    """By rank: the share of the iteration in which it does not compute."""
+    """By rank: the share of the iteration in which it waits."""
     held: Sequence[int] = ()
     """By rank: micro batches whose activations it keeps at most, where that is known."""
 
@@ -65,8 +65,11 @@ KINDS = {
     "optimizer": Look("optimizer", theme.YELLOW),
     "activations": Look("activations on the link", theme.ORANGE, _LINK, 0.14),
     "gradients": Look("gradients on the link", theme.PURPLE, _LINK, 0.14),
+    "wait-activations": Look("waiting for activations", theme.ORANGE, _LINK, 0.14),
+    "wait-gradients": Look("waiting for gradients", theme.PURPLE, _LINK, 0.14),
+    "send": Look("handing over to the link", theme.BLUE, _LINK, 0.14),
 }
-TRANSFERS = ("activations", "gradients")
+TRANSFERS = ("activations", "gradients", "wait-activations", "wait-gradients", "send")
 WAITING = "waiting (bubble)"
 _GAP = 1.25
 """Between two schedules, in lanes; the title stands there."""
@@ -84,7 +87,7 @@ def figure(timelines: Sequence[Timeline]) -> Drawing:
     drawing = go.Figure(
         layout=theme.layout(
             title="Timeline",
-            subtitle="one lane per rank: its passes, and below them what leaves over its link; grey is waiting",
+            subtitle=_subtitle(kept),
             x=f"Time since the iteration began ({unit.name})",
             y="Rank",
             barmode="overlay",
@@ -109,6 +112,13 @@ def figure(timelines: Sequence[Timeline]) -> Drawing:
             drawing.add_trace(_bars(kind, found, unit))
     drawing.add_trace(_ends(drawn, tops, unit))
     return Drawing(drawing, _caption(drawn) + _cut(cut_s), _table(drawn))
+
+
+def _subtitle(kept: Sequence[Sequence[Bar]]) -> str:
+    kinds = {bar.kind for bars in kept for bar in bars}
+    below = ["what leaves over its link (simulated)"] if kinds & set(TRANSFERS[:2]) else []
+    below += ["what it waited for (measured)"] if kinds & set(TRANSFERS[2:]) else []
+    return f"one lane per rank: its passes{', and below them ' + ' or '.join(below) if below else ''}; grey is waiting"
 
 
 def _within_reach(drawn: Sequence[Timeline]) -> tuple[list[list[Bar]], float | None]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from parlab.ingest import links
 from parlab.series.columns import Columns
+from parlab.series.operations import Printed, read_operation
 from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 MAX_METRICS = 200
@@ -53,6 +54,8 @@ class Parsed:
     steps: int = 0
     """How many step events there were."""
     facts: list[Fact] = field(default_factory=list)
+    operations: dict[tuple[int, int], Printed] = field(default_factory=dict)
+    """(step, rank) -> what the rank did in the step, as printed."""
     refused: Counter[str] = field(default_factory=Counter)
     """Reason -> how many lines or values were left in the log as text."""
 
@@ -93,6 +96,7 @@ class _Parser:
         self._steps = 0
         self._ranks: dict[int, _Rows] = {}
         self._facts: list[Fact] = []
+        self._operations: dict[tuple[int, int], Printed] = {}
         self._refused: Counter[str] = Counter()
 
     def feed(self, line: bytes) -> None:
@@ -109,6 +113,8 @@ class _Parser:
             self._measure(name, rank, time, event)
         elif name == "link":
             self._link(time, event)
+        elif name == "operations":
+            self._operate(rank, event)
         elif type(name) is str and name in NOTEWORTHY and len(self._facts) < MAX_FACTS:
             self._facts.append(Fact(name, rank, float(time), event))
 
@@ -149,6 +155,19 @@ class _Parser:
         numbers = {name: event[field] for field, name in links.NUMBERS.items() if event.get(field) is not None}
         self._add(rows, row, numbers, f"{links.PREFIX}{target}/")
 
+    def _operate(self, rank: int, event: dict[str, Any]) -> None:
+        step, listed = event.get("step"), event.get("operations")
+        if type(step) is not int or not 0 <= step <= MAX_STEP or type(listed) is not list:
+            self._refused["no step"] += 1
+            return
+        found = [operation for operation in map(read_operation, listed) if operation is not None]
+        if len(found) < len(listed):
+            self._refused["no operation"] += len(listed) - len(found)
+        if event.get("part") == 0:  # printed again after a restart, a step begins anew
+            self._operations[step, rank] = Printed(found, is_begin=True)
+        else:
+            self._operations.setdefault((step, rank), Printed([], is_begin=False)).operations.extend(found)
+
     def _add(self, rows: _Rows, row: int, numbers: dict[str, Any], prefix: str) -> None:
         columns = rows.values
         for name, value in numbers.items():
@@ -184,7 +203,7 @@ class _Parser:
             steps, times = np.array(rows.steps, np.int64), np.array(rows.times, np.float64)
             for metric, values in rows.values.items():
                 series[metric, rank] = _columns(steps, times, values)
-        return Parsed(series, self._last_step, self._steps, self._facts, self._refused)
+        return Parsed(series, self._last_step, self._steps, self._facts, self._operations, self._refused)
 
 
 def _columns(steps: NDArray[np.int64], times: NDArray[np.float64], values: list[float | None]) -> Columns:

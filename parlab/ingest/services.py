@@ -20,7 +20,7 @@ from parlab.ingest.summary import summarise
 from parlab.lab.models import Attempt
 from parlab.lab.services import attempt_report, launch_store, run_findings_refresh, summary_store
 from parlab.planner.work import TRAINERS
-from parlab.series import log, store
+from parlab.series import log, operations, store
 from runners.protocol import LEASE_S, Batch, RunState
 
 logger = logging.getLogger(__name__)
@@ -93,6 +93,7 @@ def _output_append(attempt: Attempt, output: bytes) -> None:
 
 def _parsed_store(attempt: Attempt, parsed: Parsed) -> None:
     store.append(attempt.pk, parsed.series)
+    operations.append(attempt.pk, parsed.operations)
     attempt.last_step = parsed.last_step
     for reason, count in parsed.refused.items():
         logger.info("run %s attempt %s: %d left in the log as text: %s", attempt.run_id, attempt.number, count, reason)
@@ -184,6 +185,7 @@ def attempt_reingest(*, attempt: Attempt) -> int:
 def _series_rebuild(attempt: Attempt) -> None:
     """Build the series again from the events of the whole log, and forget what readers made of it."""
     store.delete(attempt.pk)
+    operations.delete(attempt.pk)
     attempt.last_step, attempt.summary = None, {}
     Attempt.objects.filter(pk=attempt.pk).update(summary={})
     world_size, known, unfinished = _world_size(attempt.run.resolved), set[str](), b""

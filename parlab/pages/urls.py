@@ -17,9 +17,11 @@ from .views import (
     questions,
     reports,
     runs,
+    schedules,
     simulations,
     sources,
     studies,
+    timelines,
 )
 
 RUN = "experiments/<slug:slug>/runs/<int:number>/"
@@ -40,6 +42,9 @@ urlpatterns = [
     path("nodes/", nodes.nodes, name="nodes"),
     path("simulate/", simulations.simulate, name="simulate"),
     path("simulate/timeline.json", simulations.timeline_json, name="simulate-figure"),
+    path("timelines/", timelines.timelines, name="timelines"),
+    path("timelines/figure.json", timelines.timelines_json, name="timelines-figure"),
+    path("timelines/figure.csv", timelines.timelines_csv, name="timelines-numbers"),
     path("simulate/timeline.csv", simulations.timeline_csv, name="simulate-numbers"),
     path("tune/", studies.studies, name="tune"),
     path("tune/start/", studies.start, name="study-start"),
@@ -105,6 +110,8 @@ urlpatterns = [
     path(f"{RUN}log/", runs.run_log, name="run-log"),
     path(f"{RUN}engine/", runs.run_engine, name="run-engine"),
     path(f"{RUN}cancel/", runs.cancel, name="run-cancel"),
+    path(f"{RUN}simulate/", schedules.simulate, name="run-simulate"),
+    path(f"{RUN}schedule/", schedules.pick, name="run-schedule"),
     path(f"{RUN}relaunch/", runs.relaunch, name="run-relaunch"),
     path(f"{RUN}snapshots/<int:pk>/", runs.snapshot, name="snapshot"),
     path(f"{RUN}figures/<slug:name>.json", figures.run_json, name="run-figure"),

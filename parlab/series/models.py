@@ -43,3 +43,23 @@ class LogChunk(models.Model):
 
     def __str__(self) -> str:
         return f"bytes {self.position} to {self.position + self.size}"
+
+
+class OperationChunk(models.Model):
+    """What one rank did in one step, operation by operation, as four compressed columns."""
+
+    # The unique constraint below starts with the attempt: a second index would only take space.
+    attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+", db_index=False)
+    step = models.BigIntegerField()
+    rank = models.IntegerField()
+    count = models.PositiveIntegerField()
+    kinds = models.BinaryField(help_text="Places in series.operations.KINDS.")
+    micro_batches = models.BinaryField()
+    begins = models.BinaryField(help_text="Microseconds since the step began.")
+    ends = models.BinaryField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["attempt", "step", "rank"], name="operations_once")]
+
+    def __str__(self) -> str:
+        return f"{self.count} operations of rank {self.rank} in step {self.step}"

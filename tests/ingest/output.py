@@ -36,6 +36,9 @@ def training(steps: int, ranks: int = 2, warmup: int = 1) -> bytes:
                     **loss,
                 )
             )
+            passes = [["forward-compute", k, k / 8, k / 8 + 0.1] for k in range(2)]
+            lines.append(event("operations", rank=rank, step=number, part=0, operations=passes))
+            lines.append(event("operations", rank=rank, step=number, part=1, operations=[["optimizer", -1, 0.3, 0.4]]))
         lines.append(b"iteration %d done\n" % number)
         lines.append(event("telemetry", rank=-1, memory_bytes=5_000 + number, cpu_pct=99.5))
     return b"".join(lines)

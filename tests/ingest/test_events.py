@@ -144,6 +144,27 @@ def test_noteworthy_events_are_facts() -> None:
     assert parsed.facts[1].fields["requested_bytes"] == 7
 
 
+def test_operations_are_kept_by_step_and_rank_and_begin_anew_with_their_first_part() -> None:
+    passes = [["forward-compute", 0, 0.0, 0.5], ["optimizer", -1, 1, 2]]
+    lines = [
+        event("operations", step=3, part=0, operations=[["backward-compute", 7, 0.0, 9.0]]),
+        event("operations", step=3, part=0, operations=passes[:1]),
+        event("operations", step=3, part=1, operations=[*passes[1:], "<script>", ["optimizer", 0]]),
+        event("operations", rank=1, step=3, part=1, operations=passes[1:]),
+        event("operations", step=-3, part=0, operations=passes),
+        event("operations", step=3, part=0, operations={}),
+    ]
+    found = read(b"".join(lines))
+    assert [(one.name, one.micro_batch) for one in found.operations[3, 0].operations] == [
+        ("forward-compute", 0),
+        ("optimizer", -1),
+    ]
+    assert found.operations[3, 0].is_begin
+    assert not found.operations[3, 1].is_begin
+    assert len(found.operations) == 2
+    assert found.refused == {"no operation": 2, "no step": 2}
+
+
 def test_facts_without_end_are_not_all_kept() -> None:
     assert len(read(event("error", traceback="x") * 5_000).facts) == 100
 

@@ -232,8 +232,8 @@ def test_a_run_page_takes_few_queries(
     attempt = make_attempt(state="running")
     append_log(attempt.pk, b"line\n")
     with django_assert_num_queries(
-        10
-    ):  # session, person, run, attempt, series, findings, attempts, snapshots, twice the log
+        11
+    ):  # session, person, run, attempt, series, operations, findings, attempts, snapshots, twice the log
         shown = page.get(RUN)
     Attempt.objects.filter(pk=attempt.pk).update(last_step=1)
     with django_assert_num_queries(5):  # session, person, run, attempt, findings

@@ -42,7 +42,7 @@ from .runs import (
 )
 from .sources import SourceView, source_bytes, source_lines, source_stream, source_views, with_excerpts
 from .sweep import METRICS, Cell, Sweep, SweepTable, metrics_of, run_points, sweep_tables
-from .timelines import simulated_timeline
+from .timelines import RunTimeline, measured_timeline, run_timeline, simulated_run, simulated_timeline, timeline_steps
 from .utilisation import compute, measured_pct, peak_words, share_pct
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "PipelineRun",
     "RunLine",
     "RunRow",
+    "RunTimeline",
     "SourceView",
     "StateCount",
     "Sweep",
@@ -88,6 +89,7 @@ __all__ = [
     "launch_plan",
     "matching_runs",
     "measured_pct",
+    "measured_timeline",
     "metrics_of",
     "network_sweep",
     "node_list",
@@ -103,8 +105,10 @@ __all__ = [
     "run_records",
     "run_row",
     "run_rows",
+    "run_timeline",
     "share_pct",
     "simulate_address",
+    "simulated_run",
     "simulated_timeline",
     "source_bytes",
     "source_lines",
@@ -114,6 +118,7 @@ __all__ = [
     "stated",
     "sweep_tables",
     "tag_names",
+    "timeline_steps",
     "times_of",
     "varied_fields",
     "verdict",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
@@ -238,8 +238,8 @@ def _timed(one: PipelineRun) -> Times | None:
     return Times(stages, max(by_rank("optimizer"), default=0.0), f"run {one.run.number}'s timers")
 
 
-def simulate_address(one: PipelineRun, times: Times, plans: list[Plan | Literal["best"]], network: Network) -> str:
-    """Write the query of /simulate/ that asks the same question."""
+def simulate_address(one: PipelineRun, times: Times, plans: Sequence[Plan | str], network: Network) -> str:
+    """Write the query of /simulate/ that asks the same question; plans are Plans, or codes such as `best`."""
     rate = "" if math.isinf(network.bits_per_s) else f"{network.bits_per_s / 1e9:g}"
     fields = {
         "stages": one.shape.stages,

@@ -27,6 +27,7 @@ from .reports import (
     report_save,
 )
 from .runs import Launch, config_launch, run_cancel_request, run_relaunch
+from .schedules import schedule_save
 from .shelves import experiments_archive, experiments_restore, experiments_tag, experiments_untag
 
 __all__ = [
@@ -67,5 +68,6 @@ __all__ = [
     "run_cancel_request",
     "run_findings_refresh",
     "run_relaunch",
+    "schedule_save",
     "summary_store",
 ]

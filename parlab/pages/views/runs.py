@@ -55,6 +55,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "next": found.get_absolute_url(),
         "has_curves": attempt is not None and (found.origin != Run.Origin.IMPORTED or _has_curves(known)),
         "machine": telemetry.figures(attempt, known, is_live=not found.is_final) if attempt else [],
+        "timeline": selectors.run_timeline(found, attempt, request.GET.get("step", "")),
         "arguments": selectors.flat(found.launch.get("arguments", {})),
         "sections": selectors.config_sections(found.resolved, found.point, found.config),
         "log": log_tail(attempt.pk, lines=LOG_LINES) if attempt else [],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from parlab.charts import theme, timeline
 from parlab.charts.format import unit_for
 from parlab.charts.theme import Drawing
+from parlab.charts.timeline import Timeline
 from parlab.lab import selectors
 from parlab.planner.schedule import Answer, Outcome, Refusal, Scenario, answer, code_of, refusals
 from runners.config import digest
@@ -43,19 +44,20 @@ class Asked(NamedTuple):
     refused: list[Refusal]
 
 
-def read_question(request: HttpRequest) -> Asked:
+def read_question(query: QueryDict) -> Asked:
     """Read the scenario of an address; without any field it is the default one."""
-    given: dict[str, Any] = {
-        name: request.GET[name][:_LONGEST]
-        for name in Scenario.model_fields
-        if name in request.GET and (request.GET[name].strip() or name in ("weight_ms", "bandwidth_gbps"))
+    typed: dict[str, Any] = {name: query.get(name, "") for name in Scenario.model_fields if name in query}
+    given = {
+        name: text[:_LONGEST]
+        for name, text in typed.items()
+        if text.strip() or name in ("weight_ms", "bandwidth_gbps")  # only these may be left empty
     }
     for name, (field, value, means) in _SWITCHES.items():
         given.pop(field, None)
-        if request.GET.get(name) == value:
+        if query.get(name) == value:
             given[field] = means
-    schedules = [code for text in request.GET.getlist("schedules") for code in text[:_LONGEST].split()]
-    schedules += request.GET.get("more", "")[:_LONGEST].replace(",", " ").split()
+    schedules = [code for text in query.getlist("schedules") for code in text[:_LONGEST].split()]
+    schedules += query.get("more", "")[:_LONGEST].replace(",", " ").split()
     given.pop("schedules", None)
     if schedules:
         given["schedules"] = list(dict.fromkeys(schedules))
@@ -64,13 +66,13 @@ def read_question(request: HttpRequest) -> Asked:
     except ValidationError as error:
         scenario, refused = None, refusals(error)
     shown = scenario.schedules if scenario else given.get("schedules", [])
-    return Asked(_texts(request, given), shown, scenario, refused)
+    return Asked(_texts(query, given), shown, scenario, refused)
 
 
-def _texts(request: HttpRequest, given: dict[str, Any]) -> dict[str, str]:
+def _texts(query: QueryDict, given: dict[str, Any]) -> dict[str, str]:
     """Write the fields as the form shows them: as typed, else their defaults."""
     texts = {name: _text(given.get(name, field.default)) for name, field in Scenario.model_fields.items()}
-    return texts | {name: request.GET.get(name, "")[:40] for name in ("sends", "receives", "one", "two")}
+    return texts | {name: query.get(name, "")[:40] for name in ("sends", "receives", "one", "two")}
 
 
 def _text(value: Any) -> str:
@@ -81,7 +83,7 @@ def _text(value: Any) -> str:
 
 @require_GET
 def simulate(request: HttpRequest) -> HttpResponse:
-    asked = read_question(request)
+    asked = read_question(request.GET)
     found = answer(asked.scenario) if asked.scenario else None
     template = "pages/simulate_answer.html" if is_partial(request) else "pages/simulate.html"
     response = render(request, template, _context(request, asked, found))
@@ -121,16 +123,28 @@ def _chosen(asked: Asked, outcomes: list[Outcome]) -> tuple[Outcome | None, Outc
     return (pair[0] if pair else None), (pair[1] if len(pair) > 1 else None)
 
 
+def simulated_by(query: QueryDict) -> Timeline:
+    """Simulate the lower one of the schedules that an address of the page draws; raises ValueError."""
+    asked = read_question(query)
+    if asked.scenario is None:
+        raise ValueError(asked.refused[0].message)
+    found = answer(asked.scenario)
+    one, two = _chosen(asked, found.outcomes)
+    chosen = two or one
+    if chosen is None:
+        raise ValueError(found.refused[0].message)
+    return selectors.simulated_timeline(chosen, title=f"{chosen.plan.title}, simulated")
+
+
 def _drawing(request: HttpRequest) -> Drawing:
-    asked = read_question(request)
+    asked = read_question(request.GET)
     if asked.scenario is None:
         return theme.nothing(asked.refused[0].message)
     found = answer(asked.scenario)
     chosen = [outcome for outcome in _chosen(asked, found.outcomes) if outcome]
     if not chosen:
         return theme.nothing(found.refused[0].message if found.refused else "No schedule is chosen.")
-    step_s = asked.scenario.pipeline().step_s
-    return timeline.figure([selectors.simulated_timeline(outcome, step_s=step_s) for outcome in chosen])
+    return timeline.figure([selectors.simulated_timeline(outcome) for outcome in chosen])
 
 
 @require_GET

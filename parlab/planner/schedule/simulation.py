@@ -52,15 +52,17 @@ class Simulation:
     """By the rank that sends, in the order on its link."""
     held: list[int]
     """By rank: micro batches whose activations it keeps at a time, those of each chunk counted apart."""
+    step_s: float = 0.0
+    """What every rank does once at the end of the iteration."""
 
     @property
     def busy_s(self) -> list[float]:
-        """Seconds that each rank computes."""
-        return [sum(one.end_s - one.begin_s for one in passes) for passes in self.passes]
+        """Seconds that each rank has something to do."""
+        return [self.step_s + sum(one.end_s - one.begin_s for one in passes) for passes in self.passes]
 
     @property
     def bubble_fractions(self) -> list[float]:
-        """Share of the iteration in which each rank does not compute."""
+        """Share of the iteration in which each rank waits."""
         if not self.iteration_s:
             return [0.0 for _ in self.passes]
         return [1 - busy / self.iteration_s for busy in self.busy_s]
@@ -138,6 +140,7 @@ class _Execution:
             self.passes,
             self.transfers,
             [micro_batches_in_flight(operations) for operations in self.plan],
+            self.pipeline.step_s,
         )
 
     def advance(self, rank: int) -> bool:
