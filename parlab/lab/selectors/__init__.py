@@ -42,7 +42,7 @@ from .runs import (
 )
 from .sources import SourceView, source_bytes, source_lines, source_stream, source_views, with_excerpts
 from .sweep import METRICS, Cell, Sweep, SweepTable, metrics_of, run_points, sweep_tables
-from .timelines import RunTimeline, measured_timeline, run_timeline, simulated_run, simulated_timeline, timeline_steps
+from .timelines import simulated_run, simulated_timeline
 from .utilisation import compute, measured_pct, peak_words, share_pct
 
 __all__ = [
@@ -62,7 +62,6 @@ __all__ = [
     "PipelineRun",
     "RunLine",
     "RunRow",
-    "RunTimeline",
     "SourceView",
     "StateCount",
     "Sweep",
@@ -89,7 +88,6 @@ __all__ = [
     "launch_plan",
     "matching_runs",
     "measured_pct",
-    "measured_timeline",
     "metrics_of",
     "network_sweep",
     "node_list",
@@ -105,7 +103,6 @@ __all__ = [
     "run_records",
     "run_row",
     "run_rows",
-    "run_timeline",
     "share_pct",
     "simulate_address",
     "simulated_run",
@@ -118,7 +115,6 @@ __all__ = [
     "stated",
     "sweep_tables",
     "tag_names",
-    "timeline_steps",
     "times_of",
     "varied_fields",
     "verdict",

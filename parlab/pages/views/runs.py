@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run, Snapshot
-from parlab.pages import engine_reads, telemetry
+from parlab.pages import engine_reads, telemetry, timeline_reads
 from parlab.series import store
 from parlab.series.log import log_tail
 from runners.config import digest
@@ -55,7 +55,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "next": found.get_absolute_url(),
         "has_curves": attempt is not None and (found.origin != Run.Origin.IMPORTED or _has_curves(known)),
         "machine": telemetry.figures(attempt, known, is_live=not found.is_final) if attempt else [],
-        "timeline": selectors.run_timeline(found, attempt, request.GET.get("step", "")),
+        "timeline": timeline_reads.run_timeline(found, attempt, request.GET.get("step", "")),
         "arguments": selectors.flat(found.launch.get("arguments", {})),
         "sections": selectors.config_sections(found.resolved, found.point, found.config),
         "log": log_tail(attempt.pk, lines=LOG_LINES) if attempt else [],

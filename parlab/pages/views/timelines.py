@@ -15,6 +15,7 @@ from parlab.charts.theme import Drawing
 from parlab.charts.timeline import Timeline
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run
+from parlab.pages import timeline_reads
 from parlab.planner.schedule import plan_of
 
 from .figures import csv_response, json_response
@@ -85,12 +86,12 @@ def _run(slug: str, number: int) -> Run:
 def _measured(slug: str, number: int, step: int | None) -> Timeline:
     run = _run(slug, number)
     attempt: Attempt | None = run.attempts.filter(number=run.attempt_number).first()
-    steps = selectors.timeline_steps(attempt)
+    steps = timeline_reads.steps_of(attempt)
     if attempt is None or not steps:
         raise ValueError(
             f"run {slug}/{number} did not say when its passes began and ended; use simulated:{slug}/{number}"
         )
-    found = selectors.measured_timeline(run, attempt, step)
+    found = timeline_reads.measured_timeline(run, attempt, step)
     if found is None:
         raise ValueError(
             f"step {step} of run {slug}/{number} is not kept; use one of {', '.join(map(str, steps[:12]))}"
