@@ -3,7 +3,7 @@
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView
 
-from . import simulations, studies, views
+from . import plans, simulations, studies, views
 
 app_name = "api"
 EXPERIMENT = "experiments/<slug:slug>/"
@@ -15,6 +15,7 @@ urlpatterns = [
     path(EXPERIMENT, views.OneExperiment.as_view(), name="experiment"),
     path(f"{EXPERIMENT}runs/", views.Runs.as_view(), name="runs"),
     path(f"{EXPERIMENT}runs/<int:number>/", views.OneRun.as_view(), name="run"),
+    path("plan/", plans.Plans.as_view(), name="plan"),
     path("simulate/", simulations.Simulations.as_view(), name="simulate"),
     path("studies/", studies.Studies.as_view(), name="studies"),
     path("studies/<int:pk>/", studies.OneStudy.as_view(), name="study"),

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 from .budget import Budget, budget
 from .calibration import Calibration
-from .cluster import Cluster, with_gpus
-from .flops import Shape, executed_flops, model_flops, parameters
+from .cluster import with_gpus
 from .hardware import Gpu
+from .job_flops import active_parameters, flops_of
 from .layouts import Search, search
 from .prediction import Prediction, predict_job
 from .questions import Size, Verdict, fewest_nodes, largest_model, node_counts, trade_off, verdict
 from .request import PlanRequest, warnings
-from .workload import Job, Model
+from .workload import Model
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def answer(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = Non
 def work(prediction: Prediction) -> Work:
     """Count FLOPs: exact (Narayanan et al. 2021, equation 3) where the model is a plain GPT, from its matrices else."""
     job, seconds = prediction.job, prediction.iteration_s
-    needed, executed = flops(job)
+    needed, executed = flops_of(job)
     gpus = job.world_size
     peak = prediction.cluster.device.peak(job.precision)
     factor = 8 if job.recompute == "full" else 6
@@ -85,33 +85,3 @@ def work(prediction: Prediction) -> Work:
         executed * rate / peak.flops_per_s if peak else None,
         executed * rate / 1e12,
     )
-
-
-def flops(job: Job) -> tuple[float, float]:
-    """FLOPs of one iteration that the model needs, and that are executed."""
-    model = job.model
-    shape = Shape(model.num_layers, model.hidden_size, model.sequence_length, model.vocab_size)
-    plain = model.num_kv_heads in (None, model.num_heads) and model.ffn_size == 4 * model.hidden_size
-    if plain and not model.is_gated and model.num_experts == 1:
-        recompute = "none" if job.has_flash_attention and job.recompute == "selective" else job.recompute
-        return model_flops(shape, job.global_batch_size), executed_flops(shape, job.global_batch_size, recompute)
-    matrices = active_parameters(model) - model.embedding_parameters + model.hidden_size * model.vocab_size
-    layers = 2 * (matrices - model.hidden_size * model.vocab_size)
-    attention = 4 * model.sequence_length * model.hidden_size * model.num_layers
-    forward = layers + attention + 2 * model.hidden_size * model.vocab_size
-    again = layers + attention if job.recompute == "full" else 0.0
-    return 3 * job.tokens * forward, job.tokens * (3 * forward + again)
-
-
-def active_parameters(model: Model) -> float:
-    """Parameters that a token meets: of experts only those that it takes."""
-    shape = Shape(model.num_layers, model.hidden_size, model.sequence_length, model.vocab_size)
-    if model.num_experts == 1 and not model.is_gated and model.num_kv_heads is None and model.ffn_hidden_size is None:
-        return parameters(shape)
-    one = replace(model, num_experts=model.experts_per_token, experts_per_token=model.experts_per_token)
-    return one.parameters
-
-
-def cluster_words(cluster: Cluster) -> str:
-    """Describe a cluster in a few words."""
-    return f"{cluster.nodes} x {cluster.gpus_per_node} {cluster.device.name}"

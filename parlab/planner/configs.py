@@ -12,6 +12,8 @@ def job_of(config: RunConfig) -> Job:
     parallel, train, model = config.parallel, config.train, config.model
     if parallel.engine not in ("pipeline", "megatron", "zero", "hf"):
         raise ValueError(f"parallel.engine {parallel.engine!r} is not planned; use pipeline, megatron, zero or hf")
+    if train.compute == "emulated":
+        raise ValueError("train.compute emulated takes the time it is told; use real")
     return Job(
         Model(
             model.num_layers,

@@ -7,7 +7,7 @@ sheets name no FLOP/s, so a node measures what its matmul reaches.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _TERA = 1e12
@@ -28,7 +28,7 @@ class Gpu:
 
     name: str
     memory_bytes: int
-    peak_flops: Mapping[str, float]
+    peak_flops: Mapping[str, float] = field(hash=False)
     """Precision (fp32, tf32, fp16, bf16, fp8) -> FLOP/s of the data sheet."""
     memory_bandwidth: float
     source: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from runners.config import RunConfig
@@ -40,14 +41,7 @@ def _gpu(described: Mapping[str, Any]) -> Gpu:
     memory = described.get("memory_bytes")
     if not memory:
         return found
-    return Gpu(
-        found.name,
-        int(memory),
-        found.peak_flops,
-        found.memory_bandwidth,
-        found.source,
-        found.matmul_ceiling_flops,
-    )
+    return replace(found, memory_bytes=int(memory))
 
 
 def process(hardware: Mapping[str, Any], processes: int, threads: int, limit_mib: int | None = None) -> Gpu:
@@ -55,13 +49,22 @@ def process(hardware: Mapping[str, Any], processes: int, threads: int, limit_mib
     cores = int(hardware.get("cpu_cores") or 1)
     share = min(float(threads), cores / processes)
     memory = int(hardware.get("memory_bytes") or 8 << 30) // processes
-    flops = share * _CORE_FLOPS
+    measured = _measured_flops(hardware)
+    flops = share * (measured or _CORE_FLOPS)
     # Without units for 16 bits, bf16 is computed as fp32 and rounded.
     return Gpu(
         "CPU process",
         min(memory, limit_mib << 20) if limit_mib else memory,
         {"fp32": flops, "bf16": flops / 2, "fp16": flops / 2},
         share * _CORE_BANDWIDTH,
-        "one core: 16 FLOP a cycle at 2.5 GHz, 10 GB/s",
+        "measured on this node" if measured else "one core: 16 FLOP a cycle at 2.5 GHz, 10 GB/s",
         flops / 2,
     )
+
+
+def _measured_flops(hardware: Mapping[str, Any]) -> float | None:
+    """FLOP/s of fp32 products of one thread, where the node has measured them: matmul.flops.fp32 by threads."""
+    found: Any = hardware.get("matmul")
+    for name in ("flops", "fp32", "1"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return float(found) if isinstance(found, int | float) and 0 < found < 1e15 else None

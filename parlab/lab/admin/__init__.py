@@ -3,13 +3,14 @@
 from django.contrib import admin
 
 from .configs import ConfigAdmin
+from .devices import DeviceAdmin
 from .experiments import ExperimentAdmin
 from .nodes import NodeAdmin
 from .people import PersonAdmin
 from .runs import RunAdmin
 from .snapshots import SnapshotAdmin
 
-__all__ = ["ConfigAdmin", "ExperimentAdmin", "NodeAdmin", "PersonAdmin", "RunAdmin", "SnapshotAdmin"]
+__all__ = ["ConfigAdmin", "DeviceAdmin", "ExperimentAdmin", "NodeAdmin", "PersonAdmin", "RunAdmin", "SnapshotAdmin"]
 
 admin.site.site_header = "parlab"
 admin.site.site_title = "parlab"

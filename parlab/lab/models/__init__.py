@@ -1,6 +1,7 @@
 """What we plan and what we ran."""
 
 from .config import Config
+from .device import Device
 from .experiment import Experiment, Tag
 from .finding import Finding
 from .node import Node
@@ -13,6 +14,7 @@ from .stored_file import StoredFile
 __all__ = [
     "Attempt",
     "Config",
+    "Device",
     "Experiment",
     "Finding",
     "Node",

@@ -26,6 +26,14 @@ from .lists import ExperimentRow, RunLine, experiment_list, experiment_tags, mat
 from .networks import NetworkCell, NetworkSweep, has_network_sweep, network_sweep
 from .nodes import NodeRow, node_list
 from .pipelines import PipelineRun, pipeline_run, simulate_address, times_of
+from .plans import (
+    CalibrationGroup,
+    calibration_groups,
+    calibration_of,
+    device_named,
+    devices,
+    predicted_points,
+)
 from .records import run_records, varied_fields
 from .reports import experiment_report
 from .runs import (
@@ -47,6 +55,7 @@ from .utilisation import compute, measured_pct, peak_words, share_pct
 
 __all__ = [
     "METRICS",
+    "CalibrationGroup",
     "Cell",
     "ConfigSection",
     "Doubts",
@@ -69,9 +78,13 @@ __all__ = [
     "Verdict",
     "Versions",
     "by_hand",
+    "calibration_groups",
+    "calibration_of",
     "command_line",
     "compute",
     "config_sections",
+    "device_named",
+    "devices",
     "experiment_findings",
     "experiment_leads",
     "experiment_list",
@@ -94,6 +107,7 @@ __all__ = [
     "open_findings",
     "peak_words",
     "pipeline_run",
+    "predicted_points",
     "remaining_s",
     "run_doubts",
     "run_figures",

@@ -1,0 +1,54 @@
+"""The planner over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from pydantic import ValidationError
+from rest_framework.parsers import JSONParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from parlab.lab import selectors
+from parlab.planner.answer import answer
+from parlab.planner.request import PlanRequest, refusals
+from parlab.planner.written import WrittenPlan, written
+
+from . import serializers
+from .errors import Problem, Problems
+
+
+class Plans(APIView):
+    """Plan a training: time, memory, layouts, days and cost; nothing is stored and nothing is run."""
+
+    parser_classes = [JSONParser]
+
+    @extend_schema(
+        request=PlanRequest,
+        responses={200: WrittenPlan, 400: serializers.Errors},
+        description="Fields that are left out have the default of the schema. See docs/planner.md.",
+    )
+    def post(self, request: Request) -> Response:
+        data: Any = request.data
+        if not isinstance(data, dict):
+            raise Problem(
+                "the body is no JSON object", field="body", value=data, remedy='send one like {"layers": 24}, or {}'
+            )
+        try:
+            question = PlanRequest.model_validate(data)
+        except ValidationError as error:
+            raise Problems([one._asdict() for one in refusals(error)], remedy="see docs/planner.md") from error
+        gpu = selectors.device_named(question.gpu)
+        if gpu is None:
+            known = ", ".join(device.name for device in selectors.devices())
+            raise Problem(
+                f"gpu {question.gpu} is not in the catalogue", field="gpu", value=question.gpu, remedy=f"use {known}"
+            )
+        try:
+            return Response(written(answer(question, gpu)).model_dump(mode="json"))
+        except ValueError as error:
+            raise Problem(
+                str(error), field=str(error).split(" ")[0], value="", remedy="see the message, it names what to use"
+            ) from error

@@ -1,0 +1,205 @@
+"""What the planner predicts against what was measured, and training days against nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+from . import theme
+from .format import exact_quantity, field_title, field_value, quantity, significant
+from .theme import Drawing, Table
+
+
+class PredictedPoint(NamedTuple):
+    """One run: its time of an iteration, measured and predicted."""
+
+    number: int
+    values: Mapping[str, Any]
+    measured_s: float | None
+    predicted_s: float
+    plain_s: float
+    """Predicted with constants that were fitted to other clusters."""
+    measured_bytes: float | None
+    predicted_bytes: float
+    is_oom: bool
+    fits: bool
+    basis: str
+
+    @property
+    def label(self) -> str:
+        """Name the run in words."""
+        named = [f"{field_title(axis).lower()} {field_value(value)}" for axis, value in self.values.items()]
+        return ", ".join(named) or f"run {self.number}"
+
+
+def figure(points: Sequence[PredictedPoint]) -> Drawing:
+    """Draw predicted (y) against measured (x) seconds of an iteration, both axes log; on the line both agree."""
+    timed = [point for point in points if point.measured_s]
+    if not timed:
+        return theme.nothing("Nothing to compare: no finished run of an engine that the planner knows.")
+    drawing = go.Figure(
+        layout=theme.layout(
+            title="Predicted against measured",
+            subtitle="on the dashed line both agree",
+            x="Measured time of an iteration (s)",
+            y="Predicted time of an iteration (s)",
+            xaxis={"type": "log", "tickformat": "~g"},
+            yaxis={"type": "log", "tickformat": "~g"},
+        )
+    )
+    calibrated = any(point.predicted_s != point.plain_s for point in timed)
+    if calibrated:
+        drawing.add_trace(_marks(timed, "calibrated on the other half of the runs", theme.GREEN, "circle", plain=False))
+    drawing.add_trace(_marks(timed, "not calibrated", theme.PURPLE, "diamond-open", plain=True))
+    ends = [value for point in timed for value in (point.measured_s or 0.0, point.predicted_s, point.plain_s)]
+    drawing.add_trace(
+        go.Scatter(
+            x=[min(ends), max(ends)],
+            y=[min(ends), max(ends)],
+            mode="lines",
+            name="agree",
+            line={"color": theme.GREY, "dash": "dash", "width": 1},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    )
+    return Drawing(drawing, _caption(timed, calibrated), _table(points))
+
+
+def _marks(points: Sequence[PredictedPoint], name: str, colour: str, symbol: str, *, plain: bool) -> go.Scatter:
+    predicted = [point.plain_s if plain else point.predicted_s for point in points]
+    return go.Scatter(
+        x=[point.measured_s for point in points],
+        y=predicted,
+        mode="markers",
+        name=name,
+        marker={"color": colour, "symbol": symbol, "size": 8},
+        hovertemplate="%{text}<extra></extra>",
+        text=[
+            theme.plain(
+                f"run {point.number}: {point.label}, measured {exact_quantity(point.measured_s, 's')},"
+                f" predicted {exact_quantity(value, 's')}"
+            )
+            for point, value in zip(points, predicted, strict=True)
+        ],
+    )
+
+
+def _error(predicted: float, measured: float | None) -> float:
+    return abs(predicted / (measured or predicted) - 1)
+
+
+def _caption(points: Sequence[PredictedPoint], calibrated: bool) -> str:
+    plain = median(_error(point.plain_s, point.measured_s) for point in points)
+    words = f"Half of the {len(points)} runs are predicted within {significant(100 * plain)} % without calibration"
+    if calibrated:
+        better = median(_error(point.predicted_s, point.measured_s) for point in points)
+        words += f", within {significant(100 * better)} % after a calibration on the runs that they are not part of"
+    return words + "."
+
+
+def _table(points: Sequence[PredictedPoint]) -> Table:
+    axes = list(dict.fromkeys(axis for point in points for axis in point.values))
+    header = ["run", *axes, "measured_s", "predicted_s", "uncalibrated_s", "measured_bytes", "predicted_bytes"]
+    return Table(
+        [*header, "out_of_memory", "fits", "basis"],
+        [
+            [
+                point.number,
+                *(point.values.get(axis) for axis in axes),
+                point.measured_s,
+                point.predicted_s,
+                point.plain_s,
+                point.measured_bytes,
+                point.predicted_bytes,
+                point.is_oom,
+                point.fits,
+                point.basis,
+            ]
+            for point in points
+        ],
+    )
+
+
+class SizePoint(NamedTuple):
+    """A training on so many nodes."""
+
+    nodes: int
+    gpus: int
+    days: float | None
+    low: float | None
+    high: float | None
+    layout: str
+    gpu_hours: float | None
+    cost: float | None
+
+
+def trade_off(sizes: Sequence[SizePoint], wanted_days: float | None = None) -> Drawing:
+    """Draw training days (y) over nodes (x), both axes log, with the range of the prediction and ideal scaling."""
+    known = [size for size in sizes if size.days is not None]
+    if not known:
+        return theme.nothing("No number of nodes that was compared can train this model.")
+    counts = [size.nodes for size in known]
+    drawing = go.Figure(
+        layout=theme.layout(
+            title="Nodes against training time",
+            subtitle="the best layout on each number of nodes, bars: uncertainty of the prediction",
+            x="Nodes",
+            y="Training time (days)",
+            xaxis={"type": "log", "tickmode": "array", "tickvals": counts, "ticktext": [str(one) for one in counts]},
+            yaxis={"type": "log", "tickformat": "~g"},
+        )
+    )
+    first = known[0]
+    drawing.add_trace(
+        go.Scatter(
+            x=counts,
+            y=[(first.days or 0.0) * first.nodes / count for count in counts],
+            mode="lines",
+            name="ideal",
+            line={"color": theme.GREY, "dash": "dash", "width": 1},
+            hoverinfo="skip",
+        )
+    )
+    drawing.add_trace(
+        go.Scatter(
+            x=counts,
+            y=[size.days for size in known],
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [(size.high or 0.0) - (size.days or 0.0) for size in known],
+                "arrayminus": [(size.days or 0.0) - (size.low or 0.0) for size in known],
+                "thickness": 1,
+            },
+            mode="lines+markers",
+            name="predicted",
+            line={"color": theme.GREEN},
+            marker={"size": 8},
+            hovertemplate="%{text}<extra></extra>",
+            text=[
+                theme.plain(f"{size.nodes} nodes, {size.gpus} GPUs: {significant(size.days)} days; {size.layout}")
+                for size in known
+            ],
+        )
+    )
+    if wanted_days:
+        drawing.add_hline(y=wanted_days, line={"color": theme.VERMILLION, "dash": "dot", "width": 1})
+    return Drawing(drawing, _sizes_caption(known, len(sizes) - len(known), wanted_days), _sizes_table(sizes))
+
+
+def _sizes_caption(known: Sequence[SizePoint], without: int, wanted_days: float | None) -> str:
+    first, last = known[0], known[-1]
+    words = f"{first.nodes} nodes take {significant(first.days)} days, {last.nodes} take {significant(last.days)}"
+    if first.days and last.days and first is not last:
+        share = first.days * first.nodes / (last.days * last.nodes)
+        words += f": {quantity(100 * share, '%')} of ideal scaling"
+    words += f". {without} numbers of nodes have no layout that fits." if without else "."
+    return words + (" The dotted line is the time that was asked for." if wanted_days else "")
+
+
+def _sizes_table(sizes: Sequence[SizePoint]) -> Table:
+    return Table(["nodes", "gpus", "days", "days_low", "days_high", "layout", "gpu_hours", "cost"], [*map(list, sizes)])

@@ -1,0 +1,81 @@
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MinValueValidator
+from django.db import models
+
+from parlab.planner.hardware import Gpu
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+_LARGEST = 1e21
+
+
+class Device(models.Model):
+    """A GPU or a processor that people plan with; the first ones came with parlab, anybody may add and mend."""
+
+    name = models.CharField(max_length=80, unique=True, help_text="A name that starts with CPU is a processor.")
+    memory_gib = models.FloatField("memory (GiB)", validators=[MinValueValidator(0.001)])
+    memory_bandwidth_gb_s = models.FloatField("memory bandwidth (GB/s)", validators=[MinValueValidator(0.001)])
+    peak_tflops: "models.JSONField[dict[str, float]]" = models.JSONField(
+        "peak (TFLOP/s)",
+        help_text='Without sparsity, by precision (fp32, tf32, fp16, bf16, fp8): {"fp32": 19.5, "bf16": 312}.',
+    )
+    matmul_ceiling_tflops = models.FloatField(
+        "matmul ceiling (TFLOP/s)",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0.001)],
+        help_text="The most that large 16-bit matrix products were measured to reach; empty where nobody measured it.",
+    )
+    link_gb_s = models.FloatField(
+        "link inside a node (GB/s)",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0.001)],
+        help_text="One direction of one device; empty: as its kind usually has it.",
+    )
+    node_gbit_s = models.FloatField(
+        "network of a node (Gbit/s)",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0.001)],
+        help_text="Of all of a node's cards together; empty: as such nodes usually have it.",
+    )
+    price_per_hour = models.FloatField(
+        "price of an hour",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0.0)],
+        help_text="Of one device, in whatever currency; the plan page offers it.",
+    )
+    source = models.CharField(max_length=200, blank=True, help_text="Who says so.")
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        peaks: Any = self.peak_tflops
+        if not isinstance(peaks, dict) or not peaks:
+            raise ValidationError({"peak_tflops": 'Give at least one peak, like {"bf16": 312}.'})
+        for precision, value in peaks.items():
+            if precision not in PRECISIONS:
+                raise ValidationError({"peak_tflops": f"{precision} is no precision; use {', '.join(PRECISIONS)}."})
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value * 1e12 < _LARGEST:
+                raise ValidationError({"peak_tflops": f"{value!r} for {precision} is no peak; use TFLOP/s above 0."})
+
+    @property
+    def gpu(self) -> Gpu:
+        """The device as the planner sees it."""
+        return Gpu(
+            self.name,
+            int(self.memory_gib * 2**30),
+            {precision: tera * 1e12 for precision, tera in self.peak_tflops.items()},
+            self.memory_bandwidth_gb_s * 1e9,
+            self.source or "the catalogue of this installation",
+            self.matmul_ceiling_tflops * 1e12 if self.matmul_ceiling_tflops else None,
+            self.link_gb_s * 1e9 if self.link_gb_s else None,
+            self.node_gbit_s,
+        )

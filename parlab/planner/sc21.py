@@ -1,0 +1,98 @@
+"""NVIDIA's weak scaling table, published and predicted.
+
+Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (SC21),
+table 1: A100s of 80 GB, eight a node with eight 200 Gbit/s cards, sequences of 2048, vocabulary of 51,200, full
+recomputation. TFLOP/s count recomputation (HFU); the aggregate is in PFLOP/s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from .cluster import cluster
+from .job_flops import flops_of
+from .prediction import Prediction, predict_job
+from .workload import Job, Model
+
+
+@dataclass(frozen=True)
+class Published:
+    """One row as it was printed."""
+
+    name: str
+    heads: int
+    hidden: int
+    layers: int
+    tensor: int
+    pipeline: int
+    data: int
+    gpus: int
+    micro_batch: int
+    global_batch: int
+    tflops_per_gpu: float
+    peak_pct: float
+    aggregate_pflops: float
+
+
+_A100_PEAK = 312e12
+TABLE = (
+    Published("1.7B", 24, 2304, 24, 1, 1, 32, 32, 16, 512, 137, 44, 4.4),
+    Published("3.6B", 32, 3072, 30, 2, 1, 32, 64, 16, 512, 138, 44, 8.8),
+    Published("7.5B", 32, 4096, 36, 4, 1, 32, 128, 16, 512, 142, 46, 18.2),
+    Published("18B", 48, 6144, 40, 8, 1, 32, 256, 8, 1024, 135, 43, 34.6),
+    Published("39B", 64, 8192, 48, 8, 2, 32, 512, 4, 1536, 138, 44, 70.8),
+    Published("76B", 80, 10240, 60, 8, 4, 32, 1024, 2, 1792, 140, 45, 143.8),
+    Published("145B", 96, 12288, 80, 8, 8, 24, 1536, 2, 2304, 148, 47, 227.1),
+    Published("310B", 128, 16384, 96, 8, 16, 15, 1920, 1, 2160, 155, 50, 297.4),
+    Published("530B", 128, 20480, 105, 8, 35, 9, 2520, 1, 2520, 163, 52, 410.2),
+    Published("1T", 160, 25600, 128, 8, 64, 6, 3072, 1, 3072, 163, 52, 502.0),
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A published row and the same row as the planner has it."""
+
+    published: Published
+    prediction: Prediction
+    tflops_per_gpu: float
+    peak_pct: float
+    aggregate_pflops: float
+    error_pct: float
+    """Predicted over published TFLOP/s per GPU, less 1, in per cent."""
+
+    @property
+    def model_parallel(self) -> int:
+        """Tensor times pipeline parallel size."""
+        return self.published.tensor * self.published.pipeline
+
+
+@cache
+def compared() -> tuple[Compared, ...]:
+    """Predict all rows with the constants that are shipped."""
+    return tuple(_compared(row) for row in TABLE)
+
+
+def _compared(row: Published) -> Compared:
+    job = Job(
+        Model(row.layers, row.hidden, row.heads, 2048, 51_200),
+        row.global_batch,
+        row.micro_batch,
+        row.tensor,
+        row.pipeline,
+        row.data,
+        recompute="full",
+        schedule="interleaved-1f1b" if row.pipeline > 1 and row.layers % (2 * row.pipeline) == 0 else "1f1b",
+        virtual_stages=2 if row.pipeline > 1 and row.layers % (2 * row.pipeline) == 0 else 1,
+    )
+    prediction = predict_job(job, cluster("A100 80GB", row.gpus, 8, inter_node_gbit_s=1600))
+    rate = flops_of(job)[1] / (row.gpus * prediction.iteration_s)
+    return Compared(
+        row,
+        prediction,
+        rate / 1e12,
+        100 * rate / _A100_PEAK,
+        rate * row.gpus / 1e15,
+        100 * (rate / 1e12 / row.tflops_per_gpu - 1),
+    )
