@@ -150,7 +150,7 @@ def trade_off(sizes: Sequence[SizePoint], wanted_days: float | None = None) -> D
             x="Nodes",
             y="Training time (days)",
             xaxis={"type": "log", "tickmode": "array", "tickvals": counts, "ticktext": [str(one) for one in counts]},
-            yaxis={"type": "log", "tickformat": "~g"},
+            yaxis={"type": "log", "tickformat": "~g", "dtick": "D2"},
         )
     )
     first = known[0]

@@ -52,7 +52,7 @@ class Search:
 def search(job: Job, cluster: Cluster, calibration: Calibration | None = None) -> Search:
     """Predict layouts of a job on all GPUs of a cluster; its own layout, recomputation and ZeRO stage are ignored.
 
-    Tried are tensor parallel sizes that divide heads and stay in a node, pipelines of at most as many stages as
+    Tried are tensor parallel sizes that divide heads and the GPUs of a node, pipelines of at most as many stages as
     layers, micro batches that are powers of two, 1F1B and interleaved 1F1B with 2 and 4 chunks, ZeRO 1, and 3 (without
     tensor and pipeline parallelism). Of the recomputation only the lightest that fits counts: more is only slower.
     """
@@ -80,7 +80,8 @@ def candidates(job: Job, cluster: Cluster) -> Iterator[Job]:
     """Layouts that use all GPUs of the cluster, with no recomputation yet."""
     gpus, model = cluster.gpus, job.model
     for tensor in _divisors(gpus):
-        if tensor > cluster.gpus_per_node or model.num_heads % tensor or (model.num_kv_heads or tensor) % tensor:
+        # A tensor parallel group that crosses nodes waits for the network in every layer.
+        if cluster.gpus_per_node % tensor or model.num_heads % tensor or (model.num_kv_heads or tensor) % tensor:
             continue
         for pipeline in _divisors(gpus // tensor):
             replicas = gpus // (tensor * pipeline)

@@ -153,7 +153,7 @@ def layers_of_stage(layers: int, stages: int, stage: int) -> int:
     if stages > 1 and (layers + 2) % stages == 0:
         return (layers + 2) // stages - (stage in (0, stages - 1))
     most, extra = divmod(layers, stages)
-    return most + (0 < stage <= extra or (stage == 0 and extra >= stages - 1))
+    return most + (0 < stage <= extra)
 
 
 def _end_parameters(job: Job, stage: int) -> float:

@@ -17,23 +17,23 @@ import numpy.typing as npt
 class TimeParameters:
     """What a cluster and its software reach of what data sheets promise."""
 
-    matmul_efficiency: float = 0.807
+    matmul_efficiency: float = 0.804
     """Share of the matmul ceiling that the products of a layer reach, once their sizes are counted."""
-    matmul_traffic: float = 0.855
+    matmul_traffic: float = 0.833
     """Bytes that a product moves, over those of its operands and result: small products are slow."""
-    memory_efficiency: float = 0.766
+    memory_efficiency: float = 0.756
     """Share of the memory bandwidth that norms, softmax, dropout and the optimizer reach."""
-    host_s: float = 1.06e-3
+    host_s: float = 0.00106
     """Seconds in which the processor starts the kernels of one pass through one layer."""
-    inside_efficiency: float = 1.25
+    inside_efficiency: float = 1.23
     """Share of the links inside a node that collectives reach; above 1 where they hide behind the compute."""
-    between_efficiency: float = 0.718
+    between_efficiency: float = 0.647
     """Share of the links between nodes that collectives reach."""
-    step_s: float = 0.0187
+    step_s: float = 0.0185
     """Seconds of every iteration that depend on nothing else: optimizer launches, logging, the loader."""
-    misaligned_slowdown: float = 4.14
+    misaligned_slowdown: float = 4.15
     """How much slower attention is where the width of a head is no multiple of 8."""
-    sharded_efficiency: float = 0.251
+    sharded_efficiency: float = 0.247
     """Share of the links that gathering sharded weights (ZeRO-3, FSDP) reaches."""
 
 
@@ -41,17 +41,17 @@ class TimeParameters:
 class MemoryParameters:
     """What memory takes beside the formulas."""
 
-    state_factor: float = 1.1
+    state_factor: float = 1.11
     """Weights, gradients and optimizer state over their formula: flat copies, alignment."""
-    sharding_bytes: float = 1.91
+    sharding_bytes: float = 1.9
     """Bytes per parameter in which ZeRO-1 and -2 gather and reduce: buckets and flat copies."""
-    activation_factor: float = 0.969
+    activation_factor: float = 0.965
     """Activations over their formula: fragments of the allocator, workspaces."""
-    logit_bytes: float = 8.42
+    logit_bytes: float = 8.63
     """Bytes per logit while the loss is computed."""
-    communicator_bytes: float = 0.856e9
+    communicator_bytes: float = 809000000.0
     """Buffers of each group of ranks that talk (tensor, pipeline, data)."""
-    overhead_bytes: float = 1.9e9
+    overhead_bytes: float = 2030000000.0
     """Context of the device, libraries and kernels."""
 
 

@@ -206,8 +206,8 @@ def warnings(request: PlanRequest, job: Job, gpu: Gpu) -> Iterator[str]:
         if not known.low <= value <= known.high:
             unit = f" {known.unit}" if known.unit else ""
             yield (
-                f"{known.title} {value:,.4g} lies outside of the measurements that the planner was held against"
-                f" ({known.low:,.4g} to {known.high:,.4g}{unit}): take its figures as an extrapolation."
+                f"{known.title} {_number(value)} lies outside of the measurements that the planner was held against"
+                f" ({_number(known.low)} to {_number(known.high)}{unit}): take its figures as an extrapolation."
             )
     if not gpu.name.startswith(_COVERED_DEVICES):
         yield (
@@ -216,6 +216,10 @@ def warnings(request: PlanRequest, job: Job, gpu: Gpu) -> Iterator[str]:
         )
     if job.model.num_experts > 1:
         yield "No measurement with experts was at hand; messages between experts are not counted."
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value < 1e7 else f"{value:.3g}"
 
 
 class Refusal(NamedTuple):

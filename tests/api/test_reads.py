@@ -181,6 +181,7 @@ def test_the_schema_names_every_address(api: Client) -> None:
         "/api/experiments/{slug}/runs/",
         "/api/experiments/{slug}/runs/{number}/",
         "/api/findings/",
+        "/api/plan/",
         "/api/simulate/",
         "/api/studies/",
         "/api/studies/{id}/",

@@ -1,0 +1,41 @@
+"""What the planner's page writes: gibibytes, and the choices of a form."""
+
+from __future__ import annotations
+
+from django import template
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from parlab.charts.format import exact, significant
+
+register = template.Library()
+_GIB = 1 << 30
+
+
+@register.filter
+def in_gib(value: float) -> SafeString:
+    """A number of GiB, all digits on hover."""
+    return format_html('<span title="{} B">{}</span>', exact(value), significant(value / _GIB))
+
+
+@register.filter
+def gib(value: float) -> SafeString:
+    """A number of GiB with its unit."""
+    return format_html("{}\u2009GiB", in_gib(value))
+
+
+@register.filter
+def gib_missing(value: float) -> SafeString:
+    """What is missing, as a positive number."""
+    return gib(-value)
+
+
+@register.simple_tag
+def options(chosen: str, *choices: str) -> SafeString:
+    """The options of a select, each written value:title."""
+    pairs = [choice.split(":", 1) for choice in choices]
+    return format_html_join(
+        "",
+        '<option value="{}"{}>{}</option>',
+        ((value, SafeString(" selected") if value == chosen else "", title) for value, title in pairs),
+    )

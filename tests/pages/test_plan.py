@@ -1,0 +1,107 @@
+"""The page where trainings are planned, its figure and the API: one question, the same answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.test import Client
+
+from parlab.lab.models import Device
+from parlab.planner import cluster
+from parlab.planner.answer import answer
+from parlab.planner.cluster import device
+from parlab.planner.hardware import devices
+from parlab.planner.request import PlanRequest
+from parlab.planner.written import written
+
+SMALL = {
+    "layers": 24, "hidden": 2048, "heads": 16, "global_batch": 256, "micro_batch": 4, "tensor_parallel": 1,
+    "pipeline_parallel": 1, "nodes": 2, "tokens_billion": 10,
+}  # fmt: skip
+
+
+def test_the_page_answers_a_question_of_its_own(viewer: Client) -> None:
+    text = viewer.get("/plan/").content.decode()
+    assert 'name="layers" value="96"' in text
+    assert "Time of an iteration" in text
+    assert "Memory of the fullest GPU" in text
+    assert "Fewest nodes for this model" in text
+
+
+def test_the_page_shows_nvidias_table_with_predicted_beside_published(viewer: Client) -> None:
+    text = viewer.get("/plan/").content.decode()
+    table = text[text.index('id="sc21"') :]
+    assert table.count('<th scope="row"') == 10
+    assert "502.0" in table
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("layers", "0"), ("hidden", "99999999999"), ("nodes", "0"), ("gpus_per_node", "-8"), ("memory_gib", "0")],
+)
+def test_impossible_sizes_are_refused_with_field_and_value(viewer: Client, field: str, value: str) -> None:
+    text = viewer.get("/plan/", {**SMALL, field: value}).content.decode()
+    assert f"{value} cannot be {field}" in text
+    assert "Time of an iteration" not in text
+
+
+def test_an_unknown_gpu_is_refused_with_the_remedy(viewer: Client) -> None:
+    text = viewer.get("/plan/", {**SMALL, "gpu": "X9000"}).content.decode()
+    assert "gpu X9000 is not in the catalogue; choose one of the list, or add it in the admin" in text
+
+
+def test_a_device_of_the_admin_can_be_planned_with(viewer: Client) -> None:
+    Device.objects.create(name="X9000", memory_gib=10, memory_bandwidth_gb_s=900, peak_tflops={"bf16": 100})
+    text = viewer.get("/plan/", {**SMALL, "gpu": "X9000"}).content.decode()
+    assert "Time of an iteration" in text
+    assert "No measurement on X9000 was at hand" in text
+
+
+@pytest.mark.django_db
+def test_the_catalogue_comes_with_all_devices_of_the_planner() -> None:
+    names = set(Device.objects.values_list("name", flat=True))
+    assert names == {one.name for one in devices()}
+    assert Device.objects.get(name="A100 SXM4 80 GB").gpu.peak_flops == device("A100-80GB").peak_flops
+
+
+def test_what_lies_outside_of_the_measurements_is_said(viewer: Client) -> None:
+    assert "lies outside of the measurements" not in viewer.get("/plan/", SMALL).content.decode()
+    text = viewer.get("/plan/", {**SMALL, "sequence": "65536"}).content.decode()
+    assert "Sequence length 65,536 lies outside" in text
+
+
+def test_htmx_gets_the_answer_alone(viewer: Client) -> None:
+    text = viewer.get("/plan/", SMALL, headers={"HX-Request": "true"}).content.decode()
+    assert text.lstrip().startswith('<div id="live"')
+    assert "<form" not in text
+
+
+def test_the_figure_has_a_point_for_each_number_of_nodes_that_trains(viewer: Client) -> None:
+    data = json.loads(viewer.get("/plan/nodes.json", SMALL).content)
+    question = PlanRequest.model_validate(SMALL)
+    found = answer(question, device("A100 SXM4 80 GB"))
+    drawn = next(trace for trace in data["figure"]["data"] if trace["name"] == "predicted")
+    assert list(drawn["x"]) == [size.nodes for size in found.sizes if size.budget]
+    numbers = viewer.get("/plan/nodes.csv", SMALL).content.decode().splitlines()
+    assert len(numbers) == 1 + len(found.sizes)
+
+
+def test_the_api_answers_what_the_planner_does(viewer: Client) -> None:
+    reply = viewer.post("/api/plan/", json.dumps(SMALL), content_type="application/json")
+    assert reply.status_code == 200, reply.content
+    wanted = written(answer(PlanRequest.model_validate(SMALL), device("A100 SXM4 80 GB")))
+    assert reply.json() == json.loads(wanted.model_dump_json())
+
+
+def test_the_api_names_field_value_and_remedy(viewer: Client) -> None:
+    reply = viewer.post("/api/plan/", json.dumps({"layers": 0, "colour": "red"}), content_type="application/json")
+    assert reply.status_code == 400
+    assert {error["field"] for error in reply.json()["errors"]} == {"layers", "colour"}
+    reply = viewer.post("/api/plan/", json.dumps({"gpu": "X9000"}), content_type="application/json")
+    assert reply.json()["errors"][0]["field"] == "gpu"
+
+
+def test_the_network_that_is_usual_is_said_to_be_assumed() -> None:
+    assert cluster("A100-80GB", 16, 8).is_between_assumed
+    assert not cluster("A100-80GB", 16, 8, inter_node_gbit_s=100).is_between_assumed
