@@ -25,7 +25,7 @@ def bring_catalogue(apps, schema_editor):
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('lab', '0006_pictures'),
+        ('lab', '0007_gpus_and_mfu_as_stated'),
     ]
 
     operations = [
