@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from decimal import ROUND_HALF_UP, Decimal
@@ -136,4 +137,6 @@ def field_value(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, dict | list):
+        return json.dumps(value)
     return str(value)

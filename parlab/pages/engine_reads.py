@@ -186,8 +186,12 @@ def _limit_bytes(run: Run, attempt: Attempt) -> float | None:
 
 
 def _per_node(run: Run, attempt: Attempt) -> int:
-    """GPUs of the node that it ran on; where it ran on the CPU nobody can say how many ranks a node has."""
-    return gpu_count(attempt.node) if attempt.node and run.resolved["cluster"]["device"] != "cpu" else 0
+    """Count the ranks that a node like this one takes: one on each GPU, or as many as its cores have threads for."""
+    if attempt.node is None:
+        return 0
+    if run.resolved["cluster"]["device"] != "cpu" and (gpus := gpu_count(attempt.node)):
+        return gpus
+    return int(attempt.node.hardware.get("cpu_cores") or 0) // int(run.resolved["launcher"]["threads_per_rank"])
 
 
 def engine_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from parlab.lab import services
 from parlab.lab.config_layout import unused_fields
-from parlab.lab.forms import ConfigForm, SweepField, form_field
+from parlab.lab.form_fields import SweepField, form_field
+from parlab.lab.forms import ConfigForm
 from parlab.lab.models import Config, Experiment, Node, Run
 from parlab.lab.presets import PRESETS
 from runners.config import complete, expand, field_names

@@ -13,7 +13,8 @@ from django.test import Client
 
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Experiment, Node, Run, Source
-from parlab.pages.question_forms import PRESETS, QUESTIONS
+from parlab.pages.question import PRESETS
+from parlab.pages.question_forms import QUESTIONS
 from parlab.pages.read_bandwidths import messages_of
 from parlab.series import store
 from runners.config import RunConfig, expand

@@ -19,7 +19,8 @@ from parlab.lab import services as lab
 from parlab.lab.models import Experiment, Finding
 from parlab.lab.services.runs import launchable, point_label
 from parlab.pages import answers
-from parlab.pages.question_forms import PRESETS, QUESTIONS, Question
+from parlab.pages.question import PRESETS, Question
+from parlab.pages.question_forms import QUESTIONS
 from runners.config import ConfigError, Point, digest, expand
 
 from .partial import UNCHANGED
