@@ -53,8 +53,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     drawing = go.Figure(
         layout=theme.layout(
             title=f"{measure.title} over two axes",
-            subtitle="the best run of each cell; hatched: out of memory" if any(p.others for p in places.values())
-            else "one run in a cell; hatched: out of memory",
+            subtitle=_subtitle(places, values, factor, name, measure),
             x=_title(across),
             y=_title(down),
             xaxis=_axis(columns),
@@ -64,7 +63,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         )
     )  # fmt: skip
     found = _located(places, columns, rows)
-    drawing.add_trace(_cells([one for one in found if one[2].value is not None], factor, name, measure))
+    drawing.add_trace(_cells([one for one in found if one[2].value is not None], factor, measure))
     too_big = [one for one in found if one[2].value is None and one[2].point.state == "oom"]
     if too_big:
         drawing.add_trace(_out_of_memory(too_big))
@@ -140,9 +139,8 @@ def _rectangles(places: Sequence[tuple[int, int, _Place]]) -> dict[str, Any]:
     }
 
 
-def _cells(found: Sequence[tuple[int, int, _Place]], factor: float, unit: str, measure: Measure) -> go.Bar:
+def _cells(found: Sequence[tuple[int, int, _Place]], factor: float, measure: Measure) -> go.Bar:
     values = [(place.value or 0.0) / factor for _, _, place in found]
-    bar = {"title": {"text": unit, "side": "right"}, "thickness": 12, "outlinewidth": 0, "tickformat": "~s"}
     return go.Bar(
         **_rectangles(found),
         text=[significant(value) for value in values] if len(found) <= _MAX_TEXTS else None,
@@ -151,8 +149,8 @@ def _cells(found: Sequence[tuple[int, int, _Place]], factor: float, unit: str, m
             "color": values,
             "colorscale": SCALE,
             "reversescale": measure.least_is_best,
-            "showscale": min(values) < max(values),
-            "colorbar": bar,
+            # Its colour bar would be styled inline as well; the subtitle says what dark means.
+            "showscale": False,
             "line": {"width": 0},
         },
         customdata=values,
@@ -176,6 +174,15 @@ def _out_of_memory(found: Sequence[tuple[int, int, _Place]]) -> go.Bar:
             "line": {"width": 1, "color": theme.OOM_COLOUR},
         },
     )
+
+
+def _subtitle(
+    places: dict[tuple[str, str], _Place], values: Sequence[float], factor: float, unit: str, measure: Measure
+) -> str:
+    ends = sorted([min(values), max(values)], reverse=measure.least_is_best)
+    light, dark = (significant(value / factor) for value in ends)
+    which = "the best run of each cell" if any(place.others for place in places.values()) else "one run in a cell"
+    return f"{which}; {unit}, light {light} to dark {dark}; hatched: out of memory"
 
 
 def _caption(places: dict[tuple[str, str], _Place], measure: Measure, unit: str, factor: float) -> str:

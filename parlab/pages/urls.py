@@ -4,6 +4,7 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
 from .views import (
+    comparisons,
     experiments,
     figures,
     findings,
@@ -40,6 +41,9 @@ urlpatterns = [
     path("experiments/change/", lists.experiments_change, name="experiments-change"),
     path("runs/change/", lists.runs_change, name="runs-change"),
     path("columns/<slug:name>/", lists.columns, name="columns"),
+    path("compare/", comparisons.compare, name="compare"),
+    path("compare/figures/<slug:name>.json", comparisons.compare_json, name="compare-figure"),
+    path("compare/figures/<slug:name>.csv", comparisons.compare_csv, name="compare-numbers"),
     path("nodes/", nodes.nodes, name="nodes"),
     path("plan/", plans.plan, name="plan"),
     path("plan/nodes.json", plans.trade_off_json, name="plan-figure"),

@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const boxes = () => [...document.querySelectorAll("td.choice input[type=checkbox]")];
+  let before = new Set(); // what was chosen when a poll replaces the rows
 
   function show() {
     const all = boxes(), chosen = all.filter((box) => box.checked).length;
@@ -20,7 +21,11 @@
     if (event.target.matches("[data-choose-all]")) boxes().forEach((box) => { box.checked = event.target.checked; });
     if (event.target.matches("[data-choose-all], td.choice input")) show();
   });
-  document.addEventListener("htmx:afterSwap", show);
+  document.addEventListener("htmx:beforeSwap", () => { before = new Set(boxes().filter((box) => box.checked).map((box) => box.value)); });
+  document.addEventListener("htmx:afterSwap", () => {
+    boxes().forEach((box) => { box.checked = before.has(box.value); });
+    show();
+  });
   // A menu closes when one clicks beside it, and with Escape.
   document.addEventListener("click", (event) => {
     for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;

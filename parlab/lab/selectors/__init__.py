@@ -1,5 +1,6 @@
 """Reads shaped for a page or a figure."""
 
+from .compare import Comparison, compare
 from .experiments import (
     LaunchPlan,
     StateCount,
@@ -57,6 +58,7 @@ __all__ = [
     "METRICS",
     "CalibrationGroup",
     "Cell",
+    "Comparison",
     "ConfigSection",
     "Doubts",
     "ExperimentRow",
@@ -81,6 +83,7 @@ __all__ = [
     "calibration_groups",
     "calibration_of",
     "command_line",
+    "compare",
     "compute",
     "config_sections",
     "device_named",

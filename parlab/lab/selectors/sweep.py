@@ -261,10 +261,10 @@ def run_points(runs: Sequence[Run]) -> list[RunPoint]:
     values = {run.pk: point for run, point in zip(ended, points, strict=True)}
     axes = dict.fromkeys(axis for found in values.values() for axis in found)
     varied = [axis for axis in axes if len({repr(found.get(axis)) for found in values.values()}) > 1]
-    return [_run_point(run, {axis: values[run.pk][axis] for axis in varied if axis in values[run.pk]}) for run in ended]
+    return [run_point(run, {axis: values[run.pk][axis] for axis in varied if axis in values[run.pk]}) for run in ended]
 
 
-def _run_point(run: Run, values: dict[str, Any]) -> RunPoint:
+def run_point(run: Run, values: dict[str, Any]) -> RunPoint:
     summary = run.summary
     memory = summary.get("memory_peak_bytes") or {}
     return RunPoint(

@@ -1,0 +1,201 @@
+"""Runs of any experiments beside each other: their curves over each other, and all their settings in one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+from . import theme
+from .curves import Curve
+from .format import field_title, field_value, quantity, significant, unit_for
+from .measures import MEASURES, Measure
+from .points import RunPoint, in_order, is_number
+from .theme import Drawing, Table
+
+MAX_AXES = 12
+"""Axes beside each other that still can be read."""
+PALETTE = [theme.BLUE, theme.VERMILLION, theme.GREEN, theme.PURPLE, theme.ORANGE, theme.SKY, theme.GREY, theme.YELLOW]
+
+
+class Line(NamedTuple):
+    """One run in a figure of several."""
+
+    name: str
+    curve: Curve
+
+
+class Shown(NamedTuple):
+    """A series that runs can be compared by."""
+
+    title: str
+    unit: str
+    metrics: tuple[str, ...]
+    """Names under which it is stored, the first that a run has counts."""
+
+
+CURVES = {
+    "step-time": Shown("Step time", "s", ("step_time_s",)),
+    "loss": Shown("Loss", "", ("loss", "lm_loss")),
+    "memory": Shown("Memory", "B", ("memory_bytes", "gpu_mem_bytes")),
+    "samples": Shown("Throughput", "samples/s", ("samples_per_s",)),
+    "tflops": Shown("Compute per GPU", "TFLOP/s", ("tflops_per_gpu",)),
+    "utilisation": Shown("GPU utilisation", "%", ("gpu_util_pct",)),
+}
+
+
+def style(place: int) -> theme.Style:
+    """Style the run at a place: colour first, then shape and dash, so that twenty can be told apart."""
+    return theme.Style(
+        PALETTE[place % len(PALETTE)],
+        theme.SYMBOLS[place % len(theme.SYMBOLS)],
+        theme.DASHES[(place // len(PALETTE)) % len(theme.DASHES)],
+    )
+
+
+def curves(kind: str, lines: Mapping[int, Line], *, over_time: bool = False) -> Drawing:
+    """Draw one curve per run, by its place among the runs, against the step or the seconds since its first point."""
+    shown = CURVES[kind]
+    present = {place: line for place, line in lines.items() if len(line.curve.values)}
+    if not present:
+        return theme.nothing(f"No curves: none of these runs has a series of {shown.title.lower()}.")
+    known = unit_for((v for line in present.values() for v in line.curve.values), shown.unit)
+    factor, name = (known.factor, known.name) if shown.unit in ("s", "B", "samples/s") else (1.0, shown.unit)
+    drawing = go.Figure(
+        layout=theme.layout(
+            title=shown.title,
+            subtitle="one line per run, its slowest or fullest rank",
+            x="Time since the first point (s)" if over_time else "Step",
+            y=f"{shown.title} ({name})" if name else shown.title,
+            yaxis={} if kind == "loss" else {"rangemode": "tozero"},
+        )
+    )
+    for place, line in present.items():
+        look = style(place)
+        start = float(line.curve.times[0])
+        drawing.add_trace(
+            go.Scatter(
+                x=[float(t) - start for t in line.curve.times] if over_time else list(line.curve.steps),
+                y=[float(value) / factor for value in line.curve.values],
+                name=theme.plain(line.name),
+                mode="lines+markers" if len(line.curve.values) <= 60 else "lines",
+                line={"color": look.colour, "dash": look.dash, "width": 1.5},
+                marker={"symbol": look.symbol, "size": 5},
+                hovertemplate=f"{theme.plain(line.name)}<br>%{{x}}: %{{y}} {name}<extra></extra>",
+            )
+        )
+    drawing.update_layout(showlegend=True)
+    rows = [
+        [line.name, int(step), float(time), float(value)]
+        for line in present.values()
+        for step, time, value in zip(line.curve.steps, line.curve.times, line.curve.values, strict=True)
+    ]
+    absent = len(lines) - len(present)
+    said = f"{absent} of {len(lines)} runs have no such series." if absent else f"{len(present)} runs."
+    return Drawing(drawing, said, Table(["run", "step", "unix_time_s", kind.replace("-", "_")], rows))
+
+
+class _Axis(NamedTuple):
+    """One upright axis: where each run crosses it, from 0 to 1, and what stands at its ends."""
+
+    title: str
+    heights: list[float | None]
+    texts: list[str]
+    ticks: list[tuple[float, str]]
+
+
+def parallel(points: Sequence[RunPoint], names: Sequence[str]) -> Drawing:
+    """Draw each run as a line across upright axes: what was set differently at the left, what came out at the right."""
+    axes = [_setting(name, points) for name in _varied(points)]
+    axes += [_measured(measure, points) for measure in MEASURES.values() if _tells(measure, points)]
+    if len(points) < 2 or len(axes) < 2:
+        return theme.nothing("No parallel coordinates: these runs differ in less than two fields and numbers.")
+    left_out = max(0, len(axes) - MAX_AXES)
+    # Numbers stand at the right end; settings make room.
+    axes = axes[left_out:]
+    drawing = go.Figure(
+        layout=theme.layout(
+            title="Parallel coordinates",
+            subtitle="each line is a run, each axis goes from its least to its most",
+            x="",
+            y="",
+            xaxis={
+                "tickmode": "array", "tickvals": list(range(len(axes))), "ticks": "", "side": "bottom",
+                "ticktext": [theme.plain(axis.title) for axis in axes], "range": [-0.3, len(axes) - 0.6],
+                "showline": False,
+            },
+            yaxis={"visible": False, "range": [-0.06, 1.06]},
+        )
+    )  # fmt: skip
+    for place, axis in enumerate(axes):
+        drawing.add_shape(type="line", x0=place, x1=place, y0=0, y1=1, line={"color": theme.GREY, "width": 1})
+        for height, text in axis.ticks:
+            drawing.add_annotation(
+                x=place, y=height, text=theme.plain(text), showarrow=False, xanchor="left", xshift=4, font={"size": 11}
+            )
+    for place, (point, name) in enumerate(zip(points, names, strict=True)):
+        drawing.add_trace(_run_line(place, point, name, axes))
+    drawing.update_layout(showlegend=True)
+    header = ["run", *(axis.title for axis in axes)]
+    rows: list[list[Any]] = [[name, *(axis.texts[n] for axis in axes)] for n, name in enumerate(names)]
+    said = (
+        f"{left_out} more fields differ; the table holds all."
+        if left_out
+        else "A gap is a number that was not measured."
+    )
+    return Drawing(drawing, said, Table(header, rows))
+
+
+def _run_line(place: int, point: RunPoint, name: str, axes: Sequence[_Axis]) -> go.Scatter:
+    look = style(place)
+    texts = [f"{axis.title}: {axis.texts[place]}" for axis in axes]
+    return go.Scatter(
+        x=list(range(len(axes))),
+        y=[axis.heights[place] for axis in axes],
+        name=theme.plain(name),
+        mode="lines+markers",
+        line={"color": look.colour, "dash": look.dash, "width": 2},
+        marker={"symbol": look.symbol, "size": 8},
+        hovertext=[theme.plain(f"{name} ({point.state})") + "<br>" + theme.plain(text) for text in texts],
+        hoverinfo="text",
+    )
+
+
+def _varied(points: Sequence[RunPoint]) -> list[str]:
+    names = dict.fromkeys(name for point in points for name in point.values)
+    return [name for name in names if len({repr(point.values.get(name)) for point in points}) > 1]
+
+
+def _tells(measure: Measure, points: Sequence[RunPoint]) -> bool:
+    return len({measure.value(point) for point in points} - {None}) > 1
+
+
+def _setting(name: str, points: Sequence[RunPoint]) -> _Axis:
+    values = [point.values.get(name) for point in points]
+    known = in_order(value for value in values if value is not None)
+    if all(is_number(value) for value in known) and len(known) > 1:
+        low, high = float(known[0]), float(known[-1])
+        heights = [None if v is None else (float(v) - low) / (high - low) for v in values]
+        return _Axis(field_title(name), heights, [field_value(v) for v in values], _ends(known, low, high))
+    places = {repr(value): n / max(1, len(known) - 1) for n, value in enumerate(known)}
+    ticks = [(places[repr(value)], field_value(value)[:16]) for value in known] if len(known) <= 8 else []
+    return _Axis(field_title(name), [places.get(repr(v)) for v in values], [field_value(v) for v in values], ticks)
+
+
+def _ends(known: Sequence[Any], low: float, high: float) -> list[tuple[float, str]]:
+    shown = known if len(known) <= 6 else [known[0], known[-1]]
+    return [((float(value) - low) / (high - low), field_value(value)) for value in shown]
+
+
+def _measured(measure: Measure, points: Sequence[RunPoint]) -> _Axis:
+    values = [measure.value(point) for point in points]
+    known = [value for value in values if value is not None]
+    low, high = min(known), max(known)
+
+    def text(value: float | None) -> str:
+        plain = measure.unit in ("ms", "%")
+        return f"{significant(value)} {measure.unit}" if plain else quantity(value, measure.unit)
+
+    heights = [None if value is None else (value - low) / (high - low) for value in values]
+    return _Axis(measure.title, heights, [text(value) for value in values], [(0.0, text(low)), (1.0, text(high))])

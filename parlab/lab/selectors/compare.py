@@ -1,0 +1,120 @@
+"""Runs beside each other: what was set differently, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from parlab.charts.format import DASH, Unit, field_title, field_value, significant, unit_for
+from parlab.charts.measures import MEASURES, Measure
+from parlab.charts.points import RunPoint
+from parlab.lab.models import Run
+from runners.protocol import RunState
+
+from .records import run_records
+from .sweep import run_point
+
+_MEASURED = ("timer.", "figure.")
+
+
+class Difference(NamedTuple):
+    """One field on which runs differ, with the value of each run as text."""
+
+    field: str
+    title: str
+    section: str
+    values: list[str]
+
+
+class ResultCell(NamedTuple):
+    text: str
+    note: str
+    """All digits, or why there is no number."""
+    is_best: bool
+    relative: str
+    """Against the first run: `+12.3 %`."""
+
+
+class Result(NamedTuple):
+    """One number of all runs, in one unit."""
+
+    name: str
+    title: str
+    unit: str
+    cells: list[ResultCell]
+
+
+class Comparison(NamedTuple):
+    runs: list[Run]
+    differences: list[Difference]
+    same: list[tuple[str, str]]
+    """Fields that all runs have with the same value."""
+    results: list[Result]
+    points: list[RunPoint]
+
+
+def compare(runs: Sequence[Run]) -> Comparison:
+    """Lay runs beside each other, in the order given; the first one is what the others are measured against."""
+    settings = [_settings(record) for record in run_records(runs)]
+    names = list(dict.fromkeys(name for setting in settings for name in setting))
+    differences, same = [], []
+    for name in names:
+        values = [field_value(setting[name]) if name in setting else DASH for setting in settings]
+        if len(set(values)) > 1:
+            section, _, _last = name.rpartition(".")
+            differences.append(Difference(name, field_title(name), section, values))
+        else:
+            same.append((name, values[0]))
+    varied = [difference.field for difference in differences]
+    points = [
+        run_point(run, {name: setting[name] for name in varied if name in setting})
+        for run, setting in zip(runs, settings, strict=True)
+    ]
+    return Comparison(list(runs), differences, same, _results(runs, points), points)
+
+
+def _settings(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep what was set: fields of the configuration, arguments, axes."""
+    told = {"run", "label", "state", "reason", "origin", "version", "doubts"}
+    return {
+        name: value
+        for name, value in record.items()
+        if name not in told and not name.startswith(_MEASURED) and ("." in name or not _is_measured(name))
+    }
+
+
+def _is_measured(name: str) -> bool:
+    return name.endswith(("_s", "_bytes", "_pct", "_per_sample", "_per_gpu", "_per_iteration", "_iterations"))
+
+
+def _results(runs: Sequence[Run], points: Sequence[RunPoint]) -> list[Result]:
+    found = []
+    for name, measure in MEASURES.items():
+        values = [None if run.state == RunState.OOM else measure.value(p) for run, p in zip(runs, points, strict=True)]
+        if any(value is not None for value in values):
+            found.append(_result(name, measure, runs, values))
+    return found
+
+
+def _result(name: str, measure: Measure, runs: Sequence[Run], values: Sequence[float | None]) -> Result:
+    plain = measure.unit in ("ms", "%")
+    unit = Unit(1.0, measure.unit, measure.unit) if plain else unit_for(values, measure.unit)
+    finished = [v for run, v in zip(runs, values, strict=True) if v is not None and run.state == RunState.FINISHED]
+    best = (min if measure.least_is_best else max)(finished) if len(finished) > 1 else None
+    cells = [
+        ResultCell(
+            "OOM" if run.state == RunState.OOM else significant(None if value is None else value / unit.factor),
+            run.reason if value is None else f"{value!r} {measure.unit}",
+            value is not None and value == best and run.state == RunState.FINISHED,
+            _relative(value, values[0]) if place else "",
+        )
+        for place, (run, value) in enumerate(zip(runs, values, strict=True))
+    ]
+    return Result(name, measure.title, unit.name, cells)
+
+
+def _relative(value: float | None, first: float | None) -> str:
+    if value is None or not first:
+        return ""
+    share = 100 * (value / first - 1)
+    return f"{'+' if share > 0 else ''}{significant(share)} %"

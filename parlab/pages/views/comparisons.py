@@ -1,0 +1,118 @@
+"""Compare some runs of any experiments: differences of their configurations first."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET
+
+from parlab.charts import compare as charts
+from parlab.charts.compare import CURVES, Line
+from parlab.charts.curves import Curve
+from parlab.charts.theme import Drawing
+from parlab.lab import selectors
+from parlab.lab.models import Attempt, Run
+from parlab.series import store
+from parlab.series.columns import Columns
+
+from .figures import MAX_POINTS, csv_response, json_response
+
+MAX_RUNS = 20
+
+
+def chosen_ids(request: HttpRequest) -> list[int]:
+    """Read `?runs=3,7` (or `?run=3&run=7`, as a form sends it), each once."""
+    texts = [*request.GET.get("runs", "").split(","), *request.GET.getlist("run")]
+    found = [int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) < 19]
+    return list(dict.fromkeys(found))
+
+
+@require_GET
+def compare(request: HttpRequest) -> HttpResponse:
+    """Show chosen runs beside each other."""
+    ids = chosen_ids(request)
+    if request.GET.getlist("run"):
+        # A form has sent them: the address that is kept and handed on is the short one.
+        return redirect(f"{reverse('compare')}?runs={_joined(ids)}")
+    runs = selectors.matching_runs(ids[:MAX_RUNS])
+    found = selectors.compare(runs)
+    kept = [run.pk for run in runs]
+    context: dict[str, Any] = {
+        "section": "compare",
+        "comparison": found,
+        "columns": [_column(run, place, kept) for place, run in enumerate(runs)],
+        "runs": _joined(kept),
+        "missing": len(ids[:MAX_RUNS]) - len(runs),
+        "too_many": max(0, len(ids) - MAX_RUNS),
+        "max_runs": MAX_RUNS,
+        "curves": [(name, shown.title) for name, shown in CURVES.items()],
+        "curve": _kind(request),
+        "over_time": request.GET.get("over") == "time",
+        "curve_query": urlencode({"curve": _kind(request), "over": request.GET.get("over", "")}),
+    }
+    return render(request, "pages/compare.html", context)
+
+
+def _column(run: Run, place: int, kept: list[int]) -> dict[str, Any]:
+    others = [pk for pk in kept if pk != run.pk]
+    first = [run.pk, *others]
+    return {"run": run, "place": place, "without": _joined(others), "first": _joined(first), "name": _name(run)}
+
+
+def _joined(ids: list[int]) -> str:
+    return ",".join(map(str, ids))
+
+
+def _name(run: Run) -> str:
+    return f"{run.experiment.name} #{run.number}"
+
+
+def _kind(request: HttpRequest) -> str:
+    wanted = request.GET.get("curve", "")
+    return wanted if wanted in CURVES else next(iter(CURVES))
+
+
+@require_GET
+def compare_json(request: HttpRequest, name: str) -> HttpResponse:
+    return json_response(_drawing(request, name, MAX_POINTS))
+
+
+@require_GET
+def compare_csv(request: HttpRequest, name: str) -> HttpResponse:
+    return csv_response(_drawing(request, name, None).table, f"compare-{name}.csv")
+
+
+def _drawing(request: HttpRequest, name: str, max_points: int | None) -> Drawing:
+    runs = selectors.matching_runs(chosen_ids(request)[:MAX_RUNS])
+    if name == "parallel":
+        return charts.parallel(selectors.compare(runs).points, [_name(run) for run in runs])
+    if name != "curves":
+        raise Http404(f"no figure {name}; there are curves, parallel")
+    kind = _kind(request)
+    lines = _lines(runs, CURVES[kind].metrics, max_points)
+    return charts.curves(kind, lines, over_time=request.GET.get("over") == "time")
+
+
+def _lines(runs: list[Run], metrics: tuple[str, ...], max_points: int | None) -> dict[int, Line]:
+    """Read one curve of each run's current attempt: that of the rank with the highest median."""
+    rows = Attempt.objects.filter(run__in=runs).values_list("run", "number", "pk")
+    attempts = {(run, number): pk for run, number, pk in rows}
+    current = {attempts.get((run.pk, run.attempt_number)): place for place, run in enumerate(runs)}
+    current.pop(None, None)
+    read = store.read_many([pk for pk in current if pk is not None], metrics)
+    best: dict[int, tuple[int, float, Columns]] = {}
+    for (attempt, metric, _rank), columns in read.items():
+        ordered = sorted(columns.values)
+        rank = (-metrics.index(metric), float(ordered[len(ordered) // 2]), columns)
+        if attempt not in best or rank[:2] > best[attempt][:2]:
+            best[attempt] = rank
+    lines = {place: Line(_name(run), Curve([], [], [])) for place, run in enumerate(runs)}
+    for attempt, (_, _, columns) in best.items():
+        thin = columns if max_points is None else columns.thinned(max_points)
+        place = current[attempt]
+        lines[place] = Line(lines[place].name, Curve(thin.steps.tolist(), thin.times.tolist(), thin.values.tolist()))
+    return lines

@@ -1,0 +1,151 @@
+"""Runs of any experiments beside each other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from parlab.lab import services as lab
+from parlab.lab.models import Attempt, Config, Run
+from parlab.series import store
+from parlab.series.columns import Columns
+
+from .conftest import finish
+from .test_experiments import text
+
+pytestmark = pytest.mark.django_db
+
+EVIL = "<script>alert(1)</script>"
+
+
+def address(*runs: Run, more: str = "") -> str:
+    return f"/compare/?runs={','.join(str(run.pk) for run in runs)}{more}"
+
+
+def rows(response: Any, table: int) -> dict[str, list[str]]:
+    """Read a table: heading of a row -> its cells."""
+    found = re.findall(r'<table class="list beside">.*?</table>', response.content.decode(), re.S)[table]
+    lines = re.findall(r"<tr>(.*?)</tr>", found.split("<tbody>")[1], re.S)
+    cells = [
+        [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<t[hd].*?</t[hd]>", line, re.S)]
+        for line in lines
+    ]
+    return {line[0]: line[1:] for line in cells}
+
+
+def series(*values: float) -> Columns:
+    steps = np.arange(1, len(values) + 1)
+    return Columns(steps, 1.76e9 + steps.astype(np.float64), np.array(values))
+
+
+def test_without_a_choice_the_page_says_how_to_make_one(page: Client, four_runs: list[Run]) -> None:
+    for url in ("/compare/", address(four_runs[0]), "/compare/?runs=x,-1,99999999999999999999999"):
+        assert "Choose two to 20 runs" in text(page.get(url))
+
+
+def test_what_a_form_sends_becomes_a_short_address(page: Client, four_runs: list[Run]) -> None:
+    first, second = four_runs[:2]
+    response = page.get(f"/compare/?run={second.pk}&run={first.pk}&run={second.pk}")
+    assert response.headers["Location"] == f"/compare/?runs={second.pk},{first.pk}"
+
+
+def test_differences_of_the_configurations_come_first(page: Client, four_runs: list[Run]) -> None:
+    response = page.get(address(*four_runs))
+    assert rows(response, 0) == {
+        "Schedule parallel": ["gpipe", "gpipe", "1f1b", "1f1b"],
+        "Micro batch size train": ["1", "2", "1", "2"],
+        "Gradient accumulation steps": ["4", "2", "4", "2"],
+    }
+    content = response.content.decode()
+    assert content.index("What differs") < content.index("What came of it") < content.index('id="figures"')
+    assert "fields are alike" in text(response)
+
+
+def test_results_are_measured_against_the_first_run(page: Client, four_runs: list[Run]) -> None:
+    response = page.get(address(*four_runs[:3]))
+    found = rows(response, 1)
+    assert found["Throughput (samples/s)"] == ["8.00", "10.0 +25.0 %", "20.0 +150 %"]
+    assert found["Step time (ms)"] == ["500", "400 -20.0 %", "200 -60.0 %"]
+    assert re.findall(r"<b>(.*?)</b>", response.content.decode())[:3] == ["20.0", "320", "200"]
+
+
+def test_runs_of_several_experiments_and_without_numbers_stand_beside_each_other(
+    page: Client, four_runs: list[Run], user: User, swept: Config, make_attempt: Callable[..., Attempt]
+) -> None:
+    lost = finish(make_attempt(config=swept, point={"train.micro_batch_size": 8}), state="oom", reason=EVIL)
+    other = lab.experiment_create(name=EVIL, owner=user)
+    config = lab.config_save(experiment=other, data=swept.data, sweep={}, user=user)
+    published = lab.published_run_add(
+        config=config, point={"net <i>": "fast"}, user=user, summary={"step_time_s": {"mean": 6.64}}
+    )
+    response = page.get(address(four_runs[0], lost, published))
+    found = rows(response, 1)
+    assert found["Step time (s)"][1] == "OOM"
+    assert found["Throughput (samples/s)"][2] == "\N{EN DASH}"
+    assert "Net &lt;i&gt;" in rows(response, 0)
+    assert EVIL not in response.content.decode()
+
+
+def test_a_link_to_runs_that_went_or_to_too_many_says_so(page: Client, four_runs: list[Run]) -> None:
+    gone = address(*four_runs[:2]) + ",999999"
+    assert "1 of the runs in this link is not there any more." in text(page.get(gone))
+    many = ",".join(str(number) for number in range(1, 31))
+    assert "Only the first 20 runs are compared; 10 more are left out." in text(page.get(f"/compare/?runs={many}"))
+
+
+def test_curves_lie_over_each_other_by_the_slowest_rank(page: Client, four_runs: list[Run]) -> None:
+    first, second = (run.current_attempt() for run in four_runs[:2])
+    store.append(first.pk, {("step_time_s", 0): series(0.1, 0.2), ("step_time_s", 1): series(0.3, 0.4)})
+    store.append(second.pk, {("step_time_s", 0): series(0.5, 0.6)})
+    url = address(*four_runs[:3]).replace("/compare/", "/compare/figures/curves.json")
+    drawn = json.loads(page.get(url).content)
+    assert [trace["name"][-2:] for trace in drawn["figure"]["data"]] == ["#1", "#2"]
+    assert drawn["figure"]["data"][0]["y"] == pytest.approx([300, 400])
+    assert drawn["caption"] == "1 of 3 runs have no such series."
+    timed = json.loads(page.get(f"{url}&over=time").content)
+    assert timed["figure"]["data"][0]["x"] == [0, 1]
+    assert "none of these runs has a series of loss" in json.loads(page.get(f"{url}&curve=loss").content)["empty"]
+    numbers = page.get(url.replace(".json", ".csv")).content.decode().splitlines()
+    assert numbers[0] == "run,step,unix_time_s,step_time"
+    assert len(numbers) == 5
+
+
+def test_parallel_coordinates_draw_a_line_per_run_over_what_differs(page: Client, four_runs: list[Run]) -> None:
+    url = address(*four_runs).replace("/compare/", "/compare/figures/parallel.json")
+    figure = json.loads(page.get(url).content)["figure"]
+    assert len(figure["data"]) == 4
+    titles = figure["layout"]["xaxis"]["ticktext"]
+    assert titles[-4:] == ["Throughput", "Tokens", "Step time", "Time per sample"]
+    fastest = figure["data"][2]["y"][titles.index("Throughput")]
+    slowest = figure["data"][0]["y"][titles.index("Throughput")]
+    assert (fastest, slowest) == (1, 0)
+    alike = address(four_runs[0], four_runs[0]).replace("/compare/", "/compare/figures/parallel.json")
+    assert "No parallel coordinates" in json.loads(page.get(alike).content)["empty"]
+
+
+def test_there_are_no_other_figures(page: Client, four_runs: list[Run]) -> None:
+    assert page.get(address(*four_runs).replace("/compare/", "/compare/figures/florp.json")).status_code == 404
+
+
+def test_twenty_runs_take_as_many_queries_as_two(
+    page: Client, make_config: Callable[..., Config], user: User, four_runs: list[Run], django_assert_num_queries: Any
+) -> None:
+    with django_assert_num_queries(3):  # session, person, runs
+        page.get(address(*four_runs[:2]))
+    config = make_config(sweep={"train.seed": list(range(20))})
+    runs = lab.config_launch(config=config, user=user).created
+    with django_assert_num_queries(3):
+        page.get(address(*runs))
+
+
+def test_runs_are_chosen_with_boxes_on_the_page_of_an_experiment(page: Client, four_runs: list[Run]) -> None:
+    content = page.get("/experiments/pipeline-schedules/").content.decode()
+    assert content.count('name="run" value="') == 4
+    assert '<form id="bulk" class="bulk" method="get" action="/compare/">' in content
