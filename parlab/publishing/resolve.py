@@ -18,7 +18,7 @@ from parlab.reports import blocks
 from parlab.reports.blocks import Block, Content
 from parlab.reports.directives import Directive, chosen, listed, number
 from parlab.reports.document import Document
-from parlab.reports.pivot import AGGREGATES, FINISHED, Record, doubts_of, field_named, fields_of, number_text
+from parlab.reports.pivot import AGGREGATES, FINISHED, OOM, Record, doubts_of, field_named, fields_of, number_text
 from parlab.reports.shapes import pivot_block, plain_value, run_block, runs_block
 from parlab.reports.units import shown_unit
 
@@ -55,6 +55,7 @@ class Resolver:
             "value": self._value,
             "config": self._config,
             "picture": self._picture,
+            "panel": self._panel,
         }
 
     def block(self, found: Directive) -> Block:
@@ -171,7 +172,8 @@ class Resolver:
         doubts = [self.doubt(one) for one in dict.fromkeys(d for r in having for d in doubts_of(r, field))]
         values = [r[field] for r in having]
         if not all(is_number(value) for value in values):
-            return blocks.ValueBlock(text=", ".join(dict.fromkeys(map(plain_value, values))), doubts=doubts)
+            words = ["OOM" if value == OOM else plain_value(value) for value in values]
+            return blocks.ValueBlock(text=", ".join(dict.fromkeys(words)), doubts=doubts)
         aggregate = options.get("aggregate", "median")
         if aggregate not in AGGREGATES:
             raise ValueError(f"aggregate {aggregate!r} is unknown; use {', '.join(AGGREGATES)}")
@@ -202,17 +204,17 @@ class Resolver:
         if len(pictures) != 1:
             said = "names several pictures" if pictures else "is no picture of any gallery, or it was deleted"
             raise ValueError(f"{found.name!r} {said}; copy the directive from the gallery")
-        content = pictures[0].content
-        if "sha256" not in content or not content.get("width"):
-            raise ValueError("this picture is only referred to by an imported page; it did not lie beside it")
-        return blocks.PictureBlock(
-            sha256=content["sha256"],
-            media_type=content["media_type"],
-            width=content["width"],
-            height=content["height"],
-            caption=found.options.get("caption", content.get("caption", "")),
-            shown_width=number(found.options, "width", most=4000),
-        )
+        return _picture_block(pictures[0], found)
+
+    def _panel(self, found: Directive) -> Block:
+        loaded, kept = self._chosen(found.options)
+        run = _run_of(loaded, kept[0])
+        drawn = run.snapshots.filter(kind=Snapshot.Kind.IMAGE, content__panel=found.name).order_by("-pk").first()
+        if drawn is None:
+            raise ValueError(
+                f"the panel {found.name} of run {run.number} was not drawn yet; draw it on the page Pictures"
+            )
+        return _picture_block(drawn, found)
 
 
 def resolve(document: Document, *, report: Report, figures: Figures) -> Content:
@@ -225,6 +227,20 @@ def resolve(document: Document, *, report: Report, figures: Figures) -> Content:
 def _finding(finding: Finding) -> blocks.Finding:
     reason = finding.acknowledged_reason if finding.is_acknowledged else ""
     return blocks.Finding(severity=finding.severity, message=finding.message, rule=finding.rule, acknowledged=reason)
+
+
+def _picture_block(snapshot: Snapshot, found: Directive) -> Block:
+    content = snapshot.content
+    if "sha256" not in content or not content.get("width"):
+        raise ValueError("this picture is only referred to by an imported page; it did not lie beside it")
+    return blocks.PictureBlock(
+        sha256=content["sha256"],
+        media_type=content["media_type"],
+        width=content["width"],
+        height=content["height"],
+        caption=found.options.get("caption", content.get("caption", "")),
+        shown_width=number(found.options, "width", most=4000),
+    )
 
 
 def _experiment(slug: str) -> Experiment:

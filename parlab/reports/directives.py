@@ -19,7 +19,7 @@ class Kind(NamedTuple):
     """What a directive may say: names after its kind, and options."""
 
     names: tuple[str, ...]
-    """Known second words; empty: any word; see `needs_name`."""
+    """Known second words; empty: any word."""
     options: tuple[str, ...]
     needed: tuple[str, ...] = ()
     needs_name: bool = True
@@ -52,6 +52,12 @@ KINDS: dict[str, Kind] = {
     ),
     "config": Kind(
         (), (*SOURCE, "run", "only"), needed=("run",), needs_name=False, shape="{{ config run=1 only=parallel }}"
+    ),
+    "panel": Kind(
+        ("configuration", "results"),
+        (*SOURCE, "run", "caption", "width"),
+        needed=("run",),
+        shape="{{ panel configuration run=1 }}",
     ),
     "picture": Kind((), ("caption", "width"), shape="{{ picture 3f6c1a9e }}"),
 }
@@ -102,6 +108,8 @@ def _read(source: str) -> tuple[str, str, dict[str, str]]:
             f"{kind} takes {'one name' if wanted.needs_name else 'no further words'}, not {len(rest)};"
             f" write for example {wanted.shape}"
         )
+    if wanted.names and rest[0] not in wanted.names:
+        raise ValueError(f"{kind} {rest[0]!r} is unknown; there are {' and '.join(wanted.names)}")
     unknown = next((option for option in options if option not in wanted.options), None)
     if unknown is not None:
         raise ValueError(f"option {unknown!r} of {kind} is unknown; there are {', '.join(wanted.options)}")

@@ -96,9 +96,8 @@ def _block(found: Directive, content: Content, names: dict[int, str], pictures: 
     if isinstance(block, FigureBlock):
         return pictures.figure(names[id(block)], found, block)
     if isinstance(block, ValueBlock):
-        return f'<span class="report-value" title="{escape(block.exact)}">{escape(block.text)}</span>' + marks_html(
-            block.doubts, content
-        )
+        hover = f' class="report-value" title="{escape(block.exact)}"' if block.exact else ""
+        return f"<span{hover}>{escape(block.text)}</span>{marks_html(block.doubts, content)}"
     if isinstance(block, CodeBlock):
         return f'<pre class="card"><code>{escape(block.text)}</code></pre>'
     if isinstance(block, PictureBlock):

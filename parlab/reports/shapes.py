@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parlab.charts.format import DASH, SPACE, exact_quantity, field_title, field_value
+from parlab.charts.format import DASH, SPACE, exact_quantity, field_value
 from parlab.charts.points import is_number
 
 from .blocks import TableBlock, Text
@@ -25,7 +25,7 @@ from .pivot import (
     pivot,
     with_best,
 )
-from .units import PLAIN, shown_unit, unit_of
+from .units import PLAIN, shown_unit, title_of, unit_of
 
 Number = Callable[[Any], int]
 """Gives a doubt its number in the report."""
@@ -78,7 +78,7 @@ def pivot_block(records: Sequence[Record], options: Mapping[str, str], doubt: Nu
         return Text(text=written, doubts=doubts, state=cell.state, is_number=True, is_best=cell.is_best, exact=hover)
 
     names = [Text(text=title) for title in table.row_titles]
-    values = [Text(text=said or field_title(table.value), is_number=True) for said in table.column_texts]
+    values = [Text(text=said or title_of(table.value), is_number=True) for said in table.column_texts]
     rows = [
         [Text(text=name, state="name") for name in texts] + [text(cell) for cell in cells]
         for texts, cells in zip(table.row_texts, table.cells, strict=True)
@@ -133,7 +133,7 @@ def plain_value(value: object) -> str:
 
 def _caption(table: Table, says_units: bool) -> str:
     unit = table.unit.name
-    said = f"{field_title(table.value)}{f' in {unit}' if unit and not says_units else ''}."
+    said = f"{title_of(table.value)}{f' in {unit}' if unit and not says_units else ''}."
     several = sum(cell.low is not None for row in table.cells for cell in row)
     if several:
         said += f" {several} {'cell is' if several == 1 else 'cells are'} made of several runs."
@@ -222,7 +222,7 @@ def _column(text: str, records: Sequence[Record], fields: Sequence[str], decimal
     base = unit_of(field)
     found = [r.get(field) for r in records if is_number(r.get(field))]
     shown = shown_unit(field, found, unit)
-    name = title.strip() if has_title else field_title(field.removeprefix("figure.").removeprefix("argument."))
+    name = title.strip() if has_title else title_of(field)
     # A heading of the author's own says its unit as it likes.
     said = shown.name if base != PLAIN and (unit or not has_title) else ""
     factor = shown.factor if unit or not has_title else 1.0
@@ -319,7 +319,7 @@ def run_block(record: Record, options: Mapping[str, str]) -> TableBlock:
         for name, value in record.items():
             if is_number(value) and unit_of(name) and not name.startswith(("timer.", "argument.")):
                 unit = shown_unit(name, [value])
-                rows.append((field_title(name), f"{number_text(value / unit.factor, None, is_count=False)}{SPACE}"
+                rows.append((title_of(name), f"{number_text(value / unit.factor, None, is_count=False)}{SPACE}"
                              f"{unit.name}", value))  # fmt: skip
         header = ["Number", "Value"]
     else:

@@ -35,7 +35,8 @@ def case(_name: str, records: Sequence[Record]) -> str:
         )
         parts.append(
             f"## Run {run}\n\n### Configuration\n\n{{{{ config run={run} }}}}\n\n"
-            f"### Status\n\n{said or 'No numbers yet.'}\n"
+            f"### Status\n\n{said or 'No numbers yet.'}\n\n"
+            f"### Snapshots\n\n{{{{ panel configuration run={run} }}}}\n\n{{{{ panel results run={run} }}}}\n"
         )
     return "\n".join(parts) or blank("", [])
 
@@ -47,16 +48,16 @@ def schedules(_name: str, records: Sequence[Record]) -> str:
     names = list(dict.fromkeys(str(r["parallel.schedule"]) for r in records if "parallel.schedule" in r))
     rows = f'rows="{network}" ' if network else ""
     parts = [
-        f"## {name} pipeline parallel\n\n{{{{ table pivot {rows}columns=train.micro_batch_size value=step_time_s"
+        f"## {_NAMES.get(name, name)} based pipeline parallel\n\n"
+        f"{{{{ table pivot {rows}columns=train.micro_batch_size value=step_time_s"
         f' where="parallel.schedule={name}" decimals=printed unit=cells }}}}\n'
         for name in names
     ]
-    parts += [
-        f"## {record['label']}\n\nRun {record['run']}: {{{{ value state run={record['run']} }}}}."
-        f" {{{{ value reason run={record['run']} }}}}\n"
-        for record in records
-        if "parallel.schedule" not in record and record.get("state") != "finished" and record.get("reason")
-    ]
+    for record in records:
+        if "parallel.schedule" not in record and record.get("state") != "finished" and record.get("reason"):
+            title, run = record.get("section", record["label"]), record["run"]
+            said = f"Run {run}: {{{{ value state run={run} }}}}. {{{{ value reason run={run} }}}}"
+            parts.append(f"## {title}\n\n{said}\n")
     return "\n".join(parts) or blank("", [])
 
 
@@ -168,6 +169,7 @@ TEMPLATES: dict[str, Template] = {
     ),
 }
 
+_NAMES = {"gpipe": "GPipe", "1f1b": "1F1B"}
 _NUMBERS = ("step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes")
 
 

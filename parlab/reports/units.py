@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parlab.charts.format import Unit, unit_for
+from parlab.charts.format import Unit, field_title, unit_for
 
 PERCENT, PLAIN = "%", ""
 # Ending of a field -> unit of its value; the longest first.
@@ -19,6 +19,10 @@ _UNITS = (
     ("_ms", "ms"),
     ("_s", "s"),
 )
+_ENDINGS = (
+    ("tflops_per_gpu", "TFLOP/s per GPU"), ("_pct", " %"), ("_per_s", "/s"), ("_bytes", ""), ("_ms", ""), ("_s", ""),
+)  # fmt: skip
+"""Ending of a field -> what stands for it in a title."""
 _LEAST_IS_BEST = frozenset({"s", "ms", "B"})
 # Units that a person may ask for: name -> (base unit, factor).
 _NAMED = {
@@ -33,6 +37,15 @@ def unit_of(field: str) -> str:
     if field.startswith("timer."):
         return "s"
     return next((unit for ending, unit in _UNITS if field.endswith(ending)), PLAIN)
+
+
+def title_of(field: str) -> str:
+    """Name a field as a heading: `step_time_s` becomes `Step time`, `samples_per_s` `Samples/s`."""
+    name = field.removeprefix("figure.").removeprefix("argument.").removeprefix("timer.")
+    for ending, title in _ENDINGS:
+        if field.endswith(ending):
+            return field_title(name.removesuffix(ending)) + title
+    return field_title(name)
 
 
 def least_is_best(field: str) -> bool | None:

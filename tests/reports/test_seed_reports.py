@@ -47,7 +47,7 @@ def written(user: User) -> Callable[[str, str], Written]:
         report = lab.report_create(title=experiment.name, text=made, experiment=experiment, user=user)
         content = resolve(read(report.text), report=report, figures=figures())
         problems = [block.message for block in content.blocks.values() if isinstance(block, ProblemBlock)]
-        assert problems == []
+        assert [problem for problem in problems if "was not drawn yet" not in problem] == []
         return found.document, content, experiment, text.decode()
 
     return write
@@ -85,7 +85,7 @@ def test_two_schedules_are_two_tables_of_networks_and_micro_batches(written: Cal
     assert [text.text for text in tables(content)[0].header] == ["Network setting", "1", "2", "4"]
     assert tables(content)[0].spanning == "Micro batch size"
     values = [block.text for block in content.blocks.values() if isinstance(block, ValueBlock)]
-    assert values[0] == "oom"
+    assert values[0] == "OOM"
     assert values[1].startswith("Fail due to running out of DRAM")
 
 

@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 
 from parlab.lab import services as lab
-from parlab.lab.models import Experiment, Finding, Report, Run
+from parlab.lab.models import Experiment, Finding, PictureJob, Report, Run
 from parlab.reports.templates import TEMPLATES
 
 pytestmark = pytest.mark.django_db
@@ -201,7 +201,10 @@ def test_each_template_makes_a_report_without_a_problem(page: Client, four_runs:
 
     report = Report.objects.get()
     assert response.headers["Location"] == reverse("report-edit", args=[report.slug])
-    assert "Not shown" not in shown(page, report)
+    said = re.findall(r"Not shown: ([^<]*)", shown(page, report))
+    # Panels are being drawn.
+    assert [words for words in said if "was not drawn yet" not in words] == []
+    assert PictureJob.objects.count() == (4 if template == "case" else 0)
 
 
 def test_a_new_report_needs_what_the_form_asks_for(page: Client, experiment: Experiment) -> None:

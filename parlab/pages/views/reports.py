@@ -12,7 +12,7 @@ from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db.models import Count, Max, Q
+from django.db.models import Count, Exists, Max, OuterRef, Q
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -23,11 +23,12 @@ from parlab.charts.telemetry import KINDS
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab import services as lab
-from parlab.lab.models import Attempt, Experiment, Report, Run
+from parlab.lab.models import Attempt, Experiment, Report, Run, Snapshot
 from parlab.pages import telemetry
 from parlab.publishing.drawn import live_page
 from parlab.publishing.publish import publish
 from parlab.publishing.resolve import Figures, Resolver
+from parlab.publishing.tasks import send
 from parlab.reports.blocks import FigureBlock, ProblemBlock
 from parlab.reports.directives import KINDS as DIRECTIVES
 from parlab.reports.directives import directive
@@ -37,6 +38,8 @@ from parlab.reports.templates import TEMPLATES
 from .figures import MAX_POINTS, RUN_FIGURES
 
 PER_PAGE = 50
+MAX_PANELS = 4
+"""Runs whose panels are drawn for a new report; the gallery draws others."""
 MAX_EXPERIMENTS = 500
 """Experiments that the form offers; the page of a larger lab's experiment offers itself."""
 
@@ -111,6 +114,8 @@ def new(request: HttpRequest) -> HttpResponse:
                     experiment=experiment,
                     user=cast(User, request.user),
                 )
+                if wanted == "case" and experiment is not None:
+                    _ask_for_panels(experiment, cast(User, request.user))
                 return redirect("report-edit", report.slug)
             except ValueError as error:
                 problem = f"Nothing was made: {error}."
@@ -124,6 +129,14 @@ def new(request: HttpRequest) -> HttpResponse:
         "problem": problem,
     }
     return render(request, "reports/new.html", context, status=400 if problem else 200)
+
+
+def _ask_for_panels(experiment: Experiment, user: User) -> None:
+    """Have the panels drawn that a report about single runs begins with, where nobody drew them yet."""
+    drawn = Snapshot.objects.filter(run=OuterRef("pk"), kind=Snapshot.Kind.IMAGE, content__has_key="panel")
+    if user.has_perm("lab.add_snapshot"):
+        for run in experiment.runs.filter(~Exists(drawn)).order_by("number")[:MAX_PANELS]:
+            send(lab.pictures_ask(user=user, run=run).pk)
 
 
 def _beginning(experiment: Experiment | None) -> tuple[str, list[dict[str, Any]]]:
