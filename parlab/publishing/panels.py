@@ -27,6 +27,12 @@ class Panel(NamedTuple):
     html: str
 
 
+def _side_by_side(facts: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """Lay a long list out in two columns."""
+    half = (len(facts) + 1) // 2 if len(facts) > 12 else len(facts)
+    return [part for part in (facts[:half], facts[half:]) if part]
+
+
 def panels(run: Run) -> list[Panel]:
     """Write both panels of a run, from what is stored of it."""
     findings = selectors.run_findings(run)
@@ -43,7 +49,7 @@ def panels(run: Run) -> list[Panel]:
     context = {
         "configuration": {
             "sections": selectors.config_sections(run.resolved, run.point, run.config),
-            "arguments": selectors.flat(run.launch.get("arguments", {}))[:MAX_ARGUMENTS],
+            "arguments": _side_by_side(selectors.flat(run.launch.get("arguments", {}))[:MAX_ARGUMENTS]),
         },
         "results": {"tables": tables, "figures": selectors.run_figures(run), "findings": findings},
     }

@@ -84,7 +84,8 @@ def scaling(_name: str, records: Sequence[Record]) -> str:
 
 def _scaling_page(record: Record) -> str:
     run = record["run"]
-    lines = [f"## {record.get('gpus', '?')} GPUs (run {run})\n"]
+    gpus = record.get("gpus", "?")
+    lines = [f"## {gpus} {'GPU' if gpus == 1 else 'GPUs'} (run {run})\n"]
     if any(name.startswith("argument.") for name in record):
         lines.append(f"{{{{ table run run={run} what=arguments }}}}\n")
     if "gpu_util_pct" in record:

@@ -10,6 +10,7 @@ from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db.models import F
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
@@ -37,7 +38,9 @@ def gallery(request: HttpRequest, slug: str) -> HttpResponse:
     wanted = request.GET.get("run", "")
     if wanted.isdecimal():
         found = found.filter(run__number=int(wanted))
-    page = Paginator(found.order_by("-created_at", "-pk"), PER_PAGE).get_page(request.GET.get("page"))
+    page = Paginator(found.order_by(F("run__number").asc(nulls_first=True), "pk"), PER_PAGE).get_page(
+        request.GET.get("page")
+    )
     user = cast(User, request.user)
     ended = experiment.runs.filter(state__in=[RunState.FINISHED, RunState.OOM, RunState.FAILED])
     context = {
