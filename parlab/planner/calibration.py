@@ -72,6 +72,7 @@ DEFAULT = Calibration("constants of docs/planner.md")
 CPU_DEFAULT = Calibration(
     "constants for processes on a CPU",
     TimeParameters(
+        matmul_efficiency=0.6,
         host_s=2e-4,
         inside_efficiency=0.5,
         between_efficiency=0.5,

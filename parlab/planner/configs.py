@@ -6,12 +6,15 @@ from runners.config import RunConfig
 
 from .workload import Job, Model
 
+PLANNED = ("pipeline", "megatron", "zero", "hf")
+"""Engines whose iterations are steps of a whole model."""
+
 
 def job_of(config: RunConfig) -> Job:
     """The job that a configuration describes. Raises ValueError for a configuration that trains no whole model."""
     parallel, train, model = config.parallel, config.train, config.model
-    if parallel.engine not in ("pipeline", "megatron", "zero", "hf"):
-        raise ValueError(f"parallel.engine {parallel.engine!r} is not planned; use pipeline, megatron, zero or hf")
+    if parallel.engine not in PLANNED:
+        raise ValueError(f"parallel.engine {parallel.engine!r} is not planned; use {', '.join(PLANNED)}")
     if train.compute == "emulated":
         raise ValueError("train.compute emulated takes the time it is told; use real")
     return Job(

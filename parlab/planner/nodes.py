@@ -11,10 +11,10 @@ from runners.config import RunConfig
 from .cluster import Cluster, cluster
 from .hardware import Gpu, find
 
-_CORE_FLOPS = 40e9
-"""FLOP/s of fp32 that one core's vector units reach in matrix products: 16 a cycle (AVX2, two fused multiply-adds of 8)
-at 2.5 GHz. Processors have no data sheet of it: a calibration moves it to what the node does."""
-_CORE_BANDWIDTH = 10e9
+_CORE_FLOPS = 80e9
+"""FLOP/s of fp32 that one core's vector units can do at best: 32 a cycle (AVX-512, or two AVX2 fused multiply-adds) at
+2.5 GHz. Processors have no data sheet of it: a node measures it, and a calibration finds what share a training gets."""
+_CORE_BANDWIDTH = 15e9
 """Bytes/s of memory that one core gets."""
 
 
@@ -57,7 +57,7 @@ def process(hardware: Mapping[str, Any], processes: int, threads: int, limit_mib
         min(memory, limit_mib << 20) if limit_mib else memory,
         {"fp32": flops, "bf16": flops / 2, "fp16": flops / 2},
         share * _CORE_BANDWIDTH,
-        "measured on this node" if measured else "one core: 16 FLOP a cycle at 2.5 GHz, 10 GB/s",
+        "measured on this node" if measured else "one core: 32 FLOP a cycle at 2.5 GHz",
         flops / 2,
     )
 

@@ -31,6 +31,7 @@ from parlab.pages.choices import (
 from parlab.pages.engine_reads import engine_of
 from parlab.pages.notes import notes_html
 from parlab.pages.read_bandwidths import FORMATS
+from parlab.planner.configs import PLANNED
 from parlab.reports.markdown import markdown
 from runners.config import ConfigError, digest
 from runners.protocol import RunState
@@ -112,6 +113,7 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "is_live": ended < len(runs),
         "has_networks": selectors.has_network_sweep(runs),
         "has_bandwidth": any(engine_of(run) == "allreduce" for run in runs),
+        "has_predictions": any(engine_of(run) in PLANNED and run.step_time_s for run in runs),
         # Figures draw runs that have ended, so they are drawn again when one more has.
         "drawn_from": f"{versions.query}:{ended}",
         "seen": digest([changing, doubted, waiting, metric, versions.query, page.number, problem])[:16],

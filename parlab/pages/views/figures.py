@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_GET
 
-from parlab.charts import bandwidth, capacity, curves, theme
+from parlab.charts import bandwidth, capacity, curves, predicted, theme
 from parlab.charts.curves import Curve
 from parlab.charts.registry import CHOSEN, EXPERIMENT_FIGURES
 from parlab.charts.telemetry import KINDS
@@ -28,16 +28,20 @@ MAX_POINTS = 1_000
 
 BANDWIDTH = "bandwidth"
 """The figure of an experiment that is drawn from series and files, not from its runs' summaries."""
+PREDICTED = "predicted"
+"""The figure of an experiment that sets the planner's word beside its runs."""
 
 
 def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
-    if name not in EXPERIMENT_FIGURES and name != BANDWIDTH:
-        raise Http404(f"no figure {name}; there are {', '.join((*EXPERIMENT_FIGURES, BANDWIDTH))}")
+    if name not in EXPERIMENT_FIGURES and name not in (BANDWIDTH, PREDICTED):
+        raise Http404(f"no figure {name}; there are {', '.join((*EXPERIMENT_FIGURES, BANDWIDTH, PREDICTED))}")
     experiment = get_object_or_404(Experiment, slug=slug)
     versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
     runs = selectors.experiment_runs(experiment, versions)
     if name == BANDWIDTH:
         return bandwidth.figure(engine_reads.experiment_messages(experiment, runs))
+    if name == PREDICTED:
+        return predicted.figure(selectors.predicted_points(runs))
     points = selectors.run_points(runs)
     return CHOSEN[name](points, figure_options(request.GET)) if name in CHOSEN else EXPERIMENT_FIGURES[name](points)
 
