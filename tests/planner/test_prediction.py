@@ -173,7 +173,7 @@ def test_a_configuration_of_parlab_is_planned_for_processes_of_a_node() -> None:
     assert one.cluster.device.is_cpu
     assert 0 < one.iteration_s < 10
     assert one.memory_bytes < 4 << 30
-    measured = cluster_of(hardware | {"matmul": {"flops": {"fp32": {"1": 8e10}}}}, config)
+    measured = cluster_of(hardware | {"matmul": {"flops": {"fp32": {"1": 2e11}}}}, config)
     assert predict(config, measured).parts.compute_s < one.parts.compute_s
 
 
