@@ -17,6 +17,7 @@ from runners.protocol import RunState
 
 from .networks import network_sweeps
 from .sweeps import demo_sweeps, megatron_command
+from .tuning import bert_base_to_tune
 
 DEMO_USER = "demo"
 
@@ -71,6 +72,7 @@ def demo_experiments(user: User) -> None:
     if Experiment.objects.exists():
         return
     _published_three_nodes(user)
+    bert_base_to_tune(user)
     for one in [*network_sweeps(), *demo_sweeps(settings.BASE_DIR)]:
         experiment = services.experiment_create(name=one.name, question=one.question, owner=user)
         services.config_save(experiment=experiment, data=one.data, sweep=one.sweep, note=one.note, user=user)

@@ -29,8 +29,14 @@ class StudyForm(forms.Form):
         empty_label="Choose one with a sweep",
         help_text=f"Its sweep is the space; its runs need {LEAST_STEPS} timed steps or more.",
     )
-    strategy = forms.ChoiceField(choices=Study.Strategy.choices, initial=Study.Strategy.PLANNED)
-    objective = forms.ChoiceField(choices=Study.Objective.choices, initial=Study.Objective.THROUGHPUT)
+    strategy = forms.ChoiceField(
+        choices=Study.Strategy.choices,
+        initial=Study.Strategy.PLANNED,
+        help_text="Planned launches where the planner, corrected by each run, expects most; the others are to compare.",
+    )
+    objective = forms.ChoiceField(
+        choices=Study.Objective.choices, initial=Study.Objective.THROUGHPUT, help_text="Measured from end to end."
+    )
     max_launches = forms.IntegerField(
         label="Launches at most", min_value=1, max_value=2000, initial=20, help_text="Runs of the search."
     )
@@ -48,8 +54,8 @@ class StudyForm(forms.Form):
         help_text="Another version of the same experiment, like the Hugging Face Trainer.",
     )
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, data: Any = None, *, initial: dict[str, Any] | None = None) -> None:
+        super().__init__(data, initial=initial, label_suffix="")
         every = Config.objects.select_related("experiment").order_by("-created_at")
         config, baseline = self.fields["config"], self.fields["baseline"]
         assert isinstance(config, forms.ModelChoiceField)

@@ -19,10 +19,10 @@ class Study(models.Model):
     """
 
     class Strategy(models.TextChoices):
-        PLANNED = "planned", "Planned: where the planner, corrected by each run, expects most"
-        DEEPSPEED = "deepspeed", "DeepSpeed: the order of its autotuner"
-        RANDOM = "random", "Random: all points in a random order"
-        EXHAUSTIVE = "exhaustive", "Exhaustive: all points"
+        PLANNED = "planned", "Planned"
+        DEEPSPEED = "deepspeed", "DeepSpeed's order"
+        RANDOM = "random", "Random"
+        EXHAUSTIVE = "exhaustive", "Exhaustive"
 
     class Objective(models.TextChoices):
         THROUGHPUT = "throughput", "Throughput (samples/s)"

@@ -22,7 +22,7 @@ def result_markdown(result: Result) -> str:
     """Write environment, comparison, summary by tuning space, tuning time and improvements."""
     study = result.study
     parts = [
-        f"# {study.config.experiment.name}: {study.get_strategy_display().partition(':')[0].lower()} tuning",
+        f"# {study.config.experiment.name}: {study.strategy} tuning",
         "## Environment\n\n" + "\n".join(f"- {name}: {text}" for name, text in result.environment.items()),
         f"## Comparison\n\nValues in {result.unit}, from end to end: median of the timed steps.\n\n"
         + _comparison(result),

@@ -103,3 +103,14 @@ def test_who_may_not_launch_may_not_start_a_study(user: User, searched: Config) 
     client.force_login(user)
     assert "may look at studies" in client.get("/tune/").content.decode()
     assert start(client, searched).status_code == 403
+
+
+def test_a_link_from_a_configuration_fills_the_form_in(
+    pages: Client, searched: Config, make_config: Callable[..., Config]
+) -> None:
+    plain = {**DATA, "parallel": {"engine": "hf"}, "model": {**DATA["model"], "implementation": "huggingface"}}
+    baseline = make_config(data=plain)
+    form = pages.get(f"/tune/?config={searched.pk}").context["form"]
+    assert form.initial == {"config": searched, "baseline": baseline}
+    for nonsense in ("x", "999999", "9" * 40):
+        assert pages.get(f"/tune/?config={nonsense}").context["form"].initial == {}

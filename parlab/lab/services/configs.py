@@ -51,8 +51,9 @@ def config_save(
     user: User,
     based_on: Config | None = None,
     runnable: bool = True,
+    as_next: bool = False,
 ) -> Config:
-    """Save a configuration: into the latest version while no run used it, otherwise as the next one.
+    """Save a configuration: into the latest version while no run used it, otherwise (or `as_next`) as the next one.
 
     `based_on` is the version as its editor saw it; when somebody else changed it since, both edits
     are kept, as two versions. A note of None leaves the note as it is. Raises ConfigError; see `config_check`.
@@ -66,7 +67,7 @@ def config_save(
             latest.note = note
             latest.save(update_fields=["note"])
         return latest
-    if latest is None or latest.is_used or _changed_since(latest, based_on):
+    if latest is None or latest.is_used or as_next or _changed_since(latest, based_on):
         return Config.objects.create(
             experiment=experiment,
             version=1 if latest is None else latest.version + 1,

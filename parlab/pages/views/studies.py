@@ -13,6 +13,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from parlab.charts import studies as charts
 from parlab.charts.theme import Drawing
+from parlab.lab.models import Config
 from parlab.tuner import services
 from parlab.tuner.forms import StudyForm
 from parlab.tuner.models import Study
@@ -35,8 +36,17 @@ ACTIONS = {
 @require_GET
 def studies(request: HttpRequest) -> HttpResponse:
     """List the studies, newest first, beside the form that starts one."""
-    form = StudyForm(initial={"config": request.GET.get("config"), "baseline": request.GET.get("baseline")})
+    form = StudyForm(initial=_asked_for(request.GET.get("config", "")))
     return render(request, "pages/studies.html", _list_context(form))
+
+
+def _asked_for(key: str) -> dict[str, Any]:
+    """The configuration that a link names, and a version of the same experiment with another engine as its baseline."""
+    config = Config.objects.filter(pk=int(key)).first() if key.isdecimal() and len(key) < 12 else None
+    if config is None:
+        return {}
+    others = config.experiment.configs.exclude(data__parallel__engine=config.data["parallel"]["engine"])
+    return {"config": config, "baseline": others.order_by("-version").first()}
 
 
 def _list_context(form: StudyForm) -> dict[str, Any]:
