@@ -16,14 +16,19 @@ from runners.models.linear import WeightGradients, pay, postpone
 from runners.schedules import Operation, Schedule, micro_batches_in_flight
 from runners.timers import Timers
 
-GRADIENT_BUFFERS = 2
-"""One that the backward pass reads, one that the next gradient arrives in."""
+
+def activation_buffers(operations: Sequence[Operation], ahead: int = 1) -> int:
+    """Return how many activations a rank has place for: those in flight, and `ahead` that arrive meanwhile."""
+    return micro_batches_in_flight(operations) + ahead
 
 
-def gradient_buffers(operations: Sequence[Operation]) -> int:
-    """Return how many gradients a rank keeps: where weights' gradients are owed, their inputs stay as long."""
+def gradient_buffers(operations: Sequence[Operation], ahead: int = 1) -> int:
+    """Return how many gradients a rank has place for: the one that is read, and `ahead` that arrive meanwhile.
+
+    Where weights' gradients are owed, their inputs stay as long.
+    """
     is_split = any(operation.kind == "I" for operation in operations)
-    return micro_batches_in_flight(operations) + 1 if is_split else GRADIENT_BUFFERS
+    return (micro_batches_in_flight(operations) if is_split else 1) + ahead
 
 
 Forward = Callable[[Operation, Tensor | None], Tensor]
@@ -96,9 +101,12 @@ class Executor:
         timers: Timers,
         device: torch.device,
         emulated: Emulated | None = None,
+        ahead: int = 1,
     ) -> None:
-        """Preallocate receive buffers: one more than the schedule holds, so that the next one arrives meanwhile.
+        """Preallocate receive buffers: `ahead` more than the schedule holds, so that the next ones arrive meanwhile.
 
+        gloo and NCCL send nothing before its receiver has a place for it: on a slow link one message ahead would
+        leave the link empty while the word of the next free place comes back.
         With `emulated` its passes take the place of all arithmetic; `chunks` then only say how many there are.
         """
         self.phase = "forward"
@@ -124,12 +132,14 @@ class Executor:
             return Inbox(channel, order, buffers, boundary.precision)
 
         def outbox(channel: Channel | None, wire: torch.dtype) -> Outbox | None:
-            return None if channel is None else Outbox(channel, in_flight, wire, device)
+            return None if channel is None else Outbox(channel, in_flight + ahead - 1, wire, device)
 
         activations, gradients = boundary.activations_on_the_wire, boundary.gradients_on_the_wire
-        self._activations_in = inbox(channels.activations_in, arriving.activations, activations, in_flight + 1)
+        self._activations_in = inbox(
+            channels.activations_in, arriving.activations, activations, activation_buffers(self.operations, ahead)
+        )
         self._gradients_in = inbox(
-            channels.gradients_in, arriving.gradients, gradients, gradient_buffers(self.operations)
+            channels.gradients_in, arriving.gradients, gradients, gradient_buffers(self.operations, ahead)
         )
         self._activations_out = outbox(channels.activations_out, activations)
         self._gradients_out = outbox(channels.gradients_out, gradients)

@@ -75,6 +75,8 @@ class PipelineStage:
             self._timers,
             self.device,
             self._emulated,
+            # Who chooses a steep warm-up has links whose way takes that many micro batches.
+            ahead=parallel.warmup_slope,
         )
         self._tokens: tuple[Tensor, ...] = ()
         self._targets: tuple[Tensor, ...] = ()
