@@ -71,14 +71,15 @@ def demo_experiments(user: User) -> None:
     """Make the experiments unless there is any: what a person deleted does not come back."""
     if Experiment.objects.exists():
         return
-    _published_three_nodes(user)
+    published_three_nodes(user)
     bert_base_to_tune(user)
     for one in [*network_sweeps(), *demo_sweeps(settings.BASE_DIR)]:
         experiment = services.experiment_create(name=one.name, question=one.question, owner=user)
         services.config_save(experiment=experiment, data=one.data, sweep=one.sweep, note=one.note, user=user)
 
 
-def _published_three_nodes(user: User) -> None:
+def published_three_nodes(user: User) -> None:
+    """Enter the two published tables, and the out of memory beside them."""
     experiment = services.experiment_create(
         name="GPT-3 small on three nodes",
         question="What does a slow network do to GPipe and 1F1B?",

@@ -10,6 +10,7 @@ from parlab.lab.models import Attempt, Run
 from parlab.lab.selectors import PipelineRun, pipeline_run
 from parlab.series import operations
 from parlab.series.operations import Operation
+from runners.protocol import RunState
 from runners.schedules import micro_batches_in_flight, schedule
 
 _MEASURED = {
@@ -92,6 +93,8 @@ class RunTimeline(NamedTuple):
     address: str
     """Query of /timelines/ that shows it: the run as measured above the same run simulated."""
     can_simulate: bool
+    was_refused_links: bool
+    """The node could not shape links for it: the simulation is offered instead."""
 
 
 def run_timeline(run: Run, attempt: Attempt | None, step: str = "") -> RunTimeline:
@@ -103,5 +106,6 @@ def run_timeline(run: Run, attempt: Attempt | None, step: str = "") -> RunTimeli
     can_simulate = one is not None and (one.step_time_s is not None or one.is_emulated)
     sides = {"a": name if wanted is None else f"{name}@{wanted}"} if steps else {}
     sides |= {"b": f"simulated:{name}"} if can_simulate else {}
+    was_refused_links = run.state == RunState.FAILED and "network." in run.reason
     stages = int((run.resolved.get("parallel") or {}).get("pipeline_parallel_size") or 1)
-    return RunTimeline(steps, shown, stages * len(sides), urlencode(sides), can_simulate)
+    return RunTimeline(steps, shown, stages * len(sides), urlencode(sides), can_simulate, was_refused_links)

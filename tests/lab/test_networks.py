@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from parlab.demo.content import demo_experiments
+from parlab.demo.content import published_three_nodes
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Config, Experiment, Run
 from parlab.lab.selectors.pipelines import network_in_words
@@ -22,7 +22,7 @@ SLOW = {"network.apply": "emulate", "network.delay_ms": 10, "network.bandwidth_g
 
 @pytest.fixture
 def published(user: User) -> list[Run]:
-    demo_experiments(user)
+    published_three_nodes(user)
     return list(Experiment.objects.get(slug=THREE_NODES).runs.select_related("experiment"))
 
 
@@ -92,8 +92,26 @@ def test_emulated_runs_stand_beside_what_their_typed_times_give(emulated: Callab
     # Two stages, four micro batches of 40 ms, neighbours one apart: each waits for its round trip.
     assert cell.simulated.simulation.iteration_s == pytest.approx(0.24, abs=0.01)
     assert table.rows[0].cells[0].error is not None  # nothing was calibrated with it
-    assert selectors.has_network_sweep([fast, slow])
-    assert not selectors.has_network_sweep([slow])
+    assert selectors.has_pipelines([fast, slow])
+    assert not selectors.has_pipelines([])
+
+
+def test_an_unlimited_default_link_stands_with_the_published_one(published: list[Run]) -> None:
+    """An emulated default network gets what the machine carries: it is the row of the published 10 Gbit/s."""
+    same = Run.objects.get(experiment__slug=THREE_NODES, number=13)
+    network = {"network.apply": "emulate", "network.delay_ms": 0.1}
+    resolved = with_values(same.resolved, {**network, "train.compute": "emulated", "emulation.forward_ms": [23.0]})
+    again = Run(
+        experiment=same.experiment, number=99, state="finished", point={}, origin=Run.Origin.MEASURED, pk=10**6,
+        resolved=with_values(resolved, {"emulation.backward_ms": [69.0]}), summary={"step_time_s": {"median": 6.6}},
+    )  # fmt: skip
+    table = selectors.network_sweep([*published, again]).tables[1]
+    assert len(table.rows) == 4
+    assert table.rows[0].title == "default (about 0.1ms; up to 10Gbps)"
+    cell = table.rows[0].cells[0]
+    assert cell.measured is not None
+    assert cell.emulated is not None
+    assert cell.slowdowns == {"measured": 1.0, "emulated": 1.0, "simulated": 1.0}
 
 
 def test_timers_of_a_measured_run_say_how_long_its_passes_take(emulated: Callable[..., Run]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.demo.content import demo_experiments
+from parlab.demo.content import published_three_nodes
 from parlab.lab.models import Experiment, Run
 
 ADDRESS = "/experiments/gpt-3-small-on-three-nodes/network/"
@@ -14,7 +14,7 @@ ADDRESS = "/experiments/gpt-3-small-on-three-nodes/network/"
 
 @pytest.fixture
 def published(user: User) -> None:
-    demo_experiments(user)
+    published_three_nodes(user)
 
 
 def test_the_published_tables_stand_beside_simulation_and_bound(viewer: Client, published: None) -> None:

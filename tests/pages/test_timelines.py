@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils.html import escape
 
-from parlab.demo.content import demo_experiments
+from parlab.demo.content import published_three_nodes
 from parlab.lab.models import Attempt, Config, Experiment, Run
 from parlab.series import operations
 from parlab.series.operations import Operation, Printed
@@ -49,7 +49,7 @@ def run(make_attempt: Callable[..., Attempt], experiment: Experiment) -> Run:
 
 @pytest.fixture
 def published(user: User) -> None:
-    demo_experiments(user)
+    published_three_nodes(user)
 
 
 def draw(client: Client, a: str = "", b: str = "") -> dict[str, Any]:
@@ -132,6 +132,16 @@ def test_a_run_that_is_no_pipeline_has_no_timeline(
     assert 'id="timeline"' not in text
     assert "cannot be simulated" in draw(viewer, "simulated:pipeline-schedules/1")["empty"]
     assert viewer.get(f"{run.get_absolute_url()}simulate/").status_code == 404
+
+
+def test_where_links_were_refused_the_simulation_is_offered(
+    viewer: Client, make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = make_attempt(state="failed")
+    Run.objects.filter(pk=attempt.run_id).update(state="failed", reason="network.apply emulate: links need root")
+    text = viewer.get(attempt.run.get_absolute_url()).content.decode()
+    assert "This node cannot give the links of this run" in text
+    assert 'href="/simulate/"' in text
 
 
 def test_simulate_leads_to_the_page_with_the_times_of_the_run(viewer: Client, run: Run) -> None:

@@ -24,7 +24,7 @@ from .findings import (
 from .home import Home, home
 from .leads import Lead, Verdict, experiment_leads, verdict
 from .lists import ExperimentRow, RunLine, experiment_list, experiment_tags, matching_runs, run_list, tag_names
-from .networks import NetworkCell, NetworkSweep, has_network_sweep, network_sweep
+from .networks import NetworkCell, NetworkSweep, has_pipelines, network_sweep
 from .nodes import NodeRow, node_list
 from .pipelines import PipelineRun, pipeline_run, simulate_address, times_of
 from .plans import (
@@ -99,7 +99,7 @@ __all__ = [
     "figure_title",
     "finding_rows",
     "flat",
-    "has_network_sweep",
+    "has_pipelines",
     "home",
     "launch_plan",
     "matching_runs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
@@ -102,17 +103,16 @@ class _Key(NamedTuple):
     shape: Shape
 
 
-def has_network_sweep(runs: Iterable[Run]) -> bool:
-    """Tell whether pipelines of an experiment ran on different networks: what its page offers a link for."""
-    networks = {(found.shape, found.network) for run in runs if (found := pipeline_run(run))}
-    return len(networks) > len({shape for shape, _ in networks})
+def has_pipelines(runs: Iterable[Run]) -> bool:
+    """Tell whether any run of an experiment is a pipeline with a time, which a page of networks can show."""
+    return any(found is not None and found.step_time_s is not None for found in map(pipeline_run, runs))
 
 
-def network_sweep(runs: Iterable[Run], ratio: float | None = None) -> NetworkSweep:
+def network_sweep(runs: Iterable[Run], ratio: float | None = None, *, pick: bool = True) -> NetworkSweep:
     """Shape the runs of experiments into tables, and simulate every cell from its default network alone.
 
     Runs that differ in model, stages or batch stand in tables of their own. `ratio` is backward over forward where a
-    run has no timers; without it the recomputation of the run says.
+    run has no timers; without it the recomputation of the run says. `pick` looks for the slope that suits each network.
     """
     groups: dict[_Key, list[PipelineRun]] = {}
     for run in runs:
@@ -122,7 +122,7 @@ def network_sweep(runs: Iterable[Run], ratio: float | None = None) -> NetworkSwe
     titles = _titles(list(groups))
     tables = [_Group(key, members, ratio).table(titles[key]) for key, members in groups.items()]
     seconds = [one.step_time_s for members in groups.values() for one in members]
-    return NetworkSweep(tables, _picked(groups, ratio), unit_for(seconds, "s"), ratio)
+    return NetworkSweep(tables, _picked(groups, ratio) if pick else None, unit_for(seconds, "s"), ratio)
 
 
 def _titles(keys: Sequence[_Key]) -> dict[_Key, str]:
@@ -137,13 +137,23 @@ def _titles(keys: Sequence[_Key]) -> dict[_Key, str]:
     return titles
 
 
+def _known_rate(network: Network, members: Sequence[PipelineRun]) -> Network:
+    """Give a link without a limit the rate of the fastest other one with its delay: what a default network carries."""
+    if not math.isinf(network.bits_per_s):
+        return network
+    alike = [one.network for one in members if one.network.delay_s == network.delay_s]
+    rates = [other.bits_per_s for other in alike if not math.isinf(other.bits_per_s)]
+    return network._replace(bits_per_s=max(rates, default=network.bits_per_s))
+
+
 class _Group:
     """Runs of one schedule, model and batch: by network and micro batch size."""
 
     def __init__(self, key: _Key, members: Sequence[PipelineRun], ratio: float | None) -> None:
-        self.key, self.members, self.ratio = key, members, ratio
+        self.key, self.ratio = key, ratio
+        self.members = members = [one._replace(network=_known_rate(one.network, members)) for one in members]
         largest = max(one.message_bytes for one in members)
-        by_network = {one.network: one for one in members}
+        by_network = {one.network: one for one in sorted(members, key=lambda one: one.source == "measured")}
         self.networks = sorted(by_network, key=lambda network: network.link.hop_s(largest))
         self.names = {network: one.network_title for network, one in by_network.items()}
         self.sizes = sorted({one.micro_batch_size for one in members})
@@ -191,7 +201,7 @@ class _Group:
         times, simulated = self.times[size], self._simulated(network, size)
         slowdowns: dict[str, float] = {}
         for source, here in (("measured", measured), ("emulated", emulated)):
-            there = self.find(self.default, size, source)
+            there = next(filter(None, (self.find(fast, size, source) for fast in self.networks)), None)
             if here and there and here.step_time_s and there.step_time_s:
                 slowdowns[source] = here.step_time_s / there.step_time_s
         basis = self._simulated(self.default, size)

@@ -111,7 +111,7 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "findings": findings,
         "metrics": [(name, found.title) for name, found in selectors.metrics_of(runs).items()],
         "is_live": ended < len(runs),
-        "has_networks": selectors.has_network_sweep(runs),
+        "has_networks": selectors.has_pipelines(runs),
         "has_bandwidth": any(engine_of(run) == "allreduce" for run in runs),
         "has_predictions": any(engine_of(run) in PLANNED and run.step_time_s for run in runs),
         # Figures draw runs that have ended, so they are drawn again when one more has.

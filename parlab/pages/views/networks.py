@@ -21,12 +21,12 @@ RATIOS = {"2": "2: no recomputation", "3": "3: activations computed again"}
 MAX_RUNS = 2_000
 
 
-def _sweep(experiment: Experiment, request: HttpRequest) -> NetworkSweep:
+def _sweep(experiment: Experiment, request: HttpRequest, *, pick: bool = True) -> NetworkSweep:
     beside = request.GET.get("with", "")
     runs = Run.objects.select_related("experiment").order_by("number")
     found = list(runs.filter(experiment__slug__in={experiment.slug, beside})[:MAX_RUNS])
     ratio = request.GET.get("ratio", "")
-    return selectors.network_sweep(found, float(ratio) if ratio in RATIOS else None)
+    return selectors.network_sweep(found, float(ratio) if ratio in RATIOS else None, pick=pick)
 
 
 @require_GET
@@ -55,7 +55,7 @@ def network(request: HttpRequest, slug: str) -> HttpResponse:
 
 def _drawing(request: HttpRequest, slug: str) -> Drawing:
     experiment = get_object_or_404(Experiment, slug=slug)
-    sweep = _sweep(experiment, request)
+    sweep = _sweep(experiment, request, pick=False)
     source = request.GET.get("source", "")
     source = source if source in sweep.sources else next(iter(sweep.sources), "")
     return slowdown.figure(_cells(sweep, source), source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from .choice import Plan, outcome
@@ -45,20 +45,40 @@ def calibrate(iteration_s: float, plan: Plan, pipeline: Pipeline, *, backward_pe
     Raises ValueError where its transfers alone take longer than what was measured.
     """
 
-    def taken(both_s: float) -> float:
+    def excess(both_s: float) -> float:
         stages = (split_times(both_s, backward_per_forward),) * pipeline.num_ranks
-        return outcome(plan, replace(pipeline, stages=stages)).simulation.iteration_s
+        return outcome(plan, replace(pipeline, stages=stages)).simulation.iteration_s - iteration_s
 
-    low, least = 0.0, taken(0.0)
-    if not least < iteration_s:
+    least = excess(0.0)
+    if not least < 0:
         raise ValueError(
-            f"iteration_s {iteration_s:g} is less than the transfers of this network take ({least:.3g} s); check the"
-            " measured time, the sizes and the network that it was measured on"
+            f"iteration_s {iteration_s:g} is less than the transfers of this network take, {least + iteration_s:.3g} s;"
+            " check the measured time, the sizes and the network that it was measured on"
         )
-    high = iteration_s / pipeline.num_micro_batches  # no rank can compute longer than the iteration takes
+    # No rank can compute longer than the iteration takes.
+    both_s = _root(excess, 0.0, least, iteration_s / pipeline.num_micro_batches, 1e-9 * iteration_s)
+    return split_times(both_s, backward_per_forward)
+
+
+def _root(excess: Callable[[float], float], low: float, at_low: float, high: float, tolerance: float) -> float:
+    """Find where an increasing function made of straight pieces is 0: false position, which knows straight lines.
+
+    An end that stays twice in a row counts half (the Illinois rule), so that no end stays for ever.
+    """
+    at_high, middle, stayed = excess(high), high, 0
     for _ in range(_ROUNDS):
-        if high - low <= 1e-7 * high:
+        if at_high - at_low <= tolerance:
             break
-        middle = (low + high) / 2
-        low, high = (middle, high) if taken(middle) < iteration_s else (low, middle)
-    return split_times((low + high) / 2, backward_per_forward)
+        middle = (low * at_high - high * at_low) / (at_high - at_low)
+        here = excess(middle)
+        if abs(here) <= tolerance:
+            break
+        if here < 0:
+            low, at_low = middle, here
+            at_high = at_high / 2 if stayed < 0 else at_high
+            stayed = -1
+        else:
+            high, at_high = middle, here
+            at_low = at_low / 2 if stayed > 0 else at_low
+            stayed = 1
+    return middle
