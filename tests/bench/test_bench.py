@@ -16,6 +16,7 @@ UNITS = {
     "series_bytes_per_point": "bytes",
     "read_series_1000_ms": "ms",
     "read_20_runs_ms": "ms",
+    "experiments_page_p95_ms": "ms",
     "ingest_100k_iterations_s": "s",
 }
 

@@ -17,7 +17,6 @@ from .findings import (
     FindingRow,
     experiment_findings,
     finding_rows,
-    open_findings,
     run_doubts,
     run_findings,
 )
@@ -107,7 +106,6 @@ __all__ = [
     "metrics_of",
     "network_sweep",
     "node_list",
-    "open_findings",
     "peak_words",
     "pipeline_run",
     "predicted_points",

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db.models import Count, Q
+from django.db.models import Q
 
 from parlab.findings import RULES
 from parlab.lab.models import Experiment, Finding, Run
@@ -33,12 +33,6 @@ _COLUMNS = {
 
 Doubts = Mapping[str, Sequence[Finding]]
 """Of one run: column -> findings, RUN for those of the run itself."""
-
-
-def open_findings(experiment_ids: Iterable[int]) -> dict[int, int]:
-    """Count the findings that nobody has acknowledged, by experiment."""
-    counted = Finding.objects.open().filter(experiment__in=list(experiment_ids)).order_by()
-    return dict(counted.values_list("experiment_id").annotate(number=Count("pk")))
 
 
 def experiment_findings(experiment: Experiment) -> list[Finding]:

@@ -17,7 +17,6 @@ from runners.protocol import RunState
 from . import filters
 from .experiments import StateCount, experiment_states
 from .filters import Filter
-from .findings import open_findings
 from .leads import Lead, experiment_leads
 
 EXPERIMENTS_PER_PAGE = 50
@@ -82,7 +81,7 @@ _EXPERIMENT_ORDERS: dict[str, Any] = {
     "owner": F("owner__username"),
     "made": F("created_at"),
     "runs": _count_of(Run.objects.all()),
-    "findings": _count_of(Finding.objects.open()),
+    "findings": F("doubted"),
     "best": _best_of("samples_per_s"),
 }
 EXPERIMENT_SORT = "-activity"
@@ -111,7 +110,8 @@ def experiment_list(*, query: str, page: str | None, sort: str = "") -> Experime
     """Find the experiments that a filter asks for; the last active first, unless sorted otherwise."""
     asked = filters.parse(query)
     sort, name, descending = _order(sort, _EXPERIMENT_ORDERS, EXPERIMENT_SORT)
-    found = Experiment.objects.filter(asked.of_experiments()).annotate(active_at=_active_at())
+    found = Experiment.objects.filter(asked.of_experiments())
+    found = found.annotate(active_at=_active_at(), doubted=_count_of(Finding.objects.open()))
     if not asked.wants_archived:
         found = found.filter(archived_at=None)
     value = F("active_at") if name == "activity" else _EXPERIMENT_ORDERS[name]
@@ -121,14 +121,14 @@ def experiment_list(*, query: str, page: str | None, sort: str = "") -> Experime
     experiments: list[Any] = list(shown.object_list)
     ids = [experiment.pk for experiment in experiments]
     states, leads = experiment_states(ids, asked.runs), experiment_leads(ids, asked.runs)
-    doubted, tags = open_findings(ids), experiment_tags(ids)
+    tags = experiment_tags(ids)
     rows = [
         ExperimentRow(
             experiment,
             states[experiment.pk],
             leads.get(experiment.pk),
             experiment.active_at,
-            doubted.get(experiment.pk, 0),
+            experiment.doubted,
             tags.get(experiment.pk, []),
         )
         for experiment in experiments

@@ -1,0 +1,101 @@
+"""The list of experiments among ten thousand runs: how long the server takes for a page of it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+from django.utils import timezone
+
+from parlab.lab.models import Config, Experiment, Run, Tag
+from runners.config import RunConfig, digest
+from tests.bench.result import Result, Scale
+
+RUNS = 10_000
+RUNS_EACH = 50
+ENGINES = ("pipeline", "megatron", "zero")
+# What people type, page after page; the second list asks for the same through the configuration's own fields.
+FILTERS = (
+    "", "engine:megatron", "gpus>=4", "state:oom", "tag:v100", "samples_per_s>100",
+    "engine:megatron gpus>=4 state:finished tag:v100 samples_per_s>100", "scaling", "micro_batch:2 memory>8GiB",
+)  # fmt: skip
+BY_CONFIGURATION = ("parallel.engine:megatron", "train.micro_batch_size:2", "parallel.tensor_parallel_size>=2")
+AS_COLUMNS = ("engine:megatron", "micro_batch:2", "tp>=2")
+_PLAIN_FILES = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}}
+
+
+def experiments_page_p95_ms(scale: Scale) -> Result:
+    """95th percentile of the server's time for a whole page of the list, over filters, sorts and both kinds of list."""
+    user, _ = get_user_model().objects.get_or_create(username="bench")
+    _fill(user, scale.of(RUNS))
+    client = Client(SERVER_NAME="127.0.0.1")
+    with override_settings(STORAGES=_PLAIN_FILES):
+        client.force_login(user)
+        asked = [
+            {"q": text, "show": show, "sort": sort}
+            for text, show, sort in itertools.product(FILTERS, ("experiments", "runs"), ("", "-best", "-samples_per_s"))
+        ]
+        repeats = scale.repeats(3)
+        value = _p95(client, asked, repeats)
+        columns = _p95(client, [{"q": text, "show": "runs"} for text in AS_COLUMNS], repeats)
+        json = _p95(client, [{"q": text, "show": "runs"} for text in BY_CONFIGURATION], repeats)
+    against = f"{json:,.0f} ms by fields in JSON where columns take {columns:,.0f}"
+    return Result(value, "ms", against, json / columns, repeats)
+
+
+def _p95(client: Client, asked: Sequence[dict[str, str]], repeats: int) -> float:
+    times = []
+    for query in [*asked[:1], *(query for _ in range(repeats) for query in asked)]:
+        began = time.perf_counter()
+        response = client.get("/experiments/", query)
+        times.append((time.perf_counter() - began) * 1e3)
+        if response.status_code != 200:
+            raise RuntimeError(f"{query} was answered with {response.status_code}")
+    # The first page of a process also loads its templates.
+    return float(np.percentile(times[1:], 95))
+
+
+def _fill(user: User, count: int) -> None:
+    random = np.random.default_rng(0)
+    for number in range(max(1, count // RUNS_EACH)):
+        experiment = Experiment.objects.create(
+            name=f"Scaling study {number}", slug=f"scaling-{number}", question="How far does it scale?", owner=user
+        )
+        if number % 3 == 0:
+            Tag.objects.create(experiment=experiment, name="v100")
+        data: dict[str, Any] = {"parallel": {"engine": ENGINES[number % 3], "data_parallel_size": 2 ** (number % 4)}}
+        config = Config.objects.create(
+            experiment=experiment, version=1, data=data, digest=digest({"n": number}), created_by=user
+        )
+        Run.objects.bulk_create([_run(config, n, random, user) for n in range(min(count, RUNS_EACH))])
+
+
+def _run(config: Config, number: int, random: np.random.Generator, user: User) -> Run:
+    resolved = RunConfig().resolved()
+    resolved["parallel"] |= {**config.data["parallel"], "tensor_parallel_size": 2 ** (number % 2)}
+    resolved["train"]["micro_batch_size"] = 2 ** (number % 4)
+    step_time = float(random.uniform(0.05, 2.0))
+    timers = {f"timer-{n}": {"median": step_time / 9, "min": 0.0, "max": step_time, "by_rank": {}} for n in range(8)}
+    return Run(
+        experiment=config.experiment,
+        config=config,
+        number=number + 1,
+        label=f"micro_batch_size {2 ** (number % 4)}",
+        point={"train.seed": number},
+        point_digest=digest({"n": number}),
+        resolved=resolved,
+        state=("finished", "finished", "finished", "oom", "failed")[number % 5],
+        summary={"step_time_s": {"median": step_time}, "timers_s": timers, "ms_per_sample": step_time * 62.5},
+        step_time_s=step_time,
+        samples_per_s=16 / step_time,
+        tokens_per_s=1024 / step_time,
+        memory_max_bytes=float(random.uniform(1, 40)) * 2**30,
+        created_by=user,
+        ended_at=timezone.now(),
+    )
