@@ -27,17 +27,16 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
     if not present:
         return theme.nothing("No step times: the training has finished no step.")
     unit = unit_for((value for curve in present.values() for value in curve.values), "s")
+    last = max(int(step) for curve in present.values() for step in curve.steps)
+    # A team's own command may train for longer than anybody told parlab.
+    end = max(iterations, last, 1)
     drawing = go.Figure(
         layout=theme.layout(
             title="Step time",
             subtitle="each step as it was measured",
             x="Step",
             y=f"Step time ({unit.name})",
-            xaxis={
-                "range": [0.5, max(iterations, 1) + 0.5],
-                "tickformat": "d",
-                **({"dtick": 1} if iterations <= 12 else {}),
-            },
+            xaxis={"range": [0.5, end + 0.5], "tickformat": "d", **({"dtick": 1} if end <= 12 else {})},
             yaxis={"rangemode": "tozero"},
         )
     )
@@ -48,8 +47,7 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
     for rank, curve in _drawn(present).items():
         drawing.add_trace(_trace(rank, curve, list(curve.steps), unit, "s"))
     drawing.update_layout(showlegend=len(present) > 1)
-    last = max(int(curve.steps[-1]) for curve in present.values())
-    words = f"{last} of {iterations} steps."
+    words = f"{last} of {iterations} steps." if iterations >= last else f"{last} steps."
     if warmup_steps:
         words += f" The first {warmup_steps} (shaded) are warm-up: measured, but left out of the statistics."
     return Drawing(drawing, words, _table(present, "step_time_s"))

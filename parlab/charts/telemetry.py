@@ -105,7 +105,8 @@ def figure(kind: str, series: Mapping[Key, Curve], names: Sequence[str]) -> Draw
                 hovertemplate=f"{theme.plain(labels[key])}<br>%{{x}} s<br>%{{y:.4g}} {unit_name}<extra></extra>",
             )
         )
-    drawing.update_layout(showlegend=len(shown) > 1)
+    # Which of several GPUs a line is must be said even where the others lack this counter.
+    drawing.update_layout(showlegend=len(shown) > 1 or any(rank >= 0 for _, rank in shown))
     return Drawing(drawing, _caption(what, present, shown, factor, unit_name), _table(what, present, labels))
 
 

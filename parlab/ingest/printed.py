@@ -64,6 +64,8 @@ class Printed(NamedTuple):
     def summary(self, resolved: Sections) -> dict[str, Any]:
         """Summarise the last launch as that of an imported file."""
         found = segment_summary(self.segment, resolved, self.recordings[-1])
+        if self.segment.steps and self.segment.steps.total:
+            found["steps"] = {**found.get("steps", {}), "total": self.segment.steps.total}
         # How it ended is what its processes say, not what its log looks like.
         return {name: value for name, value in found.items() if name != "end"} | {"read_by": self.format}
 

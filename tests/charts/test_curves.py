@@ -23,6 +23,14 @@ def test_step_time_has_a_line_per_rank_and_shades_the_warmup() -> None:
     assert drawing.caption.startswith("2 of 20 steps.")
 
 
+def test_steps_beyond_those_that_were_planned_are_drawn_too() -> None:
+    for planned in (0, 2):
+        drawing = curves.step_time({0: curve([0.5] * 30)}, warmup_steps=0, iterations=planned)
+        assert drawing.figure is not None
+        assert list(drawing.figure.layout.xaxis.range) == [0.5, 30.5]
+        assert drawing.caption == "30 steps."
+
+
 def test_of_many_ranks_only_the_fastest_and_the_slowest_are_drawn_but_all_are_in_the_table() -> None:
     many = {rank: curve([1.0 + rank, 1.0 + rank]) for rank in range(32)}
     drawing = curves.step_time(many, warmup_steps=0, iterations=2)

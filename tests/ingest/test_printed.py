@@ -89,6 +89,8 @@ def test_a_megatron_log_gives_figures_while_it_streams_in(command: Callable[...,
     assert found["step_time_s"]["median"] == pytest.approx(1.0)
     assert attempt.last_step == 2
     assert attempt.run.state == "running"
+    # Not the ten of a configuration that the command never saw.
+    assert attempt.run.iterations == 3
 
 
 def test_figures_series_and_launch_are_those_of_the_whole_log(command: Callable[..., Attempt]) -> None:

@@ -247,15 +247,16 @@ def test_nodes_show_what_they_have_and_how_busy_they_are(
     assert "No node has shown itself yet" in empty
     assert "python -m runners.daemon" in empty
     gpus = [{"index": i, "name": "NVIDIA <b>H200</b>", "memory_bytes": 2**37} for i in range(4)]
-    node = Node.objects.create(
-        name="gpu-1", slots=2, last_heartbeat_at=timezone.now(), hardware={"gpus": gpus, "cpu_cores": 64}
-    )
+    matmul = {"flops": {"fp32": {"1": 5e10, "64": 2.5e12}, "bf16": {}, "odd": "x"}, "torch": "2.13.0"}
+    hardware = {"gpus": gpus, "cpu_cores": 64, "matmul": matmul}
+    node = Node.objects.create(name="gpu-1", slots=2, last_heartbeat_at=timezone.now(), hardware=hardware)
     Node.objects.create(name="old", is_enabled=False)
     Attempt.objects.filter(pk=make_attempt(state="running").pk).update(node=node)
     with django_assert_num_queries(4):
         response = page.get("/nodes/")
     shown = text(response)
     assert "gpu-1 online default 1 of 2 4 \N{MULTIPLICATION SIGN} NVIDIA <b>H200</b> (128 GiB) 64 cores" in shown
+    assert "64 cores, measured 2.50 TFLOP/s in fp32" in shown
     assert "old offline disabled default 0 of 1 none" in shown
     assert "never" in shown
     partial = page.get("/nodes/", headers={"HX-Request": "true"})

@@ -7,6 +7,7 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Cast, Coalesce, NullIf
 from django.urls import reverse
 
+from runners.config import filled_fields
 from runners.protocol import ACTIVE_STATES, FINAL_STATES, RunState
 
 from .config import Config
@@ -159,7 +160,10 @@ class Run(models.Model):
 
     @property
     def iterations(self) -> int:
-        """Planned steps; 0 where the source of an imported run names none."""
+        """Planned steps; 0 where nobody says: neither an imported run's source nor what a command prints."""
+        if self.resolved.get("parallel", {}).get("engine") == "command" and self.origin == self.Origin.MEASURED:
+            told = filled_fields(self.resolved)["train"].get("iterations")
+            return int(told or (self.summary.get("steps") or {}).get("total") or 0)
         return int(self.resolved.get("train", {}).get("iterations") or 0)
 
     @property

@@ -88,7 +88,10 @@ def active_runs() -> tuple[list[ActiveRun], int]:
 def _remaining_s(run: Any) -> float | None:
     measured = step_time(run.summary)
     done = run.last_step or 0
-    return measured.median * max(0, run.iterations - done) if measured and done else None
+    if measured is None or not done or not run.iterations:
+        return None
+    left: int = max(0, run.iterations - done)
+    return measured.median * left
 
 
 def _recent() -> list[RecentResult]:

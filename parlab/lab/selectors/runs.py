@@ -151,7 +151,7 @@ def run_figures(run: Run) -> list[tuple[str, str]]:
 def remaining_s(run: Run, attempt: Attempt) -> float | None:
     """Estimate the seconds until a running run ends, from its median step or else its pace so far."""
     done = attempt.last_step or 0
-    if run.state != RunState.RUNNING or not done:
+    if run.state != RunState.RUNNING or not done or not run.iterations:
         return None
     measured = step_time(attempt.summary)
     if measured is not None:
