@@ -16,12 +16,13 @@ from parlab.charts.format import Unit, field_title, field_value, quantity, unit_
 from parlab.charts.phases import PHASES
 from parlab.charts.points import RunPoint
 from parlab.lab import selectors
-from parlab.lab.models import Attempt, Run
+from parlab.lab.models import Attempt, Experiment, Run, Source
 from parlab.series import store
 from runners.protocol import RunState
 
 from . import engine_reads
 from .engine_reads import OperationTable
+from .read_bandwidths import FORMATS
 
 CAPACITY, BANDWIDTH, THROUGHPUT = "capacity", "bandwidth", "throughput"
 LAYOUT = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -75,9 +76,9 @@ class Answer(NamedTuple):
     sizes: Sizes | None
 
 
-def answer_of(runs: Sequence[Run], waiting: Mapping[int, str]) -> Answer:
-    """Answer from the runs (with experiment) of one configuration; `waiting` says why queued ones wait."""
-    kind = _kind(runs)
+def answer_of(experiment: Experiment, runs: Sequence[Run], waiting: Mapping[int, str]) -> Answer:
+    """Answer from some runs of an experiment and its files; `waiting` says why queued ones wait."""
+    kind = _kind(experiment, runs)
     attempts = _current_attempts(runs)
     is_final = bool(runs) and all(run.is_final for run in runs)
     searches: list[Found] = []
@@ -88,7 +89,7 @@ def answer_of(runs: Sequence[Run], waiting: Mapping[int, str]) -> Answer:
         searches = [Found(run, search, capacity.answer(search)) for run, search in found if search is not None]
         sentence = " ".join(one.said for one in searches if one.search.trials)
     elif kind == BANDWIDTH:
-        messages = engine_reads.run_messages(runs, attempts.values())
+        messages = engine_reads.experiment_messages(experiment, runs)
         sentence = bandwidth.caption(messages) if messages else ""
     else:
         sizes = _sizes(runs, utilisations(runs, attempts))
@@ -103,9 +104,12 @@ def answer_of(runs: Sequence[Run], waiting: Mapping[int, str]) -> Answer:
     )
 
 
-def _kind(runs: Sequence[Run]) -> str:
+def _kind(experiment: Experiment, runs: Sequence[Run]) -> str:
     engines = {engine_reads.engine_of(run) for run in runs}
-    return CAPACITY if engines == {"capacity"} else BANDWIDTH if engines == {"allreduce"} else THROUGHPUT
+    if engines == {"capacity"}:
+        return CAPACITY
+    is_read = engines == {""} and Source.objects.filter(experiment=experiment, format__in=FORMATS).exists()
+    return BANDWIDTH if engines == {"allreduce"} or is_read else THROUGHPUT
 
 
 def _current_attempts(runs: Sequence[Run]) -> dict[int, Attempt]:
@@ -128,7 +132,7 @@ def _with_state(sentence: str, runs: Sequence[Run], waiting: Mapping[int, str]) 
         return f"{sentence or 'No answer.'} Run {first.number} {_ended(first)}: {first.reason or 'no reason was told'}."
     if not sentence and all(run.state == RunState.OOM for run in runs):
         return "No answer: every run was out of memory. Ask about a smaller model, or more ranks."
-    return sentence or "No answer: the runs measured nothing."
+    return sentence or "No answer: none of these runs says how fast it was."
 
 
 def _ended(run: Run) -> str:
@@ -188,26 +192,35 @@ def _gpu_share(summary: Mapping[str, Any]) -> float | None:
 
 def _cores(run: Run, attempt: Attempt) -> int:
     """Count the cores that the ranks can keep busy: no more than the node has."""
-    threads = int(run.resolved["launcher"]["threads_per_rank"]) * int(run.resolved["cluster"]["gpus_per_node"])
+    each = int(run.resolved.get("launcher", {}).get("threads_per_rank") or 1)
+    threads = each * int(run.resolved.get("cluster", {}).get("gpus_per_node") or 1)
     has = int((attempt.node.hardware if attempt.node else {}).get("cpu_cores") or threads)
     return max(1, min(threads, has))
 
 
 def _fastest(sizes: Sizes) -> str:
-    measured = [row for row in sizes.rows if row.run.tokens_per_s and row.run.state == RunState.FINISHED]
+    """Say which run trains most tokens per second; samples where their length is not known."""
+    finished = [row for row in sizes.rows if row.run.state == RunState.FINISHED]
+    unit, rates = "tokens/s", {row.run.pk: row.run.tokens_per_s for row in finished}
+    if not any(rates.values()):
+        unit, rates = "samples/s", {row.run.pk: row.run.samples_per_s for row in finished}
+    measured = [(rate, row) for row in finished if (rate := rates[row.run.pk])]
     if not measured:
         return ""
-    best = max(measured, key=lambda row: row.run.tokens_per_s or 0.0)
-    ranks = f"{best.point.gpus} {'rank' if best.point.gpus == 1 else 'ranks'}"
-    said = f"{quantity(best.run.tokens_per_s, 'tokens/s')} on {ranks}"
+    fastest, best = max(measured, key=lambda item: item[0])
+    said = f"Training reaches {quantity(fastest, unit)} on {_ranks(best.point.gpus)}"
     if best.ms_per_sample is not None:
         said += f", {quantity(best.ms_per_sample / 1000, 's')} per sample"
     if len(measured) > 1:
-        said = f"Training reaches {said}: the fastest of {len(measured)} runs"
-    else:
-        said = f"Training reaches {said}"
-    smallest = min(measured, key=lambda row: row.point.gpus)
-    if smallest.point.gpus < best.point.gpus and smallest.run.tokens_per_s and best.run.tokens_per_s:
-        gain = best.run.tokens_per_s / smallest.run.tokens_per_s
-        said += f", {gain:.2g} times the throughput of {smallest.point.gpus}"
+        said += f": the fastest of {len(measured)} runs"
+    in_order = sorted(measured, key=lambda item: item[1].point.gpus)
+    (least, smallest), (most, largest) = in_order[0], in_order[-1]
+    if smallest.point.gpus < best.point.gpus:
+        said += f", {fastest / least:.2g} times the throughput of {smallest.point.gpus}"
+    if largest.point.gpus > best.point.gpus:
+        said += f"; {largest.point.gpus} reach {most / fastest:.2g} times as much"
     return said + "."
+
+
+def _ranks(count: int) -> str:
+    return f"{count} {'rank' if count == 1 else 'ranks'}"

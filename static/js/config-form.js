@@ -92,6 +92,8 @@
     event.preventDefault();
     form.querySelector("[name=_save]")?.click();
   });
+  // A configuration that was never saved has no points yet but those of its fields.
+  if (!document.getElementById("points").childElementCount) check();
   let sent = false;
   form.addEventListener("submit", () => { sent = true; });
   addEventListener("beforeunload", (event) => { if (touched.size && !sent) event.preventDefault(); });

@@ -187,7 +187,7 @@ def test_an_experiment_that_ran_nothing_says_so(page: Client, experiment: Experi
 def test_an_answer_takes_as_many_queries_for_many_runs(
     page: Client, four_runs: list[Run], django_assert_max_num_queries: Any
 ) -> None:
-    with django_assert_max_num_queries(8):
+    with django_assert_max_num_queries(9):
         page.get(ANSWER)
 
 
@@ -208,6 +208,25 @@ def test_bandwidths_of_imported_nccl_tests_are_drawn_too(page: Client, make_sour
     drawn = json.loads(page.get(f"{EXPERIMENT}figures/bandwidth.json").content)
     assert "reaches a busbw of 39.3" in drawn["caption"]
     assert 'data-figure="bandwidth"' in page.get(EXPERIMENT).content.decode()
+
+
+def test_an_imported_bandwidth_is_an_answer_too(
+    page: Client, make_source: Callable[..., Source], make_attempt: Callable[..., Attempt]
+) -> None:
+    make_source(NCCL, name="nccl.log")
+    run = make_attempt(state="finished").run
+    Run.objects.filter(pk=run.pk).update(origin=Run.Origin.IMPORTED, resolved={})
+    shown = text(page.get(ANSWER))
+    assert "all-reduce between 16 ranks reaches a busbw of 39.3" in shown
+    assert "1048576 262144 float sum 100 10.5 19.7 0" in shown
+
+
+def test_without_tokens_the_answer_is_in_samples(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    run = finish(make_attempt())
+    Run.objects.filter(pk=run.pk).update(tokens_per_s=None)
+    assert "Training reaches 8.00 samples/s on 2 ranks." in text(page.get(ANSWER))
+    Run.objects.filter(pk=run.pk).update(samples_per_s=None)
+    assert "No answer: none of these runs says how fast it was." in text(page.get(ANSWER))
 
 
 TRIALS = b"".join(

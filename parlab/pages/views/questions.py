@@ -153,7 +153,7 @@ def _answer_context(request: HttpRequest, slug: str) -> dict[str, Any]:
     experiment = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
     versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
     runs = selectors.experiment_runs(experiment, versions)
-    found = answers.answer_of(runs, fleet.waiting_reasons(runs))
+    found = answers.answer_of(experiment, runs, fleet.waiting_reasons(runs))
     doubted = Finding.objects.filter(experiment=experiment, run__in=[run.pk for run in runs], acknowledged_at=None)
     progress = [[run.state, getattr(run, "last_step", None)] for run in runs]
     ended = sum(run.is_final for run in runs)
