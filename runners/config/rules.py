@@ -93,6 +93,9 @@ def _mask_problems(model: ModelSection) -> Iterator[Problem]:
             length,
             f"prefix_length {length} leaves no prefix or nothing after it in {model.sequence_length} tokens; {remedy}",
         )
+    if model.attention_backend == "flex" and mask != "prefix":
+        message = f"attention_backend flex is for attention_mask prefix, not {mask}; use sdpa, or attention_mask prefix"
+        yield Problem("model.attention_backend", "flex", message)
     if model.attention_mask != "prefix" and length:
         yield Problem(
             "model.prefix_length",
@@ -211,7 +214,6 @@ ENGINE_TRAINS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "parallel.zero_stage": (0,),
     },
     "megatron": {
-        "parallel.schedule": ("gpipe", "1f1b", "interleaved-1f1b"),
         "parallel.zero_stage": (0,),
     },
     "zero": {

@@ -50,6 +50,8 @@ class ModelSection(Section):
     """Which positions a token may look at."""
     prefix_length: Annotated[int, Field(ge=0, le=2**40)] = 0
     """Tokens at the begin of each sequence that look at each other both ways and have no loss; for the prefix mask."""
+    attention_backend: Literal["sdpa", "flex"] = "sdpa"
+    """Attention with a prefix: torch's scaled dot product, or FlexAttention (Triton on the GPU node)."""
 
 
 class TrainSection(Section):

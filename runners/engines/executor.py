@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from runners.engines.transfers import Channel, Channels, Inbox, Key, Outbox
-from runners.models.linear import WeightGradients, pay, postpone
+from runners.models.linear import Owed, WeightGradients, pay, postpone
 from runners.schedules import Operation, Schedule, micro_batches_in_flight
 from runners.timers import Timers
 
@@ -119,7 +119,7 @@ class Executor:
         self._has_first, self._has_last = rank == 0, rank == len(plan) - 1
         self._last_chunk = len(chunks) - 1
         self._in_flight: dict[Key, _InFlight] = {}
-        self._owed: dict[Key, list[tuple[nn.Linear, Tensor, Tensor]]] = {}
+        self._owed: dict[Key, list[Owed]] = {}
         is_split = any(operation.kind == "I" for operation in self.operations)
         self._later: WeightGradients | None = postpone(nn.ModuleList(chunks)) if is_split else None
         in_flight = micro_batches_in_flight(self.operations)

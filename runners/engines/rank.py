@@ -61,7 +61,14 @@ class Rank:
 
     def choose_device(self) -> None:
         """Take a device; raises ConfigError where there is no such device."""
-        self.device = choose_device(self.config, self.place)
+        self.take(choose_device(self.config, self.place))
+
+    def take(self, device: torch.device) -> None:
+        """Take this device; raises ConfigError where it cannot train the network."""
+        if device.type == "cpu" and self.config.model.attention_backend == "flex":
+            message = "FlexAttention trains on GPUs only, this rank has the CPU; use sdpa, or a node with GPUs"
+            raise ConfigError([Problem("model.attention_backend", "flex", message)])
+        self.device = device
 
     def join(self) -> None:
         """Take a device and meet the other ranks; raises ConfigError where there is no such device."""

@@ -188,7 +188,7 @@ class _Pass(NamedTuple):
 def run(rank: Rank) -> None:
     """Train all iterations and print events."""
     config, train = rank.config, rank.config.train
-    rank.device = take_device(rank)
+    rank.take(take_device(rank))
     torch.set_num_threads(config.launcher.threads_per_rank)
     rank.backend = join(rank.place, rank.device, rank.timeout)
     trainer = ShardedTrainer(rank)

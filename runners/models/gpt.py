@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import cast
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runners.config import ModelSection
+from runners.models.attention import attend
 from runners.models.linear import Linear
 from runners.models.seeds import generator
 
@@ -24,33 +24,21 @@ INIT_STD = 0.02
 """Standard deviation of initial weights, as in GPT-2."""
 
 
-@lru_cache(maxsize=4)  # all layers share one
-def prefix_mask(sequence: int, prefix_length: int, device: torch.device) -> Tensor:
-    """Return (sequence, sequence), True where the row's position looks at the column's.
-
-    The prefix looks at all of itself; what comes after it at the prefix and at its own past. Source: Raffel et al.
-    2020, T5, section 3.2.1 ("causal with prefix"), there also the loss on what follows the prefix only.
-    """
-    position = torch.arange(sequence, device=device)
-    return (position[None, :] <= position[:, None]) | (position[None, :] < prefix_length)
-
-
 class Attention(nn.Module):
     """Multi-head self-attention: causal, or with a prefix that looks both ways."""
 
-    def __init__(self, hidden_size: int, num_heads: int, prefix_length: int = 0) -> None:
+    def __init__(self, model: ModelSection) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.prefix_length = prefix_length
-        self.qkv = Linear(hidden_size, 3 * hidden_size)
-        self.output = Linear(hidden_size, hidden_size)
+        self.num_heads = model.num_attention_heads
+        self.prefix_length, self.backend = model.prefix_length, model.attention_backend
+        self.qkv = Linear(model.hidden_size, 3 * model.hidden_size)
+        self.output = Linear(model.hidden_size, model.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, sequence, hidden = x.shape
         # (batch, sequence, 3, heads, head size) -> three of (batch, heads, sequence, head size)
         query, key, value = self.qkv(x).view(batch, sequence, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        mask = prefix_mask(sequence, self.prefix_length, x.device) if self.prefix_length else None
-        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
+        mixed = attend(query, key, value, is_causal=True, prefix_length=self.prefix_length, backend=self.backend)
         return cast(Tensor, self.output(mixed.transpose(1, 2).reshape(batch, sequence, hidden)))
 
 
@@ -69,12 +57,12 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """One transformer layer: x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, hidden_size: int, num_heads: int, prefix_length: int = 0) -> None:
+    def __init__(self, model: ModelSection) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(hidden_size)
-        self.attention = Attention(hidden_size, num_heads, prefix_length)
-        self.mlp_norm = nn.LayerNorm(hidden_size)
-        self.mlp = Mlp(hidden_size)
+        self.attention_norm = nn.LayerNorm(model.hidden_size)
+        self.attention = Attention(model)
+        self.mlp_norm = nn.LayerNorm(model.hidden_size)
+        self.mlp = Mlp(model.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -117,12 +105,7 @@ class GPTStage(nn.Module):
         self.prefix_length = model.prefix_length
         with torch.device("meta"):  # torch's own initial values would be drawn only to be overwritten
             self.embeddings = Embeddings(model) if layers[0] == 0 else None
-            self.blocks = nn.ModuleDict(
-                {
-                    str(layer): Block(model.hidden_size, model.num_attention_heads, model.prefix_length)
-                    for layer in layers
-                }
-            )
+            self.blocks = nn.ModuleDict({str(layer): Block(model) for layer in layers})
             self.head = Head(model) if layers[-1] == model.num_layers - 1 else None
         self.to_empty(device=device)
         if self.embeddings is not None:

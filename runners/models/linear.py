@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+
+class Owed(NamedTuple):
+    """The gradient of one layer's weights as the two tensors that it is the product of."""
+
+    layer: Linear
+    x: Tensor
+    """(..., in)."""
+    gradient: Tensor
+    """Of the output: (..., out)."""
+    has_bias: bool
 
 
 class WeightGradients:
@@ -17,48 +28,48 @@ class WeightGradients:
     """
 
     def __init__(self) -> None:
-        self._owed: list[tuple[nn.Linear, Tensor, Tensor]] = []
+        self._owed: list[Owed] = []
 
-    def owe(self, layer: nn.Linear, x: Tensor, gradient: Tensor) -> None:
-        """Remember input (..., in) and gradient of the output (..., out) of a layer."""
-        self._owed.append((layer, x, gradient))
+    def owe(self, owed: Owed) -> None:
+        """Remember a product."""
+        self._owed.append(owed)
 
-    def collect(self) -> list[tuple[nn.Linear, Tensor, Tensor]]:
+    def collect(self) -> list[Owed]:
         """Hand over all that is owed, for pay() later."""
         owed, self._owed = self._owed, []
         return owed
 
 
-def pay(owed: list[tuple[nn.Linear, Tensor, Tensor]]) -> None:
-    """Add the gradients of the weights that are owed; empties the list, so that tensors are freed on the way."""
-    with torch.no_grad():
-        while owed:
-            layer, x, gradient = owed.pop()
+def pay(owed: list[Owed]) -> None:
+    """Add the gradients of the weights that are owed; empties the list, so that tensors are freed on the way.
+
+    By autograd, so that whoever waits for a parameter's gradient (replicas, one piece of memory for all) hears of it.
+    """
+    while owed:
+        layer, x, gradient, has_bias = owed.pop()
+        with torch.no_grad():
             rows = gradient.flatten(0, -2)
-            _add(layer.weight, rows.t() @ x.flatten(0, -2))
-            if layer.bias is not None:
-                _add(layer.bias, rows.sum(0))
-
-
-def _add(parameter: Tensor, gradient: Tensor) -> None:
-    if parameter.grad is None:
-        parameter.grad = gradient.to(parameter.dtype)
-    else:
-        parameter.grad += gradient
+            of_weight = rows.t() @ x.flatten(0, -2)
+        torch.autograd.backward(layer.weight, of_weight.to(layer.weight.dtype))
+        if has_bias:
+            torch.autograd.backward(layer.bias, rows.sum(0).to(layer.bias.dtype))
 
 
 class _Postponed(torch.autograd.Function):
-    """x @ weight.T + bias, whose backward pass computes the gradient of x only."""
+    """x @ weight.T + bias, whose backward pass computes the gradient of x only.
+
+    The weights are no inputs of it: autograd would tell those who wait for their gradients that one has come.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: Linear, _weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, layer: Linear, has_bias: bool) -> Tensor:
         device = x.device.type
         ctx.precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         if ctx.precision:  # what is kept is what is multiplied
             x = x.to(ctx.precision)
-        ctx.layer = layer
+        ctx.layer, ctx.has_bias = layer, has_bias
         ctx.save_for_backward(x)
-        return functional.linear(x, layer.weight, layer.bias)
+        return functional.linear(x, layer.weight, layer.bias if has_bias else None)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -66,7 +77,7 @@ class _Postponed(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         layer: Linear = ctx.layer
         assert layer.later is not None
-        layer.later.owe(layer, x, gradient)
+        layer.later.owe(Owed(layer, x, gradient, ctx.has_bias))
         with torch.autocast(gradient.device.type, ctx.precision or torch.bfloat16, enabled=ctx.precision is not None):
             return gradient @ layer.weight, None, None
 
@@ -77,9 +88,17 @@ class Linear(nn.Linear):
     later: WeightGradients | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        return self._apply_to(x, self.bias)
+
+    def product(self, x: Tensor) -> Tensor:
+        """Return x @ weight.T without the bias, for ranks that have each a part of a sum."""
+        return self._apply_to(x, None)
+
+    def _apply_to(self, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.later is None or not torch.is_grad_enabled():
-            return super().forward(x)
-        return cast(Tensor, _Postponed.apply(x, self, self.weight))  # type: ignore[no-untyped-call]
+            return functional.linear(x, self.weight, bias)
+        x = x if x.requires_grad else x.detach().requires_grad_()  # or no backward pass would come by here
+        return cast(Tensor, _Postponed.apply(x, self, bias is not None))  # type: ignore[no-untyped-call]
 
 
 def postpone(network: nn.Module) -> WeightGradients:

@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from runners.config import ModelSection
 from runners.models import gpt
+from runners.models.attention import attend
+from runners.models.linear import Linear
 from runners.models.seeds import generator
 from runners.models.tensor_parallel import TensorGroup, cross_entropy, enter, leave, unite
 
@@ -58,10 +60,10 @@ class _Attention(nn.Module):
         self.ranks, self.recompute = ranks, recompute
         self.num_heads = model.num_attention_heads // ranks.size
         self.is_causal = model.attention_mask == "causal"
-        self.prefix_length = model.prefix_length
+        self.prefix_length, self.backend = model.prefix_length, model.attention_backend
         share = model.hidden_size // ranks.size
-        self.qkv = nn.Linear(model.hidden_size, 3 * share)
-        self.output = nn.Linear(share, model.hidden_size)
+        self.qkv = Linear(model.hidden_size, 3 * share)
+        self.output = Linear(share, model.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         x = enter(x, self.ranks)
@@ -74,8 +76,8 @@ class _Attention(nn.Module):
         return _output(self.output, mixed.transpose(1, 2).reshape(batch, sequence, -1), self.ranks)
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        mask = gpt.prefix_mask(query.shape[2], self.prefix_length, query.device) if self.prefix_length else None
-        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=self.is_causal)
+        prefix, backend = self.prefix_length, self.backend
+        return attend(query, key, value, is_causal=self.is_causal, prefix_length=prefix, backend=backend)
 
 
 class _Mlp(nn.Module):
@@ -84,18 +86,18 @@ class _Mlp(nn.Module):
     def __init__(self, hidden_size: int, ranks: TensorGroup) -> None:
         super().__init__()
         self.ranks = ranks
-        self.up = nn.Linear(hidden_size, 4 * hidden_size // ranks.size)
-        self.output = nn.Linear(4 * hidden_size // ranks.size, hidden_size)
+        self.up = Linear(hidden_size, 4 * hidden_size // ranks.size)
+        self.output = Linear(4 * hidden_size // ranks.size, hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         return _output(self.output, functional.gelu(self.up(enter(x, self.ranks))), self.ranks)
 
 
-def _output(layer: nn.Linear, x: Tensor, ranks: TensorGroup) -> Tensor:
+def _output(layer: Linear, x: Tensor, ranks: TensorGroup) -> Tensor:
     """Apply a layer that ranks share by its input; its bias belongs to the sum."""
     if ranks.size == 1:
         return cast(Tensor, layer(x))
-    return leave(functional.linear(x, layer.weight), ranks) + layer.bias
+    return leave(layer.product(x), ranks) + layer.bias
 
 
 class _Block(nn.Module):
@@ -152,12 +154,12 @@ class _Head(nn.Module):
         self.first = max(model.prefix_length - 1, 0)
         is_bert, hidden = model.kind == "bert", model.hidden_size
         self.norm = nn.LayerNorm(hidden)
-        self.vocabulary = nn.Linear(hidden, model.vocab_size // ranks.size, bias=is_bert)
-        self.transform = nn.Linear(hidden, hidden) if is_bert else None
+        self.vocabulary = Linear(hidden, model.vocab_size // ranks.size, bias=is_bert)
+        self.transform = Linear(hidden, hidden) if is_bert else None
         if is_bert:
             self.transform_norm = nn.LayerNorm(hidden)
-            self.pooler = nn.Linear(hidden, hidden)
-            self.next_sentence = nn.Linear(hidden, 2)
+            self.pooler = Linear(hidden, hidden)
+            self.next_sentence = Linear(hidden, 2)
 
     def forward(self, x: Tensor, inputs: Inputs) -> Losses:
         x, targets = unite(self.norm(x), self.ranks), inputs.targets

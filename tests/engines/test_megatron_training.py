@@ -26,6 +26,7 @@ MODEL: dict[str, Any] = {
 BERT: dict[str, Any] = {"kind": "bert", "attention_mask": "bidirectional"}
 PREFIX: dict[str, Any] = {"attention_mask": "prefix", "prefix_length": 5}
 SEQUENCE: dict[str, Any] = {"sequence_parallel": True}
+ZERO_BUBBLE: dict[str, Any] = {"schedule": "zb-h1"}
 INTERLEAVED: dict[str, Any] = {"schedule": "interleaved-1f1b", "virtual_stages": 2}
 
 
@@ -117,6 +118,12 @@ LAYOUTS_OF_2 = {
     "gpt pp2 clipped": make_config((1, 1, 2), gradient_clipping=0.5),
     "gpt tp2 sequence, full recompute": make_config((1, 2, 1), **SEQUENCE, recompute="full"),
     "gpt pp2 interleaved": make_config((1, 1, 2), **INTERLEAVED),
+    "gpt dp2 zero bubble": make_config((2, 1, 1), **ZERO_BUBBLE),
+    "gpt tp2 sequence zero bubble": make_config((1, 2, 1), **SEQUENCE, **ZERO_BUBBLE),
+    "gpt pp2 zero bubble": make_config((1, 1, 2), **ZERO_BUBBLE),
+    "gpt pp2 zero bubble, full recompute": make_config((1, 1, 2), **ZERO_BUBBLE, recompute="full"),
+    "gpt bf16 pp2 zero bubble": make_config((1, 1, 2), **ZERO_BUBBLE, precision="bf16"),
+    "bert pp2 zero bubble": make_config((1, 1, 2), BERT, **ZERO_BUBBLE),
     "gpt prefix tp2 sequence": make_config((1, 2, 1), PREFIX, **SEQUENCE),
     "gpt fp16 tp2": make_config((1, 2, 1), precision="fp16"),
     "gpt bf16 pp2": make_config((1, 1, 2), precision="bf16"),
@@ -129,6 +136,8 @@ OF_8 = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (4, 2, 1), (2, 4, 1), (4, 1, 2), (2, 1,
 LAYOUTS_OF_8 = {
     **{f"gpt {layout}": make_config(layout) for layout in OF_8},
     "gpt (2, 2, 2) sequence 1f1b": make_config((2, 2, 2), **SEQUENCE, schedule="1f1b"),
+    "gpt (2, 2, 2) zero bubble": make_config((2, 2, 2), **ZERO_BUBBLE),
+    "gpt (1, 2, 4) sequence zero bubble": make_config((1, 2, 4), **SEQUENCE, **ZERO_BUBBLE),
     "gpt (1, 2, 4) sequence interleaved": make_config((1, 2, 4), **SEQUENCE, **INTERLEAVED),
     "bert (2, 2, 2) sequence": make_config((2, 2, 2), BERT, **SEQUENCE),
     "bert (1, 4, 2)": make_config((1, 4, 2), BERT),

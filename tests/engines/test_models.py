@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import math
+from typing import Literal
+
 import pytest
 import torch
 
 from runners.config import ModelSection, ParallelSection, RunConfig, TrainSection
 from runners.engines.data import CLS, FIRST_WORD, MASK, SEP, make_batch, make_sentence_pairs
+from runners.models.attention import attend
 from runners.models.gpt import GPTStage, num_parameters
 from runners.models.linear import pay, postpone
 from runners.models.megatron import Inputs, MegatronStage
@@ -99,6 +103,19 @@ def plain_prefix_loss(model: GPTStage, tokens: torch.Tensor, targets: torch.Tens
     logits = linear("head.vocabulary", norm("head.norm", x))
     chosen = [logits[i].log_softmax(0)[targets[i]] for i in range(prefix - 1, len(tokens))]
     return -torch.stack(chosen).mean()
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "flex"])
+@pytest.mark.parametrize("prefix", [1, 4, 9])
+def test_attention_with_a_prefix_equals_a_plain_softmax(prefix: int, backend: Literal["sdpa", "flex"]) -> None:
+    numbers = torch.Generator().manual_seed(3)
+    query, key, value = torch.randn(3, 2, 2, 10, 16, generator=numbers).unbind(0)
+    scores = query @ key.transpose(-1, -2) / 4
+    for row in range(10):
+        scores[..., row, max(row + 1, prefix) :] = -math.inf
+    expected = scores.softmax(-1) @ value
+    found = attend(query, key, value, is_causal=True, prefix_length=prefix, backend=backend)
+    assert torch.allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("prefix", [1, 4, 9])

@@ -21,6 +21,9 @@ MODEL = {"num_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "sequenc
 TRAIN = {"global_batch_size": 8, "micro_batch_size": 2, "iterations": 5, "learning_rate": 1e-3}
 
 
+PREFIX = {"attention_mask": "prefix", "prefix_length": 20}
+
+
 def make_data(device: str, engine: str, model: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
     """Make a small configuration of one process; sections are laid over the usual ones."""
     train, parallel = TRAIN | sections.pop("train", {}), {"engine": engine} | sections.pop("parallel", {})
@@ -35,7 +38,7 @@ def assert_trains(output: Output, device: str, data: dict[str, Any], tolerance: 
     assert start["device"] == ("cuda:0" if device == "cuda" else "cpu")
     assert start["memory"].startswith("cuda allocator" if device == "cuda" else "process resident")
     train = data["train"] | {"precision": "fp32", "recompute": "none"}
-    reference = {"model": data["model"], "train": train, "cluster": {"device": "cpu"}}
+    reference = {"model": data["model"] | {"attention_backend": "sdpa"}, "train": train, "cluster": {"device": "cpu"}}
     expected = train_by_hand(RunConfig.model_validate(reference), 5, torch.device("cpu")).losses
     assert output.losses() == pytest.approx(expected, abs=tolerance)
     for step in output.events("step"):
@@ -52,7 +55,12 @@ PIPELINES = {
     "fp32": ({}, 2e-4),
     "zb-h1": ({"parallel": {"schedule": "zb-h1"}}, 2e-4),
     "bf16": ({"train": {"precision": "bf16"}}, 5e-2),
-    "prefix": ({"model": {"attention_mask": "prefix", "prefix_length": 20}}, 2e-4),
+    "prefix": ({"model": PREFIX}, 2e-4),
+    "prefix, FlexAttention": ({"model": PREFIX | {"attention_backend": "flex"}}, 5e-4),
+    "prefix, FlexAttention, bf16": (
+        {"model": PREFIX | {"attention_backend": "flex"}, "train": {"precision": "bf16"}},
+        5e-2,
+    ),
 }
 
 
@@ -69,6 +77,8 @@ def test_pipeline(device: str, name: str, tmp_path: Path) -> None:
 MEGATRONS = {
     "fp32": ({}, 2e-4),
     "bf16, full recompute": ({"train": {"precision": "bf16", "recompute": "full"}}, 5e-2),
+    "zb-h1": ({"parallel": {"schedule": "zb-h1"}}, 2e-4),
+    "prefix, FlexAttention": ({"model": PREFIX | {"attention_backend": "flex"}}, 5e-4),
     "fp16, selective recompute": ({"train": {"precision": "fp16", "recompute": "selective"}}, 5e-2),
 }
 

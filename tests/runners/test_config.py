@@ -43,7 +43,7 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
 @pytest.mark.parametrize(
     ("data", "field", "words"),
     [
-        ({"model": {"layers": 3}}, "model.layers", "unknown field model.layers; known here: attention_mask"),
+        ({"model": {"layers": 3}}, "model.layers", "unknown field model.layers; known here: attention_backend"),
         ({"modle": {}}, "modle", "unknown field modle; known here: "),
         ({"train": {"iterations": 0}}, "train.iterations", "0 cannot be train.iterations"),
         ({"train": {"learning_rate": float("nan")}}, "train.learning_rate", "cannot be train.learning_rate"),
@@ -106,11 +106,7 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
             "does not divide sequence_length 63",
         ),
         ({"parallel": MEGATRON, "train": {"loss_scale": 8}}, "train.loss_scale", "leave it empty, or use fp16"),
-        (
-            {"parallel": MEGATRON | {"schedule": "zb-h1"}},
-            "parallel.schedule",
-            "zb-h1 is not trained by engine megatron",
-        ),
+        ({"model": {"attention_backend": "flex"}}, "model.attention_backend", "use sdpa, or attention_mask prefix"),
         ({"train": {"gradient_clipping": 1.0}}, "train.gradient_clipping", "is not trained by engine pipeline; use 0"),
         ({"parallel": {"virtual_stages": 2}}, "parallel.virtual_stages", "use 1, or schedule interleaved-1f1b"),
         ({"parallel": INTERLEAVED | {"pipeline_parallel_size": 1}}, "parallel.schedule", "use at least 2, or"),
