@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q
 
+from parlab.charts.axes import GPUS, RUN
 from parlab.charts.format import SPACE, exact_quantity
+from parlab.charts.measures import DEFAULT, MEASURES, SCALES, Options, Scale
 from parlab.charts.points import RunPoint, is_number
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
@@ -30,6 +32,8 @@ class Figures(NamedTuple):
 
     of_experiment: Mapping[str, Callable[[Sequence[RunPoint]], Drawing]]
     of_run: Mapping[str, Callable[[Run, Attempt], Drawing]]
+    chosen: Mapping[str, Callable[[Sequence[RunPoint], Options], Drawing]]
+    """Those of an experiment whose axes a person may choose."""
 
 
 class _Loaded(NamedTuple):
@@ -123,7 +127,7 @@ class Resolver:
         elif found.name in self.figures.of_experiment:
             wanted = {id(record) for record in kept}
             runs = [run for run, record in zip(loaded.runs, loaded.records, strict=True) if id(record) in wanted]
-            drawing = self.figures.of_experiment[found.name](selectors.run_points(runs))
+            drawing = self._experiment_figure(found, selectors.run_points(runs))
         else:
             alone = " (of one run: add run=)" if found.name in self.figures.of_run else ""
             there = ", ".join(self.figures.of_experiment)
@@ -138,6 +142,14 @@ class Resolver:
         return blocks.FigureBlock(
             title=title, figure=figure, caption=drawing.caption, numbers=json.loads(json.dumps(numbers)), doubts=doubts
         )
+
+    def _experiment_figure(self, found: Directive, points: Sequence[RunPoint]) -> Drawing:
+        wanted = {name: text for name, text in found.options.items() if name in Options._fields}
+        if not wanted:
+            return self.figures.of_experiment[found.name](points)
+        if found.name not in self.figures.chosen:
+            raise ValueError(f"figure {found.name} has fixed axes; take {', '.join(wanted)} away")
+        return self.figures.chosen[found.name](points, _options(wanted, points))
 
     def _run_figure(self, name: str, run: Run) -> Drawing:
         if name not in self.figures.of_run:
@@ -227,6 +239,24 @@ def resolve(document: Document, *, report: Report, figures: Figures) -> Content:
 def _finding(finding: Finding) -> blocks.Finding:
     reason = finding.acknowledged_reason if finding.is_acknowledged else ""
     return blocks.Finding(severity=finding.severity, message=finding.message, rule=finding.rule, acknowledged=reason)
+
+
+def _options(wanted: Mapping[str, str], points: Sequence[RunPoint]) -> Options:
+    """Read what a figure shall show; raises ValueError, with what there is, for what makes no sense."""
+    y = wanted.get("y", DEFAULT)
+    if y not in MEASURES:
+        raise ValueError(f"y={y!r} is unknown; there are {', '.join(MEASURES)}")
+    axes = list(dict.fromkeys(axis for point in points for axis in point.values))
+    x = wanted.get("x", "")
+    x = x if x in ("", GPUS, RUN) else field_named(x, axes)
+    scales: dict[str, Scale] = {}
+    for name in ("x_scale", "y_scale"):
+        scale = next((known for known in SCALES if known == wanted.get(name, "auto")), None)
+        if scale is None:
+            raise ValueError(f"{name}={wanted[name]!r} is unknown; there are {', '.join(SCALES)}")
+        scales[name] = scale
+    by = [field_named(axis, axes) for axis in listed(wanted.get("by", ""))]
+    return Options(y=y, x=x, by=by, x_scale=scales["x_scale"], y_scale=scales["y_scale"])
 
 
 def _picture_block(snapshot: Snapshot, found: Directive) -> Block:

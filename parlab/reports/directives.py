@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from .pivot import field_named
 
 _WORD = re.compile(r'\s*(?:([A-Za-z][\w-]*)=("[^"]*"|[^\s"]+)|("[^"]*"|[^\s"=]+))(?=\s|$)')
+_COMMA = re.compile(r"(?<!\\),")
 _CONDITION = re.compile(r"\s*(.+?)\s*(!=|>=|<=|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 
 SOURCE = ("experiment", "version", "where", "title")
@@ -29,7 +30,11 @@ class Kind(NamedTuple):
 
 
 KINDS: dict[str, Kind] = {
-    "figure": Kind((), (*SOURCE, "run"), shape="{{ figure throughput experiment=slug }}"),
+    "figure": Kind(
+        (),
+        (*SOURCE, "run", "x", "y", "by", "x_scale", "y_scale"),
+        shape="{{ figure throughput experiment=slug y=step_time }}",
+    ),
     "table pivot": Kind(
         (),
         (*SOURCE, "rows", "columns", "value", "aggregate", "unit", "decimals", "best", "details"),
@@ -142,8 +147,9 @@ def _words(source: str) -> tuple[list[str], dict[str, str]]:
 
 
 def listed(text: str) -> list[str]:
-    """Split `a, b` into its parts."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+    """Split `a, b` into its parts; a comma behind a backslash belongs to its part."""
+    parts = (part.replace("\\,", ",").strip() for part in _COMMA.split(text))
+    return [part for part in parts if part]
 
 
 def number(options: Mapping[str, str], name: str, *, most: int = 10**9) -> int | None:

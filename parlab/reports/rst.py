@@ -14,6 +14,9 @@ from .document import BLOCK, INLINE, Document
 from .source import begins_with_heading, headings, marks_text, picture_name
 
 _MARKUP = re.compile(r"([\\`*_|])")
+_START = re.compile(r"(?m)^([^\w\s`*\\])")
+_BLANKS = re.compile(r"[ \t\r\n]+")
+_HEAD = re.compile(r"(?m)::$")
 _UNDERLINES = "=-~^\"'"
 _MARKS = {"em_open": "*", "em_close": "*", "strong_open": "**", "strong_close": "**"}
 
@@ -34,8 +37,13 @@ def rst(document: Document, content: Content, *, title: str, with_pictures: bool
 
 
 def plain(text: str) -> str:
-    """Make a text of one line that is no markup."""
-    return _MARKUP.sub(r"\\\1", " ".join(text.split(" ")).replace("\n", " "))
+    """Make a text of one line that is no markup, and no directive such as `.. include::`."""
+    return _no_block(_MARKUP.sub(r"\\\1", _BLANKS.sub(" ", text)))
+
+
+def _no_block(text: str) -> str:
+    """Keep lines from beginning a list, a directive or a field, and from ending as the head of a literal block."""
+    return _HEAD.sub(":\\:", _START.sub(r"\\\1", text))
 
 
 def _heading(text: str, level: int) -> str:
@@ -96,7 +104,7 @@ class _Writer:
         written, links = "", []
         for child in token.children or []:
             if child.type == "text":
-                written += plain(child.content)
+                written += _MARKUP.sub(r"\\\1", child.content)
             elif child.type in ("softbreak", "hardbreak"):
                 written += "\n"
             elif child.type == "code_inline":
@@ -112,7 +120,7 @@ class _Writer:
                 written += self._value(child.meta["directive"])
             else:
                 written += _MARKS.get(child.type, "")
-        return written
+        return _no_block(written)
 
     def _value(self, found: Directive) -> str:
         block = ProblemBlock(message=found.problem) if found.problem else self.content.at(found.source)

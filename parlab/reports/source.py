@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from .blocks import CodeBlock, Content, FigureBlock, Finding, PictureBlock, ProblemBlock, TableBlock, Text, ValueBlock
 from .directives import Directive
 from .document import BLOCK, INLINE, Document
@@ -61,7 +63,9 @@ def _block(found: Directive, content: Content, names: dict[int, str], with_pictu
         caption = f"{plain(block.title)}. {plain(block.caption)}{marks}"
         return f"![{plain(block.title)}](figures/{name}.png)\n\n{caption}" if with_pictures else f"*{caption}*"
     if isinstance(block, CodeBlock):
-        return f"```{block.language}\n{block.text}\n```"
+        # Longer than any row of backticks inside: nothing ends the code early.
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
+        return f"{fence}{block.language}\n{block.text}\n{fence}"
     if isinstance(block, PictureBlock):
         words = plain(block.caption) or "picture"
         return f"![{words}](figures/{picture_name(block)})"

@@ -44,7 +44,7 @@ def case(_name: str, records: Sequence[Record]) -> str:
 def schedules(_name: str, records: Sequence[Record]) -> str:
     """Two tables: a schedule each, networks down, micro batches across."""
     fields = fields_of(records)
-    network = next((f for f in fields if "network" in f.lower()), "") or _varied(records, "cluster.")
+    network = _varied(records, [f for f in fields if "network" in f.lower() or f.startswith("cluster.")])
     names = list(dict.fromkeys(str(r["parallel.schedule"]) for r in records if "parallel.schedule" in r))
     rows = f'rows="{network}" ' if network else ""
     parts = [
@@ -183,9 +183,11 @@ def _value(field: str, run: int) -> str:
     return f"{{{{ value {quoted} run={run} }}}}"
 
 
-def _varied(records: Sequence[Record], prefix: str) -> str:
-    found = (f for f in fields_of(records) if f.startswith(prefix))
-    return next((f for f in found if len({repr(r.get(f)) for r in records}) > 1), "")
+def _varied(records: Sequence[Record], fields: Sequence[str]) -> str:
+    """Choose the field that differs most often; empty where none does."""
+    counts = {field: len({repr(r[field]) for r in records if field in r}) for field in fields}
+    most = max(counts, key=lambda field: counts[field], default="")
+    return most if counts.get(most, 0) > 1 else ""
 
 
 def _is_fraction(records: Sequence[Record], field: str) -> bool:

@@ -131,6 +131,30 @@ def test_rst_is_read_by_docutils_without_a_word(page: Client, four_runs: list[Ru
     assert "▲1" in text
 
 
+def test_words_of_others_are_no_directives_of_rst_and_end_no_code(
+    page: Client, four_runs: list[Run], make_version: Publish
+) -> None:
+    """Axis values and texts may look like markup of the format that they are exported to."""
+    run = four_runs[0]
+    run.point = {**run.point, "parallel.schedule": ".. include:: /etc/hostname", "note": "``` <script>"}
+    run.resolved["model"]["note"] = "```\n.. raw:: html"
+    run.save()
+    text = (
+        "{{ table pivot rows=schedule columns=micro_batch_size value=step_time_s }}\n\n"
+        "{{ config run=1 only=model }}\n\n.. include:: /etc/hostname\n\nEnds like a head::\n\n- - a\n\n:field: b\n"
+    )
+    version = make_version(text)
+
+    rst = file(page, version, "report.rst").decode()
+    warnings = io.StringIO()
+    settings = {"warning_stream": warnings, "report_level": 1, "file_insertion_enabled": False}
+    tree = docutils.core.publish_doctree(rst, settings_overrides=settings)
+
+    assert warnings.getvalue() == ""  # a refused include would be told here
+    assert tree.astext().count(".. include:: /etc/hostname") == 2
+    assert "````json\n" in file(page, version, "report.md").decode()
+
+
 def test_html_is_one_file_that_runs_and_loads_nothing(
     page: Client, four_runs: list[Run], make_version: Publish
 ) -> None:

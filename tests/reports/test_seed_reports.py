@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -15,12 +16,13 @@ from parlab.formats.schema import Document, Table
 from parlab.ingest.imports import source_import
 from parlab.lab import selectors
 from parlab.lab import services as lab
-from parlab.lab.models import Experiment
+from parlab.lab.models import Attempt, Config, Experiment
 from parlab.pages.views.reports import figures
 from parlab.publishing.resolve import resolve
 from parlab.reports.blocks import CodeBlock, Content, ProblemBlock, TableBlock, ValueBlock
 from parlab.reports.document import read
 from parlab.reports.templates import TEMPLATES
+from tests.pages.conftest import finish
 
 SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
 
@@ -62,7 +64,7 @@ def printed(table: Table) -> list[list[str]]:
     return [[cell.text for cell in row] for row in table.rows if any(cell.text for cell in row)]
 
 
-def tables(content: Content) -> list[TableBlock]:
+def tables_of(content: Content) -> list[TableBlock]:
     return [block for _, block in content.tables()]
 
 
@@ -81,9 +83,9 @@ def test_a_case_shows_its_configuration_and_its_result(written: Callable[[str, s
 def test_two_schedules_are_two_tables_of_networks_and_micro_batches(written: Callable[[str, str], Written]) -> None:
     document, content, _, _ = written("001", "schedules")
 
-    assert [cells(block) for block in tables(content)] == [printed(table) for table in document.tables]
-    assert [text.text for text in tables(content)[0].header] == ["Network setting", "1", "2", "4"]
-    assert tables(content)[0].spanning == "Micro batch size"
+    assert [cells(block) for block in tables_of(content)] == [printed(table) for table in document.tables]
+    assert [text.text for text in tables_of(content)[0].header] == ["Network setting", "1", "2", "4"]
+    assert tables_of(content)[0].spanning == "Micro batch size"
     values = [block.text for block in content.blocks.values() if isinstance(block, ValueBlock)]
     assert values[0] == "OOM"
     assert values[1].startswith("Fail due to running out of DRAM")
@@ -92,7 +94,7 @@ def test_two_schedules_are_two_tables_of_networks_and_micro_batches(written: Cal
 def test_a_page_per_size_holds_arguments_memory_and_timers(written: Callable[[str, str], Written]) -> None:
     _, content, _, text = written("002", "scaling")
 
-    overview, *pages = tables(content)
+    overview, *pages = tables_of(content)
     assert [row[0] for row in cells(overview)] == ["1", "2", "3", "4", "5", "6"]
     said = [re.findall(pattern, text) for pattern in (r"GPU util: ~?(\d+)~?%", r"([\d.]+) ms per sample")]
     titles = [text.text for text in overview.header]
@@ -114,13 +116,38 @@ def test_a_page_per_size_holds_arguments_memory_and_timers(written: Callable[[st
 def test_the_scaling_table_of_published_models(written: Callable[[str, str], Written]) -> None:
     document, content, _, _ = written("003", "published")
 
-    (block,) = tables(content)
+    (block,) = tables_of(content)
     assert cells(block) == printed(document.tables[0])
 
 
 def test_a_comparison_and_the_tuning_spaces_with_their_sum(written: Callable[[str, str], Written]) -> None:
     document, content, _, _ = written("004", "autotuning")
 
-    compared, spaces = tables(content)
+    compared, spaces = tables_of(content)
     assert cells(compared) == printed(document.tables[0])
     assert cells(spaces) == printed(document.tables[1])
+
+
+def test_measured_runs_take_the_shape_of_the_published_tables(
+    make_config: Callable[..., Config], make_attempt: Callable[..., Attempt], user: User
+) -> None:
+    """The sweep of the second document, as parlab's own runs would leave it: its own axes, its own seconds."""
+    tables = re.findall(r"(?m)^\| (d.*?) \|$", next(SEEDS.glob("001_*")).read_text())
+    rows = [[part.strip() for part in line.split("|")] for line in tables]
+    networks = [row[0] for row in rows[:4]]
+    axes: dict[str, list[Any]] = {"parallel.schedule": ["gpipe", "1f1b"], "train.micro_batch_size": [1, 2, 4]}
+    config = make_config(sweep=axes)
+    for number, row in enumerate(rows):
+        for micro, cell in zip(axes["train.micro_batch_size"], row[1:], strict=True):
+            schedule = axes["parallel.schedule"][number // 4]
+            point = {"parallel.schedule": schedule, "network": row[0], "train.micro_batch_size": micro}
+            finish(make_attempt(config=config, point=point), float(cell.removesuffix(" s")), point=point)
+    runs = selectors.experiment_runs(config.experiment, selectors.experiment_versions(config.experiment, ""))
+    text = TEMPLATES["schedules"].text("", selectors.run_records(runs)).replace("decimals=printed", "decimals=2")
+    report = lab.report_create(title="Measured", text=text, experiment=config.experiment, user=user)
+
+    content = resolve(read(report.text), report=report, figures=figures())
+
+    assert len(networks) == len(set(networks)) == 4
+    shown = [row for block in tables_of(content) for row in cells(block)]
+    assert [[text.replace("\N{NARROW NO-BREAK SPACE}", " ") for text in row] for row in shown] == rows

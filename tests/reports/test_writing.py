@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -77,6 +78,26 @@ def test_what_cannot_be_shown_says_why_in_its_place(
     html = response.content.decode()
     assert "Before." in html
     assert f"Not shown: {message}" in html or message in html.split("Not shown: ")[1][:400]
+
+
+def test_a_figure_shows_what_its_options_choose(page: Client, four_runs: list[Run], make_report: Make) -> None:
+    report = make_report("")
+    url = reverse("report-figure", args=[report.slug])
+
+    def drawn(options: str) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(page.get(url, {"d": f"figure throughput {options}"}).content)
+        return answer
+
+    chosen = drawn("y=step_time x=micro_batch_size by=schedule y_scale=log")
+    layout = chosen["figure"]["layout"]
+    assert layout["yaxis"]["type"] == "log"
+    assert "Step time" in layout["yaxis"]["title"]["text"]
+    assert drawn("y=speed")["empty"].startswith("y='speed' is unknown; there are samples_per_s")
+    assert drawn("x=nothing")["empty"].startswith("no run has a field 'nothing'")
+    assert drawn("x_scale=cubic")["empty"].startswith("x_scale='cubic' is unknown; there are auto, linear, log")
+    assert json.loads(page.get(url, {"d": "figure memory y=step_time"}).content)["empty"].startswith(
+        "figure memory has fixed axes"
+    )
 
 
 def test_a_deleted_run_leaves_words_and_no_error(page: Client, four_runs: list[Run], make_report: Make) -> None:

@@ -18,7 +18,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from parlab.charts.registry import EXPERIMENT_FIGURES
+from parlab.charts.registry import CHOSEN, EXPERIMENT_FIGURES
 from parlab.charts.telemetry import KINDS
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
@@ -50,7 +50,7 @@ def figures() -> Figures:
         name: partial(_few_points, made) for name, made in RUN_FIGURES.items()
     }
     of_run |= {name: partial(_telemetry, name) for name in KINDS}
-    return Figures(EXPERIMENT_FIGURES, of_run)
+    return Figures(EXPERIMENT_FIGURES, of_run, CHOSEN)
 
 
 def _few_points(made: Callable[[Run, Attempt, int | None], Drawing], run: Run, attempt: Attempt) -> Drawing:
