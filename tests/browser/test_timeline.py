@@ -1,0 +1,111 @@
+"""Schedules on a network, asked for and looked at in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import Page, expect
+
+from .conftest import screenshots
+
+PLOT = "[data-figure='timeline']"
+
+
+def time_range(page: Page) -> list[float]:
+    """Return the seconds that the time axis shows."""
+    found: list[float] = page.evaluate(f'document.querySelector("{PLOT}")._fullLayout.xaxis.range')
+    return found
+
+
+def until(page: Page, is_so: Callable[[], bool]) -> None:
+    """Look again until something is so; the page forbids scripts that the browser's driver would wait with."""
+    for _ in range(100):
+        if is_so():
+            return
+        page.wait_for_timeout(100)
+    assert is_so()
+
+
+def told_at(page: Page) -> str:
+    """Return what the tooltip says."""
+    return " ".join(page.locator(f"{PLOT} .hoverlayer .hovertext").all_text_contents())
+
+
+def titles(page: Page) -> list[str]:
+    """Return the titles of the schedules as they are drawn, from above."""
+    return page.locator(f"{PLOT} .annotation-text").all_text_contents()
+
+
+def area(page: Page) -> dict[str, float]:
+    """Return where the lanes are drawn."""
+    box: Any = page.locator(f"{PLOT} .nsewdrag").first.bounding_box()
+    assert box is not None
+    return {"x": box["x"], "y": box["y"], "width": box["width"], "height": box["height"]}
+
+
+def test_two_schedules_are_drawn_on_one_axis_and_looked_at_closely(page: Page) -> None:
+    page.goto("/simulate/")
+    expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
+    above, below = titles(page)
+    assert above.startswith("1f1b: 11.9")
+    assert below.startswith("1f1b slope 3: 6.84")
+    whole = time_range(page)
+    assert whole[0] == 0
+    assert whole[1] > 11.9
+
+    lanes = area(page)
+    middle = lanes["y"] + lanes["height"] / 2
+    page.mouse.move(lanes["x"] + 0.1 * lanes["width"], middle)
+    page.mouse.down()
+    page.mouse.move(lanes["x"] + 0.2 * lanes["width"], middle, steps=8)
+    page.mouse.up()
+    page.wait_for_function(f'document.querySelector("{PLOT}")._fullLayout.xaxis.range[1] < 4')
+    near = time_range(page)
+    assert 0 < near[0] < near[1] < 0.3 * whole[1]
+    assert len(titles(page)) == 2
+
+    # Some bar is under the mouse on the lane of the first rank: what it is stands in its tooltip.
+    lane = lanes["y"] + 0.14 * lanes["height"]
+    for share in range(20, 80, 3):
+        page.mouse.move(lanes["x"] + share / 100 * lanes["width"], lane)
+        page.wait_for_timeout(60)
+        if "micro batch" in told_at(page):
+            break
+    told = told_at(page)
+    assert "rank 0" in told
+    assert "micro batch" in told
+    assert "takes" in told
+
+    page.mouse.dblclick(lanes["x"] + 0.5 * lanes["width"], lanes["y"] + 0.5 * lanes["height"])
+    page.wait_for_function(f'document.querySelector("{PLOT}")._fullLayout.xaxis.range[1] > 11.9')
+
+
+def test_typing_another_network_changes_answer_figure_and_address(page: Page) -> None:
+    page.goto("/simulate/")
+    expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
+    page.get_by_label("Delay (ms)").fill("0.1")
+    page.get_by_label("Rate (Gbit/s)").fill("100")
+    expect(page.locator("#live tr", has_text="suits this network")).to_contain_text("1f1b")
+    until(page, lambda: "bandwidth_gbps=100&" in page.url)
+    expect(page.locator("#live")).to_contain_text("6.65")
+    expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
+    assert time_range(page)[1] < 8
+    page.get_by_label("Stages").fill("none")
+    expect(page.get_by_role("alert")).to_contain_text("none cannot be stages")
+    page.go_back()
+    page.go_forward()
+    screenshots(page, "simulate")
+
+
+def test_the_published_tables_stand_beside_the_simulation(page: Page) -> None:
+    page.goto("/experiments/gpt-3-small-on-three-nodes/")
+    page.get_by_role("link", name="Networks").click()
+    expect(page.locator("[data-figure='slowdown'][data-drawn]")).to_be_visible()
+    cells = page.locator("[data-figure='slowdown'] .heatmap-label").all_text_contents()
+    assert len(cells) == 24
+    assert any(text.startswith("1.71") for text in cells)
+    screenshots(page, "networks")
+    page.get_by_role("link", name="6.79").or_(page.locator("a[title='Look at its timeline']").last).first.click()
+    expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
+    assert len(titles(page)) == 2
