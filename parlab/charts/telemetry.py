@@ -14,7 +14,7 @@ from .format import SPACE, significant, unit_for
 from .theme import Drawing, Table
 
 Key = tuple[str, int]
-"""Metric, and rank: -1 is the node, else the GPU that trains as this rank."""
+"""Metric, and rank: -1 is the node, else the GPU that trains as this rank (in an imported file: the GPU's number)."""
 HEIGHT = 240
 
 
@@ -121,7 +121,7 @@ def _group(key: Key) -> str:
 
 def _label(what: Kind, key: Key, names: Sequence[str]) -> str:
     metric, _, interface = key[0].partition("/")
-    whose = interface if key[1] < 0 else names[key[1]] if key[1] < len(names) else f"GPU of rank {key[1]}"
+    whose = interface if key[1] < 0 else names[key[1]] if key[1] < len(names) else f"GPU {key[1]}"
     return " ".join(filter(None, [whose, what.lines[metric]])) or "all processes"
 
 

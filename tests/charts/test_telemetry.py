@@ -38,7 +38,7 @@ def test_of_many_gpus_the_busiest_and_the_idlest_are_drawn_and_all_are_in_the_ta
     series = {("power_watts", rank): curve([100.0 + rank]) for rank in range(16)}
     drawing = telemetry.figure("power", series, [])
     assert drawing.figure is not None
-    assert [trace.name for trace in drawing.figure.data] == ["GPU of rank 0", "GPU of rank 15"]
+    assert [trace.name for trace in drawing.figure.data] == ["GPU 0", "GPU 15"]
     assert len(drawing.table.rows) == 16
     assert "only the highest and the lowest" in drawing.caption
 

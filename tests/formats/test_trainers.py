@@ -46,6 +46,18 @@ def test_torchtitan_says_nothing_of_an_mfu_without_peak() -> None:
     assert "mfu" not in document.segments[0].metrics
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory", "NVIDIA H100 80GB HBM3"),
+        ("GPU capacity: NVIDIA A100-SXM4-80GB (0) with 79.15GiB memory", "NVIDIA A100-SXM4-80GB"),
+    ],
+)
+def test_torchtitan_names_its_gpu(words: str, name: str) -> None:
+    remark = f"[rank0]:[titan] 2026-01-01 10:00:00,000 - root - INFO - {words}\n"
+    assert only(remark + TITAN.format(rank=0, step=1, tps="1,000")).launch.arguments["gpu_name"] == name
+
+
 def test_torchtitan_without_a_mesh_leaves_the_total_open() -> None:
     assert only(TITAN.format(rank=0, step=1, tps="1,000")).tokens_per_s is None
 
