@@ -145,6 +145,19 @@ class ConfigForm(forms.ModelForm[Config]):
             self.add_error(None, str(problem))
 
 
+def typed_values(data: Mapping[str, Mapping[str, Any]], sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the values of a configuration as the fields of its form."""
+    values = {f"{section}{SEWN}{name}": value for section, fields in data.items() for name, value in fields.items()}
+    return values | {"sweep": sweep}
+
+
+def form_values(data: Mapping[str, Mapping[str, Any]], sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """Give every field of the form the text that it shows for a configuration; the rest are defaults."""
+    form = ConfigForm(initial=typed_values(data, sweep))
+    values = {name: form.fields[name].prepare_value(form[name].value()) for name in form.fields}
+    return {name: value for name, value in values.items() if SEWN in name or name == "sweep"}
+
+
 def fieldsets() -> list[tuple[str | None, dict[str, Any]]]:
     """The form's fields in sections, as the admin wants them."""
     groups: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": ["experiment", "note", "seen_digest"]})]

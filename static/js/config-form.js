@@ -67,16 +67,29 @@
     timer = setTimeout(check, 300);
   }
 
-  async function start(preset) {
-    const response = await fetch(preset.dataset.presets.replace("KEY", preset.value));
-    if (!response.ok) return;
-    for (const [name, value] of Object.entries(await response.json())) {
+  function fill(values) {
+    for (const [name, value] of Object.entries(values)) {
       const field = form.elements[name];
       if (!field) continue;
       if (field.type === "checkbox") field.checked = Boolean(value);
       else field.value = value === null ? "" : String(value);
     }
     check();
+  }
+
+  async function start(preset) {
+    const response = await fetch(preset.dataset.presets.replace("KEY", preset.value));
+    if (response.ok) fill(await response.json());
+  }
+
+  async function readFlags(button) {
+    const body = new FormData();
+    body.set("flags", document.getElementById("flags").value);
+    body.set("csrfmiddlewaretoken", form.elements.csrfmiddlewaretoken.value);
+    const response = await fetch(button.dataset.url, { method: "POST", body });
+    const answer = response.headers.get("Content-Type")?.includes("json") ? await response.json() : { said: `Not read: the server answered ${response.status}.` };
+    document.getElementById("flags-said").textContent = answer.said;
+    if (answer.values) fill(answer.values);
   }
 
   root.querySelectorAll("[data-field]").forEach((field, at) => { field.dataset.order = at; });
@@ -86,6 +99,7 @@
     soon();
   });
   document.getElementById("preset").addEventListener("change", (event) => { if (event.target.value) start(event.target); });
+  document.getElementById("read-flags").addEventListener("click", (event) => readFlags(event.target));
   // Ctrl+S or Cmd+S saves, as in an editor.
   document.addEventListener("keydown", (event) => {
     if (event.key !== "s" || !(event.ctrlKey || event.metaKey)) return;

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -22,7 +21,7 @@ from django.utils.safestring import SafeString
 from parlab.fleet import services as fleet
 from parlab.lab import services
 from parlab.lab.config_layout import unused_fields
-from parlab.lab.forms import SEWN, ConfigForm, fieldsets
+from parlab.lab.forms import ConfigForm, fieldsets, form_values, typed_values
 from parlab.lab.models import Config
 from parlab.lab.presets import PRESETS
 from parlab.lab.services.runs import point_label
@@ -126,9 +125,7 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
         """Give the fields of a configuration to start from, as the form has them."""
         if key not in PRESETS:
             raise Http404(f"no preset {key}; there are {', '.join(PRESETS)}")
-        form = ConfigForm(initial=typed_values(PRESETS[key].data, PRESETS[key].sweep))
-        values = {name: form.fields[name].prepare_value(form[name].value()) for name in form.fields}
-        return JsonResponse({name: value for name, value in values.items() if SEWN in name or name == "sweep"})
+        return JsonResponse(form_values(PRESETS[key].data, PRESETS[key].sweep))
 
     def save_model(self, request: HttpRequest, obj: Config, form: Any, change: bool) -> None:
         # "Add" never overwrites a version that its writer has not seen.
@@ -187,12 +184,6 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
     @admin.display(description="sweep")
     def axes(self, config: Config) -> SafeString:
         return pretty(json.dumps(config.sweep, indent=2))
-
-
-def typed_values(data: Mapping[str, Mapping[str, Any]], sweep: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the values of a configuration as the fields of its form."""
-    values = {f"{section}{SEWN}{name}": value for section, fields in data.items() for name, value in fields.items()}
-    return values | {"sweep": sweep}
 
 
 def _preset_groups() -> list[tuple[str, list[tuple[str, str]]]]:

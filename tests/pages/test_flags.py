@@ -1,0 +1,66 @@
+"""A pasted command line fills the form of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from parlab.pages.flags import config_of_command
+from runners.config import check
+
+pytestmark = pytest.mark.django_db
+URL = "/configurations/flags/"
+BERT = """torchrun --nproc_per_node 8 pretrain_bert.py --tensor-model-parallel-size 2 \\
+    --pipeline-model-parallel-size 2 --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 \\
+    --max-position-embeddings 512 --lr 0.0001 --lr-decay-iters 990000 --train-iters 2000000 --min-lr 0.00001 --split 949,50,1 --fp16 \\
+    --micro-batch-size 4 --global-batch-size 32 --log-interval 10 --checkpoint-activations"""
+
+
+def test_megatrons_flags_are_read_as_the_engine_reads_them() -> None:
+    found = config_of_command(BERT)
+    config, problems = check(found.data)
+    assert problems == []
+    assert config is not None
+    assert (config.model.kind, config.model.num_layers, config.model.vocab_size) == ("bert", 24, 29184)
+    assert config.parallel.engine == "megatron"
+    assert (config.world_size, config.parallel.data_parallel_size) == (8, 2)
+    assert (config.train.precision, config.train.recompute, config.train.gradient_clipping) == ("fp16", "full", 1.0)
+    assert (config.train.optimizer, config.train.log_interval, config.train.learning_rate) == ("adamw", 10, 1e-4)
+    assert config.train.iterations == 10
+    assert found.unread == ["lr_decay_iters", "min_lr", "split"]
+
+
+def test_a_pasted_command_becomes_the_forms_values(page: Client) -> None:
+    answer = page.post(URL, {"flags": BERT}).json()
+    assert answer["values"]["parallel__tensor_parallel_size"] == 2
+    assert answer["values"]["model__kind"] == "bert"
+    assert "The layout has 8 ranks." in answer["said"]
+    assert "Without effect here: lr_decay_iters, min_lr, split." in answer["said"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no --num-layers and --hidden-size in it"),
+        ("rm -rf / --no-preserve-root", "no --num-layers"),
+        ("x.py --num-layers 0 --hidden-size -1", "no --num-layers"),
+        ("x.py --num-layers " + "9" * 500 + " --hidden-size 8", "no --num-layers"),
+    ],
+)
+def test_what_is_no_training_is_refused_with_a_remedy(page: Client, text: str, words: str) -> None:
+    response = page.post(URL, {"flags": text})
+    assert response.status_code == 400
+    assert words in response.json()["said"]
+
+
+def test_what_does_not_fit_is_said_and_filled_all_the_same(page: Client) -> None:
+    answer = page.post(URL, {"flags": BERT.replace("--num-attention-heads 16", "--num-attention-heads 15")}).json()
+    assert "What does not fit yet: num_attention_heads 15 does not divide" in answer["said"]
+    assert answer["values"]["model__num_attention_heads"] == 15
+
+
+def test_who_edits_no_configurations_reads_no_flags(viewer: Client, allowed: Callable[..., Client]) -> None:
+    assert viewer.post(URL, {"flags": BERT}).status_code == 403
+    assert allowed("add_config").post(URL, {"flags": BERT}).status_code == 200
