@@ -14,7 +14,8 @@ pytestmark = pytest.mark.django_db
 URL = "/configurations/flags/"
 BERT = """torchrun --nproc_per_node 8 pretrain_bert.py --tensor-model-parallel-size 2 \\
     --pipeline-model-parallel-size 2 --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 \\
-    --max-position-embeddings 512 --lr 0.0001 --lr-decay-iters 990000 --train-iters 2000000 --min-lr 0.00001 --split 949,50,1 --fp16 \\
+    --max-position-embeddings 512 --lr 0.0001 --lr-decay-iters 990000 --train-iters 2000000 --min-lr 0.00001 \\
+    --split 949,50,1 --fp16 \\
     --micro-batch-size 4 --global-batch-size 32 --log-interval 10 --checkpoint-activations"""
 
 
