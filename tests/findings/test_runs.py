@@ -266,3 +266,49 @@ def test_runs_without_throughput_are_compared_with_nothing() -> None:
     runs.append(run(9, "oom", config=config(train__precision="bf16"), summary={}, point={}))
 
     assert sweep_findings(runs) == []
+
+
+def linked(**network: Any) -> dict[str, Any]:
+    data = config()
+    data["network"] |= {"apply": "emulate", "delay_ms": 10.0, "bandwidth_gbps": 1.0, **network}
+    return data
+
+
+def measured(round_trip_s: float = 0.0201, bits_per_s: float = 0.99e9) -> dict[str, Any]:
+    return summary(links=[{"source": 0, "target": 1, "round_trip_s": round_trip_s, "bits_per_s": bits_per_s}])
+
+
+@pytest.mark.parametrize(
+    ("network", "numbers", "words"),
+    [
+        (
+            {},
+            {"round_trip_s": 0.023},
+            "The round trip between 0 and 1 took 23 ms before the run, the delays are set to 20",
+        ),
+        ({}, {"bits_per_s": 0.85e9}, "carried 0.85 Gbit/s before the run, 85 % of the 1 Gbit/s"),
+        ({"links": [{"source": 0, "target": 1, "delay_ms": 1.0, "bandwidth_gbps": None}]}, {}, "set to 11 ms"),
+    ],
+)
+def test_a_link_that_is_more_than_a_tenth_off_its_setting_is_doubted(
+    network: dict[str, Any], numbers: dict[str, float], words: str
+) -> None:
+    found = only(run_findings(run(config=linked(**network), summary=measured(**numbers))))
+    assert found.rule == "link-off-setting"
+    assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("network", "numbers"),
+    [
+        ({}, {}),
+        ({}, {"round_trip_s": 0.0219, "bits_per_s": 0.91e9}),
+        ({"delay_ms": 0.1}, {"round_trip_s": 0.00029}),
+        ({"jitter_ms": 5.0}, {"round_trip_s": 0.028}),
+        ({"loss_pct": 1.0}, {"bits_per_s": 0.2e9}),
+        ({"bandwidth_gbps": None}, {"bits_per_s": 7e9}),
+        ({"apply": "none"}, {"round_trip_s": 5.0}),
+    ],
+)
+def test_links_that_are_what_they_should_be_raise_nothing(network: dict[str, Any], numbers: dict[str, float]) -> None:
+    assert run_findings(run(config=linked(**network), summary=measured(**numbers))) == []

@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from runners import launch
 from runners.config import NetworkSection, RunConfig
+from runners.keeper import Keeper, Limits
 from runners.links import interface
 from runners.links.ability import ability
 from runners.links.emulate import Host, forwarding, links_of, make_hosts, mtu_for
@@ -25,6 +27,8 @@ from runners.links.forwarder import Clock, Forwarder, Link
 from runners.links.measure import round_trips, some_links, throughput
 from runners.links.namespaces import DEVICE, PACKET_INFO_BYTES, address, inside, new_namespace, open_tun
 from runners.links.refusal import refusal
+from runners.rundir import StateDir
+from runners.spool import final_report
 
 ROOT = Path(__file__).parents[2]
 needs_links = pytest.mark.skipif(bool(ability().why_not), reason=ability().why_not)
@@ -313,3 +317,16 @@ def test_netem_is_told_all_that_is_set_with_a_queue_longer_than_the_link() -> No
     assert arguments[0] == "netem"
     assert arguments[3:] == ["delay", "10ms", "1.5ms", "loss", "0.1%", "rate", "1000000000bit"]
     assert int(arguments[2]) * 1500 > 1e9 / 8 * 0.010
+
+
+@needs_links
+@pytest.mark.usefixtures("nic")
+def test_the_daemons_next_look_restores_the_interface_of_a_run_whose_supervisor_was_killed(tmp_path: Path) -> None:
+    state = StateDir(tmp_path / "state")
+    before = rules()
+    draft = state.prepare(1, 1)
+    interface.shape(draft.path, NetworkSection(apply="interface", interface=DEVICE, bandwidth_gbps=0.1))
+    run = state.put_in_place(draft)
+    Keeper(state, hardware={}, limits=Limits(), command=launch.command).watch()
+    assert rules() == before
+    assert final_report(run.spool) is not None

@@ -1,0 +1,96 @@
+"""Times of emulated compute from a run that computed; and that such a run says so wherever it appears."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from parlab.lab import selectors, services
+from parlab.lab.models import Attempt, Config, Experiment, Run
+from runners.config import ConfigError
+from tests.conftest import SMALL
+
+pytestmark = pytest.mark.django_db
+TIMERS = {
+    "forward-compute": {"by_rank": {"0": 0.04, "1": 0.08}},
+    "backward-compute": {"by_rank": {"0": 0.10, "1": 0.20}},
+    "backward-weight": {"by_rank": {"0": 0.02}},
+}
+
+
+def emulated(**more: Any) -> dict[str, Any]:
+    train = {**SMALL["train"], "compute": "emulated", **more}
+    return {**SMALL, "train": train, "emulation": {"source_run": "pipeline-schedules/1"}}
+
+
+@pytest.fixture
+def source(make_attempt: Callable[..., Attempt]) -> Run:
+    run = make_attempt(state="finished").run
+    run.summary = {"timers_s": TIMERS}
+    run.save()
+    return run
+
+
+def launched(experiment: Experiment, user: User, data: dict[str, Any]) -> Run:
+    config = services.config_save(experiment=experiment, data=data, sweep={}, user=user)
+    (run,) = services.config_launch(config=config, user=user).created
+    return run
+
+
+def test_a_launch_fills_in_the_times_of_the_run_that_is_named(source: Run, experiment: Experiment, user: User) -> None:
+    assert source.number == 1
+    run = launched(experiment, user, emulated())
+    # Of four micro batches.
+    assert run.resolved["emulation"]["forward_ms"] == pytest.approx([10, 20])
+    assert run.resolved["emulation"]["backward_ms"] == pytest.approx([30, 50])
+    assert run.resolved["emulation"]["source_run"] == "pipeline-schedules/1"
+
+
+@pytest.mark.parametrize(
+    ("change", "data", "words"),
+    [
+        ({}, emulated(micro_batch_size=2), "had micro_batch_size 1, this has 2; use the same"),
+        ({"state": "running"}, emulated(), "is running, not finished"),
+        ({"summary": {}}, emulated(), "has no timer forward-compute of rank 0"),
+        ({"number": 7}, emulated(), "there is no run pipeline-schedules/1"),
+        ({"resolved": {"train": {"iterations": 3}, "odd": {}}}, emulated(), "has no configuration of parlab's"),
+    ],
+)
+def test_a_run_that_cannot_give_times_is_refused_with_the_reason(
+    change: dict[str, Any], data: dict[str, Any], words: str, source: Run, experiment: Experiment, user: User
+) -> None:
+    Run.objects.filter(pk=source.pk).update(**change)
+    with pytest.raises(ConfigError, match=words):
+        launched(experiment, user, data)
+
+
+def test_an_emulated_run_says_so_wherever_it_appears(source: Run, experiment: Experiment, user: User) -> None:
+    run = launched(experiment, user, emulated())
+    Run.objects.filter(pk=run.pk).update(state="finished", samples_per_s=8.0)
+    run.refresh_from_db()
+    assert run.label.endswith(", emulated")
+    browser = Client()
+    browser.force_login(user)
+    assert ">emulated</span>" in browser.get(run.get_absolute_url()).content.decode()
+    assert ">emulated</span>" in browser.get(experiment.get_absolute_url()).content.decode()
+    found = browser.get(f"/api/experiments/{experiment.slug}/runs/").json()["results"]
+    assert [one["is_emulated"] for one in found] == [False, True]
+    (point,) = selectors.run_points([run])
+    assert point.label == "emulated"
+    assert "emulated" in point.short_label
+
+
+def test_fields_of_a_network_are_one_axis_of_a_table(make_config: Callable[..., Config]) -> None:
+    data = {**emulated(), "network": {"apply": "emulate"}, "emulation": {"forward_ms": 1, "backward_ms": 2}}
+    axes = {
+        "train.micro_batch_size, emulation.forward_ms": [[1, [1]], [2, [2]]],
+        "network.delay_ms, network.bandwidth_gbps": [[0.1, None], [10, 1]],
+    }
+    points = make_config(data=data, sweep=axes).points()
+    (table,) = selectors.sweep_tables([], points, "step_time").tables
+    assert table.columns == ["1", "2"]
+    assert [name for name, _ in table.rows] == ["0.1 ms", "10 ms, 1 Gbit/s"]

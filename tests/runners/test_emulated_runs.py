@@ -1,0 +1,116 @@
+"""Whole runs behind links, as a node starts and ends them; they import torch, so they are slow."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from runners.links.ability import ability
+from tests.conftest import SMALL
+
+from .conftest import ROOT, NodeMachine, Server, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(ability().why_not), reason=ability().why_not)]
+
+LINKS = {"apply": "emulate", "delay_ms": 5, "bandwidth_gbps": 0.5}
+WAITING = {
+    **SMALL,
+    "train": {**SMALL["train"], "compute": "emulated", "iterations": 3},
+    "emulation": {"forward_ms": 10, "backward_ms": 20},
+    "network": LINKS,
+}
+REAL = {**SMALL, "network": LINKS}
+
+
+def run_links(config: dict[str, Any], directory: Path) -> list[dict[str, Any]]:
+    """Run a configuration to its end and return its events."""
+    path = directory / "config.json"
+    path.write_text(json.dumps(config))
+    done = subprocess.run(
+        [sys.executable, "-m", "runners.links", "--config", str(path)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"parlab":')]
+
+
+def namespaces_of(processes: list[psutil.Process]) -> set[str]:
+    found = set()
+    for process in processes:
+        try:
+            found.add(os.readlink(f"/proc/{process.pid}/ns/net"))
+        except OSError:
+            continue
+    return found
+
+
+def test_stages_that_wait_take_their_time_and_links_theirs(tmp_path: Path) -> None:
+    events = run_links(WAITING, tmp_path)
+    links = [event for event in events if event["event"] == "link"]
+    assert {(link["source"], link["target"]) for link in links} == {(0, 1), (1, 0)}
+    for link in links:
+        assert link["round_trip_s"] >= 0.010
+        assert link["measured_bits_per_s"] < 0.55e9
+    steps = [event for event in events if event["event"] == "step"]
+    assert len(steps) == 6
+    # Four micro batches of 30 ms, the first of which comes and goes over a link of 5 ms.
+    slowest = max(event["step_time_s"] for event in steps if event["step"] == 3)
+    assert slowest >= 4 * 0.030 + 0.030 + 2 * 0.005
+    assert not [event for event in steps if "loss" in event]
+
+
+def test_a_training_that_computes_learns_the_same_behind_slow_links(tmp_path: Path) -> None:
+    def losses(config: dict[str, Any]) -> list[float]:
+        return [event["loss"] for event in run_links(config, tmp_path) if "loss" in event]
+
+    behind = losses(REAL)
+    beside = losses({**REAL, "network": {**LINKS, "delay_ms": 0, "bandwidth_gbps": None}})
+    assert len(behind) == 4
+    assert behind == beside
+
+
+def test_nodes_of_several_ranks_live_on_one_machine(tmp_path: Path) -> None:
+    model = {**SMALL["model"], "num_layers": 4}
+    data = {**WAITING, "model": model, "parallel": {"pipeline_parallel_size": 4}, "cluster": {"nodes": 2}}
+    events = run_links(data, tmp_path)
+    assert {(link["source"], link["target"]) for link in events if link["event"] == "link"} == {(0, 1), (1, 0)}
+    assert {event["rank"] for event in events if event["event"] == "end"} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("how", ["cancel", "supervisor killed"])
+def test_nothing_is_left_of_a_run_that_is_cancelled_or_whose_supervisor_is_killed(
+    how: str, machine: NodeMachine, server: Server
+) -> None:
+    before = namespaces_of(list(psutil.process_iter()))
+    machine.start_daemon("runners.daemon")
+    endless = {**WAITING, "train": {**WAITING["train"], "iterations": 100_000}}
+    server.start(1, config=endless)
+    server.until(lambda: b'"event":"step"' in server.output[1, 1], "it trains", 90)
+    assert len(namespaces_of(machine.processes(1)) - before) == 2
+    if how == "cancel":
+        server.cancel(1)
+    else:
+        machine.supervisor(1).kill()
+    wait_for(lambda: not machine.processes(1), "all processes have ended")
+    assert server.end_of(1).state == ("cancelled" if how == "cancel" else "lost")
+    assert namespaces_of(list(psutil.process_iter())) <= before
+
+
+def test_a_rank_that_fails_ends_the_run_and_is_named(machine: NodeMachine, server: Server) -> None:
+    machine.start_daemon("runners.daemon")
+    server.start(1, config={**WAITING, "emulation": {"source_run": "nobody/1"}})
+    report = server.end_of(1, within_s=90)
+    assert report.state == "failed"
+    assert "emulation.forward_ms is empty; give it a time" in report.reason
