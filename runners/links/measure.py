@@ -92,6 +92,7 @@ def throughput(
     source, target = link
     duration = TRANSFER_S + ROUND_TRIPS * round_trip_s
     with ExitStack() as stack:
+        stack.enter_context(_prompt())
         with inside(namespaces[target]):
             listener = stack.enter_context(socket.create_server((address(target), 0)))
         with inside(namespaces[source]):
@@ -117,9 +118,10 @@ def throughput(
 
 @contextmanager
 def _prompt() -> Iterator[None]:
-    """Run this process before others for a moment: else it is the wait for a processor that is measured."""
+    """Run this thread, and those it starts, before others for a moment: else it is the wait for a processor that is
+    measured."""
     try:
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except OSError:  # a container may forbid it
         yield
         return

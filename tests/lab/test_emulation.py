@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.utils import timezone
 
 from parlab.lab import selectors, services
-from parlab.lab.models import Attempt, Config, Experiment, Run
+from parlab.lab.models import Attempt, Config, Experiment, Node, Run
 from runners.config import ConfigError
 from tests.conftest import SMALL
 
@@ -94,3 +95,30 @@ def test_fields_of_a_network_are_one_axis_of_a_table(make_config: Callable[..., 
     (table,) = selectors.sweep_tables([], points, "step_time").tables
     assert table.columns == ["1", "2"]
     assert [name for name, _ in table.rows] == ["0.1 ms", "10 ms, 1 Gbit/s"]
+
+
+def test_a_run_shows_what_its_links_were_set_to_and_gave(source: Run, user: User) -> None:
+    source.resolved["network"] |= {"apply": "emulate", "delay_ms": 10.0}
+    source.summary = {"links": [{"source": 0, "target": 1, "round_trip_s": 0.0201}]}
+    source.save()
+    assert selectors.link_rows(source) == [("0 to 1", "10.0 ms, as fast as it goes", "20.1 ms", "–")]
+    browser = Client()
+    browser.force_login(user)
+    assert "20.1 ms" in browser.get(source.get_absolute_url()).content.decode()
+
+
+def test_without_a_node_that_can_make_links_the_launch_says_why_and_offers_the_simulation(
+    experiment: Experiment, user: User
+) -> None:
+    why = "links need the rights of root"
+    node = Node.objects.create(name="laptop", hardware={"links": {"why_not": why}}, last_heartbeat_at=timezone.now())
+    data = {**SMALL, "network": {"apply": "emulate", "delay_ms": 1}}
+    services.config_save(experiment=experiment, data=data, sweep={}, user=user)
+    browser = Client()
+    browser.force_login(user)
+    page = browser.get(experiment.get_absolute_url()).content.decode()
+    assert f"Node laptop cannot emulate links: {why}." in page
+    assert 'href="/simulate/">Simulate schedules</a>' in page
+    node.hardware = {"links": {"why_not": ""}}
+    node.save()
+    assert "cannot emulate links" not in browser.get(experiment.get_absolute_url()).content.decode()

@@ -22,6 +22,7 @@ from .findings import (
 )
 from .home import Home, home
 from .leads import Lead, Verdict, experiment_leads, verdict
+from .links import LinkRow, link_rows, why_no_links
 from .lists import ExperimentRow, RunLine, experiment_list, experiment_tags, matching_runs, run_list, tag_names
 from .networks import NetworkCell, NetworkSweep, has_pipelines, network_sweep
 from .nodes import NodeRow, node_list
@@ -66,6 +67,7 @@ __all__ = [
     "Home",
     "LaunchPlan",
     "Lead",
+    "LinkRow",
     "NetworkCell",
     "NetworkSweep",
     "NodeRow",
@@ -101,6 +103,7 @@ __all__ = [
     "has_pipelines",
     "home",
     "launch_plan",
+    "link_rows",
     "matching_runs",
     "measured_pct",
     "metrics_of",
@@ -133,5 +136,6 @@ __all__ = [
     "times_of",
     "varied_fields",
     "verdict",
+    "why_no_links",
     "with_excerpts",
 ]

@@ -13,6 +13,8 @@ from parlab.lab.services.runs import launchable
 from runners.config import ConfigError, Point, digest
 from runners.protocol import RunState
 
+from .links import why_no_links
+
 
 class StateCount(NamedTuple):
     state: str
@@ -98,6 +100,8 @@ class LaunchPlan(NamedTuple):
     """Why nothing would be started; empty where something would."""
     is_offered: bool = True
     """False where a launch makes no sense at all: the runs came out of files."""
+    why_no_links: str = ""
+    """Why no node can make the links that these runs need; empty where one can."""
 
 
 def launch_plan(config: Config | None, runs: Sequence[Run]) -> LaunchPlan:
@@ -121,4 +125,4 @@ def launch_plan(config: Config | None, runs: Sequence[Run]) -> LaunchPlan:
         hint = "No point of the sweep can run. Edit the configuration."
     elif not count:
         hint = "Every point that can run has its run. Relaunch a run, or change the configuration for new ones."
-    return LaunchPlan(points, count, invalid, hint)
+    return LaunchPlan(points, count, invalid, hint, why_no_links=why_no_links(points) if count else "")

@@ -159,6 +159,7 @@ def _details(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     """What changes with the state only."""
     return {
         "attempts": list(run.attempts.select_related("node")),
+        "links": selectors.link_rows(run),
         "snapshots": list(run.snapshots.defer("content")),
         "command": selectors.command_line(attempt) if attempt else "",
         "by_hand": selectors.by_hand(run, attempt) if attempt else "",
