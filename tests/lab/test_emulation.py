@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
+from parlab.charts.format import DASH
 from parlab.lab import selectors, services
 from parlab.lab.models import Attempt, Config, Experiment, Node, Run
 from runners.config import ConfigError
@@ -101,10 +102,11 @@ def test_a_run_shows_what_its_links_were_set_to_and_gave(source: Run, user: User
     source.resolved["network"] |= {"apply": "emulate", "delay_ms": 10.0}
     source.summary = {"links": [{"source": 0, "target": 1, "round_trip_s": 0.0201}]}
     source.save()
-    assert selectors.link_rows(source) == [("0 to 1", "10.0 ms, as fast as it goes", "20.1 ms", "–")]
+    (row,) = selectors.link_rows(source)
+    assert row == ("0 to 1", "10.0\u202fms, as fast as it goes", "20.1\u202fms", DASH)
     browser = Client()
     browser.force_login(user)
-    assert "20.1 ms" in browser.get(source.get_absolute_url()).content.decode()
+    assert "20.1\u202fms" in browser.get(source.get_absolute_url()).content.decode()
 
 
 def test_without_a_node_that_can_make_links_the_launch_says_why_and_offers_the_simulation(
