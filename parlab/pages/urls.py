@@ -118,6 +118,7 @@ urlpatterns = [
     path(RUN, runs.run, name="run"),
     path(f"{RUN}live/", runs.run_live, name="run-live"),
     path(f"{RUN}log/", runs.run_log, name="run-log"),
+    path(f"{RUN}log/find/", runs.run_log_find, name="run-log-find"),
     path(f"{RUN}engine/", runs.run_engine, name="run-engine"),
     path(f"{RUN}cancel/", runs.cancel, name="run-cancel"),
     path(f"{RUN}simulate/", schedules.simulate, name="run-simulate"),

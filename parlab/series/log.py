@@ -120,6 +120,11 @@ class _Line(NamedTuple):
         return f"{text[:SHOWN_CHARACTERS]} … (line of {length})"
 
 
+def line_for_page(line: bytes) -> str:
+    """Write a line of output as a page shows it: no terminal commands, cut with a note where it is long."""
+    return _Line(line[:_HELD_BYTES], len(line)).for_page()
+
+
 def _text_from_end(attempt_id: int) -> Iterator[_Line]:
     """Yield the lines that are no events, last one first."""
     beginning, size, scanned = b"", 0, 0

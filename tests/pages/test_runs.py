@@ -121,6 +121,22 @@ def test_hostile_log_lines_are_text(page: Client, make_attempt: Callable[..., At
         assert len(content) < 60_000
 
 
+def test_the_whole_log_is_searched_and_a_place_shown(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt(state="failed")
+    append_log(attempt.pk, b"first\n" + b"quiet\n" * 500 + f"ValueError: {EVIL}\n".encode() + b"quiet\n" * 500)
+    url = f"{RUN}log/find/"
+    shown = page.get(url, {"errors": "1"})
+    assert "1 line looks like an error" in text(shown)
+    assert f"502 ValueError: {EVIL}" in text(shown)
+    assert EVIL not in shown.content.decode()
+    around = page.get(url, {"line": "502", "find": "value"})
+    assert 'class="meant"><i>502</i>' in around.content.decode()
+    assert "<i>472</i>" in around.content.decode()
+    assert f"No line has \N{LEFT DOUBLE QUOTATION MARK}{EVIL}x" in text(page.get(url, {"find": f"{EVIL}x"}))
+    assert "The log has no line 9999" in text(page.get(url, {"line": "9999"}))
+    assert page.get(url).status_code == 200
+
+
 def test_the_config_marks_what_was_swept_and_what_differs_from_the_defaults(page: Client, four_runs: list[Run]) -> None:
     content = page.get(RUN).content.decode()
     rows = re.findall(r'<tr( class="changed")?><th scope="row">(\w+)</th><td[^>]*>(.*?)</td></tr>', content)

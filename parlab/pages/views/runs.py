@@ -18,6 +18,7 @@ from parlab.lab.models import Attempt, Run, Snapshot
 from parlab.pages import engine_reads, telemetry, timeline_reads
 from parlab.series import store
 from parlab.series.log import log_tail
+from parlab.series.log_search import ERROR, log_around, log_find, text_pattern
 from runners.config import digest
 from runners.protocol import RunState
 
@@ -121,6 +122,24 @@ def run_log(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "is_live": not found.is_final,
     }
     return render(request, "pages/run_log.html", context)
+
+
+@require_GET
+def run_log_find(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Search the whole log: `?find=text`, `?find=` with `errors=1` for what looks like one, `?line=7` for a place."""
+    found = find_run(slug, number)
+    attempt = find_attempt(request, found)
+    if attempt is None:
+        raise Http404("published figures have no log")
+    text, line = request.GET.get("find", "").strip()[:200], request.GET.get("line", "")
+    wants_errors = bool(request.GET.get("errors"))
+    context: dict[str, Any] = {"run": found, "attempt": attempt, "text": text, "wants_errors": wants_errors}
+    if line.isascii() and line.isdecimal() and len(line) < 12:
+        context["around"] = log_around(attempt.pk, int(line))
+        context["line"] = int(line)
+    elif text or wants_errors:
+        context["search"] = log_find(attempt.pk, ERROR if wants_errors else text_pattern(text))
+    return render(request, "pages/run_log_found.html", context)
 
 
 def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
