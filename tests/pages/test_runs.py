@@ -28,7 +28,7 @@ EVIL = "</pre><script>alert(1)</script>"
 
 def poll_urls(content: str) -> dict[str, str]:
     """Read where the page asks for news: what -> url."""
-    urls = [html.unescape(url) for url in re.findall(r'hx-get="([^"]+)"', content)]
+    urls = [html.unescape(url) for url in re.findall(r'hx-get="([^"]+)" hx-trigger="every', content)]
     return {"log" if "/log/" in url else "live": url for url in urls}
 
 
