@@ -36,6 +36,8 @@ def parts_of(
     seconds = _seconds(summary)
     if work is None or seconds is None or not devices:
         return {}
+    if sections.get("train", {}).get("compute") == "emulated":
+        return {}  # its stages waited: no device did this work
     found = utilisation(work, devices, seconds, peak.peak if peak else None)
     parts: dict[str, Any] = {
         "model_flops_per_iteration": work.model_flops,

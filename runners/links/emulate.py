@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from runners.config import RunConfig
 from runners.events import Printer
+from runners.links import netem
 from runners.links.ability import REMEDY, try_here
 from runners.links.forwarder import Link
 from runners.links.measure import Measured, round_trips, some_links, throughput
@@ -81,34 +82,52 @@ def run_emulated(config: RunConfig, config_path: Path) -> int:
     if ability.why_not:
         raise Refused(f"network.apply emulate: {ability.why_not}")
     printer, links = Printer(NODE), links_of(config)
+    by = "netem" if netem.is_enough(config.network, ability.has_netem) else "forwarder"
     with ExitStack() as stack:
-        hosts = make_hosts(stack, links)
-        namespaces = [host.namespace for host in hosts]
+        hosts = [] if by == "netem" else make_hosts(stack, links)
+        namespaces = [host.namespace for host in hosts] or _by_netem(stack, config, links)
         # Ranks that compute start by themselves: what they do to a GPU must not happen before a fork.
         is_emulated = config.train.compute == "emulated"
         ranks = stack.enter_context(nursery(config, config_path, namespaces)) if is_emulated else None
-        lead_s = _lead(config, hosts)
-        stack.enter_context(forwarding(hosts, links, lead_s=lead_s, seed=config.train.seed))
+        if hosts:
+            lead_s = _lead(config, hosts)
+            stack.enter_context(forwarding(hosts, links, lead_s=lead_s, seed=config.train.seed))
         for one in measure_links(config, namespaces, links):
-            _print_link(printer, one, links[one.source][one.target])
+            _print_link(printer, by, one, links[one.source][one.target])
         return ranks.run() if ranks else run_ranks(config, config_path, namespaces, start_python)
+
+
+def _by_netem(stack: ExitStack, config: RunConfig, links: Sequence[Sequence[Link]]) -> list[int]:
+    try:
+        namespaces = netem.join_hosts(stack, config.network, config.num_hosts, mtu_for(links))
+    except OSError as error:
+        raise Refused(f"network.apply emulate: the kernel refuses: {error}; {REMEDY}") from None
+    for namespace in namespaces:
+        with inside(namespace):
+            _let_windows_grow(_most_in_flight(links))
+    return namespaces
 
 
 def make_hosts(stack: ExitStack, links: Sequence[Sequence[Link]]) -> list[Host]:
     """Make a namespace with a device and an address for each host; they go when the stack is closed."""
     mtu = mtu_for(links)
-    longest = max(link.delay_s for row in links for link in row)
-    fastest = max((link.bits_per_s or 0.0 for row in links for link in row), default=0.0)
     hosts = []
     for number in range(len(links)):
         namespace = new_namespace()
         stack.callback(os.close, namespace)
         with inside(namespace):
-            _let_windows_grow(2 * longest * fastest / 8)
+            _let_windows_grow(_most_in_flight(links))
             device = open_tun(number, mtu)
         stack.callback(os.close, device)
         hosts.append(Host(namespace, device))
     return hosts
+
+
+def _most_in_flight(links: Sequence[Sequence[Link]]) -> float:
+    """Return what the largest link holds in a round trip, in bytes."""
+    longest = max(link.delay_s for row in links for link in row)
+    fastest = max((link.bits_per_s or 0.0 for row in links for link in row), default=0.0)
+    return 2 * longest * fastest / 8
 
 
 def _let_windows_grow(in_flight_bytes: float) -> None:
@@ -203,10 +222,10 @@ def _rate(namespaces: Sequence[int], link: tuple[int, int], round_trip_s: float,
     return nearest
 
 
-def _print_link(printer: Printer, measured: Measured, link: Link) -> None:
+def _print_link(printer: Printer, by: str, measured: Measured, link: Link) -> None:
     printer.emit(
         "link",
-        by="forwarder",
+        by=by,
         source=measured.source,
         target=measured.target,
         delay_s=link.delay_s,

@@ -20,7 +20,7 @@ import pytest
 from runners import launch
 from runners.config import NetworkSection, RunConfig
 from runners.keeper import Keeper, Limits
-from runners.links import interface
+from runners.links import interface, netem
 from runners.links.ability import ability
 from runners.links.emulate import Host, forwarding, links_of, make_hosts, mtu_for
 from runners.links.forwarder import Clock, Forwarder, Link
@@ -73,6 +73,27 @@ def test_a_link_carries_its_rate_and_no_more(stack: ExitStack) -> None:
     assert rate is not None
     # Packets that waited in a queue may come a little faster than they were let in.
     assert 0.005e9 < rate < 0.055e9
+
+
+@needs_links
+def test_hosts_behind_a_bridge_are_shaped_where_they_leave(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With netem where the kernel has it; elsewhere a mere rate stands for it, so that all else is as it would be."""
+    if not ability().has_netem:
+        monkeypatch.setattr(netem, "netem_arguments", lambda _: interface.tbf_arguments(50e6))
+    network = config(delay_ms=5, bandwidth_gbps=0.05).network
+    namespaces = netem.join_hosts(stack, network, 3, 1500)
+    (trip,) = round_trips(namespaces, [(0, 2)], 0.01, pings=3)
+    assert trip is not None
+    assert trip >= (0.010 if ability().has_netem else 0)
+    rate = throughput(namespaces, (0, 2), trip, 0.05e9)
+    assert rate is not None
+    assert 0.005e9 < rate < 0.1e9
+
+
+def test_netem_makes_links_that_are_all_alike() -> None:
+    assert netem.is_enough(config(delay_ms=5).network, has_netem=True)
+    assert not netem.is_enough(config(links=[{"source": 0, "target": 1}]).network, has_netem=True)
+    assert not netem.is_enough(config(delay_ms=5).network, has_netem=False)
 
 
 @needs_links
