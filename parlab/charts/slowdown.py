@@ -60,7 +60,7 @@ def figure(cells: Sequence[Slowdown], source: str) -> Drawing:
             subtitle=f"{source} iteration over that of the same schedule and micro batch on the fastest network",
             x="Schedule and micro batch size (sequences)",
             y="Network",
-            yaxis={"autorange": "reversed", "showgrid": False, "type": "category"},
+            yaxis={"title": {"standoff": 10}, "autorange": "reversed", "showgrid": False, "type": "category"},
             xaxis={"showgrid": False},
         ),
     )

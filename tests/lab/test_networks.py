@@ -131,6 +131,16 @@ def test_timers_of_a_measured_run_say_how_long_its_passes_take(emulated: Callabl
     assert found.network.title == "links as they are"
 
 
+def test_a_schedule_that_never_ran_on_the_default_network_has_no_measured_slowdown(
+    emulated: Callable[..., Run],
+) -> None:
+    fast = emulated(0.21, {"network.apply": "emulate", "network.delay_ms": 0.1, "network.bandwidth_gbps": 10})
+    slow = emulated(0.26, {**SLOW, "parallel.warmup_slope": 2})
+    cell = selectors.network_sweep([fast, slow]).tables[1].rows[0].cells[0]
+    assert set(cell.slowdowns) == {"simulated"}
+    assert cell.slowdowns["simulated"] > 1
+
+
 def test_runs_of_other_models_stand_in_tables_of_their_own(emulated: Callable[..., Run]) -> None:
     runs = [emulated(0.3, SLOW), emulated(0.6, {**SLOW, "train.global_batch_size": 8})]
     assert [table.title for table in selectors.network_sweep(runs).tables] == ["1f1b, batch 4", "1f1b, batch 8"]

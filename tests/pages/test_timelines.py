@@ -68,7 +68,7 @@ def test_a_run_shows_what_it_did_above_what_the_simulation_says(viewer: Client, 
     answer = draw(viewer, "pipeline-schedules/1", "simulated:pipeline-schedules/1")
     assert [title.rpartition(":")[0] for title in titles(answer)] == [
         "Run 1 of Pipeline schedules: 1f1b, measured, step 3",
-        "1f1b, simulated with run 1's timers",
+        "1f1b, simulated with the timers of run 1",
     ]
     traces = {trace["name"]: trace for trace in answer["figure"]["data"]}
     assert "waiting for gradients" in traces

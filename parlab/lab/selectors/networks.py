@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from parlab.charts.format import Unit, significant, unit_for
@@ -120,7 +120,7 @@ def network_sweep(runs: Iterable[Run], ratio: float | None = None, *, pick: bool
         if found is not None and found.step_time_s is not None:
             groups.setdefault(_Key(found.plan, found.wire, found.shape), []).append(found)
     titles = _titles(list(groups))
-    tables = [_Group(key, members, ratio).table(titles[key]) for key, members in groups.items()]
+    tables = [_Group(key, members, ratio, _fastest(groups, key)).table(titles[key]) for key, members in groups.items()]
     seconds = [one.step_time_s for members in groups.values() for one in members]
     return NetworkSweep(tables, _picked(groups, ratio) if pick else None, unit_for(seconds, "s"), ratio)
 
@@ -137,6 +137,16 @@ def _titles(keys: Sequence[_Key]) -> dict[_Key, str]:
     return titles
 
 
+def _fastest(groups: dict[_Key, list[PipelineRun]], key: _Key) -> dict[str, Network]:
+    """Find the default network of each source: the fastest that any schedule of this model ran on."""
+    alike = [one for other, members in groups.items() if other.shape == key.shape for one in members]
+    largest = max(one.message_bytes for one in alike)
+    found: dict[str, Network] = {}
+    for one in sorted(alike, key=lambda one: one.network.link.hop_s(largest)):
+        found.setdefault(one.source, one.network)
+    return found
+
+
 def _known_rate(network: Network, members: Sequence[PipelineRun]) -> Network:
     """Give a link without a limit the rate of the fastest other one with its delay: what a default network carries."""
     if not math.isinf(network.bits_per_s):
@@ -149,7 +159,14 @@ def _known_rate(network: Network, members: Sequence[PipelineRun]) -> Network:
 class _Group:
     """Runs of one schedule, model and batch: by network and micro batch size."""
 
-    def __init__(self, key: _Key, members: Sequence[PipelineRun], ratio: float | None) -> None:
+    def __init__(
+        self,
+        key: _Key,
+        members: Sequence[PipelineRun],
+        ratio: float | None,
+        fastest: Mapping[str, Network] | None = None,
+    ) -> None:
+        """Sort its networks; `fastest` are the default networks by source, which this schedule may lack."""
         self.key, self.ratio = key, ratio
         self.members = members = [one._replace(network=_known_rate(one.network, members)) for one in members]
         largest = max(one.message_bytes for one in members)
@@ -157,6 +174,7 @@ class _Group:
         self.networks = sorted(by_network, key=lambda network: network.link.hop_s(largest))
         self.names = {network: one.network_title for network, one in by_network.items()}
         self.sizes = sorted({one.micro_batch_size for one in members})
+        self.fastest = {source: _known_rate(network, members) for source, network in (fastest or {}).items()}
         self.times = {size: self._times(size) for size in self.sizes}
 
     @property
@@ -194,17 +212,22 @@ class _Group:
     @property
     def basis(self) -> str:
         """Say where the times of all micro batch sizes come from."""
-        return "; ".join(dict.fromkeys(times.basis for times in self.times.values() if times))
+        found = [times for times in self.times.values() if times]
+        numbers = sorted({times.run_number for times in found if times.run_number is not None})
+        if len(numbers) > 1 and len({times.manner for times in found}) == 1:
+            return f"{found[0].manner} of runs {', '.join(map(str, numbers))}"
+        return "; ".join(dict.fromkeys(times.basis for times in found))
 
     def _cell(self, network: Network, size: int) -> NetworkCell:
         measured, emulated = (self.find(network, size, source) for source in ("measured", "emulated"))
         times, simulated = self.times[size], self._simulated(network, size)
         slowdowns: dict[str, float] = {}
         for source, here in (("measured", measured), ("emulated", emulated)):
-            there = next(filter(None, (self.find(fast, size, source) for fast in self.networks)), None)
+            there = self.find(self.fastest[source], size, source) if source in self.fastest else None
             if here and there and here.step_time_s and there.step_time_s:
                 slowdowns[source] = here.step_time_s / there.step_time_s
-        basis = self._simulated(self.default, size)
+        default = self.fastest.get("measured") or self.fastest.get("emulated") or self.default
+        basis = self._simulated(default, size)
         if simulated and basis and basis.simulation.iteration_s:
             slowdowns["simulated"] = simulated.simulation.iteration_s / basis.simulation.iteration_s
         real = measured or emulated

@@ -108,9 +108,16 @@ class Times(NamedTuple):
 
     stages: tuple[StageTimes, ...]
     step_s: float
-    basis: str
+    manner: str
+    """What they were taken from."""
+    run_number: int | None = None
     is_fitted: bool = False
     """Found so that the iteration of that very run comes out: of it, the simulation predicts nothing."""
+
+    @property
+    def basis(self) -> str:
+        """Say where they come from: `the timers of run 3`."""
+        return f"{self.manner} of run {self.run_number}" if self.run_number is not None else self.manner
 
 
 def pipeline_run(run: Run) -> PipelineRun | None:
@@ -197,8 +204,8 @@ def times_of(one: PipelineRun, ratio: float | None = None) -> Times | None:
         times = calibrate(one.step_time_s, one.plan, blank, backward_per_forward=wanted)
     except ValueError:
         return None
-    basis = f"run {one.run.number}'s iteration (backward {wanted:g} times forward)"
-    return Times((times,) * one.shape.stages, 0.0, basis, is_fitted=True)
+    manner = f"backward {wanted:g} times forward and the iteration"
+    return Times((times,) * one.shape.stages, 0.0, manner, one.run.number, is_fitted=True)
 
 
 def _typed(one: PipelineRun) -> Times | None:
@@ -209,7 +216,7 @@ def _typed(one: PipelineRun) -> Times | None:
         return None
     per_rank = zip(_each(forward, one), _each(backward, one), strict=True)
     stages = tuple(StageTimes(f / 1e3, b / 1e3, b / 2e3) for f, b in per_rank)
-    return Times(stages, float(given.get("optimizer_ms") or 0) / 1e3, "times of the emulation")
+    return Times(stages, float(given.get("optimizer_ms") or 0) / 1e3, "the times of the emulation")
 
 
 def _each(values: list[float], one: PipelineRun) -> list[float]:
@@ -235,7 +242,7 @@ def _timed(one: PipelineRun) -> Times | None:
     stages = stage_times(passes, one.micro_batches)
     if "backward-weight" not in passes:  # what zb-h1 would put off is not known: half of the backward products
         stages = tuple(times._replace(weight_s=times.backward_s / 2) for times in stages)
-    return Times(stages, max(by_rank("optimizer"), default=0.0), f"run {one.run.number}'s timers")
+    return Times(stages, max(by_rank("optimizer"), default=0.0), "the timers", one.run.number)
 
 
 def simulate_address(one: PipelineRun, times: Times, plans: Sequence[Plan | str], network: Network) -> str:

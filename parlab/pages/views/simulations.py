@@ -78,7 +78,7 @@ def _texts(query: QueryDict, given: dict[str, Any]) -> dict[str, str]:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(_text(one) for one in value)
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 @require_GET
