@@ -143,22 +143,29 @@ class Daemon:
         threading.Thread(target=loop, name=name, daemon=True).start()
 
     def _measure_processor(self) -> None:
-        """Find out once, while nothing trains, what the processor can do; a run that starts meanwhile spoils it."""
+        """Find out what the processor can do, while nothing trains; a run that starts meanwhile spoils it."""
         known = matmul.remembered(self._measured, self._hardware)
-        try:
-            while known is None and not self._stop.wait(WATCH_S):
-                if self._is_idle():
-                    found = self._measure()
-                    if found is None:
-                        return
-                    if self._is_idle():
-                        known = found
-                        matmul.remember(self._measured, self._hardware, found)
-        except OSError as error:
-            log.warning("what the processor can do is not kept and will be measured again: %s", error)
-        if known is not None:
-            # Heartbeats and the runs to come carry it.
-            self._hardware["matmul"] = known
+        self._tell_measured(known)
+        while not self._stop.wait(WATCH_S):
+            if not self._is_idle():
+                continue
+            found = self._measure()
+            if found is None:
+                return
+            if self._is_idle():
+                # Whatever else the machine did at one time made it seem slower than it is.
+                best = matmul.highest(known, found)
+                self._tell_measured(best)
+                try:
+                    matmul.remember(self._measured, self._hardware, best)
+                except OSError as error:
+                    log.warning("what the processor can do is not kept: %s", error)
+                return
+
+    def _tell_measured(self, measured: dict[str, Any] | None) -> None:
+        """Have heartbeats and the runs to come carry it."""
+        if measured is not None:
+            self._hardware["matmul"] = measured
 
     def _is_idle(self) -> bool:
         return not any(run.alive for run in self._keeper.held())

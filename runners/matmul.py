@@ -1,7 +1,7 @@
 """What this machine's processor reaches at best in large matrix products: no data sheet of a CPU says it.
 
 `python -m runners.matmul` measures for seconds and prints JSON: {"flops": {precision: {threads: FLOP/s}}, "torch"}.
-The daemon does so once, while nothing trains, and keeps the result; MFU of runs on the CPU is a share of it.
+The daemon does so when it starts, while nothing trains, and keeps the highest figures; MFU on the CPU is a share of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runners.processes import die_with
 PRECISIONS = ("fp32", "bf16")
 ENOUGH_S = 0.02
 """A product that takes this long is large enough for the cost of its call not to count."""
-TRY_S = 0.3
+TRY_S = 0.5
 WITHIN_S = 300
 _SMALLEST, _LARGEST = 256, 8192
 
@@ -80,6 +80,16 @@ def remembered(path: Path, machine: dict[str, Any]) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return known if isinstance(known, dict) else None
+
+
+def highest(known: dict[str, Any] | None, found: dict[str, Any]) -> dict[str, Any]:
+    """Take the higher one of each two figures."""
+    flops = {precision: dict(by_threads) for precision, by_threads in found["flops"].items()}
+    for precision, by_threads in (known or {}).get("flops", {}).items():
+        for threads, value in by_threads.items():
+            before = flops.setdefault(precision, {}).get(threads, 0.0)
+            flops[precision][threads] = max(before, value)
+    return {**found, "flops": flops}
 
 
 def remember(path: Path, machine: dict[str, Any], measured: dict[str, Any]) -> None:

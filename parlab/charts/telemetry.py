@@ -74,12 +74,12 @@ def figure(kind: str, series: Mapping[Key, Curve], names: Sequence[str]) -> Draw
         return theme.nothing(f"{what.title}: not measured. It comes once a second, where the node can tell it.")
     unit = unit_for((v for curve in present.values() for v in curve.values), what.unit) if what.factor is None else None
     factor, unit_name = (unit.factor, unit.name) if unit else (what.factor or 1.0, what.unit)
-    start = min(float(curve.times[0]) for curve in present.values())
+    seconds = _seconds(present)
     drawing = go.Figure(
         layout=theme.layout(
             title=what.title,
             subtitle=what.subtitle,
-            x="Time since the first sample (s)",
+            x="Sample" if seconds is None else "Time since the first sample (s)",
             y=f"{what.title} ({unit_name})",
             height=HEIGHT,
             xaxis={"rangemode": "tozero"},
@@ -93,7 +93,7 @@ def figure(kind: str, series: Mapping[Key, Curve], names: Sequence[str]) -> Draw
     for key, curve in shown.items():
         drawing.add_trace(
             go.Scatter(
-                x=[round(float(time) - start, 3) for time in curve.times],
+                x=list(range(1, len(curve.times) + 1)) if seconds is None else seconds[key],
                 y=[float(value) / factor for value in curve.values],
                 name=labels[key],
                 mode="lines" if len(curve.times) > 1 else "markers",
@@ -102,7 +102,7 @@ def figure(kind: str, series: Mapping[Key, Curve], names: Sequence[str]) -> Draw
                     "width": 1.5,
                     "dash": dashes[key[0].partition("/")[0]],
                 },
-                hovertemplate=f"{theme.plain(labels[key])}<br>%{{x}} s<br>%{{y:.4g}} {unit_name}<extra></extra>",
+                hovertemplate=f"{theme.plain(labels[key])}<br>%{{x}}<br>%{{y:.4g}} {unit_name}<extra></extra>",
             )
         )
     # Which of several GPUs a line is must be said even where the others lack this counter.
@@ -112,6 +112,15 @@ def figure(kind: str, series: Mapping[Key, Curve], names: Sequence[str]) -> Draw
 
 def _has_values(curve: Curve) -> bool:
     return any(math.isfinite(value) for value in curve.values)
+
+
+def _seconds(series: Mapping[Key, Curve]) -> dict[Key, list[float]] | None:
+    """Count the seconds since the first sample; None where an imported file has no clock."""
+    start = min(float(curve.times[0]) for curve in series.values())
+    times = [time for curve in series.values() for time in curve.times]
+    if len(times) > len(series) and all(time == start for time in times):
+        return None
+    return {key: [round(float(time) - start, 3) for time in curve.times] for key, curve in series.items()}
 
 
 def _group(key: Key) -> str:

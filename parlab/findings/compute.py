@@ -215,7 +215,7 @@ def above_reference(share: float, name: str, peak: Mapping[str, Any]) -> Doubt |
     if share * flops <= max(flops, largest.flops_per_s if largest else 0.0):
         return None
     remedy = (
-        "the node was busy when that was measured; delete matmul.json in its state directory and start its daemon again"
+        "the node was busy when that was measured; start its daemon again while it is idle, and then reingest"
         if peak.get("kind") == "measured"
         else "the peak, the sizes of the model or the step time are wrong"
     )

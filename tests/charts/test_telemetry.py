@@ -43,6 +43,14 @@ def test_of_many_gpus_the_busiest_and_the_idlest_are_drawn_and_all_are_in_the_ta
     assert "only the highest and the lowest" in drawing.caption
 
 
+def test_samples_without_a_clock_are_counted() -> None:
+    still = Curve([0, 0, 0], [0.0, 0.0, 0.0], [60.0, 61.0, 62.0])
+    drawing = telemetry.figure("power", {("power_watts", 0): still}, [])
+    assert drawing.figure is not None
+    assert list(drawing.figure.data[0].x) == [1, 2, 3]
+    assert drawing.figure.layout.xaxis.title.text == "Sample"
+
+
 def test_memory_is_drawn_in_a_binary_unit() -> None:
     drawing = telemetry.figure("gpu-memory", {("gpu_mem_bytes", 0): curve([3 * 2.0**30])}, ["GPU 0"])
     assert drawing.figure is not None

@@ -169,7 +169,7 @@ def peak(kind: str, flops: float = 5e10, precision: str = "fp32", device: str = 
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"mfu": 1.3, "peak": peak("measured")}, "delete matmul.json"),
+        ({"mfu": 1.3, "peak": peak("measured")}, "start its daemon again"),
         ({"mfu": 0.9, "hfu": 1.2, "peak": peak("data sheet", 312e12, "bf16")}, "An HFU of 120 %"),
     ],
 )

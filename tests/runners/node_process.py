@@ -1,4 +1,7 @@
-"""The real daemon; instead of an engine, run N starts the script N.py of a directory, and nothing is measured."""
+"""The real daemon, which measures nothing; instead of an engine, run N starts the script N.py of TEST_SCRIPTS.
+
+Where TEST_SCRIPTS is empty, runs start their engines.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+from runners import launch
 from runners.config import RunConfig
 from runners.daemon import main
 
@@ -24,4 +28,4 @@ def measured() -> dict[str, Any] | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(command=scripted, measure=measured))
+    sys.exit(main(command=scripted if os.environ["TEST_SCRIPTS"] else launch.command, measure=measured))

@@ -12,7 +12,6 @@ from django.core.cache import cache
 from parlab.ingest.services import batch_apply
 from parlab.lab.models import Attempt, Node
 from parlab.series import store
-from runners import matmul, telemetry
 from runners.config import RunConfig
 from tests.runners.conftest import NODE, NodeMachine, Server
 
@@ -41,11 +40,7 @@ def test_a_command_that_prints_a_megatron_log_has_its_figures_on_the_server(
     attempt.run.resolved = config
     attempt.run.save()
     Attempt.objects.filter(pk=attempt.pk).update(node=Node.objects.create(name=NODE))
-    # Known already, so that the daemon need not measure for seconds.
-    machine.state_dir.mkdir()
-    matmul.remember(machine.state_dir / "matmul.json", telemetry.hardware(), {"flops": {}, "torch": "2.13.0"})
-
-    machine.start_daemon("runners.daemon", PARLAB_ALLOWED_COMMANDS=str(allowed))
+    machine.start_daemon(TEST_SCRIPTS="", PARLAB_ALLOWED_COMMANDS=str(allowed))
     server.start(attempt.run_id, config=config)
     assert server.end_of(attempt.run_id, within_s=60).state == "finished"
     for batch in server.batches:

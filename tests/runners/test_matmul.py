@@ -57,7 +57,16 @@ def test_what_was_measured_is_remembered_until_processor_or_torch_change(
     assert matmul.remembered(path, MACHINE) is None
 
 
-def test_a_node_measures_once_and_tells_it_with_its_heartbeats_and_runs(machine: NodeMachine, server: Server) -> None:
+def test_of_two_measurements_the_higher_figures_are_kept() -> None:
+    busy = {"flops": {"fp32": {"1": 2e10, "2": 9e10}, "bf16": {"1": 1e11}}, "torch": "2.13.0"}
+    assert matmul.highest(None, MEASURED) == MEASURED
+    assert matmul.highest(MEASURED, busy)["flops"] == {"fp32": {"1": 5e10, "2": 9e10}, "bf16": {"1": 1e11}}
+    assert matmul.highest(busy, MEASURED)["flops"] == {"fp32": {"1": 5e10, "2": 9e10}, "bf16": {"1": 1e11}}
+
+
+def test_a_node_measures_while_it_is_idle_and_tells_it_with_its_heartbeats_and_runs(
+    machine: NodeMachine, server: Server
+) -> None:
     machine.start_daemon(TEST_MATMUL=json.dumps(MEASURED))
     server.until(lambda: server.heartbeats and server.heartbeats[-1].hardware.get("matmul") == MEASURED, "it is told")
     machine.script(1, "print('hello')")
