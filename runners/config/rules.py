@@ -334,11 +334,6 @@ def map_problems(sharding: ShardingSection) -> Iterator[Problem]:
     for device in sorted(devices):
         if not DEVICE.fullmatch(device):
             yield Problem(field, device, f"{device[:60]} is no device; use GPU:n or CPU:n, n from 0")
-    if len({device[:3] for device in devices}) > 1:
-        message = (
-            "a map names GPUs or CPUs, not both: one transport joins all; use GPU:n everywhere or CPU:n everywhere"
-        )
-        yield Problem(field, ", ".join(sorted(devices))[:200], message)
 
 
 def _sharding_problems(config: RunConfig) -> Iterator[Problem]:
@@ -366,8 +361,8 @@ def _sharding_problems(config: RunConfig) -> Iterator[Problem]:
         )
         yield Problem("train.micro_batch_size", config.train.micro_batch_size, message)
     named = {device[:3] for stage in (sharding.device_mapping or {}).values() for device in stage.values()}
-    if (device, named) in (("cpu", {"GPU"}), ("cuda", {"CPU"})):
-        message = f"device {device} and a map of {named.pop()}s contradict each other; use auto, or another map"
+    if other := {"cpu": {"GPU"}, "cuda": {"CPU"}}.get(device, set()) & named:
+        message = f"device {device} and a map with {other.pop()}s contradict each other; use auto, or another map"
         yield Problem("cluster.device", device, message)
 
 

@@ -212,7 +212,12 @@ class ShardingSection(Section):
     @property
     def devices(self) -> list[str]:
         """Devices of the map, each once, by number; the process of each has its place here as its rank."""
-        return sorted({device for stage in self.grid for device in stage}, key=lambda name: int(name[4:]))
+        return sorted({device for stage in self.grid for device in stage}, key=lambda name: (int(name[4:]), name))
+
+    @property
+    def is_mixed(self) -> bool:
+        """GPUs and CPUs are named: what travels between devices goes through the memory of the CPU."""
+        return len({device[:3] for device in self.devices}) > 1
 
 
 class CapacitySection(Section):

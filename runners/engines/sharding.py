@@ -32,25 +32,31 @@ def ranks_of_stages(config: RunConfig) -> list[list[int]]:
 
 
 def take_device(rank: Rank) -> torch.device:
-    """Return the device of a rank, as the map names it; raises ConfigError where the machine has no such GPU."""
-    name = rank.config.sharding.devices[rank.place.rank]
-    if name.startswith("CPU"):
-        return torch.device("cpu")
-    number = int(name.partition(":")[2])
+    """Return the device of a rank, as the map names it; raises ConfigError where the map names a GPU that is not here.
+
+    Every rank looks at the whole map: all of them are on this machine, and all say the same.
+    """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if number >= gpus:
-        there = f"GPU:0 to GPU:{gpus - 1}" if gpus else "CPU:n"
-        message = f"device {name} does not exist, this machine has {gpus} GPUs; use {there}, or another node"
-        raise ConfigError([Problem("sharding.device_mapping", name, message)])
-    return torch.device("cuda", number)
+    for name in rank.config.sharding.devices:
+        if name.startswith("GPU") and int(name[4:]) >= gpus:
+            there = f"GPU:0 to GPU:{gpus - 1}, or CPU:n" if gpus else "CPU:n"
+            message = f"device {name} does not exist, this machine has {gpus} GPUs; use {there}, or another node"
+            raise ConfigError([Problem("sharding.device_mapping", name, message)])
+    kind, _, number = rank.config.sharding.devices[rank.place.rank].partition(":")
+    return torch.device("cuda", int(number)) if kind == "GPU" else torch.device("cpu")
 
 
 class ShardedTrainer:
     """One device of the map: build it on every rank, then call train_step(1), train_step(2), ... on all of them."""
 
-    def __init__(self, rank: Rank) -> None:
-        """Draw the weights of the shards that lie here. Every rank makes every stage's group, in the same order."""
+    def __init__(self, rank: Rank, *, is_staged: bool = False) -> None:
+        """Draw the weights of the shards that lie here. Every rank makes every stage's group, in the same order.
+
+        `is_staged`: what travels between devices goes through the memory of the CPU.
+        """
         self.rank = rank
+        self.on_the_way = torch.device("cpu") if is_staged else rank.device
+        """Where what travels lies meanwhile."""
         config = rank.config
         shards = ranks_of_stages(config)
         self._members = [sorted(set(stage)) for stage in shards]
@@ -63,7 +69,7 @@ class ShardedTrainer:
                 kind = GPTStage if config.model.kind == "gpt" else MegatronStage
                 network = kind(config.model, layers[number], config.train.seed, rank.device)
                 here = members.index(rank.place.rank)
-                cut_linear_layers(network, Cut(config.sharding.sharding_dim, owners, here, group))
+                cut_linear_layers(network, Cut(config.sharding.sharding_dim, owners, here, group, is_staged))
                 self.stages[number] = network
         parameters = [p for network in self.stages.values() for p in network.parameters()]
         self.num_parameters = sum(parameter.numel() for parameter in parameters)
@@ -165,17 +171,17 @@ class ShardedTrainer:
             if receiver in self._members[source]:
                 continue  # it has it already
             if self._sender(source, destination, receiver) == self.rank.place.rank:
-                tensor = tensor.contiguous()
+                tensor = tensor.contiguous().to(self.on_the_way)
                 work = dist.isend(tensor, receiver)
                 assert work is not None
                 self._sent.append((work, tensor))
 
     def _receive(self, source: int, destination: int, shape: torch.Size) -> Tensor:
-        buffer = torch.empty(*shape, self.rank.config.model.hidden_size, device=self.rank.device)
+        buffer = torch.empty(*shape, self.rank.config.model.hidden_size, device=self.on_the_way)
         work = dist.irecv(buffer, self._sender(source, destination, self.rank.place.rank))
         assert work is not None
         work.wait()
-        return buffer
+        return buffer.to(self.rank.device)
 
 
 class _Pass(NamedTuple):
@@ -190,15 +196,17 @@ def run(rank: Rank) -> None:
     config, train = rank.config, rank.config.train
     rank.take(take_device(rank))
     torch.set_num_threads(config.launcher.threads_per_rank)
-    rank.backend = join(rank.place, rank.device, rank.timeout)
-    trainer = ShardedTrainer(rank)
+    # NCCL has no ranks without a GPU: where both are in the map, gloo carries all.
+    is_mixed = config.sharding.is_mixed
+    rank.backend = join(rank.place, rank.device, rank.timeout, "gloo" if is_mixed else None)
+    trainer = ShardedTrainer(rank, is_staged=is_mixed)
     stages = sorted(trainer.stages)
     numbers = {"parameters": trainer.num_parameters, "stage": stages[0], "stages": stages}
     rank.emit_start("sharding", trainer.memory.source, **numbers)
     seconds, fps = [], []
     for step in range(1, train.iterations + 1):
         times, loss = trainer.train_step(step)
-        slowest = torch.tensor(times.step_time_s, device=rank.device, dtype=torch.float64)
+        slowest = torch.tensor(times.step_time_s, device=trainer.on_the_way, dtype=torch.float64)
         if rank.place.world_size > 1:
             dist.all_reduce(slowest, dist.ReduceOp.MAX)
         seconds.append(times.step_time_s)

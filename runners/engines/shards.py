@@ -27,6 +27,8 @@ class Cut(NamedTuple):
     """This process' place among them."""
     group: dist.ProcessGroup | None
     """The stage's processes in order; None where it is one."""
+    is_staged: bool = False
+    """The transport carries what is in the memory of the CPU only: some processes have a GPU, others none."""
 
     @property
     def mine(self) -> list[int]:
@@ -40,7 +42,7 @@ class Cut(NamedTuple):
         processes = max(self.owners) + 1
         room = max(self.owners.count(process) for process in range(processes))
         # Collectives want equal sizes of everyone: who has fewer shards sends some of them twice.
-        mine = torch.stack([*parts, *[parts[0]] * (room - len(parts))])
+        mine = self._for_transport(torch.stack([*parts, *[parts[0]] * (room - len(parts))]))
         everyones = [torch.empty_like(mine) for _ in range(processes)]
         dist.all_gather(everyones, mine, group=self.group)
         taken = [0] * processes
@@ -48,13 +50,19 @@ class Cut(NamedTuple):
         for owner in self.owners:
             found.append(everyones[owner][taken[owner]])
             taken[owner] += 1
-        return torch.cat(found, dim=-1)
+        return torch.cat(found, dim=-1).to(parts[0].device)
 
     def add(self, part: Tensor) -> Tensor:
         """Add up what the processes have, in place."""
         if self.group is not None:
-            dist.all_reduce(part, group=self.group)
+            whole = self._for_transport(part)
+            dist.all_reduce(whole, group=self.group)
+            if whole is not part:
+                part.copy_(whole)
         return part
+
+    def _for_transport(self, tensor: Tensor) -> Tensor:
+        return tensor.cpu() if self.is_staged else tensor
 
     def pieces(self, whole: Tensor) -> list[Tensor]:
         """Return the parts of a tensor's last dimension that belong to the shards here."""

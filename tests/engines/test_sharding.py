@@ -59,6 +59,8 @@ CASES = {
     # The next-sentence head has two outputs: four shards do not divide them, so it stays whole.
     "a bert, outputs cut": make_data("sharding", 0, 1, "0120", "1122", model=BERT),
     "a bert, inputs cut": make_data("hybrid", -1, 2, "0011", "1202", "2001", model=BERT),
+    "outputs cut, staged": make_data("hybrid", 0, 2, "0120", "1122"),
+    "inputs cut, staged": make_data("hybrid", -1, 2, "01", "12", "20"),
     "a pipeline": make_data("pipeline", 0, 4, "0", "1", "2"),
 }
 
@@ -69,7 +71,7 @@ def _rank(number: int, configs: Mapping[str, RunConfig], directory: Path) -> Non
     join(place, CPU, TIMEOUT)
     losses = {}
     for name, config in configs.items():
-        trainer = ShardedTrainer(Rank(config, place))
+        trainer = ShardedTrainer(Rank(config, place), is_staged=name.endswith("staged"))
         losses[name] = [trainer.train_step(step)[1] for step in range(1, STEPS + 1)]
     torch.save(losses, directory / f"{number}.pt")
     leave()
@@ -158,6 +160,16 @@ def test_a_gpu_that_does_not_exist_is_named(tmp_path: Path) -> None:
     output = run_engine(data | {"cluster": {}}, tmp_path, processes=0)
     assert output.code == 2
     assert "sharding.device_mapping: device GPU:0 does not exist, this machine has 0 GPUs; use CPU:n" in output.text
+
+
+def test_a_map_may_name_gpus_and_cpus_and_every_rank_counts_them_alike() -> None:
+    mixed = mapping("00") | {"stage_1": mapping("10", kind="GPU")["stage_0"]}
+    data = make_data("sharding", 0, 1, "00", "00")
+    config = RunConfig.model_validate(data | {"sharding": data["sharding"] | {"device_mapping": mixed}, "cluster": {}})
+    assert config.sharding.devices == ["CPU:0", "GPU:0", "GPU:1"]
+    assert config.sharding.is_mixed
+    _, problems = check(config.resolved() | {"cluster": {"device": "cuda"}})
+    assert [problem.field for problem in problems] == ["cluster.device"]
 
 
 @pytest.mark.parametrize(

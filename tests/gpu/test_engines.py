@@ -138,6 +138,23 @@ def test_sharding_with_all_shards_on_one_device(device: str, dim: int, tmp_path:
     assert output.events("end")[0]["avg_step_fps"] > 0
 
 
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("device", [GPU])
+def test_sharding_over_a_gpu_and_a_cpu(device: str, dim: int, tmp_path: Path) -> None:
+    devices = {"device_mapping": mapping("GPU:0 CPU:0", "CPU:0 GPU:0")}
+    section = {"mode": "hybrid", "sharding_size": 2, "sharding_dim": dim, "stage_cnt": 2, "accum_degree": 4}
+    data = make_data("auto", "sharding", sharding=section | devices)
+    output = run_engine(data, tmp_path)
+    assert output.code == 0, output.text
+    assert {(start["device"], start["backend"]) for start in output.events("start")} == {
+        ("cpu", "gloo"),
+        ("cuda:0", "gloo"),
+    }
+    reference = RunConfig.model_validate({"model": MODEL, "train": data["train"]})
+    expected = train_by_hand(reference, 5, torch.device("cpu")).losses
+    assert output.losses() == pytest.approx(expected, abs=2e-4)
+
+
 @pytest.mark.parametrize("device", BOTH)
 def test_command(device: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
