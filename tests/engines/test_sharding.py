@@ -179,10 +179,6 @@ def test_a_map_may_name_gpus_and_cpus_and_every_rank_counts_them_alike() -> None
         ({"device_mapping": mapping("00")}, "sharding.device_mapping"),
         ({"device_mapping": mapping("00", "0")}, "sharding.device_mapping.stage_1"),
         ({"device_mapping": mapping("00", "00", kind="TPU")}, "sharding.device_mapping"),
-        (
-            {"device_mapping": mapping("00") | {"stage_1": mapping("00", kind="GPU")["stage_0"]}},
-            "sharding.device_mapping",
-        ),
         ({"stage_cnt": 4, "device_mapping": mapping("00", "00", "00", "00")}, "sharding.stage_cnt"),
         ({"accum_degree": 2}, "sharding.accum_degree"),
         ({"mode": "pipeline"}, "sharding.sharding_size"),

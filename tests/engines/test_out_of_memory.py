@@ -1,0 +1,68 @@
+"""Out of memory is a result in every engine: sizes, rank and phase are told, and a limit on memory is enough for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners.protocol import RunState
+from runners.verdict import Evidence
+from tests.engines.started import run_engine
+
+pytestmark = pytest.mark.slow
+
+LIMIT_MIB = 900
+MODEL = {"num_layers": 4, "hidden_size": 2048, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}
+SMALL = {"num_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 2048, "vocab_size": 8192}
+BATCH = {"global_batch_size": 32, "micro_batch_size": 32, "iterations": 3}
+
+
+def make_data(engine: str, model: dict[str, Any], **sections: Any) -> dict[str, Any]:
+    launcher = {"memory_limit_mib": LIMIT_MIB}
+    whole = {"model": model, "parallel": {"engine": engine}, "cluster": {"device": "cpu"}, "launcher": launcher}
+    return whole | sections
+
+
+ONE_SHARD = {"sharding": {"device_mapping": {"stage_0": {"shard_0": "CPU:0"}}}}
+CASES = {
+    # 4 layers of 50 million weights each do not fit; nor do the logits of 32 sequences of 2,048 tokens.
+    "pipeline, forward": (make_data("pipeline", SMALL, train=BATCH), "forward"),
+    "megatron, model": (make_data("megatron", MODEL), "model"),
+    "zero, forward": (make_data("zero", SMALL, train=BATCH), "forward"),
+    "hf, forward": (make_data("hf", SMALL | {"implementation": "huggingface"}, train=BATCH), "forward"),
+    "sharding, forward": (make_data("sharding", SMALL, train=BATCH, **ONE_SHARD), "forward"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_engine_beyond_its_limit_tells_sizes_and_phase(name: str, tmp_path: Path) -> None:
+    data, phase = CASES[name]
+    output = run_engine(data, tmp_path, processes=0)
+    assert output.code == 77, output.text
+    (event,) = output.events("oom")
+    assert (event["rank"], event["phase"]) == (0, phase)
+    assert event["total_bytes"] == LIMIT_MIB << 20
+    assert 0 <= event["free_bytes"] < LIMIT_MIB << 20
+    assert event["requested_bytes"] is None or event["requested_bytes"] > event["free_bytes"]
+
+
+def test_of_several_ranks_the_one_that_ran_out_is_named_and_the_run_is_out_of_memory(tmp_path: Path) -> None:
+    # The head and the loss are on the last stage, and only they are large.
+    data = make_data("pipeline", SMALL | {"num_layers": 2}, train=BATCH | {"global_batch_size": 64})
+    output = run_engine(data | {"parallel": {"engine": "pipeline", "pipeline_parallel_size": 2}}, tmp_path)
+    assert [event["rank"] for event in output.events("oom")] == [1]
+    evidence = Evidence()
+    evidence.see(output.text.encode())
+    verdict = evidence.verdict(output.code)
+    assert verdict.state is RunState.OOM
+    assert verdict.reason.startswith("out of memory on rank 1 in forward: asked for ")
+
+
+def test_ranks_that_exchange_more_than_fits_are_out_of_memory_too(tmp_path: Path) -> None:
+    sizes = {"operation": "all-gather", "min_bytes": 2**30, "max_bytes": 2**30}
+    data = make_data("allreduce", MODEL, collectives=sizes)
+    output = run_engine(data | {"parallel": {"engine": "allreduce", "data_parallel_size": 2}}, tmp_path)
+    assert {event["phase"] for event in output.events("oom")} <= {"data", "forward"}
+    assert output.events("oom")
