@@ -16,6 +16,7 @@ from parlab.lab.models import Experiment
 from runners.protocol import RunState
 
 from .networks import network_sweeps
+from .report import demo_report
 from .sweeps import demo_sweeps, megatron_command
 from .tuning import bert_base_to_tune
 
@@ -71,14 +72,14 @@ def demo_experiments(user: User) -> None:
     """Make the experiments unless there is any: what a person deleted does not come back."""
     if Experiment.objects.exists():
         return
-    published_three_nodes(user)
+    demo_report(published_three_nodes(user), user)
     bert_base_to_tune(user)
     for one in [*network_sweeps(), *demo_sweeps(settings.BASE_DIR)]:
         experiment = services.experiment_create(name=one.name, question=one.question, owner=user)
         services.config_save(experiment=experiment, data=one.data, sweep=one.sweep, note=one.note, user=user)
 
 
-def published_three_nodes(user: User) -> None:
+def published_three_nodes(user: User) -> Experiment:
     """Enter the two published tables, and the out of memory beside them."""
     experiment = services.experiment_create(
         name="GPT-3 small on three nodes",
@@ -117,6 +118,7 @@ def published_three_nodes(user: User) -> None:
         reason="Fail due to running out of DRAM: for this model each data parallel node"
         " can only run a batch size of 1.",
     )
+    return experiment
 
 
 def _published_summary(step_time_s: float) -> dict[str, Any]:

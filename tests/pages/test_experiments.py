@@ -233,12 +233,12 @@ def test_a_page_of_many_runs_takes_as_many_queries_as_one_of_few(
 ) -> None:
     points = swept.points()
     make_attempt(config=swept, point=points[0].values, state="queued")
-    with django_assert_num_queries(9):
+    with django_assert_num_queries(10):
         page.get(EXPERIMENT)
     for point in points[1:]:
         make_attempt(config=swept, point=point.values, state="queued")
-    # session, person, experiment, versions, runs, findings, nodes to wait for, tags, imported files
-    with django_assert_num_queries(9):
+    # session, person, experiment, versions, runs, findings, nodes to wait for, tags, reports, imported files
+    with django_assert_num_queries(10):
         page.get(EXPERIMENT)
 
 
