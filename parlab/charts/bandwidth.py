@@ -16,6 +16,8 @@ GIGA = 1e9
 MAX_FULL = 3
 """Of more series than this, only busbw is drawn at first; the legend shows the rest."""
 MAX_TICKS = 16
+SLOWER = 1.05
+"""A first trial that took so much longer than the others is worth a word."""
 
 
 class Message(NamedTuple):
@@ -125,7 +127,7 @@ def caption(messages: Sequence[Message]) -> str:
     busbw, best = max(asked, key=lambda item: item[0])
     ranks = f" between {best.ranks} ranks" if best.ranks else ""
     said = f"{best.operation}{ranks} reaches a busbw of {gigabytes(busbw)} with {quantity(best.size, 'B')}"
-    if best.first_time_s and best.time_s:
+    if best.first_time_s and best.time_s and best.first_time_s > SLOWER * best.time_s:
         said += f"; its first trial took {significant(best.first_time_s / best.time_s)} times as long"
     wrong = sum(message.wrong or 0 for message in messages)
     return said + (f". {wrong} numbers arrived WRONG: believe none of these." if wrong else ".")

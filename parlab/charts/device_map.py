@@ -168,7 +168,10 @@ def _caption(grid: Grid, devices: Sequence[Device]) -> str:
         more = f" and {len(fullest) - MAX_NAMED} more" if len(fullest) > MAX_NAMED else ""
         said += f", {loads[0]} to {loads[-1]} shards on each; most on {', '.join(fullest[:MAX_NAMED])}{more}"
     crossing = sum(1 for before, after in pairwise(grid) if set(before) != set(after))
-    return said + f". {_count(crossing, 'boundary', 'boundaries')} between stages change devices."
+    if len(grid) == 1:
+        return said + "."
+    changes = "changes" if crossing == 1 else "change"
+    return said + f". {_count(crossing, 'boundary', 'boundaries')} of {len(grid) - 1} between stages {changes} devices."
 
 
 def _count(number: int, word: str, plural: str = "") -> str:

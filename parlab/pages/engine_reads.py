@@ -16,7 +16,7 @@ from parlab.fleet.capacity import gpu_count
 from parlab.lab.models import Attempt, Experiment, Run, Source
 from parlab.pages.read_bandwidths import FORMATS, messages_of
 from parlab.series import store
-from runners.config import ShardingSection, check
+from runners.config import ShardingSection
 from runners.protocol import RunState
 
 OPERATIONS = {
@@ -55,10 +55,24 @@ def run_device_map(run: Run) -> DeviceMap | None:
     return device_map.draw(_printed_grid(run.launch.get("arguments") or {}))
 
 
-def config_device_map(data: Mapping[str, Any]) -> DeviceMap | None:
-    """Lay out the stages and shards of a configuration that can run."""
-    config, _ = check(data)
-    return None if config is None or config.parallel.engine != "sharding" else device_map.draw(config.sharding.grid)
+class StepFps(NamedTuple):
+    """avg_step_fps as engine sharding defines it."""
+
+    value: float
+    """Sequences per second: mean over steps of global batch size / step time of the slowest device."""
+    steps: int
+    batch: int
+
+
+def run_step_fps(run: Run, attempt: Attempt) -> StepFps | None:
+    """Average what engine sharding measured in the steps after warm-up."""
+    if engine_of(run) != "sharding":
+        return None
+    train = run.resolved["train"]
+    found = store.read(attempt.pk, "step_fps", rank=0, first_step=int(train["warmup_steps"]) + 1)
+    if not len(found):
+        return None
+    return StepFps(float(found.values.mean()), len(found), int(train["global_batch_size"]))
 
 
 def _printed_grid(arguments: Mapping[str, Any]) -> list[list[str]]:
@@ -201,6 +215,7 @@ def engine_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     is_bandwidth = attempt is not None and engine_of(run) == "allreduce"
     return {
         "device_map": run_device_map(run),
+        "step_fps": run_step_fps(run, attempt) if attempt else None,
         "operations": operation_tables(messages),
         "search": search,
         "has_bandwidth": is_bandwidth,

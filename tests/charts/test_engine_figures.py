@@ -36,8 +36,8 @@ def test_a_map_has_a_cell_per_shard_in_the_colour_and_with_the_name_of_its_devic
     assert drawn.cells[13].title == "stage 3, shard 1: GPU:3"
     assert [device.shards for device in drawn.devices] == [4] * 8
     assert drawn.caption == (
-        "8 stages \N{MULTIPLICATION SIGN} 4 shards on 8 devices, 4 shards on each. 7 boundaries between stages"
-        " change devices."
+        "8 stages \N{MULTIPLICATION SIGN} 4 shards on 8 devices, 4 shards on each. 7 boundaries of 7 between"
+        " stages change devices."
     )
     assert drawn.table.rows[-1] == [7, 3, "GPU:7"]
 

@@ -134,7 +134,10 @@ def test_a_map_of_stages_and_shards_is_drawn_with_the_name_of_each_device(
         "train": {"global_batch_size": 1, "micro_batch_size": 1, "iterations": 2},
         "sharding": {"sharding_size": 4, "stage_cnt": 2, "device_mapping": mapping},
     }
-    attempt_of(data)
+    attempt = attempt_of(data)
+    store.append(attempt.pk, {("step_fps", 0): points({1: 1.0, 2: 4.0})})
+    shown = text(page.get(RUN))
+    assert "avg_step_fps = 4.00 sequences per second: the mean of 1 / step time over 1 step after warm-up" in shown
     content = page.get(RUN).content.decode()
     assert content.count("<title>stage ") == 8
     assert "stage 1, shard 3: CPU:1" in content
