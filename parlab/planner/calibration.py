@@ -23,10 +23,10 @@ _FEWEST_MEMORIES = 3
 """Fewer memory figures leave the constants of the memory as they are."""
 _LEAST, _MOST = 0.85, 1.1
 """A border farther from the capacity of the device would say that the prediction is wrong, not where the border is."""
-NOISE = 0.05
+NOISE = 0.03
 """Relative error of a measurement that is as good as its neighbours'."""
-SPRING = 0.7
-"""Width of the springs, in logarithms: a constant may move by a factor of two without much ado."""
+SPRING = 1.0
+"""Width of the springs, in logarithms: a constant may move by a factor of e without much ado."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,14 @@ def calibrate(
     name: str = "runs",
     start: Calibration | None = None,
     weights: Sequence[float] | None = None,
+    noise: float = NOISE,
+    spring: float = SPRING,
 ) -> Calibration:
     """Fit the constants to observations of one cluster and family, beginning at `start`; no observations: `start`.
 
     `start` is the default of the first observation's device unless given. `weights` say how many rows each one counts
-    as; None: one.
+    as; None: one. `noise` is the relative error that measurements of one cluster, or of several, are expected to have
+    beside the formulas, `spring` how far (in logarithms) constants may move.
     """
     if start is None:
         start = default_for(observations[0].cluster) if observations else DEFAULT
@@ -117,7 +120,7 @@ def calibrate(
             constants = from_vector(start.time, vector)
             return np.log([Clock(one.job, one.cluster, constants).timing().total_s for one in times]) - measured
 
-        vector, cost = _fit(time_residuals, start.time, np.array([counts[id(one)] for one in times]))
+        vector, cost = _fit(time_residuals, start.time, np.array([counts[id(one)] for one in times]), noise, spring)
         error = _error(time_residuals(vector), start.time_error)
         fitted = replace(fitted, time=from_vector(start.time, vector), time_error=error, cost=cost)
     if len(memories) >= _FEWEST_MEMORIES:
@@ -127,7 +130,9 @@ def calibrate(
             constants = from_vector(start.memory, vector)
             return np.log([memory(one.job, constants).total_bytes for one in memories]) - held
 
-        vector, _cost = _fit(memory_residuals, start.memory, np.array([counts[id(one)] for one in memories]))
+        vector, _cost = _fit(
+            memory_residuals, start.memory, np.array([counts[id(one)] for one in memories]), noise, spring
+        )
         error = _error(memory_residuals(vector), start.memory_error)
         fitted = replace(fitted, memory=from_vector(start.memory, vector), memory_error=error)
     return replace(fitted, usable_share=_usable_share(observations, fitted))
@@ -153,27 +158,31 @@ def _error(residuals: Vector, before: float) -> float:
 
 
 def _fit(
-    residuals: Callable[[Vector], Vector], before: TimeParameters | MemoryParameters, counts: Vector
+    residuals: Callable[[Vector], Vector],
+    before: TimeParameters | MemoryParameters,
+    counts: Vector,
+    noise: float,
+    spring: float,
 ) -> tuple[Vector, float]:
     """Levenberg-Marquardt on Cauchy-weighted residuals and the springs, no constant above its limit."""
     start, most = as_vector(before), limits(type(before))
 
     def cost(scaled: Vector, vector: Vector) -> float:
-        return float(np.sum(counts * np.log1p(scaled**2)) + np.sum(((vector - start) / SPRING) ** 2))
+        return float(np.sum(counts * np.log1p(scaled**2)) + np.sum(((vector - start) / spring) ** 2))
 
     vector, damping = start.copy(), 1e-2
-    scaled = residuals(vector) / NOISE
+    scaled = residuals(vector) / noise
     best = cost(scaled, vector)
     for _ in range(25):
-        slopes = _slopes(residuals, vector, scaled)
+        slopes = _slopes(residuals, vector, scaled, noise)
         weights = counts / (1 + scaled**2)
-        normal = slopes.T @ (slopes * weights[:, None]) + np.eye(len(vector)) / SPRING**2
-        gradient = slopes.T @ (weights * scaled) + (vector - start) / SPRING**2
+        normal = slopes.T @ (slopes * weights[:, None]) + np.eye(len(vector)) / spring**2
+        gradient = slopes.T @ (weights * scaled) + (vector - start) / spring**2
         last = best
         for _ in range(8):
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
             tried = np.minimum(vector + np.clip(step, -1, 1), most)
-            tried_scaled = residuals(tried) / NOISE
+            tried_scaled = residuals(tried) / noise
             tried_cost = cost(tried_scaled, tried)
             if tried_cost < best:
                 vector, scaled, best, damping = tried, tried_scaled, tried_cost, max(damping / 3, 1e-6)
@@ -184,11 +193,11 @@ def _fit(
     return vector, best
 
 
-def _slopes(residuals: Callable[[Vector], Vector], vector: Vector, scaled: Vector) -> Vector:
+def _slopes(residuals: Callable[[Vector], Vector], vector: Vector, scaled: Vector, noise: float) -> Vector:
     width = 1e-3
     columns = []
     for index in range(len(vector)):
         moved = vector.copy()
         moved[index] += width
-        columns.append((residuals(moved) / NOISE - scaled) / width)
+        columns.append((residuals(moved) / noise - scaled) / width)
     return np.stack(columns, axis=1)

@@ -55,7 +55,7 @@ def cluster_keys(row: rows.Row) -> list[tuple[str, ...]]:
     device, family = row.cluster.device.name, row.job.family
     nodes = f"{row.cluster.gpus_per_node} per node"
     return [
-        ("group", row.group, family, f"ZeRO-{row.job.zero_stage}"),
+        ("group", row.group, family, f"ZeRO-{row.job.zero_stage}", row.job.precision),
         ("group", row.group),
         ("cluster", device, nodes, family),
         ("device", device),
@@ -159,8 +159,9 @@ def _line(
     fits: bool | None,
     basis: str,
 ) -> dict[str, Any]:
+    name = row.get("id")
     return {
-        "id": row.get("id"),
+        "id": name if name is None or isinstance(name, str | int) else str(name),
         "iter_s": seconds,
         "tflops_per_gpu": tflops,
         "memory_gb": memory,

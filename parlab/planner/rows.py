@@ -41,9 +41,7 @@ class Row:
 def read(row: Mapping[str, Any]) -> Row:
     """Read one row; raises ValueError naming what is wrong with which field."""
     notes: list[str] = []
-    model_data = row.get("model") or {}
-    parallel = row.get("parallel") or {}
-    hardware = row.get("hardware") or {}
+    model_data, parallel, hardware = (_section(row, name) for name in ("model", "parallel", "hardware"))
     model = _model(model_data, notes, is_shaped=bool(hardware.get("gbps")))
     job = _job(parallel, model, hardware, notes)
     job = replace(job, zero_offload=_offload(parallel.get("offload"), str(row.get("source") or "")))
@@ -51,6 +49,32 @@ def read(row: Mapping[str, Any]) -> Row:
     is_open = not said and not parallel.get("framework") and "V100" in str(hardware.get("gpu"))
     where = _cluster(hardware, job, str(row.get("group") or ""))
     return Row(str(row.get("id", "")), str(row.get("group") or ""), job, where, _measured(row), is_open, notes)
+
+
+def _section(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = row.get(name) or {}
+    if not isinstance(section, Mapping):
+        raise ValueError(f"{name} {str(section)[:40]!r} is no object; use one like {{}}")
+    return section
+
+
+def _whole(data: Mapping[str, Any], name: str, default: int) -> int:
+    """A whole number; the default where it is missing, null or 0."""
+    value = data.get(name)
+    number = _number(name, value or default)
+    if number != int(number) or number < 1:
+        raise ValueError(f"{name} {value!r} is no size; use a whole number from 1 on")
+    return int(number)
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} {str(value)[:40]!r} is no number; use one") from error
+    if not math.isfinite(number):
+        raise ValueError(f"{name} {number} is no number; use a finite one")
+    return number
 
 
 def _model(data: Mapping[str, Any], notes: list[str], *, is_shaped: bool) -> Model:
@@ -62,13 +86,14 @@ def _model(data: Mapping[str, Any], notes: list[str], *, is_shaped: bool) -> Mod
     elif vocab is None:
         vocab = 51200
         notes.append("vocab is not given: 51200 as in Megatron-LM's tables")
-    layers, hidden = data.get("layers"), data.get("hidden")
-    sequence = int(data.get("seq") or 1024)
-    if not layers or not hidden:
-        layers, hidden = _usual_shape(float(data.get("params_b") or 0) * 1e9)
+    sequence = _whole(data, "seq", 1024)
+    if data.get("layers") and data.get("hidden"):
+        layers, hidden = _whole(data, "layers", 1), _whole(data, "hidden", 1)
+    else:
+        layers, hidden = _usual_shape(_number("params_b", data.get("params_b") or 0) * 1e9)
         notes.append(f"layers and hidden are not given: {layers} and {hidden} for params_b {data.get('params_b')}")
-    heads = data.get("heads") or max(1, int(hidden) // 128)
-    return Model(int(layers), int(hidden), int(heads), sequence, int(vocab))
+    heads = _whole(data, "heads", max(1, hidden // 128))
+    return Model(layers, hidden, heads, sequence, _whole({"vocab": vocab}, "vocab", 51200))
 
 
 def _usual_shape(parameters: float) -> tuple[int, int]:
@@ -118,21 +143,21 @@ def _precision(text: object) -> Precision:
 
 
 def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], notes: list[str]) -> Job:
-    tensor, pipeline = int(data.get("tp") or 1), int(data.get("pp") or 1)
-    count = int(hardware.get("count") or tensor * pipeline)
-    replicas = int(data.get("dp") or max(1, count // (tensor * pipeline)))
-    micro = int(data.get("mbs") or 1)
+    tensor, pipeline = _whole(data, "tp", 1), _whole(data, "pp", 1)
+    count = _whole(hardware, "count", tensor * pipeline)
+    replicas = _whole(data, "dp", max(1, count // (tensor * pipeline)))
+    micro = _whole(data, "mbs", 1)
     if not data.get("mbs"):
         notes.append("mbs is not given: 1")
-    batch = int(data.get("gbs") or micro * replicas * int(data.get("gas") or 1))
-    schedule, chunks = _schedule(data.get("schedule"), int(data.get("virtual_pp") or 1))
+    batch = _whole(data, "gbs", micro * replicas * _whole(data, "gas", 1))
+    schedule, chunks = _schedule(data.get("schedule"), _whole(data, "virtual_pp", 1))
     if pipeline == 1:
         chunks = 1
     gpu = str(hardware.get("gpu") or "")
     is_recent = gpu.startswith(("H100", "H200", "B200", "MI300"))
     recompute = _recompute(data.get("recompute"))
     # Megatron shards the optimizer where it can since it has H100s to run on.
-    zero = int(is_recent if data.get("zero") is None else data["zero"])
+    zero = int(_number("zero", is_recent if data.get("zero") is None else data["zero"]))
     optimizer = str(data.get("optimizer") or "")
     framework = str(data.get("framework") or "")
     return Job(
@@ -160,18 +185,18 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
 def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
     gpu = str(data.get("gpu") or "")
     if "delay_ms" in data or "gbps" in data:
-        latency: float | None = float(data.get("delay_ms") or 0) / 1e3
-        network: float | None = float(data["gbps"]) if data.get("gbps") else None
+        latency: float | None = _number("delay_ms", data.get("delay_ms") or 0) / 1e3
+        network: float | None = _number("gbps", data["gbps"]) if data.get("gbps") else None
     else:
-        latency, network = None, gbit_s(data.get("inter_node"))
+        latency, network = None, gbit_s(str(data.get("inter_node") or ""))
     if "V100-32" in gpu:
         gpu = "V100 32GB"
     if "A100-80" in gpu:
         gpu = "A100 80GB"
     return cluster(
         gpu.replace("-", " ").split("(")[0],
-        max(int(data.get("count") or 1), job.world_size),
-        int(data.get("node") or 8),
+        max(_whole(data, "count", 1), job.world_size),
+        _whole(data, "node", 8),
         inter_node_gbit_s=network,
         latency_s=latency,
         is_measured=bool(data.get("gbps")),
@@ -185,15 +210,18 @@ def flops_shape(model: Model) -> Shape:
 
 
 def _measured(row: Mapping[str, Any]) -> Measured:
-    data = row.get("measured") or {}
-    derived = row.get("derived") or {}
+    data, derived = _section(row, "measured"), _section(row, "derived")
     seconds = data.get("iter_s") or derived.get("iter_s") or derived.get("iter_s_from_exact_F")
     if not seconds:
         seconds = derived.get("iter_s_if_no_recompute")
     memory = data.get("mem_gb") or data.get("mem_gb_nvidia_smi")
     if not memory and data.get("mem_mib_max"):
-        memory = float(data["mem_mib_max"]) / 1024
-    return Measured(float(seconds) if seconds else None, float(memory) if memory else None, bool(data.get("oom")))
+        memory = _number("mem_mib_max", data["mem_mib_max"]) / 1024
+    return Measured(
+        _number("iter_s", seconds) if seconds else None,
+        _number("mem_gb", memory) if memory else None,
+        bool(data.get("oom")),
+    )
 
 
 def tflops_per_gpu(job: Job, iteration_s: float) -> float:

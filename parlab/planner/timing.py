@@ -62,8 +62,8 @@ class Clock:
     parameters: TimeParameters
 
     def _share(self, efficiency: float) -> float:
-        """Share of the bandwidth between nodes that messages get; what was measured needs no discount but framing."""
-        return 0.95 if self.cluster.between.is_measured else efficiency
+        """Share of the bandwidth between nodes that messages get."""
+        return self.parameters.shaped_efficiency if self.cluster.between.is_measured else efficiency
 
     @cached_property
     def _flops_s(self) -> float:
@@ -203,7 +203,7 @@ class Clock:
         if job.tensor_parallel * job.data_parallel * job.pipeline_parallel <= cluster.gpus_per_node:
             return size / (cluster.inside.bandwidth * self.parameters.inside_efficiency), cluster.inside.latency_s
         share = cluster.between.bandwidth / min(cluster.gpus_per_node, job.tensor_parallel * job.data_parallel)
-        return size / (share * 0.95), cluster.between.latency_s
+        return size / (share * self.parameters.shaped_efficiency), cluster.between.latency_s
 
     def _pipeline_s(self, slowest_s: float, hop_s: tuple[float, float]) -> float:
         """Time that messages between stages add."""

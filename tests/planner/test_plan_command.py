@@ -73,3 +73,21 @@ def test_flat_rows_are_read_too(tmp_path: Path) -> None:
         json.dumps({"recompute": "full", "gpu": "A100 (8 per node)", "rows": [flat | {"tp": 1, "dp": 1, "pp": 2}]})
     )
     assert plan(path)[0]["iter_s"] > 0
+
+
+@pytest.mark.django_db
+def test_a_question_is_answered_as_the_api_does(tmp_path: Path) -> None:
+    path, out = tmp_path / "question.json", StringIO()
+    path.write_text(json.dumps({"layers": 24, "hidden": 2048, "heads": 16, "tensor_parallel": 1, "nodes": 3}))
+    call_command("plan", "--question", str(path), stdout=out)
+    found = json.loads(out.getvalue())
+    assert found["fits"] is True
+    assert found["layouts"][0]["reason"] == ""
+
+
+@pytest.mark.django_db
+def test_an_impossible_question_names_the_field(tmp_path: Path) -> None:
+    path = tmp_path / "question.json"
+    path.write_text(json.dumps({"layers": 0}))
+    with pytest.raises(CommandError, match="0 cannot be layers"):
+        call_command("plan", "--question", str(path))

@@ -7,32 +7,58 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from pydantic import ValidationError
 
+from parlab.lab import selectors
 from parlab.planner import published
+from parlab.planner.answer import answer
+from parlab.planner.request import PlanRequest, refusals
+from parlab.planner.written import written
 
 
 class Command(BaseCommand):
     help = (
         "Predict rows of a file (model, parallel, hardware): one JSON object a line with id, iter_s, tflops_per_gpu,"
-        " memory_gb, fits and basis."
+        " memory_gb, fits and basis. Or answer one question, as POST /api/plan/ does."
     )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--json", required=True, metavar="FILE", help="rows to predict; - reads standard input")
+        what = parser.add_mutually_exclusive_group(required=True)
+        what.add_argument("--json", metavar="FILE", help="rows to predict; - reads standard input")
+        what.add_argument("--question", metavar="FILE", help="one question as JSON; - reads standard input")
         parser.add_argument("--calibrate", metavar="FILE2", help="measured rows of the same clusters")
 
-    def handle(self, *args: Any, json: str, calibrate: str | None, **options: Any) -> None:
+    def handle(self, *args: Any, json: str | None, question: str | None, calibrate: str | None, **options: Any) -> None:
+        if json is None:
+            self.stdout.write(_answered(question or "-"))
+            return
         rows = _load(json)
         measured = _load(calibrate) if calibrate else []
         for prediction in published.predict_rows(rows, measured):
             self.stdout.write(_json(prediction))
 
 
+def _answered(name: str) -> str:
+    try:
+        question = PlanRequest.model_validate_json(_text(name))
+        gpu = selectors.device_named(question.gpu)
+        if gpu is None:
+            raise ValueError(f"gpu {question.gpu} is not in the catalogue; add it in the admin")
+        return written(answer(question, gpu)).model_dump_json(indent=1)
+    except ValidationError as error:
+        raise CommandError("; ".join(one.message for one in refusals(error))) from error
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{name}: {error}") from error
+
+
+def _text(name: str) -> str:
+    return sys.stdin.read() if name == "-" else Path(name).read_text()
+
+
 def _load(name: str) -> list[Any]:
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text()
-        return list(published.load(text))
+        return list(published.load(_text(name)))
     except (OSError, ValueError) as error:
         raise CommandError(f"{name}: {error}") from error
 
