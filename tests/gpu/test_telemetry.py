@@ -1,0 +1,68 @@
+"""The management library of a real driver: what it says of the first GPU while a training keeps it busy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners.rundir import RunDir
+from runners.spool import read_batch
+from tests.gpu.places import GPU
+
+pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed here")
+
+from runners import gpus, telemetry
+
+ROOT = Path(__file__).parent.parent.parent
+BUSY = """
+import time, torch
+a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+end = time.monotonic() + 5
+while time.monotonic() < end:
+    for _ in range(50):
+        torch.mm(a, a)
+    torch.cuda.synchronize()
+"""
+
+
+def events(run: RunDir) -> list[dict[str, Any]]:
+    output, position = b"", 0
+    while (piece := read_batch(run.spool, position)).next_position != position:
+        output, position = output + piece.output, piece.next_position
+    return [json.loads(line) for line in output.splitlines() if line.startswith(b'{"parlab":1')]
+
+
+@pytest.mark.parametrize("device", [GPU])
+def test_a_busy_gpu_is_seen_to_be_busy(device: str, tmp_path: Path) -> None:
+    found = gpus.described()
+    assert found is not None
+    assert found[0][0]["memory_bytes"] > 1 << 30
+    assert telemetry.hardware()["driver"] == found[1]
+    run = RunDir(tmp_path / "7-1")
+    run.path.mkdir()
+    launch = {
+        "argv": [sys.executable, "-c", BUSY],
+        "environment": {"PYTHONPATH": str(ROOT)},
+        "shell": "",
+        "timeout_s": 60,
+        "hardware": {"hostname": "here"},
+        "gpus": [found[0][0]],
+        "spool_limit_mib": 64,
+        "disk_grace_s": 5,
+    }
+    run.write_launch(launch)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": found[0][0]["uuid"]}
+    command = [sys.executable, "-m", "runners.supervise", str(run.path)]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=90)
+    samples = [event for event in events(run) if event["rank"] == 0]
+    assert len(samples) >= 4
+    assert max(sample["gpu_util_pct"] for sample in samples) > 50
+    assert max(sample["gpu_mem_bytes"] for sample in samples) > 300 << 20
+    assert all(sample["sm_clock_hz"] > 1e8 and sample["temperature_celsius"] > 10 for sample in samples)
+    assert all(0 < sample["power_watts"] < 3000 for sample in samples)
