@@ -141,6 +141,15 @@ def test_a_schedule_that_never_ran_on_the_default_network_has_no_measured_slowdo
     assert cell.slowdowns["simulated"] > 1
 
 
+def test_runs_whose_links_differ_stand_in_no_table(emulated: Callable[..., Run]) -> None:
+    run = emulated(0.3, {**SLOW, "network.links": [{"source": 0, "target": 1, "delay_ms": 20}]})
+    assert selectors.pipeline_run(run) is None
+    several = with_values(
+        emulated(0.4, {**SLOW, "train.seed": 5}).resolved, {"cluster.nodes": 2, "cluster.gpus_per_node": 2}
+    )
+    assert selectors.pipeline_run(Run(resolved=several, point={}, summary={})) is None
+
+
 def test_runs_of_other_models_stand_in_tables_of_their_own(emulated: Callable[..., Run]) -> None:
     runs = [emulated(0.3, SLOW), emulated(0.6, {**SLOW, "train.global_batch_size": 8})]
     assert [table.title for table in selectors.network_sweep(runs).tables] == ["1f1b, batch 4", "1f1b, batch 8"]

@@ -121,7 +121,7 @@ class Times(NamedTuple):
 
 
 def pipeline_run(run: Run) -> PipelineRun | None:
-    """Read a run as a pipeline; None where it is none, or its source leaves out a size."""
+    """Read a run as a pipeline; None where it is none, its source leaves out a size, or its links are not alike."""
     resolved = run.resolved
     model, train, parallel = (resolved.get(name) or {} for name in ("model", "train", "parallel"))
     try:
@@ -137,6 +137,8 @@ def pipeline_run(run: Run) -> PipelineRun | None:
         return None
     if stages < 2 or parallel.get("engine") not in _PIPELINES or not 0 < micro_batch * replicas <= global_batch:
         return None
+    if _has_uneven_links(resolved):
+        return None
     wire: Wire = parallel["wire_precision"] if parallel.get("wire_precision") in WIRE_BYTES else "same"
     network, title = _network(run)
     found = step_time(run.summary)
@@ -151,6 +153,16 @@ def pipeline_run(run: Run) -> PipelineRun | None:
         network_title=title,
         step_time_s=found.median if found and run.state == RunState.FINISHED else None,
         is_emulated=train.get("compute") == "emulated",
+    )
+
+
+def _has_uneven_links(resolved: Mapping[str, Any]) -> bool:
+    """Tell of links that differ, or that join nodes of several ranks: one delay and rate do not say what they do."""
+    network, cluster = resolved.get("network") or {}, resolved.get("cluster") or {}
+    if network.get("apply") not in ("emulate", "interface"):
+        return False
+    return bool(network.get("links")) or (
+        int(cluster.get("nodes") or 1) > 1 and int(cluster.get("gpus_per_node") or 1) > 1
     )
 
 
@@ -229,10 +241,14 @@ def _each(values: list[float], one: PipelineRun) -> list[float]:
 def _timed(one: PipelineRun) -> Times | None:
     """Read the times of a measured run from its timers by rank."""
     timers = one.run.summary.get("timers_s") or {}
+    parallel = one.run.resolved.get("parallel") or {}
+    # Ranks of one stage are neighbours; the first of each stands for it.
+    width = int(parallel.get("data_parallel_size") or 1) * int(parallel.get("tensor_parallel_size") or 1)
 
     def by_rank(name: str) -> list[float]:
         found = (timers.get(name) or {}).get("by_rank") or {}
-        return [float(found[str(rank)]) for rank in range(one.shape.stages) if str(rank) in found]
+        ranks = (str(stage * width) for stage in range(one.shape.stages))
+        return [float(found[rank]) for rank in ranks if rank in found]
 
     passes = {name: by_rank(name) for name in ("forward-compute", "backward-compute", "backward-weight")}
     if any(len(passes[name]) != one.shape.stages for name in ("forward-compute", "backward-compute")):
