@@ -144,6 +144,9 @@ def _schedule_problems(config: RunConfig) -> Iterator[Problem]:
             slope,
             f"warmup_slope {slope} is for schedule 1f1b, not {parallel.schedule}; use 1, or schedule 1f1b",
         )
+    if parallel.wire_precision == "int8" and chunks > 1:
+        message = "wire_precision int8 corrects its errors within one chunk of layers; use bf16, or virtual_stages 1"
+        yield Problem("parallel.wire_precision", "int8", message)
     if parallel.schedule != "interleaved-1f1b":
         if chunks > 1:
             yield Problem(

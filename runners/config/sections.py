@@ -104,8 +104,8 @@ class ParallelSection(Section):
     """1f1b: forward passes that a stage warms up with for each stage after it; more hide slow links (2: eager 1F1B)."""
     virtual_stages: Positive = 1
     """interleaved-1f1b: chunks of layers on each rank."""
-    wire_precision: Literal["same", "bf16", "fp16"] = "same"
-    """What travels between stages: as it was computed, or in 16 bits (gradients then always as bf16)."""
+    wire_precision: Literal["same", "bf16", "fp16", "int8"] = "same"
+    """What travels between stages: as computed, in 16 bits (gradients always as bf16), or in 8 with error feedback."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """ZeRO stage: what data parallel ranks share (0 nothing, 1 optimizer, 2 + gradients, 3 + weights)."""
     zero_offload: Literal["none", "optimizer", "all"] = "none"

@@ -68,7 +68,7 @@ FLAGS = (
     Flag("--mode", "parallel.schedule", "gpipe", "schedule", str, SCHEDULES),
     Flag("--warmup-slope", "parallel.warmup_slope", 1, "1f1b: warm-up passes for each stage that follows"),
     Flag("--virtual-stages", "parallel.virtual_stages", 1, "interleaved-1f1b: chunks of layers on each rank"),
-    Flag("--wire-precision", "parallel.wire_precision", "same", "what travels", str, ("same", "bf16", "fp16")),
+    Flag("--wire-precision", "parallel.wire_precision", "same", "what travels", str, ("same", "bf16", "fp16", "int8")),
     Flag("--num-layers", "model.num_layers", 4, "layers of each stage"),
     Flag("--embedding-dim", "model.hidden_size", 768, "width of the residual stream"),
     Flag("--num-heads", "model.num_attention_heads", 12, "attention heads per layer"),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from runners.engines.transfers import Channel, Channels, Inbox, Key, Outbox
+from runners.engines.wire import EightBitWire, Wire
 from runners.models.linear import Owed, WeightGradients, pay, postpone
 from runners.schedules import Operation, Schedule, micro_batches_in_flight
 from runners.timers import Timers
@@ -41,16 +42,20 @@ class Boundary(NamedTuple):
     shape: Sequence[int]
     precision: torch.dtype
     """Of the arithmetic on either side."""
-    wire: Literal["same", "bf16", "fp16"] = "same"
+    wire: Literal["same", "bf16", "fp16", "int8"] = "same"
 
-    @property
-    def activations_on_the_wire(self) -> torch.dtype:
-        return {"same": self.precision, "bf16": torch.bfloat16, "fp16": torch.float16}[self.wire]
+    def activations_wire(self) -> Wire:
+        """Make the way of activations in one direction of a link."""
+        if self.wire == "int8":
+            return EightBitWire(self.shape, self.precision)
+        travels = {"same": self.precision, "bf16": torch.bfloat16, "fp16": torch.float16}[self.wire]
+        return Wire(self.shape, travels, self.precision)
 
-    @property
-    def gradients_on_the_wire(self) -> torch.dtype:
-        """Never fp16: gradients of activations are smaller than its smallest number."""
-        return self.precision if self.wire == "same" else torch.bfloat16
+    def gradients_wire(self) -> Wire:
+        """The same for gradients; never fp16: gradients of activations are smaller than its smallest number."""
+        if self.wire == "int8":
+            return EightBitWire(self.shape, self.precision)
+        return Wire(self.shape, self.precision if self.wire == "same" else torch.bfloat16, self.precision)
 
 
 class Traffic(NamedTuple):
@@ -125,16 +130,16 @@ class Executor:
         in_flight = micro_batches_in_flight(self.operations)
         arriving = traffic(plan, rank, len(chunks))
 
-        def inbox(channel: Channel | None, order: list[Key], wire: torch.dtype, count: int) -> Inbox | None:
+        def inbox(channel: Channel | None, order: list[Key], wire: Wire, count: int) -> Inbox | None:
             if channel is None:
                 return None
-            buffers = [torch.empty(boundary.shape, dtype=wire, device=device) for _ in range(min(count, len(order)))]
-            return Inbox(channel, order, buffers, boundary.precision)
+            buffers = [wire.buffer(device) for _ in range(min(count, len(order)))]
+            return Inbox(channel, order, buffers, wire)
 
-        def outbox(channel: Channel | None, wire: torch.dtype) -> Outbox | None:
+        def outbox(channel: Channel | None, wire: Wire) -> Outbox | None:
             return None if channel is None else Outbox(channel, in_flight + ahead - 1, wire, device)
 
-        activations, gradients = boundary.activations_on_the_wire, boundary.gradients_on_the_wire
+        activations, gradients = boundary.activations_wire(), boundary.gradients_wire()
         self._activations_in = inbox(
             channels.activations_in, arriving.activations, activations, activation_buffers(self.operations, ahead)
         )

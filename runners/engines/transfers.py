@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from runners.engines.wire import Wire
+
 
 class Channel(NamedTuple):
     """One direction of a link, seen from one of its ends."""
@@ -93,13 +95,12 @@ class Key(NamedTuple):
 class Inbox:
     """Receives one tensor per key into buffers that are used again, posted as early as a buffer is free."""
 
-    def __init__(self, channel: Channel, order: Sequence[Key], buffers: list[Tensor], precision: torch.dtype) -> None:
+    def __init__(self, channel: Channel, order: Sequence[Key], buffers: list[Tensor], wire: Wire) -> None:
         self._channel = channel
         self._order = order
         """Keys in the order in which the neighbour sends them."""
         self._free = buffers
-        self._precision = precision
-        """What take() gives out, whatever travels."""
+        self._wire = wire
         self._posted: dict[Key, tuple[Tensor, dist.Work]] = {}
         self._taken: dict[Key, Tensor] = {}
         self._next = 0
@@ -113,10 +114,10 @@ class Inbox:
         """Wait for a tensor; it is the caller's until released."""
         buffer, work = self._posted.pop(key)
         work.wait()
-        if buffer.dtype == self._precision:
+        if self._wire.is_same:
             self._taken[key] = buffer
             return buffer
-        tensor = buffer.to(self._precision)  # a copy: the buffer is free at once
+        tensor = self._wire.decode(buffer)  # a copy: the buffer is free at once
         self._free.append(buffer)
         self._post()
         return tensor
@@ -142,12 +143,11 @@ class Outbox:
     that is a thread beside the one that computes.
     """
 
-    def __init__(self, channel: Channel, limit: int, precision: torch.dtype, device: torch.device) -> None:
+    def __init__(self, channel: Channel, limit: int, wire: Wire, device: torch.device) -> None:
         self._channel = channel
         self._limit = limit
         """Tensors under way at most: sending one more waits for the oldest."""
-        self._precision = precision
-        """What travels."""
+        self._wire = wire
         self._thread = None if device.type == "cuda" else ThreadPoolExecutor(1, thread_name_prefix="outbox")
         self._under_way: deque[tuple[Callable[[], object], Tensor]] = deque()
 
@@ -156,7 +156,7 @@ class Outbox:
         if len(self._under_way) == self._limit:
             self._complete_oldest()
         if self._thread is None:
-            tensor = tensor.to(self._precision).contiguous()
+            tensor = self._wire.encode(tensor)
             self._under_way.append((self._channel.send(tensor).wait, tensor))
         else:
             self._under_way.append((self._thread.submit(self._transmit, tensor).result, tensor))
@@ -167,7 +167,7 @@ class Outbox:
             self._complete_oldest()
 
     def _transmit(self, tensor: Tensor) -> None:
-        self._channel.send(tensor.to(self._precision).contiguous()).wait()
+        self._channel.send(self._wire.encode(tensor)).wait()
 
     def _complete_oldest(self) -> None:
         wait, _tensor = self._under_way.popleft()

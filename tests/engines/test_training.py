@@ -84,6 +84,7 @@ def test_losses_gradients_and_weights_equal_those_of_one_process(
         "prefix": make_config(stages, PREFIX),
         "bf16 on the wire": make_config(stages, wire_precision="bf16"),
         "fp16 on the wire": make_config(stages, wire_precision="fp16"),
+        "int8 on the wire": make_config(stages, wire_precision="int8"),
     }
     trained = train_in_pipeline({**configs, **others}, stages, STEPS, device, tmp_path)
     for schedule in configs:
@@ -96,7 +97,7 @@ def test_losses_gradients_and_weights_equal_those_of_one_process(
     assert_bf16(trained["bf16"], torch.device(device), reference)
     assert trained["bf16, zb-h1"][-1].losses == pytest.approx(trained["bf16"][-1].losses, abs=1e-5)
     assert trained["prefix"][-1].losses == pytest.approx(reference_with_prefix.losses, abs=1e-5)
-    for wire in ("bf16", "fp16"):
+    for wire in ("bf16", "fp16", "int8"):
         losses = trained[f"{wire} on the wire"][-1].losses
         assert losses == pytest.approx(reference.losses, rel=1e-2)
         assert (losses == trained["1f1b"][-1].losses) == (stages == 1)
