@@ -54,6 +54,23 @@ def test_the_figure_draws_two_schedules_and_the_table_holds_their_passes(viewer:
     assert sum(row.startswith("gpipe,0,forward,") for row in rows) == 16
 
 
+@pytest.mark.parametrize(
+    ("asked", "drawn"),
+    [
+        ("", ["1f1b", "zb-h1"]),
+        ("&two=gpipe", ["zb-h1", "gpipe"]),
+        ("&one=zb-h1", ["zb-h1", "1f1b"]),
+        ("&one=zb-h1&two=zb-h1", ["zb-h1", "1f1b"]),
+        ("&one=nonsense&two=gpipe", ["zb-h1", "gpipe"]),
+    ],
+)
+def test_the_two_that_are_drawn_stand_where_they_were_asked_for(viewer: Client, asked: str, drawn: list[str]) -> None:
+    query = ADDRESS.partition("?")[2] + "&schedules=gpipe&schedules=1f1b&schedules=zb-h1" + asked
+    drawing = viewer.get(f"/simulate/timeline.json?{query}").json()
+    found = [text["text"].partition(":")[0] for text in drawing["figure"]["layout"]["annotations"]]
+    assert found == drawn
+
+
 def test_a_figure_of_a_broken_question_says_what_is_wrong(viewer: Client) -> None:
     assert "cannot be stages" in viewer.get("/simulate/timeline.json?stages=0").json()["empty"]
 

@@ -115,12 +115,14 @@ def _context(request: HttpRequest, asked: Asked, found: Answer | None) -> dict[s
 
 
 def _chosen(asked: Asked, outcomes: list[Outcome]) -> tuple[Outcome | None, Outcome | None]:
-    """Find the schedules to draw: those asked for, else the last two of the question."""
+    """Find the schedules to draw above and below: those asked for, else the last ones of the question."""
     by_code = {code_of(outcome.plan): outcome for outcome in outcomes}
-    wanted = [by_code[code] for code in (asked.fields["one"], asked.fields["two"]) if code in by_code]
-    left = [outcome for outcome in outcomes if outcome not in wanted]
-    pair = [*wanted, *left[::-1]][:2] if wanted else outcomes[-2:]
-    return (pair[0] if pair else None), (pair[1] if len(pair) > 1 else None)
+    above, below = (by_code.get(asked.fields[name]) for name in ("one", "two"))
+    if below is None or below is above:
+        below = next((outcome for outcome in reversed(outcomes) if outcome is not above), None)
+    if above is None:
+        above = next((outcome for outcome in reversed(outcomes) if outcome is not below), None)
+    return (above, below) if above else (below, None)
 
 
 def simulated_by(query: QueryDict) -> Timeline:
