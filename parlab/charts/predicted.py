@@ -46,8 +46,8 @@ def figure(points: Sequence[PredictedPoint]) -> Drawing:
             subtitle="on the dashed line both agree",
             x="Measured time of an iteration (s)",
             y="Predicted time of an iteration (s)",
-            xaxis={"type": "log", "tickformat": "~g"},
-            yaxis={"type": "log", "tickformat": "~g"},
+            xaxis={"type": "log", "tickformat": "~g", "dtick": "D2"},
+            yaxis={"type": "log", "tickformat": "~g", "dtick": "D2"},
         )
     )
     calibrated = any(point.predicted_s != point.plain_s for point in timed)
@@ -197,7 +197,8 @@ def _sizes_caption(known: Sequence[SizePoint], without: int, wanted_days: float 
     if first.days and last.days and first is not last:
         share = first.days * first.nodes / (last.days * last.nodes)
         words += f": {quantity(100 * share, '%')} of ideal scaling"
-    words += f". {without} numbers of nodes have no layout that fits." if without else "."
+    missing = f"{without} number of nodes has" if without == 1 else f"{without} numbers of nodes have"
+    words += f". {missing} no layout that fits." if without else "."
     return words + (" The dotted line is the time that was asked for." if wanted_days else "")
 
 

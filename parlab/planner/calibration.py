@@ -49,8 +49,8 @@ class Calibration:
     memory: MemoryParameters = field(default_factory=MemoryParameters)
     time_rows: int = 0
     memory_rows: int = 0
-    time_error: float = 0.114
-    memory_error: float = 0.103
+    time_error: float = 0.108
+    memory_error: float = 0.096
     usable_share: float = 0.985
     """Share of the device's memory that jobs may be predicted to need and still run: drivers keep some (a V100 of 16
     GiB shows 16,160 MiB, an A100 of 80 GiB 81,251 MiB)."""

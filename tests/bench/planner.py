@@ -149,7 +149,7 @@ def _line(name: str, errors: Errors) -> str:
         if not values:
             return "-", "-"
         sizes = sorted(map(abs, values))
-        return f"{100 * median(sizes):.1f}", f"{100 * sizes[int(0.9 * (len(sizes) - 1))]:.1f}"
+        return f"{100 * median(sizes):.1f}", f"{100 * sizes[int(0.9 * len(sizes))]:.1f}"
 
     bias = f"{100 * median(errors.time):+.1f}" if errors.time else "-"
     time, memory = figures(errors.time), figures(errors.memory)
