@@ -124,6 +124,7 @@ def test_a_round_trip_per_micro_batch_slows_1f1b_and_a_slope_of_3_hides_it() -> 
     assert three == lower_bound(pipeline).seconds == 64 * 4 + 2 * (4 + 2 * 4)
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_every_pass_and_message_comes_once_and_after_what_it_needs(data: st.DataObject) -> None:
     plan, ranks, count = data.draw(plans())
@@ -146,6 +147,7 @@ def test_every_pass_and_message_comes_once_and_after_what_it_needs(data: st.Data
         assert all(before.left_s <= after.begin_s for before, after in pairwise(sent))
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_nothing_is_faster_than_the_bound(data: st.DataObject) -> None:
     plan, ranks, count = data.draw(plans())
@@ -154,6 +156,7 @@ def test_nothing_is_faster_than_the_bound(data: st.DataObject) -> None:
     assert found.simulation.iteration_s >= found.bound.seconds * (1 - 1e-9)
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_a_slower_link_or_stage_never_makes_an_iteration_faster(data: st.DataObject) -> None:
     plan, ranks, count = data.draw(plans())
@@ -176,7 +179,7 @@ def _with(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:
     return (*values[:place], value, *values[place + 1 :])
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_schedule_waits_for_ever_with_the_engines_transfers(data: st.DataObject) -> None:
     """Neither where receives are posted late nor where the computing thread sends: only both together can."""

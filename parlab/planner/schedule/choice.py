@@ -89,8 +89,11 @@ def rule_slope(pipeline: Pipeline) -> int:
 
 
 def max_slope(pipeline: Pipeline) -> int:
-    """Return the slope with which rank 0 warms up with all micro batches; a steeper one changes nothing on it."""
-    return max(1, math.ceil((pipeline.num_micro_batches - 1) / max(1, pipeline.num_ranks - 1)))
+    """Return the slope with which all ranks but the last warm up with all micro batches; a steeper one changes nothing.
+
+    That is m - 1, which is the rank before the last one's; those before it are there sooner.
+    """
+    return max(1, pipeline.num_micro_batches - 1)
 
 
 def on_wire(pipeline: Pipeline, wire: Wire, element_bytes: int) -> Pipeline:
