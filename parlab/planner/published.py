@@ -81,21 +81,21 @@ class Calibrations:
             if key[1] and len(self._rows.get(key, [])) >= fewest:
                 if key not in self._made:
                     self._made[key] = _best(self._rows[key], " ".join(filter(None, key)))
-                calibration, is_fp32 = self._made[key]
-                return (in_fp32(row) if is_fp32 and row.is_precision_open else row), calibration
+                calibration, is_16_bit = self._made[key]
+                return (in_fp16(row) if is_16_bit and row.is_precision_open else row), calibration
         return row, default_for(row.cluster)
 
 
-def in_fp32(row: rows.Row) -> rows.Row:
-    """The same row, trained in fp32."""
-    return replace(row, job=replace(row.job, precision="fp32"))
+def in_fp16(row: rows.Row) -> rows.Row:
+    """The same row, trained in fp16."""
+    return replace(row, job=replace(row.job, precision="fp16"))
 
 
 def _best(found: Sequence[rows.Row], name: str) -> tuple[Calibration, bool]:
     calibration = calibrate([observation(row) for row in found], name)
     if not any(row.is_precision_open for row in found):
         return calibration, False
-    other = calibrate([observation(in_fp32(row) if row.is_precision_open else row) for row in found], name)
+    other = calibrate([observation(in_fp16(row) if row.is_precision_open else row) for row in found], name)
     return (other, True) if other.cost < calibration.cost else (calibration, False)
 
 
@@ -124,7 +124,7 @@ def predict_row(row: rows.Row, calibration: Calibration) -> Prediction:
     """Predict a row; where its precision is open, it fits only if it fits in fp32 too."""
     prediction = predict_job(row.job, row.cluster, calibration)
     if prediction.fits and row.is_precision_open:
-        wide = predict_job(in_fp32(row).job, row.cluster, calibration)
+        wide = predict_job(replace(row.job, precision="fp32"), row.cluster, calibration)
         return replace(prediction, fits=wide.fits, reasons=[*prediction.reasons, *wide.reasons])
     return prediction
 

@@ -44,9 +44,12 @@ def read(row: Mapping[str, Any]) -> Row:
     model_data, parallel, hardware = (_section(row, name) for name in ("model", "parallel", "hardware"))
     model = _model(model_data, notes, is_shaped=bool(hardware.get("gbps")))
     job = _job(parallel, model, hardware, notes)
-    job = replace(job, zero_offload=_offload(parallel.get("offload"), str(row.get("source") or "")))
     said = f"{parallel.get('precision') or ''}{parallel.get('optimizer') or ''}"
     is_open = not said and not parallel.get("framework") and "V100" in str(hardware.get("gpu"))
+    if is_open:
+        job = replace(job, precision="fp32")
+        notes.append("precision is not given: fp32, as torch trains unless it is told otherwise")
+    job = replace(job, zero_offload=_offload(parallel.get("offload"), str(row.get("source") or "")))
     where = _cluster(hardware, job, str(row.get("group") or ""))
     return Row(str(row.get("id", "")), str(row.get("group") or ""), job, where, _measured(row), is_open, notes)
 

@@ -66,6 +66,7 @@ def test_runs_of_one_cluster_and_engine_are_offered_as_a_calibration(page: Clien
     assert fitted.time_rows == len(BATCHES)
     text = page.get("/plan/", {"calibration": group.key}).content.decode()
     assert f"Calibrated on {group.title}: 8 times" in text
+    assert "Calibrated on CPU process, planned for A100 SXM4 80 GB" in text
 
 
 def test_a_calibration_that_is_gone_is_refused(page: Client) -> None:

@@ -91,3 +91,42 @@ def test_an_impossible_question_names_the_field(tmp_path: Path) -> None:
     path.write_text(json.dumps({"layers": 0}))
     with pytest.raises(CommandError, match="0 cannot be layers"):
         call_command("plan", "--question", str(path))
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        ("model", {"layers": -1, "hidden": 8}),
+        ("model", []),
+        ("model", {"layers": 1e300, "hidden": 8}),
+        ("model", {"layers": "many", "hidden": 8}),
+        ("parallel", "tp8"),
+        ("parallel", {"tp": float("nan")}),
+        ("parallel", {"zero": 9}),
+        ("hardware", {"gpu": 5, "count": 8}),
+        ("hardware", {"gpu": "A100", "count": -8}),
+        ("hardware", {"gpu": "A100", "gbps": float("inf")}),
+    ],
+)
+def test_a_hostile_row_gets_a_reason_instead_of_a_traceback(tmp_path: Path, section: str, value: Any) -> None:
+    rows = written(tmp_path / "rows.json", [SC21_18B | {section: value}])
+    line = plan(rows, "--calibrate", str(rows))[0]
+    assert line["iter_s"] is None
+    assert line["basis"].startswith("not predicted: ")
+
+
+def test_a_row_without_precision_on_a_gpu_without_bf16_is_fp32_unless_its_neighbours_tell_otherwise(
+    tmp_path: Path,
+) -> None:
+    open_row = SC21_18B | {"hardware": {"gpu": "V100-32GB", "count": 256, "node": 8}}
+    told = open_row | {"parallel": SC21_18B["parallel"] | {"precision": "fp16"}}
+    slow, fast = plan(written(tmp_path / "rows.json", [open_row, told]))
+    assert slow["iter_s"] > 2 * fast["iter_s"]
+    assert "precision is not given: fp32" in slow["basis"]
+    neighbours = [
+        open_row | {"parallel": SC21_18B["parallel"] | {"mbs": mbs}, "measured": {"iter_s": fast["iter_s"]}}
+        for mbs in (2, 4, 8)
+    ]
+    measured = written(tmp_path / "measured.json", neighbours)
+    near = plan(tmp_path / "rows.json", "--calibrate", str(measured))[0]
+    assert near["iter_s"] == pytest.approx(fast["iter_s"], rel=0.2)

@@ -33,6 +33,7 @@ class CalibrationGroup(NamedTuple):
 
     key: str
     title: str
+    device: str
     observations: tuple[Observation, ...]
 
 
@@ -111,7 +112,7 @@ def calibration_groups() -> list[CalibrationGroup]:
         groups.setdefault(key, []).append(one.observation)
         titles[key] = f"{_family(job)} on {cluster.device.name} (pool {cluster.name})"
     found = [
-        CalibrationGroup(key, f"{titles[key]}, {len(members)} runs", tuple(members))
+        CalibrationGroup(key, f"{titles[key]}, {len(members)} runs", members[0].cluster.device.name, tuple(members))
         for key, members in groups.items()
         if len(members) >= FEWEST
     ]

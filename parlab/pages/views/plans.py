@@ -14,9 +14,9 @@ from parlab.charts import predicted, theme
 from parlab.charts.predicted import SizePoint
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
+from parlab.lab.selectors import CalibrationGroup
 from parlab.planner import sc21
 from parlab.planner.answer import Answer, answer
-from parlab.planner.calibration import Calibration
 from parlab.planner.layouts import Layout
 from parlab.planner.request import PlanRequest, Refusal, refusals
 from runners.config import digest
@@ -61,6 +61,8 @@ class Asked(NamedTuple):
     question: PlanRequest | None
     answer: Answer | None
     refused: list[Refusal]
+    doubt: str = ""
+    """Why the calibration that was chosen may not suit the device."""
 
 
 def read_question(request: HttpRequest) -> Asked:
@@ -79,18 +81,26 @@ def read_question(request: HttpRequest) -> Asked:
         message = f"gpu {question.gpu} is not in the catalogue; choose one of the list, or add it in the admin"
         return Asked(texts, question, None, [Refusal("gpu", question.gpu, message)])
     try:
-        return Asked(texts, question, answer(question, gpu, _calibration(texts["calibration"])), [])
+        group = _group(texts["calibration"])
+        known = selectors.calibration_of(group) if group else None
+        return Asked(texts, question, answer(question, gpu, known), [], _doubt(group, gpu.name))
     except ValueError as error:
         return Asked(texts, question, None, [Refusal(str(error).split(" ")[0], "", str(error))])
 
 
-def _calibration(key: str) -> Calibration | None:
+def _group(key: str) -> CalibrationGroup | None:
     if not key:
         return None
     for group in selectors.calibration_groups():
         if group.key == key:
-            return selectors.calibration_of(group)
+            return group
     raise ValueError(f"calibration {key!r} is not known any more; choose another or none")
+
+
+def _doubt(group: CalibrationGroup | None, device: str) -> str:
+    if group is None or group.device == device:
+        return ""
+    return f"Calibrated on {group.device}, planned for {device}: what one reaches says little of the other."
 
 
 def _text(value: Any) -> str:
@@ -131,6 +141,7 @@ def _context(request: HttpRequest, asked: Asked) -> dict[str, Any]:
     return context | {
         "one": one,
         "question": asked.question,
+        "doubt": asked.doubt,
         "times": _parts(one.parts, TIME_PARTS, one.iteration_s),
         "memories": _parts(one.memory, MEMORY_PARTS, one.memory_bytes),
         "capacity": one.cluster.device.memory_bytes,
