@@ -21,6 +21,7 @@ from parlab.lab.models import Attempt
 from parlab.lab.services import attempt_report, launch_store, run_findings_refresh, summary_store
 from parlab.planner.work import TRAINERS
 from parlab.series import log, operations, store
+from runners.config import filled_fields
 from runners.protocol import LEASE_S, Batch, RunState
 
 logger = logging.getLogger(__name__)
@@ -108,12 +109,22 @@ def attempt_summarise(*, attempt: Attempt) -> None:
     """Compute an attempt's summary from its series and keep it."""
     resolved = attempt.run.resolved
     engine = resolved["parallel"]["engine"]
-    if engine == COMMAND and (attempt.last_step is None or _is_read(attempt)) and _printed_summarise(attempt):
+    if engine == COMMAND:
+        _command_summarise(attempt)
         return
     summary = summarise(attempt.pk, resolved)
     if engine in TRAINERS:
         summary |= utilisation.parts_of(summary, resolved, _world_size(resolved), _reference(attempt, resolved))
     summary_store(attempt=attempt, summary=summary)
+
+
+def _command_summarise(attempt: Attempt) -> None:
+    """Summarise a command's run from its own step events, or else from what readers make of its lines."""
+    if (attempt.last_step is None or _is_read(attempt)) and _printed_summarise(attempt):
+        return
+    # Where its lines could be read before and cannot now, what was read stays.
+    told = filled_fields(attempt.run.resolved)
+    summary_store(attempt=attempt, summary=attempt.summary if _is_read(attempt) else summarise(attempt.pk, told))
 
 
 def _is_read(attempt: Attempt) -> bool:

@@ -189,6 +189,29 @@ def test_an_output_that_no_reader_knows_is_kept_as_it_is(command: Callable[..., 
     assert stored(attempt)["log"] == START + output
 
 
+def test_what_was_read_stays_when_it_cannot_be_read_again(
+    command: Callable[..., Attempt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = command()
+    before = stream(attempt, START + MEGATRON, is_whole=False)
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault of a reader")
+
+    monkeypatch.setattr(printed, "read", fails)
+    batch_apply(batch=batch(attempt, attempt.committed, b"more\n", Report(state="finished", at=9.0, exit_code=0)))
+    attempt.run.refresh_from_db()
+    assert attempt.run.state == "finished"
+    assert attempt.run.summary == before
+
+
+def test_events_of_a_command_have_no_throughput_out_of_defaults(command: Callable[..., Attempt]) -> None:
+    events = b"".join(step(n, step_time_s=0.5) for n in (1, 2, 3))
+    found = stream(command(), START + events)
+    assert found["step_time_s"]["median"] == 0.5
+    assert "samples_per_s" not in found
+
+
 def test_a_reader_that_fails_costs_no_output(command: Callable[..., Attempt], monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("a fault of a reader")
