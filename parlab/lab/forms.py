@@ -1,6 +1,7 @@
 """The form of a configuration, made from the schema of RunConfig: a new field there is a new field here."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from django import forms
@@ -169,6 +170,7 @@ def fieldsets() -> list[tuple[str | None, dict[str, Any]]]:
     return groups
 
 
+@cache
 def _schema() -> dict[str, dict[str, Any]]:
     """Section -> field -> its JSON schema."""
     return {name: section.model_json_schema().get("properties", {}) for name, section in sections().items()}
