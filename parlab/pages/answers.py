@@ -70,7 +70,6 @@ class Answer(NamedTuple):
 
     kind: str
     sentence: str
-    is_final: bool
     searches: list[Found]
     operations: list[OperationTable]
     sizes: Sizes | None
@@ -80,7 +79,6 @@ def answer_of(experiment: Experiment, runs: Sequence[Run], waiting: Mapping[int,
     """Answer from some runs of an experiment and its files; `waiting` says why queued ones wait."""
     kind = _kind(experiment, runs)
     attempts = _current_attempts(runs)
-    is_final = bool(runs) and all(run.is_final for run in runs)
     searches: list[Found] = []
     messages: list[Message] = []
     sizes = None
@@ -97,7 +95,6 @@ def answer_of(experiment: Experiment, runs: Sequence[Run], waiting: Mapping[int,
     return Answer(
         kind,
         _with_state(sentence, runs, waiting),
-        is_final,
         searches,
         engine_reads.operation_tables(messages),
         sizes,
