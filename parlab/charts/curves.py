@@ -53,13 +53,13 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
     return Drawing(drawing, words, _table(present, "step_time_s"))
 
 
-def memory(curves: Mapping[int, Curve]) -> Drawing:
-    """Draw memory (y) of each rank, and of the whole run as rank -1, against seconds since the first (x)."""
+def memory(curves: Mapping[int, Curve], *, start: float | None = None) -> Drawing:
+    """Draw memory (y) of each rank, and of the whole run as rank -1, against seconds since start or the first (x)."""
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.times)}
     if not present:
         return theme.nothing("No memory figures: they come with the first second of the training.")
     unit = unit_for((value for curve in present.values() for value in curve.values), "B")
-    start = min(float(curve.times[0]) for curve in present.values())
+    start = min(float(curve.times[0]) for curve in present.values()) if start is None else start
     drawing = go.Figure(
         layout=theme.layout(
             title="Memory",

@@ -87,6 +87,29 @@
       await Plotly.react(element, figure.data, inPage(figure.layout), { ...CONFIG, modeBarButtons: buttons(element) });
     }
     element.dataset.drawn = "1";
+    if (figure && "refines" in element.dataset) watchZoom(element);
+  }
+
+  // A long curve comes thinned out; who zooms in gets all that the server has of that part.
+  const THINNED = 900;
+  function watchZoom(element) {
+    element.removeAllListeners?.("plotly_relayout");
+    element.on("plotly_relayout", async (change) => {
+      const whole = drawings.get(element).figure;
+      if (!whole.data.some((trace) => (trace.x?.length ?? trace.x?.shape ?? 0) >= THINNED)) return;
+      const from = change["xaxis.range[0]"] ?? change["xaxis.range"]?.[0], to = change["xaxis.range[1]"] ?? change["xaxis.range"]?.[1];
+      if (change["xaxis.autorange"]) return Plotly.react(element, whole.data, element.layout);
+      if (from === undefined || to === undefined) return;
+      const asked = (element.refined = (element.refined || 0) + 1);
+      const url = new URL(element.dataset.figureUrl, location.href);
+      url.searchParams.set("from", from);
+      url.searchParams.set("to", to);
+      const response = await fetch(url, { headers: { Accept: "application/json" } });
+      if (!response.ok || asked !== element.refined) return;
+      const { figure } = await response.json();
+      if (figure) await Plotly.react(element, figure.data, element.layout);
+      element.dataset.refined = asked;
+    });
   }
 
   async function load(element) {

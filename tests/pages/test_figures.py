@@ -128,3 +128,27 @@ def test_the_figures_of_an_experiment_take_few_queries(
 ) -> None:
     with django_assert_num_queries(5):  # session, person, experiment, versions, runs
         page.get(f"{EXPERIMENT}figures/phases.json")
+
+
+def test_a_long_curve_is_thinned_and_refined_where_one_zooms_in(page: Client, four_runs: list[Run]) -> None:
+    attempt = four_runs[0].current_attempt()
+    steps = np.arange(1, 50_001)
+    values = np.random.default_rng(0).normal(0.3, 0.01, len(steps))
+    curve = Columns(steps, 1.76e9 + 0.5 * steps, values)
+    store.append(attempt.pk, {("step_time_s", 0): curve, ("memory_bytes", 0): curve})
+    for name, ends in (("step-time", (1_000, 1_200)), ("memory", (500.0, 600.0))):
+        url = f"{EXPERIMENT}runs/1/figures/{name}.json"
+        whole = json.loads(page.get(url).content)["figure"]["data"][0]["x"]
+        part = json.loads(page.get(url, {"from": str(ends[0]), "to": str(ends[1])}).content)["figure"]["data"][0]["x"]
+        assert len(whole) == 1_000
+        assert 200 <= len(part) <= 205
+        assert part == sorted(part)
+        assert ends[0] - 2 <= part[0] <= part[-1] <= ends[1] + 2
+
+
+@pytest.mark.parametrize("ends", [("x", "y"), ("nan", "inf"), ("5", "1"), ("1e300", "-1e300"), ("", "7")])
+def test_a_window_that_makes_no_sense_is_answered(page: Client, four_runs: list[Run], ends: tuple[str, str]) -> None:
+    two = Columns(np.array([1, 2]), np.array([1.76e9, 1.76e9 + 1]), np.array([0.1, 0.2]))
+    store.append(four_runs[0].current_attempt().pk, {("step_time_s", 0): two})
+    response = page.get(f"{EXPERIMENT}runs/1/figures/step-time.json", {"from": ends[0], "to": ends[1]})
+    assert response.status_code == 200

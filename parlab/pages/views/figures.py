@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_GET
 
@@ -20,6 +21,7 @@ from parlab.lab.models import Attempt, Experiment, Run
 from parlab.pages import engine_reads, telemetry
 from parlab.pages.choices import figure_options
 from parlab.series import store
+from parlab.series.columns import Columns
 
 from .runs import find_attempt, find_run
 
@@ -46,39 +48,78 @@ def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
     return CHOSEN[name](points, figure_options(request.GET)) if name in CHOSEN else EXPERIMENT_FIGURES[name](points)
 
 
-def _step_time(run: Run, attempt: Attempt, max_points: int | None) -> Drawing:
-    found = store.read(attempt.pk, "step_time_s", max_points=max_points)
+class Window(NamedTuple):
+    """How much of a curve is drawn: so many points of what lies between two places of the x axis."""
+
+    max_points: int | None
+    first: float | None = None
+    last: float | None = None
+
+
+WHOLE = Window(None)
+
+
+def window_of(query: QueryDict) -> Window:
+    """Read `?from=120&to=180`, which a browser asks for when somebody zooms into a thinned curve."""
+    ends = [_finite(query.get(name, "")) for name in ("from", "to")]
+    first, last = ends
+    return Window(MAX_POINTS, first, last) if first is not None and last is not None else Window(MAX_POINTS)
+
+
+def _finite(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if abs(number) < 2**53 else None
+
+
+def _step_time(run: Run, attempt: Attempt, window: Window) -> Drawing:
+    # One step beyond either end, so that lines leave the plot instead of ending in it.
+    first = None if window.first is None else math.floor(window.first) - 1
+    last = None if window.last is None else math.ceil(window.last) + 1
+    found = store.read(attempt.pk, "step_time_s", max_points=window.max_points, first_step=first, last_step=last)
     return curves.step_time(
-        {rank: Curve(c.steps.tolist(), c.times.tolist(), c.values.tolist()) for rank, c in found.items()},
+        {rank: _curve(columns) for rank, columns in found.items()},
         warmup_steps=int(run.resolved.get("train", {}).get("warmup_steps", 0)),
         iterations=run.iterations,
     )
 
 
-def _memory(_run: Run, attempt: Attempt, max_points: int | None) -> Drawing:
-    found = store.read(attempt.pk, "memory_bytes", max_points=max_points)
-    return curves.memory(
-        {rank: Curve(c.steps.tolist(), c.times.tolist(), c.values.tolist()) for rank, c in found.items()},
-    )
+def _memory(_run: Run, attempt: Attempt, window: Window) -> Drawing:
+    found = store.read(attempt.pk, "memory_bytes")
+    start = min((float(columns.times[0]) for columns in found.values()), default=0.0)
+    if window.first is not None and window.last is not None:
+        low, high = start + window.first, start + window.last
+        found = {
+            rank: columns.take((columns.times >= low) & (columns.times <= high)) for rank, columns in found.items()
+        }
+    most = window.max_points
+    thinned = {rank: columns if most is None else columns.thinned(most) for rank, columns in found.items()}
+    return curves.memory({rank: _curve(columns) for rank, columns in thinned.items()}, start=start)
 
 
-def _bandwidth(run: Run, attempt: Attempt, _max_points: int | None) -> Drawing:
+def _curve(columns: Columns) -> Curve:
+    return Curve(columns.steps.tolist(), columns.times.tolist(), columns.values.tolist())
+
+
+def _bandwidth(run: Run, attempt: Attempt, _window: Window) -> Drawing:
     return bandwidth.figure(engine_reads.run_messages([run], [attempt]))
 
 
-def _capacity(run: Run, attempt: Attempt, _max_points: int | None) -> Drawing:
+def _capacity(run: Run, attempt: Attempt, _window: Window) -> Drawing:
     search = engine_reads.run_search(run, attempt)
     return capacity.figure(search) if search else theme.nothing("No trials: this run looked for no capacity.")
 
 
-def _devices(run: Run, _attempt: Attempt, _max_points: int | None) -> Drawing:
+def _devices(run: Run, _attempt: Attempt, _window: Window) -> Drawing:
     """Only its numbers are asked for: the page draws the map itself."""
     found = engine_reads.run_device_map(run)
     missing = theme.nothing("No map of devices: this run has no stages and shards.")
     return missing._replace(table=found.table) if found else missing
 
 
-RUN_FIGURES: dict[str, Callable[[Run, Attempt, int | None], Drawing]] = {
+RUN_FIGURES: dict[str, Callable[[Run, Attempt, Window], Drawing]] = {
     "step-time": _step_time,
     "memory": _memory,
     "bandwidth": _bandwidth,
@@ -87,7 +128,7 @@ RUN_FIGURES: dict[str, Callable[[Run, Attempt, int | None], Drawing]] = {
 }
 
 
-def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, max_points: int | None) -> Drawing:
+def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, window: Window) -> Drawing:
     if name not in RUN_FIGURES and name not in KINDS:
         raise Http404(f"no figure {name}; there are {', '.join([*RUN_FIGURES, *KINDS])}")
     run = find_run(slug, number)
@@ -95,7 +136,9 @@ def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, max_po
     if attempt is None:
         return theme.nothing("No curve: these figures were published without one.")
     return (
-        telemetry.drawing(attempt, name, max_points) if name in KINDS else RUN_FIGURES[name](run, attempt, max_points)
+        telemetry.drawing(attempt, name, window.max_points)
+        if name in KINDS
+        else RUN_FIGURES[name](run, attempt, window)
     )
 
 
@@ -111,12 +154,12 @@ def experiment_csv(request: HttpRequest, slug: str, name: str) -> HttpResponse:
 
 @require_GET
 def run_json(request: HttpRequest, slug: str, number: int, name: str) -> HttpResponse:
-    return json_response(_run_drawing(request, slug, number, name, MAX_POINTS))
+    return json_response(_run_drawing(request, slug, number, name, window_of(request.GET)))
 
 
 @require_GET
 def run_csv(request: HttpRequest, slug: str, number: int, name: str) -> HttpResponse:
-    return csv_response(_run_drawing(request, slug, number, name, None).table, f"{slug}-run-{number}-{name}.csv")
+    return csv_response(_run_drawing(request, slug, number, name, WHOLE).table, f"{slug}-run-{number}-{name}.csv")
 
 
 def json_response(drawing: Drawing) -> HttpResponse:

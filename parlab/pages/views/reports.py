@@ -35,7 +35,7 @@ from parlab.reports.directives import directive
 from parlab.reports.tables import table_csv
 from parlab.reports.templates import TEMPLATES
 
-from .figures import MAX_POINTS, RUN_FIGURES
+from .figures import MAX_POINTS, RUN_FIGURES, Window
 
 PER_PAGE = 50
 MAX_PANELS = 4
@@ -53,8 +53,8 @@ def figures() -> Figures:
     return Figures(EXPERIMENT_FIGURES, of_run, CHOSEN)
 
 
-def _few_points(made: Callable[[Run, Attempt, int | None], Drawing], run: Run, attempt: Attempt) -> Drawing:
-    return made(run, attempt, MAX_POINTS)
+def _few_points(made: Callable[[Run, Attempt, Window], Drawing], run: Run, attempt: Attempt) -> Drawing:
+    return made(run, attempt, Window(MAX_POINTS))
 
 
 def _telemetry(name: str, _run: Run, attempt: Attempt) -> Drawing:

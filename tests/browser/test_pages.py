@@ -1,0 +1,206 @@
+"""What holds of every page: axe-core finds nothing, the policy is kept, nothing scrolls sideways; and what pages do."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import axe_playwright_python
+import pytest
+from playwright.sync_api import Browser, Page, Response, expect
+
+from .conftest import Demo, screenshots
+
+pytestmark = pytest.mark.timeout(400)
+
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+RULES = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']}"
+PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
+MAX_WEIGHT = 150_000
+"""Bytes of a page besides Plotly, as they travel."""
+
+
+def pages(demo: Demo) -> dict[str, str]:
+    """Name and address of every kind of page that a fresh demo has."""
+    with sqlite3.connect(demo.database) as database:
+        ids = [str(pk) for (pk,) in database.execute("SELECT id FROM lab_run ORDER BY id LIMIT 4")]
+    return {
+        "home": "/",
+        "experiments": "/experiments/",
+        "runs": "/experiments/?show=runs",
+        "nonsense": "/experiments/?q=stat:oom+gpus>lots",
+        "published": PUBLISHED,
+        "pivot": f"{PUBLISHED}?rows=network&columns=train.micro_batch_size&value=samples_per_s",
+        "run": f"{PUBLISHED}runs/1/",
+        "compare": f"/compare/?runs={','.join(ids)}",
+        "compare-empty": "/compare/",
+        "nodes": "/nodes/",
+        "import": "/import/",
+        "rules": "/findings/rules/",
+        "questions": "/questions/",
+        "simulate": "/simulate/",
+        "reports": "/reports/",
+        "tune": "/tune/",
+    }
+
+
+def settled(page: Page) -> None:
+    """Wait until every figure is drawn or says why not."""
+    page.wait_for_load_state()
+    expect(page.locator("[data-figure-url]:not([data-drawn])")).to_have_count(0, timeout=30_000)
+
+
+def violations(page: Page) -> list[str]:
+    page.evaluate(AXE)
+    found: dict[str, Any] = page.evaluate(f"axe.run(document, {RULES})")
+    return [
+        f"{one['id']}: {node['target']} {node['html'][:120]}" for one in found["violations"] for node in one["nodes"]
+    ]
+
+
+@pytest.fixture
+def weights(page: Page) -> dict[str, int]:
+    """Bytes that each page has loaded, by the last part of the address."""
+    loaded: dict[str, int] = {}
+
+    def count(response: Response) -> None:
+        if response.status == 200:
+            loaded[response.url] = int(response.headers.get("content-length") or len(response.body()))
+
+    page.on("response", count)
+    return loaded
+
+
+@pytest.mark.slow
+# The fixture `page` fails on any error in the console, which is where the browser reports what the policy forbids.
+def test_no_page_breaks_the_rules_of_axe_the_policy_or_the_frame(page: Page, demo: Demo) -> None:
+    problems = []
+    for name, address in pages(demo).items():
+        page.goto(address)
+        settled(page)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            problems += [f"{name} ({scheme}): {found}" for found in violations(page)]
+        page.emulate_media(color_scheme="light")
+        for width in (390, 2560):
+            page.set_viewport_size({"width": width, "height": 900})
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            if wide > width:
+                problems.append(f"{name} is {wide} px wide in a window of {width}")
+        page.set_viewport_size({"width": 1440, "height": 900})
+    assert not problems, "\n".join(problems)
+
+
+def test_what_is_inline_does_not_run(browser: Browser, demo: Demo) -> None:
+    page = browser.new_page()
+    page.goto(f"{demo.url}/login/")
+    page.evaluate(
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=window.ran=1><b style=color:red>')"
+    )
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.ran") is None
+    assert page.evaluate("getComputedStyle(document.querySelector('b:last-of-type')).color") != "rgb(255, 0, 0)"
+    page.close()
+
+
+def test_pages_are_light_and_nothing_moves_while_figures_load(page: Page, demo: Demo, weights: dict[str, int]) -> None:
+    page.add_init_script(
+        "window.moved = 0; new PerformanceObserver(list => list.getEntries().forEach(one => "
+        "{ if (!one.hadRecentInput) window.moved += one.value; })).observe({type: 'layout-shift', buffered: true});"
+    )
+    page.goto(PUBLISHED)
+    settled(page)
+    own = {url: size for url, size in weights.items() if "/plotly/" not in url and "/login/" not in url}
+    assert sum(own.values()) < MAX_WEIGHT, own
+    assert page.evaluate("window.moved") < 0.02
+
+
+def test_filters_answer_while_one_types_and_going_back_restores_them(page: Page) -> None:
+    page.goto("/experiments/")
+    page.keyboard.press("/")
+    search = page.locator("#search")
+    expect(search).to_be_focused()
+    search.press_sequentially("state:oom")
+    expect(page.locator("tr[data-experiment]")).to_have_count(1)
+    expect(page).to_have_url(re.compile(r"q=state%3Aoom"))
+    search.fill("stat:oom")
+    expect(page.get_by_role("alert")).to_contain_text("did you mean state?")
+    search.fill("nothing-at-all")
+    expect(page.get_by_text("Nothing found")).to_be_visible()
+    search.fill("")
+    page.get_by_role("link", name="GPT-3 small on three nodes").click()
+    page.go_back()
+    expect(page.locator("tr[data-experiment]").first).to_be_visible()
+
+
+def test_rows_are_chosen_tagged_and_put_away_with_a_way_back(page: Page) -> None:
+    page.goto("/experiments/")
+    expect(page.get_by_role("button", name="Archive")).to_be_disabled()
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.get_by_text("1 chosen")).to_be_visible()
+    page.locator("#bulk-tag").fill("tour")
+    page.get_by_role("button", name="Tag", exact=True).click()
+    expect(page.get_by_text("1 experiment tagged tour.")).to_be_visible()
+    name = page.locator("tr[data-experiment]").first.get_attribute("data-experiment")
+    page.locator("td.choice input").first.check()
+    page.get_by_role("button", name="Archive").click()
+    expect(page.locator(f'tr[data-experiment="{name}"]')).to_have_count(0)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(f'tr[data-experiment="{name}"]')).to_have_count(1)
+
+
+def test_runs_are_compared_from_the_list_and_figures_follow_the_choice(page: Page) -> None:
+    page.goto("/experiments/?show=runs&q=state:finished&sort=run")
+    for box in page.locator("td.choice input").all()[:3]:
+        box.check()
+    page.get_by_role("button", name="Compare").click()
+    expect(page.get_by_role("heading", name="Compare 3 runs")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"/compare/\?runs=\d+,\d+,\d+$"))
+    page.wait_for_selector('[data-figure="parallel"][data-drawn="1"]')
+    page.locator("select[name=curve]").select_option("loss")
+    expect(page).to_have_url(re.compile("curve=loss"))
+    screenshots(page, "compare")
+
+
+def test_a_link_shows_the_figures_and_the_table_that_its_sender_saw(page: Page) -> None:
+    page.goto(PUBLISHED)
+    settled(page)
+    page.locator("select[name=y]").select_option("ms_per_sample")
+    expect(page.locator("figure", has=page.locator('[data-figure="throughput"]')).get_by_role("heading")).to_have_text(
+        "Time per sample"
+    )
+    page.locator("select[name=rows]").first.select_option("network")
+    page.locator("select[name=columns]").select_option("train.micro_batch_size")
+    expect(page.get_by_role("heading", name="Table")).to_be_visible()
+    kept = page.url
+    assert "y=ms_per_sample" in kept
+    assert "rows=network" in kept
+    page.goto("/")
+    page.goto(kept)
+    settled(page)
+    expect(page.get_by_role("heading", name="Time per sample").first).to_be_visible()
+    expect(page.locator("select[name=rows]").first).to_have_value("network")
+    screenshots(page, "experiment-shaped")
+
+
+def test_keys_lead_to_pages_and_say_what_they_do(page: Page) -> None:
+    page.goto("/nodes/")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("e")
+    expect(page).to_have_url(re.compile("/experiments/$"))
+
+
+def test_within_two_clicks_one_knows_the_best_and_by_how_much(page: Page) -> None:
+    page.goto("/")
+    row = page.get_by_role("row", name="GPT-3 small on three nodes")
+    expect(row).to_contain_text("samples/s")
+    expect(row).to_contain_text("%")
+    screenshots(page, "home")
+    row.get_by_role("link", name="GPT-3 small on three nodes").click()
+    expect(page.locator("[data-verdict]")).to_contain_text("ahead of")
