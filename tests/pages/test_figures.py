@@ -134,7 +134,7 @@ def test_a_long_curve_is_thinned_and_refined_where_one_zooms_in(page: Client, fo
     attempt = four_runs[0].current_attempt()
     steps = np.arange(1, 50_001)
     values = np.random.default_rng(0).normal(0.3, 0.01, len(steps))
-    curve = Columns(steps, 1.76e9 + 0.5 * steps, values)
+    curve = Columns(steps, (1.76e9 + 0.5 * steps).astype(np.float64), values)
     store.append(attempt.pk, {("step_time_s", 0): curve, ("memory_bytes", 0): curve})
     for name, ends in (("step-time", (1_000, 1_200)), ("memory", (500.0, 600.0))):
         url = f"{EXPERIMENT}runs/1/figures/{name}.json"

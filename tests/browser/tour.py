@@ -1,0 +1,112 @@
+"""The pictures of docs/tour.md: `python -m tests.browser.tour` starts a demo, walks through it and takes them anew."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, expect, sync_playwright
+
+from .conftest import PROJECT, Demo, copy_of_the_project, start_demo, stop_demo
+from .install import find_chromium
+
+PICTURES = PROJECT / "docs" / "images"
+SIZE = {"width": 1200, "height": 750}
+PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
+SWEEP = "/experiments/pipeline-schedules-on-this-machine/"
+DOCUMENT = """# Scaling of the small case
+
+| GPUs | Global batch | Step time (s) | TFLOP/s per GPU | Aggregate TFLOP/s |
+|-----:|-------------:|--------------:|----------------:|------------------:|
+| 8 | 64 | 2.00 | 100 | 800 |
+| 16 | 128 | 2.05 | 98 | 1568 |
+| 32 | 256 | 2.10 | 96 | 9999 |
+| 64 | 512 | OOM | | |
+"""
+
+
+def log_in(page: Page, demo: Demo) -> None:
+    page.goto(f"{demo.url}/login/")
+    page.get_by_label("Username").fill(demo.user)
+    page.get_by_label("Password").fill(demo.password)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_load_state()
+
+
+def walk(page: Page, demo: Demo, directory: Path) -> list[str]:
+    """Walk the tour from its first to its last step; returns the names of the pictures that it took."""
+    directory.mkdir(parents=True, exist_ok=True)
+    page.set_viewport_size(SIZE)  # type: ignore[arg-type]
+    taken: list[str] = []
+
+    def picture(name: str) -> None:
+        expect(page.locator("[data-figure-url]:not([data-drawn])")).to_have_count(0, timeout=30_000)
+        page.wait_for_timeout(300)
+        taken.append(f"tour-{len(taken) + 1}-{name}.png")
+        path = directory / taken[-1]
+        page.screenshot(path=path)
+        # A page has few colours: with a palette the picture is a third as large; rare ones, those of states, stay.
+        with Image.open(path) as image:
+            image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+
+    page.goto(f"{demo.url}{SWEEP}")
+    if page.locator("#launch").is_enabled():
+        page.locator("#launch").click()
+    _import(page, demo)
+    page.goto(demo.url)
+    expect(page.locator("#home")).to_contain_text("Scaling of the small case")
+    picture("home")
+    page.goto(f"{demo.url}/experiments/?show=runs&q=state:finished+schedule:gpipe&sort=-samples_per_s")
+    picture("filter")
+    page.goto(f"{demo.url}{PUBLISHED}")
+    picture("experiment")
+    page.goto(f"{demo.url}{PUBLISHED}?rows=network&columns=train.micro_batch_size&y=step_time#figures")
+    picture("figures")
+    page.goto(f"{demo.url}/experiments/?show=runs&q=schedule:1f1b,gpipe+origin:published&sort=run")
+    for box in page.locator("td.choice input").all()[:4]:
+        box.check()
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/compare/?runs=*")
+    picture("compare")
+    page.goto(f"{demo.url}/experiments/scaling-of-the-small-case/")
+    page.locator(".document a[data-doubt]").first.click()
+    expect(page.get_by_role("dialog", name="Findings about this number")).to_be_visible()
+    picture("doubt")
+    return taken
+
+
+def _import(page: Page, demo: Demo) -> None:
+    """Bring in a document whose numbers contradict each other; a second time changes nothing."""
+    page.goto(f"{demo.url}/import/")
+    content = {"name": "scaling.md", "mimeType": "text/markdown", "buffer": DOCUMENT.encode()}
+    page.get_by_label("Files").set_input_files(content)  # type: ignore[arg-type]
+    page.get_by_role("button", name="Preview").click()
+    page.wait_for_url("**/import/*/", timeout=60_000)
+    button = page.get_by_role("button", name="Import 1 file")
+    if button.count():
+        button.click()
+        page.wait_for_load_state()
+
+
+def main() -> int:
+    """Take all pictures anew."""
+    with tempfile.TemporaryDirectory(prefix="parlab-tour-") as directory:
+        copy_of_the_project(Path(directory))
+        demo = start_demo(Path(directory))
+        try:
+            with sync_playwright() as playwright:
+                browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+                page = browser.new_page()
+                log_in(page, demo)
+                for name in walk(page, demo, PICTURES):
+                    sys.stdout.write(f"{name}: {(PICTURES / name).stat().st_size / 1024:.0f} KiB\n")
+                browser.close()
+        finally:
+            stop_demo(demo)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
