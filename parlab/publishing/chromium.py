@@ -24,6 +24,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 SCALE = 2
 """Pixels of a picture per pixel of its page: sharp in print."""
 MAX_HEIGHT = 8_000
+_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "FONTCONFIG_PATH", "FONTCONFIG_FILE", "LD_LIBRARY_PATH")
 _HEIGHT = "Math.ceil(document.documentElement.getBoundingClientRect().height)"
 # The browser reads its orders from file 3 and answers in file 4; the ends of the pipes may have any number here.
 _LAUNCH = """
@@ -85,7 +86,8 @@ class Browser:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env={**os.environ, "HOME": str(directory)},
+            # None of the server's secrets: it draws what people wrote.
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | {"HOME": str(directory)},
         )
         os.close(theirs_in)
         os.close(theirs_out)
@@ -182,9 +184,7 @@ class Page:
     def png(self, width: int) -> bytes:
         """Take a picture of the whole page, `width` pixels wide and as high as it is."""
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=600, deviceScaleFactor=SCALE, mobile=False)
-        height = min(
-            MAX_HEIGHT, int(self.evaluate("Math.ceil(document.documentElement.getBoundingClientRect().height)"))
-        )
+        height = min(MAX_HEIGHT, int(self.evaluate(_HEIGHT)))
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         return base64.b64decode(shot["data"])

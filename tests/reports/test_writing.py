@@ -256,3 +256,13 @@ def test_two_reports_of_one_title_have_their_own_addresses(user: User) -> None:
 
     assert [report.slug for report in reports] == ["same", "same-2", "same-3"]
     assert lab.report_create(title="New", text="", experiment=None, user=user).slug == "new-2"
+
+
+def test_a_comma_behind_a_backslash_belongs_to_its_value(page: Client, four_runs: list[Run], make_report: Make) -> None:
+    run = four_runs[0]
+    run.point = {**run.point, "network": "slow, far"}
+    run.save()
+
+    html = shown(page, make_report('{{ value step_time_s where="network=slow\\, far, schedule=gpipe" unit=s }}'))
+
+    assert 'title="0.5' in html
