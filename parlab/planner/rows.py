@@ -131,7 +131,7 @@ def _schedule(text: object, virtual: int) -> tuple[Schedule, int]:
 
 
 def _offload(said: object, source: str) -> Literal["none", "optimizer", "all"]:
-    """{"Opt Offl": "Y", "Par Offl": "N"} or a word; where nothing is said, the title of the table may say it."""
+    """Read {"Opt Offl": "Y", "Par Offl": "N"}; where nothing is said, the title of the table may say it."""
     if isinstance(said, Mapping):
         yes = {str(name).lower()[:3] for name, value in said.items() if str(value).upper().startswith("Y")}
         return "all" if "par" in yes else "optimizer" if "opt" in yes else "none"

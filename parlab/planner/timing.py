@@ -17,6 +17,8 @@ from .workload import Job
 
 _SMOOTH = 4.0
 """Norm with which two things that run side by side count: nearly the longer one."""
+_BUBBLES = {"zb-h1": 0.5, "zb-h2": 0.05, "zb-v": 0.05}
+"""What zero bubble schedules leave of 1F1B's bubble (Qi et al. 2023, tables 3 to 5: bubble rates)."""
 _PLAIN = 0.9
 """Share of the peak of ordinary units that large fp32 products reach."""
 _USUAL_SHARE = 0.8
@@ -181,19 +183,18 @@ class Clock:
         final = last * (layer + tensor) + self.head_s
         slowest = max(inner, final) if stages > 1 else final
         through = (stages - 1) * inner + final
-        hop_s = self._hop_s()
         fill = self._fill(through - slowest)
-        pipe = self._pipeline_s(slowest, hop_s)
+        pipe = self._pipeline_s(slowest, self._hop_s())
         tensor_s = micro_batches * most * tensor
         compute_s = micro_batches * slowest - tensor_s
-        data_s, hidden_s = self._data_s(compute_s * (1 - 1 / 3))
+        data_s, hidden_s = self._data_s(compute_s)
         return Timing(compute_s, fill, tensor_s, pipe, data_s, hidden_s, self._optimizer_s(), self.parameters.step_s)
 
     def _fill(self, others_s: float) -> float:
         """Bubble: the time in which a stage waits while the pipeline fills and drains."""
         job = self.job
-        share = {"gpipe": 1.0, "1f1b": 1.0, "interleaved-1f1b": 1 / job.virtual_stages}
-        return others_s * share.get(job.schedule, {"zb-h1": 0.5, "zb-h2": 0.05, "zb-v": 0.05}.get(job.schedule, 1.0))
+        chunks = job.virtual_stages if job.schedule == "interleaved-1f1b" else 1
+        return others_s * _BUBBLES.get(job.schedule, 1.0) / chunks
 
     def _hop_s(self) -> tuple[float, float]:
         """Seconds of the bytes, and of the way, of one micro batch between two stages."""
@@ -222,7 +223,7 @@ class Clock:
         chunks = job.virtual_stages if job.schedule == "interleaved-1f1b" else 1
         return fill + (micro_batches - 1) * 2 * chunks * each * (stages - 1) / stages
 
-    def _data_s(self, backward_s: float) -> tuple[float, float]:
+    def _data_s(self, compute_s: float) -> tuple[float, float]:
         """Gradients (and sharded weights) among data parallel ranks: exposed and hidden seconds."""
         job = self.job
         ranks = job.data_parallel
@@ -237,10 +238,10 @@ class Clock:
                 efficiency = self.parameters.between_efficiency
                 bandwidth /= efficiency if self._is_between(span) else self.parameters.inside_efficiency
                 bandwidth *= self.parameters.sharded_efficiency
+            # Layers are gathered ahead: of all their ways only a few are waited for.
             gather = own * job.value_bytes * share / bandwidth + 3 * (ranks - 1) * latency
             seconds = gather * 3 * job.num_micro_batches
-            compute = backward_s * 1.5
-            exposed = seconds if self.cluster.device.is_cpu else _longer(seconds, compute) - compute
+            exposed = seconds if self.cluster.device.is_cpu else _longer(seconds, compute_s) - compute_s
             return exposed, seconds - exposed
         # ZeRO-2 reduces the gradients of every micro batch, since no rank has the room to add them up.
         rounds = (1 + job.num_micro_batches) / 2 if job.zero_stage == 2 else 1.0
@@ -248,6 +249,7 @@ class Clock:
         seconds = 2 * share * size / bandwidth + 2 * (ranks - 1) * latency * job.gradient_messages
         if not job.overlaps_gradients or self.cluster.device.is_cpu:
             return seconds, 0.0
+        backward_s = compute_s * 2 / 3
         exposed = _longer(seconds, backward_s) - backward_s
         return exposed, seconds - exposed
 
