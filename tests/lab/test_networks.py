@@ -150,6 +150,38 @@ def test_runs_whose_links_differ_stand_in_no_table(emulated: Callable[..., Run])
     assert selectors.pipeline_run(Run(resolved=several, point={}, summary={})) is None
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"parallel.schedule": "chimera"},
+        {"parallel.schedule": "interleaved-1f1b", "parallel.virtual_stages": 2, "train.global_batch_size": 3},
+        {"parallel.warmup_slope": -3},
+        {"parallel.pipeline_parallel_size": 10**6},
+        {"train.global_batch_size": 10**9},
+        {"model.hidden_size": 10**15},
+        {"model.hidden_size": -5},
+        {"network.delay_ms": 1e12},
+        {"network.bandwidth_gbps": 1e-12},
+    ],
+)
+def test_what_a_file_says_beyond_sense_is_no_pipeline(emulated: Callable[..., Run], values: dict[str, Any]) -> None:
+    run = emulated(0.3, SLOW)
+    run.resolved = with_values(run.resolved, values)
+    assert selectors.pipeline_run(run) is None
+    assert selectors.network_sweep([run]).tables == []
+
+
+def test_times_beyond_sense_are_no_times(emulated: Callable[..., Run]) -> None:
+    run = emulated(0.3, SLOW, compute="real")
+    run.summary["timers_s"] = {
+        name: {"by_rank": {"0": 1e17, "1": -1}} for name in ("forward-compute", "backward-compute")
+    }
+    found = selectors.pipeline_run(run)
+    assert found is not None
+    assert selectors.times_of(found) is None
+    assert selectors.network_sweep([run]).tables[0].rows[0].cells[0].simulated is None
+
+
 def test_runs_of_other_models_stand_in_tables_of_their_own(emulated: Callable[..., Run]) -> None:
     runs = [emulated(0.3, SLOW), emulated(0.6, {**SLOW, "train.global_batch_size": 8})]
     assert [table.title for table in selectors.network_sweep(runs).tables] == ["1f1b, batch 4", "1f1b, batch 8"]

@@ -12,6 +12,7 @@ from parlab.charts.format import significant
 from parlab.lab.models import Run
 from parlab.planner.schedule import (
     BACKWARD_PER_FORWARD,
+    MAX_PASSES,
     WIRE_BYTES,
     Link,
     Pipeline,
@@ -25,6 +26,7 @@ from parlab.planner.schedule import (
     stage_times,
 )
 from runners.protocol import RunState
+from runners.schedules import SCHEDULES
 
 from .runs import step_time
 
@@ -139,10 +141,12 @@ def pipeline_run(run: Run) -> PipelineRun | None:
         return None
     if _has_uneven_links(resolved):
         return None
+    if not _has_schedule(plan, stages, global_batch // (micro_batch * replicas)):
+        return None
     wire: Wire = parallel["wire_precision"] if parallel.get("wire_precision") in WIRE_BYTES else "same"
     network, title = _network(run)
     found = step_time(run.summary)
-    return PipelineRun(
+    one = PipelineRun(
         run=run,
         plan=plan,
         wire=wire,
@@ -154,6 +158,24 @@ def pipeline_run(run: Run) -> PipelineRun | None:
         step_time_s=found.median if found and run.state == RunState.FINISHED else None,
         is_emulated=train.get("compute") == "emulated",
     )
+    return one if _is_sane(one, Times((StageTimes(0.0, 0.0),) * stages, 0.0, "")) else None
+
+
+def _has_schedule(plan: Plan, stages: int, micro_batches: int) -> bool:
+    """Tell whether the simulation knows a schedule of these sizes; files may name any."""
+    passes = 3 * stages * micro_batches * plan.virtual_stages
+    if plan.name not in SCHEDULES or min(plan.warmup_slope, plan.virtual_stages) < 1 or passes > MAX_PASSES:
+        return False
+    return plan.name != "interleaved-1f1b" or micro_batches % stages == 0
+
+
+def _is_sane(one: PipelineRun, times: Times) -> bool:
+    """Tell whether times and links can be simulated: what files and logs say may be anything."""
+    try:
+        one.pipeline(times.stages, step_s=times.step_s)
+    except ValueError:
+        return False
+    return True
 
 
 def _has_uneven_links(resolved: Mapping[str, Any]) -> bool:
@@ -200,14 +222,14 @@ def backward_per_forward(run: Run) -> float:
 def times_of(one: PipelineRun, ratio: float | None = None) -> Times | None:
     """Find the times of a run's passes: as typed in, from its timers, or so that its own iteration comes out.
 
-    `ratio` is backward over forward where only the iteration is known. None where nothing is known.
+    `ratio` is backward over forward where only the iteration is known. None where nothing is known that makes sense.
     """
-    typed = _typed(one)
-    if typed is not None:
-        return typed
-    timed = _timed(one)
-    if timed is not None:
-        return timed
+    found = _typed(one) or _timed(one) or _fitted(one, ratio)
+    return found if found is not None and _is_sane(one, found) else None
+
+
+def _fitted(one: PipelineRun, ratio: float | None) -> Times | None:
+    """Find equal stages with which the simulation takes as long as the run did."""
     if one.step_time_s is None:
         return None
     wanted = backward_per_forward(one.run) if ratio is None else ratio

@@ -3,7 +3,7 @@
 from .bound import Bound, lower_bound
 from .calibration import BACKWARD_PER_FORWARD, calibrate, split_times, stage_times
 from .choice import WIRE_BYTES, Choice, Outcome, Plan, Wire, best_schedule, on_wire, outcome, rule_slope
-from .pipeline import MAX_MICRO_BATCHES, MAX_RANKS, Link, Pipeline, StageTimes, uniform
+from .pipeline import MAX_MICRO_BATCHES, MAX_PASSES, MAX_RANKS, Link, Pipeline, StageTimes, uniform
 from .scenario import Answer, Refusal, Scenario, answer, code_of, plan_of, refusals
 from .simulation import Pass, Simulation, Transfer, simulate
 from .written import WrittenAnswer, written
@@ -11,6 +11,7 @@ from .written import WrittenAnswer, written
 __all__ = [
     "BACKWARD_PER_FORWARD",
     "MAX_MICRO_BATCHES",
+    "MAX_PASSES",
     "MAX_RANKS",
     "WIRE_BYTES",
     "Answer",
