@@ -13,6 +13,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.demo import content
+from parlab.demo.networks import network_sweeps, times_ms
 from parlab.demo.sweeps import demo_sweeps
 from parlab.lab.models import Experiment, Run
 from runners.config import RunConfig, expand, sections
@@ -130,3 +131,19 @@ def test_who_may_only_look_launches_nothing(demo: list[Experiment], django_user_
     client.force_login(person)
     assert "Run the demo sweeps" not in client.get("/").content.decode()
     assert client.post("/demo/sweeps/launch/").status_code == 403
+
+
+@pytest.mark.parametrize("one", network_sweeps(), ids=lambda one: one.name)
+def test_every_point_of_the_emulated_networks_can_run_and_is_emulated(one: Any) -> None:
+    points = expand(one.data, one.sweep)
+    assert [point.problems for point in points] == [[]] * len(points)
+    for config in (point.config for point in points):
+        assert config is not None
+        assert (config.network.apply, config.train.compute, config.num_hosts) == ("emulate", "emulated", 3)
+
+
+def test_emulated_times_are_those_with_which_the_published_default_step_comes_out() -> None:
+    forward, backward = times_ms("gpipe", 1)
+    # 66 micro batches of time and four ways of 5.1 ms are 6.64 s.
+    assert 66 * (forward + backward) + 4 * 5.13 == pytest.approx(6640, rel=1e-3)
+    assert backward == pytest.approx(3 * forward, rel=1e-3)
