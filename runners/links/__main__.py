@@ -16,12 +16,11 @@ from runners.config import ConfigError, RunConfig, check
 from runners.events import Printer
 from runners.links import interface
 from runners.links.emulate import Refused, run_emulated
+from runners.links.ranks import NODE
 from runners.links.refusal import refusal
 from runners.processes import die_with
 
 CONFIG_EXIT_CODE = 2
-NODE = -1
-"""Rank of what the node says, not one of its ranks."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -22,11 +22,9 @@ from runners.links.ability import REMEDY, try_here
 from runners.links.forwarder import Link
 from runners.links.measure import Measured, round_trips, some_links, throughput
 from runners.links.namespaces import inside, new_namespace, open_tun, set_sysctl
-from runners.links.ranks import nursery, run_ranks, start_python
+from runners.links.ranks import NODE, nursery, run_ranks, start_python
 from runners.processes import die_with
 
-NODE = -1
-"""Rank of events that are the node's."""
 SURELY_CARRIED = 2e9
 """bits/s below which a machine is not asked first whether it carries so much."""
 TRANSFERS = 3

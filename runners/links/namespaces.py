@@ -104,8 +104,8 @@ def open_tun(host: int, mtu: int) -> int:
 
 
 def set_sysctl(name: str, value: str) -> None:
-    """Set a kernel parameter of the namespace that the caller is in, where the kernel has it."""
-    with contextlib.suppress(FileNotFoundError):
+    """Set a kernel parameter of the namespace that the caller is in, where the kernel has it and a container may."""
+    with contextlib.suppress(OSError):
         Path("/proc/sys", name).write_text(value)
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runners.config import RunConfig
+from runners.events import Printer
 from runners.links.namespaces import DEVICE, address, enter
 from runners.processes import die_with
 
@@ -20,6 +21,8 @@ MASTER_PORT = 29500
 """Any is free: the first rank's host is new."""
 TERM_GRACE_S = 3.0
 POLL_S = 0.02
+NODE = -1
+"""Rank of events that are the node's."""
 _STDERR = 2
 
 
@@ -98,7 +101,7 @@ def _wait(ranks: dict[int, int]) -> int:
         pid, status = os.waitpid(-1, 0)
         rank = ranks.pop(pid, None)
         if rank is None:
-            continue  # what carries packets: without it the ranks will miss each other and say so
+            return _carrier_ended()
         code = os.waitstatus_to_exitcode(status)
         if code:
             # In torchrun's words, which the supervisor reads.
@@ -106,6 +109,13 @@ def _wait(ranks: dict[int, int]) -> int:
             sys.stdout.flush()
             return code if code > 0 else 1
     return 0
+
+
+def _carrier_ended() -> int:
+    """Say so: without what carries their packets the ranks would wait for each other until they time out."""
+    reason = "the process that carries packets between ranks was killed; the machine may have run out of memory"
+    Printer(NODE).emit("error", traceback=f"{reason}; start the run again")
+    return 1
 
 
 def _end(ranks: dict[int, int]) -> None:
@@ -140,7 +150,10 @@ class Nursery:
     def run(self) -> int:
         """Have the ranks started, and wait; returns what `run_ranks` does."""
         os.write(self._orders, b"!")
-        code = os.waitstatus_to_exitcode(os.waitpid(self._pid or 0, 0)[1])
+        pid, status = os.waitpid(-1, 0)
+        if pid != self._pid:
+            return _carrier_ended()
+        code = os.waitstatus_to_exitcode(status)
         self._pid = None
         return code if code >= 0 else 1
 

@@ -42,7 +42,7 @@ def run_links(config: dict[str, Any], directory: Path) -> list[dict[str, Any]]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -106,6 +106,17 @@ def test_nothing_is_left_of_a_run_that_is_cancelled_or_whose_supervisor_is_kille
     wait_for(lambda: not machine.processes(1), "all processes have ended")
     assert server.end_of(1).state == ("cancelled" if how == "cancel" else "lost")
     assert not mine & namespaces_of(list(psutil.process_iter()))
+
+
+def test_a_run_ends_at_once_when_what_carries_its_packets_is_killed(machine: NodeMachine, server: Server) -> None:
+    machine.start_daemon("runners.daemon")
+    server.start(1, config={**WAITING, "train": {**WAITING["train"], "iterations": 100_000}})
+    server.until(lambda: b'"event":"step"' in server.output[1, 1], "it trains", 90)
+    (carrier,) = [one for one in machine.processes(1) if "runners.links.forwarder" in one.cmdline()]
+    carrier.kill()
+    report = server.end_of(1)
+    assert report.state == "failed"
+    assert "the process that carries packets between ranks was killed" in report.reason
 
 
 def test_a_rank_that_fails_ends_the_run_and_is_named(machine: NodeMachine, server: Server) -> None:
