@@ -50,13 +50,13 @@ LAYOUTS = DemoSweep(
 ZERO = DemoSweep(
     "ZeRO stages of two ranks",
     "What does it cost to share optimizer state, gradients and weights?",
-    "DeepSpeed; stage 0 shares nothing, stage 2 gradients and optimizer state, stage 3 the weights too.",
+    "DeepSpeed; stage 0 shares nothing, stage 3 optimizer state, gradients and weights.",
     {
         "model": SMALL_GPT,
         "train": {"global_batch_size": 16, "micro_batch_size": 4, "iterations": 6, "warmup_steps": 1},
         "parallel": {"engine": "zero", "data_parallel_size": 2},
     },
-    {"parallel.zero_stage": [0, 2, 3]},
+    {"parallel.zero_stage": [0, 3]},
 )
 SHARDING = DemoSweep(
     "Eight stages of four shards",
