@@ -27,7 +27,7 @@ MAX_ASKED = 64
 """Ranks that are asked; more would fill the log with the same."""
 MAX_STACK_BYTES = 64 << 10
 
-_STEP = re.compile(rb"^" + re.escape(EVENT_PREFIX) + rb'[^\n]*"event":"step"[^\n]*?"step":(\d+)', re.MULTILINE)
+_STEP = re.compile(rb"^" + re.escape(EVENT_PREFIX) + rb'[^\n]*"event":"step"[^\n]*?"step":(\d{1,10})\b', re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\(most recent call first\):", re.MULTILINE)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 

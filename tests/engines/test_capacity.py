@@ -98,6 +98,38 @@ def test_the_most_layers_that_train_within_a_memory_limit_are_found_by_real_runs
     assert not output.events("oom")
 
 
+def test_the_largest_micro_batch_within_a_memory_limit_is_found_by_real_runs(tmp_path: Path) -> None:
+    # The logits of one sequence are 32 MiB, and the loss keeps several of their size.
+    model = {"num_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "sequence_length": 1024, "vocab_size": 8192}
+    train = {"global_batch_size": 2, "micro_batch_size": 1, "iterations": 2, "warmup_steps": 1}
+    search_for = {"find": "micro_batch_size", "at_most": 7}
+    limited = {"kind": "plain", "memory_limit_mib": 600}
+    data = DATA | {"model": model, "train": train, "capacity": search_for, "launcher": limited}
+    output = run_engine(data, tmp_path, processes=0, timeout=230)
+    assert output.code == 0, output.text
+    (end,) = output.events("end")
+    trials = {trial["micro_batch_size"]: trial["fits"] for trial in output.events("step")}
+    largest = end["largest_micro_batch_size"]
+    assert trials[largest] is True
+    assert trials[largest + 1] is False
+    assert end["is_at_most"] is False
+
+
+def test_the_fewest_processes_for_a_model_are_found_by_real_runs_under_a_memory_limit(tmp_path: Path) -> None:
+    # 4 layers of 12.6 million parameters, 16 bytes each: 800 MB beside Python and torch do not fit one limit, two do.
+    model = MODEL | {"num_layers": 4}
+    train = {"global_batch_size": 4, "micro_batch_size": 1, "iterations": 2, "warmup_steps": 1}
+    search_for = {"find": "processes", "at_most": 4}
+    data = DATA | {"model": model, "train": train, "capacity": search_for, "launcher": {"memory_limit_mib": 800}}
+    output = run_engine(data, tmp_path, processes=0, timeout=230)
+    assert output.code == 0, output.text
+    (end,) = output.events("end")
+    trials = {trial["processes"]: trial["fits"] for trial in output.events("step")}
+    assert trials[1] is False
+    assert end["fewest_processes"] == 2
+    assert "processes 1 does not fit: out of memory" in output.text
+
+
 def test_a_trial_that_fails_of_something_else_ends_the_search_with_its_reason(tmp_path: Path) -> None:
     hasty = DATA | {"capacity": {"at_most": 1, "trial_timeout_s": 1}}
     output = run_engine(hasty, tmp_path, processes=0)

@@ -65,9 +65,9 @@ CASES = {
 }
 
 
-def _rank(number: int, configs: Mapping[str, RunConfig], directory: Path) -> None:
+def _rank(number: int, world_size: int, configs: Mapping[str, RunConfig], directory: Path) -> None:
     torch.set_num_threads(1)
-    place = Place(number, RANKS, number, RANKS, f"file://{directory}/rendezvous")
+    place = Place(number, world_size, number, world_size, f"file://{directory}/rendezvous")
     join(place, CPU, TIMEOUT)
     losses = {}
     for name, config in configs.items():
@@ -77,37 +77,64 @@ def _rank(number: int, configs: Mapping[str, RunConfig], directory: Path) -> Non
     leave()
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[float | None]]]:
-    """Losses of each rank by the names of the cases; all train on the same three processes."""
-    directory = tmp_path_factory.mktemp("sharding")
-    configs = {name: RunConfig.model_validate(data) for name, data in CASES.items()}
-    ranks = [CONTEXT.Process(target=_rank, args=(rank, configs, directory)) for rank in range(RANKS)]
+def train(cases: Mapping[str, Any], world_size: int, directory: Path) -> dict[str, list[list[float | None]]]:
+    """Train all cases on the same processes; return the losses of each rank by the names of the cases."""
+    configs = {name: RunConfig.model_validate(data) for name, data in cases.items()}
+    numbers = range(world_size)
+    ranks = [CONTEXT.Process(target=_rank, args=(rank, world_size, configs, directory)) for rank in numbers]
     try:
         for process in ranks:
             process.start()
         for process in ranks:
-            process.join(150)
-        assert [process.exitcode for process in ranks] == [0] * RANKS
+            process.join(200)
+        assert [process.exitcode for process in ranks] == [0] * world_size
     finally:
         for process in ranks:
             if process.is_alive():
                 process.kill()
                 process.join()
-    saved = [torch.load(directory / f"{rank}.pt") for rank in range(RANKS)]
+    saved = [torch.load(directory / f"{rank}.pt") for rank in numbers]
     return {name: [losses[name] for losses in saved] for name in configs}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_losses_equal_those_of_one_process(name: str, trained: dict[str, list[list[float | None]]]) -> None:
-    config = RunConfig.model_validate(CASES[name])
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[float | None]]]:
+    """Losses of each rank by the names of the cases."""
+    return train(CASES, RANKS, tmp_path_factory.mktemp("sharding"))
+
+
+def assert_equal_to_one_process(data: dict[str, Any], trained: list[list[float | None]]) -> None:
+    """The ranks of the last stage have the losses of one process, the others none."""
+    config = RunConfig.model_validate(data)
     expected = train_by_hand(config, STEPS, CPU).losses
     last = {int(device[4:]) for device in config.sharding.grid[-1]}
-    for rank, losses in enumerate(trained[name]):
+    for rank, losses in enumerate(trained):
         assert losses == (pytest.approx(expected, abs=1e-4) if rank in last else [None] * STEPS)
     assert expected[0] is not None
     assert expected[-1] is not None
     assert expected[0] - expected[-1] > 0.05
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_equal_those_of_one_process(name: str, trained: dict[str, list[list[float | None]]]) -> None:
+    assert_equal_to_one_process(CASES[name], trained[name])
+
+
+# The published map of BERT-large, of which only the sizes are smaller; and one stage over eight devices.
+EIGHT_STAGES = [str(stage) * 4 for stage in range(8)]
+ON_EIGHT = {
+    f"{name}, dim {dim}": make_data(mode, dim, accum, *stages, model=BERT | {"num_layers": 8})
+    for dim in (0, -1)
+    for name, mode, accum, stages in (
+        ("eight stages", "sharding", 1, EIGHT_STAGES),
+        ("eight shards", "hybrid", 2, ["01234567", "76543210"]),
+    )
+}
+
+
+def test_maps_of_eight_devices_train_what_one_process_trains(tmp_path: Path) -> None:
+    for name, losses in train(ON_EIGHT, 8, tmp_path).items():
+        assert_equal_to_one_process(ON_EIGHT[name], losses)
 
 
 @pytest.mark.parametrize("dim", [0, -1])

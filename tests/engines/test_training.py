@@ -103,6 +103,22 @@ def test_losses_gradients_and_weights_equal_those_of_one_process(
         assert (losses == trained["1f1b"][-1].losses) == (stages == 1)
 
 
+@pytest.mark.slow
+def test_eight_stages_train_what_one_process_trains_in_every_schedule(tmp_path: Path) -> None:
+    model = {"num_layers": 16}
+    fields: dict[str, dict[str, Any]] = {
+        "gpipe": {"schedule": "gpipe"},
+        "1f1b": {},
+        "1f1b, slope 2": {"warmup_slope": 2},
+        "zb-h1": {"schedule": "zb-h1"},
+        "interleaved-1f1b": {"schedule": "interleaved-1f1b", "virtual_stages": 2},
+    }
+    configs = {name: make_config(8, model, global_batch_size=16, **more) for name, more in fields.items()}
+    expected = train_by_hand(make_config(model=model, global_batch_size=16), STEPS, torch.device("cpu")).losses
+    for name, ranks in train_in_pipeline(configs, 8, STEPS, "cpu", tmp_path).items():
+        assert ranks[-1].losses == pytest.approx(expected, abs=1e-4), name
+
+
 def assert_bf16(ranks: list[Trained], device: torch.device, reference: Trained) -> None:
     """Near to fp32, and in every layout the same."""
     alone = PipelineStage(make_config(precision="bf16"), device=device)

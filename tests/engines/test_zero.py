@@ -70,6 +70,15 @@ def test_losses_equal_those_of_one_process(name: str, trained: dict[str, list[li
     assert expected[0] - expected[-1] > 0.01
 
 
+def test_eight_ranks_train_what_one_process_trains_in_every_stage(tmp_path: Path) -> None:
+    train = TRAIN | {"micro_batch_size": 1}
+    cases = {f"stage {stage}": make_data(stage, data_parallel_size=8) | {"train": train} for stage in range(4)}
+    configs = {name: RunConfig.model_validate(data) for name, data in cases.items()}
+    expected = losses_of_one_process(configs["stage 0"])
+    for ranks in train_with_zero(configs, STEPS, tmp_path, world_size=8).values():
+        assert ranks == [pytest.approx(expected, abs=1e-4)] * 8
+
+
 def test_torchrun_trains_and_every_rank_tells_its_steps(tmp_path: Path) -> None:
     output = run_engine(make_data(3), tmp_path)
     assert output.code == 0, output.text

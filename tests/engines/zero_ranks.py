@@ -1,4 +1,4 @@
-"""Two real ranks of engine zero that train many configurations one after the other."""
+"""Real ranks of engine zero that train many configurations one after the other."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ from runners.engines.zero import ZeroTrainer
 from tests.engines.ranks import CONTEXT, TIMEOUT
 
 
-def train_with_zero(configs: Mapping[str, RunConfig], steps: int, directory: Path) -> dict[str, list[list[float]]]:
-    """Train each config on two processes; return the losses of each rank by the configs' names."""
-    ranks = [CONTEXT.Process(target=_rank, args=(rank, configs, steps, directory)) for rank in (0, 1)]
+def train_with_zero(
+    configs: Mapping[str, RunConfig], steps: int, directory: Path, world_size: int = 2
+) -> dict[str, list[list[float]]]:
+    """Train each config on real processes; return the losses of each rank by the configs' names."""
+    numbers = range(world_size)
+    ranks = [CONTEXT.Process(target=_rank, args=(rank, world_size, configs, steps, directory)) for rank in numbers]
     try:
         for process in ranks:
             process.start()
         for process in ranks:
             process.join(180)
-        assert [process.exitcode for process in ranks] == [0, 0]
+        assert [process.exitcode for process in ranks] == [0] * world_size
     finally:
         for process in ranks:
             if process.is_alive():
                 process.kill()
                 process.join()
-    saved = [torch.load(directory / f"{rank}.pt") for rank in (0, 1)]
+    saved = [torch.load(directory / f"{rank}.pt") for rank in numbers]
     return {name: [losses[name] for losses in saved] for name in configs}
 
 
-def _rank(number: int, configs: Mapping[str, RunConfig], steps: int, directory: Path) -> None:
+def _rank(number: int, world_size: int, configs: Mapping[str, RunConfig], steps: int, directory: Path) -> None:
     torch.set_num_threads(1)
-    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2")
-    place = Place(number, 2, number, 2, f"file://{directory}/rendezvous")
+    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(world_size))
+    place = Place(number, world_size, number, world_size, f"file://{directory}/rendezvous")
     join(place, torch.device("cpu"), TIMEOUT)
     losses = {}
     with open(directory / f"{number}.log", "w") as log, contextlib.redirect_stdout(log):

@@ -43,6 +43,12 @@ def test_what_is_no_step_is_no_sign_of_life_and_a_pause_of_the_supervisors_own_i
     assert watch.silent_for(20) is None
 
 
+def test_a_step_of_a_million_digits_does_no_harm() -> None:
+    watch = Watch(10, now=0)
+    watch.see(b'{"parlab":1,"event":"step","step":' + b"9" * 1_000_000 + b"}\n", now=1)
+    assert watch.steps == 0
+
+
 def test_without_a_limit_nothing_is_a_hang() -> None:
     watch = Watch(None, now=0)
     watch.see(step(1), now=0)
