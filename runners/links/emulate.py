@@ -29,6 +29,9 @@ SURELY_CARRIED = 2e9
 """bits/s below which a machine is not asked first whether it carries so much."""
 TRANSFERS = 3
 NEAR_ENOUGH = 0.05
+"""A measured rate that is off by no more than this share is not measured again."""
+LONGEST_MEASURED_S = 0.25
+"""Round trip beyond which the rate is not measured: finding it would take longer than people wait."""
 FAR_BEYOND = 2.0
 """A rate so many times what the machine carries is refused; one that is nearer runs, and a finding tells how near."""
 LONGEST_PACKET_S = 1e-3
@@ -200,10 +203,6 @@ def measure_links(config: RunConfig, namespaces: Sequence[int], links: Sequence[
             rate = _rate(namespaces, link, trip, links[source][target])
         found.append(Measured(source, target, trip, rate))
     return found
-
-
-LONGEST_MEASURED_S = 0.25
-"""Round trip beyond which the rate is not measured: finding it would take longer than people wait."""
 
 
 def _rate(namespaces: Sequence[int], link: tuple[int, int], round_trip_s: float, wanted: Link) -> float | None:
