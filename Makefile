@@ -16,7 +16,7 @@ demo: $(VENV)/.server
 
 test: lint $(VENV)/.browser
 	$(BIN)/pytest -m "not slow"
-	PARLAB_TEST_DATABASE=postgres $(BIN)/pytest tests/lab tests/fleet tests/series tests/ingest tests/pages tests/api tests/admin
+	PARLAB_TEST_DATABASE=postgres $(BIN)/pytest tests/lab tests/fleet tests/series tests/ingest tests/pages tests/api tests/admin tests/reports
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow

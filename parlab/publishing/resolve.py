@@ -233,7 +233,7 @@ def resolve(document: Document, *, report: Report, figures: Figures) -> Content:
     """Make all blocks of a report, and list the findings about its numbers."""
     resolver = Resolver(report, figures)
     made = {found.source: resolver.block(found) for found in document.directives() if not found.problem}
-    return Content(blocks=made, findings=[_finding(finding) for finding in resolver.findings])
+    return Content(blocks=made, order=list(made), findings=[_finding(finding) for finding in resolver.findings])
 
 
 def _finding(finding: Finding) -> blocks.Finding:

@@ -102,17 +102,22 @@ class Content(BaseModel):
     """All that the directives of a text stand for: source of the directive -> block, and the findings they name."""
 
     blocks: dict[str, Block] = {}
+    order: list[str] = []
+    """Sources in the order of the text: a database may keep an object's names in another one."""
     findings: list[Finding] = []
 
     def at(self, source: str) -> Block:
         return self.blocks.get(source) or ProblemBlock(message="this was not part of the report when it was published")
 
+    def in_order(self) -> list[Block]:
+        return [self.blocks[source] for source in self.order or self.blocks]
+
     def figures(self) -> list[tuple[str, FigureBlock]]:
         """List the figures with the names that their pictures have, in the order of the text."""
-        found = [block for block in self.blocks.values() if isinstance(block, FigureBlock)]
+        found = [block for block in self.in_order() if isinstance(block, FigureBlock)]
         return [(f"figure-{number}", block) for number, block in enumerate(found, 1)]
 
     def tables(self) -> list[tuple[str, TableBlock]]:
         """List the tables with the names that their files have."""
-        found = [block for block in self.blocks.values() if isinstance(block, TableBlock)]
+        found = [block for block in self.in_order() if isinstance(block, TableBlock)]
         return [(f"table-{number}", block) for number, block in enumerate(found, 1)]

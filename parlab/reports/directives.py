@@ -86,7 +86,8 @@ class Directive(NamedTuple):
 
 def directive(text: str) -> Directive:
     """Read what stands between `{{` and `}}`; what cannot be read becomes a problem that a person understands."""
-    source = " ".join(text.split())
+    # No database takes a NUL, and nobody means one.
+    source = " ".join(text.replace("\0", "\N{REPLACEMENT CHARACTER}").split())
     try:
         kind, name, options = _read(source)
     except ValueError as error:

@@ -86,7 +86,7 @@ def test_two_schedules_are_two_tables_of_networks_and_micro_batches(written: Cal
     assert [cells(block) for block in tables_of(content)] == [printed(table) for table in document.tables]
     assert [text.text for text in tables_of(content)[0].header] == ["Network setting", "1", "2", "4"]
     assert tables_of(content)[0].spanning == "Micro batch size"
-    values = [block.text for block in content.blocks.values() if isinstance(block, ValueBlock)]
+    values = [block.text for block in content.in_order() if isinstance(block, ValueBlock)]
     assert values[0] == "OOM"
     assert values[1].startswith("Fail due to running out of DRAM")
 

@@ -266,3 +266,15 @@ def test_a_comma_behind_a_backslash_belongs_to_its_value(page: Client, four_runs
     html = shown(page, make_report('{{ value step_time_s where="network=slow\\, far, schedule=gpipe" unit=s }}'))
 
     assert 'title="0.5' in html
+
+
+def test_a_nul_in_what_people_send_is_no_error(page: Client, four_runs: list[Run], make_report: Make) -> None:
+    report = make_report("text")
+    text = "{{ figure throughput experiment=a\0b }} {{ value a\0 run=1 }}\n\n{{ picture a\0bcdefg }}\n"
+
+    assert page.get(reverse("reports"), {"q": "a\0b"}).status_code == 200
+    assert page.post(reverse("report-preview", args=[report.slug]), {"text": text}).status_code == 200
+    assert page.get(reverse("report-figure", args=[report.slug]), {"d": text[3:40]}).status_code == 200
+    assert page.post(reverse("report-new"), {"title": "a\0b", "experiment": "a\0b"}).status_code == 400
+    form = {"title": "a\0b", "text": text, "revision": 1}
+    assert page.post(reverse("report-save", args=[report.slug]), form).status_code == 200

@@ -82,9 +82,9 @@ def file(_request: HttpRequest, slug: str, number: int, name: str) -> HttpRespon
 
 def _file(version: ReportVersion, name: str) -> HttpResponse:
     """Send a part of a version: a figure's data, numbers or picture, a table, or the whole in some format."""
-    stem, _, ending = name.rpartition(".")
+    stem, _, ending = name.replace("\0", "").rpartition(".")
     content = Content.model_validate(version.content)
-    stored = version.files.select_related("file").filter(name=name).first()
+    stored = version.files.select_related("file").filter(name=name.replace("\0", "")).first()
     if stored is not None:
         return stored_file(stored.file, download=f"{version.report.slug}-v{version.number}-{name}")
     figures, tables = dict(content.figures()), dict(content.tables())

@@ -79,7 +79,7 @@ def _editable(request: HttpRequest, slug: str) -> Report:
 
 @require_GET
 def reports(request: HttpRequest) -> HttpResponse:
-    query = request.GET.get("q", "").strip()[:200]
+    query = request.GET.get("q", "").replace("\0", "").strip()[:200]
     found = Report.objects.select_related("owner", "experiment", "saved_by").defer("text")
     for word in query.split():
         found = found.filter(Q(title__icontains=word) | Q(text__icontains=word) | Q(experiment__name__icontains=word))
@@ -96,7 +96,7 @@ def reports(request: HttpRequest) -> HttpResponse:
 @permission_required("lab.add_report", raise_exception=True)
 def new(request: HttpRequest) -> HttpResponse:
     """Show the form; make a report and open its editor."""
-    slug = request.POST.get("experiment", request.GET.get("experiment", ""))
+    slug = request.POST.get("experiment", request.GET.get("experiment", "")).replace("\0", "")
     experiment = Experiment.objects.filter(slug=slug).first() if slug else None
     wanted = request.POST.get("template", "blank")
     problem = ""
