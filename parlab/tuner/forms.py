@@ -15,7 +15,7 @@ from .services import LEAST_STEPS
 class ConfigChoice(forms.ModelChoiceField):  # type: ignore[type-arg]  # no generic at run time
     def label_from_instance(self, config: Any) -> str:
         axes = " \N{MULTIPLICATION SIGN} ".join(
-            f"{len(values)} {name.rpartition('.')[2]}" for name, values in config.sweep.items()
+            f"{len(values)} {axis.partition(',')[0].rpartition('.')[2]}" for axis, values in config.sweep.items()
         )
         return f"{config.experiment.name}, version {config.version}" + (f" ({axes})" if axes else "")
 
