@@ -188,7 +188,7 @@ REDIS_URL = env.str("REDIS_URL", default="") or (
     EMBEDDED_REDIS_FILE.read_text().strip() if EMBEDDED_REDIS_FILE.exists() else "redis://127.0.0.1:6379/0"
 )
 CELERY_BROKER_URL = REDIS_URL
-CELERY_IMPORTS = ["parlab.ingest.tasks", "parlab.fleet.tasks", "parlab.publishing.tasks"]
+CELERY_IMPORTS = ["parlab.ingest.tasks", "parlab.fleet.tasks", "parlab.tuner.tasks", "parlab.publishing.tasks"]
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = CONTROL_QUEUE
 PICTURES_QUEUE = "pictures"

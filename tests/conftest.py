@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import hypothesis
 import psutil
 import pytest
 import redis
+from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 
@@ -66,6 +68,12 @@ def no_orphans() -> Iterator[None]:
     for child in left:
         child.kill()
     assert not names, f"left running: {names}"
+
+
+@pytest.fixture
+def catalogue(db: None) -> None:
+    """The devices that came with the migrations, also after a test that emptied all tables behind itself."""
+    importlib.import_module("parlab.lab.migrations.0008_devices").bring_catalogue(apps, None)
 
 
 @pytest.fixture

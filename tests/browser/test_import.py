@@ -37,7 +37,7 @@ def test_a_document_is_previewed_imported_and_its_doubted_number_acknowledged(pa
     expect(page.get_by_text("Becomes the new experiment")).to_be_visible(timeout=30_000)
     screenshots(page, "import-preview")
     page.get_by_role("button", name="Import 1 file").click()
-    expect(page.get_by_role("heading", name="Scaling of the small case")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("heading", name="Scaling of the small case", level=1)).to_be_visible(timeout=30_000)
     expect(page.get_by_role("cell", name="OOM").first).to_be_visible()
 
     page.wait_for_load_state()

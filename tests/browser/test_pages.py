@@ -123,7 +123,7 @@ def test_filters_answer_while_one_types_and_going_back_restores_them(page: Page)
     page.keyboard.press("/")
     search = page.locator("#search")
     expect(search).to_be_focused()
-    search.press_sequentially("state:oom")
+    search.press_sequentially("state:oom nodes")  # other tests leave experiments in the same demo
     expect(page.locator("tr[data-experiment]")).to_have_count(1)
     expect(page).to_have_url(re.compile(r"q=state%3Aoom"))
     search.fill("stat:oom")

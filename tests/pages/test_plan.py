@@ -15,6 +15,8 @@ from parlab.planner.hardware import devices
 from parlab.planner.request import PlanRequest
 from parlab.planner.written import written
 
+pytestmark = pytest.mark.usefixtures("catalogue")
+
 SMALL: dict[str, str | int] = {
     "layers": 24, "hidden": 2048, "heads": 16, "global_batch": 256, "micro_batch": 4, "tensor_parallel": 1,
     "pipeline_parallel": 1, "nodes": 2, "tokens_billion": 10,

@@ -17,6 +17,8 @@ from runners.config import RunConfig, with_values
 
 from .conftest import finish
 
+pytestmark = pytest.mark.usefixtures("catalogue")
+
 HARDWARE = {"cpu_cores": 4, "memory_bytes": 16 << 30, "gpus": []}
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 SLOWER = 3.0

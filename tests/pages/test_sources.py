@@ -84,7 +84,8 @@ def test_many_documents_are_left_to_pages_of_their_own(
     rows = b"\n".join(b"| %d | %d |" % (number, number) for number in range(900))
     for number in range(3):
         make_source(b"# T%d\n\n| a | b |\n|---|---|\n%s\n" % (number, rows), name=f"{number}.md")
-    with django_assert_num_queries(9):  # session, person, experiment, versions, runs, findings, tags, files, pictures
+    # session, person, experiment, versions, runs, findings, tags, files, pictures, reports
+    with django_assert_num_queries(10):
         content = page.get(EXPERIMENT).content.decode()
     assert content.count('class="scroll card document"') == 1
     last = Source.objects.order_by("-pk")[0]
@@ -128,7 +129,7 @@ def test_columns_that_no_imported_run_fills_are_left_out(page: Client, four_runs
         origin="imported", summary={}, step_time_s=None, samples_per_s=None, tokens_per_s=None, memory_max_bytes=None
     )
     response = page.get(EXPERIMENT)
-    heading = re.search(r'<table class="list">.*?</thead>', response.content.decode(), re.S)
+    heading = re.search(r'<table class="list rows">.*?</thead>', response.content.decode(), re.S)
     assert heading
     assert "tokens/s" not in heading[0]
     assert "Step time" not in heading[0]

@@ -75,7 +75,7 @@ def test_flat_rows_are_read_too(tmp_path: Path) -> None:
     assert plan(path)[0]["iter_s"] > 0
 
 
-@pytest.mark.django_db
+@pytest.mark.usefixtures("catalogue")
 def test_a_question_is_answered_as_the_api_does(tmp_path: Path) -> None:
     path, out = tmp_path / "question.json", StringIO()
     path.write_text(json.dumps({"layers": 24, "hidden": 2048, "heads": 16, "tensor_parallel": 1, "nodes": 3}))
@@ -85,7 +85,7 @@ def test_a_question_is_answered_as_the_api_does(tmp_path: Path) -> None:
     assert found["layouts"][0]["reason"] == ""
 
 
-@pytest.mark.django_db
+@pytest.mark.usefixtures("catalogue")
 def test_an_impossible_question_names_the_field(tmp_path: Path) -> None:
     path = tmp_path / "question.json"
     path.write_text(json.dumps({"layers": 0}))

@@ -124,10 +124,10 @@ def best_schedule(
 
 
 def _slopes(pipeline: Pipeline, wire: Wire, max_held: int | None) -> list[Outcome]:
-    """Simulate slopes from 1 on until two steeper ones in a row brought nothing more."""
+    """Simulate slopes from 1 on until four steeper ones in a row brought nothing more."""
     found: list[Outcome] = []
     slope, fastest, without_gain = 1, math.inf, 0
-    while slope <= max_slope(pipeline) and without_gain < 2:
+    while slope <= max_slope(pipeline) and without_gain < 4:
         one = outcome(Plan("1f1b", slope), pipeline, wire)
         if found and max_held is not None and one.held > max_held:
             break
@@ -135,5 +135,5 @@ def _slopes(pipeline: Pipeline, wire: Wire, max_held: int | None) -> list[Outcom
         has_gained = one.simulation.iteration_s < 0.999 * fastest
         fastest = min(fastest, one.simulation.iteration_s)
         without_gain = 0 if has_gained else without_gain + 1
-        slope += max(1, slope // 4)  # a long way is hidden by some slope of 20 or 25, no matter which
+        slope += max(1, slope // 8)  # a long way is hidden by some slope of 40 or 45, no matter which
     return found
