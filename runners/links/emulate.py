@@ -136,6 +136,8 @@ def _let_windows_grow(in_flight_bytes: float) -> None:
     most = int(min(max(6 * in_flight_bytes, 32 << 20), 2**31 - 1))
     set_sysctl("net/ipv4/tcp_rmem", f"4096 131072 {most}")
     set_sysctl("net/ipv4/tcp_wmem", f"4096 65536 {most}")
+    # A pipeline pauses between messages; a connection that then felt its way again would waste round trips.
+    set_sysctl("net/ipv4/tcp_slow_start_after_idle", "0")
 
 
 @contextmanager
