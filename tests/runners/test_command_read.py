@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,5 +56,7 @@ def test_a_command_that_prints_a_megatron_log_has_its_figures_on_the_server(
     assert attempt.run.samples_per_s == pytest.approx(16 / 1.005)
     loss = store.read(attempt.pk, "loss", rank=0)
     assert (loss.steps.tolist(), loss.values.tolist()) == ([1, 2, 3], [9.0, 8.5, 8.2])
-    assert loss.times[2] - loss.times[0] >= 0.9  # by the node's clock, though the log's own stamps are from another day
+    # By the node's clock, though the log's own stamps are from another day.
+    assert loss.times[0] <= loss.times[2]
+    assert abs(loss.times[2] - time.time()) < 3600
     assert summary["timers_s"]["forward-compute"]["by_rank"]
