@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import quantity, significant
+from .heatmap import SCALE
 from .points import in_order
 from .theme import Drawing, Table
 
@@ -48,6 +49,7 @@ class Setting(NamedTuple):
     fit: str
 
 
+_HALF = 0.47
 _WAITING = ("queued", "dispatched", "running")
 _NO_TRIAL = "No trial has been launched yet."
 
@@ -167,30 +169,21 @@ def space(settings: Sequence[Setting], trials: Sequence[Trial], unit: str) -> Dr
     drawing = go.Figure(
         layout=theme.layout(
             title="The space",
-            subtitle="values where a setting was measured; small marks say what became of the others",
+            subtitle=f"{unit} where a setting was measured, dark is much; marks say what became of the others",
             x="Micro batch size",
             y="Tuning space and accumulation",
             height=max(theme.HEIGHT, 120 + 28 * len(rows)),
-            xaxis={"type": "category", "showgrid": False},
-            yaxis={"type": "category", "autorange": "reversed", "showgrid": False, "title": {"text": ""}},
+            xaxis=_axis([str(column) for column in columns]),
+            yaxis={**_axis(names), "range": [len(rows) - 0.5, -0.5], "showgrid": False, "title": {"text": ""}},
+            barmode="overlay",
+            showlegend=False,
         )
     )
-    drawing.add_trace(
-        go.Heatmap(
-            x=[str(column) for column in columns],
-            y=names,
-            z=[[_measured(cell, tried) for cell in line] for line in grid],
-            text=[[_mark(cell, tried) for cell in line] for line in grid],
-            hovertext=[[_cell_hover(cell, tried, unit) for cell in line] for line in grid],
-            texttemplate="%{text}",
-            hoverinfo="text",
-            colorscale="Viridis",
-            colorbar={"title": {"text": unit, "side": "right"}, "thickness": 12},
-            xgap=2,
-            ygap=2,
-        )
-    )
-    drawing.add_trace(_untried(grid, columns, names, tried, unit))
+    found = [(x, y, cell) for y, line in enumerate(grid) for x, cell in enumerate(line) if cell is not None]
+    measured = [one for one in found if _measured(one[2], tried) is not None]
+    if measured:
+        drawing.add_trace(_cells(measured, tried, unit))
+    drawing.add_trace(_untried([one for one in found if _measured(one[2], tried) is None], tried, unit))
     count = sum(setting.key in tried for setting in settings)
     cannot = sum(setting.fit == "does not fit" for setting in settings)
     caption = f"{count} of {len(settings)} settings were launched."
@@ -199,29 +192,52 @@ def space(settings: Sequence[Setting], trials: Sequence[Trial], unit: str) -> Dr
     return Drawing(drawing, caption, _space_table(settings, tried))
 
 
-def _untried(
-    grid: Sequence[Sequence[Setting | None]],
-    columns: Sequence[int],
-    names: Sequence[str],
-    tried: dict[str, Trial],
-    unit: str,
-) -> go.Scatter:
-    """Marks where nothing was measured: a heatmap shows no text in a cell without a number."""
-    marks = [
-        (str(column), name, _mark(cell, tried), _cell_hover(cell, tried, unit))
-        for line, name in zip(grid, names, strict=True)
-        for cell, column in zip(line, columns, strict=True)
-        if cell is not None and _measured(cell, tried) is None
-    ]
+def _axis(texts: Sequence[str]) -> dict[str, Any]:
+    """Cells lie at 0, 1, 2, ..."""
+    ends = [-0.5, len(texts) - 0.5]
+    return {
+        "tickmode": "array",
+        "tickvals": list(range(len(texts))),
+        "ticktext": [theme.plain(text) for text in texts],
+        "ticks": "",
+        "range": ends,
+        "showline": False,
+    }
+
+
+def _cells(found: Sequence[tuple[int, int, Setting]], tried: dict[str, Trial], unit: str) -> go.Bar:
+    """Draw measured settings as bars that float: a heatmap would style its pixels inline, which our policy forbids."""
+    return go.Bar(
+        x=[x for x, _, _ in found],
+        base=[y - _HALF for _, y, _ in found],
+        y=[2 * _HALF] * len(found),
+        width=[2 * _HALF] * len(found),
+        text=[_mark(cell, tried) for _, _, cell in found],
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        constraintext="none",
+        hovertext=[_cell_hover(cell, tried, unit) for _, _, cell in found],
+        hoverinfo="text",
+        marker={
+            "color": [_measured(cell, tried) for _, _, cell in found],
+            "colorscale": SCALE,
+            "showscale": False,
+            "line": {"width": 0},
+        },
+    )
+
+
+def _untried(found: Sequence[tuple[int, int, Setting]], tried: dict[str, Trial], unit: str) -> go.Scatter:
+    """Say in the other cells what became of them."""
     return go.Scatter(
-        x=[mark[0] for mark in marks],
-        y=[mark[1] for mark in marks],
-        text=[mark[2] for mark in marks],
-        hovertext=[mark[3] for mark in marks],
+        x=[x for x, _, _ in found],
+        y=[y for _, y, _ in found],
+        text=[_mark(cell, tried) for _, _, cell in found],
+        hovertext=[_cell_hover(cell, tried, unit) for _, _, cell in found],
         mode="text",
         textfont={"color": theme.GREY},
         hoverinfo="text",
-        showlegend=False,
     )
 
 
