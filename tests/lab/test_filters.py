@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from parlab.lab import services as lab
@@ -153,6 +153,7 @@ def test_nonsense_is_left_out_and_explained(runs: list[Run], query: str, said: s
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(query="\0")
 @given(query=st.one_of(st.text(max_size=60), st.from_regex(r"[a-z_.]{1,12}[:<>=!]{1,2}[-\w.%,*\"]{0,12}")))
 def test_no_filter_breaks_the_lists(experiment: Experiment, query: str) -> None:
     for show in (experiment_list, run_list):

@@ -119,7 +119,8 @@ class _Nonsense(ValueError):
 
 def parse(text: str) -> Filter:
     """Read a filter. Terms are joined by "and"; `a,b` means one of them, `-` in front or `!=` the opposite."""
-    text = " ".join(text.split())[:MAX_LENGTH]
+    # No text of PostgreSQL holds a NUL, so nothing could be found by one.
+    text = " ".join(text.replace("\0", " ").split())[:MAX_LENGTH]
     parsed = _Parsed()
     for number, match in enumerate(_TERM.finditer(text)):
         if number >= MAX_TERMS:
