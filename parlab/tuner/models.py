@@ -1,5 +1,3 @@
-from typing import Any
-
 from django.conf import settings
 from django.db import models
 from django.urls import reverse
@@ -103,7 +101,3 @@ class Trial(models.Model):
 
     def __str__(self) -> str:
         return f"{self.study} trial {self.number}"
-
-    @property
-    def point(self) -> dict[str, Any]:
-        return dict(self.run.point)

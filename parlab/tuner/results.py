@@ -33,11 +33,6 @@ class Tried(NamedTuple):
     tuner_value: float | None
     """The same, counting only the passes and the update, as DeepSpeed's autotuner does."""
 
-    @property
-    def settings(self) -> str:
-        """Name the setting as a comparison does: gas = 1, mbs = 128."""
-        return self.trial.key
-
 
 class Compared(NamedTuple):
     """One column of the comparison."""

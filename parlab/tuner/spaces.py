@@ -12,7 +12,7 @@ from parlab.lab.services.runs import launchable
 from parlab.planner.configs import job_of
 from parlab.planner.workload import SCHEDULES, Job
 from parlab.tuner.space import Candidate, Objective, Observation, Past, Space
-from runners.config import Point, RunConfig, digest
+from runners.config import Point, RunConfig
 from runners.protocol import RunState
 
 from .models import Study
@@ -33,11 +33,6 @@ class StudySpace(NamedTuple):
     space: Space
     points: dict[str, Point]
     invalid: list[Point]
-
-    @property
-    def key_of(self) -> dict[str, str]:
-        """Digest of a point -> key of its candidate."""
-        return {digest(point.values): key for key, point in self.points.items()}
 
 
 def space_of(config: Config, objective: Objective, planner: Planner) -> StudySpace:
@@ -121,17 +116,6 @@ def features_of_job(job: Job) -> tuple[float, ...]:
         *(float(job.precision == name) for name in PRECISIONS),
         float(job.zero_offload != "none"),
     )
-
-
-def observations(study_space: StudySpace, runs: Iterable[Run]) -> dict[str, Observation]:
-    """What became of the runs of a space that have ended, by candidate."""
-    keys = study_space.key_of
-    found = {}
-    for run in runs:
-        key = keys.get(run.point_digest)
-        if key is not None and run.is_final:
-            found[key] = observation(key, run)
-    return found
 
 
 def observation(key: str, run: Run) -> Observation:
