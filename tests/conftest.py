@@ -16,6 +16,7 @@ import redis
 from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
+from django.test import Client
 
 from parlab.embedded import free_port, redis_command
 from parlab.lab.models import Attempt, Config, Experiment, Run
@@ -79,6 +80,21 @@ def catalogue(db: None) -> None:
 @pytest.fixture
 def user(db: None) -> User:
     return get_user_model().objects.create_user("ada", password="correct horse battery", is_staff=True)
+
+
+@pytest.fixture
+def admin(user: User) -> User:
+    """`user` as somebody who may do everything."""
+    user.is_superuser = True
+    user.save()
+    return user
+
+
+@pytest.fixture
+def page(client: Client, admin: User) -> Client:
+    """A browser of somebody who may do everything."""
+    client.force_login(admin)
+    return client
 
 
 @pytest.fixture

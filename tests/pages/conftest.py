@@ -51,21 +51,6 @@ def finish(attempt: Attempt, step_time_s: float = 0.5, state: str = RunState.FIN
 
 
 @pytest.fixture
-def admin(user: User) -> User:
-    """`user` of the shared fixtures as somebody who may do everything."""
-    user.is_superuser = True
-    user.save()
-    return user
-
-
-@pytest.fixture
-def page(client: Client, admin: User) -> Client:
-    """A browser of somebody who may do everything."""
-    client.force_login(admin)
-    return client
-
-
-@pytest.fixture
 def viewer(user: User) -> Client:
     """A browser of somebody who may only look."""
     person = get_user_model().objects.create_user("viewer", password="only looking here")

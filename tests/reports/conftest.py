@@ -17,21 +17,6 @@ from tests.pages.conftest import SWEEP, finish
 
 
 @pytest.fixture
-def admin(user: User) -> User:
-    """`user` of the shared fixtures as somebody who may do everything."""
-    user.is_superuser = True
-    user.save()
-    return user
-
-
-@pytest.fixture
-def page(client: Client, admin: User) -> Client:
-    """A browser of somebody who may do everything."""
-    client.force_login(admin)
-    return client
-
-
-@pytest.fixture
 def reader(user: User) -> Client:
     """A browser of somebody who may only look."""
     client = Client()
