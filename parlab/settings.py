@@ -85,7 +85,6 @@ INSTALLED_APPS = [
     "django.contrib.humanize",
     "django_htmx",
     "rest_framework",
-    "rest_framework.authtoken",
     "drf_spectacular",
     "parlab.lab",
     "parlab.series",
@@ -163,7 +162,7 @@ PICTURE_LIMIT_MIB = 12
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         # The first one names how to log in: a script is told 401, not 403.
-        "rest_framework.authentication.TokenAuthentication",
+        "parlab.api.authentication.TokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],

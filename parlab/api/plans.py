@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from drf_spectacular.utils import extend_schema
-from pydantic import ValidationError
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,7 +14,10 @@ from parlab.planner.request import PlanRequest, refusals
 from parlab.planner.written import WrittenPlan, written
 
 from . import serializers
-from .errors import Problem, Problems
+from .bodies import Body
+from .errors import Problem
+
+BODY = Body(refusals, '{"layers": 24}', "docs/planner.md")
 
 
 class Plans(APIView):
@@ -31,15 +31,7 @@ class Plans(APIView):
         description="Fields that are left out have the default of the schema. See docs/planner.md.",
     )
     def post(self, request: Request) -> Response:
-        data: Any = request.data
-        if not isinstance(data, dict):
-            raise Problem(
-                "the body is no JSON object", field="body", value=data, remedy='send one like {"layers": 24}, or {}'
-            )
-        try:
-            question = PlanRequest.model_validate(data)
-        except ValidationError as error:
-            raise Problems([one._asdict() for one in refusals(error)], remedy="see docs/planner.md") from error
+        question = BODY.read(PlanRequest, request)
         gpu = selectors.device_named(question.gpu)
         if gpu is None:
             known = ", ".join(device.name for device in selectors.devices())
@@ -49,6 +41,6 @@ class Plans(APIView):
         try:
             return Response(written(answer(question, gpu)).model_dump(mode="json"))
         except ValueError as error:
-            raise Problem(
-                str(error), field=str(error).split(" ")[0], value="", remedy="see the message, it names what to use"
-            ) from error
+            field = str(error).split(" ")[0]
+            value = question.model_dump().get(field)
+            raise Problem(str(error), field=field, value=value, remedy="see the message, it names what to use") from error

@@ -19,17 +19,11 @@ from parlab.tuner.results import Tried, result_of
 from runners.config import ConfigError
 
 from .errors import Problem
+from .permissions import MayAddRuns
 from .serializers import Errors
 
 MAX_STUDIES = 200
 ACTIONS = {"pause": services.study_pause, "resume": services.study_resume, "cancel": services.study_cancel}
-
-
-class MayLaunch(permissions.BasePermission):
-    message = "Your account may not launch runs (permission lab.add_run)."
-
-    def has_permission(self, request: Request, view: APIView) -> bool:
-        return request.method == "GET" or request.user.has_perm("lab.add_run")
 
 
 class ActionRequest(serializers.Serializer[Any]):
@@ -106,7 +100,7 @@ def _item(study: Study) -> dict[str, Any]:
 class Studies(APIView):
     """The studies, newest first; a POST starts one."""
 
-    permission_classes = [permissions.IsAuthenticated, MayLaunch]
+    permission_classes = [permissions.IsAuthenticated, MayAddRuns]
 
     @extend_schema(responses={200: StudyItem(many=True)})
     def get(self, _request: Request) -> Response:
@@ -142,7 +136,7 @@ class Studies(APIView):
 class OneStudy(APIView):
     """One study; POST {"action": "pause"}, "resume" or "cancel"."""
 
-    permission_classes = [permissions.IsAuthenticated, MayLaunch]
+    permission_classes = [permissions.IsAuthenticated, MayAddRuns]
 
     @extend_schema(responses={200: StudyItem})
     def get(self, _request: Request, pk: int) -> Response:

@@ -24,6 +24,7 @@ from runners.protocol import RunState
 
 from . import serializers
 from .errors import Problem, TooLarge
+from .permissions import MayAddRuns
 
 
 class Pages(PageNumberPagination):
@@ -32,13 +33,6 @@ class Pages(PageNumberPagination):
     page_size = 100
     page_size_query_param = "page_size"
     max_page_size = 1_000
-
-
-class MayAddRuns(permissions.BasePermission):
-    message = "Your account may not add runs (permission lab.add_run)."
-
-    def has_permission(self, request: Request, view: APIView) -> bool:
-        return request.user.has_perm("lab.add_run")
 
 
 class Imports(APIView):

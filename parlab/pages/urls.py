@@ -4,6 +4,7 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
 from .views import (
+    account,
     comparisons,
     experiments,
     figures,
@@ -37,6 +38,10 @@ FINDING = "experiments/<slug:slug>/findings/<int:pk>/"
 urlpatterns = [
     path("login/", LoginView.as_view(template_name="pages/login.html", redirect_authenticated_user=True), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
+    path("account/", account.account, name="account"),
+    path("account/password/", account.password, name="password"),
+    path("account/tokens/", account.token_make, name="token-make"),
+    path("account/tokens/<int:pk>/revoke/", account.token_revoke, name="token-revoke"),
     path("", home.home, name="home"),
     path("experiments/", lists.experiments, name="experiments"),
     path("experiments/change/", lists.experiments_change, name="experiments-change"),

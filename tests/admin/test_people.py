@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,9 @@ from django.contrib.auth.models import Group, Permission, User
 from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
-from rest_framework.authtoken.models import Token
 
-from parlab.lab.models import Config, Node, Run
-from parlab.lab.services import groups_refresh
+from parlab.lab.models import ApiToken, Config, Node, Run
+from parlab.lab.services import groups_refresh, token_create
 
 pytestmark = pytest.mark.django_db
 USERS = "admin:auth_user_changelist"
@@ -66,7 +66,7 @@ def test_who_may_edit_configurations_and_manage_people_and_nodes(
     page = client.get(reverse("admin:lab_config_change", args=[config.pk])).content.decode()
     assert ('name="model__num_layers"' in page) is may_edit
     assert (client.get(reverse(USERS)).status_code == 200) is may_manage
-    assert (client.get(reverse("admin:authtoken_tokenproxy_changelist")).status_code == 200) is may_manage
+    assert (client.get(reverse("admin:lab_apitoken_changelist")).status_code == 200) is may_manage
     Node.objects.create(name="gpu-1")
     nodes = client.get(reverse("admin:lab_node_changelist")).content.decode()
     assert ('value="disable"' in nodes) is may_manage
@@ -76,18 +76,36 @@ def test_operators_delete_nothing_that_was_measured() -> None:
     groups_refresh()
     may = set(Group.objects.get(name="operator").permissions.values_list("codename", flat=True))
     assert not may & {"delete_run", "delete_experiment", "delete_config", "delete_source", "delete_node", "change_node"}
-    assert {"add_experiment", "change_finding", "delete_report"} <= may
+    assert {"add_experiment", "change_finding", "add_report", "add_reportlink"} <= may
+    assert not may & {"change_report", "delete_report", "view_apitoken"}
 
 
-def test_tokens_are_made_shown_and_revoked(admin: Client, user: User) -> None:
+def asks(secret: str) -> int:
+    """Ask the API with a token; answer with the status."""
+    return Client().get("/api/experiments/", headers={"Authorization": f"Token {secret}"}).status_code
+
+
+def test_tokens_for_others_are_shown_once_and_revoked(admin: Client, user: User) -> None:
     data = {"action": "make_token", "_selected_action": user.pk}
-    page = admin.post(reverse(USERS), data, follow=True).content.decode()
-    token = Token.objects.get(user=user)
-    assert f"New token of ada: {token.key}" in page
-    headers = {"Authorization": f"Token {token.key}"}
-    assert Client().get("/api/experiments/", headers=headers).status_code == 200
+    page = admin.post(reverse(USERS), data).content.decode()
+    (secret,) = re.findall(r"parlab_[\w-]{43}", page)
+    assert asks(secret) == 200
+    token = user.api_tokens.get()
+    assert secret not in str(vars(token))
+    listed = admin.get(reverse("admin:lab_apitoken_changelist")).content.decode()
+    assert f"…{secret[-4:]}" in listed
+    assert secret not in listed
+    assert token.last_used_at is not None
     admin.post(reverse(USERS), data | {"action": "revoke_token"}, follow=True)
-    assert Client().get("/api/experiments/", headers=headers).status_code == 401
+    assert asks(secret) == 401
+
+
+def test_one_token_of_a_list_is_revoked_and_the_others_stay(admin: Client, admin_user: User, user: User) -> None:
+    (one, secret), (_, other) = (token_create(user=user, name=name, by=admin_user) for name in ("one", "other"))
+    admin.post(reverse("admin:lab_apitoken_changelist"), {"action": "revoke", "_selected_action": one.pk})
+    assert (asks(secret), asks(other)) == (401, 200)
+    one.refresh_from_db()
+    assert one.revoked_by == admin_user
 
 
 def test_who_manages_no_tokens_makes_none(user: User) -> None:
@@ -96,7 +114,23 @@ def test_who_manages_no_tokens_makes_none(user: User) -> None:
     client = Client()
     client.force_login(person)
     client.post(reverse(USERS), {"action": "make_token", "_selected_action": user.pk})
-    assert not Token.objects.exists()
+    assert not ApiToken.objects.exists()
+
+
+def test_administrators_make_no_superusers_and_act_for_none(member: Callable[..., Client], admin_user: User) -> None:
+    client = member("admin")
+    client.post(reverse(USERS), {"action": "make_token", "_selected_action": admin_user.pk})
+    assert not ApiToken.objects.exists()
+    password = reverse("admin:auth_user_password_change", args=[admin_user.pk])
+    assert client.post(password, {"password1": "taken over 1", "password2": "taken over 1"}).status_code == 403
+    me = User.objects.get(username="admin")
+    url = reverse("admin:auth_user_change", args=[me.pk])
+    form = client.get(url).context["adminform"].form
+    data = {name: value for name in form.fields if (value := form[name].value()) not in (None, False)}
+    data |= {"is_superuser": "on", "date_joined_0": "2026-01-01", "date_joined_1": "10:00"}
+    assert client.post(url, data).status_code == 302
+    me.refresh_from_db()
+    assert not me.is_superuser
 
 
 def test_an_operator_without_staff_status_is_pointed_out(admin: Client, user: User) -> None:

@@ -8,12 +8,13 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission, User
 from django.test import Client
-from rest_framework.authtoken.models import Token
+
+from parlab.lab import services as lab
 
 
 def with_token(user: User) -> Client:
-    token = Token.objects.create(user=user)
-    return Client(headers={"Authorization": f"Token {token.key}"})
+    _, secret = lab.token_create(user=user, name="a script", by=user)
+    return Client(headers={"Authorization": f"Token {secret}"})
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
-from rest_framework.authtoken.models import Token
 
+from parlab.lab import services as lab
 from parlab.lab.models import Experiment, Run, Source
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -121,7 +121,7 @@ def test_a_browser_that_is_logged_in_needs_the_form_token(user: User) -> None:
 @pytest.fixture
 def token(transactional_db: None) -> str:
     user = User.objects.create_superuser("ada", password="correct horse battery")
-    return str(Token.objects.create(user=user).key)
+    return lab.token_create(user=user, name="the documentation", by=user)[1]
 
 
 def examples() -> list[str]:

@@ -1,4 +1,4 @@
-"""Django's admin for the lab: experiments, configs, runs, snapshots and nodes."""
+"""Django's admin for the lab: experiments, configs, runs, snapshots, nodes, people and tokens."""
 
 from django.contrib import admin
 
@@ -9,8 +9,18 @@ from .nodes import NodeAdmin
 from .people import PersonAdmin
 from .runs import RunAdmin
 from .snapshots import SnapshotAdmin
+from .tokens import ApiTokenAdmin
 
-__all__ = ["ConfigAdmin", "DeviceAdmin", "ExperimentAdmin", "NodeAdmin", "PersonAdmin", "RunAdmin", "SnapshotAdmin"]
+__all__ = [
+    "ApiTokenAdmin",
+    "ConfigAdmin",
+    "DeviceAdmin",
+    "ExperimentAdmin",
+    "NodeAdmin",
+    "PersonAdmin",
+    "RunAdmin",
+    "SnapshotAdmin",
+]
 
 admin.site.site_header = "parlab"
 admin.site.site_title = "parlab"

@@ -1,15 +1,18 @@
 """Users with their groups and tokens."""
 
-from typing import Any
+from typing import Any, cast
 
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import User
-from django.db.models import QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.forms import ModelForm
-from django.http import HttpRequest
-from rest_framework.authtoken.models import Token
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
 
+from parlab.lab import services
+from parlab.lab.models import ApiToken
 from parlab.lab.services.groups import ADMIN, OPERATOR
 
 admin.site.unregister(User)
@@ -19,12 +22,24 @@ admin.site.unregister(User)
 class PersonAdmin(UserAdmin[User]):
     """People; what they may do comes from their groups."""
 
-    list_display = ("username", "in_groups", "is_active", "is_staff", "is_superuser", "has_token", "last_login")
+    list_display = ("username", "in_groups", "is_active", "is_staff", "is_superuser", "tokens", "last_login")
     list_filter = ("groups", "is_active", "is_staff")
     actions = ("make_token", "revoke_token")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
-        return super().get_queryset(request).select_related("auth_token").prefetch_related("groups")
+        in_force = Count("api_tokens", Q(api_tokens__revoked_at=None))
+        return super().get_queryset(request).annotate(tokens_now=in_force).prefetch_related("groups")
+
+    def has_change_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
+        # Whoever sets a superuser's password is one.
+        return super().has_change_permission(request, obj) and _is_within_reach(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
+        return super().has_delete_permission(request, obj) and _is_within_reach(request, obj)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: User | None = None) -> Any:
+        fields = super().get_readonly_fields(request, obj)
+        return fields if request.user.is_superuser else (*fields, "is_superuser", "user_permissions")
 
     def save_related(self, request: HttpRequest, form: ModelForm[User], formsets: Any, change: bool) -> None:
         super().save_related(request, form, formsets, change)
@@ -37,27 +52,45 @@ class PersonAdmin(UserAdmin[User]):
             messages.warning(request, text)
 
     @admin.action(description="Make API tokens", permissions=["token"])
-    def make_token(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+    def make_token(self, request: HttpRequest, queryset: QuerySet[User]) -> HttpResponse | None:
+        """Show each new token in the answer to this request, and nowhere else."""
+        by = cast(User, request.user)
+        made: list[tuple[User, str]] = []
         for person in queryset.filter(is_active=True):
-            token, is_new = Token.objects.get_or_create(user=person)
-            what = "New token" if is_new else "Token that was there already"
-            messages.success(request, f"{what} of {person}: {token.key}")
+            if not _is_within_reach(request, person):
+                messages.error(request, f"{person}: only a superuser makes tokens for a superuser.")
+                continue
+            try:
+                name = f"made by {by} at {timezone.now():%Y-%m-%d %H:%M:%S}"
+                made.append((person, services.token_create(user=person, name=name, by=by)[1]))
+            except ValueError as problem:
+                messages.error(request, f"{person}: {problem}.")
+        if not made:
+            return None
+        context = {**self.admin_site.each_context(request), "title": "New API tokens", "made": made}
+        answer = TemplateResponse(request, "admin/lab/tokens.html", context | {"opts": self.model._meta})
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
 
     @admin.action(description="Revoke API tokens", permissions=["token"])
     def revoke_token(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
-        count, _ = Token.objects.filter(user__in=queryset).delete()
+        count = services.tokens_revoke(tokens=ApiToken.objects.filter(user__in=queryset), by=cast(User, request.user))
         messages.success(
-            request, f"Revoked {count} {'token' if count == 1 else 'tokens'}; requests with them end in 401"
+            request, f"Revoked {count} {'token' if count == 1 else 'tokens'}; requests with them end in 401."
         )
 
     def has_token_permission(self, request: HttpRequest) -> bool:
         # Who holds another's token may do what the other one may.
-        return request.user.has_perm("authtoken.add_tokenproxy") and request.user.has_perm("auth.change_user")
+        return request.user.has_perm("lab.add_apitoken") and request.user.has_perm("auth.change_user")
 
     @admin.display(description="groups")
     def in_groups(self, person: User) -> str:
         return ", ".join(group.name for group in person.groups.all()) or "-"
 
-    @admin.display(description="API token", boolean=True)
-    def has_token(self, person: User) -> bool:
-        return hasattr(person, "auth_token")
+    @admin.display(description="API tokens", ordering="tokens_now")
+    def tokens(self, person: User) -> int:
+        return int(getattr(person, "tokens_now", 0))
+
+
+def _is_within_reach(request: HttpRequest, person: User | None) -> bool:
+    return person is None or not person.is_superuser or bool(request.user.is_superuser)

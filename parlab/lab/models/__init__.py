@@ -10,8 +10,10 @@ from .run import Attempt, Run
 from .snapshot import Snapshot
 from .source import Picture, Source, SourceChunk
 from .stored_file import StoredFile
+from .token import ApiToken
 
 __all__ = [
+    "ApiToken",
     "Attempt",
     "Config",
     "Device",

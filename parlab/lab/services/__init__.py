@@ -29,6 +29,7 @@ from .reports import (
 from .runs import Launch, config_launch, run_cancel_request, run_relaunch
 from .schedules import schedule_save
 from .shelves import experiments_archive, experiments_restore, experiments_tag, experiments_untag
+from .tokens import token_create, token_find, tokens_revoke
 
 __all__ = [
     "Launch",
@@ -70,4 +71,7 @@ __all__ = [
     "run_relaunch",
     "schedule_save",
     "summary_store",
+    "token_create",
+    "token_find",
+    "tokens_revoke",
 ]

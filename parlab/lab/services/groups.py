@@ -13,22 +13,26 @@ OURS = ("lab", "series", "tuner", "pages")
 """Applications whose rows anybody may look at."""
 WORK = (
     "experiment", "config", "run", "finding", "snapshot", "source", "picture", "picturejob", "tag", "storedfile",
-    "report", "reportfile", "reportlink", "reportversion", "study", "trial",
+    "study", "trial",
 )  # fmt: skip
 """What operators make and change."""
-THEIR_OWN = ("report", "reportfile", "reportlink", "tag", "study")
-"""What operators may delete as well: nothing that was measured."""
+WRITING = ("report", "reportfile", "reportlink", "reportversion")
+"""What operators make; each writes, shares and deletes their own: a report says what its author found."""
+DELETED = ("tag", "study")
+"""What operators may delete of everybody's: nothing that was measured or written."""
+SECRET = ("apitoken",)
+"""What only administrators look at."""
 
 
 def _wanted(name: str) -> Q:
-    may = Q(codename__startswith="view_", content_type__app_label__in=OURS)
+    may = Q(codename__startswith="view_", content_type__app_label__in=OURS) & ~Q(content_type__model__in=SECRET)
     if name == VIEWER:
         return may
     if name == OPERATOR:
-        changes = [f"{verb}_{model}" for verb in ("add", "change") for model in WORK]
-        deletes = [f"delete_{model}" for model in THEIR_OWN]
-        return may | Q(codename__in=changes + deletes, content_type__app_label__in=OURS)
-    return Q(content_type__app_label__in=(*OURS, "auth", "authtoken"))
+        works = [f"{verb}_{model}" for verb in ("add", "change") for model in WORK]
+        works += [f"add_{model}" for model in WRITING] + [f"delete_{model}" for model in DELETED]
+        return may | Q(codename__in=works, content_type__app_label__in=OURS)
+    return Q(content_type__app_label__in=(*OURS, "auth"))
 
 
 @transaction.atomic

@@ -1,0 +1,49 @@
+from typing import Any, cast
+
+from django.contrib import admin, messages
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from parlab.lab import services
+from parlab.lab.models import ApiToken
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(admin.ModelAdmin[ApiToken]):
+    """Tokens are made by their people (or for them, on the list of users); here they are looked at and revoked."""
+
+    list_display = ("name", "user", "ends_with", "in_force", "created_at", "created_by", "last_used_at", "revoked_at")
+    list_filter = (("user", admin.RelatedOnlyFieldListFilter), ("revoked_at", admin.EmptyFieldListFilter))
+    list_select_related = ("user", "created_by")
+    search_fields = ("name", "user__username", "ending")
+    fields = ("name", "user", "ends_with", "created_at", "created_by", "last_used_at", "revoked_at", "revoked_by")
+    readonly_fields = fields
+    actions = ("revoke",)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("lab.change_apitoken")
+
+    @admin.action(description="Revoke", permissions=["revoke"])
+    def revoke(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> None:
+        count = services.tokens_revoke(tokens=queryset, by=cast(User, request.user))
+        messages.success(
+            request, f"Revoked {count} {'token' if count == 1 else 'tokens'}; requests with them end in 401."
+        )
+
+    @admin.display(description="ends with")
+    def ends_with(self, token: ApiToken) -> str:
+        return f"…{token.ending}"
+
+    @admin.display(description="in force", boolean=True)
+    def in_force(self, token: ApiToken) -> bool:
+        return not token.is_revoked

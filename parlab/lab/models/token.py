@@ -1,0 +1,34 @@
+from django.conf import settings
+from django.db import models
+
+
+class ApiToken(models.Model):
+    """Lets a script act for a person, until somebody revokes it; `lab.services.token_create` makes the secret."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="api_tokens")
+    name = models.CharField(max_length=80, help_text="What uses it.")
+    digest = models.CharField(
+        max_length=64, unique=True, editable=False, help_text="SHA-256 of the secret, which is kept nowhere."
+    )
+    ending = models.CharField(max_length=4, editable=False, help_text="Tells tokens apart without giving one away.")
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, help_text="To a minute.")
+    revoked_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name = "API token"
+        ordering = ["-created_at", "-pk"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "name"], condition=models.Q(revoked_at=None), name="api_token_name_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.user}, …{self.ending}"
+
+    @property
+    def is_revoked(self) -> bool:
+        return self.revoked_at is not None

@@ -1,0 +1,105 @@
+"""One's own account: tokens that are shown once, the password, and what one may do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from parlab.lab.models import ApiToken
+from parlab.lab.services import token_create, tokens
+from parlab.lab.services.tokens import token_find
+
+pytestmark = pytest.mark.django_db
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture
+def browser(user: User) -> Client:
+    user.set_password(PASSWORD)
+    user.save()
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_a_token_is_shown_once_works_and_ends_when_it_is_revoked(browser: Client, user: User) -> None:
+    made = browser.post(reverse("token-make"), {"name": " nightly  import "})
+    secret = re.findall(r"parlab_[\w-]{43}", made.content.decode())[0]
+    headers = {"Authorization": f"Token {secret}"}
+    assert "no-store" in made["Cache-Control"]
+    assert Client().get("/api/experiments/", headers=headers).status_code == 200
+
+    page = browser.get(reverse("account")).content.decode()
+    assert "nightly import" in page
+    assert secret not in page
+    browser.post(reverse("token-revoke", args=[user.api_tokens.get().pk]))
+
+    assert Client().get("/api/experiments/", headers=headers).status_code == 401
+    assert not user.api_tokens.filter(revoked_at=None).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        (" ", 400, "needs a name"),
+        ("\0 <i>", 400, "already"),
+        ("<script>", 200, "&lt;script&gt;"),
+        ("x" * 500, 200, "x" * 80 + ":"),
+    ],
+)
+def test_names_of_tokens(browser: Client, user: User, name: str, status: int, words: str) -> None:
+    token_create(user=user, name="\0 <i>", by=user)
+    answer = browser.post(reverse("token-make"), {"name": name})
+    assert answer.status_code == status
+    assert words in answer.content.decode()
+    assert "<i>" not in answer.content.decode()
+
+
+def test_a_person_has_not_more_tokens_than_they_can_look_after(
+    browser: Client, user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "MAX_TOKENS", 1)
+    token_create(user=user, name="first", by=user)
+    page = browser.post(reverse("token-make"), {"name": "second"})
+    assert page.status_code == 400
+    assert "revoke one that nothing uses" in page.content.decode()
+
+
+def test_nobody_revokes_the_token_of_another(browser: Client, admin_user: User) -> None:
+    token, secret = token_create(user=admin_user, name="theirs", by=admin_user)
+    assert browser.post(reverse("token-revoke", args=[token.pk])).status_code == 404
+    assert token_find(secret) == token
+
+
+def test_the_time_of_use_is_written_at_most_once_a_minute(user: User, django_assert_num_queries: Any) -> None:
+    token, secret = token_create(user=user, name="often", by=user)
+    token_find(secret)
+    token.refresh_from_db()
+    first = token.last_used_at
+    assert first is not None
+    with django_assert_num_queries(1):
+        token_find(secret)
+    assert ApiToken.objects.get().last_used_at == first
+
+
+def test_the_password_is_changed_by_who_knows_it(browser: Client, user: User) -> None:
+    url = reverse("password")
+    new = {"new_password1": "another staple 7", "new_password2": "another staple 7"}
+    refused = browser.post(url, {"old_password": "guess", **new})
+    assert refused.status_code == 400
+    assert "entered incorrectly" in refused.content.decode()
+    assert browser.post(url, {"old_password": PASSWORD, **new}).status_code == 302
+    user.refresh_from_db()
+    assert user.check_password("another staple 7")
+    assert browser.get(reverse("account")).status_code == 200
+
+
+def test_who_may_only_look_reads_that_here(browser: Client) -> None:
+    page = browser.get(reverse("account")).content.decode()
+    assert "In no group" in page
+    assert "<b>Yes</b>" not in page
