@@ -42,5 +42,5 @@ class Plans(APIView):
             return Response(written(answer(question, gpu)).model_dump(mode="json"))
         except ValueError as error:
             field = str(error).split(" ")[0]
-            value = question.model_dump().get(field)
-            raise Problem(str(error), field=field, value=value, remedy="see the message, it names what to use") from error
+            value, remedy = question.model_dump().get(field), "see the message, it names what to use"
+            raise Problem(str(error), field=field, value=value, remedy=remedy) from error
