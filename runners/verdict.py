@@ -21,6 +21,10 @@ MAX_TOLD = 64
 _TRACEBACK = "Traceback (most recent call last):"
 # torch marks what a rank raises with the rank.
 _RANK_PREFIX = re.compile(r"^\[rank(\d+)\]: ?")
+# What ProcessGroupNCCL of torch 2 says before it aborts a rank, in words that Python never hears.
+_NCCL_TIMEOUT = re.compile(
+    r"Watchdog caught collective operation timeout: WorkNCCL\([^\n]*?OpType=(\w+)[^\n]*?Timeout\(ms\)=(\d+)"
+)
 _TORCHRUNS_OWN = ("ChildFailedError", "torch.distributed.elastic.multiprocessing.errors")
 
 
@@ -91,6 +95,8 @@ class Evidence:
             return Verdict(RunState.OOM, _oom_reason(self._oom or {}, first.rank))
         if self._refused:
             return Verdict(RunState.FAILED, shorten("; ".join(self._refused)))
+        if first.code == -signal.SIGABRT and (waited := _NCCL_TIMEOUT.search(tail)):
+            return Verdict(RunState.FAILED, _waited_reason(first.rank, waited[1], int(waited[2]) / 1e3))
         told = {rank for rank in self._errors if rank is not None}
         are_consequences = bool(self._errors) and all("reason" in event for event in self._errors.values())
         dead = dead_rank(deaths, told, only_consequences=are_consequences)
@@ -171,6 +177,14 @@ def _oom_reason(event: dict[str, Any], rank: int | None) -> str:
 
 def _mib(size: float) -> str:
     return f"{size / 2**20:,.1f} MiB"
+
+
+def _waited_reason(rank: int | None, operation: str, limit_s: float) -> str:
+    who = "a rank" if rank is None else f"rank {rank}"
+    return (
+        f"{who} waited longer than {limit_s:g} s for another rank, in NCCL's {operation}; see in the log which rank"
+        " fell silent, or raise launcher.collective_timeout_s"
+    )
 
 
 def _code_reason(death: Death) -> str:

@@ -20,7 +20,8 @@ _READ = (
     "global_batch_size", "tensor_model_parallel_size", "pipeline_model_parallel_size", "train_iters", "log_interval",
     "lr", "clip_grad", "loss_scale", "optimizer", "seed", "fp16", "bf16", "sequence_parallel", "model", "vocab_size",
     "checkpoint_activations", "recompute_activations", "recompute_granularity", "zero_stage", "world_size",
-    "nproc_per_node", "nnodes", "num_gpus", "num_nodes", "make_vocab_size_divisible_by",
+    "nproc_per_node", "nnodes", "num_gpus", "num_nodes", "make_vocab_size_divisible_by", "weight_decay",
+    "num_layers_per_virtual_pipeline_stage",
 )  # fmt: skip
 
 
@@ -53,13 +54,37 @@ def config_of_command(text: str) -> Flags:
     if arguments.get("sequence_parallel") is True:
         parallel["sequence_parallel"] = True
     if not stage:
-        train["gradient_clipping"] = float(_number(arguments, "clip_grad") or _CLIP)
-        train["optimizer"] = "sgd" if arguments.get("optimizer") == "sgd" else "adamw"
+        _as_megatron(arguments, model, train, parallel)
+    _fill_processes(told["cluster"], parallel)
     if interval := _number(arguments, "log_interval"):
         train["log_interval"] = int(interval)
     # A training of days becomes a measurement; how long is for its reader to say.
     train.pop("iterations", None)
     return Flags(_without_empty(told), sorted(name for name in arguments if name not in _READ))
+
+
+def _as_megatron(
+    arguments: Mapping[str, Any], model: Mapping[str, Any], train: dict[str, Any], parallel: dict[str, Any]
+) -> None:
+    """Fill what Megatron-LM alone says, with its defaults."""
+    clip, scale = arguments.get("clip_grad"), _number(arguments, "loss_scale")
+    train["gradient_clipping"] = 0.0 if clip == 0 else float(_number(arguments, "clip_grad") or _CLIP)
+    # Its Adam decays weights apart from the gradient, unless it is told not to decay them.
+    adam = "adam" if arguments.get("weight_decay") == 0 else "adamw"
+    train["optimizer"] = "sgd" if arguments.get("optimizer") == "sgd" else adam
+    if scale and train.get("precision") == "fp16":
+        train["loss_scale"] = scale
+    if layers := _number(arguments, "num_layers_per_virtual_pipeline_stage"):
+        chunks = int(model["num_layers"] // (layers * parallel.get("pipeline_parallel_size", 1)))
+        parallel |= {"schedule": "interleaved-1f1b", "virtual_stages": max(chunks, 1)}
+
+
+def _fill_processes(cluster: Mapping[str, Any], parallel: dict[str, Any]) -> None:
+    """Make data parallel the processes that are left, as both trainers do."""
+    model_size = parallel.get("tensor_parallel_size", 1) * parallel.get("pipeline_parallel_size", 1)
+    processes = cluster.get("nodes", 1) * cluster.get("gpus_per_node", 0)
+    if processes and processes % model_size == 0:
+        parallel.setdefault("data_parallel_size", processes // model_size)
 
 
 def _number(arguments: Mapping[str, Any], name: str) -> float | None:

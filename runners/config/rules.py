@@ -55,6 +55,8 @@ def contradictions(config: RunConfig) -> Iterator[Problem]:
             f" {train.micro_batch_size} x data_parallel_size {parallel.data_parallel_size} = {share};"
             f" use a multiple of {share}",
         )
+    elif parallel.engine == "command":
+        pass  # what its command does with few micro batches is the command's own affair
     elif parallel.schedule != "gpipe" and config.num_micro_batches < pipeline:
         yield Problem(
             "train.micro_batch_size",

@@ -146,6 +146,8 @@ def make_trainer(rank: Rank, watch: Watch, directory: str) -> Any:
         report_to=[],
         disable_tqdm=True,
     )
+    # One process trains on one GPU; the Trainer would take all that it sees, and as many times the batch.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
     model = hugging_face_model(config)
     if config.model.kind == "bert":
         # It takes the count of all tokens of a step and does not use it: the Trainer must divide by the micro batches.
@@ -155,8 +157,8 @@ def make_trainer(rank: Rank, watch: Watch, directory: str) -> Any:
 
 def run(rank: Rank) -> None:
     """Train all iterations and print events beside the Trainer's own lines."""
-    is_cpu = rank.config.cluster.device == "cpu" or not torch.cuda.is_available()
-    if rank.config.train.precision == "fp16" and is_cpu:
+    rank.choose_device()
+    if rank.config.train.precision == "fp16" and rank.device.type == "cpu":
         message = "fp16 is not trained on a CPU by Hugging Face's Trainer; use bf16 or fp32, or a node with GPUs"
         raise ConfigError([Problem("train.precision", "fp16", message)])
     os.environ["HF_HUB_OFFLINE"] = "1"  # models are made from their sizes: there is nothing to look up

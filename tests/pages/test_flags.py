@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 from django.test import Client
 
 from parlab.pages.flags import config_of_command
-from runners.config import check
+from runners.config import RunConfig, check
 
 pytestmark = pytest.mark.django_db
 URL = "/configurations/flags/"
@@ -33,6 +34,49 @@ def test_megatrons_flags_are_read_as_the_engine_reads_them() -> None:
     assert found.unread == ["lr_decay_iters", "min_lr", "split"]
 
 
+def test_what_only_megatron_says_is_read_too() -> None:
+    flags = BERT.replace("bert.py", "gpt.py") + (
+        " --weight-decay 0 --clip-grad 0 --loss-scale 1024 --num-layers-per-virtual-pipeline-stage 4"
+    )
+    config = check(config_of_command(flags).data)[0]
+    assert config is not None
+    assert (config.parallel.schedule, config.parallel.virtual_stages) == ("interleaved-1f1b", 3)
+    assert (config.train.optimizer, config.train.gradient_clipping, config.train.loss_scale) == ("adam", 0.0, 1024.0)
+
+
+def test_processes_that_no_flag_spends_are_data_parallel() -> None:
+    sizes = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --micro-batch-size 2"
+    config = check(config_of_command(f"torchrun --nproc-per-node 4 x.py {sizes} --global-batch-size 16").data)[0]
+    assert config is not None
+    assert config.parallel.data_parallel_size == config.world_size == 4
+
+
+MAP = {
+    "mode": "sharding",
+    "sharding_size": 2,
+    "sharding_dim": -1,
+    "stage_cnt": 2,
+    "accum_degree": 1,
+    "device_mapping": {f"stage_{n}": {"shard_0": f"GPU:{n}", "shard_1": f"GPU:{n}"} for n in (0, 1)},
+}
+
+
+def test_a_pasted_map_of_shards_fills_its_section_and_leaves_the_rest_alone(page: Client) -> None:
+    answer = page.post(URL, {"flags": json.dumps(MAP, indent=2)}).json()
+    assert answer["values"].pop("parallel__engine") == "sharding"
+    assert set(answer["values"]) == {f"sharding__{name}" for name in MAP}
+    assert json.loads(answer["values"]["sharding__device_mapping"]) == MAP["device_mapping"]
+    assert "a map of 2 x 2 shards" in answer["said"]
+
+
+def test_a_pasted_configuration_fills_the_form(page: Client) -> None:
+    data = RunConfig.model_validate({"model": {"num_layers": 6}, "train": {"precision": "bf16"}}).resolved()
+    answer = page.post(URL, {"flags": json.dumps(data)}).json()
+    assert answer["values"]["model__num_layers"] == 6
+    assert answer["values"]["train__precision"] == "bf16"
+    assert "The layout has 1 rank." in answer["said"]
+
+
 def test_a_pasted_command_becomes_the_forms_values(page: Client) -> None:
     answer = page.post(URL, {"flags": BERT}).json()
     assert answer["values"]["parallel__tensor_parallel_size"] == 2
@@ -44,6 +88,12 @@ def test_a_pasted_command_becomes_the_forms_values(page: Client) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ('{"mode": ', "this is no JSON"),
+        ('{"stage": 3}', "stage is no section of a configuration"),
+        ('{"stage_cnt": "many"}', "sharding.stage_cnt"),
+        ('{"model": {"layers": 3}}', "unknown field model.layers"),
+        ('{"model": 3}', "model"),
+        ('{"device_mapping": {"stage_0": 5}}', "sharding.device_mapping"),
         ("", "no --num-layers and --hidden-size in it"),
         ("rm -rf / --no-preserve-root", "no --num-layers"),
         ("x.py --num-layers 0 --hidden-size -1", "no --num-layers"),

@@ -180,6 +180,20 @@ def test_ranks_that_only_lost_another_one_say_so_where_nobody_names_it() -> None
     assert evidence(lost(0), lost(1)).verdict(1).reason == "rank 0 lost its connection to another rank"
 
 
+def test_a_rank_that_nccl_aborted_because_it_waited_in_vain_says_so() -> None:
+    watchdog = (
+        b"[rank1]:[E1120 11:00:00.000000000 ProcessGroupNCCL.cpp:688] [PG ID 2 PG GUID 5 Rank 0] Watchdog caught"
+        b" collective operation timeout: WorkNCCL(SeqNum=31, OpType=ALLREDUCE, NumelIn=8, NumelOut=8,"
+        b" Timeout(ms)=60000) ran for 60010 milliseconds before timing out.\n"
+    )
+    verdict = evidence(watchdog, TORCHRUN % -6).verdict(1)
+    assert verdict.reason == (
+        "rank 1 waited longer than 60 s for another rank, in NCCL's ALLREDUCE; see in the log which rank fell silent,"
+        " or raise launcher.collective_timeout_s"
+    )
+    assert "rank 1 of host node" in evidence(watchdog, TORCHRUN % -9).verdict(1).reason
+
+
 def test_what_torchrun_ended_itself_is_no_cause() -> None:
     own = event("error", rank=0, traceback="Traceback (most recent call last):\n  x\nValueError: mine") + b"\n"
     assert evidence(own, summary((1, -15), (0, 1))).verdict(1).reason.startswith("ValueError: mine on rank 0")
