@@ -126,6 +126,8 @@ def duration(seconds: float | None, *, coarse: bool = False) -> str:
 def field_title(field: str) -> str:
     """Name a field or axis as a heading: `train.micro_batch_size` becomes `Micro batch size`."""
     words = field.rpartition(".")[2].replace("_", " ").strip()
+    if words.startswith("gpu"):
+        return words.replace("gpu", "GPU", 1)
     return words[:1].upper() + words[1:] if words else field
 
 

@@ -6,6 +6,7 @@ from django.urls import path
 from .views import (
     account,
     comparisons,
+    differences,
     experiments,
     figures,
     findings,
@@ -121,6 +122,7 @@ urlpatterns = [
     path("shared/<slug:token>/", published.shared, name="shared"),
     path("shared/<slug:token>/<str:name>", published.shared_file, name="shared-file"),
     path(RUN, runs.run, name="run"),
+    path(f"{RUN}difference/", differences.difference, name="run-difference"),
     path(f"{RUN}live/", runs.run_live, name="run-live"),
     path(f"{RUN}log/", runs.run_log, name="run-log"),
     path(f"{RUN}log/find/", runs.run_log_find, name="run-log-find"),

@@ -1,6 +1,7 @@
 """Reads shaped for a page or a figure."""
 
 from .compare import Comparison, compare
+from .differences import Difference, Side, attempt_side, other_runs, other_side, run_difference, suggestions
 from .experiments import (
     LaunchPlan,
     StateCount,
@@ -60,6 +61,7 @@ __all__ = [
     "Cell",
     "Comparison",
     "ConfigSection",
+    "Difference",
     "Doubts",
     "ExperimentRow",
     "Filter",
@@ -74,12 +76,14 @@ __all__ = [
     "PipelineRun",
     "RunLine",
     "RunRow",
+    "Side",
     "SourceView",
     "StateCount",
     "Sweep",
     "SweepTable",
     "Verdict",
     "Versions",
+    "attempt_side",
     "by_hand",
     "calibration_groups",
     "calibration_of",
@@ -109,10 +113,13 @@ __all__ = [
     "metrics_of",
     "network_sweep",
     "node_list",
+    "other_runs",
+    "other_side",
     "peak_words",
     "pipeline_run",
     "predicted_points",
     "remaining_s",
+    "run_difference",
     "run_doubts",
     "run_figures",
     "run_findings",
@@ -131,6 +138,7 @@ __all__ = [
     "source_views",
     "state_counts",
     "stated",
+    "suggestions",
     "sweep_tables",
     "tag_names",
     "times_of",

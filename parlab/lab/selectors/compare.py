@@ -87,6 +87,11 @@ def _is_measured(name: str) -> bool:
     return name.endswith(("_s", "_bytes", "_pct", "_per_sample", "_per_gpu", "_per_iteration", "_iterations"))
 
 
+def results(runs: Sequence[Run]) -> list[Result]:
+    """Lay the numbers of runs beside each other, those that at least one of them has."""
+    return _results(runs, [run_point(run, {}) for run in runs])
+
+
 def _results(runs: Sequence[Run], points: Sequence[RunPoint]) -> list[Result]:
     found = []
     for name, measure in MEASURES.items():

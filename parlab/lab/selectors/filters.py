@@ -133,6 +133,17 @@ def parse(text: str) -> Filter:
     return Filter(text, parsed.experiments, parsed.runs, parsed.has_run_terms, parsed.wants_archived, parsed.problems)
 
 
+def split(text: str) -> tuple[str, list[str]]:
+    """Part a filter into its terms and its words: where runs are chosen, words are looked for in runs too."""
+    terms, words = [], []
+    for match in _TERM.finditer(" ".join(text.replace("\0", " ").split())[:MAX_LENGTH]):
+        if match["word"] is None:
+            terms.append(match[0])
+        elif word := match["word"].strip('"'):
+            words.append(word)
+    return " ".join(terms), words[:MAX_TERMS]
+
+
 def _add(parsed: _Parsed, match: re.Match[str]) -> None:
     if match["word"] is not None:
         _add_word(parsed, match["word"].strip('"'))

@@ -50,7 +50,7 @@ def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
         "version": run.config.version,
         "gpus": int(run.gpus or 1),
         **_numbers(run),
-        **_settings(run),
+        **run_settings(run),
     }
     # A program that was told None was told something.
     record = {name: value for name, value in known.items() if value is not None or name.startswith("argument.")}
@@ -81,8 +81,8 @@ def _is_same(number: Any, value: Any) -> bool:
     return any(math.isclose(number, value * factor) for factor in (1.0, 1e-3))
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    """What it was set to; the names and values of its own axes stand over the configuration."""
+def run_settings(run: Run) -> dict[str, Any]:
+    """Lay out what a run was set to, by dotted names; its own axes stand over the configuration."""
     settings: dict[str, Any] = {}
     for name, value in (run.launch.get("arguments") or {}).items():
         settings[f"argument.{name}"] = value

@@ -1,0 +1,53 @@
+"""What sets one run apart from any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_GET
+
+from parlab.lab import selectors
+from parlab.lab.selectors.filters import MAX_LENGTH
+
+from .partial import is_partial
+from .runs import find_attempt, find_run
+
+
+@require_GET
+def difference(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Show a run beside `?with=7`, `slug/7`, `attempt-1` or `v2`; `?q=` searches runs to choose from."""
+    run = find_run(slug, number)
+    attempt = find_attempt(request, run)
+    query = request.GET.get("q", "")[:MAX_LENGTH]
+    context: dict[str, Any] = {
+        "section": "experiments",
+        "experiment": run.experiment,
+        "run": run,
+        "attempt": attempt,
+        "q": query,
+        "found": selectors.other_runs(run, query) if query.strip() else None,
+    }
+    if is_partial(request):
+        response = render(request, "pages/run_difference_found.html", context)
+    else:
+        context |= _beside(selectors.attempt_side(run, attempt), request.GET.get("with", ""))
+        response = render(request, "pages/run_difference.html", context)
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+def _beside(mine: selectors.Side, wanted: str) -> dict[str, Any]:
+    """Choose the other side, the first that suggests itself unless the address names one."""
+    offered = selectors.suggestions(mine.run, mine.attempt)
+    address = wanted or next((one.address for one in offered), "")
+    theirs = selectors.other_side(mine.run, address) if address else None
+    return {
+        "mine": mine,
+        "theirs": theirs,
+        "offered": offered,
+        "missing": wanted if wanted and theirs is None else "",
+        "difference": selectors.run_difference(mine, theirs) if theirs else None,
+    }
