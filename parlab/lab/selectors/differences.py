@@ -182,8 +182,8 @@ def other_runs(run: Run, query: str) -> Found:
     # Those of its own experiment first; of others the newest.
     mine = list(_light(runs.filter(experiment=run.experiment_id).order_by(is_meant, "number")))
     missing = MAX_FOUND + 1 - len(mine)
-    others = _light(runs.exclude(experiment=run.experiment_id).order_by(is_meant, "-pk")) if missing > 0 else []
-    found = [*mine, *others[:missing]]
+    others = _light(runs.exclude(experiment=run.experiment_id).order_by(is_meant, "-pk"))
+    found = [*mine, *others[:missing]] if missing > 0 else mine
     return Found(found[:MAX_FOUND], len(found) > MAX_FOUND, asked.problems)
 
 
