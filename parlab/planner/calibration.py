@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .cluster import Cluster
 from .memory import memory
-from .parameters import MemoryParameters, TimeParameters, as_vector, from_vector, limits
+from .parameters import MemoryParameters, TimeParameters, as_vector, from_vector, limits, widths
 from .timing import Clock
 from .workload import Job
 
@@ -26,7 +26,7 @@ _LEAST, _MOST = 0.85, 1.1
 NOISE = 0.03
 """Relative error of a measurement that is as good as its neighbours'."""
 SPRING = 1.0
-"""Width of the springs, in logarithms: a constant may move by a factor of e without much ado."""
+"""Scale of the springs' widths: where theirs is 1, a constant may move by a factor of e without much ado."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Calibration:
     time_rows: int = 0
     memory_rows: int = 0
     time_error: float = 0.108
-    memory_error: float = 0.096
+    memory_error: float = 0.048
     usable_share: float = 0.985
     """Share of the device's memory that jobs may be predicted to need and still run: drivers keep some (a V100 of 16
     GiB shows 16,160 MiB, an A100 of 80 GiB 81,251 MiB)."""
@@ -80,7 +80,7 @@ CPU_DEFAULT = Calibration(
         sharded_efficiency=0.3,
         matmul_traffic=1.5,
     ),
-    MemoryParameters(state_factor=1.0, sharding_bytes=2.0, communicator_bytes=2e7, overhead_bytes=3.5e8),
+    MemoryParameters(flat_factor=1.0, bucket_values=1e7, communicator_bytes=2e7, overhead_bytes=3.5e8),
     time_error=0.4,
     memory_error=0.3,
 )
@@ -105,7 +105,7 @@ def calibrate(
 
     `start` is the default of the first observation's device unless given. `weights` say how many rows each one counts
     as; None: one. `noise` is the relative error that measurements of one cluster, or of several, are expected to have
-    beside the formulas, `spring` how far (in logarithms) constants may move.
+    beside the formulas, `spring` how far constants may move, against their widths (`parameters.WIDTHS`).
     """
     if start is None:
         start = default_for(observations[0].cluster) if observations else DEFAULT
@@ -166,9 +166,10 @@ def _fit(
 ) -> tuple[Vector, float]:
     """Levenberg-Marquardt on Cauchy-weighted residuals and the springs, no constant above its limit."""
     start, most = as_vector(before), limits(type(before))
+    width = spring * widths(type(before))
 
     def cost(scaled: Vector, vector: Vector) -> float:
-        return float(np.sum(counts * np.log1p(scaled**2)) + np.sum(((vector - start) / spring) ** 2))
+        return float(np.sum(counts * np.log1p(scaled**2)) + np.sum(((vector - start) / width) ** 2))
 
     vector, damping = start.copy(), 1e-2
     scaled = residuals(vector) / noise
@@ -176,8 +177,8 @@ def _fit(
     for _ in range(25):
         slopes = _slopes(residuals, vector, scaled, noise)
         weights = counts / (1 + scaled**2)
-        normal = slopes.T @ (slopes * weights[:, None]) + np.eye(len(vector)) / spring**2
-        gradient = slopes.T @ (weights * scaled) + (vector - start) / spring**2
+        normal = slopes.T @ (slopes * weights[:, None]) + np.diag(1 / width**2)
+        gradient = slopes.T @ (weights * scaled) + (vector - start) / width**2
         last = best
         for _ in range(8):
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)

@@ -59,11 +59,12 @@ def micro_batches_in_flight(job: Job, stage: int = 0) -> float:
 
 
 def activation_bytes(job: Job) -> tuple[float, float]:
-    """Bytes that one layer keeps of one micro batch until its backward pass, and those it needs while it works.
+    """Bytes that one layer keeps of one micro batch until its backward pass, and those it needs while that works.
 
     In 16 bits: s b h (10 + 24/t + 5 a s/(h t)), all divided by t with sequence parallelism; selective recompute and
     fused attention drop the term of the scores; full recompute keeps the input, 2 s b h (Korthikanti et al. 2022,
-    equations 1 to 5). In fp32 values take twice as much, masks stay one byte.
+    equations 1 to 5). In fp32 values take twice as much, masks stay one byte. What is computed again is there while
+    the layer goes backward, and where attention has scores their gradients before and after the softmax, 4 s^2 b a/t.
     """
     model, tensor = job.model, job.tensor_parallel
     base = float(job.micro_batch_size * model.sequence_length * model.hidden_size)
@@ -73,14 +74,18 @@ def activation_bytes(job: Job) -> tuple[float, float]:
     split = (2 + 6 * kv_share if not wide else 4 + 12 * kv_share) + (16 if not wide else 32) * widening
     whole = 10 if not wide else 18
     scores = (9 if wide else 5) * model.num_heads * model.sequence_length / model.hidden_size
-    has_scores = not job.has_flash_attention and job.recompute != "selective"
     kept_whole = whole / tensor if job.sequence_parallel else whole
-    working = base * (kept_whole + (split + scores * (not job.has_flash_attention)) / tensor)
-    if job.recompute == "full" and job.has_checkpoints_on_cpu:
-        return 0.0, working
+    linear, quadratic = base * (kept_whole + split / tensor), base * scores / tensor
+    if job.has_flash_attention:
+        quadratic = gradients = 0.0
+    else:
+        gradients = 2.0 * job.value_bytes * job.micro_batch_size * model.num_heads * model.sequence_length**2 / tensor
     if job.recompute == "full":
-        return base * job.value_bytes / (tensor if job.sequence_parallel else 1), working
-    return base * (kept_whole + (split + scores * has_scores) / tensor), 0.0
+        inputs = base * job.value_bytes / (tensor if job.sequence_parallel else 1)
+        return 0.0 if job.has_checkpoints_on_cpu else inputs, linear + quadratic + gradients
+    if job.recompute == "selective":
+        return linear, quadratic + gradients
+    return linear + quadratic, gradients
 
 
 def state_bytes(job: Job) -> tuple[float, float, float]:
@@ -125,23 +130,51 @@ def _stage(job: Job, parameters: MemoryParameters, stage: int) -> Memory:
     kept, working = activation_bytes(job)
     in_flight = micro_batches_in_flight(job, stage)
     gathered = 2 * model.layer_parameters / tensor * job.value_bytes if job.zero_stage == 3 else 0.0
+    flat = parameters.flat_factor if 1 <= job.zero_stage < 3 else 1.0
     tokens = job.micro_batch_size * model.sequence_length
     logit_bytes = parameters.logit_bytes * (1.5 if job.value_bytes == 4 else 1)
     logits = tokens * model.vocab_size / tensor * logit_bytes if is_last else 0.0
-    sharding = parameters.sharding_bytes * own if 1 <= job.zero_stage < 3 and job.data_parallel > 1 else 0.0
     # A stage keeps what it handed on until the gradient of it comes back.
     outputs = job.value_bytes * tokens * model.hidden_size * in_flight if stages > 1 else 0.0
     groups = sum(size > 1 for size in (tensor, stages, job.data_parallel))
+    activations = (in_flight * layers * kept + outputs + working) * parameters.fragmentation
+    logits *= parameters.fragmentation
+    copies, step = _gradient_copies(job, own)
     return Memory(
-        own * weights * parameters.state_factor + gathered,
-        own * gradients * parameters.state_factor,
-        own * optimizer * parameters.state_factor,
-        (in_flight * layers * kept + outputs + working) * parameters.activation_factor,
+        own * weights * flat + gathered,
+        own * gradients * flat,
+        # Adam's fp32 gradients take the room of the activations, which are gone by then.
+        own * optimizer * flat + max(0.0, step - activations - logits),
+        activations,
         logits,
-        groups * parameters.communicator_bytes + sharding,
+        groups * parameters.communicator_bytes + copies + _bucket_bytes(job, own, parameters),
         parameters.overhead_bytes,
         in_flight,
     )
+
+
+def _gradient_copies(job: Job, own: float) -> tuple[float, float]:
+    """Bytes of gradients that are kept twice, and of those that only the step of the optimizer makes.
+
+    Adam takes fp32 gradients: a trainer in 16 bits copies them at each step, unless it accumulates in fp32 anyway.
+    ZeRO-1 and -2 keep that copy, and ZeRO-1 its partition of the reduced gradients beside all others (DeepSpeed 0.6 to
+    0.16, stage_1_and_2.py).
+    """
+    if job.zero_offload != "none" or job.zero_stage == 3:
+        return 0.0, 0.0
+    wide = 4.0 * own if job.value_bytes == 2 and (job.gradient_bytes or 2) == 2 else 0.0
+    if not job.zero_stage:
+        return 0.0, wide
+    partition = job.value_bytes * own if job.zero_stage == 1 else 0.0
+    return (wide + partition) / job.data_parallel, 0.0
+
+
+def _bucket_bytes(job: Job, own: float, parameters: MemoryParameters) -> float:
+    """Bytes of the buckets of ZeRO-1 and -2: one to reduce gradients, one to gather weights, none above the weights."""
+    if not 1 <= job.zero_stage < 3:
+        return 0.0
+    gradient = 4 if (job.gradient_bytes or job.value_bytes) >= 4 else 2
+    return min(parameters.bucket_values, own) * (gradient + job.value_bytes)
 
 
 def layers_of_stage(layers: int, stages: int, stage: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 
 from .cluster import Cluster, cluster, gbit_s
 from .flops import Shape, executed_flops
+from .timing import stage_layers
 from .workload import Job, Model, Precision, Recompute, Schedule
 
 
@@ -115,7 +116,7 @@ def _recompute(text: object) -> Recompute:
     return "selective" if "selective" in words else "none" if words in ("unknown", "false") else "full"
 
 
-def _schedule(text: object, virtual: int) -> tuple[Schedule, int]:
+def _schedule(text: object, virtual: int, layers: int) -> tuple[Schedule, int]:
     words = str(text or "1f1b").lower()
     if words.startswith("zb-2p"):
         return "zb-h2", 1
@@ -125,6 +126,9 @@ def _schedule(text: object, virtual: int) -> tuple[Schedule, int]:
         return "zb-v", 1
     if "gpipe" in words:
         return "gpipe", 1
+    if words == "1f1b-i" and virtual == 1:
+        # Qi et al. 2023 call it so, and give each chunk one layer.
+        return "interleaved-1f1b", max(2, layers)
     if "interleaved" in words or words == "1f1b-i" or virtual > 1:
         return "interleaved-1f1b", virtual if virtual > 1 else 2
     return "1f1b", 1
@@ -153,7 +157,8 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
     if not data.get("mbs"):
         notes.append("mbs is not given: 1")
     batch = _whole(data, "gbs", micro * replicas * _whole(data, "gas", 1))
-    schedule, chunks = _schedule(data.get("schedule"), _whole(data, "virtual_pp", 1))
+    layers_each = stage_layers(model.num_layers, pipeline)[0]
+    schedule, chunks = _schedule(data.get("schedule"), _whole(data, "virtual_pp", 1), layers_each)
     if pipeline == 1:
         chunks = 1
     gpu = str(hardware.get("gpu") or "")

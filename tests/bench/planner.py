@@ -88,12 +88,12 @@ def start() -> Calibration:
         sharded_efficiency=0.3,
     )
     memory = MemoryParameters(
-        state_factor=1.05,
-        sharding_bytes=2.0,
-        activation_factor=1.1,
+        fragmentation=1.05,
+        flat_factor=1.05,
+        bucket_values=5e8,
         logit_bytes=8.0,
-        communicator_bytes=1e9,
-        overhead_bytes=2e9,
+        communicator_bytes=6e8,
+        overhead_bytes=1.2e9,
     )
     return replace(DEFAULT, time=time, memory=memory)
 

@@ -75,6 +75,17 @@ def test_flat_rows_are_read_too(tmp_path: Path) -> None:
     assert plan(path)[0]["iter_s"] > 0
 
 
+def test_interleaving_as_the_zero_bubble_paper_means_it_has_chunks_of_one_layer(tmp_path: Path) -> None:
+    parallel = SC21_18B["parallel"] | {"tp": 1, "pp": 8, "dp": 1, "mbs": 6, "gbs": 192, "recompute": "none"}
+    model = {"layers": 22, "hidden": 2304, "heads": 24, "seq": 1024}
+    rows = [
+        SC21_18B | {"model": model, "parallel": parallel | chunks, "hardware": {"gpu": "A100-80GB", "count": 8}}
+        for chunks in ({"schedule": "1F1B-I"}, {"schedule": "interleaved", "virtual_pp": 3})
+    ]
+    paper, told = plan(written(tmp_path / "rows.json", rows))
+    assert paper["memory_gb"] == told["memory_gb"] == pytest.approx(40, rel=0.06)
+
+
 @pytest.mark.usefixtures("catalogue")
 def test_a_question_is_answered_as_the_api_does(tmp_path: Path) -> None:
     path, out = tmp_path / "question.json", StringIO()

@@ -43,6 +43,27 @@ def test_sharding_more_holds_less() -> None:
     assert held == sorted(held, reverse=True)
 
 
+def test_zero_keeps_buckets_that_are_never_larger_than_the_weights() -> None:
+    def buffers(model: Model, **changes: object) -> float:
+        job = replace(ONE, model=model, data_parallel=8, **changes)  # type: ignore[arg-type]
+        return predict_job(job, NODE).memory.buffers_bytes
+
+    tiny, huge = Model(2, 256, 4, 128, 1000), Model(48, 8192, 64, 1024, 50_304)
+    assert buffers(tiny, zero_stage=1) - buffers(tiny) < 5 * tiny.parameters
+    bucket = 2 * 2 * DEFAULT.memory.bucket_values
+    assert buffers(huge, zero_stage=2) - buffers(huge) == pytest.approx(bucket + 4 * huge.parameters / 8)
+
+
+def test_gradients_of_the_step_take_the_room_that_activations_have_left() -> None:
+    def optimizer(micro_batch: int, **changes: object) -> float:
+        job = replace(ONE, micro_batch_size=micro_batch, **changes)  # type: ignore[arg-type]
+        return predict_job(job, NODE).memory.optimizer_bytes
+
+    assert optimizer(1, recompute="full") > optimizer(64) == 12 * GPT.parameters
+    assert optimizer(1, recompute="full", gradient_bytes=4) == 12 * GPT.parameters
+    assert optimizer(1, recompute="full", precision="fp32") == 8 * GPT.parameters
+
+
 def test_a_bubble_shrinks_with_micro_batches_and_with_chunks() -> None:
     def bubble(batch: int, **changes: object) -> float:
         job = replace(ONE, pipeline_parallel=4, global_batch_size=batch, **changes)  # type: ignore[arg-type]
