@@ -15,8 +15,9 @@ from parlab.lab import services
 from parlab.lab.models import Experiment
 from runners.protocol import RunState
 
+from .imported import CASE, SCALING, published_documents
 from .networks import network_sweeps
-from .report import demo_report
+from .report import demo_report, scaling_report
 from .sweeps import demo_sweeps, megatron_command
 from .tuning import bert_base_to_tune
 
@@ -72,11 +73,17 @@ def demo_experiments(user: User) -> None:
     """Make the experiments unless there is any: what a person deleted does not come back."""
     if Experiment.objects.exists():
         return
-    demo_report(published_three_nodes(user), user)
+    three_nodes = published_three_nodes(user)
+    demo_report(three_nodes, user)
+    services.experiments_tag(experiments=[three_nodes], name="published")
     bert_base_to_tune(user)
     for one in [*network_sweeps(), *demo_sweeps(settings.BASE_DIR)]:
         experiment = services.experiment_create(name=one.name, question=one.question, owner=user)
         services.config_save(experiment=experiment, data=one.data, sweep=one.sweep, note=one.note, user=user)
+    imported = published_documents(user)
+    scaling_report(imported[SCALING.file], user)
+    # A worker draws them as soon as there is one.
+    services.pictures_ask(user=user, run=imported[CASE.file].runs.get())
 
 
 def published_three_nodes(user: User) -> Experiment:

@@ -1,12 +1,14 @@
-"""The report of a fresh demo: written about the published tables, published once."""
+"""The reports of a fresh demo: one about the published tables, published and shared; one of imported runs, being written."""
 
 from django.contrib.auth.models import User
 
+from parlab.lab import selectors
 from parlab.lab import services as lab
 from parlab.lab.models import Experiment
 from parlab.pages.views.reports import figures
 from parlab.publishing.resolve import resolve
 from parlab.reports.document import read
+from parlab.reports.templates import TEMPLATES
 
 TITLE = "What a slow network costs GPipe and 1F1B"
 TEXT = """\
@@ -40,3 +42,11 @@ def demo_report(experiment: Experiment, user: User) -> None:
     content = resolve(read(report.text), report=report, figures=figures()).model_dump(mode="json")
     version = lab.report_publish(report=report, content=content, revision=report.revision, user=user)
     lab.pictures_ask(user=user, version=version)
+    lab.report_link_create(version=version, user=user)
+
+
+def scaling_report(experiment: Experiment, user: User) -> None:
+    """Begin a report of imported runs in their own shape; it stays to be written and published."""
+    records = selectors.run_records(selectors.experiment_runs(experiment, selectors.experiment_versions(experiment, "")))
+    text = TEMPLATES["scaling"].text(experiment.name, records)
+    lab.report_create(title=experiment.name, text=text, experiment=experiment, user=user)
