@@ -73,17 +73,27 @@ def demo_experiments(user: User) -> None:
     """Make the experiments unless there is any: what a person deleted does not come back."""
     if Experiment.objects.exists():
         return
-    three_nodes = published_three_nodes(user)
-    demo_report(three_nodes, user)
-    services.experiments_tag(experiments=[three_nodes], name="published")
-    bert_base_to_tune(user)
-    for one in [*network_sweeps(), *demo_sweeps(settings.BASE_DIR)]:
-        experiment = services.experiment_create(name=one.name, question=one.question, owner=user)
-        services.config_save(experiment=experiment, data=one.data, sweep=one.sweep, note=one.note, user=user)
+    published_content(user)
+    ready_sweeps(user)
+
+
+def published_content(user: User) -> None:
+    """Bring in what others published, with reports about it and pictures of a case."""
     imported = published_documents(user)
     scaling_report(imported[SCALING.file], user)
     # A worker draws them as soon as there is one.
     services.pictures_ask(user=user, run=imported[CASE.file].runs.get())
+    three_nodes = published_three_nodes(user)
+    demo_report(three_nodes, user)
+    services.experiments_tag(experiments=[three_nodes], name="published")
+
+
+def ready_sweeps(user: User) -> None:
+    """Make the experiments that only wait for somebody to press Launch."""
+    bert_base_to_tune(user)
+    for one in [*network_sweeps(), *demo_sweeps(settings.BASE_DIR)]:
+        experiment = services.experiment_create(name=one.name, question=one.question, owner=user)
+        services.config_save(experiment=experiment, data=one.data, sweep=one.sweep, note=one.note, user=user)
 
 
 def published_three_nodes(user: User) -> Experiment:

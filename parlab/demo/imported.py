@@ -45,10 +45,17 @@ LAYOUTS = PublishedDocument(
     "Narayanan et al., SC21, table 1 (arXiv 2104.04473), with the layouts spelled out by BigScience's notes.",
     ("a100", "gpt", "scaling"),
 )
-V100_NODES = PublishedDocument(
-    "gpt-on-v100-nodes.md",
-    "GPT on nodes of four V100",
-    "How large a GPT fits on V100 of 32 GB, and how fast does it train?",
+LARGEST = PublishedDocument(
+    "largest-gpt-on-v100.md",
+    "Largest GPT on nodes of four V100",
+    "How large a GPT fits on 4 to 64 nodes of four V100 of 32 GB?",
+    "BigScience workshop, experiments/gpt2.md: Megatron-LM on Jean Zay.",
+    ("v100", "gpt"),
+)
+FOUR_DAYS = PublishedDocument(
+    "gpt-52b-on-v100.md",
+    "GPT 52B on 64 V100, on four days",
+    "How fast does 52B train on 16 nodes, and how far can one day's number be trusted?",
     "BigScience workshop, experiments/gpt2.md: Megatron-LM on Jean Zay; good to 40 %, as the notes say.",
     ("v100", "gpt"),
 )
@@ -66,7 +73,7 @@ AUTOTUNING = PublishedDocument(
     "microsoft/DeepSpeedExamples, training/autotuning/hf/bert-base: one node of 16 V100.",
     ("v100", "bert", "zero"),
 )
-DOCUMENTS = (AUTOTUNING, MLPERF, V100_NODES, LAYOUTS, CASE, SCALING)
+DOCUMENTS = (CASE, AUTOTUNING, MLPERF, LARGEST, LAYOUTS, FOUR_DAYS, SCALING)
 """The last one stands first on the home page: whose numbers can be doubted."""
 
 

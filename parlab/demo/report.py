@@ -1,4 +1,4 @@
-"""The reports of a fresh demo: one about the published tables, published and shared; one of imported runs, being written."""
+"""The reports of a fresh demo: one of published tables, frozen and shared; one of imported runs, being written."""
 
 from django.contrib.auth.models import User
 
@@ -47,6 +47,6 @@ def demo_report(experiment: Experiment, user: User) -> None:
 
 def scaling_report(experiment: Experiment, user: User) -> None:
     """Begin a report of imported runs in their own shape; it stays to be written and published."""
-    records = selectors.run_records(selectors.experiment_runs(experiment, selectors.experiment_versions(experiment, "")))
-    text = TEMPLATES["scaling"].text(experiment.name, records)
+    runs = selectors.experiment_runs(experiment, selectors.experiment_versions(experiment, ""))
+    text = TEMPLATES["scaling"].text(experiment.name, selectors.run_records(runs))
     lab.report_create(title=experiment.name, text=text, experiment=experiment, user=user)

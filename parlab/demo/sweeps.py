@@ -82,14 +82,16 @@ SHARDING = DemoSweep(
 )
 BASELINE = DemoSweep(
     "Hugging Face Trainer as a baseline",
-    "What does the Trainer reach as it comes?",
-    "GPT-2 from its configuration, with random weights, on two data parallel ranks.",
+    "What does the Trainer reach as it comes, and does a micro batch of 8,192 fit into 2 GiB?",
+    "GPT-2 from its configuration, with random weights, on two data parallel ranks; the larger batch does not fit.",
     {
         "model": SMALL_GPT | {"implementation": "huggingface"},
         "train": {"global_batch_size": 16, "micro_batch_size": 4, "iterations": 8, "warmup_steps": 1},
         "parallel": {"engine": "hf", "data_parallel_size": 2},
+        "cluster": {"device": "cpu"},
+        "launcher": {"memory_limit_mib": 2048},
     },
-    {},
+    {"train.micro_batch_size, train.global_batch_size": [[4, 16], [8192, 16384]]},
 )
 BANDWIDTH = DemoSweep(
     "Bandwidth between two processes",

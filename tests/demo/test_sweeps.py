@@ -26,7 +26,7 @@ SWEEPS = demo_sweeps(settings.BASE_DIR)
 
 @pytest.fixture
 def demo(user: User) -> list[Experiment]:
-    content.demo_experiments(user)
+    content.ready_sweeps(user)
     return list(Experiment.objects.filter(name__in=[one.name for one in SWEEPS]))
 
 

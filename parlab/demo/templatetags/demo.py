@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django import template
 
-from parlab.demo.progress import progress
+from parlab.demo.progress import demo_names, progress
+from parlab.lab.models import Experiment
 
 register = template.Library()
 
@@ -22,3 +24,10 @@ def demo_sweeps(context: template.Context) -> dict[str, Any]:
         "request": context.get("request"),
         "csrf_token": context.get("csrf_token"),
     }
+
+
+@register.filter
+def outside_the_demo(experiments: Iterable[Experiment]) -> list[Experiment]:
+    """Leave out those that the block of the demo's sweeps lists: {{ home.ready|outside_the_demo }}."""
+    listed = demo_names()
+    return [experiment for experiment in experiments if experiment.name not in listed]

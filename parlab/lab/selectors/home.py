@@ -15,10 +15,10 @@ from .leads import Lead, experiment_leads
 from .runs import step_time
 
 ACTIVE_SHOWN = 12
-RECENT_SHOWN = 6
+RECENT_SHOWN = 8
 TROUBLE_SHOWN = 5
 FINDINGS_SHOWN = 5
-READY_SHOWN = 4
+READY_READ = 16
 
 
 class ActiveRun(NamedTuple):
@@ -112,11 +112,11 @@ def _ready() -> list[Experiment]:
     has_runs = Exists(Run.objects.filter(experiment=OuterRef("pk")))
     has_config = Exists(Config.objects.filter(experiment=OuterRef("pk")))
     ready = Experiment.objects.in_use().filter(has_config, ~has_runs)
-    return list(ready.defer("notes", "source").order_by("-created_at")[:READY_SHOWN])
+    return list(ready.defer("notes", "source").order_by("-created_at")[:READY_READ])
 
 
 def _troubled() -> list[Run]:
     states = [RunState.FAILED, RunState.LOST, RunState.OOM]
-    runs = Run.objects.filter(state__in=states, origin=Run.Origin.MEASURED, experiment__archived_at=None)
+    runs = Run.objects.filter(state__in=states, ended_at__isnull=False, experiment__archived_at=None)
     recent = runs.select_related("experiment").defer("resolved", "summary", "launch").order_by("-ended_at")
     return list(recent[:TROUBLE_SHOWN])

@@ -89,6 +89,22 @@ def ahead(lead: Lead | None) -> SafeString:
     return format_html('<span title="{}">{} %</span>', title, numbers.significant(lead.percent))
 
 
+@register.simple_tag
+def how_sure(lead: Lead | None) -> SafeString | str:
+    """What to know before one believes a lead: {% how_sure row.lead %}; nothing where nothing is known."""
+    if lead is None or lead.second is None:
+        return ""
+    if lead.differs:
+        return format_html('<span class="sure">{}</span>', lead.differs)
+    if lead.noise is None:
+        return ""
+    vary = f"±{numbers.significant(lead.noise)} %"
+    title = f"half the range from p10 to p90 of the steps of the run that varies more is {vary} of its median"
+    if lead.is_within_noise:
+        return format_html('<span class="sure unsure" title="{}">less than its steps vary: {}</span>', title, vary)
+    return format_html('<span class="sure" title="{}">its steps vary {}</span>', title, vary)
+
+
 def _number(value: object) -> float | None:
     """Take what a template found: where a summary lacks a part, that is an empty text."""
     return float(value) if isinstance(value, int | float) else None

@@ -1,6 +1,7 @@
 """`manage.py demo`: parlab with all its processes on this machine, until Ctrl-C."""
 
 import fcntl
+import logging
 import os
 import secrets
 import signal
@@ -81,6 +82,8 @@ class Command(BaseCommand):
         call_command("migrate", verbosity=0)
         _collect_static()
         groups_refresh()
+        # What is imported is the demo's own affair; a newcomer's terminal says where parlab is.
+        logging.getLogger("parlab.ingest").setLevel(logging.WARNING)
         user, password = content.demo_user(self.data / "demo_password")
         content.demo_experiments(user)
         web_port = self._port("web server", port, "PORT")
