@@ -65,7 +65,7 @@ def used_by(
         numbers = [int(name[4:]) for name in config.sharding.devices if name.startswith("GPU:")]
     else:
         numbers = list(range(config.world_size))
-    if engine in ("capacity", "command"):
+    if engine in ("capacity", "autotuning", "command"):
         # Their trials and scripts take what there is.
         numbers = [number for number in numbers if number < len(seen)]
     return [seen[number] for number in numbers] if numbers and max(numbers) < len(seen) else []

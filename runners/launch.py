@@ -15,7 +15,7 @@ from runners.processes import MARKER
 SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKER_URL")
 """What the daemon needs and a training must not see."""
 
-STARTS_ITS_OWN = ("capacity", "command")
+STARTS_ITS_OWN = ("capacity", "autotuning", "command")
 """Engines that are one process, which starts others."""
 
 OPEN_MPI = {
@@ -29,7 +29,7 @@ OPEN_MPI = {
 }
 """Variables for mpirun of Open MPI 5 (PRTE_) and 4 (OMPI_); others do not know them."""
 
-WITHOUT_STEPS = ("capacity", "command")
+WITHOUT_STEPS = ("capacity", "autotuning", "command")
 """Engines whose steps are not those of a training: no silence of theirs is a hang."""
 
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent

@@ -18,7 +18,18 @@ import psutil
 
 from runners import gpus, nics
 
-PACKAGES = ("torch", "numpy", "celery", "kombu", "redis", "psutil", "pydantic")
+PACKAGES = (
+    "torch",
+    "deepspeed",
+    "transformers",
+    "accelerate",
+    "numpy",
+    "celery",
+    "kombu",
+    "redis",
+    "psutil",
+    "pydantic",
+)
 _ROOT = Path(__file__).resolve().parent.parent
 _CHILDREN = Path("/proc/thread-self/children")
 """Absent where the kernel was built without it."""

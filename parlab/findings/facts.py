@@ -21,7 +21,7 @@ _OTHER_LAYOUTS = (
     "encoder_tensor_model_parallel_size",
 )  # fmt: skip
 # Engines of parlab whose processes are no such product: devices of a map, trials of many layouts, a team's own.
-_OTHER_ENGINES = ("sharding", "capacity", "command")
+_OTHER_ENGINES = ("sharding", "capacity", "autotuning", "command")
 # Megatron-LM's names (arguments.py) and others' for what the formulas of planner.flops do not cover.
 _OTHER_SHAPES = (
     "num_experts", "moe_num_experts", "swiglu", "group_query_attention", "num_query_groups", "num_key_value_heads",

@@ -15,6 +15,7 @@ TITLES = {
     "collectives": "Collectives",
     "sharding": "Stages and shards",
     "capacity": "Search for capacity",
+    "autotuning": "DeepSpeed's autotuner",
     "command": "Command",
     "cluster": "Cluster",
     "network": "Network",
@@ -27,6 +28,7 @@ ONLY_ENGINE = {
     "collectives": ("allreduce",),
     "sharding": ("sharding",),
     "capacity": ("capacity",),
+    "autotuning": ("autotuning",),
     "command": ("command",),
     "emulation": ("pipeline",),
 }
@@ -95,15 +97,17 @@ def unused_fields(data: Mapping[str, Mapping[str, Any]]) -> set[str]:
         return data.get(section, {}).get(name)
 
     engine = get("parallel.engine")
-    trains = get("capacity.engine") if engine == "capacity" else engine
+    trains = {"capacity": get("capacity.engine"), "autotuning": "zero"}.get(str(engine), engine)
     if engine == "command":  # whatever a command makes of them
-        return _of_sections({"collectives", "sharding", "capacity", "emulation"})
+        return _of_sections({"collectives", "sharding", "capacity", "autotuning", "emulation"})
     unused = _of_sections({name for name, engines in ONLY_ENGINE.items() if engine not in engines})
     unused |= {field for field, values in ENGINE_TRAINS.get(str(trains), {}).items() if len(values) == 1}
     unused |= _switched_off(get, str(trains))
     if engine == "allreduce":
         used = {"train.iterations", "train.warmup_steps", "train.precision", "parallel.data_parallel_size"}
         unused |= _of_sections({"model", "train", "parallel"}) - used
+    if engine == "autotuning":
+        unused |= {"parallel.zero_stage", "parallel.zero_offload"}
     if engine == "capacity":
         unused.add(f"model.{get('capacity.find')}")
         unused.add(f"train.{get('capacity.find')}")

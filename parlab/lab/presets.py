@@ -106,6 +106,17 @@ PRESETS = {
         },
         {},
     ),
+    "autotuning": Preset(
+        ENGINES,
+        "autotuning: DeepSpeed's own autotuner over stages and micro batches",
+        {
+            "model": SMALL,
+            "train": SHORT | {"global_batch_size": 2, "micro_batch_size": 1},
+            "parallel": {"engine": "autotuning", "data_parallel_size": 2},
+            "autotuning": {"max_micro_batch_size": 4},
+        },
+        {},
+    ),
     "command": Preset(
         ENGINES,
         "command: a script of the team's own",

@@ -21,6 +21,7 @@ class Study(models.Model):
         DEEPSPEED = "deepspeed", "DeepSpeed's order"
         RANDOM = "random", "Random"
         EXHAUSTIVE = "exhaustive", "Exhaustive"
+        AUTOTUNER = "autotuner", "DeepSpeed's own autotuner"
 
     class Objective(models.TextChoices):
         THROUGHPUT = "throughput", "Throughput (samples/s)"
@@ -49,6 +50,14 @@ class Study(models.Model):
     strategy = models.CharField(max_length=12, choices=Strategy, default=Strategy.PLANNED)
     objective = models.CharField(max_length=12, choices=Objective, default=Objective.THROUGHPUT)
     max_launches = models.PositiveIntegerField(default=20, help_text="Launches of the search, at most.")
+    driver = models.ForeignKey(
+        Run,
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="studies_as_driver",
+        help_text="Run of engine autotuning, where DeepSpeed's own autotuner searches.",
+    )
     state = models.CharField(max_length=12, choices=State, default=State.RUNNING)
     reason = models.TextField(blank=True, help_text="Why it stopped, or what it waits for.")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")

@@ -17,6 +17,7 @@ from parlab.lab.models import Config, Run
 from runners.config import digest
 from runners.protocol import RunState
 
+from .autotuner import autotuner_start, refuse_unless_zero, trials_store
 from .models import Study, Trial
 from .planning import planner_for
 from .space import Launch, Objective
@@ -55,8 +56,8 @@ def study_create(
     hand_tuned: bool = True,
 ) -> Study:
     """Start a study of a config's sweep; raises ValueError that names field, value and remedy."""
-    if strategy not in STRATEGIES:
-        raise ValueError(f"strategy {strategy!r} is unknown; use {', '.join(STRATEGIES)}")
+    if strategy not in Study.Strategy.values:
+        raise ValueError(f"strategy {strategy!r} is unknown; use {', '.join(Study.Strategy.values)}")
     if objective not in Study.Objective.values:
         raise ValueError(f"objective {objective!r} is unknown; use {', '.join(Study.Objective.values)}")
     if max_launches < 1:
@@ -64,7 +65,10 @@ def study_create(
     if baseline is not None and baseline.experiment_id != config.experiment_id:
         raise ValueError(f"baseline {baseline} is of another experiment; use a config of {config.experiment}")
     for each in filter(None, (config, baseline)):
-        _check_steps(space_of(each, "throughput", planner_for(each)))
+        found = space_of(each, "throughput", planner_for(each))
+        _check_steps(found)
+        if strategy == Study.Strategy.AUTOTUNER and each == config:
+            refuse_unless_zero(found)
     study = Study.objects.create(
         config=config,
         baseline=baseline,
@@ -96,17 +100,19 @@ def study_advance(*, study: Study) -> Study:
 
     Everything it knows it reads from trials and runs, so it may be called at any time, by anybody, also twice.
     """
-    current = Study.objects.select_for_update(of=("self",)).select_related("config__experiment").get(pk=study.pk)
+    related = ("config__experiment", "driver__experiment", "driver__config")
+    current = Study.objects.select_for_update(of=("self",)).select_related(*related).get(pk=study.pk)
     if current.state != Study.State.RUNNING:
         return current
     # Most looks find a run that goes on: the space and what is expected of it are not worked out for those.
     for trial in current.trials.select_related("run").order_by("number"):
         if not _has_ended(trial.run):
-            _wait(current, trial)
+            _wait(current, trial.run)
             return current
     reasons: dict[Trial.Role, str] = {}
     for arm in _arms(current):
-        reason = _advance_arm(current, arm)
+        is_theirs = arm.role == Trial.Role.SEARCH and current.strategy == Study.Strategy.AUTOTUNER
+        reason = _advance_autotuner(current) if is_theirs else _advance_arm(current, arm)
         if reason is None:
             return current
         reasons[arm.role] = reason
@@ -122,11 +128,15 @@ def study_pause(*, study: Study) -> bool:
     return _switch(study, (Study.State.RUNNING,), Study.State.PAUSED)
 
 
+@transaction.atomic
 def study_resume(*, study: Study) -> bool:
     """Go on with a study that stopped early; what it measured stays. Returns whether it had stopped."""
     stopped = (Study.State.PAUSED, Study.State.FAILED, Study.State.CANCELLED)
     resumed = _switch(study, stopped, Study.State.RUNNING)
     if resumed:
+        driver = Run.objects.final().exclude(state=RunState.FINISHED).filter(studies_as_driver=study).first()
+        if driver is not None:
+            fleet.relaunch(run=driver, user=study.created_by)
         transaction.on_commit(lambda: study_advance(study=study), robust=True)
     return resumed
 
@@ -138,6 +148,9 @@ def study_cancel(*, study: Study) -> bool:
         return False
     for trial in study.trials.select_related("run").filter(run__in=Run.objects.active(), reused=False):
         fleet.cancel(run=trial.run)
+    driver = Run.objects.active().filter(studies_as_driver=study).first()
+    if driver is not None:
+        fleet.cancel(run=driver)
     return True
 
 
@@ -156,7 +169,8 @@ def _end(study: Study, state: Study.State, reason: str) -> None:
 
 
 def _arms(study: Study) -> Iterator[_Arm]:
-    yield _Arm(Trial.Role.SEARCH, study.config, STRATEGIES[study.strategy], study.max_launches)
+    strategy = STRATEGIES.get(study.strategy, by_hand)  # DeepSpeed's own autotuner follows none of ours
+    yield _Arm(Trial.Role.SEARCH, study.config, strategy, study.max_launches)
     if study.hand_tuned:
         yield _Arm(Trial.Role.HAND_TUNED, study.config, by_hand, None)
     if study.baseline is not None:
@@ -177,11 +191,38 @@ def _advance_arm(study: Study, arm: _Arm) -> str | None:
                     return f"{arm.launches} launches were made, the most that were allowed"
                 trial = trials[wish.key] = _launch(study, arm, found, wish)
             if not _has_ended(trial.run):
-                _wait(study, trial)
+                _wait(study, trial.run)
                 return None
             wish = steps.send(observation(wish.key, trial.run))
     except StopIteration as end:
         return str(end.value)
+
+
+def _advance_autotuner(study: Study) -> str | None:
+    """Follow DeepSpeed's own autotuner through its run; returns why it stopped, None while it searches."""
+    if study.driver is None:
+        autotuner_start(study=study, found=space_of(study.config, "throughput", planner_for(study.config)))
+        return None
+    run = study.driver
+    trials_store(study=study, run=run)
+    count = study.trials.filter(role=Trial.Role.SEARCH).count()
+    if not run.is_final and count >= study.max_launches:
+        fleet.cancel(run=run)
+        return f"{count} launches were made, the most that were allowed"
+    if not run.is_final or _is_started_again(run):
+        _wait(study, run)
+        return None
+    if run.run_state == RunState.FINISHED:
+        return f"DeepSpeed's autotuner ended after {count} experiments"
+    return f"the run of DeepSpeed's autotuner ended as {run.state}: {run.reason or 'see its log'}"
+
+
+def _is_started_again(run: Run) -> bool:
+    """Start a run that was lost with its node again, unless it was often enough."""
+    if run.run_state != RunState.LOST or run.attempt_number >= MAX_ATTEMPTS or run.origin != Run.Origin.MEASURED:
+        return False
+    fleet.relaunch(run=run, user=run.created_by)
+    return True
 
 
 def _trials(study: Study, role: Trial.Role) -> list[Trial]:
@@ -216,15 +257,14 @@ def _launch(study: Study, arm: _Arm, found: StudySpace, wish: Launch) -> Trial:
 
 def _has_ended(run: Run) -> bool:
     """Whether a trial's run is done with; one that was lost with its node is started again."""
-    if run.run_state == RunState.LOST and run.attempt_number < MAX_ATTEMPTS and run.origin == Run.Origin.MEASURED:
-        fleet.relaunch(run=run, user=run.created_by)
+    if _is_started_again(run):
         return False
     is_counted = bool(run.summary) or run.run_state != RunState.FINISHED
     return run.is_final and (is_counted or run.ended_at is None or timezone.now() - run.ended_at > COUNTING)
 
 
-def _wait(study: Study, trial: Trial) -> None:
-    reason = fleet.waiting_reason(trial.run) if trial.run.run_state == RunState.QUEUED else ""
+def _wait(study: Study, run: Run) -> None:
+    reason = fleet.waiting_reason(run) if run.run_state == RunState.QUEUED else ""
     Study.objects.filter(pk=study.pk, state=Study.State.RUNNING).exclude(reason=reason or "").update(
         reason=reason or ""
     )

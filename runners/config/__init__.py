@@ -9,6 +9,7 @@ from .rules import ENGINE_TRAINS
 from .run import RunConfig, check, complete, field_names, filled_fields, sections, with_values
 from .sections import (
     PLACEHOLDER,
+    AutotuningSection,
     CapacitySection,
     ClusterSection,
     CollectivesSection,
@@ -29,6 +30,7 @@ __all__ = [
     "ENGINE_TRAINS",
     "MAX_SWEEP_POINTS",
     "PLACEHOLDER",
+    "AutotuningSection",
     "CapacitySection",
     "ClusterSection",
     "CollectivesSection",

@@ -256,7 +256,7 @@ ENGINE_TRAINS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 }
 """Engine -> fields of which it trains only these values; it trains every value of a field not named here.
 
-Engine capacity trains what the engine of its trials does.
+Engine capacity trains what the engine of its trials does, and engine autotuning what engine zero does.
 """
 
 
@@ -265,6 +265,9 @@ def _engine_problems(config: RunConfig) -> Iterator[Problem]:
     engine = config.parallel.engine
     if engine == "capacity":
         engine = config.capacity.engine
+    if engine == "autotuning":
+        engine = "zero"
+        yield from _autotuning_problems(config)
     for field, trained in ENGINE_TRAINS[engine].items():
         section, _, name = field.partition(".")
         value = getattr(getattr(config, section), name)
@@ -280,6 +283,18 @@ def _engine_problems(config: RunConfig) -> Iterator[Problem]:
         yield from _sharding_problems(config)
     if engine == "allreduce":
         yield from _collectives_problems(config)
+
+
+def _autotuning_problems(config: RunConfig) -> Iterator[Problem]:
+    first, most = config.train.micro_batch_size, config.autotuning.max_micro_batch_size
+    if first > most:
+        message = (
+            f"max_micro_batch_size {most} is below train.micro_batch_size {first}, where it begins; use {first} or more"
+        )
+        yield Problem("autotuning.max_micro_batch_size", most, message)
+    if config.parallel.zero_offload != "none":
+        message = "DeepSpeed's autotuner drops offloading from what it tries; use none, or a sweep of engine zero"
+        yield Problem("parallel.zero_offload", config.parallel.zero_offload, message)
 
 
 def _huggingface_problems(model: ModelSection, engine: str) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from .problems import ConfigError, Problem
 from .rules import contradictions, map_problems
 from .sections import (
     PLACEHOLDER,
+    AutotuningSection,
     CapacitySection,
     ClusterSection,
     CollectivesSection,
@@ -49,6 +50,8 @@ class RunConfig(Section):
     """Stages, shards and devices for engine sharding."""
     capacity: CapacitySection = CapacitySection()
     """What engine capacity looks for."""
+    autotuning: AutotuningSection = AutotuningSection()
+    """What engine autotuning lets DeepSpeed search."""
     command: CommandSection = CommandSection()
     """What engine command starts."""
     launcher: LauncherSection = LauncherSection()

@@ -88,7 +88,9 @@ class TrainSection(Section):
 class ParallelSection(Section):
     """How the work is split over GPUs (or CPU processes)."""
 
-    engine: Literal["pipeline", "megatron", "allreduce", "zero", "hf", "sharding", "capacity", "command"] = "pipeline"
+    engine: Literal[
+        "pipeline", "megatron", "allreduce", "zero", "hf", "sharding", "capacity", "autotuning", "command"
+    ] = "pipeline"
     """Which of parlab's engines trains."""
     data_parallel_size: Positive = 1
     """Replicas of the model (DP)."""
@@ -231,6 +233,15 @@ class CapacitySection(Section):
     """Largest value that is tried."""
     trial_timeout_s: Annotated[int, Field(ge=1, le=86400)] = 600
     """A trial that takes longer ends the search."""
+
+
+class AutotuningSection(Section):
+    """What engine autotuning lets DeepSpeed's own autotuner search, by short real runs of engine zero."""
+
+    stages: Annotated[list[Annotated[int, Field(ge=0, le=3)]], Field(min_length=1, max_length=4)] = [0, 1, 2, 3]
+    """ZeRO stages that it may try; it leaves out those that promise nothing by its own estimate."""
+    max_micro_batch_size: Annotated[int, Field(ge=1, le=2**16)] = 64
+    """Largest micro batch that it may try; train.micro_batch_size is where it begins."""
 
 
 class CommandSection(Section):

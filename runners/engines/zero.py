@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -51,8 +52,11 @@ MicroBatches = list[tuple[torch.Tensor, ...]]
 class ZeroTrainer:
     """One data parallel rank: build it on every rank, then call train_step(1), train_step(2), ... on all of them."""
 
-    def __init__(self, rank: Rank) -> None:
-        """Build the network and hand it to DeepSpeed; raises ConfigError where that is not possible here."""
+    def __init__(self, rank: Rank, settings: Mapping[str, Any] | None = None) -> None:
+        """Build the network and hand it to DeepSpeed, with settings of its own or those of the configuration.
+
+        Raises ConfigError where that is not possible here.
+        """
         self.rank = rank
         config = rank.config
         deepspeed = import_deepspeed(rank)
@@ -61,7 +65,7 @@ class ZeroTrainer:
         kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
         optimizer = kinds[config.train.optimizer](network.parameters(), lr=config.train.learning_rate, fused=True)
         self.engine, *_ = deepspeed.initialize(
-            model=network, optimizer=optimizer, config=deepspeed_settings(config), dist_init_required=False
+            model=network, optimizer=optimizer, config=settings or deepspeed_settings(config), dist_init_required=False
         )
         self._timers = Timers(rank.device)
         self._loss: MeanLoss | None = None
@@ -120,14 +124,28 @@ def run(rank: Rank) -> None:
         refuse_fp16_on_cpu(rank)
     rank.join()
     trainer = ZeroTrainer(rank)
+    tell_start(rank, trainer)
+    seconds = train_steps(rank, trainer, rank.config.train.iterations)
+    rank.emit_end(seconds)
+    trainer.close()
+    barrier(rank.device)
+    leave()
+
+
+def tell_start(rank: Rank, trainer: ZeroTrainer) -> None:
+    """Print the `start` event."""
     layers = [0, rank.config.model.num_layers - 1]
     rank.emit_start("zero", trainer.memory.source, parameters=trainer.num_parameters, stage=0, layers=layers)
+
+
+def train_steps(rank: Rank, trainer: ZeroTrainer, iterations: int) -> list[float]:
+    """Train so many steps, print the event of each, and return their times in seconds."""
     train, seconds = rank.config.train, []
     passes = trainer.load(1)
-    for step in range(1, train.iterations + 1):
+    for step in range(1, iterations + 1):
         result = trainer.train(passes)
         seconds.append(result.times.step_time_s)
-        if step < train.iterations:  # while the losses of the ranks are added up
+        if step < iterations:  # while the losses of the ranks are added up
             passes = trainer.load(step + 1)
         rank.printer.emit(
             "step",
@@ -141,10 +159,7 @@ def run(rank: Rank) -> None:
             memory_peak_bytes=result.memory_peak_bytes,
             timers_s={name: round(value, 9) for name, value in result.times.timers_s.items()},
         )
-    rank.emit_end(seconds)
-    trainer.close()
-    barrier(rank.device)
-    leave()
+    return seconds
 
 
 def refuse_fp16_on_cpu(rank: Rank) -> None:

@@ -253,7 +253,7 @@ def test_fields_follow_the_engine(admin: Client, config: Config, typed: Typed) -
 
 
 @pytest.mark.parametrize(
-    "engine", ["pipeline", "megatron", "zero", "hf", "sharding", "allreduce", "capacity", "command"]
+    "engine", ["pipeline", "megatron", "zero", "hf", "sharding", "allreduce", "capacity", "autotuning", "command"]
 )
 def test_what_is_folded_away_truly_changes_nothing(engine: str) -> None:
     preset = next(one for one in PRESETS.values() if one.data["parallel"]["engine"] == engine)

@@ -1,0 +1,135 @@
+"""DeepSpeed's own autotuner, driven; the tests that start it are slow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners.config import ConfigError, RunConfig, check
+from runners.engines import autotuning
+from runners.engines.autotuned import experiment_data
+
+from .started import run_engine
+
+DATA: dict[str, Any] = {
+    "model": {"num_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "sequence_length": 8, "vocab_size": 32},
+    "train": {"global_batch_size": 2, "micro_batch_size": 1, "iterations": 4, "warmup_steps": 1},
+    "parallel": {"engine": "autotuning", "data_parallel_size": 2},
+    "autotuning": {"stages": [1, 0, 1], "max_micro_batch_size": 2},
+    "cluster": {"device": "cpu"},
+}
+
+
+def made_step(step: int, rank: int, seconds: float, *, warmup: bool = False) -> str:
+    fields = {"event": "step", "step": step, "warmup": warmup, "step_time_s": seconds, "memory_peak_bytes": 100 + rank}
+    return json.dumps({"parlab": 1, "t": 1.0, "rank": rank, **fields}, separators=(",", ":"))
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A directory of one experiment, as the tuner leaves it."""
+    directory = tmp_path / "z1_gas2_tmbspg3"
+    directory.mkdir()
+    asked = {
+        "zero_optimization": {"stage": 1},
+        "train_micro_batch_size_per_gpu": 3,
+        "gradient_accumulation_steps": 2,
+        "train_batch_size": 12,
+    }
+    (directory / "exp.json").write_text(json.dumps({"name": directory.name, "ds_config": asked}))
+    lines = [made_step(1, 0, 9.0, warmup=True)]
+    lines += [made_step(step, rank, 0.1 * step + rank) for step in (2, 3, 4) for rank in (0, 1)]
+    lines += ["words", made_step(5, 0, 7.0)]  # behind the timed steps the tuner's profiler is at work
+    (directory / "stdout.log").write_text("\n".join(lines))
+    (directory / "stderr.log").write_text("")
+    return directory
+
+
+def test_the_tuner_is_told_numbers_and_no_batch_that_contradicts_its_own() -> None:
+    settings = autotuning.tuner_settings(RunConfig.model_validate(DATA))
+    assert "train_batch_size" not in settings
+    assert settings["zero_optimization"] == {"stage": [0, 1]}
+    assert settings["train_micro_batch_size_per_gpu"] == 1
+    told = settings["autotuning"]
+    assert (told["start_profile_step"], told["end_profile_step"]) == (4, 6)
+    assert told["max_train_micro_batch_size_per_gpu"] == 2
+
+
+def test_an_experiment_is_read_from_end_to_end_and_as_the_tuner_times_it(results: Path) -> None:
+    (results / "metrics.json").write_text(json.dumps({"fwd": 1e5, "bwd": 2e5, "step": 5e4, "latency": 7e5, "rank": 0}))
+    one = autotuning.outcome(results, RunConfig.model_validate(DATA))
+    assert one.state == "finished"
+    assert (one.zero_stage, one.micro_batch_size, one.accumulation) == (1, 3, 2)
+    assert one.step_times_s == pytest.approx([1.2, 1.3, 1.4])
+    assert sum(one.tuner_s.values()) == pytest.approx(0.7)
+    assert one.memory_peak_bytes == {"0": 100, "1": 101}
+
+
+@pytest.mark.parametrize("metrics", [None, {"latency": 0, "throughput": 0}])
+def test_an_experiment_without_a_metric_has_failed_and_says_why(
+    results: Path, metrics: dict[str, float] | None
+) -> None:
+    if metrics is not None:
+        (results / "metrics.json").write_text(json.dumps(metrics))
+    event = {"parlab": 1, "t": 1.0, "rank": 0, "event": "oom", "phase": "backward", "message": "no memory"}
+    with (results / "stdout.log").open("a") as file:
+        file.write("\n" + json.dumps(event, separators=(",", ":")) + "\n")
+    one = autotuning.outcome(results, RunConfig.model_validate(DATA))
+    assert one.state == "oom"
+    assert one.reason
+    assert not one.tuner_s
+
+
+def test_an_experiment_is_a_run_of_engine_zero() -> None:
+    base = RunConfig.model_validate(DATA).resolved()
+    asked = {
+        "zero_optimization": {"stage": 2},
+        "train_micro_batch_size_per_gpu": 3,
+        "gradient_accumulation_steps": 2,
+        "train_batch_size": 12,
+    }
+    config, problems = check(experiment_data(base, asked))
+    assert config is not None, problems
+    assert (config.parallel.engine, config.parallel.zero_stage) == ("zero", 2)
+    assert (config.train.global_batch_size, config.num_micro_batches) == (12, 2)
+
+
+def test_a_node_without_the_tuner_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs deepspeed and tabulate; install runners/requirements.txt"):
+        autotuning.prepare(RunConfig.model_validate(DATA), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {"autotuning": {"max_micro_batch_size": 1}, "train": {"micro_batch_size": 2, "global_batch_size": 4}},
+            "below",
+        ),
+        ({"autotuning": {"stages": []}}, "stages"),
+        ({"parallel": {"engine": "autotuning", "zero_stage": 1, "zero_offload": "optimizer"}}, "drops offloading"),
+        ({"parallel": {"engine": "autotuning", "tensor_parallel_size": 2}}, "tensor_parallel_size 2"),
+    ],
+)
+def test_what_the_tuner_cannot_search_is_refused(more: dict[str, Any], message: str) -> None:
+    _, problems = check(DATA | more)
+    assert message in "; ".join(map(str, problems))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_deepspeeds_autotuner_searches_on_this_machine(tmp_path: Path) -> None:
+    data = DATA | {"autotuning": {"stages": [0], "max_micro_batch_size": 1}}
+    output = run_engine(data, tmp_path, processes=0, timeout=800)
+    assert output.code == 0, output.text
+    found = output.events("experiment")
+    assert [one["name"] for one in found] == ["z0_gas1_tmbspg1"]
+    assert found[0]["state"] == "finished", found
+    assert found[0]["steps"] == 3
+    assert set(found[0]["timers_s"]) == {"forward", "backward", "step"}
+    assert output.events("end")[0]["best"] == "z0_gas1_tmbspg1"
+    assert not list(tmp_path.glob("autotuning_*"))
