@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db.models import F
 
-from parlab.charts import bandwidth, capacity, device_map
+from parlab.charts import bandwidth, capacity
 from parlab.charts.bandwidth import Message
 from parlab.charts.capacity import Search, Trial
-from parlab.charts.device_map import DeviceMap
 from parlab.fleet.capacity import gpu_count
+from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Run, Source
 from parlab.pages.read_bandwidths import FORMATS, messages_of
 from parlab.series import store
-from runners.config import ShardingSection
 from runners.protocol import RunState
 
 OPERATIONS = {
@@ -29,7 +27,6 @@ OPERATIONS = {
 TYPES = {"fp32": ("float", 4), "bf16": ("bfloat16", 2), "fp16": ("half", 2)}
 """Precision -> what nccl-tests call it, and its bytes."""
 _MEASURES = ("time_s", "first_time_s", "algbw", "busbw", "wrong")
-_PLACE = re.compile(r"device_mapping\.stage_(\d{1,4})\.shard_(\d{1,4})")
 
 
 class OperationTable(NamedTuple):
@@ -45,14 +42,6 @@ class OperationTable(NamedTuple):
 def engine_of(run: Run) -> str:
     """Name the engine of a run; an imported one names none."""
     return str(run.resolved.get("parallel", {}).get("engine", ""))
-
-
-def run_device_map(run: Run) -> DeviceMap | None:
-    """Lay out the stages and shards of a run: parlab's own, or those of an imported configuration."""
-    sharding = run.resolved.get("sharding") or {}
-    if engine_of(run) == "sharding" and sharding.get("device_mapping"):
-        return device_map.draw(ShardingSection.model_validate(sharding).grid)
-    return device_map.draw(_printed_grid(run.launch.get("arguments") or {}))
 
 
 class StepFps(NamedTuple):
@@ -73,19 +62,6 @@ def run_step_fps(run: Run, attempt: Attempt) -> StepFps | None:
     if not len(found):
         return None
     return StepFps(float(found.values.mean()), len(found), int(train["global_batch_size"]))
-
-
-def _printed_grid(arguments: Mapping[str, Any]) -> list[list[str]]:
-    """Read a map from arguments `device_mapping.stage_0.shard_0: GPU:0`; empty where it has holes."""
-    places = {
-        (int(match[1]), int(match[2])): str(value)
-        for name, value in arguments.items()
-        if (match := _PLACE.fullmatch(name))
-    }
-    stages, shards = (max((place[axis] for place in places), default=-1) + 1 for axis in (0, 1))
-    if not places or len(places) != stages * shards:
-        return []
-    return [[places[stage, shard] for shard in range(shards)] for stage in range(stages)]
 
 
 def run_messages(runs: Sequence[Run], attempts: Iterable[Attempt]) -> list[Message]:
@@ -214,7 +190,7 @@ def engine_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     search = run_search(run, attempt) if attempt else None
     is_bandwidth = attempt is not None and engine_of(run) == "allreduce"
     return {
-        "device_map": run_device_map(run),
+        "device_map": selectors.run_device_map(run),
         "step_fps": run_step_fps(run, attempt) if attempt else None,
         "operations": operation_tables(messages),
         "search": search,

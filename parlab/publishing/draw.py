@@ -13,7 +13,7 @@ from parlab.reports.blocks import Content
 
 from .chromium import Browser, NoPicture, find, started
 from .exports import page_html
-from .panels import PANELS, WIDTH, Panel, panels
+from .panels import PANELS, WIDTH, panels, step_figure
 from .pictures import Easel, page_pdf, page_png
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,8 @@ def _draw_run(browser: Browser, job: PictureJob, note: Note) -> None:
     run = job.run
     assert run is not None
     note(0, len(PANELS))
-    made: list[Panel] = panels(run)
+    figure = step_figure(run)
+    made = panels(run, curve=b"" if figure is None else Easel(browser).draw(figure).svg)
     for done, panel in enumerate(made, 1):
         picture = page_png(browser, panel.html, WIDTH)
         width, height = _size(picture)

@@ -104,7 +104,7 @@ def page_html(version: ReportVersion, content: Content, files: Mapping[str, byte
         caption = f"<figcaption>{escape(block.caption)}{marks_html(block.doubts, content)}</figcaption>"
         title = escape(block.title)
         if (data := files.get(f"{name}.svg")) is not None:
-            inner = f'<img src="{_inside(data, "image/svg+xml")}" alt="{title}">'
+            inner = f'<img src="{inside(data, "image/svg+xml")}" alt="{title}">'
         else:
             inner = f'<p class="report-title">{title}</p>{numbers_html(block.numbers)}'
         return f'<figure class="report-figure card" id="{name}">{inner}{caption}</figure>'
@@ -117,7 +117,7 @@ def page_html(version: ReportVersion, content: Content, files: Mapping[str, byte
         if found is None:
             return f'<p class="muted">This picture was deleted: {escape(block.caption)}</p>'
         width = block.shown_width or block.width
-        source = _inside(bytes(found.data), found.media_type)
+        source = inside(bytes(found.data), found.media_type)
         alternative = escape(block.caption or "picture")
         return (
             f'<figure class="report-figure"><img src="{source}" alt="{alternative}" width="{width}">{caption}</figure>'
@@ -137,7 +137,8 @@ def _shown(content: Content) -> list[str]:
     return [block.sha256 for block in content.blocks.values() if isinstance(block, PictureBlock)]
 
 
-def _inside(data: bytes, media_type: str) -> str:
+def inside(data: bytes, media_type: str) -> str:
+    """Write bytes as an address that holds them: a page with it needs no other file."""
     return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
 
 
@@ -145,7 +146,8 @@ def _inside(data: bytes, media_type: str) -> str:
 def style() -> str:
     """Take the site's own style along, so that a report looks alike wherever it is read."""
     folder = Path(settings.BASE_DIR) / "static" / "css"
-    return "\n".join((folder / name).read_text(encoding="utf-8") for name in ("tokens.css", "site.css", "reports.css"))
+    names = ("tokens.css", "site.css", "engines.css", "reports.css")
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
 
 
 def _archive(parts: _Parts) -> bytes:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 
+from parlab.charts import curves
+from parlab.charts.curves import Curve
+from parlab.charts.format import SPACE
 from parlab.lab import selectors
+from parlab.lab.config_layout import unused_fields
 from parlab.lab.models import Run
-from parlab.reports.shapes import run_block
+from parlab.lab.selectors.runs import ConfigSection
+from parlab.reports.facts import HEADLINES, Fact, numbers_of, timers_of
+from parlab.reports.pivot import Record
+from parlab.series import store
 
-from .exports import style
+from .exports import inside, style
 
 PANELS = ("configuration", "results")
 WIDTH = 1000
 MAX_ARGUMENTS = 200
-_FACTS = ("numbers", "timers")
+MAX_POINTS = 1_000
+_UTILISATION = "GPU util"
+"""What imported files call what the numbers have as GPU utilisation."""
+BAR = 120
+"""Pixels of the longest timer's bar."""
 
 
 class Panel(NamedTuple):
@@ -27,32 +40,38 @@ class Panel(NamedTuple):
     html: str
 
 
-def _side_by_side(facts: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-    """Lay a long list out in two columns."""
-    half = (len(facts) + 1) // 2 if len(facts) > 12 else len(facts)
-    return [part for part in (facts[:half], facts[half:]) if part]
+class Timer(NamedTuple):
+    name: str
+    text: str
+    """In ms."""
+    bar: int
+    """Pixels."""
 
 
-def panels(run: Run) -> list[Panel]:
-    """Write both panels of a run, from what is stored of it."""
-    findings = selectors.run_findings(run)
-    doubts = selectors.run_doubts(findings, [run])
-    (record,) = selectors.run_records([run], doubts)
-    tables = []
-    for what in _FACTS:
-        try:
-            block = run_block(record, {"what": what})
-        except ValueError:
-            continue  # it has none of these
-        tables.append((what.capitalize(), [(row[0].text, row[1].text) for row in block.rows]))
-    shared = {"run": run, "experiment": run.experiment, "style": SafeString(style())}
-    context = {
-        "configuration": {
-            "sections": selectors.config_sections(run.resolved, run.point, run.config),
-            "arguments": _side_by_side(selectors.flat(run.launch.get("arguments", {}))[:MAX_ARGUMENTS]),
+def step_figure(run: Run) -> Mapping[str, Any] | None:
+    """Draw the step time of a run as Plotly's JSON; None where it printed no steps."""
+    attempt = run.attempts.filter(number=run.attempt_number).first()
+    if attempt is None:
+        return None
+    found = store.read(attempt.pk, "step_time_s", max_points=MAX_POINTS)
+    drawing = curves.step_time(
+        {
+            rank: Curve(columns.steps.tolist(), columns.times.tolist(), columns.values.tolist())
+            for rank, columns in found.items()
         },
-        "results": {"tables": tables, "figures": selectors.run_figures(run), "findings": findings},
-    }
+        warmup_steps=int(run.resolved.get("train", {}).get("warmup_steps", 0)),
+        iterations=run.iterations,
+    )
+    return None if drawing.figure is None else dict(json.loads(drawing.figure.to_json()))
+
+
+def panels(run: Run, *, curve: bytes = b"") -> list[Panel]:
+    """Write both panels of a run from what is stored of it; `curve` is its step figure as SVG."""
+    findings = selectors.run_findings(run)
+    (record,) = selectors.run_records([run], selectors.run_doubts(findings, [run]))
+    shared = {"run": run, "experiment": run.experiment, "style": SafeString(style()), "width": WIDTH}
+    results = _results(run, record) | {"findings": findings, "curve": inside(curve, "image/svg+xml") if curve else ""}
+    context = {"configuration": _configuration(run), "results": results}
     return [
         Panel(
             name,
@@ -61,3 +80,56 @@ def panels(run: Run) -> list[Panel]:
         )
         for name in PANELS
     ]
+
+
+def _configuration(run: Run) -> dict[str, Any]:
+    """Show what had a meaning for the run: not the fields that its engine ignores, no place that the map shows."""
+    drawn = selectors.run_device_map(run)
+    told = selectors.flat(run.launch.get("arguments", {}))
+    shown = [row for row in told if drawn is None or not row[0].startswith("device_mapping.")]
+    return {
+        "map": drawn,
+        "sections": _in_use(run, selectors.config_sections(run.resolved, run.point, run.config)),
+        "arguments": _side_by_side(shown[:MAX_ARGUMENTS]),
+        "left_out": max(0, len(shown) - MAX_ARGUMENTS),
+    }
+
+
+def _in_use(run: Run, sections: Sequence[ConfigSection]) -> list[ConfigSection]:
+    """Leave out what changes nothing with the engine of the run; an imported run names none and keeps all."""
+    if not run.resolved.get("parallel", {}).get("engine"):
+        return list(sections)
+    unused = unused_fields(run.resolved)
+    kept = [
+        section._replace(fields=[field for field in section.fields if f"{section.name}.{field.name}" not in unused])
+        for section in sections
+    ]
+    return [section for section in kept if section.fields]
+
+
+def _results(run: Run, record: Record) -> dict[str, Any]:
+    numbers = numbers_of(record)
+    said = {(fact.name, fact.text) for fact in numbers}
+    known = {fact.field for fact in numbers}
+    return {
+        "headlines": [(fact.name, *fact.text.partition(SPACE)) for fact in numbers if fact.field in HEADLINES],
+        "numbers": [fact for fact in numbers if fact.field not in HEADLINES],
+        "timers": _bars(timers_of(record)),
+        # What stands among the numbers is not said again in the words of the file.
+        "figures": [
+            (name, text)
+            for name, text in selectors.run_figures(run)
+            if (name, text) not in said and not (name == _UTILISATION and "gpu_util_pct" in known)
+        ],
+    }
+
+
+def _bars(timers: Sequence[Fact]) -> list[Timer]:
+    longest = max((timer.value for timer in timers), default=0) or 1
+    return [Timer(timer.name, timer.text, round(BAR * timer.value / longest)) for timer in timers]
+
+
+def _side_by_side(facts: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """Lay a long list out in two columns."""
+    half = (len(facts) + 1) // 2 if len(facts) > 12 else len(facts)
+    return [part for part in (facts[:half], facts[half:]) if part]

@@ -20,8 +20,9 @@ from parlab.reports import blocks
 from parlab.reports.blocks import Block, Content
 from parlab.reports.directives import Directive, chosen, listed, number
 from parlab.reports.document import Document
+from parlab.reports.facts import run_block
 from parlab.reports.pivot import AGGREGATES, FINISHED, OOM, Record, doubts_of, field_named, fields_of, number_text
-from parlab.reports.shapes import pivot_block, plain_value, run_block, runs_block
+from parlab.reports.shapes import pivot_block, plain_value, runs_block
 from parlab.reports.units import shown_unit
 
 logger = logging.getLogger(__name__)
@@ -166,7 +167,7 @@ class Resolver:
         return runs_block(self._load(found.options).records, found.options, self.doubt)
 
     def _run_table(self, found: Directive) -> Block:
-        return run_block(self._chosen(found.options)[1][0], found.options)
+        return run_block(self._chosen(found.options)[1][0], found.options, self.doubt)
 
     def _value(self, found: Directive) -> Block:
         _, kept = self._chosen(found.options)

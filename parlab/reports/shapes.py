@@ -1,4 +1,4 @@
-"""Records -> the tables of a report: pivots, lists of runs and what one run was told, in the shape of a paper. Pure."""
+"""Records -> the tables of a report: pivots and lists of runs, in the shape of a paper. Pure."""
 
 from __future__ import annotations
 
@@ -294,42 +294,3 @@ def _total(
         else:
             total.append(Text(text=DASH if word == "-" else word, state="value" if place else "name"))
     return total
-
-
-def run_block(record: Record, options: Mapping[str, str]) -> TableBlock:
-    """Make `table run what=timers|arguments|configuration|numbers` of one run: a row per fact. Raises ValueError."""
-    what = options.get("what", "numbers")
-    if what == "timers":
-        found = {name.removeprefix("timer."): value for name, value in record.items() if name.startswith("timer.")}
-        rows = [(name, number_text(value * 1e3, 2, is_count=False), value) for name, value in found.items()]
-        header = ["Timer", "ms"]
-    elif what == "arguments":
-        found = {name.removeprefix("argument."): v for name, v in record.items() if name.startswith("argument.")}
-        rows = [(name, str(value), value) for name, value in found.items()]
-        header = ["Argument", "Value"]
-    elif what == "configuration":
-        rows = [
-            (name, field_value(value), value)
-            for name, value in record.items()
-            if name.partition(".")[0] in ("model", "train", "parallel", "cluster", "launcher")
-        ]
-        header = ["Field", "Value"]
-    elif what == "numbers":
-        rows = []
-        for name, value in record.items():
-            if is_number(value) and unit_of(name) and not name.startswith(("timer.", "argument.")):
-                unit = shown_unit(name, [value])
-                rows.append((title_of(name), f"{number_text(value / unit.factor, None, is_count=False)}{SPACE}"
-                             f"{unit.name}", value))  # fmt: skip
-        header = ["Number", "Value"]
-    else:
-        raise ValueError(f"what={what!r} is unknown; use numbers, timers, arguments or configuration")
-    if not rows:
-        raise ValueError(f"run {record.get('run')} has no {what}")
-    is_number_column = what in ("timers", "numbers")
-    return TableBlock(
-        title=options.get("title", ""),
-        header=[Text(text=header[0]), Text(text=header[1], is_number=is_number_column)],
-        rows=[[Text(text=name, state="name"), Text(text=text, is_number=is_number_column)] for name, text, _ in rows],
-        numbers=[header, *([name, value] for name, _, value in rows)],
-    )

@@ -1,6 +1,7 @@
 """Reads shaped for a page or a figure."""
 
 from .compare import Comparison, compare
+from .device_maps import run_device_map
 from .differences import Difference, Side, attempt_side, other_runs, other_side, run_difference, suggestions
 from .experiments import (
     LaunchPlan,
@@ -119,6 +120,7 @@ __all__ = [
     "pipeline_run",
     "predicted_points",
     "remaining_s",
+    "run_device_map",
     "run_difference",
     "run_doubts",
     "run_figures",

@@ -114,7 +114,7 @@ def _capacity(run: Run, attempt: Attempt, _window: Window) -> Drawing:
 
 def _devices(run: Run, _attempt: Attempt, _window: Window) -> Drawing:
     """Only its numbers are asked for: the page draws the map itself."""
-    found = engine_reads.run_device_map(run)
+    found = selectors.run_device_map(run)
     missing = theme.nothing("No map of devices: this run has no stages and shards.")
     return missing._replace(table=found.table) if found else missing
 
