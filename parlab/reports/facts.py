@@ -52,7 +52,7 @@ def numbers_of(record: Record) -> list[Fact]:
     facts: list[Fact] = []
     said: set[tuple[Any, str]] = set()
     for name, title in wanted.items():
-        value = record.get(name)
+        value: Any = record.get(name)
         if not is_number(value) or not unit_of(name):
             continue
         unit = shown_unit(name, [value])
