@@ -14,9 +14,12 @@ import subprocess
 import sys
 
 from runners import processes
+from runners.events import Printer
 
 PORT_TAKEN = 98
 """Exit code of a rank that could not listen at MASTER_PORT (errno EADDRINUSE)."""
+REFUSED = 2
+"""Exit code of a configuration that cannot run here."""
 TRIES = 5
 MAY_TRY_AGAIN = "PARLAB_PORT_MAY_BE_TRIED_AGAIN"
 """Variable that is set while a taken port is no reason to fail yet."""
@@ -55,13 +58,21 @@ def run(argv: list[str]) -> int:
                 preexec_fn=processes.die_with(os.getpid()),  # noqa: PLW1509  # one thread
             )
         except OSError as error:
-            sys.stderr.write(f"launcher.kind: {argv[0]} cannot be started: {error.strerror}; install it on the node\n")
-            return 127
+            return _refused(argv[0], str(error.strerror))
         code = child.wait()
         if code != PORT_TAKEN or not left:
             return code
         sys.stderr.write(f"parlab: port {port} was taken meanwhile; starting again with another\n")
     raise AssertionError("the last try returns")
+
+
+def _refused(program: str, why: str) -> int:
+    """Say that there is no such launcher, as an event and for people; returns the exit code."""
+    kind = os.path.basename(program)
+    message = f"{program} cannot be started: {why}; install it on the node, or use launcher.kind torchrun"
+    Printer(0).emit("refused", field="launcher.kind", value=kind, message=message)
+    sys.stderr.write(f"launcher.kind: {message}\n")
+    return REFUSED
 
 
 def end_like(code: int) -> int:

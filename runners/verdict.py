@@ -112,6 +112,8 @@ class Evidence:
             traceback, rank = event["traceback"].strip(), event.get("rank")
             if isinstance(event.get("reason"), str):
                 return Verdict(RunState.FAILED, shorten(event["reason"]), traceback)
+            if isinstance(rank, int) and rank < 0:  # the node's own word, which no exit code makes clearer
+                return Verdict(RunState.FAILED, shorten(_last_line(traceback)), traceback)
             where = f" on rank {rank}" if isinstance(rank, int) else ""
         else:
             rank, traceback = last_traceback(tail, first.rank)

@@ -19,6 +19,8 @@ LABELS = {
 
 LIMIT_NOTE = " On a CPU the limit counts what a process allocates, the peak also the code that it shares with others."
 
+FEW = 8
+
 
 class Trial(NamedTuple):
     """One short real run."""
@@ -81,6 +83,12 @@ class Search(NamedTuple):
         """Nodes that the fewest processes fill."""
         return -(-self.best.value // self.per_node) if self.is_rising and self.best and self.per_node else None
 
+    @property
+    def title(self) -> str:
+        """Name what is looked for, as the head of a column."""
+        many = LABELS[self.find][1]
+        return many[:1].upper() + many[1:]
+
     def counted(self, value: int) -> str:
         """Write a value with what it counts."""
         one, many = LABELS[self.find]
@@ -128,14 +136,14 @@ def figure(search: Search) -> Drawing:
     if not search.trials:
         return theme.nothing("No trial yet: each is a short real run.")
     unit = unit_for((trial.memory_bytes for trial in search.trials), "B")
-    _, many = LABELS[search.find]
     drawing = go.Figure(
         layout=theme.layout(
             title="Trials",
             subtitle="peak memory of the rank that needed most, in the order tried",
-            x=f"{many[:1].upper()}{many[1:]} tried",
+            x=f"{search.title} tried",
             y=f"Peak memory ({unit.name})",
-            xaxis={"rangemode": "tozero", "tickformat": "d"},
+            # Few values would be given ticks at their halves.
+            xaxis={"rangemode": "tozero", "tickformat": "d"} | ({"dtick": 1} if _most(search) < FEW else {}),
             yaxis={"rangemode": "tozero"},
         )
     )
@@ -150,9 +158,14 @@ def figure(search: Search) -> Drawing:
             y=search.limit_bytes / unit.factor,
             line={"dash": "dot", "width": 1, "color": theme.GREY},
             annotation={"text": f"limit {quantity(search.limit_bytes, 'B')}", "font": {"color": theme.GREY}},
+            annotation_position="top left",  # what runs out of memory stands at the limit, to the right
         )
     drawing.update_layout(showlegend=bool(fitting and failing))
     return Drawing(drawing, answer(search) + LIMIT_NOTE * (search.limit_bytes is not None), table(search))
+
+
+def _most(search: Search) -> int:
+    return max(trial.value for trial in search.trials)
 
 
 def _marks(

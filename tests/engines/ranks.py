@@ -13,7 +13,7 @@ from torch import Tensor
 
 from runners.config import RunConfig
 from runners.engines.data import make_arguments
-from runners.engines.layout import open_layout
+from runners.engines.layout import Layout, open_layout
 from runners.engines.megatron_stage import MegatronRank
 from runners.engines.networks import build
 from runners.engines.process_group import Place, barrier, join, leave
@@ -79,7 +79,7 @@ def _train(
         for process in ranks:
             process.start()
         for process in ranks:
-            process.join(180)
+            process.join(600)
         assert [process.exitcode for process in ranks] == [0] * world_size
     finally:
         for process in ranks:
@@ -125,9 +125,13 @@ def _pipeline_rank(rank: int, configs: Mapping[str, RunConfig], steps: int, devi
 
 
 def _megatron_rank(rank: int, configs: Mapping[str, RunConfig], steps: int, device: torch.device) -> dict[str, Trained]:
-    results = {}
+    results, layouts = {}, dict[tuple[int, ...], Layout]()
     for name, config in configs.items():
-        stage = MegatronRank(config, device, open_layout(config, rank, device, TIMEOUT))
+        one = config.parallel
+        sizes = one.data_parallel_size, one.tensor_parallel_size, one.pipeline_parallel_size, min(one.virtual_stages, 2)
+        if sizes not in layouts:  # connecting eight ranks takes longer than training with them
+            layouts[sizes] = open_layout(config, rank, device, TIMEOUT)
+        stage = MegatronRank(config, device, layouts[sizes])
         losses, gradients = list[float | None](), dict[str, Tensor]()
         for step in range(1, steps + 1):
             result = stage.train_step(step)

@@ -16,6 +16,7 @@ from runners import launch, ports, ranks
 from runners.config import RunConfig
 from runners.engines.command import ALLOWED_COMMANDS
 from runners.protocol import Report
+from runners.verdict import Evidence
 from tests.conftest import SMALL
 from tests.engines.test_bad_ends import prepare
 from tests.runners.conftest import wait_for
@@ -181,5 +182,10 @@ def test_deepspeeds_launcher_never_meets_at_its_default_port_that_all_runs_share
 
 
 def test_a_launcher_that_is_not_there_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    assert ports.run(["/no/such/mpirun", "-np", "2"]) == 127
-    assert "launcher.kind: /no/such/mpirun cannot be started" in capfd.readouterr().err
+    code = ports.run(["/no/such/mpirun", "-np", "2"])
+    evidence = Evidence()
+    evidence.see(capfd.readouterr().out.encode())
+    assert evidence.verdict(code).reason == (
+        "launcher.kind: /no/such/mpirun cannot be started: No such file or directory; install it on the node, or use"
+        " launcher.kind torchrun"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def make_config(
 ) -> RunConfig:
     """Make a configuration of (dp, tp, pp) with as few micro batches as fill the pipeline, at least two."""
     sizes = dict(zip(("data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size"), layout, strict=True))
-    names = ("sequence_parallel", "schedule", "virtual_stages", "wire_precision")
+    names = ("sequence_parallel", "schedule", "virtual_stages", "wire_precision", "warmup_slope")
     parallel = {name: value for name, value in fields.items() if name in names}
     train = {name: value for name, value in fields.items() if name not in names}
     return RunConfig.model_validate(
@@ -133,14 +134,42 @@ LAYOUTS_OF_2 = {
     "bert pp2": make_config((1, 1, 2), BERT, schedule="1f1b"),
 }
 OF_8 = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (4, 2, 1), (2, 4, 1), (4, 1, 2), (2, 1, 4), (1, 2, 4), (1, 4, 2), (2, 2, 2)]
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "1f1b": {"schedule": "1f1b"},
+    "1f1b slope 2": {"schedule": "1f1b", "warmup_slope": 2},
+    "interleaved": INTERLEAVED,
+    "zero bubble": ZERO_BUBBLE,
+}
+
+
+def every_schedule() -> dict[str, RunConfig]:
+    """Make every pipeline of eight ranks with every schedule; what else an engine can do goes in turns with them.
+
+    In turns: both networks, all ways to recompute, and sequence parallel where there are tensor parallel ranks, so that
+    each of them meets every schedule and each other. As few layers as there are stages: collectives take the time.
+    """
+    configs = {}
+    pipelines = [layout for layout in OF_8 if layout[2] > 1]
+    for (at, layout), (turn, (name, schedule)) in product(enumerate(pipelines), enumerate(SCHEDULES.items())):
+        is_bert, is_split = (at + turn // 2) % 2 == 1, layout[1] > 1 and (at + turn) % 2 == 1
+        recompute = ("none", "selective", "full")[(at + turn) % 3]
+        fields = schedule | {"sequence_parallel": is_split, "recompute": recompute}
+        depth = {"num_layers": layout[2] * schedule.get("virtual_stages", 1)}
+        title = f"{'bert' if is_bert else 'gpt'} {layout} {name}, sequence {is_split}, recompute {recompute}"
+        configs[title] = make_config(layout, (BERT if is_bert else {}) | depth, **fields)
+    return configs
+
+
+FLAT = {"num_layers": 2}
 LAYOUTS_OF_8 = {
     **{f"gpt {layout}": make_config(layout) for layout in OF_8},
-    "gpt (2, 2, 2) sequence 1f1b": make_config((2, 2, 2), **SEQUENCE, schedule="1f1b"),
-    "gpt (2, 2, 2) zero bubble": make_config((2, 2, 2), **ZERO_BUBBLE),
-    "gpt (1, 2, 4) sequence zero bubble": make_config((1, 2, 4), **SEQUENCE, **ZERO_BUBBLE),
-    "gpt (1, 2, 4) sequence interleaved": make_config((1, 2, 4), **SEQUENCE, **INTERLEAVED),
-    "bert (2, 2, 2) sequence": make_config((2, 2, 2), BERT, **SEQUENCE),
-    "bert (1, 4, 2)": make_config((1, 4, 2), BERT),
+    **every_schedule(),
+    "bert (8, 1, 1) full recompute": make_config((8, 1, 1), BERT | FLAT, recompute="full"),
+    "bert (1, 8, 1) sequence, selective recompute": make_config(
+        (1, 8, 1), BERT | FLAT, **SEQUENCE, recompute="selective"
+    ),
+    "gpt (4, 2, 1) sequence, full recompute": make_config((4, 2, 1), FLAT, **SEQUENCE, recompute="full"),
+    "bert (2, 4, 1) sequence": make_config((2, 4, 1), BERT | FLAT, **SEQUENCE),
 }
 
 
@@ -149,17 +178,23 @@ def test_every_layout_has_the_losses_of_one_process(
     world_size: int, configs: dict[str, RunConfig], gpt: Trained, bert: list[float], tmp_path: Path
 ) -> None:
     trained = train_in_layouts(configs, world_size, STEPS, "cpu", tmp_path)
+    references = {(MODEL["num_layers"], "gpt"): gpt.losses, (MODEL["num_layers"], "bert"): bert}
     clipped = alone(make_config(gradient_clipping=0.5))
     assert clipped != pytest.approx(gpt.losses, abs=1e-4)
     for name, ranks in trained.items():
-        stage_size = world_size // configs[name].parallel.pipeline_parallel_size
+        config = configs[name]
+        stage_size = world_size // config.parallel.pipeline_parallel_size
         assert all(loss is None for rank in ranks[:-stage_size] for loss in rank.losses)
-        expected: Any = bert if name.startswith("bert") else gpt.losses
+        network = config.model.num_layers, config.model.kind
+        expected: Any
         if "clipped" in name:
             expected = clipped
-        elif "prefix" in name or "fp16" in name or "bf16" in name:
-            config = configs[name]
+        elif "prefix" in name or "16" in name:
             expected = alone(make_config(model=config.model.model_dump(), precision=config.train.precision))
+        else:
+            if network not in references:
+                references[network] = alone(make_config(model=config.model.model_dump()))
+            expected = references[network]
         tolerance = 2e-2 if "16" in name else 1e-4
         for rank in ranks[-stage_size:]:
             assert rank.losses == pytest.approx(expected, abs=tolerance), name

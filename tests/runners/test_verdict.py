@@ -194,6 +194,11 @@ def test_a_rank_that_nccl_aborted_because_it_waited_in_vain_says_so() -> None:
     assert "rank 1 of host node" in evidence(watchdog, TORCHRUN % -9).verdict(1).reason
 
 
+def test_what_the_node_itself_says_stands_as_it_is() -> None:
+    message = "network.apply emulate: links need the rights of root; start the daemon as root"
+    assert evidence(event("error", rank=-1, traceback=message) + b"\n").verdict(2).reason == message
+
+
 def test_what_torchrun_ended_itself_is_no_cause() -> None:
     own = event("error", rank=0, traceback="Traceback (most recent call last):\n  x\nValueError: mine") + b"\n"
     assert evidence(own, summary((1, -15), (0, 1))).verdict(1).reason.startswith("ValueError: mine on rank 0")
