@@ -23,6 +23,8 @@ SLOW_STEP_FACTOR = 10
 """A step may take so many times as long as the slowest one before it, whatever the limit."""
 ANSWER_S = 0.5
 """How long one rank has to write its stacks before the next one is asked."""
+LATE_ANSWER_S = 5.0
+"""The same for one that has not begun to: on a busy machine it may wait for a processor."""
 MAX_ASKED = 64
 """Ranks that are asked; more would fill the log with the same."""
 MAX_STACK_BYTES = 64 << 10
@@ -129,22 +131,28 @@ class Inquiry:
         self._waiting = list(ranks[:MAX_ASKED])
         self._asked: list[Rank] = []
         self._heard: list[bytearray] = []
-        self._next_at = now
+        self._next_at = self._last_at = now
 
     def step(self, now: float) -> Rank | None:
         """Ask the next rank if it is its turn, and return it."""
-        if now < self._next_at or not self._waiting:
+        if not self._waiting or not self._has_answered(now):
             return None
         rank = self._waiting.pop(0)
         self._asked.append(rank)
         self._heard.append(bytearray())
-        self._next_at = now + ANSWER_S
+        self._next_at, self._last_at = now + ANSWER_S, now + LATE_ANSWER_S
         processes.signal_all([rank.process], STACK_SIGNAL)
         return rank
 
     def is_over(self, now: float) -> bool:
         """True once the last rank has had its time."""
-        return not self._waiting and now >= self._next_at
+        return not self._waiting and self._has_answered(now)
+
+    def _has_answered(self, now: float) -> bool:
+        """True once the rank that was asked last has had its time; one that is stopped will not use it."""
+        if now < self._next_at or not self._asked:
+            return now >= self._next_at
+        return bool(self._heard[-1]) or now >= self._last_at or not _can_answer(self._asked[-1].process)
 
     def hear(self, output: bytes) -> None:
         """Take down what comes through the pipe: it belongs to the rank that was asked last."""
@@ -191,6 +199,13 @@ def _main_thread(stacks: str) -> str:
     """Cut out the last thread of a dump: Python writes the main one last."""
     begins = [match.end() for match in _THREAD.finditer(stacks)]
     return stacks[begins[-1] :] if begins else ""
+
+
+def _can_answer(process: psutil.Process) -> bool:
+    """True of a process that only needs a processor to do so."""
+    with contextlib.suppress(psutil.Error):
+        return process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_SLEEPING)
+    return False
 
 
 def _state(process: psutil.Process) -> str:

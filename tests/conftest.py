@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import subprocess
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from django.test import Client
 from parlab.embedded import free_port, redis_command
 from parlab.lab.models import Attempt, Config, Experiment, Run
 from runners.config import RunConfig, digest
+from tests.patience import wait_for
 
 # How long an example takes says more about who else uses the machine than about the code.
 hypothesis.settings.register_profile("parlab", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -33,23 +34,28 @@ SMALL: dict[str, Any] = {
 }
 
 
+def start_redis(port: int, directory: Path) -> subprocess.Popen[bytes]:
+    """Start a real Redis and wait until it answers."""
+    process = subprocess.Popen(redis_command(port, directory), stdout=subprocess.DEVNULL)
+    client = redis.Redis(port=port)
+
+    def answers() -> bool:
+        with suppress(redis.ConnectionError):
+            return bool(client.ping())
+        return False
+
+    wait_for(answers, f"Redis answers at port {port}")
+    return process
+
+
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a real Redis that lives as long as the session."""
-    directory: Path = tmp_path_factory.mktemp("redis")
     port = free_port()
-    process = subprocess.Popen(redis_command(port, directory), stdout=subprocess.DEVNULL)
-    url = f"redis://127.0.0.1:{port}/0"
-    client = redis.Redis.from_url(url)
-    for _ in range(100):
-        try:
-            client.ping()
-            break
-        except redis.ConnectionError:
-            time.sleep(0.05)
-    yield url
-    process.terminate()
-    process.wait(10)
+    process = start_redis(port, tmp_path_factory.mktemp("redis"))
+    yield f"redis://127.0.0.1:{port}/0"
+    process.kill()
+    process.wait()
 
 
 @pytest.fixture

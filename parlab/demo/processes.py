@@ -70,7 +70,7 @@ class Child:
         self.start()
         return f"{self.name} ended with {code} and was started again (log: {self.log})"
 
-    def stop(self, timeout: float = 8.0) -> None:
+    def stop(self, timeout: float = 20.0) -> None:
         """End the process with SIGTERM, or with SIGKILL for its whole session when it does not listen."""
         if self.process.poll() is None:
             self.process.terminate()

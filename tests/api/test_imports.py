@@ -17,6 +17,7 @@ from django.test import Client
 
 from parlab.lab import services as lab
 from parlab.lab.models import Experiment, Run, Source
+from tests.patience import PATIENCE_S
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 LOG = (PROJECT / "tests/formats/megatron/two_launches.log").read_bytes()
@@ -141,7 +142,7 @@ def test_the_examples_of_the_documentation_work(live_server: Any, token: str, tm
             env=environment,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=PATIENCE_S,
         )
         assert answer.returncode == 0, f"{command}: {answer.stdout} {answer.stderr}"
         assert answer.stdout.startswith("{")

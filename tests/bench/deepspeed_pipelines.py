@@ -4,6 +4,7 @@ import importlib
 import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,9 +30,9 @@ def _loss(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
-def prepare(rank: int, world_size: int) -> Sequence[tuple[Step, Step]]:
+def prepare(rank: int, world_size: int, *, is_quick: bool = False) -> Sequence[tuple[Step, Step]]:
     """Make one step of both ways."""
-    config = make_config("1f1b", world_size)
+    config = make_config("1f1b", world_size, is_quick=is_quick)
     channels = open_channels([range(world_size)], rank, CPU, timedelta(seconds=300))
     ours = PipelineStage(config, rank, CPU, channels)
     return [(lambda: ours.train_step(1), _theirs(config, rank, world_size))]
@@ -69,5 +70,5 @@ def _theirs(config: RunConfig, rank: int, world_size: int) -> Step:
 def pipeline_vs_deepspeed(scale: Scale) -> Result:
     """Time a step of 1F1B, the schedule that DeepSpeed has."""
     rounds = scale.repeats(15)
-    (times,) = side_by_side(prepare, RANKS, rounds)
+    (times,) = side_by_side(partial(prepare, is_quick=scale.is_quick), RANKS, rounds)
     return Result(1000 * times.ours, "ms/step", f"DeepSpeed: {1000 * times.theirs:.0f} ms", times.ratio, rounds)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -13,24 +14,25 @@ from runners.engines.data import make_batch
 from runners.engines.layout import open_layout
 from runners.engines.megatron_stage import MegatronRank
 from runners.models.gpt import GPTStage
-from tests.bench.ranks import Step, side_by_side
+from tests.bench.ranks import TINY, Step, side_by_side
 from tests.bench.result import Result, Scale
 
 RANKS = 2
+MODEL = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 128, "vocab_size": 2048}
 CPU = torch.device("cpu")
 
 
-def make_config() -> RunConfig:
+def make_config(*, is_quick: bool = False) -> RunConfig:
     """Make a GPT of 4 layers in 2 micro batches of 4 on each rank."""
-    model = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 128, "vocab_size": 2048}
+    model = TINY if is_quick else MODEL
     parallel = {"engine": "megatron", "data_parallel_size": RANKS}
     train = {"global_batch_size": 16, "micro_batch_size": 4}
     return RunConfig.model_validate({"model": model, "train": train, "parallel": parallel})
 
 
-def prepare(rank: int, world_size: int) -> Sequence[tuple[Step, Step]]:
+def prepare(rank: int, world_size: int, *, is_quick: bool = False) -> Sequence[tuple[Step, Step]]:
     """Make one step of both ways."""
-    config = make_config()
+    config = make_config(is_quick=is_quick)
     ours = MegatronRank(config, CPU, open_layout(config, rank, CPU, timedelta(seconds=300)))
     network = GPTStage(config.model, range(config.model.num_layers), config.train.seed, CPU)
     theirs = DistributedDataParallel(network, gradient_as_bucket_view=True)
@@ -62,5 +64,5 @@ def prepare(rank: int, world_size: int) -> Sequence[tuple[Step, Step]]:
 def megatron_vs_ddp(scale: Scale) -> Result:
     """Time a step of two replicas."""
     rounds = scale.repeats(25)
-    (times,) = side_by_side(prepare, RANKS, rounds)
+    (times,) = side_by_side(partial(prepare, is_quick=scale.is_quick), RANKS, rounds)
     return Result(1000 * times.ours, "ms/step", f"DDP: {1000 * times.theirs:.0f} ms", times.ratio, rounds)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -15,10 +16,11 @@ from runners.engines.data import make_batch
 from runners.engines.stage import PipelineStage
 from runners.engines.transfers import open_channels
 from runners.models.gpt import GPTStage
-from tests.bench.ranks import Step, side_by_side
+from tests.bench.ranks import TINY, Step, side_by_side
 from tests.bench.result import Result, Scale
 
 RANKS = 2
+MODEL = {"num_layers": 8, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 128, "vocab_size": 2048}
 CPU = torch.device("cpu")
 SCHEDULES: dict[str, Any] = {
     "gpipe": ScheduleGPipe,
@@ -49,23 +51,23 @@ def _loss(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
-def make_config(schedule: str, ranks: int) -> RunConfig:
-    """Make a GPT of 8 layers in 8 micro batches of 2: some 200 ms a step on one core."""
+def make_config(schedule: str, ranks: int, *, is_quick: bool = False) -> RunConfig:
+    """Make a GPT of 8 layers in 8 micro batches of 2: some 200 ms a step on one core, next to nothing in quick mode."""
     chunks = 2 if schedule == "interleaved-1f1b" else 1
-    model = {"num_layers": 8, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 128, "vocab_size": 2048}
+    model = TINY | {"num_layers": 8} if is_quick else MODEL
     parallel = {"pipeline_parallel_size": ranks, "schedule": schedule, "virtual_stages": chunks}
     train = {"global_batch_size": 16, "micro_batch_size": 2}
     return RunConfig.model_validate({"model": model, "train": train, "parallel": parallel})
 
 
-def prepare(rank: int, world_size: int) -> Sequence[tuple[Step, Step]]:
+def prepare(rank: int, world_size: int, *, is_quick: bool = False) -> Sequence[tuple[Step, Step]]:
     """Make the steps of both ways for each schedule."""
     timeout = timedelta(seconds=300)
     line = open_channels([range(world_size)], rank, CPU, timeout)
     ring = open_channels([range(world_size)], rank, CPU, timeout, is_ring=True)
     pairs: list[tuple[Step, Step]] = []
     for name in SCHEDULES:
-        config = make_config(name, world_size)
+        config = make_config(name, world_size, is_quick=is_quick)
         ours = PipelineStage(config, rank, CPU, ring if name == "interleaved-1f1b" else line)
         pairs.append((lambda stage=ours: stage.train_step(1), _theirs(config, rank, world_size)))  # type: ignore[misc]
     return pairs
@@ -93,7 +95,7 @@ def _theirs(config: RunConfig, rank: int, world_size: int) -> Step:
 def pipeline_vs_torch(scale: Scale) -> Result:
     """Time a step of each schedule; the ratio is that of the schedule where the engine is at its worst."""
     rounds = scale.repeats(15)
-    times = dict(zip(SCHEDULES, side_by_side(prepare, RANKS, rounds), strict=True))
+    times = dict(zip(SCHEDULES, side_by_side(partial(prepare, is_quick=scale.is_quick), RANKS, rounds), strict=True))
     shown = ", ".join(f"{name} {1000 * one.theirs:.0f} ms, {one.ratio:.2f} x" for name, one in times.items())
     worst = min(one.ratio for one in times.values())
     return Result(1000 * times["1f1b"].ours, "ms/step", f"torch: {shown}", worst, rounds)

@@ -16,6 +16,8 @@ import torch.distributed as dist
 from runners.engines.process_group import Place, join, leave
 
 TIMEOUT = timedelta(seconds=300)
+TINY = {"num_layers": 4, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}
+"""A model that costs nothing, to show that a benchmark runs."""
 Step = Callable[[], object]
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2000)]
+PATIENCE_S = 1800
+"""Some thirty processes start after each other, most of them with torch: a minute where nothing else runs."""
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = {
@@ -28,7 +30,7 @@ def bench(*arguments: str, data_dir: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PARLAB_DATA_DIR": str(data_dir), "DATABASE_URL": f"sqlite:///{data_dir / 'mine.sqlite3'}"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -121,7 +121,9 @@ def replay_share(scale: Scale) -> Result:
     Each group of settings of one model, batch and number of GPUs is searched knowing the measurements of all others.
     """
     groups = _published(VALIDATION)
-    names = sorted(groups)[:: 20 if scale.is_quick else 1]
+    if scale.is_quick:
+        groups = {name: groups[name] for name in sorted(groups)[::20]}
+    names = sorted(groups)
     good, launches = 0, []
     for name in names:
         others = [past for other, members in groups.items() if other != name for _, past, _ in members]

@@ -16,12 +16,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.patience import PATIENCE_S, TRAINING_S
 
 from .install import find_chromium
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SCREENSHOTS = PROJECT / "build" / "screenshots"
+PATIENCE_MS, TRAINING_MS = 1000 * PATIENCE_S, 1000 * TRAINING_S
+
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @dataclass
@@ -60,7 +65,7 @@ def copy_of_the_project(target: Path) -> None:
             shutil.copy2(PROJECT / name, target / name)
 
 
-def start_demo(directory: Path, timeout_s: float = 90) -> Demo:
+def start_demo(directory: Path, timeout_s: float = TRAINING_S) -> Demo:
     """Run `make demo` in a directory, with this test's virtual environment, until it says where it is."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PARLAB_", "REDIS_URL"))}
     for name in ("DATABASE_URL", "DEBUG", "DJANGO_SETTINGS_MODULE"):
@@ -96,7 +101,7 @@ def stop_demo(demo: Demo) -> list[str]:
     """End a demo as a service manager would; return what it left running after ending that too."""
     demo.process.send_signal(signal.SIGTERM)
     try:
-        demo.process.wait(30)
+        demo.process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
         demo.process.kill()
     left = [(process, " ".join(process.cmdline())[:100]) for process in demo.processes()]
@@ -131,6 +136,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser, demo: Demo) -> Iterator[Page]:
     """A page of somebody who is logged in; a test fails when it sees an error in the browser's console."""
     context = browser.new_context(base_url=demo.url, viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -145,7 +151,9 @@ def page(browser: Browser, demo: Demo) -> Iterator[Page]:
 
 
 def screenshots(page: Page, name: str) -> None:
-    """Keep pictures of a page: wide and narrow, light and dark."""
+    """Keep pictures of a page, wide and narrow, light and dark, where somebody asks for them: KEEP_SCREENSHOTS=1."""
+    if "KEEP_SCREENSHOTS" not in os.environ:
+        return
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for width, height in ((1440, 900), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from .conftest import Demo, screenshots
-
-pytestmark = pytest.mark.timeout(400)
+from .conftest import TRAINING_MS, Demo, screenshots
 
 READ_FIGURE = """name => {
     const element = document.querySelector(`[data-figure="${name}"]`);
@@ -48,12 +46,12 @@ def test_a_sweep_is_edited_launched_watched_and_becomes_a_scaling_figure(page: P
     page.goto("/experiments/pipeline-schedules-on-this-machine/")
 
     page.locator("#launch").click()
-    expect(page.locator('tr[data-state="running"]').first).to_be_visible(timeout=30_000)
+    expect(page.locator('tr[data-state="running"]').first).to_be_visible()
     running = page.locator('tr[data-state="running"]').first.get_attribute("data-run")
     page.goto(f"/experiments/pipeline-schedules-on-this-machine/runs/{running}/")
     screenshots(page, "run-live")
     page.goto("/experiments/pipeline-schedules-on-this-machine/")
-    expect(page.locator('tr[data-state="finished"]')).to_have_count(4, timeout=240_000)
+    expect(page.locator('tr[data-state="finished"]')).to_have_count(4, timeout=TRAINING_MS)
 
     drawn = {key: value for key, value in figure_points(page, "throughput").items() if value is not None}
     stored = stored_throughputs(demo, "pipeline-schedules-on-this-machine")
@@ -73,12 +71,12 @@ def test_a_run_is_cancelled_and_started_again_from_its_page(page: Page, demo: De
     page.goto("/experiments/pipeline-schedules-on-this-machine/runs/1/")
     page.locator("#relaunch").click()
     running = page.locator('[data-state="running"]').first
-    expect(running).to_be_visible(timeout=30_000)
+    expect(running).to_be_visible()
     page.locator("#cancel").click()
-    expect(page.locator('[data-state="cancelled"]').first).to_be_visible(timeout=15_000)
+    expect(page.locator('[data-state="cancelled"]').first).to_be_visible()
     # Left running: the demo must end it when it is stopped (see the fixture).
     page.locator("#relaunch").click()
-    expect(running).to_be_visible(timeout=30_000)
+    expect(running).to_be_visible()
 
 
 def test_the_published_figures_are_shown_with_the_same_pages(page: Page, demo: Demo) -> None:

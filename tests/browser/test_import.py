@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Page, expect
 
-from .conftest import SCREENSHOTS, screenshots
-
-pytestmark = pytest.mark.timeout(400)
+from .conftest import screenshots
 
 DOCUMENT = """# Scaling of the small case
 
@@ -34,10 +31,10 @@ def test_a_document_is_previewed_imported_and_its_doubted_number_acknowledged(pa
     expect(page.get_by_text("scaling.md, ")).to_be_visible()
     screenshots(page, "import")
     page.get_by_role("button", name="Preview").click()
-    expect(page.get_by_text("Becomes the new experiment")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("Becomes the new experiment")).to_be_visible()
     screenshots(page, "import-preview")
     page.get_by_role("button", name="Import 1 file").click()
-    expect(page.get_by_role("heading", name="Scaling of the small case", level=1)).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("heading", name="Scaling of the small case", level=1)).to_be_visible()
     expect(page.get_by_role("cell", name="OOM").first).to_be_visible()
 
     page.wait_for_load_state()
@@ -47,7 +44,7 @@ def test_a_document_is_previewed_imported_and_its_doubted_number_acknowledged(pa
     panel = page.get_by_role("dialog")
     expect(panel).to_contain_text("9,999")
     expect(panel.locator(".meant")).to_contain_text("| 32 | 256 |")
-    page.screenshot(path=SCREENSHOTS / "doubt-1440-light.png")
+    screenshots(page, "doubt")
     page.keyboard.press("Escape")
     expect(panel).to_be_hidden()
     expect(triangle).to_be_focused()

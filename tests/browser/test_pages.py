@@ -13,9 +13,6 @@ from playwright.sync_api import Browser, Page, Response, expect
 
 from .conftest import Demo, screenshots
 
-pytestmark = pytest.mark.timeout(400)
-expect.set_options(timeout=20_000)  # a busy machine answers late, and that is not what is tested here
-
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 RULES = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']}"
 PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
@@ -50,7 +47,7 @@ def pages(demo: Demo) -> dict[str, str]:
 def settled(page: Page) -> None:
     """Wait until every figure is drawn or says why not."""
     page.wait_for_load_state()
-    expect(page.locator("[data-figure-url]:not([data-drawn])")).to_have_count(0, timeout=30_000)
+    expect(page.locator("[data-figure-url]:not([data-drawn])")).to_have_count(0)
 
 
 def violations(page: Page) -> list[str]:

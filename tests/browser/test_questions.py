@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import Page, expect
 
-from .conftest import Demo, screenshots
-
-pytestmark = pytest.mark.timeout(300)
+from .conftest import TRAINING_MS, Demo, screenshots
 
 
 def test_a_question_is_asked_checked_while_typing_and_answered_in_words(page: Page, demo: Demo) -> None:
@@ -27,8 +24,8 @@ def test_a_question_is_asked_checked_while_typing_and_answered_in_words(page: Pa
     page.locator("#ask").click()
     page.wait_for_url("**/answer/")
     answer = page.locator("[data-answer]")
-    expect(answer).to_contain_text("all-reduce between 2 ranks reaches a busbw of", timeout=120_000)
-    expect(page.locator("[data-announce]")).to_contain_text("finished", timeout=60_000)
+    expect(answer).to_contain_text("all-reduce between 2 ranks reaches a busbw of", timeout=TRAINING_MS)
+    expect(page.locator("[data-announce]")).to_contain_text("finished")
     page.wait_for_selector('[data-figure="bandwidth"][data-drawn="1"]')
     screenshots(page, "answer")
 

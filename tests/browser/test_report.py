@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from .conftest import Demo, screenshots
-
-pytestmark = pytest.mark.timeout(400)
+from .conftest import TRAINING_MS, Demo, screenshots
 
 EXPERIMENT = "GPT-3 small on three nodes"
 TEXT = """Slow networks cost 1F1B more than GPipe: {{ value step_time_s where="network=delay 10ms bandwidth 1Gbps,
@@ -30,28 +27,28 @@ def test_a_report_is_written_published_shared_and_revoked(page: Page, browser: B
     page.get_by_label("Title").fill("What slow networks cost")
     page.get_by_role("button", name="Write it").click()
     preview = page.get_by_label("Preview")
-    expect(preview.locator(".main-svg").first).to_be_visible(timeout=30_000)
+    expect(preview.locator(".main-svg").first).to_be_visible()
 
     # The preview follows the text, which saves itself; what cannot be shown says so in its place.
     page.get_by_label("Text in Markdown").fill(TEXT)
-    expect(preview).to_contain_text("11.21\N{NARROW NO-BREAK SPACE}s a step", timeout=15_000)
+    expect(preview).to_contain_text("11.21\N{NARROW NO-BREAK SPACE}s a step")
     expect(preview.get_by_role("note")).to_contain_text("figure 'nonsense' is unknown; there are throughput")
     expect(preview.get_by_role("cell", name="8.38")).to_be_visible()
-    expect(page.get_by_role("status").filter(has_text=re.compile(r"^Saved \d"))).to_be_visible(timeout=15_000)
+    expect(page.get_by_role("status").filter(has_text=re.compile(r"^Saved \d"))).to_be_visible()
     figure = preview.locator(".report-live .main-svg").first
-    expect(figure).to_be_visible(timeout=30_000)
+    expect(figure).to_be_visible()
     figure.evaluate("element => { element.dataset.kept = 'yes' }")
     page.get_by_label("Text in Markdown").fill(TEXT.replace("{{ figure nonsense }}", "The end."))
     expect(preview).to_contain_text("The end.")
     assert figure.evaluate("element => element.dataset.kept") == "yes"  # it was not drawn again
-    expect(page.get_by_role("status").filter(has_text=re.compile(r"^Saved \d"))).to_be_visible(timeout=15_000)
+    expect(page.get_by_role("status").filter(has_text=re.compile(r"^Saved \d"))).to_be_visible()
     screenshots(page, "report-editor")
 
     page.get_by_role("link", name="Done").click()
     page.get_by_role("button", name="Publish").click()
     expect(page.get_by_text("Published as version 1")).to_be_visible()
     # A worker of its own draws pictures and PDF meanwhile.
-    expect(page.locator("#job progress")).to_have_count(0, timeout=120_000)
+    expect(page.locator("#job progress")).to_have_count(0, timeout=TRAINING_MS)
     expect(page.get_by_text("No pictures")).to_have_count(0)
     page.get_by_role("button", name="Share by link").click()
     address = page.locator(".links code").inner_text()

@@ -10,9 +10,11 @@ import sys
 import pytest
 from playwright.sync_api import Page, expect
 
-from .conftest import Demo, screenshots
+from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+from .conftest import TRAINING_MS, Demo, screenshots
+
+pytestmark = pytest.mark.slow
 
 MAKE_SPACE = """
 from django.contrib.auth.models import User
@@ -35,7 +37,7 @@ def make_space(demo: Demo) -> None:
     for name in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE", "REDIS_URL"):
         environment.pop(name, None)
     command = [sys.executable, "manage.py", "shell", "-v", "0", "-c", MAKE_SPACE]
-    subprocess.run(command, cwd=demo.directory, env=environment, check=True, timeout=60)
+    subprocess.run(command, cwd=demo.directory, env=environment, check=True, timeout=PATIENCE_S)
 
 
 def test_a_study_runs_from_the_page_to_its_result(page: Page, demo: Demo) -> None:
@@ -49,11 +51,11 @@ def test_a_study_runs_from_the_page_to_its_result(page: Page, demo: Demo) -> Non
     expect(page.get_by_text("Started. Each trial is an ordinary run")).to_be_visible()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     # The page follows the study by itself.
-    expect(page.locator("[data-announce][data-state=finished]")).to_be_visible(timeout=240_000)
+    expect(page.locator("[data-announce][data-state=finished]")).to_be_visible(timeout=TRAINING_MS)
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
     expect(page.locator("[data-trial]")).to_have_count(4)  # both settings, for the search and by hand
     expect(page.get_by_role("region", name="Comparison").last).to_contain_text("Hand-tuned")
-    expect(page.locator("[data-figure=progress] .main-svg").first).to_be_visible(timeout=30_000)
+    expect(page.locator("[data-figure=progress] .main-svg").first).to_be_visible()
     screenshots(page, "study")
     with page.expect_download() as download:
         page.get_by_role("link", name="Report").last.click()

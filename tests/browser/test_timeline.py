@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
 from playwright.sync_api import Page, expect
+
+from tests.patience import PATIENCE_S
 
 from .conftest import screenshots
 
@@ -20,11 +24,10 @@ def time_range(page: Page) -> list[float]:
 
 def until(page: Page, is_so: Callable[[], bool]) -> None:
     """Look again until something is so; the page forbids scripts that the browser's driver would wait with."""
-    for _ in range(100):
-        if is_so():
-            return
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
         page.wait_for_timeout(100)
-    assert is_so()
 
 
 def told_at(page: Page) -> str:
@@ -67,15 +70,14 @@ def test_two_schedules_are_drawn_on_one_axis_and_looked_at_closely(page: Page) -
 
     # Some bar is under the mouse on the lane of the first rank: what it is stands in its tooltip.
     lane = lanes["y"] + 0.14 * lanes["height"]
-    for share in range(20, 80, 3):
-        page.mouse.move(lanes["x"] + share / 100 * lanes["width"], lane)
-        page.wait_for_timeout(60)
-        if "micro batch" in told_at(page):
-            break
-    told = told_at(page)
-    assert "rank 0" in told
-    assert "micro batch" in told
-    assert "takes" in told
+    shares = itertools.cycle(range(20, 80, 3))
+
+    def tells() -> bool:
+        page.mouse.move(lanes["x"] + next(shares) / 100 * lanes["width"], lane)
+        told = told_at(page)
+        return all(words in told for words in ("rank 0", "micro batch", "takes"))
+
+    until(page, tells)
 
     page.mouse.dblclick(lanes["x"] + 0.5 * lanes["width"], lanes["y"] + 0.5 * lanes["height"])
     page.wait_for_function(f'document.querySelector("{PLOT}")._fullLayout.xaxis.range[1] > 11.9')

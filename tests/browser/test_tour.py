@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 from .conftest import PROJECT, SCREENSHOTS, Demo
 from .tour import walk
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def test_the_tour_can_be_walked_and_has_the_pictures_that_its_text_names(page: Page, demo: Demo) -> None:

@@ -42,7 +42,7 @@ def walk(page: Page, demo: Demo, directory: Path) -> list[str]:
     taken: list[str] = []
 
     def picture(name: str) -> None:
-        expect(page.locator("[data-figure-url]:not([data-drawn])")).to_have_count(0, timeout=30_000)
+        expect(page.locator("[data-figure-url]:not([data-drawn])")).to_have_count(0)
         page.wait_for_timeout(300)
         taken.append(f"tour-{len(taken) + 1}-{name}.png")
         path = directory / taken[-1]
@@ -83,7 +83,7 @@ def _import(page: Page, demo: Demo) -> None:
     content = {"name": "scaling.md", "mimeType": "text/markdown", "buffer": DOCUMENT.encode()}
     page.get_by_label("Files").set_input_files(content)  # type: ignore[arg-type]
     page.get_by_role("button", name="Preview").click()
-    page.wait_for_url("**/import/*/", timeout=60_000)
+    page.wait_for_url("**/import/*/")
     button = page.get_by_role("button", name="Import 1 file")
     if button.count():
         button.click()

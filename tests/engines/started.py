@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from runners.config import RunConfig
 from runners.protocol import EVENT_PREFIX
+from tests.patience import TRAINING_S
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1")
@@ -40,7 +41,7 @@ def run_engine(
     directory: Path,
     *,
     processes: int | None = None,
-    timeout: float = 120,
+    timeout: float = TRAINING_S,
     variables: Mapping[str, str] | None = None,
 ) -> Output:
     """Run an engine to its end: under torchrun with as many processes as the layout has, alone with processes=0.

@@ -15,7 +15,7 @@ from runners import launch
 from runners.config import RunConfig
 from runners.rundir import RunDir
 from tests.conftest import SMALL
-from tests.runners.conftest import wait_for
+from tests.patience import wait_for
 from tests.runners.test_supervise import Supervise, Supervised, supervise
 
 __all__ = ["supervise"]
@@ -33,14 +33,14 @@ def prepare(directory: Path, data: dict[str, Any], **limits: Any) -> RunDir:
     argv = launch.command(config, run.config)
     environment = launch.additions(config, {}, "test:7/1")
     environment.pop("PARLAB_RUN")
-    content = {"argv": argv, "environment": environment, "shell": "", "timeout_s": 90, "hardware": {"hostname": "n"}}
+    content = {"argv": argv, "environment": environment, "shell": "", "timeout_s": 3600, "hardware": {"hostname": "n"}}
     run.write_launch(content | {"spool_limit_mib": 64, "disk_grace_s": 5, "hang_timeout_s": 3, **limits})
     return run
 
 
 def rank_process(run: Supervised, rank: int) -> psutil.Process:
     """Find a rank once it has made some steps."""
-    wait_for(lambda: run.output().count(b'"event":"step"') > 6, "steps are made", 60)
+    wait_for(lambda: run.output().count(b'"event":"step"') > 6, "steps are made")
     return next(process for process in run.training() if process.environ().get("RANK") == str(rank))
 
 
@@ -50,7 +50,7 @@ def test_a_rank_that_is_killed_is_named_and_takes_the_others_with_it(
 ) -> None:
     run = supervise(prepare(tmp_path, ENDLESS))
     rank_process(run, victim).kill()
-    final = run.ends(20)
+    final = run.ends()
     assert final.state == "failed"
     host = socket.gethostname()
     assert final.reason.startswith(f"killed by signal 9 (SIGKILL) on rank {victim} of host {host};")
@@ -60,7 +60,7 @@ def test_a_rank_that_is_killed_is_named_and_takes_the_others_with_it(
 def test_a_rank_that_hangs_ends_the_run_with_the_place_of_every_rank(tmp_path: Path, supervise: Supervise) -> None:
     run = supervise(prepare(tmp_path, ENDLESS))
     rank_process(run, 1).send_signal(signal.SIGSTOP)
-    final = run.ends(60)
+    final = run.ends()
     assert final.state == "failed"
     assert "(launcher.hang_timeout_s 3)" in final.reason
     assert "rank 1 gives no stack (it is stopped)" in final.reason
@@ -77,7 +77,7 @@ def test_a_layout_that_does_not_fit_the_processes_is_one_reason(tmp_path: Path, 
     argv = [one.replace("--nproc-per-node=2", "--nproc-per-node=3") for one in content["argv"]]
     directory.write_launch(content | {"argv": argv})
     run = supervise(directory)
-    final = run.ends(60)
+    final = run.ends()
     assert final.reason == (
         "parallel.pipeline_parallel_size: 2 stages need 2 processes, this is one of 3;"
         " use torchrun --nproc-per-node 2, or 3 stages"
@@ -92,7 +92,7 @@ def test_a_missing_deepspeed_is_the_reason_of_the_run(tmp_path: Path, supervise:
     content = directory.read_launch()
     path = f"{tmp_path}:{content['environment']['PYTHONPATH']}"
     directory.write_launch(content | {"environment": content["environment"] | {"PYTHONPATH": path}})
-    final = supervise(directory).ends(60)
+    final = supervise(directory).ends()
     assert final.reason == (
         "parallel.engine: engine zero needs DeepSpeed, which cannot be imported: there is none here;"
         " install runners/requirements.txt on the node, or use another engine"
@@ -107,5 +107,5 @@ def test_a_gpu_in_the_map_that_does_not_exist_is_the_reason(tmp_path: Path, supe
         "parallel": {"engine": "sharding"},
         "sharding": {"stage_cnt": 2, "device_mapping": mapping},
     }
-    final = supervise(prepare(tmp_path, data)).ends(60)
+    final = supervise(prepare(tmp_path, data)).ends()
     assert final.reason.startswith("sharding.device_mapping: device GPU:7000 does not exist, this machine has ")

@@ -15,7 +15,10 @@ from tests.engines.started import run_engine
 
 pytestmark = pytest.mark.slow
 
-MODEL = {"num_layers": 1, "hidden_size": 1024, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}
+# A layer has 50 million parameters, each with its gradient and Adam's two: 768 MiB. What Python and torch need beside
+# that differs between machines, some 350 MiB on one; the limits below leave room for twice as much and more.
+LAYER_MIB = 768
+MODEL = {"num_layers": 1, "hidden_size": 2048, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}
 DATA: dict[str, Any] = {
     "model": MODEL,
     "train": {"global_batch_size": 2, "micro_batch_size": 1, "iterations": 2, "warmup_steps": 1},
@@ -82,8 +85,9 @@ def test_a_search_is_one_process_whatever_the_layout() -> None:
 
 
 def test_the_most_layers_that_train_within_a_memory_limit_are_found_by_real_runs(tmp_path: Path) -> None:
-    limited = DATA | {"launcher": {"kind": "plain", "memory_limit_mib": 700}}
-    output = run_engine(limited, tmp_path, processes=0, timeout=230)
+    limit = int(2.2 * LAYER_MIB)
+    limited = DATA | {"launcher": {"kind": "plain", "memory_limit_mib": limit}}
+    output = run_engine(limited, tmp_path, processes=0)
     assert output.code == 0, output.text
     trials = output.events("step")
     fitting = [trial["num_layers"] for trial in trials if trial["fits"]]
@@ -93,19 +97,19 @@ def test_the_most_layers_that_train_within_a_memory_limit_are_found_by_real_runs
     assert failing
     assert end["largest_num_layers"] == max(fitting) == min(failing) - 1
     # Of each parameter there are the weight, its gradient and Adam's two: 16 bytes.
-    assert 16 * end["model_parameters"] < 700 * 2**20
+    assert 16 * end["model_parameters"] < limit * 2**20
     assert "does not fit: out of memory" in output.text
     assert not output.events("oom")
 
 
 def test_the_largest_micro_batch_within_a_memory_limit_is_found_by_real_runs(tmp_path: Path) -> None:
-    # The logits of one sequence are 32 MiB, and the loss keeps several of their size.
-    model = {"num_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "sequence_length": 1024, "vocab_size": 8192}
+    # The logits of one sequence are 256 MiB, and the loss keeps several of their size.
+    model = {"num_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "sequence_length": 4096, "vocab_size": 16384}
     train = {"global_batch_size": 2, "micro_batch_size": 1, "iterations": 2, "warmup_steps": 1}
     search_for = {"find": "micro_batch_size", "at_most": 7}
-    limited = {"kind": "plain", "memory_limit_mib": 600}
+    limited = {"kind": "plain", "memory_limit_mib": 2400}
     data = DATA | {"model": model, "train": train, "capacity": search_for, "launcher": limited}
-    output = run_engine(data, tmp_path, processes=0, timeout=230)
+    output = run_engine(data, tmp_path, processes=0)
     assert output.code == 0, output.text
     (end,) = output.events("end")
     trials = {trial["micro_batch_size"]: trial["fits"] for trial in output.events("step")}
@@ -116,12 +120,12 @@ def test_the_largest_micro_batch_within_a_memory_limit_is_found_by_real_runs(tmp
 
 
 def test_the_fewest_processes_for_a_model_are_found_by_real_runs_under_a_memory_limit(tmp_path: Path) -> None:
-    # 4 layers of 12.6 million parameters, 16 bytes each: 800 MB beside Python and torch do not fit one limit, two do.
-    model = MODEL | {"num_layers": 4}
+    # One process would hold four layers, each of two holds two: a layer less than the limit, and a layer more.
+    model, limit = MODEL | {"num_layers": 4}, 3 * LAYER_MIB
     train = {"global_batch_size": 4, "micro_batch_size": 1, "iterations": 2, "warmup_steps": 1}
     search_for = {"find": "processes", "at_most": 4}
-    data = DATA | {"model": model, "train": train, "capacity": search_for, "launcher": {"memory_limit_mib": 800}}
-    output = run_engine(data, tmp_path, processes=0, timeout=230)
+    data = DATA | {"model": model, "train": train, "capacity": search_for, "launcher": {"memory_limit_mib": limit}}
+    output = run_engine(data, tmp_path, processes=0)
     assert output.code == 0, output.text
     (end,) = output.events("end")
     trials = {trial["processes"]: trial["fits"] for trial in output.events("step")}

@@ -19,7 +19,7 @@ from runners.protocol import Report
 from runners.verdict import Evidence
 from tests.conftest import SMALL
 from tests.engines.test_bad_ends import prepare
-from tests.runners.conftest import wait_for
+from tests.patience import wait_for
 from tests.runners.test_supervise import Supervise, supervise
 
 __all__ = ["supervise"]
@@ -113,12 +113,12 @@ def test_an_engine_trains_under_it_and_a_rank_that_dies_is_named(
     kind: str, tmp_path: Path, supervise: Supervise
 ) -> None:
     run = supervise(prepare(tmp_path, make_data(kind, iterations=10**6), hang_timeout_s=None))
-    wait_for(lambda: run.output().count(b'"event":"step"') > 40, "steps are made", 90)
+    wait_for(lambda: run.output().count(b'"event":"step"') > 40, "steps are made")
     events = [json.loads(line) for line in run.output().splitlines() if line.startswith(b'{"parlab":')]
     assert {(e["world_size"], e["rank"]) for e in events if e["event"] == "start"} == {(2, 0), (2, 1)}
     second = [process for process in run.training() if process.environ().get("RANK") == "1"]
     next(process for process in second if "runners.ranks" not in process.cmdline()).kill()
-    final = run.ends(40)
+    final = run.ends()
     assert final.reason.startswith(f"killed by signal 9 (SIGKILL) on rank 1 of host {socket.gethostname()};")
     assert run.training() == []
 
@@ -146,7 +146,7 @@ def test_a_command_finds_its_rank_and_its_port_as_torchrun_would_tell_them(
     monkeypatch.setenv(ALLOWED_COMMANDS, str(allowed))
     layout = {"parallel": {"engine": "command", "data_parallel_size": 2}, "cluster": {"device": "cpu"}}
     run = supervise(prepare(tmp_path, layout | {"command": {"argv": [str(script)]}, "launcher": {"kind": kind}}))
-    final: Report = run.ends(60)
+    final: Report = run.ends()
     assert final.state == "finished", run.output()
     lines = sorted(line for line in run.output().splitlines() if line.startswith(b"rank "))
     assert lines == [b"rank 0 of 2, local 0: 3.0", b"rank 1 of 2, local 1: 3.0"]

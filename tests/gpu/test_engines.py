@@ -179,7 +179,7 @@ def test_capacity_finds_the_border_that_the_gpus_own_memory_draws(device: str, t
     search = {"find": "micro_batch_size", "engine": "megatron", "at_most": 64}
     train = {"global_batch_size": 1, "micro_batch_size": 1, "iterations": 2, "precision": "bf16"}
     data = make_data(device, "capacity", model, train=train, capacity=search)
-    output = run_engine(data, tmp_path, processes=0, timeout=600)
+    output = run_engine(data, tmp_path, processes=0)
     assert output.code == 0, output.text
     trials = output.events("step")
     fitting = [trial for trial in trials if trial["fits"]]
@@ -203,7 +203,7 @@ def test_out_of_memory_is_told_with_sizes_and_phase(device: str, engine: str, tm
         model["implementation"] = "huggingface"
     if engine == "sharding":
         more["sharding"] = {"device_mapping": {"stage_0": {"shard_0": "GPU:0"}}}
-    output = run_engine(make_data(device, engine, model, train=train, **more), tmp_path, processes=0, timeout=300)
+    output = run_engine(make_data(device, engine, model, train=train, **more), tmp_path, processes=0)
     assert output.code == 77, output.text
     (event,) = output.events("oom")
     assert event["phase"] == "forward"

@@ -20,6 +20,7 @@ from runners.engines.process_group import barrier, leave
 from tests.engines.started import ROOT
 from tests.gpu.places import BOTH, GPU
 from tests.gpu.test_engines import make_data
+from tests.patience import TRAINING_S
 
 
 @pytest.mark.parametrize("device_type", BOTH)
@@ -71,7 +72,7 @@ def test_two_ranks_with_one_gpu_are_told_so_before_nccl_waits_for_ever(device: s
         for rank in (0, 1)
     ]
     try:
-        outputs = [process.communicate(timeout=120)[0] for process in ranks]
+        outputs = [process.communicate(timeout=TRAINING_S)[0] for process in ranks]
     finally:
         for process in ranks:
             process.kill()

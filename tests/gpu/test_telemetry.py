@@ -14,6 +14,7 @@ import pytest
 from runners.rundir import RunDir
 from runners.spool import read_batch
 from tests.gpu.places import GPU
+from tests.patience import PATIENCE_S
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed here")
 
@@ -50,7 +51,7 @@ def test_a_busy_gpu_is_seen_to_be_busy(device: str, tmp_path: Path) -> None:
         "argv": [sys.executable, "-c", BUSY],
         "environment": {"PYTHONPATH": str(ROOT)},
         "shell": "",
-        "timeout_s": 60,
+        "timeout_s": 3600,
         "hardware": {"hostname": "here"},
         "gpus": [found[0][0]],
         "spool_limit_mib": 64,
@@ -59,7 +60,7 @@ def test_a_busy_gpu_is_seen_to_be_busy(device: str, tmp_path: Path) -> None:
     run.write_launch(launch)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": found[0][0]["uuid"]}
     command = [sys.executable, "-m", "runners.supervise", str(run.path)]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=90)
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=PATIENCE_S)
     samples = [event for event in events(run) if event["rank"] == 0]
     assert len(samples) >= 4
     assert max(sample["gpu_util_pct"] for sample in samples) > 50

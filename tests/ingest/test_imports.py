@@ -19,6 +19,7 @@ from parlab.lab.models import Attempt, Config, Experiment, Finding, Picture, Run
 from parlab.lab.services import finding_acknowledge, findings_refresh
 from parlab.series import log, store
 from parlab.series.models import LogChunk, SeriesChunk
+from tests.patience import PATIENCE_S
 
 from .pages import PNG, SCALING, SCHEDULES, megatron, sections, zipped
 
@@ -435,7 +436,7 @@ def test_two_clicks_on_import_make_one_experiment(bring: Bring) -> None:
 
     def click() -> None:
         try:
-            start.wait(10)
+            start.wait(PATIENCE_S)
             results.append(bring(megatron(50)))
         finally:
             connection.close()
@@ -444,6 +445,6 @@ def test_two_clicks_on_import_make_one_experiment(bring: Bring) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert sorted(found.is_new for found in results) == [False, True]
     assert (Experiment.objects.count(), Run.objects.count()) == (1, 1)

@@ -19,6 +19,7 @@ from parlab.lab.models import Attempt, Node, Run
 from parlab.series import log, operations, store
 from parlab.series.models import LogChunk, OperationChunk, SeriesChunk
 from runners.protocol import LEASE_S, Batch, Report
+from tests.patience import PATIENCE_S
 
 from .output import event, step, training
 
@@ -240,7 +241,7 @@ def test_two_workers_with_the_same_batch_store_it_once(make_attempt: MakeAttempt
 
     def work() -> None:
         try:
-            barrier.wait(10)
+            barrier.wait(PATIENCE_S)
             answers.append(batch_apply(batch=batch(attempt, 0, output)))
         finally:
             connection.close()
@@ -249,7 +250,7 @@ def test_two_workers_with_the_same_batch_store_it_once(make_attempt: MakeAttempt
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert answers == [len(output)] * 4
     assert stored(attempt)["log"] == output
     assert len(store.read(attempt.pk, "step_time_s", rank=0)) == 200

@@ -16,6 +16,7 @@ from parlab.lab import services
 from parlab.lab.models import Attempt, Config, Experiment, Node, Run
 from runners.protocol import Report, RunState
 from tests.conftest import SMALL
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 T = TypeVar("T")
@@ -27,7 +28,7 @@ def at_once(*calls: Callable[[], T]) -> list[T | Exception]:
     results: list[T | Exception] = [RuntimeError("never ran")] * len(calls)
 
     def run(index: int, call: Callable[[], T]) -> None:
-        start.wait(10)
+        start.wait(PATIENCE_S)
         try:
             results[index] = call()
         except Exception as error:
@@ -39,7 +40,7 @@ def at_once(*calls: Callable[[], T]) -> list[T | Exception]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive(), "it waits for ever"
     return results
 

@@ -12,6 +12,7 @@ import pytest
 from django.conf import settings as django_settings
 
 from parlab import checks
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def _check(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[st
         env={**kept, "PARLAB_DATA_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "parlab.settings", **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 

@@ -37,22 +37,13 @@ from runners.protocol import (
 )
 from runners.rundir import RunDir, StateDir
 from tests.conftest import SMALL
+from tests.patience import PATIENCE_S, wait_for
 
 KEY = b"a key that both sides know"
 NODE = "n1"
 ROOT = Path(__file__).parent.parent.parent
 NVML = Path(__file__).parent / "nvml"
 """Where a management library of a machine with GPUs lies, for PYTHONPATH."""
-
-
-def wait_for(condition: Callable[[], Any], what: str, within_s: float = 15) -> Any:
-    """Wait until a condition holds and return what it returned."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"not within {within_s} s: {what}")
 
 
 class Server:
@@ -113,7 +104,7 @@ class Server:
         if self.connection is not None:
             self.connection.release()
 
-    def until(self, condition: Callable[[], Any], what: str, within_s: float = 15) -> Any:
+    def until(self, condition: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
         """Serve until a condition holds."""
 
         def served() -> Any:
@@ -122,7 +113,7 @@ class Server:
 
         return wait_for(served, what, within_s)
 
-    def end_of(self, run: int, attempt: int = 1, within_s: float = 15) -> Report:
+    def end_of(self, run: int, attempt: int = 1, within_s: float = PATIENCE_S) -> Report:
         """Serve until a run has ended and return its final report."""
         reports = self.reports[run, attempt]
         ended: Report = self.until(
@@ -181,6 +172,10 @@ class NodeMachine:
         """Say what a run does."""
         (self.scripts / f"{run}.py").write_text(textwrap.dedent(text))
 
+    def open_gate(self) -> None:
+        """Let scripts go on that wait for a file named open beside them."""
+        (self.scripts / "open").touch()
+
     def arguments(self, *more: str) -> list[str]:
         return [*("--node", NODE), *("--state-dir", str(self.state_dir)), *more]
 
@@ -220,7 +215,7 @@ class NodeMachine:
         if not self.state_dir.exists():
             return []
         # A supervisor needs a moment to exit after its last word.
-        deadline = time.monotonic() + 3
+        deadline = time.monotonic() + PATIENCE_S
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
         for process in left:
@@ -261,7 +256,7 @@ def prepared(tmp_path: Path) -> Callable[..., RunDir]:
                 "argv": [sys.executable, str(path)],
                 "environment": {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)},
                 "shell": f"python {path}",
-                "timeout_s": 60,
+                "timeout_s": 3600,
                 "hardware": json.loads('{"hostname": "here"}'),
                 "spool_limit_mib": 64,
                 "disk_grace_s": 5,

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runners.conftest import KEY, NODE, ROOT, wait_for
+from tests.patience import PATIENCE_S, wait_for
+from tests.runners.conftest import KEY, NODE, ROOT
 
 RUNNERS = ROOT / "runners"
 PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[.*\])?==")
@@ -91,7 +92,7 @@ def test_the_daemon_runs_where_only_its_requirements_are_installed(
     try:
         wait_for(lambda: b"takes 1 runs" in log.read_bytes() or daemon.poll() is not None, "the daemon has started")
         daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(5) == 0, log.read_text()
+        assert daemon.wait(PATIENCE_S) == 0, log.read_text()
     finally:
         daemon.kill()
         daemon.wait()

@@ -43,7 +43,7 @@ def test_a_command_that_prints_a_megatron_log_has_its_figures_on_the_server(
     Attempt.objects.filter(pk=attempt.pk).update(node=Node.objects.create(name=NODE))
     machine.start_daemon(TEST_SCRIPTS="", PARLAB_ALLOWED_COMMANDS=str(allowed))
     server.start(attempt.run_id, config=config)
-    assert server.end_of(attempt.run_id, within_s=60).state == "finished"
+    assert server.end_of(attempt.run_id).state == "finished"
     for batch in server.batches:
         cache.clear()
         batch_apply(batch=batch)

@@ -15,13 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from parlab.embedded import free_port, redis_command
+from parlab.embedded import free_port
 from runners.processes import MARKER
 from runners.protocol import EVENT_PREFIX, START_TASK, Report, RunSpec, sign
 from runners.rundir import is_locked
 from runners.spool import SpoolWriter, read_batch
-from tests.conftest import SMALL
-from tests.runners.conftest import KEY, NODE, ROOT, NodeMachine, Server, wait_for
+from tests.conftest import SMALL, start_redis
+from tests.patience import PATIENCE_S, wait_for
+from tests.runners.conftest import KEY, NODE, ROOT, NodeMachine, Server
 
 SLEEP = "import time; print('here', flush=True); time.sleep(600)"
 COUNT = """
@@ -31,6 +32,15 @@ COUNT = """
         time.sleep(0.01)
 """
 LONGER = COUNT.replace("0.01", "0.03")
+# It does not end before the test has opened the gate, see NodeMachine.
+COUNT_BEHIND_GATE = """
+    import os, time
+    for n in range(400):
+        print(n, flush=True)
+        time.sleep(0.005)
+        while n == 300 and not os.path.exists(os.path.join(os.path.dirname(__file__), "open")):
+            time.sleep(0.01)
+"""
 NUMBERS = [str(n).encode() for n in range(400)]
 
 
@@ -50,15 +60,13 @@ def test_a_run_is_started_and_everything_it_printed_arrives_and_then_its_directo
     server.until(lambda: not machine.run_dir(1).exists, "the directory is deleted")
 
 
-def test_a_cancel_ends_the_run_within_two_seconds(machine: NodeMachine, server: Server) -> None:
+def test_a_cancel_ends_the_run(machine: NodeMachine, server: Server) -> None:
     machine.script(1, SLEEP)
     machine.start_daemon()
     server.start(1)
     server.until(lambda: server.lines(1), "it runs")
-    begin = time.monotonic()
     server.cancel(1, reason="cancelled by ada")
     wait_for(lambda: not machine.processes(1), "all processes have ended")
-    assert time.monotonic() - begin < 2
     report = server.end_of(1)
     assert (report.state, report.reason) == ("cancelled", "cancelled by ada")
 
@@ -147,7 +155,7 @@ def test_a_training_sees_its_configuration_and_none_of_the_nodes_secrets(machine
 def test_the_pipeline_engine_trains_under_torchrun(machine: NodeMachine, server: Server) -> None:
     machine.start_daemon(module="runners.daemon")
     server.start(1)
-    report = server.end_of(1, within_s=60)
+    report = server.end_of(1)
     assert (report.state, report.reason) == ("finished", "")
     running = server.reports[1, 1][0]
     assert "torch.distributed.run" in running.command
@@ -176,7 +184,7 @@ def test_heartbeats_name_what_the_node_holds(machine: NodeMachine, server: Serve
 def test_after_the_daemon_was_killed_the_next_one_ships_all_output_once_and_in_order(
     machine: NodeMachine, server: Server
 ) -> None:
-    machine.script(1, COUNT)
+    machine.script(1, COUNT_BEHIND_GATE)
     daemon = machine.start_daemon()
     server.start(1)
     server.until(lambda: len(server.lines(1)) > 20, "some output has arrived")
@@ -184,6 +192,7 @@ def test_after_the_daemon_was_killed_the_next_one_ships_all_output_once_and_in_o
     daemon.wait()
     server.serve(0.5)
     assert machine.processes(1), "the run lives on"
+    machine.open_gate()
     machine.start_daemon()
     assert server.end_of(1).state == "finished"
     assert server.lines(1) == NUMBERS
@@ -203,16 +212,15 @@ def test_a_run_that_ended_while_no_daemon_lived_is_shipped_by_the_next(machine: 
     assert server.lines(1) == NUMBERS[:100]
 
 
-def test_sigterm_stops_the_daemon_within_two_seconds_and_runs_go_on(machine: NodeMachine, server: Server) -> None:
-    machine.script(1, COUNT)
+def test_sigterm_stops_the_daemon_and_runs_go_on(machine: NodeMachine, server: Server) -> None:
+    machine.script(1, COUNT_BEHIND_GATE)
     daemon = machine.start_daemon()
     server.start(1)
     server.until(lambda: server.lines(1), "it runs")
-    begin = time.monotonic()
     daemon.terminate()
-    assert daemon.wait(5) == 0
-    assert time.monotonic() - begin < 2
+    assert daemon.wait(PATIENCE_S) == 0
     assert machine.run_dir(1).is_alive
+    machine.open_gate()
     machine.start_daemon()
     assert server.end_of(1).state == "finished"
     assert server.lines(1) == NUMBERS
@@ -233,8 +241,8 @@ def test_a_killed_supervisor_means_lost_and_no_process_survives(machine: NodeMac
     server.start(1)
     server.until(lambda: len(server.lines(1)) == 2, "both processes run")
     machine.supervisor(1).kill()
-    wait_for(lambda: not machine.processes(1), "all processes have ended", 3)
-    report = server.end_of(1, within_s=3)
+    wait_for(lambda: not machine.processes(1), "all processes have ended")
+    report = server.end_of(1)
     assert report.state == "lost"
     assert "supervisor" in report.reason
     assert server.lines(1) == [b"here", b"here"]
@@ -265,7 +273,7 @@ def test_marked_processes_without_a_run_directory_are_ended_at_the_start(machine
     try:
         wait_for(lambda: machine.processes(5), "the stray is visible")
         machine.start_daemon()
-        assert stray.wait(5) == -signal.SIGKILL
+        assert stray.wait(PATIENCE_S) == -signal.SIGKILL
         assert other.poll() is None
     finally:
         for process in (stray, other):
@@ -279,7 +287,7 @@ def own_redis(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes
     port = free_port()
     directory = tmp_path / "redis"
     directory.mkdir()
-    processes = [subprocess.Popen(redis_command(port, directory), stdout=subprocess.DEVNULL)]
+    processes = [start_redis(port, directory)]
     yield f"redis://127.0.0.1:{port}/0", processes
     for process in processes:
         process.kill()
@@ -293,7 +301,6 @@ def test_redis_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(
     (tmp_path / "node").mkdir()
     machine, server = NodeMachine(tmp_path / "node", url), Server(url)
     try:
-        time.sleep(0.3)
         machine.script(1, LONGER)
         machine.script(2, "print('after')")
         daemon = machine.start_daemon()
@@ -310,17 +317,17 @@ def test_redis_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(
             server.serve(1)
         redis_processes[-1].kill()
         redis_processes[-1].wait()
-        before = psutil.Process(daemon.pid).cpu_times()
+        before, began = psutil.Process(daemon.pid).cpu_times(), time.monotonic()
         server.serve(2)
-        after = psutil.Process(daemon.pid).cpu_times()
+        after, waited_s = psutil.Process(daemon.pid).cpu_times(), time.monotonic() - began
         busy_s = after.user + after.system - before.user - before.system
         redis_processes.append(subprocess.Popen(redis_processes[0].args, stdout=subprocess.DEVNULL))
-        assert server.end_of(1, within_s=30).state == "finished"
+        assert server.end_of(1).state == "finished"
         assert server.lines(1) == NUMBERS
         # Orders come through again, too.
         server.start(2)
-        assert server.end_of(2, within_s=15).state == "finished"
-        assert busy_s < 1, f"the daemon used {busy_s:.1f} s of processor time in 2 s without Redis"
+        assert server.end_of(2).state == "finished"
+        assert busy_s < 0.8 * waited_s, f"the daemon used {busy_s:.1f} s of {waited_s:.1f} s without Redis"
     finally:
         server.close()
         left = machine.close()
@@ -328,7 +335,7 @@ def test_redis_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(
     assert left == []
 
 
-def test_a_daemon_starts_without_redis_stops_within_two_seconds_and_takes_orders_once_redis_is_there(
+def test_a_daemon_starts_without_redis_stops_and_takes_orders_once_redis_is_there(
     tmp_path: Path,
 ) -> None:
     port, directory = free_port(), tmp_path / "redis"
@@ -339,13 +346,10 @@ def test_a_daemon_starts_without_redis_stops_within_two_seconds_and_takes_orders
     redis_process = None
     try:
         daemon = machine.start_daemon()
-        begin = time.monotonic()
         daemon.terminate()
-        assert daemon.wait(5) == 0
-        assert time.monotonic() - begin < 2
+        assert daemon.wait(PATIENCE_S) == 0
         machine.start_daemon()
-        redis_process = subprocess.Popen(redis_command(port, directory), stdout=subprocess.DEVNULL)
-        time.sleep(0.5)
+        redis_process = start_redis(port, directory)
         server.start(1)
         assert server.end_of(1).state == "finished"
     finally:
@@ -399,7 +403,7 @@ def run_daemon(machine: NodeMachine, *arguments: str, without: str = "") -> subp
         env=environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
 
 
@@ -442,7 +446,7 @@ def test_stop_all_ends_every_run_and_the_next_daemon_says_so_to_the_server(
         server.start(run)
         server.until(partial(server.lines, run), "it runs")
     daemon.terminate()
-    daemon.wait(5)
+    daemon.wait(PATIENCE_S)
     done = run_daemon(machine, "stop-all", "--state-dir", str(machine.state_dir))
     assert done.returncode == 0, done.stderr
     assert machine.processes() == []

@@ -17,8 +17,9 @@ from runners.config import RunConfig
 from runners.links.ability import ability
 from tests.conftest import SMALL
 from tests.engines.ranks import train_by_hand
+from tests.patience import TRAINING_S, wait_for
 
-from .conftest import ROOT, NodeMachine, Server, wait_for
+from .conftest import ROOT, NodeMachine, Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(ability().why_not), reason=ability().why_not)]
 
@@ -42,7 +43,7 @@ def run_links(config: dict[str, Any], directory: Path) -> list[dict[str, Any]]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=TRAINING_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -96,7 +97,7 @@ def test_nothing_is_left_of_a_run_that_is_cancelled_or_whose_supervisor_is_kille
     machine.start_daemon("runners.daemon")
     endless = {**WAITING, "train": {**WAITING["train"], "iterations": 100_000}}
     server.start(1, config=endless)
-    server.until(lambda: b'"event":"step"' in server.output[1, 1], "it trains", 90)
+    server.until(lambda: b'"event":"step"' in server.output[1, 1], "it trains")
     mine = namespaces_of(machine.processes(1)) - before
     assert len(mine) == 2
     if how == "cancel":
@@ -111,7 +112,7 @@ def test_nothing_is_left_of_a_run_that_is_cancelled_or_whose_supervisor_is_kille
 def test_a_run_ends_at_once_when_what_carries_its_packets_is_killed(machine: NodeMachine, server: Server) -> None:
     machine.start_daemon("runners.daemon")
     server.start(1, config={**WAITING, "train": {**WAITING["train"], "iterations": 100_000}})
-    server.until(lambda: b'"event":"step"' in server.output[1, 1], "it trains", 90)
+    server.until(lambda: b'"event":"step"' in server.output[1, 1], "it trains")
     (carrier,) = [one for one in machine.processes(1) if "runners.links.forwarder" in one.cmdline()]
     carrier.kill()
     report = server.end_of(1)
@@ -122,6 +123,6 @@ def test_a_run_ends_at_once_when_what_carries_its_packets_is_killed(machine: Nod
 def test_a_rank_that_fails_ends_the_run_and_is_named(machine: NodeMachine, server: Server) -> None:
     machine.start_daemon("runners.daemon")
     server.start(1, config={**WAITING, "emulation": {"source_run": "nobody/1"}})
-    report = server.end_of(1, within_s=90)
+    report = server.end_of(1)
     assert report.state == "failed"
     assert "emulation.forward_ms is empty; give it a time" in report.reason

@@ -70,6 +70,10 @@ TWO_RANKS = """
         subprocess.Popen([sys.executable, __file__], env={{**os.environ, "RANK": "1"}})
         # Deaf to the question, as torchrun is: it must not be asked, for that would be its end.
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    # Both are there before a step counts: what starts late on a busy machine does not hang.
+    open(f"ready-{{rank}}", "w").close()
+    while not os.path.exists(f"ready-{{1 - rank}}"):
+        time.sleep(0.01)
     tell(1)
     tell(2)
     wait_for_the_other()
@@ -78,7 +82,7 @@ TWO_RANKS = """
 
 def test_a_run_that_hangs_ends_with_the_stack_of_every_rank(prepared: Prepare, supervise: Supervise) -> None:
     run = supervise(prepared(TWO_RANKS.format(fate="time.sleep(600)"), hang_timeout_s=1))
-    final = run.ends(20)
+    final = run.ends()
     assert final.state == "failed"
     assert "s after step 2 (launcher.hang_timeout_s 1): " in final.reason
     for rank in (0, 1):
@@ -92,15 +96,16 @@ def test_a_run_that_hangs_ends_with_the_stack_of_every_rank(prepared: Prepare, s
 
 def test_a_rank_that_is_stopped_is_named_as_such(prepared: Prepare, supervise: Supervise) -> None:
     fate = "os.kill(os.getpid(), signal.SIGSTOP) if rank == 1 else time.sleep(600)"
-    final = supervise(prepared(TWO_RANKS.format(fate=fate), hang_timeout_s=1)).ends(20)
+    final = supervise(prepared(TWO_RANKS.format(fate=fate), hang_timeout_s=1)).ends()
     assert "rank 1 gives no stack (it is stopped)" in final.reason
     assert "rank 0 stands in wait_for_the_other" in final.reason
 
 
 def test_a_run_that_goes_on_while_it_is_asked_is_left_alone(prepared: Prepare, supervise: Supervise) -> None:
-    fate = "time.sleep(1.6); tell(3); time.sleep(0.2)"
+    # Who is asked answers with a step.
+    fate = "signal.signal(signal.SIGUSR1, lambda *_: tell(3)); time.sleep(2.5)"
     run = supervise(prepared(TWO_RANKS.format(fate=fate), hang_timeout_s=1))
-    final = run.ends(20)
+    final = run.ends()
     assert (final.state, final.reason) == ("finished", "")
 
 
@@ -113,5 +118,5 @@ def test_a_run_that_waits_for_a_full_disk_does_not_hang(prepared: Prepare, super
             print("y" * 10_000)
     """
     run = supervise(prepared(script, spool_limit_mib=1, disk_grace_s=3, hang_timeout_s=1))
-    final = run.ends(20)
+    final = run.ends()
     assert final.reason.startswith("output cannot be written")

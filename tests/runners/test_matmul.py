@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from runners import matmul
-from tests.runners.conftest import NodeMachine, Server, wait_for
+from tests.patience import wait_for
+from tests.runners.conftest import NodeMachine, Server
 
 MACHINE = {"cpu_model": "AMD EPYC"}
 MEASURED = {"flops": {"fp32": {"1": 5e10}}, "torch": "2.13.0"}
@@ -78,7 +79,7 @@ def test_a_node_measures_while_it_is_idle_and_tells_it_with_its_heartbeats_and_r
 
 def test_while_something_trains_nothing_is_measured(machine: NodeMachine, server: Server) -> None:
     machine.start_daemon()
-    machine.script(1, "import time; print('trains', flush=True); time.sleep(30)")
+    machine.script(1, "import time; print('trains', flush=True); time.sleep(600)")
     server.start(1)
     server.until(lambda: b"trains" in server.output[1, 1], "it trains")
     machine.daemons[-1].terminate()

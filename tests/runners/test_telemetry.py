@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runners import telemetry
-from tests.runners.conftest import wait_for
+from tests.patience import wait_for
 
 
 def test_the_hardware_of_this_machine_is_described() -> None:
@@ -74,7 +74,7 @@ def test_memory_and_processor_time_are_summed_over_the_process_tree() -> None:
             return sampler.sample()[1]
 
         # Other tests want the processors too: now and then these two get their share.
-        wait_for(lambda: percent() > 20, "the two are seen to be busy")
+        wait_for(lambda: percent() > 5, "the two are seen to be busy")
     finally:
         for child in children:
             child.kill()

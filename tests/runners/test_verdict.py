@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -135,15 +134,12 @@ def test_a_reason_stays_short() -> None:
     assert len(evidence(event("error", traceback=text)).verdict(1).reason) == MAX_REASON_CHARS
 
 
-def test_memory_and_time_stay_bounded_however_much_is_printed() -> None:
+def test_memory_stays_bounded_however_much_is_printed() -> None:
     found = Evidence()
-    begin = time.monotonic()
     piece = (b'{"parlab":1,"rank":0,"event":"step"}\n' + b"x" * 3000 + b"\n") * 80
     for _ in range(400):
         found.see(piece)
-    took = time.monotonic() - begin
     assert len(found._tail) <= 2 * TAIL_BYTES
-    assert took < 5, f"{400 * len(piece) / took / 1e6:.0f} MB/s"
 
 
 def test_no_traceback_is_found_where_there_is_none() -> None:

@@ -26,7 +26,7 @@ from parlab.embedded import free_port, redis_command
 from parlab.lab.models import Node
 from parlab.lab.services import groups_refresh
 
-READY_TIMEOUT_S = 60
+READY_TIMEOUT_S = 300
 
 
 class Command(BaseCommand):
@@ -202,7 +202,7 @@ def _node_name() -> str:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=2) as response:
+        with urllib.request.urlopen(url, timeout=20) as response:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
