@@ -10,12 +10,25 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from parlab.formats.cells import AVERAGE, Cell, Layout, Layouts, numbers, split_cells
+from parlab.formats.cells import Cell, Layouts, split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, typed
+from parlab.formats.megatron_launch import MARKS, stated
+from parlab.formats.megatron_records import (
+    MAX_TIMERS,
+    cell_field,
+    fast_range,
+    fast_step,
+    fast_timers,
+    memory_field,
+    step_record,
+    timer_field,
+    timer_record,
+    validation_field,
+)
 from parlab.formats.peel import peel_line
-from parlab.formats.quantities import LARGEST, MIB, field_for, normal, slug, to_float, to_int
-from parlab.formats.records import Field, Record, unread
+from parlab.formats.quantities import normal, to_float
+from parlab.formats.records import Record, unread
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -27,42 +40,6 @@ SIGNS: Signs = (
     (re.compile(r"after \d+ iterations\)? memory \(MB\)"), 4),
     (re.compile(r"^\s*Job ID: ?\S*\s+# GPUs: \d+"), 8),
 )
-
-_KNOWN = {
-    "throughput per GPU (TFLOP/s/GPU)": Field("flops_per_gpu", "", "TFLOP/s/GPU", 1e12),
-    "TFLOPs": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
-    "tflops": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
-    "samples per second": Field("samples_per_s", "", "samples/s"),
-    "tokens per second": Field("tokens_per_s", "", "tokens/s"),
-    "tokens-per-second-per-gpu": Field("tokens_per_s_per_gpu", "", "tokens/s"),
-    "number of skipped iterations": Field("skipped_iterations", ""),
-    "number of nan iterations": Field("nan_iterations", ""),
-    "energy per GPU (J/iter/GPU)": Field("energy_per_iteration_joules", "", "J"),
-    "power per GPU (W/GPU)": Field("power_watts", "", "W"),
-}
-
-
-def cell_field(key: str) -> Field:
-    """Name a cell of the iteration line."""
-    base = key.removesuffix(AVERAGE)
-    known = _KNOWN.get(base)
-    if known is not None:
-        return known._replace(key=key, name=known.name + ("_average" if base != key else ""))
-    if base.startswith("elapsed time per iteration"):
-        field = field_for(base)
-        return field._replace(key=key, name="step_time_s" if base == key else "step_time_average_s")
-    return field_for(key)
-
-
-def timer_field(key: str) -> Field:
-    """Name a timer; Megatron prints all of them in ms."""
-    return Field(key.replace(" ", "-"), key, "ms", 1e-3)
-
-
-def memory_field(key: str) -> Field:
-    """Name a figure of the memory line."""
-    return Field(slug(key.removeprefix("mem-").removesuffix("-bytes")) + "_bytes", key, "MB", MIB)
-
 
 _STARTS = re.compile(
     r"(?=\biteration\s+\d+\s*/\s*\d+ *\|)|(?=\btime \(ms\) \|)|(?=\[Rank \d{1,7}\])|(?=\(min, max\) time across)"
@@ -77,17 +54,11 @@ _TIMER_HEAD = re.compile(r"\s{2,}([\w/][\w/ .-]{0,78}):\s*$")
 _ARGUMENT = re.compile(r"\s*([A-Za-z_][\w-]{0,120})(?: ?\.+(?:\s|$)| {2,})(.*)")
 _DUMP = re.compile(r"\s*-{3,} arguments -{3,}\s*$")
 _DUMP_END = re.compile(r"\s*-{3,} end of arguments -{3,}")
-_WORLD = re.compile(r"using world size: (\d{1,9})(.*)")
-_SIZE = re.compile(r"([a-z]+)(?:-model)?-parallel[- ]size: (\d{1,9})")
-_CONSTANT = re.compile(r"setting number of micro-?batches to constant (\d{1,9})")
-_PARAMETERS = re.compile(r"number of parameters on .{0,60}rank \(?([\d, ]{1,40})\)?: (\d{1,18})")
-_FLOPS = re.compile(r"Effective Tera Flops per GPU: (\S{1,30}) and total parameters (\S{1,30}) B")
-_BILLIONS = re.compile(r"Total number of parameters in billions: (\S{1,30})")
-_PROGRESS = re.compile(r"\s*Job ID: ?(\S{0,80})\s+# GPUs: (\d{1,9})\s+(.*)")
-_FAST_RANGE = re.compile(r" {2,8}([\w/-]{1,80}) \.{2,80}: \(([\d.]{1,20}), ([\d.]{1,20})\)\s*\Z")
-_MARKS = ("world size", "micro", "Tera Flops", "billions", "number of parameters", "# GPUs:")
 _MAX_WRAP = 5
-_MAX_TIMERS = 1_000
+
+
+def _digits(text: str) -> int:
+    return len(text.partition(".")[2])
 
 
 class Parser:
@@ -174,7 +145,7 @@ class Parser:
         if not bad and not cut:
             self.steps.learn(tuple(cell.key for cell in cells))
         self.iteration = int(match[1])
-        return [_step_record(line, rank, time, int(match[1]), int(match[2]), cells), *found]
+        return [step_record(line, rank, time, int(match[1]), int(match[2]), cells), *found]
 
     def _timers(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         cells = split_cells(text.partition("|")[2])
@@ -185,7 +156,7 @@ class Parser:
             good.pop()
         elif not found:
             self.timers.learn(tuple(cell.key for cell in good))
-        return [*_timer_record(line, rank, time, self.iteration, good), *found]
+        return [*timer_record(line, rank, time, self.iteration, good), *found]
 
     def _memory(self, line: int, rank: int | None, text: str, match: re.Match[str]) -> list[Record]:
         cells = [cell for cell in split_cells(text[match.end() :]) if cell.value is not None]
@@ -201,7 +172,7 @@ class Parser:
         cells = [cell for cell in split_cells(text[match.end() :]) if cell.value is not None]
         if not cells:
             return [unread(line, "a validation line without any number", text)]
-        fields = tuple(_validation_field(cell.key) for cell in cells)
+        fields = tuple(validation_field(cell.key) for cell in cells)
         values = {field.name: cell.value or 0.0 for field, cell in zip(fields, cells, strict=True)}
         raw = tuple(cell.text for cell in cells)
         iteration = int(match[1]) if match[1] else self.iteration
@@ -224,7 +195,7 @@ class Parser:
             if self.block is None:
                 self.block = self._new_block(line)
             name = match[1].strip().replace(" ", "-")
-            if len(self.block.values) < _MAX_TIMERS and self.block.low is not None:
+            if len(self.block.values) < MAX_TIMERS and self.block.low is not None:
                 self.block.values[name] = high / 1000.0
                 self.block.low[name] = low / 1000.0
             return []
@@ -236,7 +207,7 @@ class Parser:
             if value is None:
                 return [unread(line, "timer without a finite number", text)]
             cell = Cell(self.timer, match[2], value)
-            return _timer_record(line, int(match[1]), None, self.iteration, [cell])
+            return timer_record(line, int(match[1]), None, self.iteration, [cell])
         match = _TIMER_HEAD.match(text)
         if match:
             self.timer = match[1].strip()
@@ -250,10 +221,10 @@ class Parser:
         if "arguments" in text and _DUMP.match(text):
             self.dump, self.dump_at = {}, line
             return found
-        if any(mark in text for mark in _MARKS):
-            stated = _stated(line, time, text, self.iteration)
-            if stated:
-                return found + stated
+        if any(mark in text for mark in MARKS):
+            told = stated(line, time, text, self.iteration)
+            if told:
+                return found + told
         if is_command(text) and (arguments := command_arguments(text)):
             return [*found, Record("launch", line, data=arguments)]
         end = ending(text)
@@ -301,138 +272,6 @@ class Parser:
         return self._step(line, rank, time, text, match, cut=not text.rstrip().endswith("|"))
 
 
-def _stated(line: int, time: str | None, text: str, iteration: int | None) -> list[Record]:
-    """Read a remark about the launch: its sizes, its parameters, a line of progress.txt."""
-    if match := _WORLD.search(text):
-        return [Record("launch", line, data=_world(match), opens=True)]
-    if match := _CONSTANT.search(text):
-        return [Record("launch", line, data={"num_micro_batches": int(match[1])})]
-    if match := _FLOPS.search(text):
-        flops = ("flops_per_gpu", "Effective Tera Flops per GPU", match[1], "TFLOP/s", 1e12)
-        return _metrics(line, iteration, flops, ("parameters", "total parameters", match[2], "B", 1e9))
-    if match := _BILLIONS.search(text):
-        return _metrics(line, None, ("parameters", "Total number of parameters in billions", match[1], "B", 1e9))
-    if match := _PARAMETERS.search(text):
-        return _metrics(line, None, ("parameters_per_rank", "number of parameters", match[2], "", 1.0))
-    if match := _PROGRESS.match(text):
-        return _progress(line, time, match)
-    return []
-
-
-def _world(match: re.Match[str]) -> dict[str, object]:
-    """Read `using world size: 64 and model-parallel size: 4` and its longer successors."""
-    names = {"data": "data_parallel_size", "model": "model_parallel_size"}
-    sizes = {names.get(kind, f"{kind}_model_parallel_size"): int(size) for kind, size in _SIZE.findall(match[2])}
-    return {"world_size": int(match[1]), **sizes}
-
-
-def _digits(text: str) -> int:
-    return len(text.partition(".")[2])
-
-
-def _validation_field(key: str) -> Field:
-    """Name `lm loss value` and `lm loss PPL`: lm_loss, lm_loss_ppl."""
-    return Field(slug(key.removesuffix(" value")), key)
-
-
-def _step_record(
-    line: int, rank: int | None, time: str | None, iteration: int, total: int, cells: list[Cell]
-) -> Record:
-    good = [cell for cell in cells if cell.value is not None]
-    fields = tuple(cell_field(cell.key) for cell in good)
-    values = {field.name: normal(cell.value or 0.0, field.scale) for field, cell in zip(fields, good, strict=True)}
-    values["total_iterations"] = float(total)
-    raw = tuple(cell.text for cell in good)
-    return Record("step", line, values, iteration=iteration, rank=rank, time=time, fields=fields, raw=raw)
-
-
-def _timer_record(
-    line: int, rank: int | None, time: str | None, iteration: int | None, cells: list[Cell]
-) -> list[Record]:
-    if not cells:
-        return []
-    fields = tuple(timer_field(cell.key) for cell in cells)
-    values = {field.name: (cell.value or 0.0) / 1000.0 for field, cell in zip(fields, cells, strict=True)}
-    raw = tuple(cell.text for cell in cells)
-    return [Record("timers", line, values, iteration=iteration, rank=rank, time=time, fields=fields, raw=raw)]
-
-
-def _metrics(line: int, iteration: int | None, *figures: tuple[str, str, str, str, float]) -> list[Record]:
-    good = [(Field(name, key, unit, scale), text, to_float(text)) for name, key, text, unit, scale in figures]
-    values = {field.name: value * field.scale for field, _, value in good if value is not None}
-    if not values:
-        return []
-    fields, raw = tuple(f for f, _, v in good if v is not None), tuple(t for _, t, v in good if v is not None)
-    return [Record("metrics", line, values, iteration=iteration, fields=fields, raw=raw)]
-
-
-def _progress(line: int, time: str | None, match: re.Match[str]) -> list[Record]:
-    """Read one line of progress.txt (megatron-core: append_to_progress_log)."""
-    cells = [part.partition(":") for part in match[3].split("\t")]
-    launch = Record("launch", line, data={"world_size": int(match[2]), "job_id": match[1]}, time=time)
-    launch.opens = match[3].startswith("Starting job")
-    values: dict[str, float] = {}
-    fields: list[Field] = []
-    raw: list[str] = []
-    iteration: int | None = None
-    for label, colon, text in cells:
-        key, number = label.strip(), text.strip().split(" ")[0]
-        value = to_float(number)
-        if not colon or value is None:
-            continue
-        if key == "Iteration":
-            iteration = to_int(number)
-            continue
-        unit = text.strip().partition(" ")[2] or ("TFLOP/s/GPU" if "TFLOP/s/GPU" in key else "")
-        scale = 1e12 if "TFLOP/s" in unit + key else 1.0
-        name = slug(key.partition("(")[0]) + ("_flops_per_gpu" if scale != 1.0 else "")
-        field = Field(name.replace("throughput_", ""), key, unit, scale)
-        values[field.name] = value * scale
-        fields.append(field)
-        raw.append(text.strip())
-    found = [launch]
-    if values:
-        found.append(Record("metrics", line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw)))
-    return found
-
-
-def _fast_step(line: int, rank: int | None, time: str | None, layout: Layout, match: re.Match[str]) -> Record | None:
-    texts = match.groups()
-    raw = texts[2:]
-    values = numbers(layout, raw)
-    if values is None:
-        return None
-    values["total_iterations"] = float(texts[1])
-    return Record("step", line, values, int(texts[0]), rank, time, layout.fields, raw)
-
-
-def _fast_timers(
-    line: int, rank: int | None, time: str | None, iteration: int | None, layout: Layout, match: re.Match[str]
-) -> Record | None:
-    raw = match.groups()
-    try:
-        values = [float(text) / 1000.0 for text in raw]
-    except ValueError:
-        return None
-    if not -LARGEST < sum(values) < LARGEST:
-        return None
-    named = dict(zip(layout.names, values))  # noqa: B905 - as many groups as names, and this is the hot loop
-    return Record("timers", line, named, iteration, rank, time, layout.fields, raw)
-
-
-def _fast_range(block: Record, text: str) -> bool:
-    """Add a line `    name ....: (min, max)` to its block; False for any other line."""
-    match = _FAST_RANGE.match(text)
-    if match is None or block.low is None or len(block.values) >= _MAX_TIMERS:
-        return False
-    name, low, high = match.groups()
-    try:
-        block.low[name], block.values[name] = float(low) / 1000.0, float(high) / 1000.0
-    except ValueError:
-        return False
-    return True
-
-
 class LineParser(Protocol):
     """A parser that is fed what Megatron's leaves over."""
 
@@ -451,8 +290,8 @@ def _fast(parser: Parser, line: int, rank: int | None, time: str | None, text: s
         if index:
             layouts.prefer(index)
         if layouts is parser.timers:
-            return _fast_timers(line, rank, time, parser.iteration, layout, match)
-        record = _fast_step(line, rank, time, layout, match)
+            return fast_timers(line, rank, time, parser.iteration, layout, match)
+        record = fast_step(line, rank, time, layout, match)
         if record is not None:
             parser.iteration = record.iteration
         return record
@@ -472,7 +311,7 @@ def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Re
                 yield record
                 continue
         for line, rank, time, text in peel_line(number, raw):
-            if parser.block is not None and _fast_range(parser.block, text):
+            if parser.block is not None and fast_range(parser.block, text):
                 continue
             if not parser.owes_lines and (record := _fast(parser, line, rank, time, text)) is not None:
                 yield from parser.close_block()
