@@ -19,8 +19,9 @@ from runners.engines.networks import build
 from runners.engines.process_group import Place, barrier, join, leave
 from runners.engines.stage import PipelineStage
 from runners.engines.transfers import open_channels
+from tests.patience import TRAINING_S
 
-TIMEOUT = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=TRAINING_S)
 # The server has imported torch; each rank is forked from it and need not import it again.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.engines.ranks"])
@@ -79,7 +80,7 @@ def _train(
         for process in ranks:
             process.start()
         for process in ranks:
-            process.join(600)
+            process.join(TRAINING_S)
         assert [process.exitcode for process in ranks] == [0] * world_size
     finally:
         for process in ranks:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from runners.events import MAX_LINE_BYTES, Printer
 from runners.protocol import EVENT_PREFIX
+from tests.patience import PATIENCE_S
 
 
 class Pipe:
@@ -29,7 +30,7 @@ class Pipe:
 
     def lines(self) -> list[bytes]:
         os.close(self.write)
-        self._reader.join(20)
+        self._reader.join(PATIENCE_S)
         return self._data.splitlines(keepends=True)
 
 
@@ -113,7 +114,7 @@ def test_a_full_pipe_that_does_not_block_is_waited_for(full_pipe: tuple[int, int
     with os.fdopen(read, "rb", buffering=0) as pipe:
         while not data.endswith(b"here at last\n"):
             data += pipe.read(65536)
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 

@@ -183,8 +183,10 @@ def test_a_rank_whose_neighbour_is_killed_says_so_and_fails(start: Start) -> Non
     assert "\nTraceback (most recent call last)" in run.output  # for the log, too
 
 
+@pytest.mark.slow
 def test_a_rank_that_stands_still_is_given_up_after_the_timeout_of_the_run(start: Start, tmp_path: Path) -> None:
-    endless = write_config(tmp_path, train={"iterations": 10**6}, launcher={"collective_timeout_s": 10})
+    # The ranks also have to meet within it.
+    endless = write_config(tmp_path, train={"iterations": 10**6}, launcher={"collective_timeout_s": 20})
     meeting = ["env", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free_port()}"]
     survivor, stopped = (start([*meeting, f"RANK={rank}", *ENGINE, "--config", endless]) for rank in (0, 1))
     wait_for_steps(stopped)

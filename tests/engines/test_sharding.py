@@ -16,6 +16,7 @@ from runners.engines.rank import Rank
 from runners.engines.sharding import ShardedTrainer
 from tests.engines.ranks import CONTEXT, TIMEOUT, train_by_hand
 from tests.engines.started import run_engine
+from tests.patience import TRAINING_S
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +87,7 @@ def train(cases: Mapping[str, Any], world_size: int, directory: Path) -> dict[st
         for process in ranks:
             process.start()
         for process in ranks:
-            process.join(200)
+            process.join(TRAINING_S)
         assert [process.exitcode for process in ranks] == [0] * world_size
     finally:
         for process in ranks:

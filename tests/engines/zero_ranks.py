@@ -14,6 +14,7 @@ from runners.engines.process_group import Place, join, leave
 from runners.engines.rank import Rank
 from runners.engines.zero import ZeroTrainer
 from tests.engines.ranks import CONTEXT, TIMEOUT
+from tests.patience import TRAINING_S
 
 
 def train_with_zero(
@@ -26,7 +27,7 @@ def train_with_zero(
         for process in ranks:
             process.start()
         for process in ranks:
-            process.join(180)
+            process.join(TRAINING_S)
         assert [process.exitcode for process in ranks] == [0] * world_size
     finally:
         for process in ranks:

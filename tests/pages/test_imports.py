@@ -20,6 +20,7 @@ from django.urls import reverse
 
 from parlab.lab.models import Experiment, Finding, Run, Source
 from parlab.pages import uploads
+from tests.patience import PATIENCE_S
 
 from .test_experiments import text
 
@@ -130,7 +131,7 @@ def test_two_clicks_at_the_same_time_make_it_once(user: User) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert answers == ["/experiments/train/"] * 2
     assert Source.objects.count() == 1
     assert Run.objects.count() == 2

@@ -14,6 +14,7 @@ from runners.protocol import Batch, Report
 from runners.rundir import RunDir, StateDir
 from runners.shipping import CROWDED_RESEND_S, GATHER_S, RESEND_S, WINDOW, BrokerAway, Shipment, Shipper
 from runners.spool import SpoolWriter
+from tests.patience import PATIENCE_S
 
 FINISHED = Report(state="finished", at=2.0, exit_code=0)
 BIG = b"x" * 200_000
@@ -295,5 +296,5 @@ def test_the_shipper_stops_when_told(network: Network) -> None:
     thread = threading.Thread(target=network.shipper.run, args=[stop])
     thread.start()
     stop.set()
-    thread.join(2)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
