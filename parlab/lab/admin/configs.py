@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -57,6 +58,16 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Config | None = None) -> Any:
         return self._seen_only if obj is not None and not self.has_change_permission(request, obj) else ()
+
+    def has_delete_permission(self, request: HttpRequest, obj: Config | None = None) -> bool:
+        # What runs were made from says what they are: it goes with its experiment only.
+        return super().has_delete_permission(request, obj) and (obj is None or not obj.is_used)
+
+    def get_deleted_objects(
+        self, objs: QuerySet[Config] | Sequence[Config], request: HttpRequest
+    ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
+        used = [f"{config}, of which runs were made: it goes with its experiment" for config in objs if config.is_used]
+        return [str(one) for one in objs], {"configs": len(objs)}, set(), used
 
     def has_launch_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("lab.add_run")

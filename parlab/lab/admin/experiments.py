@@ -2,16 +2,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models import Count, Model, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from parlab.lab import services
-from parlab.lab.models import Config, Experiment, Run
+from parlab.lab.models import Config, Experiment, Finding, Run, Snapshot, Source
 
 from .acting import act_on_each, back, buttons, link
+
+_GOES_ALONG: dict[str, type[Model]] = {
+    "versions of its configuration": Config,
+    "runs with their logs and series": Run,
+    "snapshots and pictures": Snapshot,
+    "imported files": Source,
+    "findings": Finding,
+}
+"""What is deleted with an experiment."""
 
 
 class ConfigInline(admin.TabularInline[Config, Experiment]):
@@ -73,15 +82,20 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
     def get_deleted_objects(
         self, objs: QuerySet[Experiment] | Sequence[Experiment], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        # Runs and snapshots cannot be deleted one by one, but they go with their experiment, unless they still run.
-        deleted, counts, _, protected = super().get_deleted_objects(objs, request)
+        # What goes is counted, not listed: an experiment may have thousands of runs, each with snapshots.
         active = Run.objects.active().filter(experiment__in=objs).select_related("experiment")
-        return (
-            deleted,
-            counts,
-            set(),
-            [*protected, *(f"{run}, which is {run.state}: cancel it first" for run in active)],
-        )
+        counts = {
+            words: model._default_manager.filter(experiment__in=objs).count() for words, model in _GOES_ALONG.items()
+        }
+        held = [f"{run}, which is {run.state}: cancel it first" for run in active]
+        return [str(one) for one in objs], {words: count for words, count in counts.items() if count}, set(), held
+
+    def delete_model(self, request: HttpRequest, obj: Experiment) -> None:
+        services.experiment_delete(experiment=obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Experiment]) -> None:
+        for experiment in queryset:
+            services.experiment_delete(experiment=experiment)
 
     def save_model(self, request: HttpRequest, obj: Experiment, form: Any, change: bool) -> None:
         if change:

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin, messages
@@ -49,6 +50,16 @@ class NodeAdmin(admin.ModelAdmin[Node]):
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
+
+    def get_deleted_objects(
+        self, objs: QuerySet[Node] | Sequence[Node], request: HttpRequest
+    ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
+        held = [
+            f"{node}, where {count} {'attempt' if count == 1 else 'attempts'} ran: disable it instead"
+            for node in objs
+            if (count := node.attempts.count())
+        ]
+        return [str(one) for one in objs], {"nodes": len(objs)}, set(), held
 
     def save_model(self, request: HttpRequest, obj: Node, form: Any, change: bool) -> None:
         # Everything else in the row is the node's own and may have changed since the page was made.

@@ -9,12 +9,24 @@ from parlab.lab import services
 from parlab.lab.models import ApiToken
 
 
+class InForce(admin.SimpleListFilter):
+    title = "state"
+    parameter_name = "in_force"
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[ApiToken]) -> list[tuple[str, str]]:
+        return [("yes", "In force"), ("no", "Revoked")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> QuerySet[ApiToken]:
+        value = self.value()
+        return queryset if value is None else queryset.filter(revoked_at__isnull=value == "yes")
+
+
 @admin.register(ApiToken)
 class ApiTokenAdmin(admin.ModelAdmin[ApiToken]):
     """Tokens are made by their people (or for them, on the list of users); here they are looked at and revoked."""
 
     list_display = ("name", "user", "ends_with", "in_force", "created_at", "created_by", "last_used_at", "revoked_at")
-    list_filter = (("user", admin.RelatedOnlyFieldListFilter), ("revoked_at", admin.EmptyFieldListFilter))
+    list_filter = (InForce, ("user", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("user", "created_by")
     search_fields = ("name", "user__username", "ending")
     fields = ("name", "user", "ends_with", "created_at", "created_by", "last_used_at", "revoked_at", "revoked_by")

@@ -2,7 +2,7 @@
 
 from .attempts import attempt_lose, attempt_report, launch_store, summary_store
 from .configs import config_check, config_save
-from .experiments import experiment_clone, experiment_create
+from .experiments import experiment_clone, experiment_create, experiment_delete
 from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
 from .groups import groups_refresh
 from .pictures import (
@@ -41,6 +41,7 @@ __all__ = [
     "config_save",
     "experiment_clone",
     "experiment_create",
+    "experiment_delete",
     "experiments_archive",
     "experiments_restore",
     "experiments_tag",

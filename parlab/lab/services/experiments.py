@@ -2,9 +2,10 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.utils.text import slugify
 
-from parlab.lab.models import Experiment
+from parlab.lab.models import Experiment, Run, Snapshot
 
 from .configs import config_copy, lock_experiment
+from .pictures import files_forget
 
 _NAME_LENGTH = 120
 _TRIES = 5
@@ -35,6 +36,22 @@ def experiment_clone(*, experiment: Experiment, user: User) -> Experiment:
     if latest is not None:
         config_copy(config=latest, experiment=clone, user=user)
     return clone
+
+
+@transaction.atomic
+def experiment_delete(*, experiment: Experiment) -> None:
+    """Delete an experiment with all that belongs to it, and the bytes of its pictures that nothing else shows.
+
+    Reports about it stay, and what they published stays as it was. Raises ValueError while a run of it is active.
+    """
+    lock_experiment(experiment)
+    active = Run.objects.active().filter(experiment=experiment).first()
+    if active is not None:
+        raise ValueError(f"{active} is {active.state}; cancel it first")
+    pictures = experiment.snapshots.filter(kind=Snapshot.Kind.IMAGE)
+    names = [sha for sha in pictures.values_list("content__sha256", flat=True) if sha]
+    experiment.delete()
+    files_forget(names=names)
 
 
 def _free_slug(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
@@ -80,9 +80,15 @@ def picture_delete(*, snapshot: Snapshot) -> None:
     if snapshot.kind != Snapshot.Kind.IMAGE or not snapshot.content.get("width"):
         raise ValueError("only pictures that were drawn or uploaded can be deleted")
     snapshot.delete()
-    used = Snapshot.objects.filter(kind=Snapshot.Kind.IMAGE, content__sha256=sha).exists()
-    if not used and not ReportFile.objects.filter(file__sha256=sha).exists():
-        StoredFile.objects.filter(sha256=sha).delete()
+    files_forget(names=[sha])
+
+
+def files_forget(*, names: Iterable[str]) -> None:
+    """Delete stored files that neither a gallery nor a published report shows any more."""
+    for sha in set(names):
+        shown = Snapshot.objects.filter(kind=Snapshot.Kind.IMAGE, content__sha256=sha).exists()
+        if not shown and not ReportFile.objects.filter(file__sha256=sha).exists():
+            StoredFile.objects.filter(sha256=sha).delete()
 
 
 @transaction.atomic

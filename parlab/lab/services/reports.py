@@ -13,10 +13,11 @@ from django.db.models import F, Max, Q
 from django.utils import timezone
 from django.utils.text import slugify
 
-from parlab.lab.models import Experiment, Report, ReportLink, ReportVersion
+from parlab.lab.models import Experiment, Report, ReportFile, ReportLink, ReportVersion
 from runners.config import digest
 
 from . import storable
+from .pictures import files_forget
 
 EDITOR_AWAY_AFTER = timedelta(seconds=40)
 """An editor's page speaks every 15 s; one that was silent for so long is closed."""
@@ -124,7 +125,10 @@ def report_link_revoke(*, link: ReportLink, user: User) -> None:
 
 def report_delete(*, report: Report) -> None:
     """Delete a report with all it published; its links lead nowhere from now on."""
-    report.delete()
+    names = list(ReportFile.objects.filter(version__report=report).values_list("file__sha256", flat=True).distinct())
+    with transaction.atomic():
+        report.delete()
+        files_forget(names=names)
 
 
 def _title(title: str) -> str:

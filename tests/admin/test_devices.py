@@ -1,0 +1,47 @@
+"""The hardware catalogue: a number for each precision, and words for what makes no sense."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from parlab.lab.models import Device
+
+pytestmark = pytest.mark.django_db
+
+
+def form(**changes: str) -> dict[str, str]:
+    return {"name": "X1", "memory_gib": "80", "memory_bandwidth_gb_s": "2000", "peak_tflops_bf16": "312", **changes}
+
+
+def test_a_device_is_entered_and_mended_by_precision(admin: Client) -> None:
+    admin.post(reverse("admin:lab_device_add"), form(peak_tflops_fp32="19.5"))
+    device = Device.objects.get(name="X1")
+    assert device.peak_tflops == {"fp32": 19.5, "bf16": 312.0}
+    url = reverse("admin:lab_device_change", args=[device.pk])
+    page = admin.get(url).content.decode()
+    assert 'name="peak_tflops_bf16" value="312.0"' in page
+    admin.post(url, form())
+    device.refresh_from_db()
+    assert device.peak_tflops == {"bf16": 312.0}
+    assert "bf16 312" in admin.get(reverse("admin:lab_device_changelist"), {"q": "X1"}).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"peak_tflops_bf16": ""}, "This field is required"),
+        ({"peak_tflops_bf16": "-1"}, "A peak is above 0"),
+        ({"peak_tflops_bf16": "fast"}, "Enter a number"),
+        ({"peak_tflops_bf16": "1e300"}, "use TFLOP/s above 0"),
+        ({"peak_tflops_bf16": "nan"}, "Enter a number"),
+        ({"memory_gib": "-1"}, "greater than or equal to 0.001"),
+        ({"name": "A100 SXM4 80 GB"}, "already exists"),
+    ],
+)
+def test_what_makes_no_sense_is_said_at_its_field(admin: Client, changes: dict[str, str], words: str) -> None:
+    page = admin.post(reverse("admin:lab_device_add"), form(**changes))
+    assert page.status_code == 200
+    assert words in page.content.decode()
+    assert not Device.objects.filter(name="X1").exists()
