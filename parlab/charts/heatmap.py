@@ -48,7 +48,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     values = [place.value for place in places.values() if place.value is not None]
     if not values:
         return theme.nothing(f"No map: no run of these has a {measure.title.lower()}.")
-    unit = unit_for(values, measure.unit) if measure.unit not in ("ms", "%") else None
+    unit = unit_for(values, measure.unit) if measure.unit not in ("ms", "%", "") else None
     factor, name = (unit.factor, unit.name) if unit else (1.0, measure.unit)
     drawing = go.Figure(
         layout=theme.layout(
@@ -182,7 +182,7 @@ def _subtitle(
     ends = sorted([min(values), max(values)], reverse=measure.least_is_best)
     light, dark = (significant(value / factor) for value in ends)
     which = "the best run of each cell" if any(place.others for place in places.values()) else "one run in a cell"
-    return f"{which}; {unit}, light {light} to dark {dark}; hatched: out of memory"
+    return f"{which}; {unit or measure.title.lower()}, light {light} to dark {dark}; hatched: out of memory"
 
 
 def _caption(places: dict[tuple[str, str], _Place], measure: Measure, unit: str, factor: float) -> str:

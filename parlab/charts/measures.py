@@ -19,10 +19,12 @@ class Measure(NamedTuple):
     value: Callable[[RunPoint], float | None]
     kind: Literal["rate", "time", "other"]
     """How it follows the step time: a rate falls when steps take longer, a time grows."""
+    is_cost: bool = False
+    """Less is better, whatever the step time."""
 
     @property
     def least_is_best(self) -> bool:
-        return self.kind == "time" or self.unit == "B"
+        return self.kind == "time" or self.is_cost
 
 
 def _step_time(point: RunPoint) -> float | None:
@@ -42,10 +44,11 @@ MEASURES: Mapping[str, Measure] = {
     "tokens_per_s": Measure("Tokens", "tokens/s", lambda point: point.tokens_per_s, "rate"),
     "step_time": Measure("Step time", "s", _step_time, "time"),
     "ms_per_sample": Measure("Time per sample", "ms", _ms_per_sample, "time"),
-    "memory": Measure("Peak memory", "B", lambda point: point.memory_max, "other"),
+    "memory": Measure("Peak memory", "B", lambda point: point.memory_max, "other", is_cost=True),
     "compute": Measure("Compute per device", "FLOP/s", lambda point: point.flops_per_gpu, "other"),
     "mfu": Measure("MFU", "%", lambda point: point.mfu_pct, "other"),
     "utilisation": Measure("GPU utilisation", "%", lambda point: point.gpu_util_pct, "other"),
+    "loss": Measure("Loss of the last step", "", lambda point: point.loss, "other", is_cost=True),
 }
 """Names as addresses hold them; the first is what figures show unless told otherwise."""
 DEFAULT = "samples_per_s"

@@ -57,6 +57,8 @@ class RunPoint(NamedTuple):
     mfu_pct: float | None = None
     hfu_pct: float | None = None
     gpu_util_pct: float | None = None
+    loss: float | None = None
+    """Of the last step."""
     flops_per_gpu: float | None = None
     peak: str = ""
     """What MFU divides by, in words."""

@@ -47,7 +47,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
             title=measure.title,
             subtitle=_subtitle(measured, measure),
             x=theme.plain(field_title(chosen.x)) if chosen.x not in (GPUS, RUN) else chosen.x,
-            y=f"{measure.title} ({view.unit})",
+            y=f"{measure.title} ({view.unit})" if view.unit else measure.title,
             xaxis=x_axis(x_values, chosen.x, options),
             yaxis=_y_axis(chosen, options, view),
         )
@@ -231,8 +231,8 @@ def _caption(
 
 
 def _amount(value: float | None, measure: Measure) -> str:
-    if measure.unit in ("ms", "%"):
-        return f"{significant(value)}\N{NARROW NO-BREAK SPACE}{measure.unit}"
+    if measure.unit in ("ms", "%", ""):
+        return f"{significant(value)}\N{NARROW NO-BREAK SPACE}{measure.unit}".strip()
     return quantity(value, measure.unit)
 
 

@@ -114,6 +114,7 @@ def _numbers(run: Run) -> dict[str, Any]:
         "memory_min_bytes": memory.get("min"),
         "memory_max_bytes": memory.get("max", run.memory_max_bytes),
         "memory_total_bytes": ((summary.get("figures") or {}).get("gpu_mem_bytes") or {}).get("total"),
+        **{f"loss_{end}": (summary.get("loss") or {}).get(end) for end in ("first", "last")},
         **{name: summary.get(name) for name in _PLAIN},
         **{f"{name}_pct": share_pct(summary, name) for name in ("mfu", "hfu", "gpu_util")},
     }

@@ -283,6 +283,7 @@ def run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         mfu_pct=share_pct(summary, "mfu"),
         hfu_pct=share_pct(summary, "hfu"),
         gpu_util_pct=share_pct(summary, "gpu_util"),
+        loss=(summary.get("loss") or {}).get("last"),
         flops_per_gpu=compute(summary),
         peak=peak_words(summary),
         roof=_roof(run),

@@ -20,6 +20,9 @@ from .figures import csv_response, json_response
 RATIOS = {"2": "2: no recomputation", "3": "3: activations computed again"}
 MAX_RUNS = 2_000
 
+_MESSAGE_BYTES = 2**20
+"""Of a message that networks are put in order by: what counts is as much the delay as the rate."""
+
 
 def _sweep(experiment: Experiment, request: HttpRequest, *, pick: bool = True) -> NetworkSweep:
     beside = request.GET.get("with", "")
@@ -62,12 +65,19 @@ def _drawing(request: HttpRequest, slug: str) -> Drawing:
 
 
 def _cells(sweep: NetworkSweep, source: str) -> list[Slowdown]:
-    return [
-        Slowdown(table.title, size, row.network.title, cell.slowdowns.get(source), _seconds(cell, source))
+    """List what one source knows, from the fastest network to the slowest; schedules that it lacks are left out."""
+    known = [
+        (
+            row.network.link.hop_s(_MESSAGE_BYTES),
+            Slowdown(table.title, size, row.network.title, cell.slowdowns.get(source), _seconds(cell, source)),
+        )
         for table in sweep.tables
         for row in table.rows
         for size, cell in zip(table.micro_batch_sizes, row.cells, strict=True)
     ]
+    columns = {(cell.schedule, cell.micro_batch_size) for _, cell in known if cell.ratio}
+    shown = [(hop_s, cell) for hop_s, cell in known if (cell.schedule, cell.micro_batch_size) in columns]
+    return [cell for _, cell in sorted(shown, key=lambda one: one[0])]
 
 
 def _seconds(cell: Any, source: str) -> float | None:
