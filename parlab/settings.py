@@ -5,7 +5,6 @@ from pathlib import Path
 
 import django_stubs_ext
 import environ
-import plotly
 from kombu import Queue
 
 from runners.protocol import CONTROL_QUEUE, INGEST_QUEUE
@@ -98,6 +97,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "csp.middleware.CSPMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",
+    "parlab.pages.compression.TextCompression",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -221,11 +221,7 @@ CELERY_BEAT_SCHEDULE = {
 # --- static files ----------------------------------------------------------------------------------------------------
 STATIC_URL = "static/"
 STATIC_ROOT = DATA_DIR / "static"
-STATICFILES_DIRS = [
-    BASE_DIR / "static",
-    # Plotly's own bundle, from the package that also makes the figures: the two always match.
-    ("vendor/plotly", Path(plotly.__file__).parent / "package_data"),
-]
+STATICFILES_DIRS = [BASE_DIR / "static"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from . import theme
-from .curves import Curve
+from .curves import Curve, rounded
 from .format import field_title, field_value, quantity, significant, unit_for
 from .measures import MEASURES, Measure
 from .points import RunPoint, in_order, is_number
@@ -24,6 +24,8 @@ class Line(NamedTuple):
 
     name: str
     curve: Curve
+    start: float | None = None
+    """When its first point was measured, where the curve is a part of it."""
 
 
 class Shown(NamedTuple):
@@ -54,13 +56,16 @@ def style(place: int) -> theme.Style:
     )
 
 
-def curves(kind: str, lines: Mapping[int, Line], *, over_time: bool = False) -> Drawing:
-    """Draw one curve per run, by its place among the runs, against the step or the seconds since its first point."""
+def curves(kind: str, lines: Mapping[int, Line], *, over_time: bool = False, middle: Sequence[float] = ()) -> Drawing:
+    """Draw one curve per run, by its place among the runs, against the step or the seconds since its first point.
+
+    `middle` are the medians of the whole curves where these are parts of them: both must share an axis.
+    """
     shown = CURVES[kind]
     present = {place: line for place, line in lines.items() if len(line.curve.values)}
     if not present:
         return theme.nothing(f"No curves: none of these runs has a series of {shown.title.lower()}.")
-    known = unit_for((v for line in present.values() for v in line.curve.values), shown.unit)
+    known = unit_for(middle or [v for line in present.values() for v in line.curve.values], shown.unit)
     factor, name = (known.factor, known.name) if shown.unit in ("s", "B", "samples/s") else (1.0, shown.unit)
     drawing = go.Figure(
         layout=theme.layout(
@@ -73,11 +78,11 @@ def curves(kind: str, lines: Mapping[int, Line], *, over_time: bool = False) -> 
     )
     for place, line in present.items():
         look = style(place)
-        start = float(line.curve.times[0])
+        start = float(line.curve.times[0]) if line.start is None else line.start
         drawing.add_trace(
             go.Scatter(
-                x=[float(t) - start for t in line.curve.times] if over_time else list(line.curve.steps),
-                y=[float(value) / factor for value in line.curve.values],
+                x=[round(float(t) - start, 3) for t in line.curve.times] if over_time else list(line.curve.steps),
+                y=rounded(line.curve.values, factor),
                 name=theme.plain(line.name),
                 mode="lines+markers" if len(line.curve.values) <= 60 else "lines",
                 line={"color": look.colour, "dash": look.dash, "width": 1.5},

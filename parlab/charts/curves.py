@@ -21,12 +21,24 @@ class Curve(NamedTuple):
     values: Sequence[float]
 
 
-def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int) -> Drawing:
-    """Draw step time (y) of each rank against the step (x); steps of the warm-up lie on a shaded ground."""
+STEP, SECONDS = "step %{x}", "%{x} s"
+"""How the hover says where a point lies."""
+
+
+def rounded(values: Sequence[float], factor: float = 1.0) -> list[float]:
+    """Scale numbers for a line of many: six digits are more than a screen can show, and a third of the bytes."""
+    return [float(f"{float(value) / factor:.6g}") for value in values]
+
+
+def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int, unit: Unit | None = None) -> Drawing:
+    """Draw step time (y) of each rank against the step (x); steps of the warm-up lie on a shaded ground.
+
+    `unit` is that of the whole curves where these are a part of them: both must share an axis.
+    """
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.steps)}
     if not present:
         return theme.nothing("No step times: the training has finished no step.")
-    unit = unit_for((value for curve in present.values() for value in curve.values), "s")
+    unit = unit or unit_for((value for curve in present.values() for value in curve.values), "s")
     last = max(int(step) for curve in present.values() for step in curve.steps)
     # A team's own command may train for longer than anybody told parlab.
     end = max(iterations, last, 1)
@@ -45,20 +57,21 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
             x0=0.5, x1=warmup_steps + 0.5, fillcolor=theme.GREY, opacity=0.15, line_width=0, layer="below"
         )
     for rank, curve in _drawn(present).items():
-        drawing.add_trace(_trace(rank, curve, list(curve.steps), unit, "s"))
+        drawing.add_trace(_trace(rank, curve, list(curve.steps), unit, STEP))
     drawing.update_layout(showlegend=len(present) > 1)
     words = f"{last} of {iterations} steps." if iterations >= last else f"{last} steps."
     if warmup_steps:
-        words += f" The first {warmup_steps} (shaded) are warm-up: measured, but left out of the statistics."
+        first = "The first (shaded) is" if warmup_steps == 1 else f"The first {warmup_steps} (shaded) are"
+        words += f" {first} warm-up: measured, but left out of the statistics."
     return Drawing(drawing, words, _table(present, "step_time_s"))
 
 
-def memory(curves: Mapping[int, Curve], *, start: float | None = None) -> Drawing:
+def memory(curves: Mapping[int, Curve], *, start: float | None = None, unit: Unit | None = None) -> Drawing:
     """Draw memory (y) of each rank, and of the whole run as rank -1, against seconds since start or the first (x)."""
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.times)}
     if not present:
         return theme.nothing("No memory figures: they come with the first second of the training.")
-    unit = unit_for((value for curve in present.values() for value in curve.values), "B")
+    unit = unit or unit_for((value for curve in present.values() for value in curve.values), "B")
     start = min(float(curve.times[0]) for curve in present.values()) if start is None else start
     drawing = go.Figure(
         layout=theme.layout(
@@ -74,11 +87,36 @@ def memory(curves: Mapping[int, Curve], *, start: float | None = None) -> Drawin
     )
     for rank, curve in _drawn(present).items():
         seconds = [round(float(time) - start, 3) for time in curve.times]
-        drawing.add_trace(_trace(rank, curve, seconds, unit, "B"))
+        drawing.add_trace(_trace(rank, curve, seconds, unit, SECONDS))
     drawing.update_layout(showlegend=len(present) > 1)
     most = max(float(value) for curve in present.values() for value in curve.values)
     said = f"{quantity(most, 'B')} at most: GPU memory where ranks train on GPUs, process memory otherwise."
     return Drawing(drawing, said, _table(present, "memory_bytes"))
+
+
+def series(curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit) -> Drawing:
+    """Draw any number that a run printed (y) of each rank against the step (x); `name` is that of its CSV's column."""
+    present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.steps)}
+    if not present:
+        return theme.nothing(f"No {title[:1].lower()}{title[1:]}: the training has printed none.")
+    drawing = go.Figure(
+        layout=theme.layout(
+            title=title,
+            subtitle="each step as it was printed",
+            x="Step",
+            y=f"{title} ({unit.name})" if unit.name else title,
+            xaxis={"tickformat": "d"},
+            # A time starts at nothing; a loss has no such place.
+            yaxis={"rangemode": "tozero"} if unit.base == "s" else {},
+        )
+    )
+    for rank, curve in _drawn(present).items():
+        drawing.add_trace(_trace(rank, curve, list(curve.steps), unit, STEP))
+    drawing.update_layout(showlegend=len(present) > 1)
+    rank, curve = next(iter(present.items()))
+    first, last = (quantity(float(curve.values[at]), unit.base).strip() for at in (0, -1))
+    words = f"Rank {rank}: {first} at step {curve.steps[0]}, {last} at step {curve.steps[-1]}."
+    return Drawing(drawing, words, _table(present, name))
 
 
 def _drawn(curves: Mapping[int, Curve]) -> dict[int, Curve]:
@@ -91,19 +129,18 @@ def _drawn(curves: Mapping[int, Curve]) -> dict[int, Curve]:
     return {rank: curve for rank, curve in curves.items() if rank in shown}
 
 
-def _trace(rank: int, curve: Curve, x: Sequence[float], unit: Unit, base: str) -> go.Scatter:
+def _trace(rank: int, curve: Curve, x: Sequence[float], unit: Unit, place: str) -> go.Scatter:
     name = "all processes" if rank < 0 else f"rank {rank}"
     evenly = len(x) <= 60 and all(after >= before for before, after in pairwise(x))
     return go.Scatter(
         x=x,
-        y=[float(value) / unit.factor for value in curve.values],
+        y=rounded(curve.values, unit.factor),
         name=name,
         # One point makes no line.
         mode="lines+markers" if (evenly and rank >= 0) or len(x) == 1 else "lines",
         line={"color": theme.rank_colour(rank), "width": 1.5, "dash": "dot" if rank < 0 else "solid"},
         marker={"size": 5, "symbol": theme.SYMBOLS[rank % len(theme.SYMBOLS)]},
-        customdata=[[int(step), float(value)] for step, value in zip(curve.steps, curve.values, strict=True)],
-        hovertemplate=f"{name}<br>step %{{customdata[0]}}<br>%{{customdata[1]}} {base}<extra></extra>",
+        hovertemplate=f"{name}<br>{place}<br>%{{y}} {unit.name}<extra></extra>",
     )
 
 

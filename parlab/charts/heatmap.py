@@ -56,8 +56,8 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
             subtitle=_subtitle(places, values, factor, name, measure),
             x=_title(across),
             y=_title(down),
-            xaxis=_axis(columns),
-            yaxis={**_axis(rows), "range": [len(rows) - 0.5, -0.5], "showgrid": False},
+            xaxis=cell_axis(columns),
+            yaxis={**cell_axis(rows), "range": [len(rows) - 0.5, -0.5], "showgrid": False},
             barmode="overlay",
             showlegend=False,
         )
@@ -115,7 +115,7 @@ def _title(axis: str) -> str:
     return axis if axis == GPUS else theme.plain(field_title(axis))
 
 
-def _axis(values: Sequence[Any]) -> dict[str, Any]:
+def cell_axis(values: Sequence[Any]) -> dict[str, Any]:
     """Cells lie at 0, 1, 2, ...: so hatching can be drawn between them."""
     texts = [theme.plain(field_value(value)) for value in values]
     return {
@@ -124,11 +124,11 @@ def _axis(values: Sequence[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rectangles(places: Sequence[tuple[int, int, _Place]]) -> dict[str, Any]:
-    """Draw each cell as a bar that floats: Plotly's own heatmap styles its pixels inline, which our policy forbids."""
+def rectangles(places: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Draw cells at (column, row) as floating bars: Plotly's heatmap styles its pixels inline, against our policy."""
     return {
-        "x": [x for x, _, _ in places],
-        "base": [y - _HALF for _, y, _ in places],
+        "x": [x for x, _ in places],
+        "base": [y - _HALF for _, y in places],
         "y": [2 * _HALF] * len(places),
         "width": [2 * _HALF] * len(places),
         "hoverinfo": "text",
@@ -142,7 +142,7 @@ def _rectangles(places: Sequence[tuple[int, int, _Place]]) -> dict[str, Any]:
 def _cells(found: Sequence[tuple[int, int, _Place]], factor: float, measure: Measure) -> go.Bar:
     values = [(place.value or 0.0) / factor for _, _, place in found]
     return go.Bar(
-        **_rectangles(found),
+        **rectangles([(x, y) for x, y, _ in found]),
         text=[significant(value) for value in values] if len(found) <= _MAX_TEXTS else None,
         hovertext=[p.point.hover((measure.title.lower(), p.value, measure.unit)) for _, _, p in found],
         marker={
@@ -159,7 +159,7 @@ def _cells(found: Sequence[tuple[int, int, _Place]], factor: float, measure: Mea
 
 def _out_of_memory(found: Sequence[tuple[int, int, _Place]]) -> go.Bar:
     return go.Bar(
-        **_rectangles(found),
+        **rectangles([(x, y) for x, y, _ in found]),
         text=["OOM"] * len(found),
         hovertext=[place.point.hover() for _, _, place in found],
         marker={

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import exact, quantity, significant
+from .heatmap import cell_axis, rectangles
 from .theme import Drawing, Table
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -34,46 +35,47 @@ def figure(cells: Sequence[Slowdown], source: str) -> Drawing:
         return theme.nothing("No slowdown: no schedule is known on the default network and on another one.")
     columns = list(dict.fromkeys((cell.schedule, cell.micro_batch_size) for cell in cells))
     networks = list(dict.fromkeys(cell.network for cell in cells))
-    by_place = {(cell.network, cell.schedule, cell.micro_batch_size): cell for cell in cells}
-    grid = [[by_place.get((network, *column)) for column in columns] for network in networks]
-    ratios = [[cell.ratio if cell else None for cell in row] for row in grid]
+    places = [(columns.index((one.schedule, one.micro_batch_size)), networks.index(one.network)) for one in cells]
+    known = [(place, one) for place, one in zip(places, cells, strict=True) if one.ratio]
+    names = [f"{schedule}, micro batch {size}" for schedule, size in columns]
     drawing = go.Figure(
-        go.Heatmap(
-            x=[[theme.plain(schedule) for schedule, _ in columns], [f"micro batch {size}" for _, size in columns]],
-            y=[theme.plain(network) for network in networks],
-            z=ratios,
-            zmin=1.0,
-            zmax=WORST,
-            colorscale=[[0, CALM], [1, ALARM]],
-            text=[[f"{significant(ratio)} {TIMES}" if ratio else "" for ratio in row] for row in ratios],
-            texttemplate="%{text}",
+        go.Bar(
+            **rectangles([place for place, _ in known]),
+            text=[f"{significant(one.ratio)} {TIMES}" for _, one in known],
             textfont={"color": "#1a1d21"},
-            hovertext=[[_hover(cell) for cell in row] for row in grid],
-            hoverinfo="text",
-            hoverongaps=False,
-            xgap=2,
-            ygap=2,
-            showscale=False,  # each cell says its number
+            hovertext=[_hover(one) for _, one in known],
+            marker={
+                "color": [one.ratio for _, one in known],
+                "cmin": 1.0,
+                "cmax": WORST,
+                "colorscale": [[0, CALM], [1, ALARM]],
+                "showscale": False,  # each cell says its number
+                "line": {"width": 0},
+            },
         ),
         layout=theme.layout(
             title="Slowdown against the default network",
             subtitle=f"{source} iteration over that of the same schedule and micro batch on the fastest network",
             x="Schedule and micro batch size (sequences)",
             y="Network",
-            yaxis={"title": {"standoff": 10}, "autorange": "reversed", "showgrid": False, "type": "category"},
-            xaxis={"showgrid": False},
+            barmode="overlay",
+            xaxis={**cell_axis(names), "autotickangles": [0, -45, -90]},
+            yaxis={
+                **cell_axis(networks),
+                "title": {"standoff": 10},
+                "range": [len(networks) - 0.5, -0.5],
+                "showgrid": False,
+            },
         ),
     )
     return Drawing(drawing, _caption(cells, source), _table(cells, source))
 
 
-def _hover(cell: Slowdown | None) -> str:
-    if cell is None or cell.ratio is None:
-        return ""
+def _hover(cell: Slowdown) -> str:
     lines = [
         f"{cell.schedule}, micro batch {cell.micro_batch_size}",
         cell.network,
-        f"{exact(round(cell.ratio, 4))} times the default network's iteration",
+        f"{exact(round(cell.ratio or 0.0, 4))} times the default network's iteration",
     ]
     lines += [f"{quantity(cell.seconds, 's', 6)} an iteration"] if cell.seconds else []
     return "<br>".join(theme.plain(line) for line in lines)

@@ -41,15 +41,19 @@ class Drawing(NamedTuple):
     caption: str
     table: Table
     empty: str | None = None
+    is_thinned: bool = False
+    """Whether its lines have more points than it shows, for those who zoom in."""
 
     def to_json(self) -> str:
-        """JSON for the browser: {"figure", "caption", "empty"}."""
+        """JSON for the browser: {"figure", "caption", "empty", "thinned"}."""
         return json.dumps(
             {
                 "figure": json.loads(self.figure.to_json()) if self.figure is not None else None,
                 "caption": self.caption,
                 "empty": self.empty,
-            }
+                "thinned": self.is_thinned,
+            },
+            separators=(",", ":"),
         )
 
 

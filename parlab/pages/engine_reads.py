@@ -44,6 +44,11 @@ def engine_of(run: Run) -> str:
     return str(run.resolved.get("parallel", {}).get("engine", ""))
 
 
+def has_steps(run: Run) -> bool:
+    """Whether a run trains in steps; searches and measurements of bandwidth have none to time."""
+    return engine_of(run) not in ("allreduce", "capacity")
+
+
 class StepFps(NamedTuple):
     """avg_step_fps as engine sharding defines it."""
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from parlab.charts import telemetry
-from parlab.charts.curves import Curve
+from parlab.charts.telemetry import Extent, Whole
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt
 from parlab.series import store
+from parlab.series.columns import Columns
+
+from .windows import SMALL, Window, seen
 
 # Which of them a run will have that has just begun; the others need GPUs.
 _EVERYWHERE = ("network", "processor")
@@ -32,16 +38,32 @@ def figures(attempt: Attempt, known: Collection[str], *, is_live: bool) -> list[
     ]
 
 
-def drawing(attempt: Attempt, name: str, max_points: int | None) -> Drawing:
-    """Draw one of them."""
-    metrics = telemetry.KINDS[name].metrics({info.metric for info in store.metrics(attempt.pk)})
-    found = store.read_many([attempt.pk], metrics) if metrics else {}
-    series = {
-        (metric, rank): Curve(thin.steps.tolist(), thin.times.tolist(), thin.values.tolist())
-        for (_, metric, rank), columns in found.items()
-        for thin in [columns if max_points is None else columns.thinned(max_points)]
-    }
-    return telemetry.figure(name, series, gpu_names(attempt))
+def drawing(attempt: Attempt, name: str, window: Window) -> Drawing:
+    """Draw one of them, or the part of it that lies in a window."""
+    kind = telemetry.KINDS[name]
+    metrics = kind.metrics({info.metric for info in store.metrics(attempt.pk)})
+    found = {key[1:]: columns for key, columns in store.read_many([attempt.pk], metrics).items()} if metrics else {}
+    found = {key: columns for key, columns in found.items() if np.isfinite(columns.values).any()}
+    start = _start(found)
+    if start is None:
+        found = {key: replace(columns, times=np.arange(1.0, len(columns) + 1)) for key, columns in found.items()}
+    x = {key: columns.times - (start or 0.0) for key, columns in found.items()}
+    shown = seen(found, window.sized(SMALL), x)
+    whole = Whole({key: _extent(columns) for key, columns in found.items()}, start)
+    drawn = telemetry.figure(name, {key: one.curve for key, one in shown.items()}, gpu_names(attempt), whole)
+    return drawn._replace(is_thinned=any(one.is_thinned for one in shown.values()))
+
+
+def _start(found: Mapping[telemetry.Key, Columns]) -> float | None:
+    """Find when the first sample was taken; None where an imported file has no clock."""
+    start = min((float(columns.times[0]) for columns in found.values()), default=0.0)
+    is_still = all((columns.times == start).all() for columns in found.values())
+    return None if is_still and sum(map(len, found.values())) > len(found) else start
+
+
+def _extent(columns: Columns) -> Extent:
+    finite = columns.values[np.isfinite(columns.values)]
+    return Extent(len(finite), float(finite.mean()), float(finite.min()), float(finite.max()), float(np.median(finite)))
 
 
 def gpu_names(attempt: Attempt) -> list[str]:

@@ -83,33 +83,40 @@
     } else {
       if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
       element.classList.remove("blank");
-      element.classList.toggle("tall", needsRoom(element, figure));
+      element.classList.toggle("tall", "tall" in element.dataset || needsRoom(element, figure));
       await Plotly.react(element, figure.data, inPage(figure.layout), { ...CONFIG, modeBarButtons: buttons(element) });
     }
     element.dataset.drawn = "1";
     if (figure && "refines" in element.dataset) watchZoom(element);
   }
 
-  // A long curve comes thinned out; who zooms in gets all that the server has of that part.
-  const THINNED = 900;
+  // A long curve comes thinned out; who zooms in gets as many points of that part.
   function watchZoom(element) {
     element.removeAllListeners?.("plotly_relayout");
-    element.on("plotly_relayout", async (change) => {
-      const whole = drawings.get(element).figure;
-      if (!whole.data.some((trace) => (trace.x?.length ?? trace.x?.shape ?? 0) >= THINNED)) return;
+    element.on("plotly_relayout", (change) => {
       const from = change["xaxis.range[0]"] ?? change["xaxis.range"]?.[0], to = change["xaxis.range[1]"] ?? change["xaxis.range"]?.[1];
-      if (change["xaxis.autorange"]) return Plotly.react(element, whole.data, element.layout);
-      if (from === undefined || to === undefined) return;
-      const asked = (element.refined = (element.refined || 0) + 1);
-      const url = new URL(element.dataset.figureUrl, location.href);
-      url.searchParams.set("from", from);
-      url.searchParams.set("to", to);
-      const response = await fetch(url, { headers: { Accept: "application/json" } });
-      if (!response.ok || asked !== element.refined) return;
-      const { figure } = await response.json();
-      if (figure) await Plotly.react(element, figure.data, element.layout);
-      element.dataset.refined = asked;
+      if (change["xaxis.autorange"]) element.seen = null;
+      else if (from === undefined || to === undefined) return;
+      else element.seen = [from, to];
+      refine(element);
     });
+    // Drawn anew, for another theme or with newer points: what a person zoomed into stays.
+    if (element.seen) refine(element);
+  }
+
+  async function refine(element) {
+    const whole = drawings.get(element);
+    if (!whole.thinned) return;
+    const asked = (element.refined = (element.refined || 0) + 1);
+    if (!element.seen) return Plotly.react(element, whole.figure.data, element.layout);
+    const url = new URL(element.dataset.figureUrl, location.href);
+    url.searchParams.set("from", element.seen[0]);
+    url.searchParams.set("to", element.seen[1]);
+    const response = await fetch(url, { headers: { Accept: "application/json" } });
+    if (!response.ok || asked !== element.refined) return;
+    const { figure } = await response.json();
+    if (figure && asked === element.refined) await Plotly.react(element, figure.data, element.layout);
+    element.dataset.refined = asked;
   }
 
   async function load(element) {
@@ -127,10 +134,30 @@
     }
   }
 
+  // What a person sees comes first, then the others in their order; a few at a time, or the server would answer all late.
+  const AT_ONCE = 2;
+  const waiting = [];
+  let going = 0;
+  const isSeen = (element) => { const { top, bottom } = element.getBoundingClientRect(); return bottom > 0 && top < innerHeight; };
+  function next() {
+    while (going < AT_ONCE && waiting.length) {
+      const at = Math.max(0, waiting.findIndex(isSeen));
+      going += 1;
+      load(waiting.splice(at, 1)[0]).finally(() => { going -= 1; next(); });
+    }
+  }
+  function enqueue(elements) {
+    for (const element of elements) {
+      delete element.dataset.drawn;
+      if (!waiting.includes(element)) waiting.push(element);
+    }
+    next();
+  }
+
   const all = () => document.querySelectorAll("[data-figure-url]");
-  all().forEach(load);
+  enqueue(all());
   // Figures that came into the page later.
-  document.addEventListener("parlab:figures", () => all().forEach((element) => { if (!element.asked) load(element); }));
+  document.addEventListener("parlab:figures", () => enqueue([...all()].filter((element) => !element.asked)));
 
   // What a person chooses to see is in the address of the page, so that a link shows what its sender saw.
   function choose(form) {
@@ -142,13 +169,15 @@
     }
     history.replaceState(history.state, "", page);
     const query = page.searchParams.toString();
-    for (const element of document.querySelectorAll("[data-follows]")) {
+    const followers = [...document.querySelectorAll("[data-follows]")].filter((element) => !form.dataset.figureChoices || element.dataset.figure === form.dataset.figureChoices);
+    for (const element of followers) {
       element.dataset.figureUrl = `${element.dataset.figureUrl.split("?")[0]}?${query}`;
       const numbers = element.closest("figure").querySelector("[data-numbers]");
       numbers.href = `${element.dataset.numbersUrl}?${query}`;
       if (element.classList.contains("js-plotly-plot")) Plotly.purge(element); // other axes: nothing zoomed is kept
-      load(element);
+      element.seen = null;
     }
+    enqueue(followers);
   }
   document.addEventListener("change", (event) => {
     const form = event.target.closest("[data-figure-choices]");
@@ -174,7 +203,7 @@
     if (now === drawnFrom) return;
     drawnFrom = now;
     drawings.forEach((_, element) => { if (!element.isConnected) drawings.delete(element); });
-    all().forEach(load);
+    enqueue(all());
   });
   // Not relayout: it would replace each axis by its colours alone.
   document.addEventListener("parlab:theme", () => drawings.forEach((_, element) => draw(element)));

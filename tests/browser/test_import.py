@@ -56,3 +56,49 @@ def test_a_document_is_previewed_imported_and_its_doubted_number_acknowledged(pa
     expect(page.get_by_text("The finding is acknowledged")).to_be_visible()
     expect(page.locator(".document a[data-doubt]").first).to_have_class(re.compile("doubt-known"))
     screenshots(page, "imported")
+
+
+def samples(count: int) -> str:
+    """What nvidia-smi prints of one GPU, every second; every 50th second a dip that thinning must not lose."""
+    rows = [
+        f"2026/11/20 {at // 3600:02}:{at // 60 % 60:02}:{at % 60:02}.000, 0, {5 if at == 3001 else 80 + at % 7} %"
+        for at in range(count)
+    ]
+    return "\n".join(["timestamp, index, utilization.gpu [%]", *rows, ""])
+
+
+READ = """() => {
+    const element = document.querySelector('[data-figure="gpu-utilisation"]');
+    const {x, y} = element.data[0];
+    return {points: x.length, first: x[0], last: x[x.length - 1], least: Math.min(...y), steps: x[1] - x[0]};
+}"""
+
+
+def test_long_telemetry_is_thinned_by_the_server_and_refined_where_one_zooms_in(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_text(samples(6_000))
+    page.goto("/import/")
+    page.get_by_label("Files").set_input_files(path)
+    page.get_by_role("button", name="Preview").click()
+    page.get_by_role("button", name="Import 1 file").click(timeout=60_000)
+    page.locator("tr[data-run] th a").first.click(timeout=60_000)
+    figure = page.locator('[data-figure="gpu-utilisation"][data-drawn="1"]')
+    expect(figure).to_be_visible(timeout=60_000)
+    whole = page.evaluate(READ)
+    assert whole["points"] <= 1_000
+    assert (whole["first"], whole["last"], whole["least"]) == (0, 5_999, 5)
+
+    figure.scroll_into_view_if_needed()
+    plot = page.locator('[data-figure="gpu-utilisation"] .nsewdrag').bounding_box()
+    assert plot is not None
+    middle, y = plot["x"] + plot["width"] / 2, plot["y"] + plot["height"] / 2
+    page.mouse.move(middle - 12, y)
+    page.mouse.down()
+    page.mouse.move(middle + 12, y, steps=4)
+    page.mouse.up()
+    expect(page.locator('[data-figure="gpu-utilisation"][data-refined]')).to_be_visible(timeout=60_000)
+    part = page.evaluate(READ)
+    # Every second of the part is there, and not one point of the rest.
+    assert part["steps"] == 1
+    assert part["last"] - part["first"] < 1_000
+    assert part["least"] == 5

@@ -104,7 +104,7 @@ def test_the_published_tables_stand_beside_the_simulation(page: Page) -> None:
     page.goto("/experiments/gpt-3-small-on-three-nodes/")
     page.get_by_role("link", name="Networks", exact=True).click()
     expect(page.locator("[data-figure='slowdown'][data-drawn]")).to_be_visible()
-    cells = page.locator("[data-figure='slowdown'] .heatmap-label").all_text_contents()
+    cells = page.locator("[data-figure='slowdown'] .bartext").all_text_contents()
     assert len(cells) == 24
     assert any(text.startswith("1.71") for text in cells)
     screenshots(page, "networks")

@@ -18,13 +18,16 @@ def test_networks_go_down_schedules_and_micro_batches_across() -> None:
     drawing = slowdown.figure(CELLS, "measured")
     assert drawing.figure is not None
     (heat,) = drawing.figure.data
-    assert list(heat.y) == ["0.1 ms", "10 ms"]
-    assert [list(part) for part in heat.x] == [
-        ["gpipe", "1f1b", "1f1b"],
-        ["micro batch 1", "micro batch 1", "micro batch 2"],
+    assert list(drawing.figure.layout.yaxis.ticktext) == ["0.1 ms", "10 ms"]
+    assert list(drawing.figure.layout.xaxis.ticktext) == [
+        "gpipe, micro batch 1",
+        "1f1b, micro batch 1",
+        "1f1b, micro batch 2",
     ]
-    assert [list(row) for row in heat.z] == [[1.0, 1.0, None], [1.26, 1.71, None]]
-    assert heat.text[1][1].startswith("1.71")
+    rows = [base + height / 2 for base, height in zip(heat.base, heat.y, strict=True)]
+    cells = zip(heat.x, rows, heat.marker.color, strict=True)
+    assert list(cells) == [(0, 0, 1.0), (0, 1, 1.26), (1, 0, 1.0), (1, 1, 1.71)]
+    assert heat.text[3].startswith("1.71")
     assert "1f1b with micro batch 1 on 10 ms, 1.71 times" in drawing.caption
     assert ["measured", "1f1b", 1, "10 ms", 1.71, 11.21] in drawing.table.rows
 

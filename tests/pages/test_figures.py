@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plotly
 import pytest
 from django.contrib.auth.models import User
+from django.contrib.staticfiles import finders
 from django.test import Client
 
 from parlab.lab import services as lab
@@ -152,3 +157,49 @@ def test_a_window_that_makes_no_sense_is_answered(page: Client, four_runs: list[
     store.append(four_runs[0].current_attempt().pk, {("step_time_s", 0): two})
     response = page.get(f"{EXPERIMENT}runs/1/figures/step-time.json", {"from": ends[0], "to": ends[1]})
     assert response.status_code == 200
+
+
+def test_a_part_of_a_curve_is_drawn_in_the_unit_of_the_whole(page: Client, four_runs: list[Run]) -> None:
+    values = np.full(3_000, 5.0)
+    values[1_000:1_100] = 0.005
+    steps = np.arange(1, 3_001)
+    store.append(
+        four_runs[0].current_attempt().pk, {("step_time_s", 0): Columns(steps, steps.astype(np.float64), values)}
+    )
+    part = figure(page, f"{EXPERIMENT}runs/1/figures/step-time.json?from=1020&to=1080")["figure"]
+    assert part["layout"]["yaxis"]["title"]["text"] == "Step time (s)"
+    assert set(part["data"][0]["y"]) == {0.005}
+
+
+def test_any_series_that_a_training_printed_can_be_shown(page: Client, four_runs: list[Run]) -> None:
+    two = Columns(np.array([1, 2]), np.array([1.76e9, 1.76e9 + 1]), np.array([10.5, 9.25]))
+    milliseconds = Columns(two.steps, two.times, np.array([0.002, 0.003]))
+    store.append(four_runs[0].current_attempt().pk, {("grad_norm", 0): two, ("timer/forward-compute", 1): milliseconds})
+    shown = page.get(f"{EXPERIMENT}runs/1/?series=timer/forward-compute").content.decode()
+    assert '<option value="timer/forward-compute" selected>Timer forward-compute</option>' in shown
+    assert "series.json?attempt=1&amp;series=timer/forward-compute" in shown
+    url = f"{EXPERIMENT}runs/1/figures/series.json?series="
+    norm = figure(page, f"{url}grad_norm")
+    assert norm["figure"]["data"][0]["y"] == [10.5, 9.25]
+    assert "10.5 at step 1, 9.25 at step 2" in norm["caption"]
+    timer = figure(page, f"{url}timer/forward-compute")["figure"]
+    assert (timer["data"][0]["y"], timer["layout"]["yaxis"]["title"]["text"][-4:]) == ([2.0, 3.0], "(ms)")
+    assert "printed none" in figure(page, f"{url}%3Cscript%3E")["empty"]
+    assert "<script>" not in page.get(f"{EXPERIMENT}runs/1/?series=<script>").content.decode().partition("<main")[2]
+
+
+@pytest.mark.parametrize("name", ["throughput.json", "throughput.csv"])
+def test_figures_and_numbers_travel_compressed(page: Client, four_runs: list[Run], name: str) -> None:
+    url = f"{EXPERIMENT}figures/{name}"
+    packed = page.get(url, headers={"Accept-Encoding": "gzip"})
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(packed.content) == page.get(url).content
+
+
+def test_the_browsers_plotly_is_of_the_version_that_makes_the_figures() -> None:
+    theirs = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+    ours = finders.find("vendor/plotly/plotly-basic.min.js")
+    assert isinstance(ours, str)
+    versions = [re.search(r"plotly\.js.*? v([\d.]+)", path.read_text()[:400]) for path in (theirs, Path(ours))]
+    assert all(versions)
+    assert len({found[1] for found in versions if found}) == 1

@@ -277,3 +277,18 @@ def test_nodes_show_what_they_have_and_how_busy_they_are(
     assert "never" in shown
     partial = page.get("/nodes/", headers={"HX-Request": "true"})
     assert "<html" not in partial.content.decode()
+
+
+@pytest.mark.parametrize("engine", ["allreduce", "capacity"])
+def test_engines_without_steps_show_no_empty_curve_of_them(
+    page: Client, make_attempt: Callable[..., Attempt], make_config: Callable[..., Config], engine: str
+) -> None:
+    ranks = 2 if engine == "allreduce" else 1
+    config = make_config(data={"parallel": {"engine": engine, "data_parallel_size": ranks}})
+    attempt = make_attempt(config=config, state="running")
+    for finished in (False, True):
+        if finished:
+            finish(attempt)
+        content = page.get(RUN).content.decode()
+        assert 'data-figure="step-time"' not in content
+        assert "<dt>Throughput</dt>" not in content

@@ -97,3 +97,25 @@ def test_without_an_mfu_there_is_no_column_for_it(page: Client, make_attempt: Ca
     finish(make_attempt())
     assert "MFU" not in text(page.get(EXPERIMENT))
     assert page.get(f"/api{EXPERIMENT}runs/").json()["results"][0]["mfu"] is None
+
+
+def test_long_telemetry_is_thinned_and_refined_and_told_of_as_a_whole(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = make_attempt()
+    values = np.random.default_rng(0).normal(900.0, 3.0, 20_000)
+    values[10_000:10_050] = 100.0
+    for rank in range(8):
+        samples(attempt, "power_watts", rank, list(values))
+    url = f"{RUN}figures/power.json"
+    whole = json.loads(page.get(url).content)
+    part = json.loads(page.get(url, {"from": "9990", "to": "10100"}).content)
+    assert [len(trace["x"]) for trace in whole["figure"]["data"]] == [200] * 8
+    assert whole["thinned"]
+    assert not part["thinned"]
+    assert part["figure"]["data"][0]["x"] == [float(second) for second in range(9_989, 10_102)]
+    # The mean is that of all samples, not of those that thinning chose for being far out.
+    assert whole["caption"].startswith(f"On average {values.mean():.0f}")
+    assert part["caption"] == whole["caption"]
+    assert part["figure"]["layout"]["yaxis"]["title"] == whole["figure"]["layout"]["yaxis"]["title"]
+    assert len(page.get(f"{RUN}figures/power.csv").content.decode().splitlines()) == 160_001

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
+from numpy.typing import NDArray
 
 from parlab.charts import compare as charts
 from parlab.charts.compare import CURVES, Line
@@ -16,12 +18,15 @@ from parlab.charts.curves import Curve
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run
+from parlab.pages.windows import WHOLE, Window, seen, window_of
 from parlab.series import store
 from parlab.series.columns import Columns
 
-from .figures import MAX_POINTS, csv_response, json_response
+from .figures import csv_response, json_response
 
 MAX_RUNS = 20
+CURVES_POINTS = 4_000
+"""Points of the curves in all; up to twenty lines share them."""
 
 
 def chosen_ids(request: HttpRequest) -> list[int]:
@@ -78,27 +83,40 @@ def _kind(request: HttpRequest) -> str:
 
 @require_GET
 def compare_json(request: HttpRequest, name: str) -> HttpResponse:
-    return json_response(_drawing(request, name, MAX_POINTS))
+    return json_response(_drawing(request, name, window_of(request.GET)))
 
 
 @require_GET
 def compare_csv(request: HttpRequest, name: str) -> HttpResponse:
-    return csv_response(_drawing(request, name, None).table, f"compare-{name}.csv")
+    return csv_response(_drawing(request, name, WHOLE).table, f"compare-{name}.csv")
 
 
-def _drawing(request: HttpRequest, name: str, max_points: int | None) -> Drawing:
+def _drawing(request: HttpRequest, name: str, window: Window) -> Drawing:
     runs = selectors.matching_runs(chosen_ids(request)[:MAX_RUNS])
     if name == "parallel":
         return charts.parallel(selectors.compare(runs).points, [_name(run) for run in runs])
     if name != "curves":
         raise Http404(f"no figure {name}; there are curves, parallel")
-    kind = _kind(request)
-    lines = _lines(runs, CURVES[kind].metrics, max_points)
-    return charts.curves(kind, lines, over_time=request.GET.get("over") == "time")
+    kind, over_time = _kind(request), request.GET.get("over") == "time"
+    found = _slowest(runs, CURVES[kind].metrics)
+    x = {place: _x(columns, over_time) for place, columns in found.items()}
+    shown = seen(found, window.sized(CURVES_POINTS), x)
+    starts = {place: float(columns.times[0]) for place, columns in found.items()}
+    lines = {
+        place: Line(_name(run), shown[place].curve if place in shown else Curve([], [], []), starts.get(place))
+        for place, run in enumerate(runs)
+    }
+    middle = [float(np.nanmedian(columns.values)) for columns in found.values()]
+    drawing = charts.curves(kind, lines, over_time=over_time, middle=middle)
+    return drawing._replace(is_thinned=any(one.is_thinned for one in shown.values()))
 
 
-def _lines(runs: list[Run], metrics: tuple[str, ...], max_points: int | None) -> dict[int, Line]:
-    """Read one curve of each run's current attempt: that of the rank with the highest median."""
+def _x(columns: Columns, over_time: bool) -> NDArray[np.float64]:
+    return columns.times - columns.times[0] if over_time else columns.steps.astype(np.float64)
+
+
+def _slowest(runs: list[Run], metrics: tuple[str, ...]) -> dict[int, Columns]:
+    """Read one curve of each run's current attempt, by its place: that of the rank with the highest median."""
     rows = Attempt.objects.filter(run__in=runs).values_list("run", "number", "pk")
     attempts = {(run, number): pk for run, number, pk in rows}
     current = {attempts.get((run.pk, run.attempt_number)): place for place, run in enumerate(runs)}
@@ -106,13 +124,10 @@ def _lines(runs: list[Run], metrics: tuple[str, ...], max_points: int | None) ->
     read = store.read_many([pk for pk in current if pk is not None], metrics)
     best: dict[int, tuple[int, float, Columns]] = {}
     for (attempt, metric, _rank), columns in read.items():
-        ordered = sorted(columns.values)
-        rank = (-metrics.index(metric), float(ordered[len(ordered) // 2]), columns)
+        finite = columns.values[np.isfinite(columns.values)]
+        if not len(finite):
+            continue
+        rank = (-metrics.index(metric), float(np.median(finite)), columns)
         if attempt not in best or rank[:2] > best[attempt][:2]:
             best[attempt] = rank
-    lines = {place: Line(_name(run), Curve([], [], [])) for place, run in enumerate(runs)}
-    for attempt, (_, _, columns) in best.items():
-        thin = columns if max_points is None else columns.thinned(max_points)
-        place = current[attempt]
-        lines[place] = Line(lines[place].name, Curve(thin.steps.tolist(), thin.times.tolist(), thin.values.tolist()))
-    return lines
+    return {current[attempt]: columns for attempt, (_, _, columns) in best.items()}

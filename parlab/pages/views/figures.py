@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_GET
 
-from parlab.charts import bandwidth, capacity, curves, predicted, theme
-from parlab.charts.curves import Curve
+from parlab.charts import bandwidth, capacity, predicted, theme
 from parlab.charts.registry import CHOSEN, EXPERIMENT_FIGURES
 from parlab.charts.telemetry import KINDS
 from parlab.charts.theme import Drawing, Table
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Run
-from parlab.pages import engine_reads, telemetry
+from parlab.pages import engine_reads, run_curves, telemetry
 from parlab.pages.choices import figure_options
-from parlab.series import store
-from parlab.series.columns import Columns
+from parlab.pages.windows import WHOLE, Window, window_of
 
 from .runs import find_attempt, find_run
-
-MAX_POINTS = 1_000
-"""Points of a curve that a browser gets: more than a figure has pixels to show."""
 
 BANDWIDTH = "bandwidth"
 """The figure of an experiment that is drawn from series and files, not from its runs' summaries."""
@@ -48,61 +42,6 @@ def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
     return CHOSEN[name](points, figure_options(request.GET)) if name in CHOSEN else EXPERIMENT_FIGURES[name](points)
 
 
-class Window(NamedTuple):
-    """How much of a curve is drawn: so many points of what lies between two places of the x axis."""
-
-    max_points: int | None
-    first: float | None = None
-    last: float | None = None
-
-
-WHOLE = Window(None)
-
-
-def window_of(query: QueryDict) -> Window:
-    """Read `?from=120&to=180`, which a browser asks for when somebody zooms into a thinned curve."""
-    ends = [_finite(query.get(name, "")) for name in ("from", "to")]
-    first, last = ends
-    return Window(MAX_POINTS, first, last) if first is not None and last is not None else Window(MAX_POINTS)
-
-
-def _finite(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if abs(number) < 2**53 else None
-
-
-def _step_time(run: Run, attempt: Attempt, window: Window) -> Drawing:
-    # One step beyond either end, so that lines leave the plot instead of ending in it.
-    first = None if window.first is None else math.floor(window.first) - 1
-    last = None if window.last is None else math.ceil(window.last) + 1
-    found = store.read(attempt.pk, "step_time_s", max_points=window.max_points, first_step=first, last_step=last)
-    return curves.step_time(
-        {rank: _curve(columns) for rank, columns in found.items()},
-        warmup_steps=int(run.resolved.get("train", {}).get("warmup_steps", 0)),
-        iterations=run.iterations,
-    )
-
-
-def _memory(_run: Run, attempt: Attempt, window: Window) -> Drawing:
-    found = store.read(attempt.pk, "memory_bytes")
-    start = min((float(columns.times[0]) for columns in found.values()), default=0.0)
-    if window.first is not None and window.last is not None:
-        low, high = start + window.first, start + window.last
-        found = {
-            rank: columns.take((columns.times >= low) & (columns.times <= high)) for rank, columns in found.items()
-        }
-    most = window.max_points
-    thinned = {rank: columns if most is None else columns.thinned(most) for rank, columns in found.items()}
-    return curves.memory({rank: _curve(columns) for rank, columns in thinned.items()}, start=start)
-
-
-def _curve(columns: Columns) -> Curve:
-    return Curve(columns.steps.tolist(), columns.times.tolist(), columns.values.tolist())
-
-
 def _bandwidth(run: Run, attempt: Attempt, _window: Window) -> Drawing:
     return bandwidth.figure(engine_reads.run_messages([run], [attempt]))
 
@@ -119,9 +58,12 @@ def _devices(run: Run, _attempt: Attempt, _window: Window) -> Drawing:
     return missing._replace(table=found.table) if found else missing
 
 
+SERIES = "series"
+"""The figure of a run that shows whichever number its address names: `?series=loss`."""
+
 RUN_FIGURES: dict[str, Callable[[Run, Attempt, Window], Drawing]] = {
-    "step-time": _step_time,
-    "memory": _memory,
+    "step-time": run_curves.step_time,
+    "memory": run_curves.memory,
     "bandwidth": _bandwidth,
     "capacity": _capacity,
     "devices": _devices,
@@ -129,17 +71,15 @@ RUN_FIGURES: dict[str, Callable[[Run, Attempt, Window], Drawing]] = {
 
 
 def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, window: Window) -> Drawing:
-    if name not in RUN_FIGURES and name not in KINDS:
-        raise Http404(f"no figure {name}; there are {', '.join([*RUN_FIGURES, *KINDS])}")
+    if name not in RUN_FIGURES and name not in KINDS and name != SERIES:
+        raise Http404(f"no figure {name}; there are {', '.join([*RUN_FIGURES, SERIES, *KINDS])}")
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
     if attempt is None:
         return theme.nothing("No curve: these figures were published without one.")
-    return (
-        telemetry.drawing(attempt, name, window.max_points)
-        if name in KINDS
-        else RUN_FIGURES[name](run, attempt, window)
-    )
+    if name == SERIES:
+        return run_curves.series(run, attempt, window, request.GET.get("series", ""))
+    return telemetry.drawing(attempt, name, window) if name in KINDS else RUN_FIGURES[name](run, attempt, window)
 
 
 @require_GET

@@ -25,6 +25,7 @@ from parlab.lab import selectors
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Experiment, Report, Run, Snapshot
 from parlab.pages import telemetry
+from parlab.pages.windows import WIDE, Window
 from parlab.publishing.drawn import live_page
 from parlab.publishing.publish import publish
 from parlab.publishing.resolve import Figures, Resolver
@@ -35,7 +36,7 @@ from parlab.reports.directives import directive
 from parlab.reports.tables import table_csv
 from parlab.reports.templates import TEMPLATES
 
-from .figures import MAX_POINTS, RUN_FIGURES, Window
+from .figures import RUN_FIGURES
 
 PER_PAGE = 50
 MAX_PANELS = 4
@@ -54,11 +55,11 @@ def figures() -> Figures:
 
 
 def _few_points(made: Callable[[Run, Attempt, Window], Drawing], run: Run, attempt: Attempt) -> Drawing:
-    return made(run, attempt, Window(MAX_POINTS))
+    return made(run, attempt, Window(WIDE))
 
 
 def _telemetry(name: str, _run: Run, attempt: Attempt) -> Drawing:
-    return telemetry.drawing(attempt, name, MAX_POINTS)
+    return telemetry.drawing(attempt, name, Window(WIDE))
 
 
 def may_edit(user: User, report: Report) -> bool:

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run, Snapshot
-from parlab.pages import engine_reads, telemetry, timeline_reads
+from parlab.pages import engine_reads, run_curves, telemetry, timeline_reads
 from parlab.series import store
 from parlab.series.log import log_tail
 from parlab.series.log_search import ERROR, log_around, log_find, text_pattern
@@ -54,7 +54,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "engine_seen": _engine_seen(found, attempt),
         "rows": selectors.finding_rows(context["findings"]),
         "next": found.get_absolute_url(),
-        "has_curves": attempt is not None and (found.origin != Run.Origin.IMPORTED or _has_curves(known)),
+        **_curves(request, found, attempt, known),
         "machine": telemetry.figures(attempt, known, is_live=not found.is_final) if attempt else [],
         "timeline": timeline_reads.run_timeline(found, attempt, request.GET.get("step", "")),
         "arguments": selectors.flat(found.launch.get("arguments", {})),
@@ -65,9 +65,21 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     return render(request, "pages/run.html", context)
 
 
-def _has_curves(known: set[str]) -> bool:
-    """Say whether a figure of a run has something to draw: a file may hold a result and no steps."""
-    return not known.isdisjoint(("step_time_s", "memory_bytes"))
+def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, known: set[str]) -> dict[str, Any]:
+    """Say which curves a run has, or will have while it goes on."""
+    has_steps = engine_reads.has_steps(run)
+    awaited = attempt is not None and not run.is_final
+    names = run_curves.series_names(known) if has_steps else []
+    names = names or (["loss"] if awaited and has_steps else [])
+    wanted = request.GET.get("series", "")
+    chosen = wanted if wanted in names else next(iter(names), "")
+    return {
+        "has_step_time": "step_time_s" in known or (awaited and has_steps),
+        "has_memory": "memory_bytes" in known or awaited,
+        "series": [(name, run_curves.series_title(name)) for name in names],
+        "shown_series": chosen,
+        "shown_title": run_curves.series_title(chosen),
+    }
 
 
 @require_GET
@@ -163,6 +175,7 @@ def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
         "figures": selectors.run_figures(run),
         "peak": selectors.peak_words(run.summary),
         "flops_per_device": selectors.compute(run.summary),
+        "has_steps": engine_reads.has_steps(run),
         "mfu_pct": selectors.measured_pct(run.summary, "mfu"),
         "hfu_pct": selectors.measured_pct(run.summary, "hfu"),
         "is_current": attempt is None or attempt.number == run.attempt_number,

@@ -15,7 +15,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
 
-import plotly
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
@@ -212,8 +211,7 @@ def _collect_static() -> None:
     """Collect static files unless nothing changed since the last time."""
     seen = sorted(
         (str(path), path.stat().st_mtime_ns, path.stat().st_size)
-        for root in (settings.BASE_DIR / "static", Path(plotly.__file__).parent / "package_data")
-        for path in root.rglob("*")
+        for path in (settings.BASE_DIR / "static").rglob("*")
         if path.is_file()
     )
     stamp = settings.STATIC_ROOT / ".collected"

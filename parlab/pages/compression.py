@@ -1,0 +1,17 @@
+"""Pages, figures and numbers travel compressed; pictures and files are compressed already."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.middleware.gzip import GZipMiddleware
+
+TEXTS = frozenset({"text/html", "application/json", "text/csv", "text/markdown"})
+
+
+class TextCompression(GZipMiddleware):
+    """Django's own compression, which hides the length of pages with a secret, for texts only."""
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        kind = response.headers.get("Content-Type", "").partition(";")[0]
+        return super().process_response(request, response) if kind in TEXTS else response
