@@ -35,11 +35,14 @@ class PredictedPoint(NamedTuple):
         return ", ".join(named) or f"run {self.number}"
 
 
-def figure(points: Sequence[PredictedPoint]) -> Drawing:
-    """Draw predicted (y) against measured (x) seconds of an iteration, both axes log; on the line both agree."""
+def figure(points: Sequence[PredictedPoint], left_out: Sequence[str] = ()) -> Drawing:
+    """Draw predicted (y) against measured (x) seconds of an iteration, both axes log; on the line both agree.
+
+    `left_out` says of which runs there is no prediction, and why ("3 runs: ...").
+    """
     timed = [point for point in points if point.measured_s]
     if not timed:
-        return theme.nothing("Nothing to compare: no finished run of an engine that the planner knows.")
+        return theme.nothing(f"Nothing to compare. {_left_out(left_out) or 'No run has finished.'}")
     drawing = go.Figure(
         layout=theme.layout(
             title="Predicted against measured",
@@ -66,7 +69,12 @@ def figure(points: Sequence[PredictedPoint]) -> Drawing:
             showlegend=False,
         )
     )
-    return Drawing(drawing, _caption(timed, calibrated), _table(points))
+    words = " ".join(filter(None, [_caption(timed, calibrated), _left_out(left_out)]))
+    return Drawing(drawing, words, _table(points))
+
+
+def _left_out(reasons: Sequence[str]) -> str:
+    return f"Not predicted: {'; '.join(reasons)}." if reasons else ""
 
 
 def _marks(points: Sequence[PredictedPoint], name: str, colour: str, symbol: str, *, plain: bool) -> go.Scatter:
@@ -94,7 +102,8 @@ def _error(predicted: float, measured: float | None) -> float:
 
 def _caption(points: Sequence[PredictedPoint], calibrated: bool) -> str:
     plain = median(_error(point.plain_s, point.measured_s) for point in points)
-    words = f"Half of the {len(points)} runs are predicted within {significant(100 * plain)} % without calibration"
+    whom = "The run is" if len(points) == 1 else f"Half of the {len(points)} runs are"
+    words = f"{whom} predicted within {significant(100 * plain)} % without calibration"
     if calibrated:
         better = median(_error(point.predicted_s, point.measured_s) for point in points)
         words += f", within {significant(100 * better)} % after a calibration on the runs that they are not part of"

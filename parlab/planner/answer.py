@@ -13,7 +13,9 @@ from .layouts import Search, search
 from .prediction import Prediction, predict_job
 from .questions import Size, Verdict, fewest_nodes, largest_model, node_counts, trade_off, verdict
 from .request import PlanRequest, warnings
-from .workload import Model
+from .workload import SCHEDULES, Job, Model, Recompute
+
+_RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Answer:
     work: Work
     budget: Budget
     warnings: list[str]
+    recomputes: list[Prediction]
+    """The same layout with each mode of recomputation."""
+    schedules: list[Prediction]
+    """The same layout with each pipeline schedule that its layers allow; empty without a pipeline."""
     search: Search
     largest: Model | None
     """The largest GPT that trains on one node."""
@@ -61,12 +67,27 @@ def answer(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = Non
         work(prediction),
         budget(prediction, tokens, request.price),
         list(warnings(request, job, gpu)),
+        [predict_job(replace(job, recompute=mode), cluster, calibration) for mode in _RECOMPUTES],
+        [predict_job(one, cluster, calibration) for one in other_schedules(job)],
         search(job, cluster, calibration),
         largest_model(replace(job, zero_stage=0), node, calibration),
         fewest,
         sizes,
         verdict(here, request.wanted_days, sizes) if request.wanted_days else None,
     )
+
+
+def other_schedules(job: Job) -> list[Job]:
+    """The job in each schedule that its layers allow: interleaved in its own chunks, or 2; ZB-V in two."""
+    if job.pipeline_parallel == 1:
+        return []
+    found = []
+    for schedule in SCHEDULES:
+        chunks = {"interleaved-1f1b": max(2, job.virtual_stages), "zb-v": 2}.get(schedule, 1)
+        if job.pipeline_parallel * chunks <= job.model.num_layers:
+            virtual = chunks if schedule == "interleaved-1f1b" else 1
+            found.append(replace(job, schedule=schedule, virtual_stages=virtual))
+    return found
 
 
 def work(prediction: Prediction) -> Work:

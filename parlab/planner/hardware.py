@@ -6,11 +6,14 @@ sheets name no FLOP/s, so a node measures what its matmul reaches.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _TERA = 1e12
+_SIZE = re.compile(r"([0-9]+) *gi?b\b")
+"""A memory in the name of a device: 80GB, 80 GB, 80GiB."""
 _GB = 1 << 30
 """Data sheets say GB of memory; drivers show that they mean GiB."""
 
@@ -147,7 +150,7 @@ def find(device_name: str) -> Gpu | None:
 
     A name that leaves the variant open is the one with the smaller memory. None for a device that is not known.
     """
-    words = set(device_name.lower().replace("-", " ").replace("_", " ").split())
+    words = set(_SIZE.sub(r"\1gb", device_name.lower().replace("-", " ").replace("_", " ")).split())
     return next((gpu for name, gpu in _CATALOGUE.items() if set(name.split()) <= words), None)
 
 

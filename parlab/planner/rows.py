@@ -118,9 +118,9 @@ def _recompute(text: object) -> Recompute:
 
 def _schedule(text: object, virtual: int, layers: int) -> tuple[Schedule, int]:
     words = str(text or "1f1b").lower()
-    if words.startswith("zb-2p"):
+    if words.startswith(("zb-2p", "zb-h2")):
         return "zb-h2", 1
-    if words.startswith("zb-1p"):
+    if words.startswith(("zb-1p", "zb-h1")):
         return "zb-h1", 1
     if words.startswith("zb-v"):
         return "zb-v", 1

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from .answer import Answer
 from .budget import Budget
 from .layouts import Layout
+from .prediction import Prediction
 from .questions import Size
 
 
@@ -91,6 +92,19 @@ class WrittenLayout(_Part):
     """Why it is not the best one."""
 
 
+class WrittenVariant(_Part):
+    """The layout of the question with another recomputation or another schedule."""
+
+    recompute: str
+    schedule: str
+    chunks: int
+    micro_batches_in_flight: float
+    activations_bytes: float
+    memory_bytes: float
+    fits: bool
+    iteration_s: float
+
+
 class WrittenSize(_Part):
     """The best layout on so many nodes; None where nothing fits."""
 
@@ -113,6 +127,9 @@ class WrittenPlan(_Part):
     memory: WrittenMemory
     work: WrittenWork
     budget: WrittenBudget
+    recomputes: list[WrittenVariant]
+    schedules: list[WrittenVariant]
+    """Empty without a pipeline."""
     layouts: list[WrittenLayout]
     largest_on_one_node: float | None
     """Parameters of the largest GPT in GPT-3's proportions that trains on one node."""
@@ -143,6 +160,8 @@ def written(found: Answer) -> WrittenPlan:
         ),
         work=WrittenWork(**vars(work), parameters=one.job.model.parameters),
         budget=_budget(found.budget),
+        recomputes=[_variant(one) for one in found.recomputes],
+        schedules=[_variant(one) for one in found.schedules],
         layouts=[_layout(layout) for layout in [*found.search.fitting, *found.search.too_large]],
         largest_on_one_node=found.largest.parameters if found.largest else None,
         fewest_nodes=found.fewest,
@@ -153,6 +172,19 @@ def written(found: Answer) -> WrittenPlan:
 
 def _budget(budget: Budget) -> WrittenBudget:
     return WrittenBudget(**vars(budget))
+
+
+def _variant(one: Prediction) -> WrittenVariant:
+    return WrittenVariant(
+        recompute=one.job.recompute,
+        schedule=one.job.schedule,
+        chunks=one.job.virtual_stages,
+        micro_batches_in_flight=one.memory.in_flight,
+        activations_bytes=one.memory.activations_bytes,
+        memory_bytes=one.memory_bytes,
+        fits=one.fits,
+        iteration_s=one.iteration_s,
+    )
 
 
 def _layout(layout: Layout) -> WrittenLayout:

@@ -38,6 +38,16 @@ def test_the_page_shows_nvidias_table_with_predicted_beside_published(viewer: Cl
     assert "502.0" in table
 
 
+def test_the_page_compares_recomputations_and_the_schedules_of_a_pipeline(viewer: Client) -> None:
+    one_stage = viewer.get("/plan/", SMALL).content.decode()
+    assert 'id="recomputes"' in one_stage
+    assert 'id="schedules"' not in one_stage
+    text = viewer.get("/plan/", {**SMALL, "pipeline_parallel": 4, "nodes": 4}).content.decode()
+    table = text[text.index('id="schedules"') :]
+    for schedule in ("gpipe", "1f1b", "interleaved-1f1b, 2 chunks", "zb-h1", "zb-h2", "zb-v"):
+        assert f">{schedule}<" in table
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [("layers", "0"), ("hidden", "99999999999"), ("nodes", "0"), ("gpus_per_node", "-8"), ("memory_gib", "0")],

@@ -11,6 +11,7 @@ from django.test import Client
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Config, Node, Run
 from parlab.planner import predict_job
+from parlab.planner.cluster import device
 from parlab.planner.configs import job_of
 from parlab.planner.nodes import cluster_of
 from runners.config import RunConfig, with_values
@@ -52,7 +53,7 @@ def test_half_of_the_runs_calibrate_the_prediction_of_the_others(page: Client, s
     assert f"Half of the {len(BATCHES)} runs" in drawing["caption"]
 
 
-def test_the_experiment_shows_the_figure_where_the_planner_knows_the_engine(page: Client, sweep: list[Run]) -> None:
+def test_the_experiment_shows_the_figure_where_iterations_were_timed(page: Client, sweep: list[Run]) -> None:
     address = sweep[0].experiment.get_absolute_url()
     assert "figures/predicted.json" in page.get(address).content.decode()
     table = page.get(f"{address}figures/predicted.csv").content.decode().splitlines()
@@ -61,10 +62,18 @@ def test_the_experiment_shows_the_figure_where_the_planner_knows_the_engine(page
     assert "figures/predicted.json" not in page.get(address).content.decode()
 
 
+def test_a_sweep_that_cannot_be_predicted_says_why(page: Client, sweep: list[Run]) -> None:
+    Run.objects.filter(pk=sweep[0].pk).update(resolved=with_values(sweep[0].resolved, {"network.apply": "emulate"}))
+    address = f"{sweep[0].experiment.get_absolute_url()}figures/predicted.json"
+    assert "Not predicted: 1 run: it ran on links that were shaped or emulated." in page.get(address).json()["caption"]
+    Run.objects.update(origin=Run.Origin.PUBLISHED)
+    assert "7 runs: does not say on which GPU it ran" in page.get(address).json()["empty"]
+
+
 def test_runs_of_one_cluster_and_engine_are_offered_as_a_calibration(page: Client, sweep: list[Run]) -> None:
-    (group,) = selectors.calibration_groups()
+    (group,) = selectors.calibration_pool().groups
     assert group.title == "engine zero on CPU process (pool default), 8 runs"
-    fitted = selectors.calibration_of(group)
+    fitted = selectors.calibration_of(group, device("A100"))
     assert fitted.time_rows == len(BATCHES)
     text = page.get("/plan/", {"calibration": group.key}).content.decode()
     assert f"Calibrated on {group.title}: 8 times" in text
@@ -80,4 +89,48 @@ def test_emulated_links_calibrate_nothing(page: Client, sweep: list[Run]) -> Non
     for run in sweep:
         emulated = with_values(run.resolved, {"network.apply": "emulate", "network.delay_ms": 5})
         Run.objects.filter(pk=run.pk).update(resolved=emulated)
-    assert selectors.calibration_groups() == []
+    pool = selectors.calibration_pool()
+    assert pool.groups == []
+    assert pool.sources[0].unused == ["8 runs: it ran on links that were shaped or emulated"]
+
+
+def test_runs_of_which_no_machine_is_known_are_not_taken_for_runs_on_a_cpu(page: Client, sweep: list[Run]) -> None:
+    Attempt.objects.update(node=None, environment={})
+    assert selectors.calibration_pool().sources[0].unused == ["8 runs: nothing is known of the machine it ran on"]
+
+
+@pytest.fixture
+def logs(sweep: list[Run]) -> list[Run]:
+    """The runs of the sweep as those of files, which say sizes and layout, but neither engine nor GPU."""
+    for size, run in zip(BATCHES, sweep, strict=True):
+        run.origin = Run.Origin.IMPORTED
+        run.resolved = {
+            "model": {"num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "sequence_length": 1024},
+            "train": {"micro_batch_size": size, "global_batch_size": 2 * size},
+            "parallel": {"data_parallel_size": 2},
+        }
+        run.save()
+    return sweep
+
+
+def test_files_that_say_their_sizes_calibrate_on_the_device_that_is_planned_for(page: Client, logs: list[Run]) -> None:
+    Run.objects.filter(pk=logs[0].pk).update(resolved=logs[0].resolved | {"model": {"num_layers": 24}})
+    Run.objects.filter(pk=logs[1].pk).update(point={"network setting": "10 ms"})
+    (group,) = selectors.calibration_pool().groups
+    assert group.title.endswith("on a GPU that its files do not name, 6 runs")
+    text = page.get("/plan/", {"calibration": group.key, "gpu": "H100 SXM"}).content.decode()
+    assert "taken as H100 SXM: 6 times" in text
+    assert "The files of the calibration name no GPU: their runs are taken as run on H100 SXM." in text
+    assert "1 run: model.hidden_size, model.sequence_length are not said" in text
+    assert "1 run: its links were shaped, in words that the planner does not read" in text
+
+
+def test_files_that_name_their_gpu_are_predicted(page: Client, logs: list[Run]) -> None:
+    address = f"{logs[0].experiment.get_absolute_url()}figures/predicted.json"
+    assert "8 runs: does not say on which GPU it ran" in page.get(address).json()["empty"]
+    for run in logs:
+        run.summary["peak"] = {"device": "A100 SXM4 80 GB"}
+        run.save()
+    assert "Half of the 8 runs" in page.get(address).json()["caption"]
+    (group,) = selectors.calibration_pool().groups
+    assert group.device == "A100 SXM4 80 GB"

@@ -47,6 +47,8 @@ def test_an_unknown_device_or_precision_has_no_peak(device: str, precision: str)
         ("NVIDIA A100 80GB PCIe", "A100 PCIe 80 GB", 80),
         ("NVIDIA A100-SXM4-80GB", "A100 SXM4 80 GB", 80),
         ("A100", "A100 SXM4 40 GB", 40),
+        ("A100 SXM4 80 GB", "A100 SXM4 80 GB", 80),
+        ("V100 32 GiB", "V100 SXM2 32 GB", 32),
         ("NVIDIA H100 NVL", "H100 NVL", 94),
         ("NVIDIA B200", "B200", 180),
     ],

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from parlab.planner import Job, Model, cluster, predict_job
+from parlab.planner.answer import other_schedules
 from parlab.planner.budget import budget
 from parlab.planner.cluster import with_gpus
 from parlab.planner.layouts import search
@@ -103,3 +104,12 @@ def test_a_budget_of_nothing_is_refused(tokens: float, price: float) -> None:
 
 def test_nvidias_table_is_predicted_within_ten_per_cent() -> None:
     assert [round(row.error_pct, 1) for row in compared() if abs(row.error_pct) > 10] == []
+
+
+def test_schedules_are_compared_as_far_as_the_layers_go() -> None:
+    pipeline = replace(SMALL, pipeline_parallel=8, schedule="interleaved-1f1b", virtual_stages=3)
+    found = {job.schedule: job.virtual_stages for job in other_schedules(pipeline)}
+    assert found == {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 3, "zb-h1": 1, "zb-h2": 1, "zb-v": 1}
+    deep = replace(SMALL, pipeline_parallel=24)
+    assert [job.schedule for job in other_schedules(deep)] == ["gpipe", "1f1b", "zb-h1", "zb-h2"]
+    assert other_schedules(SMALL) == []

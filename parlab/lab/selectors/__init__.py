@@ -31,8 +31,9 @@ from .nodes import NodeRow, node_list
 from .pipelines import PipelineRun, pipeline_run, simulate_address, times_of
 from .plans import (
     CalibrationGroup,
-    calibration_groups,
+    CalibrationPool,
     calibration_of,
+    calibration_pool,
     device_named,
     devices,
     predicted_points,
@@ -59,6 +60,7 @@ from .utilisation import compute, measured_pct, peak_words, share_pct
 __all__ = [
     "METRICS",
     "CalibrationGroup",
+    "CalibrationPool",
     "Cell",
     "Comparison",
     "ConfigSection",
@@ -86,8 +88,8 @@ __all__ = [
     "Versions",
     "attempt_side",
     "by_hand",
-    "calibration_groups",
     "calibration_of",
+    "calibration_pool",
     "command_line",
     "compare",
     "compute",

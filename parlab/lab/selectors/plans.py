@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from parlab.charts.predicted import PredictedPoint
-from parlab.lab.models import Attempt, Device, Run
-from parlab.planner import Calibration, Cluster, Job, Observation, calibrate, predict_job
-from parlab.planner.configs import job_of
+from parlab.lab.models import Device, Experiment, Run
+from parlab.planner import Calibration, Cluster, Job, Observation, calibrate, cluster, predict_job
 from parlab.planner.hardware import Gpu
-from parlab.planner.nodes import cluster_of
-from runners.config import RunConfig, check
 from runners.protocol import RunState
 
+from .plannable import Seen, seen_runs
+
 MAX_RUNS = 300
-"""The newest runs that are looked at for calibrations."""
+"""The newest runs that are looked at for calibrations, of those that parlab measured and of those of files."""
 FEWEST = 4
 """Runs of a cluster and family that are worth a calibration."""
-
-
-class Measured(NamedTuple):
-    """A run as the planner sees it."""
-
-    run: Run
-    observation: Observation
+_WORDS = {Run.Origin.MEASURED: "measured", Run.Origin.IMPORTED: "imported"}
 
 
 class CalibrationGroup(NamedTuple):
-    """Runs of one cluster and model family."""
+    """Runs of one cluster and model family, or of one imported experiment."""
 
     key: str
     title: str
     device: str
+    """Empty where the files name no GPU: they are taken as run on the device that is planned for."""
     observations: tuple[Observation, ...]
+
+
+class CalibrationSource(NamedTuple):
+    """An experiment and what its runs are to calibrations."""
+
+    experiment: Experiment
+    origin: str
+    used: int
+    unused: list[str]
+    """Why the others are not used: "3 runs: ..."."""
+
+
+class CalibrationPool(NamedTuple):
+    """The calibrations that the database has to offer, and where they come from."""
+
+    groups: list[CalibrationGroup]
+    sources: list[CalibrationSource]
 
 
 def devices() -> list[Device]:
@@ -48,80 +61,79 @@ def device_named(name: str) -> Gpu | None:
     return found.gpu if found else None
 
 
-def measured_runs(runs: Iterable[Run]) -> list[Measured]:
-    """Those of the runs that parlab measured and the planner can plan, with where they ran."""
-    wanted = {
-        run.pk: run
-        for run in runs
-        if run.origin == Run.Origin.MEASURED and run.state in (RunState.FINISHED, RunState.OOM)
-    }
-    attempts = Attempt.objects.filter(run__in=wanted).select_related("node")
-    places: dict[int, Attempt] = {}
-    for attempt in attempts:
-        if attempt.number == wanted[attempt.run_id].attempt_number:
-            places[attempt.run_id] = attempt
-    found = (_measured(run, places.get(pk)) for pk, run in wanted.items())
-    return [one for one in found if one is not None]
+def calibration_pool() -> CalibrationPool:
+    """Look for clusters and families, and imported experiments, of which enough runs are known; most runs first."""
+    seen: list[Seen] = []
+    for origin in _WORDS:
+        ended = Run.objects.filter(origin=origin, state__in=(RunState.FINISHED, RunState.OOM))
+        seen += seen_runs(ended.select_related("experiment").order_by("-pk")[:MAX_RUNS])
+    groups: dict[str, list[Seen]] = {}
+    for one in seen:
+        if one.observation is not None:
+            groups.setdefault(_key(one, one.observation), []).append(one)
+    enough = {key: members for key, members in groups.items() if _times(members) >= FEWEST}
+    used = {one.run.pk for members in enough.values() for one in members}
+    found = [_group(key, members) for key, members in enough.items()]
+    return CalibrationPool(sorted(found, key=lambda group: -len(group.observations)), _sources(seen, used))
 
 
-def _measured(run: Run, attempt: Attempt | None) -> Measured | None:
-    config, _problems = check(run.resolved)
-    if config is None or attempt is None or config.network.apply != "none":
-        return None
-    try:
-        job, cluster = job_of(config), cluster_of(_machine(config, attempt), config, _place(attempt))
-    except ValueError:
-        return None
-    is_oom = run.state == RunState.OOM
-    seconds = None if is_oom else run.step_time_s
-    memory = None if is_oom else run.memory_max_bytes
-    return Measured(run, Observation(job, cluster, seconds, memory, is_oom))
+def _times(members: Sequence[Seen]) -> int:
+    return sum(one.observation is not None and one.observation.iteration_s is not None for one in members)
 
 
-def _machine(config: RunConfig, attempt: Attempt) -> Mapping[str, Any]:
-    machine = dict((attempt.node.hardware if attempt.node else None) or {})
-    machine |= {name: value for name, value in attempt.environment.items() if value}
-    if config.cluster.device == "auto" and not machine.get("gpus_used", machine.get("gpus")):
-        machine["gpus"] = []
-    return machine
+def _key(one: Seen, seen: Observation) -> str:
+    """Name what runs have in common that calibrate together: a document is one cluster and one code base."""
+    if one.run.origin == Run.Origin.IMPORTED:
+        return f"imported/{one.run.experiment_id}"
+    return _place_key(seen.job, seen.cluster)
 
 
-def _place(attempt: Attempt) -> str:
-    """Name the machines: those of the same device and pool are one cluster."""
-    return attempt.node.pool if attempt.node else "default"
+def _place_key(job: Job, where: Cluster) -> str:
+    return f"{where.name}/{where.device.name}/{job.family}"
 
 
-def _family(job: Job) -> str:
-    return f"engine {job.family}"
+def _group(key: str, members: Sequence[Seen]) -> CalibrationGroup:
+    observations = tuple(one.observation for one in members if one.observation is not None)
+    job, where = observations[0].job, observations[0].cluster
+    is_device_said = all(one.is_device_said for one in members)
+    if members[0].run.origin == Run.Origin.IMPORTED:
+        place = where.device.name if is_device_said else "a GPU that its files do not name"
+        title = f"{members[0].run.experiment.name} on {place}"
+    else:
+        title = f"engine {job.family} on {where.device.name} (pool {where.name})"
+    device = where.device.name if is_device_said else ""
+    return CalibrationGroup(key, f"{title}, {len(members)} runs", device, observations)
 
 
-def _key(job: Job, cluster: Cluster) -> str:
-    return f"{cluster.name}/{cluster.device.name}/{job.family}"
+def _sources(seen: Sequence[Seen], used: set[int]) -> list[CalibrationSource]:
+    """Say of each experiment how many runs calibrate, and why the others do not."""
+    by_experiment: dict[int, list[Seen]] = {}
+    for one in seen:
+        by_experiment.setdefault(one.run.experiment_id, []).append(one)
+    found = []
+    for members in by_experiment.values():
+        reasons = Counter(
+            one.reason if one.observation is None else f"fewer than {FEWEST} runs of that cluster and family"
+            for one in members
+            if one.run.pk not in used
+        )
+        unused = [f"{count} {'run' if count == 1 else 'runs'}: {reason}" for reason, count in reasons.most_common()]
+        run = members[0].run
+        teaching = sum(one.run.pk in used for one in members)
+        found.append(CalibrationSource(run.experiment, _WORDS[Run.Origin(run.origin)], teaching, unused))
+    return sorted(found, key=lambda source: -source.used)
 
 
-def calibration_groups() -> list[CalibrationGroup]:
-    """Clusters and model families of which enough runs are known, the one with most runs first."""
-    newest = Run.objects.filter(
-        origin=Run.Origin.MEASURED, state__in=(RunState.FINISHED, RunState.OOM), step_time_s__isnull=False
-    ).order_by("-pk")[:MAX_RUNS]
-    groups: dict[str, list[Observation]] = {}
-    titles: dict[str, str] = {}
-    for one in measured_runs(newest):
-        job, cluster = one.observation.job, one.observation.cluster
-        key = _key(job, cluster)
-        groups.setdefault(key, []).append(one.observation)
-        titles[key] = f"{_family(job)} on {cluster.device.name} (pool {cluster.name})"
-    found = [
-        CalibrationGroup(key, f"{titles[key]}, {len(members)} runs", members[0].cluster.device.name, tuple(members))
-        for key, members in groups.items()
-        if len(members) >= FEWEST
-    ]
-    return sorted(found, key=lambda group: -len(group.observations))
+def calibration_of(group: CalibrationGroup, gpu: Gpu) -> Calibration:
+    """Fit the planner to a group of runs, on `gpu` where no file names theirs; the same runs are fitted once."""
+    if group.device:
+        return _calibrated(group.observations, group.title)
+    moved = tuple(replace(one, cluster=_on(one.cluster, gpu)) for one in group.observations)
+    return _calibrated(moved, f"{group.title}, taken as {gpu.name}")
 
 
-def calibration_of(group: CalibrationGroup) -> Calibration:
-    """Fit the planner to a group of runs; the same runs are fitted once."""
-    return _calibrated(group.observations, group.title)
+def _on(where: Cluster, gpu: Gpu) -> Cluster:
+    return cluster(gpu, where.gpus, where.gpus_per_node, name=where.name)
 
 
 @lru_cache(maxsize=64)
@@ -129,28 +141,41 @@ def _calibrated(observations: tuple[Observation, ...], title: str) -> Calibratio
     return calibrate(observations, title)
 
 
-def predicted_points(runs: Sequence[Run]) -> list[PredictedPoint]:
+class Predictions(NamedTuple):
+    """Runs predicted, and why the others are not."""
+
+    points: list[PredictedPoint]
+    left_out: list[str]
+    """"3 runs: ..."."""
+
+
+def predicted_points(runs: Sequence[Run]) -> Predictions:
     """Predicted beside measured time of an experiment's runs.
 
     Each half of the runs is predicted after a calibration on the other half, so that no prediction has seen its own
     run; with fewer than FEWEST runs in the other half it is the uncalibrated prediction.
     """
-    groups: dict[str, list[Measured]] = {}
-    for one in measured_runs(runs):
-        groups.setdefault(_key(one.observation.job, one.observation.cluster), []).append(one)
-    return [point for members in groups.values() for point in _half_by_half(members)]
+    groups: dict[str, list[Seen]] = {}
+    reasons: Counter[str] = Counter()
+    for one in seen_runs(runs):
+        if one.observation is None or not one.is_device_said:
+            reasons[one.reason] += 1
+        else:
+            groups.setdefault(_key(one, one.observation), []).append(one)
+    left_out = [f"{count} {'run' if count == 1 else 'runs'}: {reason}" for reason, count in reasons.most_common()]
+    return Predictions([point for members in groups.values() for point in _half_by_half(members)], left_out)
 
 
-def _half_by_half(members: Sequence[Measured]) -> Iterable[PredictedPoint]:
+def _half_by_half(members: Sequence[Seen]) -> Iterable[PredictedPoint]:
+    known = [(one.run, one.observation) for one in members if one.observation is not None]
     for half in (0, 1):
-        others = tuple(one.observation for one in members[1 - half :: 2])
-        known = _calibrated(others, f"{len(others)} other runs") if len(others) >= FEWEST else None
-        for one in members[half::2]:
-            seen = one.observation
-            prediction = predict_job(seen.job, seen.cluster, known)
+        others = tuple(seen for _run, seen in known[1 - half :: 2])
+        calibration = _calibrated(others, f"{len(others)} other runs") if len(others) >= FEWEST else None
+        for run, seen in known[half::2]:
+            prediction = predict_job(seen.job, seen.cluster, calibration)
             yield PredictedPoint(
-                number=one.run.number,
-                values=one.run.point,
+                number=run.number,
+                values=run.point,
                 measured_s=seen.iteration_s,
                 predicted_s=prediction.iteration_s,
                 plain_s=predict_job(seen.job, seen.cluster).iteration_s,

@@ -31,7 +31,6 @@ from parlab.pages.choices import (
 from parlab.pages.engine_reads import engine_of
 from parlab.pages.notes import notes_html
 from parlab.pages.read_bandwidths import FORMATS
-from parlab.planner.configs import PLANNED
 from parlab.reports.markdown import markdown
 from runners.config import ConfigError, digest
 from runners.protocol import RunState
@@ -113,11 +112,16 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "is_live": ended < len(runs),
         "has_networks": selectors.has_pipelines(runs),
         "has_bandwidth": any(engine_of(run) == "allreduce" for run in runs),
-        "has_predictions": any(engine_of(run) in PLANNED and run.step_time_s for run in runs),
+        "has_predictions": any(run.step_time_s or _is_read(run) for run in runs),
         # Figures draw runs that have ended, so they are drawn again when one more has.
         "drawn_from": f"{versions.query}:{ended}",
         "seen": digest([changing, doubted, waiting, metric, versions.query, page.number, problem])[:16],
     }
+
+
+def _is_read(run: Run) -> bool:
+    """A run of a file that says something of its model: the planner's figure says what it lacks."""
+    return run.origin == Run.Origin.IMPORTED and bool(run.resolved.get("model"))
 
 
 def _doubts_of(verdict: selectors.Verdict, doubts: Mapping[int, selectors.Doubts]) -> list[Finding]:

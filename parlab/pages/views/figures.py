@@ -37,7 +37,7 @@ def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
     if name == BANDWIDTH:
         return bandwidth.figure(engine_reads.experiment_messages(experiment, runs))
     if name == PREDICTED:
-        return predicted.figure(selectors.predicted_points(runs))
+        return predicted.figure(*selectors.predicted_points(runs))
     points = selectors.run_points(runs)
     return CHOSEN[name](points, figure_options(request.GET)) if name in CHOSEN else EXPERIMENT_FIGURES[name](points)
 

@@ -82,7 +82,7 @@ def read_question(request: HttpRequest) -> Asked:
         return Asked(texts, question, None, [Refusal("gpu", question.gpu, message)])
     try:
         group = _group(texts["calibration"])
-        known = selectors.calibration_of(group) if group else None
+        known = selectors.calibration_of(group, gpu) if group else None
         return Asked(texts, question, answer(question, gpu, known), [], _doubt(group, gpu.name))
     except ValueError as error:
         return Asked(texts, question, None, [Refusal(str(error).split(" ")[0], "", str(error))])
@@ -91,7 +91,7 @@ def read_question(request: HttpRequest) -> Asked:
 def _group(key: str) -> CalibrationGroup | None:
     if not key:
         return None
-    for group in selectors.calibration_groups():
+    for group in selectors.calibration_pool().groups:
         if group.key == key:
             return group
     raise ValueError(f"calibration {key!r} is not known any more; choose another or none")
@@ -100,6 +100,8 @@ def _group(key: str) -> CalibrationGroup | None:
 def _doubt(group: CalibrationGroup | None, device: str) -> str:
     if group is None or group.device == device:
         return ""
+    if not group.device:
+        return f"The files of the calibration name no GPU: their runs are taken as run on {device}."
     return f"Calibrated on {group.device}, planned for {device}: what one reaches says little of the other."
 
 
@@ -123,11 +125,13 @@ def plan(request: HttpRequest) -> HttpResponse:
 def _context(request: HttpRequest, asked: Asked) -> dict[str, Any]:
     found = asked.answer
     query = request.GET.urlencode()
+    pool = selectors.calibration_pool()
     context: dict[str, Any] = {
         "section": "plan",
         "fields": asked.fields,
         "devices": selectors.devices(),
-        "groups": selectors.calibration_groups(),
+        "groups": pool.groups,
+        "sources": pool.sources,
         "refused": asked.refused,
         "answer": found,
         "address": query,
@@ -146,6 +150,7 @@ def _context(request: HttpRequest, asked: Asked) -> dict[str, Any]:
         "memories": _parts(one.memory, MEMORY_PARTS, one.memory_bytes),
         "capacity": one.cluster.device.memory_bytes,
         "spare": one.cluster.device.memory_bytes - one.memory_bytes,
+        "is_close": abs(one.cluster.device.memory_bytes - one.memory_bytes) < one.memory_bytes * one.memory_uncertainty,
         "layouts": layouts[:MAX_LAYOUTS],
         "left_out": max(0, len(layouts) - MAX_LAYOUTS),
         "own": one.job,
