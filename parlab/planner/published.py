@@ -16,6 +16,10 @@ _FEWEST = (6, 2, 2, 2)
 """Rows that are worth a calibration of their own, for each of the keys."""
 
 
+_NO_ROW = "not a row"
+"""Key of what stands where a row should be, so that the others still get their answer."""
+
+
 def load(text: str) -> list[Mapping[str, Any]]:
     """Rows of a file: {"rows": [...]}, a list, or one object a line. Raises ValueError for anything else.
 
@@ -30,9 +34,9 @@ def load(text: str) -> list[Mapping[str, Any]]:
             raise ValueError(f"the file is no JSON: {whole}; use a list of rows, or an object with rows") from whole
     about: Mapping[str, Any] = data if isinstance(data, dict) else {}
     found = data.get("rows", [data]) if isinstance(data, dict) else data
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
-        raise ValueError("rows is no list of objects; use one object for each row")
-    return [_nested(row, about) for row in found]
+    if not isinstance(found, list):
+        raise ValueError("rows is no list; use one object for each row")
+    return [_nested(row, about) if isinstance(row, dict) else {_NO_ROW: row} for row in found]
 
 
 def _nested(row: Mapping[str, Any], about: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -136,6 +140,10 @@ def predict_rows(
     calibrations = Calibrations(read_measured(measured))
     for data in found:
         try:
+            if _NO_ROW in data:
+                raise ValueError(
+                    f"row {str(data[_NO_ROW])[:40]!r} is no object; use one with model, parallel, hardware"
+                )
             row = rows.read(data)
             prediction = predict_row(*calibrations.of(row))
         except (ValueError, TypeError) as error:
@@ -147,7 +155,7 @@ def predict_rows(
             rows.tflops_per_gpu(row.job, prediction.iteration_s),
             prediction.memory_bytes / _GIB,
             prediction.fits,
-            "; ".join([prediction.basis, *row.notes]),
+            "; ".join([prediction.basis, *prediction.reasons, *row.notes]),
         )
 
 

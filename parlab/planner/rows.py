@@ -6,14 +6,16 @@ Keys that are missing are filled with what the field usually does, and each fill
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from .cluster import Cluster, cluster, gbit_s
-from .flops import Shape, executed_flops
+from .flops import Shape, executed_flops, model_flops
 from .timing import stage_layers
 from .workload import Job, Model, Precision, Recompute, Schedule
+
+_SCHEDULE_WORDS = ("1f1b", "gpipe", "interleaved", "zb-")
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,26 @@ def read(row: Mapping[str, Any]) -> Row:
         notes.append("precision is not given: fp32, as torch trains unless it is told otherwise")
     job = replace(job, zero_offload=_offload(parallel.get("offload"), str(row.get("source") or "")))
     where = _cluster(hardware, job, str(row.get("group") or ""))
-    return Row(str(row.get("id", "")), str(row.get("group") or ""), job, where, _measured(row), is_open, notes)
+    notes += _slips(job, where, _whole(hardware, "count", job.world_size))
+    return Row(str(row.get("id", "")), str(row.get("group") or ""), job, where, _measured(row, job), is_open, notes)
+
+
+def _slips(job: Job, where: Cluster, count: int) -> Iterator[str]:
+    """Say what cannot have been meant as it is written, and how it is taken. Raises ValueError for what cannot run."""
+    layers, heads = job.model.num_layers, job.model.num_heads
+    if job.pipeline_parallel > layers:
+        raise ValueError(f"pp {job.pipeline_parallel} is more than layers {layers}; use {layers} stages or fewer")
+    if heads % job.tensor_parallel:
+        yield f"tp {job.tensor_parallel} does not divide heads {heads}: taken as if it did"
+    if count < job.world_size:
+        yield f"count {count} is less than tp x pp x dp {job.world_size}: as many GPUs as the layout needs are taken"
+    if job.global_batch_size < job.micro_batch_size * job.data_parallel:
+        yield (
+            f"gbs {job.global_batch_size} is less than mbs {job.micro_batch_size} x dp {job.data_parallel}: each"
+            " replica is taken to train one micro batch"
+        )
+    if job.precision == "fp8" and job.precision not in where.device.peak_flops:
+        yield f"precision fp8 has no units on {where.device.name}: products are taken at bf16's speed"
 
 
 def _section(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -116,8 +137,10 @@ def _recompute(text: object) -> Recompute:
     return "selective" if "selective" in words else "none" if words in ("unknown", "false") else "full"
 
 
-def _schedule(text: object, virtual: int, layers: int) -> tuple[Schedule, int]:
+def _schedule(text: object, virtual: int, layers: int, notes: list[str]) -> tuple[Schedule, int]:
     words = str(text or "1f1b").lower()
+    if not any(word in words for word in _SCHEDULE_WORDS):
+        notes.append(f"schedule {str(text)[:40]!r} is not known: taken as 1F1B")
     if words.startswith(("zb-2p", "zb-h2")):
         return "zb-h2", 1
     if words.startswith(("zb-1p", "zb-h1")):
@@ -144,9 +167,19 @@ def _offload(said: object, source: str) -> Literal["none", "optimizer", "all"]:
     return "none"
 
 
-def _precision(text: object) -> Precision:
+def _precision(text: object, notes: list[str]) -> Precision:
     words = str(text or "bf16").lower()
-    return cast(Precision, words) if words in ("fp32", "fp16", "bf16", "fp8") else "bf16"
+    if words in ("fp32", "fp16", "bf16", "fp8"):
+        return cast(Precision, words)
+    notes.append(f"precision {str(text)[:40]!r} is not known: taken as bf16")
+    return "bf16"
+
+
+def _zero_stage(value: object) -> int:
+    stage = _number("zero", value)
+    if stage not in (0, 1, 2, 3):
+        raise ValueError(f"zero {value!r} is no stage; use 0, 1, 2 or 3")
+    return int(stage)
 
 
 def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], notes: list[str]) -> Job:
@@ -158,14 +191,14 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
         notes.append("mbs is not given: 1")
     batch = _whole(data, "gbs", micro * replicas * _whole(data, "gas", 1))
     layers_each = stage_layers(model.num_layers, pipeline)[0]
-    schedule, chunks = _schedule(data.get("schedule"), _whole(data, "virtual_pp", 1), layers_each)
+    schedule, chunks = _schedule(data.get("schedule"), _whole(data, "virtual_pp", 1), layers_each, notes)
     if pipeline == 1:
         chunks = 1
     gpu = str(hardware.get("gpu") or "")
     is_recent = gpu.startswith(("H100", "H200", "B200", "MI300"))
     recompute = _recompute(data.get("recompute"))
     # Megatron shards the optimizer where it can since it has H100s to run on.
-    zero = int(_number("zero", is_recent if data.get("zero") is None else data["zero"]))
+    zero = _zero_stage(is_recent if data.get("zero") is None else data["zero"])
     optimizer = str(data.get("optimizer") or "")
     framework = str(data.get("framework") or "")
     return Job(
@@ -175,7 +208,7 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
         tensor,
         pipeline,
         replicas,
-        precision=_precision(data.get("precision")),
+        precision=_precision(data.get("precision"), notes),
         recompute=recompute,
         schedule=schedule,
         virtual_stages=chunks,
@@ -192,6 +225,8 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
 
 def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
     gpu = str(data.get("gpu") or "")
+    if not gpu:
+        raise ValueError("hardware.gpu is missing; give the name of the device, such as A100-80GB")
     if "delay_ms" in data or "gbps" in data:
         latency: float | None = _number("delay_ms", data.get("delay_ms") or 0) / 1e3
         network: float | None = _number("gbps", data["gbps"]) if data.get("gbps") else None
@@ -217,11 +252,11 @@ def flops_shape(model: Model) -> Shape:
     return Shape(model.num_layers, model.hidden_size, model.sequence_length, model.vocab_size)
 
 
-def _measured(row: Mapping[str, Any]) -> Measured:
+def _measured(row: Mapping[str, Any], job: Job) -> Measured:
     data, derived = _section(row, "measured"), _section(row, "derived")
     seconds = data.get("iter_s") or derived.get("iter_s") or derived.get("iter_s_from_exact_F")
     if not seconds:
-        seconds = derived.get("iter_s_if_no_recompute")
+        seconds = derived.get("iter_s_if_no_recompute") or _seconds_of_rates(data, job)
     memory = data.get("mem_gb") or data.get("mem_gb_nvidia_smi")
     if not memory and data.get("mem_mib_max"):
         memory = _number("mem_mib_max", data["mem_mib_max"]) / 1024
@@ -230,6 +265,22 @@ def _measured(row: Mapping[str, Any]) -> Measured:
         _number("mem_gb", memory) if memory else None,
         bool(data.get("oom")),
     )
+
+
+def _seconds_of_rates(data: Mapping[str, Any], job: Job) -> float | None:
+    """Seconds of an iteration from what one GPU was measured to do in a second; None where no rate is given."""
+    executed = executed_flops(flops_shape(job.model), job.global_batch_size, job.recompute)
+    work = {
+        "samples_per_gpu_s": job.global_batch_size,
+        "tokens_per_s_gpu": job.tokens,
+        "hfu_tflops_per_gpu": executed / 1e12,
+        "tflops_per_gpu": executed / 1e12,
+        "model_tflops_per_gpu": model_flops(flops_shape(job.model), job.global_batch_size) / 1e12,
+    }
+    for name, amount in work.items():
+        if data.get(name) and (rate := _number(name, data[name])) > 0:
+            return amount / (rate * job.world_size)
+    return None
 
 
 def tflops_per_gpu(job: Job, iteration_s: float) -> float:

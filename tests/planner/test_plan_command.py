@@ -114,6 +114,9 @@ def test_an_impossible_question_names_the_field(tmp_path: Path) -> None:
         ("parallel", "tp8"),
         ("parallel", {"tp": float("nan")}),
         ("parallel", {"zero": 9}),
+        ("parallel", {"zero": 2.5}),
+        ("parallel", {"pp": 41}),
+        ("hardware", {"count": 8}),
         ("hardware", {"gpu": 5, "count": 8}),
         ("hardware", {"gpu": "A100", "count": -8}),
         ("hardware", {"gpu": "A100", "gbps": float("inf")}),
@@ -141,3 +144,41 @@ def test_a_row_without_precision_on_a_gpu_without_bf16_is_fp32_unless_its_neighb
     measured = written(tmp_path / "measured.json", neighbours)
     near = plan(tmp_path / "rows.json", "--calibrate", str(measured))[0]
     assert near["iter_s"] == pytest.approx(fast["iter_s"], rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "said"),
+    [
+        ("parallel", {"schedule": "DualPipe"}, "schedule 'DualPipe' is not known: taken as 1F1B"),
+        ("parallel", {"precision": "int4"}, "precision 'int4' is not known: taken as bf16"),
+        ("parallel", {"precision": "fp8"}, "precision fp8 has no units on A100 SXM4 80 GB"),
+        ("parallel", {"tp": 5}, "tp 5 does not divide heads 48"),
+        ("parallel", {"gbs": 8}, "gbs 8 is less than mbs 8 x dp 32"),
+        ("hardware", {"count": 16}, "count 16 is less than tp x pp x dp 256"),
+    ],
+)
+def test_a_slip_is_said_where_the_row_can_still_be_predicted(
+    tmp_path: Path, section: str, value: dict[str, Any], said: str
+) -> None:
+    line = plan(written(tmp_path / "rows.json", [SC21_18B | {section: SC21_18B[section] | value}]))[0]
+    assert line["iter_s"] > 0
+    assert said in line["basis"]
+
+
+def test_what_is_no_row_at_all_does_not_cost_the_others_their_answer(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(["odd", SC21_18B, None]))
+    lines = plan(path, "--calibrate", str(path))
+    assert [line["iter_s"] is None for line in lines] == [True, False, True]
+    assert "row 'odd' is no object; use one" in lines[0]["basis"]
+
+
+@pytest.mark.parametrize(
+    "rate", [{"tokens_per_s_gpu": 871.5}, {"samples_per_gpu_s": 0.42553}, {"hfu_tflops_per_gpu": 135.0}]
+)
+def test_rates_of_one_gpu_calibrate_as_the_time_of_an_iteration_does(tmp_path: Path, rate: dict[str, float]) -> None:
+    rows = written(tmp_path / "rows.json", [SC21_18B])
+    known = written(tmp_path / "known.json", [SC21_18B | {"measured": rate}, SC21_18B | {"measured": rate}])
+    line = plan(rows, "--calibrate", str(known))[0]
+    assert "2 times" in line["basis"]
+    assert line["iter_s"] == pytest.approx(9.4, rel=0.02)
