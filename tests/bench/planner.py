@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from random import Random
 from statistics import median
 
 from parlab.planner.calibration import DEFAULT, Calibration, calibrate
@@ -109,8 +110,24 @@ def held_out_groups(groups: dict[str, list[Row]]) -> dict[str, Errors]:
     return result
 
 
-def held_out_parts(groups: dict[str, list[Row]]) -> dict[str, Errors]:
-    """Predict a fifth of each group after a calibration on the rest of it, and on all other groups' rows."""
+def held_out_half(groups: dict[str, list[Row]], deal: Random) -> dict[str, Errors]:
+    """Predict half of the groups with constants that were fitted to the other half."""
+    held_out = deal.sample(sorted(groups), len(groups) // 2)
+    constants = generic([rows for name, rows in groups.items() if name not in held_out])
+    result = {name: Errors() for name in held_out}
+    for name in held_out:
+        for row in groups[name]:
+            result[name].add(row, constants)
+    return result
+
+
+def held_out_parts(groups: dict[str, list[Row]], deal: Random | None = None) -> dict[str, Errors]:
+    """Predict a fifth of each group after a calibration on the rest of it, and on all other groups' rows.
+
+    Rows are dealt in their order, or at random.
+    """
+    if deal is not None:
+        groups = {name: deal.sample(rows, len(rows)) for name, rows in groups.items()}
     result = {name: Errors() for name in groups}
     for part in range(PARTS):
         known = [row for rows in groups.values() for at, row in enumerate(rows) if at % PARTS != part]
@@ -160,6 +177,24 @@ def _line(name: str, errors: Errors) -> str:
     )
 
 
+def spread(title: str, deals: Sequence[dict[str, Errors]]) -> str:
+    """The range of the medians over some deals, in per cent: how much of them is the luck of one."""
+    totals = [Errors() for _deal in deals]
+    for total, errors in zip(totals, deals, strict=True):
+        for one in errors.values():
+            total.join(one)
+    words = []
+    for what, found in (("time", [one.time for one in totals]), ("memory", [one.memory for one in totals])):
+        medians = [100 * median(map(abs, errors)) for errors in found if errors]
+        if medians:
+            words.append(f"{what} {min(medians):.1f} to {max(medians):.1f} %")
+    fitting = max(one.oom_called_fitting for one in totals)
+    not_fitting = [100 * one.ran_called_not_fitting / one.ran for one in totals if one.ran]
+    words.append(f"out of memory called fitting {fitting} at most")
+    words.append(f"ran called not fitting {min(not_fitting):.1f} to {max(not_fitting):.1f} %")
+    return f"{title}, {len(deals)} deals: {', '.join(words)}\n"
+
+
 def constants(calibration: Calibration) -> str:
     """The constants and how many rows they were fitted to."""
     lines = [
@@ -175,6 +210,7 @@ def main() -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.planner", description=__doc__)
     parser.add_argument("--data", type=Path, default=VALIDATION, help="folder of measured.json and vtrain_single.json")
+    parser.add_argument("--deals", type=int, default=5, help="times that rows and groups are dealt at random")
     arguments = parser.parse_args()
     files = [arguments.data / name for name in ("measured.json", "vtrain_single.json")]
     missing = [str(path) for path in files if not path.exists()]
@@ -189,6 +225,10 @@ def main() -> int:
     out("\n" + table("As shipped (fitted to these rows)", shipped(groups)))
     out("\n" + table("One node, 960 rows, never fitted", shipped(single)))
     out("\n" + table("One node, calibrated on other rows", held_out_parts(single)))
+    deals = [Random(seed) for seed in range(arguments.deals)]
+    if deals:
+        out("\n" + spread("Half of the groups held out, at random", [held_out_half(groups, one) for one in deals]))
+        out(spread("Calibrated, rows dealt at random", [held_out_parts(groups, one) for one in deals]))
     out("\nFitted to all groups: " + constants(generic(list(groups.values()))) + "\n")
     return 0
 
