@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import quantity, significant
-from .heatmap import SCALE
+from .heatmap import SCALE, cell_axis, rectangles
 from .points import in_order
 from .theme import Drawing, Table
 
@@ -49,7 +49,6 @@ class Setting(NamedTuple):
     fit: str
 
 
-_HALF = 0.47
 _WAITING = ("queued", "dispatched", "running")
 _NO_TRIAL = "No trial has been launched yet."
 
@@ -163,8 +162,8 @@ def space(settings: Sequence[Setting], trials: Sequence[Trial], unit: str) -> Dr
     columns = in_order(setting.micro_batch_size for setting in settings)
     rows = list(dict.fromkeys((setting.tuning_space, setting.accumulation) for setting in settings))
     tried = {trial.key: trial for trial in trials}
-    cells = {(s.tuning_space, s.accumulation, s.micro_batch_size): s for s in settings}
-    grid = [[cells.get((*row, column)) for column in columns] for row in rows]
+    by_place = {(s.tuning_space, s.accumulation, s.micro_batch_size): s for s in settings}
+    grid = [[by_place.get((*row, column)) for column in columns] for row in rows]
     names = [f"{name}, gas {accumulation}" for name, accumulation in rows]
     drawing = go.Figure(
         layout=theme.layout(
@@ -173,8 +172,8 @@ def space(settings: Sequence[Setting], trials: Sequence[Trial], unit: str) -> Dr
             x="Micro batch size",
             y="Tuning space and accumulation",
             height=max(theme.HEIGHT, 120 + 28 * len(rows)),
-            xaxis=_axis([str(column) for column in columns]),
-            yaxis={**_axis(names), "range": [len(rows) - 0.5, -0.5], "showgrid": False, "title": {"text": ""}},
+            xaxis=cell_axis([str(column) for column in columns]),
+            yaxis={**cell_axis(names), "range": [len(rows) - 0.5, -0.5], "showgrid": False, "title": {"text": ""}},
             barmode="overlay",
             showlegend=False,
         )
@@ -192,39 +191,13 @@ def space(settings: Sequence[Setting], trials: Sequence[Trial], unit: str) -> Dr
     return Drawing(drawing, caption, _space_table(settings, tried))
 
 
-def _axis(texts: Sequence[str]) -> dict[str, Any]:
-    """Cells lie at 0, 1, 2, ..."""
-    ends = [-0.5, len(texts) - 0.5]
-    return {
-        "tickmode": "array",
-        "tickvals": list(range(len(texts))),
-        "ticktext": [theme.plain(text) for text in texts],
-        "ticks": "",
-        "range": ends,
-        "showline": False,
-    }
-
-
 def _cells(found: Sequence[tuple[int, int, Setting]], tried: dict[str, Trial], unit: str) -> go.Bar:
-    """Draw measured settings as bars that float: a heatmap would style its pixels inline, which our policy forbids."""
+    values = [_measured(cell, tried) or 0.0 for _, _, cell in found]
     return go.Bar(
-        x=[x for x, _, _ in found],
-        base=[y - _HALF for _, y, _ in found],
-        y=[2 * _HALF] * len(found),
-        width=[2 * _HALF] * len(found),
+        **rectangles([(x, y) for x, y, _ in found]),
         text=[_mark(cell, tried) for _, _, cell in found],
-        textposition="inside",
-        insidetextanchor="middle",
-        textangle=0,
-        constraintext="none",
         hovertext=[_cell_hover(cell, tried, unit) for _, _, cell in found],
-        hoverinfo="text",
-        marker={
-            "color": [_measured(cell, tried) for _, _, cell in found],
-            "colorscale": SCALE,
-            "showscale": False,
-            "line": {"width": 0},
-        },
+        marker={"color": values, "colorscale": SCALE, "showscale": False, "line": {"width": 0}},
     )
 
 
