@@ -37,6 +37,13 @@ class Trial(NamedTuple):
         return "<br>".join(theme.plain(line) for line in lines if line)
 
 
+class Course(NamedTuple):
+    """Another search of the same space: its name, and the best value after each of its launches."""
+
+    name: str
+    best: Sequence[float | None]
+
+
 class Setting(NamedTuple):
     """One point of the space, tried or not."""
 
@@ -49,21 +56,25 @@ class Setting(NamedTuple):
     fit: str
 
 
+_OTHERS = (theme.VERMILLION, theme.GREY)
 _WAITING = ("queued", "dispatched", "running")
 _NO_TRIAL = "No trial has been launched yet."
 
 
-def progress(trials: Sequence[Trial], unit: str) -> Drawing:
-    """Draw the value of each launch (y) in order (x), and the best until then as a line of steps."""
+def progress(trials: Sequence[Trial], unit: str, others: Sequence[Course] = ()) -> Drawing:
+    """Draw the value of each launch (y) in order (x), and the best until then, with that of other searches beside."""
     if not trials:
         return theme.nothing(_NO_TRIAL)
+    if not any(trial.value for trial in trials) and all(trial.state in _WAITING for trial in trials):
+        return theme.nothing("No launch has ended yet.")
+    most = max(len(trials), *(len(course.best) for course in others), 1)
     drawing = go.Figure(
         layout=theme.layout(
             title="Best so far",
             subtitle="each launch of the search, and the best until then",
             x="Launch",
             y=f"Value ({unit})",
-            xaxis={"tickformat": "d", "dtick": max(1, len(trials) // 12)},
+            xaxis={"tickformat": "d", "dtick": max(1, most // 12), "range": [0.5, most + 0.5]},
             yaxis={"rangemode": "tozero"},
         )
     )
@@ -86,9 +97,23 @@ def progress(trials: Sequence[Trial], unit: str) -> Drawing:
             )
         )
         drawing.add_trace(_marks(ran, "measured", "circle", theme.BLUE, unit))
+    for course, colour in zip(others, _OTHERS, strict=False):
+        drawing.add_trace(_line(course, colour))
     if other:
         drawing.add_trace(_marks(other, "out of memory or failed", "x", theme.OOM_COLOUR, unit))
     return Drawing(drawing, _said(trials, unit), table(trials, unit))
+
+
+def _line(course: Course, colour: str) -> go.Scatter:
+    known = [(i + 1, value) for i, value in enumerate(course.best) if value]
+    return go.Scatter(
+        x=[i for i, _ in known],
+        y=[value for _, value in known],
+        name=theme.plain(course.name),
+        mode="lines",
+        line={"shape": "hv", "color": colour, "width": 1, "dash": "dot"},
+        hovertemplate=f"{theme.plain(course.name)}, launch %{{x}}: %{{y}}<extra></extra>",
+    )
 
 
 def _marks(trials: Sequence[tuple[int, Trial]], name: str, symbol: str, colour: str, unit: str) -> go.Scatter:

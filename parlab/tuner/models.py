@@ -58,6 +58,9 @@ class Study(models.Model):
         related_name="studies_as_driver",
         help_text="Run of engine autotuning, where DeepSpeed's own autotuner searches.",
     )
+    past_runs = models.PositiveIntegerField(
+        default=0, help_text="Earlier runs on such nodes that corrected its first predictions."
+    )
     state = models.CharField(max_length=12, choices=State, default=State.RUNNING)
     reason = models.TextField(blank=True, help_text="Why it stopped, or what it waits for.")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")

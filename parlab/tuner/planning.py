@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from parlab.lab.models import Config, Node
@@ -36,6 +36,11 @@ class Planner(Protocol):
         """Whether it says anything at all."""
         ...
 
+    @property
+    def nodes(self) -> Sequence[int]:
+        """Nodes with the hardware that it speaks of, by primary key."""
+        ...
+
     def plan(self, config: RunConfig) -> Plan: ...
 
 
@@ -43,6 +48,7 @@ class Unplanned:
     """Says nothing."""
 
     plans = False
+    nodes: Sequence[int] = ()
 
     def plan(self, config: RunConfig) -> Plan:
         return Plan()
@@ -53,8 +59,8 @@ class NodePlanner:
 
     plans = True
 
-    def __init__(self, hardware: Mapping[str, Any]) -> None:
-        self.hardware = hardware
+    def __init__(self, hardware: Mapping[str, Any], nodes: Sequence[int] = ()) -> None:
+        self.hardware, self.nodes = hardware, nodes
 
     def plan(self, config: RunConfig) -> Plan:
         try:
@@ -71,4 +77,13 @@ def planner_for(config: Config) -> Planner:
     """The planner for the nodes of a config's pool; one that says nothing while there is none."""
     pool = config.data.get("cluster", {}).get("pool", "default")
     node = Node.objects.filter(pool=pool, is_enabled=True).exclude(hardware={}).order_by("-last_heartbeat_at").first()
-    return Unplanned() if node is None else NodePlanner(node.hardware)
+    if node is None:
+        return Unplanned()
+    alike = [each.pk for each in Node.objects.all() if _devices(each.hardware) == _devices(node.hardware)]
+    return NodePlanner(node.hardware, alike)
+
+
+def _devices(hardware: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the kinds of devices of a node; its processor where it has no GPU."""
+    gpus = {str(gpu.get("name", "")) for gpu in hardware.get("gpus") or []}
+    return tuple(sorted(gpus)) or (str(hardware.get("cpu_model", "")),)

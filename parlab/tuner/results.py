@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from django.utils import timezone
@@ -20,6 +21,10 @@ ROLES = {
     Trial.Role.HAND_TUNED: "hand-tuned",
     Trial.Role.SEARCH: "tuned",
 }
+_SIDE_BY_SIDE = 30
+_CLOSE = 0.99
+_TRAINS = ("torch", "deepspeed", "transformers", "accelerate", "numpy")
+"""Packages that training depends on, of those that a node names."""
 _TUNER_TIMERS = ("forward-compute", "backward-compute", "optimizer", "forward", "backward", "step")
 
 
@@ -30,8 +35,25 @@ class Tried(NamedTuple):
     run: Run
     value: float | None
     """By the objective, from end to end."""
-    tuner_value: float | None
-    """The same, counting only the passes and the update, as DeepSpeed's autotuner does."""
+    objective: str
+
+    @property
+    def tuner_value(self) -> float | None:
+        """The same, counting only the passes and the update, as DeepSpeed's autotuner does."""
+        inside = _inside_s(self.run.summary) if self.value else None
+        return _value(self.objective, self.run, inside) if inside else None
+
+    @property
+    def setting(self) -> str:
+        """The setting in words."""
+        train, parallel = self.run.resolved["train"], self.run.resolved["parallel"]
+        words = [f"ZeRO {parallel['zero_stage']}"] if parallel["engine"] == "zero" else []
+        sizes = {"DP": "data_parallel_size", "TP": "tensor_parallel_size", "PP": "pipeline_parallel_size"}
+        if parallel["engine"] not in ("zero", "hf"):
+            words += [f"{name} {parallel[field]}" for name, field in sizes.items() if parallel[field] > 1]
+        return ", ".join(
+            [*words, f"micro batch {train['micro_batch_size']}", f"accumulation {_accumulation(self.run)}"]
+        )
 
 
 class Compared(NamedTuple):
@@ -59,9 +81,13 @@ class Result:
     compared: Sequence[Compared]
     spaces: Sequence[SpaceRow]
     """By tuning space, then `global`."""
-    environment: Mapping[str, str]
     tuning_time: timedelta
     """From the first launch of the search to its last end, without what was measured before."""
+
+    @cached_property
+    def environment(self) -> Mapping[str, str]:
+        """Hardware and versions of the first trial that has told them."""
+        return _environment([each.run for each in self.tried])
 
     @property
     def unit(self) -> str:
@@ -88,6 +114,10 @@ class Result:
             course.append(best)
         return course
 
+    def launches_until(self, value: float) -> int | None:
+        """Launches of the search until one gave this value or more; None where none did."""
+        return next((i + 1 for i, each in enumerate(self.search) if each.value and each.value >= value), None)
+
     @property
     def search(self) -> list[Tried]:
         return [each for each in self.tried if each.trial.role == Trial.Role.SEARCH]
@@ -98,9 +128,22 @@ def unit(objective: str) -> str:
     return {"latency": "iterations/s", "cost": "samples per device second"}.get(objective, "samples/s")
 
 
+def results_of(studies: Sequence[Study]) -> list[Result]:
+    """Read what studies have found so far, in as many queries as for one."""
+    by_study: dict[int, list[Trial]] = {study.pk: [] for study in studies}
+    rows = Trial.objects.filter(study__in=by_study).select_related("run__experiment").order_by("number")
+    for trial in rows:
+        by_study[trial.study_id].append(trial)
+    return [_result(study, by_study[study.pk]) for study in studies]
+
+
 def result_of(study: Study) -> Result:
     """Read what a study has found so far."""
-    trials = list(study.trials.select_related("run").order_by("number"))
+    (result,) = results_of([study])
+    return result
+
+
+def _result(study: Study, trials: Sequence[Trial]) -> Result:
     tried = [_tried(study, trial) for trial in trials]
     compared = [_compared(role, name, tried) for role, name in ROLES.items()]
     search = [each for each in tried if each.trial.role == Trial.Role.SEARCH]
@@ -109,27 +152,24 @@ def result_of(study: Study) -> Result:
         tried,
         [column for column in compared if column.experiments or column.name == "tuned"],
         _by_space(search),
-        _environment([each.run for each in tried]),
-        _tuning_time(search),
+        _tuning_time(study, search),
     )
 
 
 def _tried(study: Study, trial: Trial) -> Tried:
     run = trial.run
     if run.run_state != RunState.FINISHED or not run.step_time_s:
-        return Tried(trial, run, None, None)
-    seconds = run.step_time_s
-    inside = _inside_s(run.summary)
-    return Tried(trial, run, _value(study, run, seconds), _value(study, run, inside) if inside else None)
+        return Tried(trial, run, None, study.objective)
+    return Tried(trial, run, _value(study.objective, run, run.step_time_s), study.objective)
 
 
-def _value(study: Study, run: Run, seconds: float) -> float:
-    if study.objective == "latency":
+def _value(objective: str, run: Run, seconds: float) -> float:
+    if objective == "latency":
         return 1 / seconds
     samples = float(run.resolved["train"]["global_batch_size"])
     parallel = run.resolved["parallel"]
     ranks = parallel["data_parallel_size"] * parallel["tensor_parallel_size"] * parallel["pipeline_parallel_size"]
-    return samples / seconds / (ranks if study.objective == "cost" else 1)
+    return samples / seconds / (ranks if objective == "cost" else 1)
 
 
 def _inside_s(summary: Mapping[str, Any]) -> float | None:
@@ -155,12 +195,15 @@ def _by_space(search: Sequence[Tried]) -> list[SpaceRow]:
     return [*rows, SpaceRow("global", len(search), _best(search))]
 
 
-def _tuning_time(search: Sequence[Tried]) -> timedelta:
+def _tuning_time(study: Study, search: Sequence[Tried]) -> timedelta:
     mine = [each for each in search if not each.trial.reused]
+    begins = [each.trial.created_at for each in mine]
+    if study.driver_id is not None:  # its trials are there only when they have ended
+        begins = [study.created_at]
     if not mine:
         return timedelta(0)
     ends = [each.run.ended_at or timezone.now() for each in mine]
-    return max(ends) - min(each.trial.created_at for each in mine)
+    return max(max(ends) - min(begins), timedelta(0))
 
 
 def _environment(runs: Sequence[Run]) -> dict[str, str]:
@@ -173,9 +216,16 @@ def _environment(runs: Sequence[Run]) -> dict[str, str]:
     lines = {"node": attempt.node.name if attempt.node else "", "host": str(said.get("hostname", ""))}
     gpus = said.get("gpus") or []
     lines["devices"] = f"{len(gpus)} x {gpus[0].get('name', 'GPU')}" if gpus else str(said.get("cpu_model") or "CPU")
+    lines |= {"driver": str(said.get("driver") or ""), "python": str(said.get("python") or "")}
     packages = said.get("packages")
-    lines |= {name: str(version) for name, version in packages.items()} if isinstance(packages, Mapping) else {}
+    if isinstance(packages, Mapping):
+        lines |= {name: str(packages[name]) for name in _TRAINS if name in packages}
     return {name: text for name, text in lines.items() if text}
+
+
+def described_course(result: Result) -> charts.Course:
+    """Another study as the figure of progress sees it."""
+    return charts.Course(f"study {result.study.pk}, {result.study.strategy}", result.best_so_far)
 
 
 def described_trials(result: Result) -> list[charts.Trial]:
@@ -200,3 +250,28 @@ def _accumulation(run: Run) -> int:
     train, parallel = run.resolved["train"], run.resolved["parallel"]
     passes = train["global_batch_size"] // (train["micro_batch_size"] * parallel["data_parallel_size"])
     return max(1, int(passes))
+
+
+class Contender(NamedTuple):
+    """A study beside others of the same space and objective."""
+
+    result: Result
+    launches_until: int | None
+    """Launches until within 1 % of the best that any of them found; None where it never came there."""
+    off: float | None
+    """How far its best is below that, as a share."""
+
+
+def side_by_side(study: Study) -> list[Contender]:
+    """Compare all studies of the same space and objective, in the order in which they were started."""
+    same = Study.objects.filter(config=study.config_id, objective=study.objective).order_by("pk")
+    results = results_of(list(same.select_related("config__experiment")[:_SIDE_BY_SIDE]))
+    top = max((result.best.value or 0.0 for result in results if result.best), default=0.0)
+    return [
+        Contender(
+            result,
+            result.launches_until(_CLOSE * top) if top else None,
+            1 - (result.best.value or 0.0) / top if result.best and top else None,
+        )
+        for result in results
+    ]

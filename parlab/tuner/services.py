@@ -64,11 +64,12 @@ def study_create(
         raise ValueError(f"max_launches {max_launches} launches nothing; use 1 or more")
     if baseline is not None and baseline.experiment_id != config.experiment_id:
         raise ValueError(f"baseline {baseline} is of another experiment; use a config of {config.experiment}")
-    for each in filter(None, (config, baseline)):
-        found = space_of(each, "throughput", planner_for(each))
-        _check_steps(found)
-        if strategy == Study.Strategy.AUTOTUNER and each == config:
-            refuse_unless_zero(found)
+    found = space_of(config, "throughput", planner_for(config))
+    _check_steps(found)
+    if strategy == Study.Strategy.AUTOTUNER:
+        refuse_unless_zero(found)
+    if baseline is not None:
+        _check_steps(space_of(baseline, "throughput", planner_for(baseline)))
     study = Study.objects.create(
         config=config,
         baseline=baseline,
@@ -76,6 +77,7 @@ def study_create(
         strategy=strategy,
         objective=objective,
         max_launches=max_launches,
+        past_runs=len(found.space.past) if strategy == Study.Strategy.PLANNED else 0,
         created_by=user,
     )
     transaction.on_commit(lambda: study_advance(study=study), robust=True)

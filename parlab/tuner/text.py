@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from parlab.charts.format import SPACE, quantity
+from parlab.planner.configs import job_of
+from runners.config import RunConfig, check, complete
+
 from .models import Study
 from .results import Result, SpaceRow, Tried
 
+METRICS = (
+    "The tuner's metric counts only forward, backward and update, as DeepSpeed's autotuner does. Their sum is less than"
+    " a step takes from end to end, so it is the higher of the two. The best is the best from end to end."
+)
 _TITLES = {"baseline": "Baseline", "hand-tuned": "Hand-tuned", "tuned": "Tuned"}
 
 
@@ -19,17 +27,91 @@ def trial_line(tried: Tried, unit: str) -> str:
 
 
 def result_markdown(result: Result) -> str:
-    """Write environment, comparison, summary by tuning space, tuning time and improvements."""
+    """Write model, environment, comparison, result by tuning space, tuning time and improvements."""
     study = result.study
     parts = [
-        f"# {study.config.experiment.name}: {study.strategy} tuning",
-        "## Environment\n\n" + "\n".join(f"- {name}: {text}" for name, text in result.environment.items()),
-        f"## Comparison\n\nValues in {result.unit}, from end to end: median of the timed steps.\n\n"
-        + _comparison(result),
-        "## Result by tuning space\n\n" + _spaces(result),
+        f"# {study.config.experiment.name}",
+        "\n".join(["The model has this configuration:", "", *(f"- {line}" for line in model_lines(result))]),
+        "\n".join(["## Environment", "", hardware_line(result), "", *_versions(result)]),
+        "\n".join(["## Comparison", "", *_legend(result), "", _comparison(result)]),
+        "\n".join(["## Result of the search by tuning space", "", METRICS, "", *_summary(result), "", _spaces(result)]),
         _closing(result),
     ]
     return "\n\n".join(part for part in parts if part.strip()) + "\n"
+
+
+def model_lines(result: Result) -> list[str]:
+    """Describe the model of a study, one line for each size; nothing where its configuration makes no sense."""
+    config = _config(result)
+    if config is None:
+        return []
+    model = config.model
+    return [
+        f"{model.kind.upper()}, {model.num_layers} layers",
+        f"{model.hidden_size} hidden dimension",
+        f"{model.num_attention_heads} attention heads",
+        f"sequence length {model.sequence_length}",
+        quantity(job_of(config).model.parameters, "parameters").replace(SPACE, " "),
+    ]
+
+
+def hardware_line(result: Result) -> str:
+    """Say in a sentence what the study trained on and in which precision."""
+    config = _config(result)
+    if config is None:
+        return ""
+    ranks = sorted({_ranks(each) for each in result.tried} or {config.world_size})
+    said = f"{' or '.join(map(str, ranks))} {'rank' if ranks == [1] else 'ranks'}"
+    node, devices = result.environment.get("node"), result.environment.get("devices")
+    where = f" on node {node}" if node else ""
+    kind = f" ({devices})" if devices else ""
+    return (
+        f"The training uses {config.train.precision} and runs as {said}{where}{kind}."
+        " Tuning uses the same hardware as the training."
+    )
+
+
+def _config(result: Result) -> RunConfig | None:
+    """A configuration of the space: that of the first trial of the search, or of none yet the one without a sweep."""
+    if result.search:
+        return check(result.search[0].run.resolved)[0]
+    return check(complete(result.study.config.data))[0]
+
+
+def _ranks(tried: Tried) -> int:
+    parallel = tried.run.resolved["parallel"]
+    return int(parallel["data_parallel_size"] * parallel["tensor_parallel_size"] * parallel["pipeline_parallel_size"])
+
+
+def _versions(result: Result) -> list[str]:
+    return [f"- {name} ({text})" for name, text in result.environment.items() if name not in ("node", "devices")]
+
+
+def _legend(result: Result) -> list[str]:
+    """Say what the columns and the names of settings mean."""
+    names = {column.name for column in result.compared}
+    lines = [f"Values in {result.unit}, from end to end: median of the timed steps. The setting is in parentheses.", ""]
+    if result.study.baseline is not None and "baseline" in names:
+        data = result.study.baseline.data
+        what = "Hugging Face's Trainer without DeepSpeed" if data["parallel"]["engine"] == "hf" else "the version it is"
+        lines.append(f"- Baseline: version {result.study.baseline.version}, {what}; its micro batch is grown by hand.")
+    if "hand-tuned" in names:
+        lines.append(
+            "- Hand-tuned: the micro batch is grown from the smallest until memory ends, all else at its first value."
+        )
+    lines.append(f"- Tuned: the best that strategy {result.study.strategy} found.")
+    return [*lines, "", "z: ZeRO stage, gas: gradient accumulation steps, tmbspg: micro batch size of each rank."]
+
+
+def _summary(result: Result) -> list[str]:
+    lines = [f"- Tuning time: {clock(result.tuning_time)}", f"- Number of experiments: {len(result.search)}"]
+    for name in ("baseline", "hand-tuned"):
+        factor = result.improvement_over(name)
+        if factor is not None:
+            lines.append(f"- Throughput improvement over {name}: {factor:.2f}x")
+    if result.study.objective != Study.Objective.THROUGHPUT:
+        lines = [line.replace("Throughput improvement", "Improvement") for line in lines]
+    return lines
 
 
 def _comparison(result: Result) -> str:
@@ -64,10 +146,8 @@ def _space(row: SpaceRow) -> str:
 def _closing(result: Result) -> str:
     count = len(result.search)
     lines = [f"Tuning {_ended(result.study)} in {clock(result.tuning_time)}. Total number of experiments: {count}."]
-    for name in ("baseline", "hand-tuned"):
-        factor = result.improvement_over(name)
-        if factor is not None:
-            lines.append(f"Improvement over {name}: {factor:.2f}x.")
+    if result.study.past_runs:
+        lines.append(f"First predictions were corrected by {result.study.past_runs} earlier runs on such nodes.")
     if result.study.reason:
         lines.append(f"It stopped because {result.study.reason}.")
     return "\n".join(lines)

@@ -1,22 +1,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
-from parlab.lab.models import Config, Node, Run
+from parlab.lab.models import Attempt, Config, Node, Run
 from parlab.lab.services import experiment_create
 from parlab.tuner import services
 from parlab.tuner.models import Study, Trial
 from parlab.tuner.planning import NodePlanner, Unplanned, planner_for
-from parlab.tuner.results import result_of
+from parlab.tuner.results import result_of, results_of, side_by_side
 from parlab.tuner.spaces import noise, space_of
 from parlab.tuner.text import result_markdown
 
-from .conftest import DATA, finish, play
+from .conftest import DATA, SWEEP, finish, play
 
 MakeStudy = Callable[..., Study]
 
@@ -200,7 +201,47 @@ def test_the_report_has_the_published_shape(make_study: MakeStudy) -> None:
     assert "| tuning_space | num_experiments | best_metric_val | best_exp_name |" in text
     assert "| global |" in text
     assert "Total number of experiments:" in text
-    assert "Improvement over hand-tuned:" in text
+    assert "- Throughput improvement over hand-tuned: 1." in text
+    assert "- GPT, 2 layers" in text
+    assert "uses fp32 and runs as 2 ranks" in text
+    assert "- Tuning time: 0:00:0" in text
+
+
+def test_studies_of_one_space_are_compared_side_by_side(make_study: MakeStudy) -> None:
+    first = play(make_study(strategy="exhaustive", hand_tuned=False))
+    second = play(make_study(strategy="planned", hand_tuned=False))
+    play(make_study(strategy="planned", objective="latency", hand_tuned=False))
+    found = side_by_side(second)
+    assert [each.result.study for each in found] == [first, second]
+    assert [each.off for each in found] == [0.0, 0.0]
+    launches = [each.launches_until for each in found]
+    assert launches[0] == 3  # in the order of the axes the best comes third
+    assert launches[1] is not None
+
+
+def test_many_studies_are_read_in_as_many_queries_as_one(
+    make_study: MakeStudy, django_assert_num_queries: Callable[[int], AbstractContextManager[object]]
+) -> None:
+    studies = [play(make_study(strategy=name, hand_tuned=False)) for name in ("planned", "random", "exhaustive")]
+    with django_assert_num_queries(1):
+        assert all(result.best for result in results_of(studies))
+
+
+def test_only_runs_on_such_nodes_correct_the_first_predictions(
+    make_config: Callable[..., Config], space_config: Config, user: User, node: Node
+) -> None:
+    other = make_config(data=DATA | {"model": {**DATA["model"], "hidden_size": 64}}, sweep=SWEEP)
+    play(services.study_create(config=other, user=user, hand_tuned=False, strategy="exhaustive"))
+    assert services.study_create(config=space_config, user=user).past_runs == 0  # nobody knows where they ran
+    far = Node.objects.create(
+        name="n2", hardware={"gpus": [{"name": "H100"}]}, last_heartbeat_at=node.last_heartbeat_at
+    )
+    Attempt.objects.filter(run__config=other).update(node=far)
+    assert services.study_create(config=space_config, user=user).past_runs == 0
+    Attempt.objects.filter(run__config=other).update(node=node)
+    study = services.study_create(config=space_config, user=user)
+    assert study.past_runs == 8
+    assert "corrected by 8 earlier runs" in result_markdown(result_of(study))
 
 
 def test_the_command_refuses_an_unknown_experiment(space_config: Config) -> None:

@@ -17,9 +17,17 @@ from parlab.lab.models import Config
 from parlab.tuner import services
 from parlab.tuner.forms import StudyForm
 from parlab.tuner.models import Study
-from parlab.tuner.results import Result, described_trials, result_of
+from parlab.tuner.results import (
+    Contender,
+    Result,
+    described_course,
+    described_trials,
+    result_of,
+    results_of,
+    side_by_side,
+)
 from parlab.tuner.spaces import described_settings
-from parlab.tuner.text import clock, result_markdown
+from parlab.tuner.text import METRICS, clock, hardware_line, model_lines, result_markdown
 from runners.config import ConfigError, digest
 
 from .figures import csv_response, json_response
@@ -51,7 +59,7 @@ def _asked_for(key: str) -> dict[str, Any]:
 
 def _list_context(form: StudyForm) -> dict[str, Any]:
     found = Study.objects.select_related("config__experiment", "created_by")[:STUDIES_SHOWN]
-    return {"section": "tune", "results": [result_of(study) for study in found], "form": form}
+    return {"section": "tune", "results": results_of(list(found)), "form": form}
 
 
 @require_POST
@@ -124,7 +132,8 @@ def _drawing(found: Study, name: str) -> Drawing:
     result = result_of(found)
     trials = described_trials(result)
     if name == "progress":
-        return charts.progress(trials, result.unit)
+        others = [each.result for each in side_by_side(found) if each.result.study != found]
+        return charts.progress(trials, result.unit, [described_course(other) for other in others])
     if name == "expected":
         return charts.expected(trials, result.unit)
     if name == "space":
@@ -133,7 +142,7 @@ def _drawing(found: Study, name: str) -> Drawing:
 
 
 def _context(found: Study) -> dict[str, Any]:
-    result = result_of(found)
+    result, contenders = result_of(found), side_by_side(found)
     states = [(each.trial.pk, each.run.state, each.value) for each in result.tried]
     ended = sum(each.run.is_final for each in result.tried)
     return {
@@ -142,10 +151,19 @@ def _context(found: Study) -> dict[str, Any]:
         "result": result,
         "tuning_time": clock(result.tuning_time),
         "improvements": _improvements(result),
+        "contenders": contenders if len(contenders) > 1 else [],
+        "model": ", ".join(model_lines(result)),
+        "hardware": hardware_line(result),
+        "metrics": METRICS,
         "is_live": found.state in (Study.State.RUNNING, Study.State.PAUSED),
         "drawn_from": f"{ended}:{len(result.tried)}",
-        "seen": digest([found.state, found.reason, states])[:16],
+        "seen": digest([found.state, found.reason, states, *_others(contenders)])[:16],
     }
+
+
+def _others(contenders: list[Contender]) -> list[Any]:
+    """What a page shows of other studies, so far as it changes."""
+    return [[each.result.study.pk, each.result.study.state, len(each.result.search), each.off] for each in contenders]
 
 
 def _improvements(result: Result) -> list[tuple[str, float]]:
