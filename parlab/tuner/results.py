@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from django.db.models import F, Q
 from django.utils import timezone
 
 from parlab.charts import studies as charts
@@ -21,6 +22,7 @@ ROLES = {
     Trial.Role.HAND_TUNED: "hand-tuned",
     Trial.Role.SEARCH: "tuned",
 }
+_LATELY, _SHOWN_LATELY = timedelta(days=7), 5
 _SIDE_BY_SIDE = 30
 _CLOSE = 0.99
 _TRAINS = ("torch", "deepspeed", "transformers", "accelerate", "numpy")
@@ -137,6 +139,14 @@ def results_of(studies: Sequence[Study]) -> list[Result]:
     return [_result(study, by_study[study.pk]) for study in studies]
 
 
+def lately() -> list[Result]:
+    """Read the studies that go on, and behind them those that ended within a week."""
+    going = Q(state__in=(Study.State.RUNNING, Study.State.PAUSED))
+    ended = Q(state__in=(Study.State.FINISHED, Study.State.FAILED), ended_at__gte=timezone.now() - _LATELY)
+    found = Study.objects.filter(going | ended).select_related("config__experiment")
+    return results_of(list(found.order_by(F("ended_at").desc(nulls_first=True), "-pk")[:_SHOWN_LATELY]))
+
+
 def result_of(study: Study) -> Result:
     """Read what a study has found so far."""
     (result,) = results_of([study])
@@ -220,6 +230,8 @@ def _environment(runs: Sequence[Run]) -> dict[str, str]:
     packages = said.get("packages")
     if isinstance(packages, Mapping):
         lines |= {name: str(packages[name]) for name in _TRAINS if name in packages}
+    if lines["host"] == lines["node"]:
+        del lines["host"]
     return {name: text for name, text in lines.items() if text}
 
 

@@ -12,8 +12,8 @@ from .models import Study
 from .results import Result, SpaceRow, Tried
 
 METRICS = (
-    "The tuner's metric counts only forward, backward and update, as DeepSpeed's autotuner does. Their sum is less than"
-    " a step takes from end to end, so it is the higher of the two. The best is the best from end to end."
+    "The tuner's metric counts only forward, backward and update, as DeepSpeed's autotuner does. They are less than a"
+    " whole step, so on a quiet machine it is the higher of the two. The best is the best from end to end."
 )
 _TITLES = {"baseline": "Baseline", "hand-tuned": "Hand-tuned", "tuned": "Tuned"}
 
@@ -128,7 +128,7 @@ def _comparison(result: Result) -> str:
 
 
 def _cell(best: Tried | None) -> str:
-    return "-" if best is None or best.value is None else f"{best.value:.3f} ({best.trial.key})"
+    return "-" if best is None or best.value is None else f"{best.value:.6g} ({best.trial.key})"
 
 
 def _spaces(result: Result) -> str:
@@ -139,8 +139,8 @@ def _spaces(result: Result) -> str:
 def _space(row: SpaceRow) -> str:
     if row.best is None or row.best.value is None:
         return f"| {row.tuning_space} | {row.num_experiments} | - | - | - |"
-    inside = "-" if row.best.tuner_value is None else f"{row.best.tuner_value:.2f}"
-    return f"| {row.tuning_space} | {row.num_experiments} | {row.best.value:.2f} | {row.best.trial.key} | {inside} |"
+    inside = "-" if row.best.tuner_value is None else f"{row.best.tuner_value:.6g}"
+    return f"| {row.tuning_space} | {row.num_experiments} | {row.best.value:.6g} | {row.best.trial.key} | {inside} |"
 
 
 def _closing(result: Result) -> str:

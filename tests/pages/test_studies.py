@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from parlab.lab.models import Config, Node, Run
@@ -77,6 +80,47 @@ def test_figures_draw_what_was_tried(pages: Client, searched: Config, name: str)
     assert after["caption"]
     lines = pages.get(f"/tune/{study.pk}/figures/{name}.csv").content.decode().splitlines()
     assert len(lines) == (9 if name == "space" else 1 + study.trials.filter(role="search").count())
+
+
+def test_home_shows_studies_that_run_or_ended_lately(pages: Client, searched: Config) -> None:
+    assert "All studies" not in pages.get("/").content.decode()
+    start(pages, searched)
+    study = Study.objects.get()
+    response = pages.get("/")
+    assert f'id="study-{study.pk}"' in response.content.decode()
+    seen = pages.get("/tune/now/").context["seen"]
+    assert pages.get(f"/tune/now/?seen={seen}").status_code == 204
+    play(study)
+    text = pages.get(f"/tune/now/?seen={seen}").content.decode()
+    assert "z0_gas1_tmbspg4" in text
+    Study.objects.update(ended_at=timezone.now() - timedelta(days=8))
+    assert "All studies" not in pages.get("/").content.decode()
+
+
+def test_the_list_takes_as_many_queries_for_many_studies_as_for_one(
+    pages: Client, searched: Config, django_assert_max_num_queries: Any
+) -> None:
+    start(pages, searched)
+    play(Study.objects.get())
+    with CaptureQueriesContext(connection) as one:
+        pages.get("/tune/")
+    queries = len(one)
+    for strategy in ("random", "exhaustive"):
+        start(pages, searched, strategy=strategy)
+        play(Study.objects.order_by("pk").last())  # type: ignore[arg-type]
+    with django_assert_max_num_queries(queries):
+        assert pages.get("/tune/").content.decode().count("data-study=") == 3
+
+
+def test_studies_of_one_space_stand_side_by_side(pages: Client, searched: Config) -> None:
+    for strategy in ("exhaustive", "planned"):
+        start(pages, searched, strategy=strategy)
+        play(Study.objects.order_by("pk").last())  # type: ignore[arg-type]
+    text = pages.get(f"/tune/{Study.objects.latest('pk').pk}/").content.decode()
+    assert "Studies of this space" in text
+    assert f'<a href="/tune/{Study.objects.earliest("pk").pk}/">' in text
+    figure = pages.get(f"/tune/{Study.objects.latest('pk').pk}/figures/progress.json").json()["figure"]
+    assert any("exhaustive" in trace["name"] for trace in figure["data"])
 
 
 def test_what_cannot_be_searched_is_said_in_the_form(pages: Client, searched: Config) -> None:

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.charts import studies as charts
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Config
+from parlab.pages.templatetags.studies import studies_context
 from parlab.tuner import services
 from parlab.tuner.forms import StudyForm
 from parlab.tuner.models import Study
@@ -39,6 +40,15 @@ ACTIONS = {
     "resume": (services.study_resume, "Resumed where it stopped."),
     "cancel": (services.study_cancel, "Cancelled. What was measured stays."),
 }
+
+
+@require_GET
+def now(request: HttpRequest) -> HttpResponse:
+    """Answer the home page's poll with the studies that run or ended lately, or nothing where nothing changed."""
+    context = studies_context()
+    if request.GET.get("seen") == context["seen"]:
+        return HttpResponse(status=UNCHANGED)
+    return render(request, "pages/home_studies.html", context)
 
 
 @require_GET

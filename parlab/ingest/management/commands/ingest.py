@@ -3,8 +3,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from django.contrib.auth import get_user_model
-from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError
 
 from parlab.formats import autotuning
@@ -13,6 +11,7 @@ from parlab.ingest.imports import Import, Refused, results_import, source_import
 from parlab.ingest.reading import Beside, formats
 from parlab.ingest.received import HEAD_BYTES, kind_of
 from parlab.ingest.stored import MAX_PICTURE_BYTES
+from parlab.lab.command_line import user_named
 from parlab.lab.models import Experiment
 
 MAX_FILES = 10_000
@@ -36,7 +35,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, paths: list[str], **options: Any) -> None:
         self.experiment = _experiment(options["experiment"])
-        self.user = _user(options["user"])
+        self.user = user_named(options["user"])
         self.format: str | None = options["format"]
         self.dry_run: bool = options["dry_run"]
         refused = total = 0
@@ -128,15 +127,6 @@ def _experiment(slug: str | None) -> Experiment | None:
     found = Experiment.objects.filter(slug=slug).first()
     if found is None:
         raise CommandError(f"no experiment {slug}; name it as in its address, or leave --experiment out to make one")
-    return found
-
-
-def _user(name: str | None) -> User:
-    users = get_user_model().objects
-    found = users.filter(username=name).first() if name else users.filter(is_superuser=True).order_by("pk").first()
-    if found is None:
-        remedy = "check --user" if name else "make one with manage.py createsuperuser, or name a user with --user"
-        raise CommandError(f"there is no {f'user {name}' if name else 'superuser'}; {remedy}")
     return found
 
 

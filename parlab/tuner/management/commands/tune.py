@@ -4,10 +4,9 @@ import time
 from argparse import ArgumentParser
 from typing import Any
 
-from django.contrib.auth import get_user_model
-from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError
 
+from parlab.lab.command_line import user_named
 from parlab.lab.models import Config, Experiment
 from parlab.tuner import services
 from parlab.tuner.models import Study
@@ -59,7 +58,7 @@ class Command(BaseCommand):
             return services.study_create(
                 config=_config(experiment, options["config"]),
                 baseline=_config(experiment, options["baseline"]) if options["baseline"] else None,
-                user=_user(options["user"]),
+                user=user_named(options["user"]),
                 strategy=options["strategy"],
                 objective=options["objective"],
                 max_launches=options["max_launches"],
@@ -98,11 +97,3 @@ def _config(experiment: Experiment, version: int | None) -> Config:
     if config is None:
         raise CommandError(f"{experiment.slug} has no configuration{'' if version is None else f' version {version}'}")
     return config
-
-
-def _user(name: str | None) -> User:
-    users = get_user_model().objects
-    user = users.filter(username=name).first() if name else users.filter(is_superuser=True).order_by("pk").first()
-    if user is None:
-        raise CommandError(f"no user {name!r}" if name else "no superuser; make one with manage.py createsuperuser")
-    return user
