@@ -56,7 +56,8 @@ class Setting(NamedTuple):
     fit: str
 
 
-_OTHERS = (theme.VERMILLION, theme.GREY)
+_OTHERS = (theme.PURPLE, theme.ORANGE, theme.SKY, theme.YELLOW, theme.GREY)
+"""Colours of further searches; more lines could not be told apart."""
 _WAITING = ("queued", "dispatched", "running")
 _NO_TRIAL = "No trial has been launched yet."
 
