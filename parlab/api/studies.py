@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 from parlab.lab.models import Config, Experiment
 from parlab.tuner import services
 from parlab.tuner.models import Study
-from parlab.tuner.results import Tried, result_of
+from parlab.tuner.results import Result, Tried, result_of, results_of
 from runners.config import ConfigError
 
 from .errors import Problem
@@ -76,8 +76,8 @@ class StudyItem(serializers.Serializer[Any]):
     url = serializers.CharField()
 
 
-def _item(study: Study) -> dict[str, Any]:
-    result = result_of(study)
+def _item(result: Result) -> dict[str, Any]:
+    study = result.study
     best: Tried | None = result.best
     return StudyItem(
         {
@@ -104,8 +104,8 @@ class Studies(APIView):
 
     @extend_schema(responses={200: StudyItem(many=True)})
     def get(self, _request: Request) -> Response:
-        found = Study.objects.select_related("config__experiment")[:MAX_STUDIES]
-        return Response([_item(study) for study in found])
+        found = Study.objects.select_related("config__experiment", "driver")[:MAX_STUDIES]
+        return Response([_item(result) for result in results_of(list(found))])
 
     @extend_schema(request=StudyRequest, responses={201: StudyItem, 400: Errors})
     def post(self, request: Request) -> Response:
@@ -130,7 +130,7 @@ class Studies(APIView):
         except (ValueError, ConfigError) as error:
             message, _, remedy = str(error).partition("; ")
             raise Problem(message, field="config", value=str(asked.get("config")), remedy=remedy) from error
-        return Response(_item(study), status=status.HTTP_201_CREATED)
+        return Response(_item(result_of(study)), status=status.HTTP_201_CREATED)
 
 
 class OneStudy(APIView):
@@ -140,7 +140,7 @@ class OneStudy(APIView):
 
     @extend_schema(responses={200: StudyItem})
     def get(self, _request: Request, pk: int) -> Response:
-        return Response(_item(_find(pk)))
+        return Response(_item(result_of(_find(pk))))
 
     @extend_schema(operation_id="studies_act", request=ActionRequest, responses={200: StudyItem, 400: Errors})
     def post(self, request: Request, pk: int) -> Response:
@@ -150,7 +150,7 @@ class OneStudy(APIView):
             names = ", ".join(ACTIONS)
             raise Problem(f"there is no action {action!r}", field="action", value=action, remedy=f"use {names}")
         ACTIONS[action](study=study)
-        return Response(_item(_find(pk)))
+        return Response(_item(result_of(_find(pk))))
 
 
 def _find(pk: int) -> Study:

@@ -98,8 +98,8 @@ def progress(trials: Sequence[Trial], unit: str, others: Sequence[Course] = ()) 
             )
         )
         drawing.add_trace(_marks(ran, "measured", "circle", theme.BLUE, unit))
-    for course, colour in zip(others, _OTHERS, strict=False):
-        drawing.add_trace(_line(course, colour))
+    for other_course, colour in zip(others, _OTHERS, strict=False):
+        drawing.add_trace(_line(other_course, colour))
     if other:
         drawing.add_trace(_marks(other, "out of memory or failed", "x", theme.OOM_COLOUR, unit))
     return Drawing(drawing, _said(trials, unit), table(trials, unit))
@@ -185,6 +185,8 @@ def space(settings: Sequence[Setting], trials: Sequence[Trial], unit: str) -> Dr
     """Draw the space: tuning space with accumulation (y) by micro batch (x), coloured where a value was measured."""
     if not settings:
         return theme.nothing("The space is empty.")
+    known = {setting.key for setting in settings}
+    settings = [*settings, *(_beside(trial) for trial in trials if trial.key not in known)]
     columns = in_order(setting.micro_batch_size for setting in settings)
     rows = list(dict.fromkeys((setting.tuning_space, setting.accumulation) for setting in settings))
     tried = {trial.key: trial for trial in trials}
@@ -209,12 +211,19 @@ def space(settings: Sequence[Setting], trials: Sequence[Trial], unit: str) -> Dr
     if measured:
         drawing.add_trace(_cells(measured, tried, unit))
     drawing.add_trace(_untried([one for one in found if _measured(one[2], tried) is None], tried, unit))
-    count = sum(setting.key in tried for setting in settings)
+    count = sum(key in tried for key in known)
     cannot = sum(setting.fit == "does not fit" for setting in settings)
-    caption = f"{count} of {len(settings)} settings were launched."
+    caption = f"{count} of {len(known)} settings were launched."
+    if len(settings) > len(known):
+        caption += f" {len(settings) - len(known)} more were chosen between them."
     if cannot:
         caption += f" {cannot} cannot fit by the plan and are not tried."
     return Drawing(drawing, caption, _space_table(settings, tried))
+
+
+def _beside(trial: Trial) -> Setting:
+    """A setting that is no point of the sweep: DeepSpeed's autotuner chooses micro batches between them."""
+    return Setting(trial.key, trial.tuning_space, trial.micro_batch_size, trial.accumulation, None, "fits")
 
 
 def _cells(found: Sequence[tuple[int, int, Setting]], tried: dict[str, Trial], unit: str) -> go.Bar:

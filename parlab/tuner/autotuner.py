@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from django.db import transaction
 from pydantic import BaseModel, Field, ValidationError
@@ -18,11 +18,13 @@ from parlab.lab.services.attempts import configuration_snapshot, headline, resul
 from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.runs import next_number
 from parlab.series.log import read_log
-from runners.config import RunConfig, check, digest
+from runners.config import Point, RunConfig, check, digest
 from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX, RunState
 
 from .models import Study, Trial
-from .spaces import StudySpace, setting_name, tuning_space
+from .planning import Planner, planner_for
+from .space import Objective
+from .spaces import StudySpace, candidate, setting_name, tuning_space
 
 SEARCH_S = 12 * 3600
 """The tuner's run has at least so long: it decides itself how many experiments it makes."""
@@ -128,7 +130,7 @@ def trials_store(*, study: Study, run: Run) -> int:
     if not new:
         return 0
     lock_experiment(run.experiment)
-    count = study.trials.count()
+    count, planner = study.trials.count(), planner_for(study.config)
     for number, (key, one, config) in enumerate(new, start=count + 1):
         Trial.objects.create(
             study=study,
@@ -138,8 +140,16 @@ def trials_store(*, study: Study, run: Run) -> int:
             key=key,
             tuning_space=tuning_space(config),
             why="DeepSpeed's autotuner chose it",
+            expected=_expected(study, planner, config),
         )
     return len(new)
+
+
+def _expected(study: Study, planner: Planner, config: RunConfig) -> float | None:
+    """Value by the objective as planned; the tuner itself expects nothing."""
+    plan = planner.plan(config)
+    described = candidate("", Point({}, config, []), config, plan)
+    return described.value(cast(Objective, study.objective), plan.iteration_s) if plan.iteration_s else None
 
 
 def _experiment_config(run: Run, one: Experiment) -> RunConfig | None:

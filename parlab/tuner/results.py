@@ -143,7 +143,7 @@ def lately() -> list[Result]:
     """Read the studies that go on, and behind them those that ended within a week."""
     going = Q(state__in=(Study.State.RUNNING, Study.State.PAUSED))
     ended = Q(state__in=(Study.State.FINISHED, Study.State.FAILED), ended_at__gte=timezone.now() - _LATELY)
-    found = Study.objects.filter(going | ended).select_related("config__experiment")
+    found = Study.objects.filter(going | ended).select_related("config__experiment", "driver")
     return results_of(list(found.order_by(F("ended_at").desc(nulls_first=True), "-pk")[:_SHOWN_LATELY]))
 
 
@@ -207,13 +207,11 @@ def _by_space(search: Sequence[Tried]) -> list[SpaceRow]:
 
 def _tuning_time(study: Study, search: Sequence[Tried]) -> timedelta:
     mine = [each for each in search if not each.trial.reused]
-    begins = [each.trial.created_at for each in mine]
-    if study.driver_id is not None:  # its trials are there only when they have ended
-        begins = [study.created_at]
-    if not mine:
-        return timedelta(0)
     ends = [each.run.ended_at or timezone.now() for each in mine]
-    return max(max(ends) - min(begins), timedelta(0))
+    if study.driver is not None:  # its trials are there only when they have ended
+        ends += [] if study.driver.is_final else [timezone.now()]
+        return max(max(ends, default=study.created_at) - study.created_at, timedelta(0))
+    return max(ends) - min(each.trial.created_at for each in mine) if mine else timedelta(0)
 
 
 def _environment(runs: Sequence[Run]) -> dict[str, str]:
@@ -277,7 +275,7 @@ class Contender(NamedTuple):
 def side_by_side(study: Study) -> list[Contender]:
     """Compare all studies of the same space and objective, in the order in which they were started."""
     same = Study.objects.filter(config=study.config_id, objective=study.objective).order_by("pk")
-    results = results_of(list(same.select_related("config__experiment")[:_SIDE_BY_SIDE]))
+    results = results_of(list(same.select_related("config__experiment", "driver")[:_SIDE_BY_SIDE]))
     top = max((result.best.value or 0.0 for result in results if result.best), default=0.0)
     return [
         Contender(

@@ -84,6 +84,7 @@ def test_experiments_become_trials_while_the_tuner_searches(study: Study) -> Non
     assert run.resolved["parallel"]["engine"] == "zero"
     assert run.resolved["train"]["global_batch_size"] == 12
     assert run.memory_max_bytes == 2000
+    assert all(trial.expected for trial in study.trials.all())
     assert run.current_attempt().state == "finished"
 
 

@@ -68,7 +68,7 @@ def _asked_for(key: str) -> dict[str, Any]:
 
 
 def _list_context(form: StudyForm) -> dict[str, Any]:
-    found = Study.objects.select_related("config__experiment", "created_by")[:STUDIES_SHOWN]
+    found = Study.objects.select_related("config__experiment", "created_by", "driver")[:STUDIES_SHOWN]
     return {"section": "tune", "results": results_of(list(found)), "form": form}
 
 
@@ -135,7 +135,9 @@ def figure_csv(_request: HttpRequest, pk: int, name: str) -> HttpResponse:
 
 
 def _find(pk: int) -> Study:
-    return get_object_or_404(Study.objects.select_related("config__experiment", "created_by", "baseline"), pk=pk)
+    return get_object_or_404(
+        Study.objects.select_related("config__experiment", "created_by", "baseline", "driver__experiment"), pk=pk
+    )
 
 
 def _drawing(found: Study, name: str) -> Drawing:
