@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from . import theme
@@ -88,7 +89,19 @@ def x_axis(values: Sequence[Any], axis: str, options: Options = AUTO) -> dict[st
     ticks = {"tickmode": "array", "tickvals": list(values), "ticktext": [field_value(value) for value in values]}
     doubling = min(values) > 0 and max(values) >= 4 * min(values)
     is_log = (axis == GPUS or doubling) if options.x_scale == "auto" else options.x_scale == "log"
-    return {"type": "log" if is_log and min(values) > 0 else "linear", **ticks}
+    if is_log and min(values) > 0:
+        return {"type": "log", **ticks}
+    # Doublings lie on each other at the beginning of a linear axis.
+    return {"type": "linear", **({} if doubling else ticks)}
+
+
+def log_ticks(values: Iterable[float]) -> dict[str, Any]:
+    """Space the ticks of a logarithmic axis so that their numbers do not lie on each other."""
+    known = [value for value in values if value > 0]
+    decades = math.log10(max(known) / min(known)) if known else 0.0
+    if decades < 0.9:
+        return {}
+    return {"dtick": "D2"} if decades < 3 else {"dtick": math.ceil(decades / 8)}
 
 
 def shown_x(point: RunPoint, chosen: Plan) -> Any:

@@ -64,6 +64,8 @@ class Options(NamedTuple):
     """Axes that tell the lines apart."""
     x_scale: Scale = "auto"
     y_scale: Scale = "auto"
+    as_share: bool = False
+    """Whether the parts of a step are told in per cent of it."""
 
     @property
     def measure(self) -> Measure:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
 from . import theme
-from .format import Unit, quantity, unit_for
-from .points import MAX_BARS, RunPoint, fastest
+from .axes import GPUS, RUN, Plan, alike, emulation_mark, names_of, plan, series_name, x_axis, x_of
+from .format import Unit, field_title, quantity, unit_for
+from .measures import AUTO, Options
+from .points import MAX_BARS, RunPoint, fastest, in_order, is_number
 from .theme import Drawing, Table
+from .throughput import out_of_memory
+
+MAX_BANDS = 8
+"""Bands over each other that still can be told apart."""
 
 
-def figure(points: Sequence[RunPoint]) -> Drawing:
-    """Draw peak memory (y) of each run (x): grouped bars per rank, or floating bars from the least to the most.
+def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
+    """Draw peak memory (y), from the least to the most of the ranks.
 
-    Hatched bars are runs that were out of memory: what they held when they gave up.
+    Where GPUs vary, or a person chose an axis of numbers, as bands against it (x), one for each line of runs. Else
+    against the run: grouped bars per rank, or floating bars. Hatched bars are runs that were out of memory: what they
+    held when they gave up.
     """
     measured = [point for point in points if point.memory_max is not None or point.memory_by_rank]
     if not measured:
@@ -24,10 +34,13 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
         if any(point.state == "finished" for point in points):
             return theme.nothing("No peak memory: the training did not measure it.")
         return theme.nothing("No peak memory yet: no run has finished.")
+    banded = _bands(points, measured, options)
+    if banded is not None:
+        return Drawing(banded, _caption(points, measured), _table(measured))
     everything = measured
     unmeasured = [point for point in points if point.state == "oom" and point not in measured][:MAX_BARS]
     measured, left_out = fastest(measured)
-    in_order = sorted([*measured, *unmeasured], key=lambda point: point.number)
+    by_number = sorted([*measured, *unmeasured], key=lambda point: point.number)
     unit = unit_for((_most(point) for point in measured), "B")
     ranks = sorted({rank for point in measured for rank in point.memory_by_rank})
     by_rank = all(point.memory_by_rank for point in measured) and len(ranks) <= theme.MAX_RANKS
@@ -40,7 +53,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
             barmode="group",
             bargap=0.25,
             bargroupgap=0.05,
-            xaxis={**theme.RUNS, "categoryarray": [point.short_label for point in in_order]},
+            xaxis=theme.runs_axis([point.short_label for point in by_number]),
             yaxis={"rangemode": "tozero"},
         )
     )
@@ -52,6 +65,83 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     _add_out_of_memory(drawing, unmeasured)
     drawing.update_layout(showlegend=by_rank and len(ranks) > 1)
     return Drawing(drawing, _caption(points, everything) + left_out, _table(everything))
+
+
+def _bands(points: Sequence[RunPoint], measured: Sequence[RunPoint], options: Options) -> go.Figure | None:
+    """Draw bands against an axis of numbers; None where there is none, or more lines than can be told apart."""
+    fitting = [point for point in measured if point.state != "oom"]
+    if not fitting:
+        return None
+    members, _ = alike(points, fitting)
+    fitting = [point for point in members if point in fitting]
+    chosen = plan(members, options)
+    is_asked_for = chosen.x == GPUS or (options.x and options.x == chosen.x)
+    if not is_asked_for or chosen.x == RUN or not all(is_number(x_of(point, chosen.x)) for point in members):
+        return None
+    lines: dict[tuple[str, ...], list[RunPoint]] = {}
+    for point in sorted(fitting, key=lambda point: float(x_of(point, chosen.x))):
+        lines.setdefault(names_of(point, chosen.lines), []).append(point)
+    if len(lines) > MAX_BANDS:
+        return None
+    unit = unit_for((_most(point) for point in fitting), "B")
+    drawing = go.Figure(
+        layout=theme.layout(
+            title="Memory per rank",
+            subtitle="highest use: a band from the least to the most of the ranks, marked at the most",
+            x=theme.plain(field_title(chosen.x)) if chosen.x != GPUS else GPUS,
+            y=f"Peak memory ({unit.name})",
+            xaxis=_with_room(in_order(x_of(point, chosen.x) for point in members), chosen, options),
+            yaxis={"type": "log"} if options.y_scale == "log" else {"rangemode": "tozero"},
+        )
+    )
+    styles = theme.styles(list(lines))
+    for names, line in lines.items():
+        title = theme.plain(series_name(names, chosen.lines) + emulation_mark(line))
+        for trace in _band(line, title, styles[names], chosen, unit):
+            drawing.add_trace(trace)
+    too_big = [point for point in members if point.state == "oom"]
+    if too_big:
+        least = min(_least(point) for point in fitting) / unit.factor
+        drawing.add_trace(out_of_memory(too_big, chosen, least / 2 if options.y_scale == "log" else 0.0))
+    drawing.update_layout(showlegend=len(lines) > 1 or bool(too_big))
+    return drawing
+
+
+def _with_room(values: Sequence[float], chosen: Plan, options: Options) -> dict[str, Any]:
+    """Leave room for the marks at both ends: Plotly draws a filled ground from edge to edge."""
+    axis = x_axis(values, chosen.x, options)
+    low, high = (math.log10(end) if axis["type"] == "log" else float(end) for end in (values[0], values[-1]))
+    room = 0.05 * (high - low) or 0.5
+    return {**axis, "range": [low - room, high + room]}
+
+
+def _band(line: Sequence[RunPoint], title: str, style: theme.Style, chosen: Plan, unit: Unit) -> list[go.Scatter]:
+    """Draw the least without a mark, then the most with the ground down to it."""
+    x = [x_of(point, chosen.x) for point in line]
+    low = go.Scatter(
+        x=x,
+        y=[_least(point) / unit.factor for point in line],
+        name=title,
+        legendgroup=title,
+        showlegend=False,
+        mode="lines",
+        line={"color": style.colour, "width": 1, "dash": "dot"},
+        hoverinfo="skip",
+    )
+    high = go.Scatter(
+        x=x,
+        y=[_most(point) / unit.factor for point in line],
+        name=title,
+        legendgroup=title,
+        mode="lines+markers",
+        fill="tonexty",
+        fillcolor=theme.faint(style.colour),
+        line={"color": style.colour, "width": 1.5, "dash": style.dash},
+        marker={"color": style.colour, "symbol": style.symbol, "size": 8},
+        hovertext=[p.hover(("least", _least(p), "B"), ("most", _most(p), "B")) for p in line],
+        hoverinfo="text",
+    )
+    return [low, high]
 
 
 def _least(point: RunPoint) -> float:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from . import theme
-from .format import Unit, quantity, unit_for
+from .format import quantity, unit_for
+from .measures import AUTO, Options
 from .points import RunPoint, Timer, fastest
 from .theme import Drawing, Table
 
@@ -42,8 +43,11 @@ def parts(timers: Mapping[str, Timer]) -> dict[str, Timer]:
     return {name: kept[name] for name in [*known, *(name for name in kept if name not in PHASES)]}
 
 
-def figure(points: Sequence[RunPoint]) -> Drawing:
-    """Draw the seconds of each phase per step (y), stacked, for each run (x); what is left of a step is grey."""
+def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
+    """Draw the seconds of each phase per step (y), stacked, for each run (x); what is left of a step is grey.
+
+    Asked for shares, each bar is 100 % high: then runs of very different steps can be read beside each other.
+    """
     timed = {point.number: parts(point.timers) for point in points if point.timers}
     measured = [point for point in points if point.number in timed]
     if not measured:
@@ -55,26 +59,27 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     everything = measured
     measured, left_out = fastest(measured)
     unit = unit_for((point.step_time_s.median if point.step_time_s else None for point in measured), "s")
+    factors = [_whole(point, timed[point.number]) / 100 if options.as_share else unit.factor for point in measured]
     drawing = go.Figure(
         layout=theme.layout(
             title="Time per phase",
-            subtitle="per step: median over steps, mean over all ranks",
+            subtitle="per step: median over steps, mean over all ranks; what lies inside another timer is not drawn",
             x="Run",
-            y=f"Time per step ({unit.name})",
+            y="Share of the step (%)" if options.as_share else f"Time per step ({unit.name})",
             barmode="stack",
             bargap=0.35,
-            xaxis=theme.RUNS,
-            yaxis={"rangemode": "tozero"},
+            xaxis=theme.runs_axis([point.short_label for point in measured]),
+            yaxis={"rangemode": "tozero", **({"range": [0, 100]} if options.as_share else {})},
         )
     )
     names = [name for name in PHASES if any(name in timed[point.number] for point in measured)]
     spare = dict.fromkeys(name for found in timed.values() for name in found if name not in PHASES)
     for name in [*names, *spare]:
         colour, hatch = PHASES.get(name) or (SPARE[list(spare).index(name) % len(SPARE)], "x")
-        drawing.add_trace(_bars(measured, name, [timed[p.number].get(name) for p in measured], unit, colour, hatch))
+        drawing.add_trace(_bars(measured, name, [timed[p.number].get(name) for p in measured], factors, colour, hatch))
     rest = [_rest(point, timed[point.number]) for point in measured]
     if any(rest):
-        drawing.add_trace(_bars(measured, OTHER, rest, unit, theme.GREY, ""))
+        drawing.add_trace(_bars(measured, OTHER, rest, factors, theme.GREY, ""))
     drawing.update_layout(showlegend=True)
     return Drawing(drawing, _caption(everything, timed) + left_out, _table(everything))
 
@@ -86,8 +91,19 @@ def _rest(point: RunPoint, timers: Mapping[str, Timer]) -> Timer | None:
     return Timer(left, left, left) if left > 0 else None
 
 
+def _whole(point: RunPoint, timers: Mapping[str, Timer]) -> float:
+    """Seconds of a step; where ranks overlap their phases, the phases together may be more."""
+    timed = sum(timer.median for timer in timers.values())
+    return max(timed, point.step_time_s.median if point.step_time_s else 0.0) or 1.0
+
+
 def _bars(
-    measured: Sequence[RunPoint], name: str, timers: Sequence[Timer | None], unit: Unit, colour: str, hatch: str
+    measured: Sequence[RunPoint],
+    name: str,
+    timers: Sequence[Timer | None],
+    factors: Sequence[float],
+    colour: str,
+    hatch: str,
 ) -> go.Bar:
     hovers = []
     for point, timer in zip(measured, timers, strict=True):
@@ -100,7 +116,7 @@ def _bars(
         hovers.append(point.hover(*numbers))
     return go.Bar(
         x=[point.short_label for point in measured],
-        y=[None if timer is None else timer.median / unit.factor for timer in timers],
+        y=[None if t is None else t.median / factor for t, factor in zip(timers, factors, strict=True)],
         name=theme.plain(name),
         marker={"color": colour, "pattern": {"shape": hatch, "solidity": 0.4}},
         hovertext=hovers,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from . import theme
+from .axes import log_ticks
 from .format import exact_quantity, field_title, field_value, quantity, significant
 from .theme import Drawing, Table
 
@@ -43,21 +44,21 @@ def figure(points: Sequence[PredictedPoint], left_out: Sequence[str] = ()) -> Dr
     timed = [point for point in points if point.measured_s]
     if not timed:
         return theme.nothing(f"Nothing to compare. {_left_out(left_out) or 'No run has finished.'}")
+    ends = [value for point in timed for value in (point.measured_s or 0.0, point.predicted_s, point.plain_s)]
     drawing = go.Figure(
         layout=theme.layout(
             title="Predicted against measured",
             subtitle="on the dashed line both agree",
             x="Measured time of an iteration (s)",
             y="Predicted time of an iteration (s)",
-            xaxis={"type": "log", "tickformat": "~g", "dtick": "D2"},
-            yaxis={"type": "log", "tickformat": "~g", "dtick": "D2"},
+            xaxis={"type": "log", "tickformat": "~g", **log_ticks(ends)},
+            yaxis={"type": "log", "tickformat": "~g", **log_ticks(ends)},
         )
     )
     calibrated = any(point.predicted_s != point.plain_s for point in timed)
     if calibrated:
         drawing.add_trace(_marks(timed, "calibrated on the other half of the runs", theme.GREEN, "circle", plain=False))
     drawing.add_trace(_marks(timed, "not calibrated", theme.PURPLE, "diamond-open", plain=True))
-    ends = [value for point in timed for value in (point.measured_s or 0.0, point.predicted_s, point.plain_s)]
     drawing.add_trace(
         go.Scatter(
             x=[min(ends), max(ends)],
@@ -100,13 +101,17 @@ def _error(predicted: float, measured: float | None) -> float:
     return abs(predicted / (measured or predicted) - 1)
 
 
+def _off(error: float) -> str:
+    return f"{significant(100 * error)} %" if error < 2 else f"a factor of {significant(1 + error)}"
+
+
 def _caption(points: Sequence[PredictedPoint], calibrated: bool) -> str:
     plain = median(_error(point.plain_s, point.measured_s) for point in points)
     whom = "The run is" if len(points) == 1 else f"Half of the {len(points)} runs are"
-    words = f"{whom} predicted within {significant(100 * plain)} % without calibration"
+    words = f"{whom} predicted within {_off(plain)} without calibration"
     if calibrated:
         better = median(_error(point.predicted_s, point.measured_s) for point in points)
-        words += f", within {significant(100 * better)} % after a calibration on the runs that they are not part of"
+        words += f", within {_off(better)} after a calibration on the runs that they are not part of"
     return words + "."
 
 

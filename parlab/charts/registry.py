@@ -11,6 +11,7 @@ from .theme import Drawing
 
 EXPERIMENT_FIGURES: dict[str, Callable[[Sequence[RunPoint]], Drawing]] = {
     "throughput": throughput.figure,
+    "ms-per-sample": throughput.per_sample,
     "memory": memory.figure,
     "phases": phases.figure,
     "utilisation": utilisation.figure,
@@ -21,6 +22,9 @@ EXPERIMENT_FIGURES: dict[str, Callable[[Sequence[RunPoint]], Drawing]] = {
 
 CHOSEN: dict[str, Callable[[Sequence[RunPoint], Options], Drawing]] = {
     "throughput": throughput.figure,
+    "ms-per-sample": throughput.per_sample,
+    "memory": memory.figure,
+    "phases": phases.figure,
     "efficiency": efficiency.figure,
     "heatmap": heatmap.figure,
     "roofline": roofline.figure,

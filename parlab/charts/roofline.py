@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from . import theme
-from .axes import emulation_mark, names_of, plan, series_name
+from .axes import emulation_mark, log_ticks, names_of, plan, series_name
 from .format import quantity, significant
 from .measures import AUTO, Options
 from .points import Roof, RunPoint
@@ -33,11 +33,11 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
             subtitle="one point per run, under what its device could do at best",
             x="FLOPs per byte of weights read",
             y="FLOP/s per device",
-            xaxis={"type": "log"},
-            yaxis={"type": "log", "tickformat": "~s"},
+            xaxis={"type": "log", "tickformat": "~s", **log_ticks(_reach(measured))},
+            yaxis={"type": "log", "tickformat": "~s", **log_ticks(_heights(measured))},
         )
     )
-    reach = [point.roof.intensity for point in measured if point.roof]
+    reach = _reach(measured)
     for roof in dict.fromkeys(point.roof._replace(intensity=0.0) for point in measured if point.roof):
         drawing.add_trace(_roof_line(roof, min(reach), max(reach)))
     styles = theme.styles(list(lines))
@@ -53,6 +53,14 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     ]
     header = ["run", "flops_per_weight_byte", "flops_per_device", "peak_flops", "memory_bytes_per_s", "mfu_pct"]
     return Drawing(drawing, _caption(measured), Table(header, rows))
+
+
+def _reach(measured: Sequence[RunPoint]) -> list[float]:
+    return [point.roof.intensity for point in measured if point.roof]
+
+
+def _heights(measured: Sequence[RunPoint]) -> list[float]:
+    return [height for p in measured if p.roof and p.flops_per_gpu for height in (p.flops_per_gpu, p.roof.peak_flops)]
 
 
 def _roof_line(roof: Roof, low: float, high: float) -> go.Scatter:

@@ -25,6 +25,8 @@ HEIGHT = 360
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
 RUNS = {"type": "category", "autotickangles": [0, -45, -90]}
 """An axis of runs; slanted names end at their tick, which needs no room on the right."""
+_MAX_NAMES, _MAX_NUMBERS = 12, 24
+"""Runs that have room for their names, and for their numbers, below an axis."""
 
 
 class Table(NamedTuple):
@@ -125,6 +127,28 @@ def layout(*, title: str, subtitle: str, x: str, y: str, **more: Any) -> dict[st
         "yaxis": {**axis, "title": {"text": y}, "showgrid": True, "gridwidth": 1},
     }
     return _merged(shared, more)
+
+
+def runs_axis(names: Sequence[str]) -> dict[str, Any]:
+    """Name runs, `#7 gpipe 4`, below an axis; of many only their numbers, of very many some of them."""
+    if len(names) <= _MAX_NAMES:
+        return {**RUNS, "categoryorder": "array", "categoryarray": list(names)}
+    shown = list(names)[:: -(-len(names) // _MAX_NUMBERS)]
+    return {
+        "type": "category",
+        "categoryorder": "array",
+        "categoryarray": list(names),
+        "tickmode": "array",
+        "tickvals": shown,
+        "ticktext": [name.partition(" ")[0] for name in shown],
+        "tickangle": 0,
+    }
+
+
+def faint(colour: str, opacity: float = 0.18) -> str:
+    """Make a colour of the palette see-through, for bands and grounds."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
 
 
 def _merged(base: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from . import theme
-from .axes import GPUS, RUN, Plan, alike, emulation_mark, names_of, plan, series_name, shown_x, x_axis, x_of
+from .axes import GPUS, RUN, Plan, alike, emulation_mark, log_ticks, names_of, plan, series_name, shown_x, x_axis, x_of
 from .format import DASH, field_title, quantity, significant, unit_for
 from .measures import AUTO, DEFAULT, Measure, Options
 from .points import RunPoint, in_order, is_number
@@ -49,7 +49,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
             x=theme.plain(field_title(chosen.x)) if chosen.x not in (GPUS, RUN) else chosen.x,
             y=f"{measure.title} ({view.unit})" if view.unit else measure.title,
             xaxis=x_axis(x_values, chosen.x, options),
-            yaxis=_y_axis(chosen, options, view),
+            yaxis=_y_axis(chosen, options, view, measured),
         )
     )
     lines, left_out = _lines(measured, chosen, measure)
@@ -62,6 +62,11 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     _add_out_of_memory(drawing, points, measured, chosen, view)
     drawing.update_layout(showlegend=len(drawing.data) > 1)
     return Drawing(drawing, _caption(points, measured, chosen, others, measure) + left_out, _table([*points, *others]))
+
+
+def per_sample(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
+    """Draw the milliseconds of a step per sample, whatever the other figures show."""
+    return figure(points, options._replace(y="ms_per_sample"))
 
 
 class View(NamedTuple):
@@ -92,13 +97,13 @@ def _subtitle(measured: Sequence[RunPoint], measure: Measure) -> str:
     return "one point per run"
 
 
-def _y_axis(chosen: Plan, options: Options, view: View) -> dict[str, Any]:
+def _y_axis(chosen: Plan, options: Options, view: View, measured: Sequence[RunPoint]) -> dict[str, Any]:
     is_log = options.y_scale == "log" or (
         options.y_scale == "auto" and chosen.x == GPUS and view.measure.kind != "other"
     )
     return {
         "tickformat": "~s" if view.factor == 1.0 else "",
-        **({"type": "log"} if is_log else {"rangemode": "tozero"}),
+        **({"type": "log", **log_ticks(map(view.of, measured))} if is_log else {"rangemode": "tozero"}),
     }
 
 
@@ -192,24 +197,30 @@ def _add_out_of_memory(
     if not too_big:
         return
     lowest = min(view.of(point) for point in measured)
-    drawing.add_trace(
-        go.Scatter(
-            x=[shown_x(point, chosen) for point in too_big],
-            y=[lowest / 2 if drawing.layout.yaxis.type == "log" else 0.0] * len(too_big),
-            name="OOM",
-            mode="markers+text",
-            text=["OOM"] * len(too_big),
-            textposition="top center",
-            marker={
-                "color": theme.OOM_COLOUR,
-                "symbol": "x-thin",
-                "size": 9,
-                "line": {"width": 2, "color": theme.OOM_COLOUR},
-            },
-            cliponaxis=False,
-            hovertext=[point.hover() for point in too_big],
-            hoverinfo="text",
-        )
+    drawing.add_trace(out_of_memory(too_big, chosen, lowest / 2 if drawing.layout.yaxis.type == "log" else 0.0))
+
+
+def out_of_memory(too_big: Sequence[RunPoint], chosen: Plan, height: float) -> go.Scatter:
+    """Mark the runs that were out of memory at the foot of a figure, those of one place once."""
+    places: dict[Any, list[RunPoint]] = {}
+    for point in too_big:
+        places.setdefault(shown_x(point, chosen), []).append(point)
+    return go.Scatter(
+        x=list(places),
+        y=[height] * len(places),
+        name="OOM",
+        mode="markers+text",
+        text=["OOM" if len(members) == 1 else f"{len(members)} OOM" for members in places.values()],
+        textposition="top center",
+        marker={
+            "color": theme.OOM_COLOUR,
+            "symbol": "x-thin",
+            "size": 9,
+            "line": {"width": 2, "color": theme.OOM_COLOUR},
+        },
+        cliponaxis=False,
+        hovertext=["<br><br>".join(point.hover() for point in members[:4]) for members in places.values()],
+        hoverinfo="text",
     )
 
 

@@ -38,7 +38,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
             barmode="group",
             bargap=0.25,
             bargroupgap=0.05,
-            xaxis={**theme.RUNS, "categoryarray": [point.short_label for point in measured]},
+            xaxis=theme.runs_axis([point.short_label for point in measured]),
             yaxis={"rangemode": "tozero"},
         )
     )

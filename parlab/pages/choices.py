@@ -16,7 +16,7 @@ from parlab.lab.models import Run
 from parlab.lab.selectors.findings import Doubts
 from parlab.reports.pivot import AGGREGATES, Table, pivot, with_best
 
-FIGURE_KEYS = ("y", "x", "by", "x_scale", "y_scale")
+FIGURE_KEYS = ("y", "x", "by", "x_scale", "y_scale", "time")
 PIVOT_KEYS = ("rows", "columns", "value", "of")
 MAX_AXES = 3
 _OFFERED_AXES = 60
@@ -53,6 +53,7 @@ def figure_options(query: QueryDict) -> Options:
         by=[axis for axis in query.getlist("by") if axis][:MAX_AXES],
         x_scale=scale("x_scale"),
         y_scale=scale("y_scale"),
+        as_share=query.get("time") == "share",
     )
 
 
@@ -64,9 +65,12 @@ class FigureChoices(NamedTuple):
     by: list[Choice]
     x_scale: list[Choice]
     y_scale: list[Choice]
+    time: list[Choice]
     query: str
     has_gpus: bool
     """Whether efficiency can be drawn."""
+    has_per_sample: bool
+    """Whether time per sample is worth a figure of its own."""
     has_map: bool
     """Whether two axes can."""
     has_roof: bool
@@ -90,8 +94,10 @@ def figure_choices(query: QueryDict, points: Sequence[RunPoint]) -> FigureChoice
         by=titled(axes, options.by, "Automatic"),
         x_scale=titled(SCALES, [options.x_scale]),
         y_scale=titled(SCALES, [options.y_scale]),
+        time=[Choice("", "seconds", not options.as_share), Choice("share", "per cent", options.as_share)],
         query=kept_query(query, FIGURE_KEYS),
         has_gpus=bool(more),
+        has_per_sample=bool(more) and options.y != "ms_per_sample" and "ms_per_sample" in measured(points),
         has_map=len(axes) > 1 or bool(axes and more),
         has_roof=any(point.roof and point.flops_per_gpu for point in points),
     )

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from parlab.charts import memory, phases, theme, throughput
+from parlab.charts.axes import log_ticks
+from parlab.charts.measures import Options
 from parlab.charts.points import RunPoint, Spread, Timer
 
 MICRO = "train.micro_batch_size"
@@ -211,3 +213,74 @@ def test_a_drawing_is_valid_json_with_title_units_and_fixed_height() -> None:
     assert layout["height"] == theme.HEIGHT
     assert answer["caption"]
     assert answer["empty"] is None
+
+
+def scaling(oom: int = 0) -> list[RunPoint]:
+    """Two micro batches on 1 to 8 GPUs, memory falling; the larger one does not fit on so many of the smallest."""
+    return [
+        point(
+            number,
+            {"parallel.data_parallel_size": gpus, MICRO: size},
+            gpus=gpus,
+            state="oom" if size == 4 and gpus <= oom else "finished",
+            memory_min=None if size == 4 and gpus <= oom else size * 2**30 / gpus,
+            memory_max=None if size == 4 and gpus <= oom else 2 * size * 2**30 / gpus,
+        )
+        for number, (size, gpus) in enumerate([(s, g) for s in (2, 4) for g in (1, 2, 4, 8)], 1)
+    ]
+
+
+def test_memory_against_gpus_is_a_band_from_the_least_to_the_most_of_the_ranks() -> None:
+    drawing = memory.figure(scaling())
+    assert drawing.figure is not None
+    low, high = drawing.figure.data[:2]
+    assert low.name == high.name == "micro batch size 2"
+    assert high.fill == "tonexty"
+    assert list(high.x) == [1, 2, 4, 8]
+    assert [most / least for least, most in zip(low.y, high.y, strict=True)] == [2, 2, 2, 2]
+    assert high.line.color == drawing.figure.data[1].marker.color != drawing.figure.data[3].line.color
+    assert (drawing.figure.layout.xaxis.title.text, drawing.figure.layout.xaxis.type) == ("GPUs", "log")
+    assert len(drawing.table.rows) == 16
+
+
+def test_runs_out_of_memory_stand_below_the_bands_once_for_each_place() -> None:
+    drawn = traces(memory.figure([*scaling(oom=2), *scaling(oom=1)]))
+    assert list(drawn["OOM"].x) == [1, 2]
+    assert list(drawn["OOM"].text) == ["2 OOM", "OOM"]
+
+
+def test_memory_follows_the_axis_that_a_person_chose() -> None:
+    drawing = memory.figure(scaling(), Options(x=MICRO))
+    assert drawing.figure is not None
+    assert drawing.figure.layout.xaxis.title.text == "Micro batch size"
+    assert list(drawing.figure.data[1].x) == [2, 4]
+
+
+def test_phases_as_shares_make_bars_of_equal_height() -> None:
+    times = {"forward-compute": Timer(1, 1, 1), "backward-compute": Timer(2, 2, 2)}
+    points = [
+        point(number, {MICRO: number}, step_time_s=Spread(4.0 * number), timers=times if number == 1 else
+              {name: Timer(*(2 * part for part in timer)) for name, timer in times.items()})
+        for number in (1, 2)
+    ]  # fmt: skip
+    drawn = traces(phases.figure(points, Options(as_share=True)))
+    assert [sum(trace.y[at] for trace in drawn.values()) for at in (0, 1)] == pytest.approx([100, 100])
+    assert list(drawn["forward-compute"].y) == [25, 25]
+    drawing = phases.figure(points, Options(as_share=True))
+    assert drawing.figure is not None
+    assert drawing.figure.layout.yaxis.title.text == "Share of the step (%)"
+
+
+def test_of_many_runs_only_the_numbers_stand_below_the_axis() -> None:
+    few, many = theme.runs_axis(["#1 gpipe", "#2 1f1b"]), theme.runs_axis([f"#{n} gpipe 4" for n in range(1, 61)])
+    assert "ticktext" not in few
+    assert many["ticktext"][:2] == ["#1", "#4"]
+    assert len(many["ticktext"]) <= 24
+    assert len(many["categoryarray"]) == 60
+
+
+@pytest.mark.parametrize(
+    ("values", "step"), [([3, 9], None), ([1, 500], "D2"), ([0.001, 10], 1), ([1e-6, 1e12], 3), ([], None)]
+)
+def test_numbers_of_a_log_axis_do_not_lie_on_each_other(values: list[float], step: object) -> None:
+    assert log_ticks(values).get("dtick") == step

@@ -54,3 +54,7 @@ def test_days_are_drawn_over_nodes_with_ideal_scaling_from_the_fewest() -> None:
 
 def test_no_number_of_nodes_that_trains_is_said() -> None:
     assert predicted.trade_off([SizePoint(1, 8, None, None, None, "", None, None)]).empty
+
+
+def test_a_guess_that_is_far_off_is_told_as_a_factor() -> None:
+    assert "within a factor of 51.0 without" in predicted.figure([point(1, 1.0, 51.0, 51.0)]).caption

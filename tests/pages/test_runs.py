@@ -153,14 +153,26 @@ def test_the_command_by_hand_is_the_attempts_own_with_the_config_as_a_file(
 ) -> None:
     attempt = finish(make_attempt()).current_attempt()
     command = ["/opt/venv/bin/python", "-m", "runners.engines.pipeline", "--config", "/var/run 1/config.json"]
-    environment = {"hostname": "a", "devices": [{"name": "cpu"}], "tags": ["x", "y"]}
+    variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": "/srv/parlab", "PARLAB_RUN": "1/1"}
+    environment = {"hostname": "a", "devices": [{"name": "cpu"}], "tags": ["x", "y"], "variables": variables}
     Attempt.objects.filter(pk=attempt.pk).update(command=command, environment=environment)
     shown = text(page.get(RUN))
-    assert "OMP_NUM_THREADS=1 python -m runners.engines.pipeline --config config.json" in shown
+    line = 'PYTHONPATH="$PWD" GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 python -m runners.engines.pipeline'
+    assert f"{line} --config config.json" in shown
     assert "--config '/var/run 1/config.json'" in shown
     assert '"micro_batch_size": 1' in shown
     assert "devices.0.name cpu" in shown
     assert "tags x, y" in shown
+
+
+def test_programs_of_the_virtual_environment_are_named_as_its_path_finds_them(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = finish(make_attempt()).current_attempt()
+    python, mpirun = "/opt/venv/bin/python3.11", "/opt/venv/bin/mpirun"
+    command = [python, "-m", "runners.ports", mpirun, "-np", "2", python, "-m", "runners.ranks", "/srv/train.py"]
+    Attempt.objects.filter(pk=attempt.pk).update(command=command)
+    assert " python -m runners.ports mpirun -np 2 python -m runners.ranks /srv/train.py" in text(page.get(RUN))
 
 
 def test_earlier_attempts_keep_their_own_log(page: Client, admin: User, make_attempt: Callable[..., Attempt]) -> None:

@@ -95,8 +95,8 @@ def test_a_figure_shows_what_its_options_choose(page: Client, four_runs: list[Ru
     assert drawn("y=speed")["empty"].startswith("y='speed' is unknown; there are samples_per_s")
     assert drawn("x=nothing")["empty"].startswith("no run has a field 'nothing'")
     assert drawn("x_scale=cubic")["empty"].startswith("x_scale='cubic' is unknown; there are auto, linear, log")
-    assert json.loads(page.get(url, {"d": "figure memory y=step_time"}).content)["empty"].startswith(
-        "figure memory has fixed axes"
+    assert json.loads(page.get(url, {"d": "figure utilisation y=step_time"}).content)["empty"].startswith(
+        "figure utilisation has fixed axes"
     )
 
 

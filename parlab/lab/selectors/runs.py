@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from django.utils import timezone
@@ -218,15 +219,32 @@ def flat(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def by_hand(run: Run, attempt: Attempt) -> str:
-    """Write the shell commands that repeat an attempt: its configuration as a file, its own command line."""
+    """Write the shell commands that repeat an attempt from a checkout: its configuration as a file, its own command."""
     if not attempt.command:
         return ""
     command = list(attempt.command)
-    command[0] = "python" if "python" in command[0] else command[0]
     if "--config" in command[:-1]:
         command[command.index("--config") + 1] = "config.json"
-    threads = run.resolved.get("launcher", {}).get("threads_per_rank", 1)
+    line = " ".join([*_variables(run, attempt), shlex.join(_from_path(command))])
     # JSON in one line holds no line that could end the here-document.
-    return (
-        f"cat > config.json <<'END'\n{json.dumps(run.resolved)}\nEND\nOMP_NUM_THREADS={threads} {shlex.join(command)}\n"
-    )
+    return f"cat > config.json <<'END'\n{json.dumps(run.resolved)}\nEND\n{line}\n"
+
+
+def _from_path(command: Sequence[str]) -> list[str]:
+    """Name Python and the programs beside it as an activated virtual environment finds them."""
+    python = PurePosixPath(command[0])
+    if "python" not in python.name:
+        return list(command)
+    beside = [PurePosixPath(part).parent == python.parent and part.startswith("/") for part in command]
+    names = ["python" if part == command[0] else PurePosixPath(part).name for part in command]
+    return [name if near else part for part, name, near in zip(command, names, beside, strict=True)]
+
+
+def _variables(run: Run, attempt: Attempt) -> list[str]:
+    """Set what the attempt was given on top of its node's own variables; the code is that of the checkout."""
+    given = attempt.environment.get("variables")
+    threads = str(run.resolved.get("launcher", {}).get("threads_per_rank", 1))
+    kept = {"OMP_NUM_THREADS": threads, **(given if isinstance(given, Mapping) else {})}
+    left_out = ("PARLAB_RUN", "PYTHONPATH", "PYTHONUNBUFFERED")
+    told = [f"{name}={shlex.quote(str(value))}" for name, value in sorted(kept.items()) if name not in left_out]
+    return ['PYTHONPATH="$PWD"', *told]
