@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from . import theme
 from .format import field_title, field_value
 from .measures import AUTO, Options
-from .points import EMULATED, RunPoint, is_number, varied
+from .points import RunPoint, emulated_share, is_number, varied
 
 GPUS = "GPUs"
 RUN = "Run"
@@ -119,5 +119,5 @@ def series_name(names: tuple[str, ...], lines: Sequence[str]) -> str:
 
 def emulation_mark(members: Sequence[RunPoint]) -> str:
     """Say of a line that its points are not what a machine computed."""
-    emulated = sum(point.is_emulated for point in members)
-    return "" if not emulated else f" ({EMULATED})" if emulated == len(members) else f" (partly {EMULATED})"
+    said = emulated_share([point.is_emulated for point in members])
+    return f" ({said})" if said else ""

@@ -47,11 +47,11 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     drawing.add_hline(y=100, line={"color": theme.GREY, "dash": "dash", "width": 1})
     drawing.update_layout(showlegend=len(lines) > 1)
     rows = [
-        [point.number, point.gpus, point.samples_per_s, of_line(line, point)]
+        [point.number, point.gpus, point.samples_per_s, of_line(line, point), point.outcome]
         for line in lines.values()
         for point in line
     ]
-    return Drawing(drawing, _caption(lines), Table(["run", "gpus", "samples_per_s", "efficiency"], rows))
+    return Drawing(drawing, _caption(lines), Table(["run", "gpus", "samples_per_s", "efficiency", "state"], rows))
 
 
 def of_line(line: Sequence[RunPoint], point: RunPoint) -> float:

@@ -67,7 +67,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     too_big = [one for one in found if one[2].value is None and one[2].point.state == "oom"]
     if too_big:
         drawing.add_trace(_out_of_memory(too_big))
-    table: list[list[Any]] = [[p.point.number, *key, p.point.state, p.value] for key, p in places.items()]
+    table: list[list[Any]] = [[p.point.number, *key, p.point.outcome, p.value] for key, p in places.items()]
     said = _caption(places, measure, name, factor)
     return Drawing(drawing, said, Table(["run", down, across, "state", options.y], table))
 

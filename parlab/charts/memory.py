@@ -218,7 +218,7 @@ def _table(measured: Sequence[RunPoint]) -> Table:
     header = ["run", *axes, "state", "rank", "memory_peak_bytes"]
     rows = []
     for point in measured:
-        start = [point.number, *(point.values.get(axis) for axis in axes), point.state]
+        start = [point.number, *(point.values.get(axis) for axis in axes), point.outcome]
         ranks = sorted(point.memory_by_rank.items())
         rows += [[*start, rank, value] for rank, value in ranks]
         if not ranks:

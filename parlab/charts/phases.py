@@ -137,7 +137,7 @@ def _caption(measured: Sequence[RunPoint], timed: Mapping[int, Mapping[str, Time
 def _table(measured: Sequence[RunPoint]) -> Table:
     axes = list(dict.fromkeys(axis for point in measured for axis in point.values))
     rows = [
-        [point.number, *(point.values.get(axis) for axis in axes), point.state, name, *timer]
+        [point.number, *(point.values.get(axis) for axis in axes), point.outcome, name, *timer]
         for point in measured
         for name, timer in point.timers.items()
     ]

@@ -11,6 +11,11 @@ from .theme import plain
 EMULATED = "emulated"
 
 
+def emulated_share(marks: Sequence[bool]) -> str:
+    """Say of numbers together whether their runs only waited: emulated, partly emulated, or nothing."""
+    return "" if not any(marks) else EMULATED if all(marks) else f"partly {EMULATED}"
+
+
 class Spread(NamedTuple):
     """A median with its 10th and 90th percentile, where these were measured."""
 
@@ -67,6 +72,11 @@ class RunPoint(NamedTuple):
     """Figures from elsewhere, which hold what their authors chose to publish."""
     is_emulated: bool = False
     """Its stages waited for given times instead of computing."""
+
+    @property
+    def outcome(self) -> str:
+        """Say how the run ended, and whether its times are its own: for tables of numbers, which leave this page."""
+        return f"{self.state}, {EMULATED}" if self.is_emulated else self.state
 
     @property
     def label(self) -> str:

@@ -278,5 +278,5 @@ def _table(points: Sequence[RunPoint]) -> Table:
         spread = point.step_time_s
         times = list(spread) if spread else [None, None, None]
         values = [point.values.get(axis) for axis in axes]
-        rows.append([point.number, *values, point.state, point.gpus, *times, point.samples_per_s, point.tokens_per_s])
+        rows.append([point.number, *values, point.outcome, point.gpus, *times, point.samples_per_s, point.tokens_per_s])
     return Table(header, rows)

@@ -92,7 +92,7 @@ def _table(measured: Sequence[RunPoint]) -> Table:
         [
             point.number,
             *(point.values.get(axis) for axis in axes),
-            point.state,
+            point.outcome,
             *(_share(point, name) for name in _SHARES),
             point.flops_per_gpu,
             point.peak,

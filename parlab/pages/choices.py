@@ -190,7 +190,7 @@ def _values(fields: Sequence[str]) -> list[str]:
 
 def _is_measured(name: str) -> bool:
     """Whether a field of a record was measured, not set."""
-    if name.startswith(("timer.", "figure.")):
+    if name.startswith(("timer.", "figure.", "loss_")):
         return True
     return "." not in name and name.endswith(("_s", "_bytes", "_pct", "_per_sample", "_per_gpu", "_per_iteration"))
 

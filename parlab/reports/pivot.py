@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts.format import DASH, Unit, field_title, field_value, significant
-from parlab.charts.points import in_order, is_number
+from parlab.charts.points import emulated_share, in_order, is_number
 
 from .units import least_is_best, shown_unit
 
@@ -70,6 +70,8 @@ class Table(NamedTuple):
     unit: Unit
     left_out: tuple[int, ...] = ()
     """Records that lack one of the axes."""
+    emulation: str = ""
+    """Whether its numbers are of runs that only waited: emulated, partly emulated, or nothing."""
 
     @property
     def row_titles(self) -> list[str]:
@@ -135,7 +137,9 @@ def pivot(
         for row in row_headings
     ]
     left_out = tuple(sorted(set(range(len(records))) - set(used)))
-    return Table(rows, columns, value, row_headings, column_headings, cells, chosen, left_out)
+    marks = [bool(records[n].get("emulated")) for n in used if value in records[n]]
+    emulation = emulated_share(marks)
+    return Table(rows, columns, value, row_headings, column_headings, cells, chosen, left_out, emulation)
 
 
 def fields_of(records: Sequence[Record]) -> list[str]:

@@ -134,6 +134,7 @@ def plain_value(value: object) -> str:
 def _caption(table: Table, says_units: bool) -> str:
     unit = table.unit.name
     said = f"{title_of(table.value)}{f' in {unit}' if unit and not says_units else ''}."
+    said += f" {table.emulation.capitalize()}." if table.emulation else ""
     several = sum(cell.low is not None for row in table.cells for cell in row)
     if several:
         said += f" {several} {'cell is' if several == 1 else 'cells are'} made of several runs."

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from parlab.charts import efficiency, heatmap, roofline, throughput
+from parlab.charts import efficiency, heatmap, memory, roofline, throughput
 from parlab.charts.measures import MEASURES, Options, measured
 from parlab.charts.points import Roof, RunPoint, Spread
 
@@ -62,6 +62,16 @@ def test_what_the_wire_does_to_the_loss_is_drawn_least_best() -> None:
     assert drawing.figure is not None
     assert drawing.figure.layout.yaxis.title.text == "Loss of the last step"
     assert drawing.caption.startswith("5.44 at least, with wire precision same (run 1).")
+
+
+def test_numbers_that_leave_a_page_say_which_runs_only_waited() -> None:
+    points = [
+        point(number, {MICRO: number}, gpus=2**number, is_emulated=number == 1, memory_by_rank={0: 2.0**20})
+        for number in (1, 2)
+    ]
+    for drawing in (throughput.figure(points), memory.figure(points)):
+        state = drawing.table.header.index("state")
+        assert {row[0]: row[state] for row in drawing.table.rows} == {1: "finished, emulated", 2: "finished"}
 
 
 def test_axes_lines_and_scales_are_those_that_were_chosen() -> None:

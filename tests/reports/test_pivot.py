@@ -47,6 +47,14 @@ def test_values_stand_at_their_axes_and_a_cell_without_one_says_why() -> None:
     assert table.unit.name == "s"
 
 
+def test_a_table_says_whether_its_runs_only_waited() -> None:
+    emulated = [one | {"emulated": True} for one in RECORDS]
+    assert pivot(RECORDS, ["schedule"], ["micro_batch_size"], "step_time_s").emulation == ""
+    assert pivot(emulated, ["schedule"], ["micro_batch_size"], "step_time_s").emulation == "emulated"
+    both = [*RECORDS[:1], *emulated[1:]]
+    assert pivot(both, ["schedule"], ["micro_batch_size"], "step_time_s").emulation == "partly emulated"
+
+
 def test_places_that_no_record_has_are_absent_and_records_without_an_axis_are_left_out() -> None:
     table = pivot(
         [record("gpipe", 1, 1.0), record("1f1b", 2, 2.0), {"state": "oom"}],

@@ -14,7 +14,7 @@ from runners.protocol import RunState
 from .records import run_records
 from .sweep import run_point
 
-_MEASURED = ("timer.", "figure.")
+_MEASURED = ("timer.", "figure.", "loss_")
 
 
 class Difference(NamedTuple):
@@ -75,7 +75,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
 
 def _settings(record: Mapping[str, Any]) -> dict[str, Any]:
     """Keep what was set: fields of the configuration, arguments, axes."""
-    told = {"run", "label", "state", "reason", "origin", "version", "doubts"}
+    told = {"run", "label", "state", "reason", "origin", "version", "doubts", "emulated"}
     return {
         name: value
         for name, value in record.items()

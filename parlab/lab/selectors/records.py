@@ -49,6 +49,7 @@ def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
         "origin": run.origin,
         "version": run.config.version,
         "gpus": int(run.gpus or 1),
+        "emulated": True if run.is_emulated else None,
         **_numbers(run),
         **run_settings(run),
     }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts.format import DASH, exact_quantity, field_title, field_value, significant, unit_for
-from parlab.charts.points import Roof, RunPoint, Timer, in_order
+from parlab.charts.points import Roof, RunPoint, Timer, emulated_share, in_order
 from parlab.lab.models import Finding, Run
 from parlab.planner.hardware import find
 from runners.config import Point, digest
@@ -91,6 +91,8 @@ class Sweep(NamedTuple):
     unit: str
     tables: list[SweepTable]
     caption: str
+    emulation: str = ""
+    """Whether its runs only waited: emulated, partly emulated, or nothing."""
 
 
 class _Entry(NamedTuple):
@@ -129,7 +131,9 @@ def sweep_tables(
                     tables.append(_table(title, members, row_axis, column_axis, varied, metric, unit.factor))
     if doubts:
         tables = [_doubted(table, metric, doubts) for table in tables]
-    return Sweep(metric, chosen.title, unit.name, tables, f"All with {', '.join(fixed)}." if fixed and tables else "")
+    caption = f"All with {', '.join(fixed)}." if fixed and tables else ""
+    emulation = emulated_share([entry.run.is_emulated for entry in entries if entry.run])
+    return Sweep(metric, chosen.title, unit.name, tables, caption, emulation)
 
 
 def _entries(runs: Sequence[Run], points: Sequence[Point]) -> list[_Entry]:
