@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -14,6 +14,7 @@ from django.utils import timezone
 from parlab.fleet import services as fleet
 from parlab.lab import services as lab
 from parlab.lab.models import Config, Run
+from parlab.lab.services.configs import lock_experiment
 from runners.config import digest
 from runners.protocol import RunState
 
@@ -55,7 +56,10 @@ def study_create(
     baseline: Config | None = None,
     hand_tuned: bool = True,
 ) -> Study:
-    """Start a study of a config's sweep; raises ValueError that names field, value and remedy."""
+    """Start a study of a config's sweep, or find the one that runs already as it is asked for here.
+
+    Raises ValueError that names field, value and remedy.
+    """
     if strategy not in Study.Strategy.values:
         raise ValueError(f"strategy {strategy!r} is unknown; use {', '.join(Study.Strategy.values)}")
     if objective not in Study.Objective.values:
@@ -70,16 +74,20 @@ def study_create(
         refuse_unless_zero(found)
     if baseline is not None:
         _check_steps(space_of(baseline, "throughput", planner_for(baseline)))
-    study = Study.objects.create(
-        config=config,
-        baseline=baseline,
-        hand_tuned=hand_tuned,
-        strategy=strategy,
-        objective=objective,
-        max_launches=max_launches,
-        past_runs=len(found.space.past) if strategy == Study.Strategy.PLANNED else 0,
-        created_by=user,
-    )
+    lock_experiment(config.experiment)
+    asked: dict[str, Any] = {
+        "config": config,
+        "baseline": baseline,
+        "hand_tuned": hand_tuned,
+        "strategy": strategy,
+        "objective": objective,
+        "max_launches": max_launches,
+    }
+    running = Study.objects.running().filter(**asked).first()
+    if running is not None:  # a second click
+        return running
+    past = len(found.space.past) if strategy == Study.Strategy.PLANNED else 0
+    study = Study.objects.create(**asked, past_runs=past, created_by=user)
     transaction.on_commit(lambda: study_advance(study=study), robust=True)
     return study
 
@@ -120,9 +128,20 @@ def study_advance(*, study: Study) -> Study:
         reasons[arm.role] = reason
     found = any(trial.run.run_state == RunState.FINISHED for trial in _trials(current, Trial.Role.SEARCH))
     state = Study.State.FINISHED if found else Study.State.FAILED
-    reason = reasons[Trial.Role.SEARCH] if found else f"no trial finished: {reasons[Trial.Role.SEARCH]}"
+    reason = reasons[Trial.Role.SEARCH] if found else f"no trial finished: {_why_none(current, reasons)}"
     _end(current, state, reason)
     return current
+
+
+def _why_none(study: Study, reasons: Mapping[Trial.Role, str]) -> str:
+    """Say why a search found nothing; where memory was the whole reason, what to do about it."""
+    states = [trial.run.run_state for trial in _trials(study, Trial.Role.SEARCH)]
+    if states and set(states) == {RunState.OOM}:
+        return (
+            f"all {len(states)} that were launched ran out of memory; sweep over smaller micro batches, more ranks or a"
+            " higher ZeRO stage"
+        )
+    return reasons[Trial.Role.SEARCH]
 
 
 def study_pause(*, study: Study) -> bool:

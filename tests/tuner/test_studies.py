@@ -106,6 +106,20 @@ def test_a_study_whose_every_trial_fails_says_so_and_can_be_resumed(make_study: 
     assert services.study_resume(study=study)
 
 
+def test_a_study_that_only_ran_out_of_memory_says_what_to_do(make_study: MakeStudy) -> None:
+    study = play(make_study(hand_tuned=False), lambda run: finish(run, state="oom"))
+    assert study.state == Study.State.FAILED
+    assert "ran out of memory; sweep over smaller micro batches" in study.reason
+
+
+def test_a_second_click_starts_no_second_study(make_study: MakeStudy) -> None:
+    first = make_study()
+    assert make_study() == first
+    assert make_study(strategy="random") != first
+    services.study_cancel(study=first)
+    assert make_study() != first
+
+
 def test_a_trial_lost_with_its_node_is_started_again(make_study: MakeStudy) -> None:
     lost: set[int] = set()
 
@@ -237,9 +251,9 @@ def test_only_runs_on_such_nodes_correct_the_first_predictions(
         name="n2", hardware={"gpus": [{"name": "H100"}]}, last_heartbeat_at=node.last_heartbeat_at
     )
     Attempt.objects.filter(run__config=other).update(node=far)
-    assert services.study_create(config=space_config, user=user).past_runs == 0
+    assert services.study_create(config=space_config, user=user, max_launches=19).past_runs == 0
     Attempt.objects.filter(run__config=other).update(node=node)
-    study = services.study_create(config=space_config, user=user)
+    study = services.study_create(config=space_config, user=user, max_launches=18)
     assert study.past_runs == 8
     assert "corrected by 8 earlier runs" in result_markdown(result_of(study))
 
