@@ -23,12 +23,12 @@ class Column(NamedTuple):
 
 EXPERIMENT_COLUMNS = (
     Column("question", "Question", is_sortable=False),
-    Column("tags", "Tags", is_sortable=False),
-    Column("runs", "Runs"),
-    Column("findings", "Findings", is_number=True),
     Column("best", "Best throughput", is_number=True),
     Column("ahead", "Ahead of the next", is_number=True, is_sortable=False),
     Column("reached", "Reached with", is_sortable=False),
+    Column("runs", "Runs"),
+    Column("findings", "Findings", is_number=True),
+    Column("tags", "Tags", is_sortable=False),
     Column("activity", "Last activity"),
     Column("owner", "Owner", is_shown=False),
     Column("made", "Made", is_shown=False),

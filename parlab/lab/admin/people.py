@@ -28,6 +28,8 @@ class PersonAdmin(UserAdmin[User]):
     list_display = ("username", "in_groups", "is_active", "is_staff", "is_superuser", "tokens", "last_login")
     list_filter = ("groups", "is_active", "is_staff")
     actions = ("make_token", "revoke_token")
+    # What happened is nobody's to edit.
+    readonly_fields = ("last_login", "date_joined")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
         in_force = Count("api_tokens", Q(api_tokens__revoked_at=None))

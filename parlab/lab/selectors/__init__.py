@@ -13,7 +13,7 @@ from .experiments import (
     state_counts,
 )
 from .figures import figure_title, stated
-from .filters import Filter, field_help
+from .filters import Filter, completions, field_help
 from .findings import (
     Doubts,
     FindingRow,
@@ -92,6 +92,7 @@ __all__ = [
     "calibration_pool",
     "command_line",
     "compare",
+    "completions",
     "compute",
     "config_sections",
     "device_named",

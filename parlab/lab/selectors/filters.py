@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db.models import Exists, OuterRef, Q
 
@@ -302,6 +302,25 @@ _EXPERIMENT_TERMS: dict[str, Callable[[_Parsed, Sequence[str]], Q]] = {
     "owner": _owner,
     "is": _is,
 }
+
+
+def completions(tags: Sequence[str]) -> list[dict[str, Any]]:
+    """What a term may begin with, and its values where they are few: for the suggestions under the search."""
+    known = {"tag": list(tags), "is": ["active", "doubted", "archived"]}
+    found = [
+        {"name": name, "sign": ":", "help": meaning, "values": known.get(name, [])}
+        for name, meaning in EXPERIMENT_FIELDS.items()
+    ]
+    found += [
+        {
+            "name": name,
+            "sign": ">=" if field.kind == "number" else ":",
+            "help": field.help,
+            "values": list(field.values),
+        }
+        for name, field in FIELDS.items()
+    ]
+    return found
 
 
 def field_help() -> Iterator[tuple[str, str]]:

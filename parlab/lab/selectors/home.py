@@ -17,7 +17,7 @@ from .runs import step_time
 ACTIVE_SHOWN = 12
 RECENT_SHOWN = 8
 TROUBLE_SHOWN = 5
-FINDINGS_SHOWN = 5
+FINDINGS_SHOWN = 6
 READY_READ = 16
 
 
@@ -36,6 +36,8 @@ class RecentResult(NamedTuple):
     ended_at: datetime
     states: list[StateCount]
     lead: Lead | None
+    doubts: list[Finding]
+    """Of the run that leads, those that nobody has acknowledged."""
 
 
 class Home(NamedTuple):
@@ -103,8 +105,13 @@ def _recent() -> list[RecentResult]:
     experiments = Experiment.objects.defer("notes", "source").in_bulk(list(last))
     states = experiment_states(last)
     leads = experiment_leads(last)
+    doubts: dict[int, list[Finding]] = {}
+    for finding in Finding.objects.open().filter(run__in=[one.best.pk for one in leads.values()]):
+        doubts.setdefault(finding.experiment_id, []).append(finding)
     return [
-        RecentResult(experiments[pk], at, states[pk], leads.get(pk)) for pk, at in last.items() if pk in experiments
+        RecentResult(experiments[pk], at, states[pk], leads.get(pk), doubts.get(pk, []))
+        for pk, at in last.items()
+        if pk in experiments
     ]
 
 

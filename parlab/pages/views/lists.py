@@ -50,7 +50,8 @@ def experiments(request: HttpRequest) -> HttpResponse:
     }
     partial = is_partial(request)
     if not partial:
-        context |= {"help": list(selectors.field_help()), "tags": selectors.tag_names()}
+        tags = selectors.tag_names()
+        context |= {"help": list(selectors.field_help()), "tags": tags, "terms": selectors.completions(tags)}
     response = render(request, "pages/experiments_list.html" if partial else "pages/experiments.html", context)
     patch_vary_headers(response, ["HX-Request"])
     return response
