@@ -33,7 +33,6 @@ _BAR = re.compile(
     r"\bEpoch (?P<epoch>\d{1,9})\s?:[\s:]{0,12}(?:\d{1,3}%)?\s?\|?[^|\[\]]{0,200}\|?\s{0,4}"
     r"(?P<at>\d{1,15})/(?P<total>\d{1,15}|\?)\s\[(?P<cells>[^\]]{0,4000})"
 )
-_VALIDATION_BAR = re.compile(r"^\W{0,4}(?:Validation|Validating|dation DataLoader)\b")
 _KNOWN = {
     "train_step_timing in s": Field("step_time_s", "", "s"),
     "train_backward_timing in s": Field("backward_s", "", "s"),

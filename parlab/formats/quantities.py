@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
 
 from parlab.formats.records import Field
 
@@ -38,15 +37,6 @@ _GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3}){1,6}(?:\.\d{0,40})?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _SUFFIX = re.compile(r"^(.*?)\s*[(\[]([^()\[\]]{1,16})[)\]]\s*$")
 _SLUG = re.compile(r"[^a-z0-9]+")
-
-
-class Quantity(NamedTuple):
-    """A number read from text: as printed, its printed unit, and its normal form."""
-
-    value: float
-    unit: str
-    normal: float
-    suffix: str
 
 
 def normal(value: float, scale: float) -> float:

@@ -16,7 +16,7 @@ from runners.config import RunConfig
 from runners.rundir import RunDir
 from tests.conftest import SMALL
 from tests.patience import wait_for
-from tests.runners.test_supervise import Supervise, Supervised, supervise
+from tests.runners.supervised import Supervise, Supervised, supervise
 
 __all__ = ["supervise"]
 pytestmark = pytest.mark.slow

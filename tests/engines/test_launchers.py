@@ -20,7 +20,7 @@ from runners.verdict import Evidence
 from tests.conftest import SMALL
 from tests.engines.test_bad_ends import prepare
 from tests.patience import wait_for
-from tests.runners.test_supervise import Supervise, supervise
+from tests.runners.supervised import Supervise, supervise
 
 __all__ = ["supervise"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from runners.hangs import FIRST_STEP_FACTOR, SLOW_STEP_FACTOR, Watch
-from tests.runners.test_supervise import Prepare, Supervise, supervise
+from tests.runners.supervised import Prepare, Supervise, supervise
 
 __all__ = ["supervise"]
 

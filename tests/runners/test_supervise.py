@@ -1,101 +1,26 @@
-"""A supervisor and its processes, without daemon and Redis: all that is printed is kept, and everything ends."""
+"""A supervisor and its processes, without daemon and Redis: how a run ends, and that all of it does."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from runners.config import RunConfig
 from runners.launch import command
-from runners.processes import MARKER, marked
-from runners.protocol import Report
 from runners.rundir import RunDir
-from runners.spool import forget, read_batch, tail
+from runners.spool import read_batch
 from tests.conftest import SMALL
-from tests.patience import PATIENCE_S, wait_for
-from tests.runners.conftest import NVML, ROOT
-from tests.runners.test_spool import mount_full, small_disk
+from tests.patience import wait_for
+from tests.runners.conftest import ROOT
+from tests.runners.supervised import Prepare, Supervise, supervise, without_telemetry
 
-__all__ = ["small_disk"]
-
-Prepare = Callable[..., RunDir]
-Supervise = Callable[..., "Supervised"]
-
-
-class Supervised:
-    """A supervisor in a process of its own, as the daemon starts it."""
-
-    def __init__(self, run: RunDir, environment: Mapping[str, str]) -> None:
-        self.run = run
-        self.marker = f"test-{os.getpid()}-{time.time_ns()}:7/1"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "runners.supervise", str(run.path)],
-            cwd=ROOT,
-            env={**os.environ, "REDIS_URL": "not for the training", MARKER: self.marker, **environment},
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-
-    def output(self) -> bytes:
-        return self._read()[0]
-
-    def reports(self) -> list[Report]:
-        return self._read()[1]
-
-    def _read(self) -> tuple[bytes, list[Report]]:
-        output, reports, position = b"", list[Report](), 0
-        while (piece := read_batch(self.run.spool, position)).next_position != position:
-            output, reports, position = output + piece.output, reports + piece.reports, piece.next_position
-        return output, reports
-
-    def training(self) -> list[psutil.Process]:
-        return [process for process, marker in marked().items() if marker == self.marker and process.pid != self.pid]
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def says(self, text: bytes) -> None:
-        wait_for(lambda: text in self.output(), f"the training says {text!r}")
-
-    def ends(self, within_s: float = PATIENCE_S) -> Report:
-        self.process.wait(within_s)
-        return self.reports()[-1]
-
-
-@pytest.fixture
-def supervise() -> Iterator[Supervise]:
-    started: list[Supervised] = []
-
-    def start(run: RunDir, **environment: str) -> Supervised:
-        started.append(Supervised(run, environment))
-        return started[-1]
-
-    yield start
-    left = []
-    for supervised in started:
-        if supervised.process.poll() is None:
-            supervised.process.kill()
-        supervised.process.communicate()
-        left += supervised.training()
-    names = [f"{process.pid} {process.cmdline()}" for process in left]
-    for process in left:
-        process.kill()
-    assert not names, f"left running: {names}"
-
-
-def without_telemetry(output: bytes) -> bytes:
-    return b"".join(line for line in output.splitlines(keepends=True) if b'"event":"telemetry"' not in line)
+__all__ = ["supervise"]
 
 
 def test_a_run_is_reported_with_its_command_and_environment_and_its_end(
@@ -280,204 +205,6 @@ def test_a_second_supervisor_of_a_run_is_refused(prepared: Prepare, supervise: S
     assert "already has a supervisor" in second.stderr
     run.run.cancel("done")
     assert run.ends().state == "cancelled"
-
-
-def test_a_line_of_ten_megabytes_and_binary_garbage_go_through_untouched(
-    prepared: Prepare, supervise: Supervise
-) -> None:
-    script = """
-        import os, random, sys, time
-        random.seed(1)
-        def write(data):
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-        write(b"before\\n")
-        write(b"x" * 10_000_000 + b"\\n")
-        write(random.randbytes(3_000_000))
-        write(b"\\nafter\\nno end of line")
-    """
-    random.seed(1)
-    expected = b"before\n" + b"x" * 10_000_000 + b"\n" + random.randbytes(3_000_000) + b"\nafter\nno end of line"
-    run = supervise(prepared(script))
-    assert run.ends().state == "finished"
-    assert without_telemetry(run.output()) == expected
-
-
-WAIT = """
-    import os, time
-    while not os.path.exists(os.path.join(os.path.dirname(__file__), "open")):
-        time.sleep(0.05)
-"""
-"""A training that goes on for as long as the test wants: until open_gate."""
-
-
-def open_gate(run: Supervised) -> None:
-    (Path(run.run.read_launch()["argv"][-1]).parent / "open").touch()
-
-
-def telemetry_of(run: Supervised) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in run.output().splitlines() if line.startswith(b'{"parlab":1')]
-
-
-def test_telemetry_comes_once_a_second_on_lines_of_its_own(prepared: Prepare, supervise: Supervise) -> None:
-    script = """
-        import os, sys, time
-        data = bytearray(50 << 20)
-        while not os.path.exists(os.path.join(os.path.dirname(__file__), "open")):
-            sys.stdout.write("half ")
-            sys.stdout.flush()
-            time.sleep(0.05)
-            sys.stdout.write("line\\n")
-            sys.stdout.flush()
-    """
-    began = time.monotonic()
-    run = supervise(prepared(script))
-    wait_for(lambda: len(telemetry_of(run)) >= 2, "it is sampled")
-    open_gate(run)
-    assert run.ends().state == "finished"
-    events = telemetry_of(run)
-    assert len(events) <= time.monotonic() - began
-    assert {line for line in run.output().splitlines() if not line.startswith(b"{")} == {b"half line"}
-    assert max(event["memory_bytes"] for event in events) > 50 << 20
-    assert not [name for event in events for name in event if name.startswith(("gpu", "power")) or name.endswith("/lo")]
-
-
-SLEEP = "import time; time.sleep(2.6); print('done')"
-H200 = {"name": "NVIDIA H200", "uuid": "GPU-0", "memory": 143771 << 20}
-
-
-def gpu_events(run: Supervised) -> list[dict[str, Any]]:
-    return [event for event in telemetry_of(run) if event["rank"] >= 0]
-
-
-def test_the_gpus_of_a_run_are_read_once_a_second(prepared: Prepare, supervise: Supervise) -> None:
-    lacking = {**H200, "uuid": "GPU-1", "lacks": ["power", "utilization"], "loses": ["clocks"]}
-    run = supervise(
-        # The run has the second GPU as rank 0 and one that fell off the bus as rank 2.
-        prepared(WAIT, gpus=[{"uuid": "GPU-1"}, {"uuid": "GPU-0"}, {"uuid": "GPU-gone"}]),
-        FAKE_GPUS=json.dumps([H200, lacking]),
-        PYTHONPATH=str(NVML),
-    )
-    wait_for(lambda: len({event["rank"] for event in gpu_events(run)}) == 2, "both GPUs are read")
-    open_gate(run)
-    assert run.ends().state == "finished"
-    events = gpu_events(run)
-    assert {event["rank"] for event in events} == {0, 1}
-    whole = next(event for event in events if event["rank"] == 1)
-    assert {name: value for name, value in whole.items() if name not in ("parlab", "t", "rank", "event")} == {
-        "gpu_util_pct": 97.0,
-        "memory_util_pct": 41.0,
-        "gpu_mem_bytes": float(3 << 30),
-        "power_watts": 412.345,
-        "temperature_celsius": 61.0,
-        "sm_clock_hz": 1980e6,
-        "memory_clock_hz": 3201e6,
-    }
-    part = next(event for event in events if event["rank"] == 0)
-    assert set(part) == {"parlab", "t", "rank", "event", "gpu_mem_bytes", "temperature_celsius"}
-
-
-def test_a_driver_that_hangs_holds_nothing_up(prepared: Prepare, supervise: Supervise) -> None:
-    run = supervise(
-        prepared(SLEEP, gpus=[{"uuid": "GPU-0"}]),
-        FAKE_GPUS=json.dumps([H200]),
-        FAKE_HANGS="1",
-        PYTHONPATH=str(NVML),
-    )
-    assert run.ends().state == "finished"
-    assert gpu_events(run) == []
-    assert without_telemetry(run.output()) == b"done\n"
-
-
-def test_the_memory_of_a_supervisor_stays_small(prepared: Prepare, supervise: Supervise) -> None:
-    script = """
-        import os, sys, time
-        print("begin", flush=True)
-        while not os.path.exists(os.path.join(os.path.dirname(__file__), "open")):
-            time.sleep(0.05)
-        for n in range(100):
-            sys.stdout.write("x" * 1_000_000)
-        sys.stdout.flush()
-        time.sleep(600)
-    """
-    run = supervise(prepared(script, spool_limit_mib=1000))
-    run.says(b"begin")
-    before = psutil.Process(run.pid).memory_info().rss
-    open_gate(run)
-    wait_for(lambda: tail(run.run.spool) > 99_000_000, "a line of 100 MB is in the spool")
-    memory = psutil.Process(run.pid).memory_info().rss
-    run.run.cancel("done")
-    run.ends()
-    assert memory - before < 50 << 20, f"{before >> 20} MiB, then {memory >> 20}"
-
-
-COUNT = """
-    import sys
-    for n in range({lines}):
-        print(n, "x" * 1000)
-    print("all said", file=sys.stderr)
-"""
-
-
-def test_a_training_waits_while_the_spool_is_full_and_nothing_is_lost(prepared: Prepare, supervise: Supervise) -> None:
-    run = supervise(prepared(COUNT.format(lines=4000), spool_limit_mib=1, disk_grace_s=60))
-    output, position = b"", 0
-
-    def read() -> bool:
-        """Read and forget like a daemon whose server answers."""
-        nonlocal output, position
-        piece = read_batch(run.run.spool, position)
-        output, position = output + piece.output, piece.next_position
-        return run.process.poll() is not None and not piece.output and not piece.reports
-
-    wait_for(lambda: "the training waits" in _log(run), "the supervisor meets the limit")
-    size = sum(path.stat().st_size for path in run.run.spool.iterdir())
-    assert size < 1.4 * (1 << 20)
-
-    def read_and_forget() -> bool:
-        is_over = read()
-        forget(run.run.spool, position)
-        return is_over
-
-    wait_for(read_and_forget, "everything is read")
-    numbers = [int(line.split()[0]) for line in without_telemetry(output).splitlines()[:-1]]
-    assert numbers == list(range(4000))
-    assert output.endswith(b"all said\n")
-
-
-def _log(run: Supervised) -> str:
-    assert run.process.stderr is not None
-    os.set_blocking(run.process.stderr.fileno(), False)
-    return (run.process.stderr.read() or b"").decode()
-
-
-def test_a_disk_that_stays_full_ends_the_run_and_says_what_to_do(
-    prepared: Prepare, supervise: Supervise, small_disk: Path
-) -> None:
-    script = """
-        import time
-        print("begin", flush=True)
-        while True:
-            print("y" * 10_000, flush=True)
-            time.sleep(0.01)
-    """
-    run = supervise(prepared(script, root=small_disk, disk_grace_s=1))
-    run.says(b"begin")
-    mount_full(small_disk)
-    final = run.ends()
-    assert final.state == "failed"
-    assert str(small_disk) in final.reason
-    assert "No space left on device; 0.0 MiB are left there; free some space" in final.reason
-    assert b"begin\n" in run.output()
-    assert run.training() == []
-
-
-def test_a_cancel_is_obeyed_while_the_disk_is_full(prepared: Prepare, supervise: Supervise) -> None:
-    run = supervise(prepared("while True: print('y' * 10_000)", spool_limit_mib=1, disk_grace_s=600))
-    wait_for(lambda: "the training waits" in _log(run), "the supervisor meets the limit")
-    run.run.cancel("enough")
-    final = run.ends()  # long before disk_grace_s
-    assert (final.state, final.reason) == ("cancelled", "enough")
 
 
 def test_a_supervisor_imports_nothing_heavy() -> None:

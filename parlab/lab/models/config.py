@@ -1,6 +1,3 @@
-from collections.abc import Mapping
-from typing import Any
-
 from django.conf import settings
 from django.db import models
 
@@ -43,10 +40,3 @@ class Config(models.Model):
 
     def points(self) -> list[Point]:
         return run_config.expand(self.data, self.sweep)
-
-    def diff(self, other: "Config") -> Mapping[str, tuple[Any, Any]]:
-        """Fields and axes that differ: name -> (mine, other's)."""
-        return run_config.difference(
-            {**self.data, "sweep": self.sweep},
-            {**other.data, "sweep": other.sweep},
-        )
