@@ -64,8 +64,9 @@ class ZeroTrainer:
         self.num_parameters = sum(parameter.numel() for parameter in network.parameters())
         kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
         optimizer = kinds[config.train.optimizer](network.parameters(), lr=config.train.learning_rate, fused=True)
+        settings = settings or deepspeed_settings(config, self.num_parameters)
         self.engine, *_ = deepspeed.initialize(
-            model=network, optimizer=optimizer, config=settings or deepspeed_settings(config), dist_init_required=False
+            model=network, optimizer=optimizer, config=settings, dist_init_required=False
         )
         self._timers = Timers(rank.device)
         self._loss: MeanLoss | None = None

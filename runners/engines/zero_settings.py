@@ -13,15 +13,18 @@ import torch.distributed as dist
 from runners.config import ConfigError, Problem, RunConfig
 from runners.engines.rank import Rank
 
+BUCKET_VALUES = 500_000_000
+"""DeepSpeed's own reduce_bucket_size: it allocates so many values, 2 GB in fp32, however small the model is."""
 
-def deepspeed_settings(config: RunConfig) -> dict[str, Any]:
-    """Return DeepSpeed's configuration for a run.
+
+def deepspeed_settings(config: RunConfig, parameters: int = BUCKET_VALUES) -> dict[str, Any]:
+    """Return DeepSpeed's configuration for a run of a model of so many parameters.
 
     It says what parlab's other engines do: no gradient clipping (DeepSpeed's default is 1.0), a constant learning
     rate, and weights, gradients and optimizer state in fp32 where the arithmetic is fp32.
     """
     parallel, train = config.parallel, config.train
-    zero: dict[str, Any] = {"stage": parallel.zero_stage}
+    zero: dict[str, Any] = {"stage": parallel.zero_stage, "reduce_bucket_size": min(BUCKET_VALUES, parameters)}
     if parallel.zero_offload != "none":
         zero["offload_optimizer"] = {"device": "cpu"}
     if parallel.zero_offload == "all":

@@ -51,7 +51,8 @@ def _theirs(here: Rank) -> Step:
     optimizer = torch.optim.Adam(network.parameters(), lr=config.train.learning_rate, fused=True)
     # The same import: without DeepSpeed's C++ extension on either side.
     deepspeed: Any = import_deepspeed(here)
-    engine = deepspeed.initialize(model=network, optimizer=optimizer, config=deepspeed_settings(config))[0]
+    settings = deepspeed_settings(config, sum(parameter.numel() for parameter in network.parameters()))
+    engine = deepspeed.initialize(model=network, optimizer=optimizer, config=settings)[0]
 
     def step() -> None:
         for arguments in micro_batches(config, 1, rank, CPU):

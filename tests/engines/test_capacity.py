@@ -104,7 +104,7 @@ def test_the_most_layers_that_train_within_a_memory_limit_are_found_by_real_runs
 
 def test_the_largest_micro_batch_within_a_memory_limit_is_found_by_real_runs(tmp_path: Path) -> None:
     # The logits of one sequence are 256 MiB, and the loss keeps several of their size.
-    model = {"num_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "sequence_length": 4096, "vocab_size": 16384}
+    model = {"num_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "sequence_length": 1024, "vocab_size": 65536}
     train = {"global_batch_size": 2, "micro_batch_size": 1, "iterations": 2, "warmup_steps": 1}
     search_for = {"find": "micro_batch_size", "at_most": 7}
     limited = {"kind": "plain", "memory_limit_mib": 2400}

@@ -62,8 +62,17 @@ def test_of_several_ranks_the_one_that_ran_out_is_named_and_the_run_is_out_of_me
 
 
 def test_ranks_that_exchange_more_than_fits_are_out_of_memory_too(tmp_path: Path) -> None:
-    sizes = {"operation": "all-gather", "min_bytes": 2**31, "max_bytes": 2**31}
-    data = make_data("allreduce", MODEL, collectives=sizes)
+    sizes = {"operation": "all-gather", "min_bytes": 2**30, "max_bytes": 2**30}
+    data = make_data("allreduce", MODEL, collectives=sizes, launcher={"memory_limit_mib": 900})
     output = run_engine(data | {"parallel": {"engine": "allreduce", "data_parallel_size": 2}}, tmp_path)
     assert {event["phase"] for event in output.events("oom")} <= {"data", "forward"}
     assert output.events("oom")
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_small_model_needs_no_memory_for_buckets_that_it_cannot_fill(stage: int, tmp_path: Path) -> None:
+    # DeepSpeed's own take 2 GB whatever the model.
+    small = SMALL | {"sequence_length": 16, "vocab_size": 64}
+    data = make_data("zero", small, train={"iterations": 2, "warmup_steps": 1})
+    output = run_engine(data | {"parallel": {"engine": "zero", "zero_stage": stage}}, tmp_path, processes=0)
+    assert output.code == 0, output.text
