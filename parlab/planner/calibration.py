@@ -49,6 +49,8 @@ class Calibration:
     memory: MemoryParameters = field(default_factory=MemoryParameters)
     time_rows: int = 0
     memory_rows: int = 0
+    oom_rows: int = 0
+    """Jobs that ran out of memory: they teach where the border is."""
     time_error: float = 0.108
     memory_error: float = 0.048
     usable_share: float = 0.985
@@ -60,9 +62,13 @@ class Calibration:
     @property
     def basis(self) -> str:
         """What a prediction says of where its constants come from."""
-        if not self.time_rows and not self.memory_rows:
-            return f"not calibrated: {self.name}"
-        return f"calibrated on {self.name}: {self.time_rows} times, {self.memory_rows} memory figures"
+        counts = [
+            (self.time_rows, "time", "times"),
+            (self.memory_rows, "memory figure", "memory figures"),
+            (self.oom_rows, "job out of memory", "jobs out of memory"),
+        ]
+        words = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
+        return f"calibrated on {self.name}: {', '.join(words)}" if words else f"not calibrated: {self.name}"
 
 
 DEFAULT = Calibration("constants of docs/planner.md")
@@ -112,7 +118,8 @@ def calibrate(
     counts = dict(zip(map(id, observations), weights or [1.0] * len(observations), strict=True))
     times = [one for one in observations if one.iteration_s and one.iteration_s > 0]
     memories = [one for one in observations if one.memory_bytes and one.memory_bytes > 0]
-    fitted = replace(start, name=name, time_rows=len(times), memory_rows=len(memories))
+    ran_out = sum(one.is_oom for one in observations)
+    fitted = replace(start, name=name, time_rows=len(times), memory_rows=0, oom_rows=ran_out)
     if times:
         measured = np.log([one.iteration_s or 1.0 for one in times])
 
@@ -120,8 +127,8 @@ def calibrate(
             constants = from_vector(start.time, vector)
             return np.log([Clock(one.job, one.cluster, constants).timing().total_s for one in times]) - measured
 
-        # Fewer rows than constants leave some of them to the springs: then these hold twice as fast.
-        width = spring if len(times) >= len(as_vector(start.time)) else spring / 2
+        # Fewer rows than constants leave some of these to the springs, which are then the stiffer the fewer they are.
+        width = spring * min(1.0, (len(times) / len(as_vector(start.time))) ** 0.5)
         vector, cost = _fit(time_residuals, start.time, np.array([counts[id(one)] for one in times]), noise, width)
         error = _error(time_residuals(vector), start.time_error)
         fitted = replace(fitted, time=from_vector(start.time, vector), time_error=error, cost=cost)
@@ -136,7 +143,8 @@ def calibrate(
             memory_residuals, start.memory, np.array([counts[id(one)] for one in memories]), noise, spring
         )
         error = _error(memory_residuals(vector), start.memory_error)
-        fitted = replace(fitted, memory=from_vector(start.memory, vector), memory_error=error)
+        constants = from_vector(start.memory, vector)
+        fitted = replace(fitted, memory=constants, memory_rows=len(memories), memory_error=error)
     return replace(fitted, usable_share=_usable_share(observations, fitted))
 
 

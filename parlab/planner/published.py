@@ -12,8 +12,8 @@ from .calibration import Calibration, Observation, calibrate, default_for
 from .prediction import Prediction, predict_job
 
 _GIB = 1 << 30
-_FEWEST = (6, 2, 2, 2)
-"""Rows that are worth a calibration of their own, for each of the keys."""
+_FEWEST_OF_CODE = 6
+"""Rows of one code base within a group that are worth a calibration of their own."""
 
 
 _NO_ROW = "not a row"
@@ -55,15 +55,22 @@ def _nested(row: Mapping[str, Any], about: Mapping[str, Any]) -> Mapping[str, An
 
 
 def cluster_keys(row: rows.Row) -> list[tuple[str, ...]]:
-    """What a row has in common with others, the closest first: group and code, group, cluster and code, device."""
+    """What a row has in common with others, the closest first: group and code, group, cluster and code, device.
+
+    Rows of other groups are foreign: on the same device two code bases differ more than one of them does from the
+    shipped constants. Those count that name the same code, or ran on the same shaped links, and those of the same
+    device for a row that names no group.
+    """
     device, family = row.cluster.device.name, row.job.family
     nodes = f"{row.cluster.gpus_per_node} per node"
-    return [
-        ("group", row.group, family, f"ZeRO-{row.job.zero_stage}", row.job.precision),
-        ("group", row.group),
-        ("cluster", device, nodes, family),
-        ("device", device),
-    ]
+    links = "shaped links" if row.cluster.between.is_measured else ""
+    keys: list[tuple[str, ...]] = []
+    if row.group:
+        keys.append(("group", row.group, family, f"ZeRO-{row.job.zero_stage}", row.job.precision))
+        keys.append(("group", row.group))
+    if family or links or not row.group:
+        keys.append(("cluster", device, nodes, family, links))
+    return keys if row.group else [*keys, ("device", device)]
 
 
 class Calibrations:
@@ -73,7 +80,8 @@ class Calibrations:
         self._rows: dict[tuple[str, ...], list[rows.Row]] = {}
         self._made: dict[tuple[str, ...], tuple[Calibration, bool]] = {}
         for row in measured:
-            for key in cluster_keys(row):
+            # A row that names no group asks for the last two keys of those that do.
+            for key in {*cluster_keys(row), *cluster_keys(replace(row, group=""))}:
                 self._rows.setdefault(key, []).append(row)
 
     def of(self, row: rows.Row) -> tuple[rows.Row, Calibration]:
@@ -81,8 +89,9 @@ class Calibrations:
 
         Where the precision is open, times tell it: the row comes back in the precision that explains its neighbours.
         """
-        for key, fewest in zip(cluster_keys(row), _FEWEST, strict=True):
-            if key[1] and len(self._rows.get(key, [])) >= fewest:
+        for key in cluster_keys(row):
+            fewest = _FEWEST_OF_CODE if key[0] == "group" and len(key) > 2 else 1
+            if len(self._rows.get(key, [])) >= fewest:
                 if key not in self._made:
                     self._made[key] = _best(self._rows[key], " ".join(filter(None, key)))
                 calibration, is_16_bit = self._made[key]
@@ -96,11 +105,16 @@ def in_fp16(row: rows.Row) -> rows.Row:
 
 
 def _best(found: Sequence[rows.Row], name: str) -> tuple[Calibration, bool]:
-    calibration = calibrate([observation(row) for row in found], name)
+    calibration = calibrate(_distinct(found), name)
     if not any(row.is_precision_open for row in found):
         return calibration, False
-    other = calibrate([observation(in_fp16(row) if row.is_precision_open else row) for row in found], name)
+    other = calibrate(_distinct(in_fp16(row) if row.is_precision_open else row for row in found), name)
     return (other, True) if other.cost < calibration.cost else (calibration, False)
+
+
+def _distinct(found: Iterable[rows.Row]) -> list[Observation]:
+    """Their observations; the same one twice is no second measurement."""
+    return list(dict.fromkeys(map(observation, found)))
 
 
 def observation(row: rows.Row) -> Observation:

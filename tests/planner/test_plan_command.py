@@ -178,7 +178,34 @@ def test_what_is_no_row_at_all_does_not_cost_the_others_their_answer(tmp_path: P
 )
 def test_rates_of_one_gpu_calibrate_as_the_time_of_an_iteration_does(tmp_path: Path, rate: dict[str, float]) -> None:
     rows = written(tmp_path / "rows.json", [SC21_18B])
-    known = written(tmp_path / "known.json", [SC21_18B | {"measured": rate}, SC21_18B | {"measured": rate}])
+    known = written(tmp_path / "known.json", [SC21_18B | {"measured": rate}])
     line = plan(rows, "--calibrate", str(known))[0]
-    assert "2 times" in line["basis"]
+    assert "calibrated on group sc21: 1 time;" in line["basis"] + ";"
     assert line["iter_s"] == pytest.approx(9.4, rel=0.02)
+
+
+def test_measurements_of_a_foreign_cluster_teach_nothing_and_repeated_ones_no_more_than_once(tmp_path: Path) -> None:
+    rows = written(tmp_path / "rows.json", [SC21_18B])
+    slow = SC21_18B | {"measured": {"iter_s": 18.8}}
+
+    def calibrated(*known: dict[str, Any]) -> dict[str, Any]:
+        return plan(rows, "--calibrate", str(written(tmp_path / "known.json", list(known))))[0]
+
+    assert calibrated(slow | {"group": "another"}) == plan(rows)[0]
+    assert calibrated(slow, slow, slow) == calibrated(slow)
+    unnamed = calibrated(slow | {"group": None})
+    assert unnamed == plan(rows)[0]
+
+
+def test_a_row_that_names_no_group_is_calibrated_on_the_same_device(tmp_path: Path) -> None:
+    rows = written(tmp_path / "rows.json", [SC21_18B | {"group": None}])
+    known = written(tmp_path / "known.json", [SC21_18B | {"measured": {"iter_s": 18.8}}])
+    before, after = plan(rows)[0], plan(rows, "--calibrate", str(known))[0]
+    assert before["iter_s"] < after["iter_s"] < 18.8
+    assert "calibrated on cluster A100 SXM4 80 GB 8 per node: 1 time" in after["basis"]
+
+
+def test_a_job_that_ran_out_of_memory_is_named_among_what_calibrates(tmp_path: Path) -> None:
+    rows = written(tmp_path / "rows.json", [SC21_18B])
+    known = written(tmp_path / "known.json", [SC21_18B | {"measured": {"oom": True}}])
+    assert "calibrated on group sc21: 1 job out of memory" in plan(rows, "--calibrate", str(known))[0]["basis"]
