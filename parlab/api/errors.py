@@ -12,8 +12,8 @@ from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
 _REMEDIES: dict[type[Exception], str] = {
-    exceptions.NotAuthenticated: "send the header `Authorization: Token <your token>`; an administrator makes tokens",
-    exceptions.AuthenticationFailed: "check the token; an administrator makes new ones",
+    exceptions.NotAuthenticated: "send the header `Authorization: Token <your token>`; you make one on the page of your account",
+    exceptions.AuthenticationFailed: "check the token, or make a new one on the page of your account",
     exceptions.PermissionDenied: "ask an administrator for the right",
     PermissionDenied: "ask an administrator for the right",
     exceptions.NotFound: "look at the list for what there is",
