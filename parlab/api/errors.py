@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
 _REMEDIES: dict[type[Exception], str] = {
-    exceptions.NotAuthenticated: "send the header `Authorization: Token <your token>`; you make one on the page of your account",
+    exceptions.NotAuthenticated: "send the header `Authorization: Token <yours>`; the page of your account makes one",
     exceptions.AuthenticationFailed: "check the token, or make a new one on the page of your account",
     exceptions.PermissionDenied: "ask an administrator for the right",
     PermissionDenied: "ask an administrator for the right",

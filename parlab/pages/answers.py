@@ -87,7 +87,7 @@ def answer_of(experiment: Experiment, runs: Sequence[Run], waiting: Mapping[int,
         searches = [Found(run, search, capacity.answer(search)) for run, search in found if search is not None]
         sentence = " ".join(one.said for one in searches if one.search.trials)
     elif kind == BANDWIDTH:
-        messages = engine_reads.experiment_messages(experiment, runs)
+        messages = engine_reads.experiment_messages([experiment], runs)
         sentence = bandwidth.caption(messages) if messages else ""
     else:
         sizes = _sizes(runs, utilisations(runs, attempts))

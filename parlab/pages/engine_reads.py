@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db.models import F
@@ -91,10 +91,10 @@ def run_messages(runs: Sequence[Run], attempts: Iterable[Attempt]) -> list[Messa
     ]
 
 
-def experiment_messages(experiment: Experiment, runs: Sequence[Run]) -> list[Message]:
-    """Read the bandwidths that an experiment's runs measured and that its files state."""
+def experiment_messages(experiments: Collection[Experiment], runs: Sequence[Run]) -> list[Message]:
+    """Read the bandwidths that the runs of experiments measured and that their files state."""
     attempts = Attempt.objects.filter(run__in=[run.pk for run in runs], number=F("run__attempt_number"))
-    stated = Source.objects.filter(experiment=experiment, format__in=FORMATS).values_list("document", "name")
+    stated = Source.objects.filter(experiment__in=experiments, format__in=FORMATS).values_list("document", "name")
     read = [message for document, name in stated for message in messages_of(document, name)]
     return [*run_messages(runs, attempts.only("pk", "run_id")), *read]
 

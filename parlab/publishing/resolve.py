@@ -35,6 +35,12 @@ class Figures(NamedTuple):
     of_run: Mapping[str, Callable[[Run, Attempt], Drawing]]
     chosen: Mapping[str, Callable[[Sequence[RunPoint], Options], Drawing]]
     """Those of an experiment whose axes a person may choose."""
+    of_runs: Mapping[str, Callable[[Sequence[Run]], Drawing]]
+    """Those that need more of the runs than their points: what the planner says, what was sent."""
+
+    def names(self) -> list[str]:
+        """List those of experiments, as people write them."""
+        return [*self.of_experiment, *self.of_runs]
 
 
 class _Loaded(NamedTuple):
@@ -125,13 +131,13 @@ class Resolver:
         loaded, kept = self._chosen(found.options)
         if "run" in found.options:
             drawing = self._run_figure(found.name, _run_of(loaded, kept[0]))
-        elif found.name in self.figures.of_experiment:
+        elif found.name in self.figures.names():
             wanted = {id(record) for record in kept}
             runs = [run for run, record in zip(loaded.runs, loaded.records, strict=True) if id(record) in wanted]
-            drawing = self._experiment_figure(found, selectors.run_points(runs))
+            drawing = self._experiment_figure(found, runs)
         else:
             alone = " (of one run: add run=)" if found.name in self.figures.of_run else ""
-            there = ", ".join(self.figures.of_experiment)
+            there = ", ".join(self.figures.names())
             raise ValueError(f"figure {found.name!r} is unknown{alone}; there are {there}")
         if drawing.figure is None:
             raise ValueError(drawing.empty or "there is nothing to draw")
@@ -144,12 +150,15 @@ class Resolver:
             title=title, figure=figure, caption=drawing.caption, numbers=json.loads(json.dumps(numbers)), doubts=doubts
         )
 
-    def _experiment_figure(self, found: Directive, points: Sequence[RunPoint]) -> Drawing:
+    def _experiment_figure(self, found: Directive, runs: Sequence[Run]) -> Drawing:
         wanted = {name: text for name, text in found.options.items() if name in Options._fields}
+        if wanted and found.name not in self.figures.chosen:
+            raise ValueError(f"figure {found.name} has fixed axes; take {', '.join(wanted)} away")
+        if found.name in self.figures.of_runs:
+            return self.figures.of_runs[found.name](runs)
+        points = selectors.run_points(runs)
         if not wanted:
             return self.figures.of_experiment[found.name](points)
-        if found.name not in self.figures.chosen:
-            raise ValueError(f"figure {found.name} has fixed axes; take {', '.join(wanted)} away")
         return self.figures.chosen[found.name](points, _options(wanted, points))
 
     def _run_figure(self, name: str, run: Run) -> Drawing:

@@ -100,6 +100,19 @@ def test_a_figure_shows_what_its_options_choose(page: Client, four_runs: list[Ru
     )
 
 
+@pytest.mark.parametrize("name", ["predicted", "bandwidth"])
+def test_figures_that_need_more_than_points_say_what_the_experiments_page_says(
+    page: Client, four_runs: list[Run], make_report: Make, name: str
+) -> None:
+    report = make_report(f"{{{{ figure {name} }}}}")
+
+    said = page.get(reverse("report-figure", args=[report.slug]), {"d": f"figure {name}"}).json()
+    there = page.get(reverse("experiment-figure", args=[four_runs[0].experiment.slug, name])).json()
+
+    assert said["empty"] == there["empty"]
+    assert said["empty"]
+
+
 def test_a_deleted_run_leaves_words_and_no_error(page: Client, four_runs: list[Run], make_report: Make) -> None:
     report = make_report('{{ value step_time_s run=2 }}\n\n{{ figure throughput where="run!=2" }}')
     four_runs[1].delete()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -35,11 +35,23 @@ def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
     versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
     runs = selectors.experiment_runs(experiment, versions)
     if name == BANDWIDTH:
-        return bandwidth.figure(engine_reads.experiment_messages(experiment, runs))
-    if name == PREDICTED:
-        return predicted.figure(*selectors.predicted_points(runs))
+        return bandwidth.figure(engine_reads.experiment_messages([experiment], runs))
+    if name in OF_RUNS:
+        return OF_RUNS[name](runs)
     points = selectors.run_points(runs)
     return CHOSEN[name](points, figure_options(request.GET)) if name in CHOSEN else EXPERIMENT_FIGURES[name](points)
+
+
+def _predicted(runs: Sequence[Run]) -> Drawing:
+    return predicted.figure(*selectors.predicted_points(runs))
+
+
+def _bandwidths(runs: Sequence[Run]) -> Drawing:
+    return bandwidth.figure(engine_reads.experiment_messages({run.experiment for run in runs}, runs))
+
+
+OF_RUNS: dict[str, Callable[[Sequence[Run]], Drawing]] = {PREDICTED: _predicted, BANDWIDTH: _bandwidths}
+"""Figures of an experiment that need more of its runs than their points."""
 
 
 def _bandwidth(run: Run, attempt: Attempt, _window: Window) -> Drawing:

@@ -36,7 +36,7 @@ from parlab.reports.directives import directive
 from parlab.reports.tables import table_csv
 from parlab.reports.templates import TEMPLATES
 
-from .figures import RUN_FIGURES
+from .figures import OF_RUNS, RUN_FIGURES
 
 PER_PAGE = 50
 MAX_PANELS = 4
@@ -51,7 +51,7 @@ def figures() -> Figures:
         name: partial(_few_points, made) for name, made in RUN_FIGURES.items()
     }
     of_run |= {name: partial(_telemetry, name) for name in KINDS}
-    return Figures(EXPERIMENT_FIGURES, of_run, CHOSEN)
+    return Figures(EXPERIMENT_FIGURES, of_run, CHOSEN, OF_RUNS)
 
 
 def _few_points(made: Callable[[Run, Attempt, Window], Drawing], run: Run, attempt: Attempt) -> Drawing:
@@ -173,7 +173,7 @@ def edit(request: HttpRequest, slug: str) -> HttpResponse:
         "page": live_page(found, found.text, figures(), reverse("report-figure", args=[slug])),
         "other": other,
         "kinds": DIRECTIVES,
-        "figures": EXPERIMENT_FIGURES,
+        "figures": figures().names(),
         "run_figures": figures().of_run,
     }
     return render(request, "reports/edit.html", context)
