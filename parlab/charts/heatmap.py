@@ -19,8 +19,6 @@ MAX_SIDE = 60
 CLEAR = "rgba(0,0,0,0)"
 _HALF = 0.47
 _MAX_TEXTS = 150
-_DARK_FROM = 0.85
-"""Share of SCALE from which white is easier to read than black."""
 # From little to much: light to dark blue, readable in grey and by all colour visions.
 SCALE = [[0.0, "#F1F6FB"], [0.5, "#7FB2DD"], [1.0, theme.BLUE]]
 
@@ -141,19 +139,10 @@ def rectangles(places: Sequence[tuple[int, int]]) -> dict[str, Any]:
     }
 
 
-def text_colours(values: Sequence[float], *, is_reversed: bool = False) -> dict[str, Any]:
-    """Choose black or white for the text of cells coloured by SCALE; by itself Plotly takes the numbers for colours."""
-    least, most = min(values), max(values)
-    shares = [(value - least) / ((most - least) or 1.0) for value in values]
-    dark = [(1 - share if is_reversed else share) > _DARK_FROM for share in shares]
-    return {"insidetextfont": {"color": ["#ffffff" if is_dark else "#1a1d21" for is_dark in dark]}}
-
-
 def _cells(found: Sequence[tuple[int, int, _Place]], factor: float, measure: Measure) -> go.Bar:
     values = [(place.value or 0.0) / factor for _, _, place in found]
     return go.Bar(
         **rectangles([(x, y) for x, y, _ in found]),
-        **text_colours(values, is_reversed=measure.least_is_best),
         text=[significant(value) for value in values] if len(found) <= _MAX_TEXTS else None,
         hovertext=[p.point.hover((measure.title.lower(), p.value, measure.unit)) for _, _, p in found],
         marker={

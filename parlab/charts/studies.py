@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import quantity, significant
-from .heatmap import SCALE, cell_axis, rectangles, text_colours
+from .heatmap import SCALE, cell_axis, rectangles
 from .points import in_order
 from .theme import Drawing, Table
 
@@ -230,7 +230,6 @@ def _cells(found: Sequence[tuple[int, int, Setting]], tried: dict[str, Trial], u
     values = [_measured(cell, tried) or 0.0 for _, _, cell in found]
     return go.Bar(
         **rectangles([(x, y) for x, y, _ in found]),
-        **text_colours(values),
         text=[_mark(cell, tried) for _, _, cell in found],
         hovertext=[_cell_hover(cell, tried, unit) for _, _, cell in found],
         marker={"color": values, "colorscale": SCALE, "showscale": False, "line": {"width": 0}},
