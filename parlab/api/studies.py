@@ -36,7 +36,9 @@ class StudyRequest(serializers.Serializer[Any]):
     """A study to start."""
 
     experiment = serializers.SlugField(help_text="Slug.")
-    config = serializers.IntegerField(required=False, help_text="Version whose sweep is searched; without it the last.")
+    config = serializers.IntegerField(
+        required=False, help_text="Version whose sweep is searched; without it the newest that has one."
+    )
     baseline = serializers.IntegerField(required=False, help_text="Version that the result is compared with.")
     strategy = serializers.ChoiceField(Study.Strategy.values, default=Study.Strategy.PLANNED)
     objective = serializers.ChoiceField(Study.Objective.values, default=Study.Objective.THROUGHPUT)
@@ -159,7 +161,8 @@ def _find(pk: int) -> Study:
 
 def _config(experiment: Experiment, field: str, version: int | None) -> Config:
     configs = experiment.configs.order_by("-version")
-    found = configs.first() if version is None else configs.filter(version=version).first()
+    newest = configs.exclude(sweep={}).first() or configs.first()
+    found = newest if version is None else configs.filter(version=version).first()
     if found is None:
         versions = ", ".join(str(config.version) for config in configs) or "none yet"
         message = f"{experiment.slug} has no configuration {version or ''}".strip()

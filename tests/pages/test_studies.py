@@ -154,6 +154,7 @@ def test_a_link_from_a_configuration_fills_the_form_in(
 ) -> None:
     plain = {**DATA, "parallel": {"engine": "hf"}, "model": {**DATA["model"], "implementation": "huggingface"}}
     baseline = make_config(data=plain)
+    make_config(data=DATA | {"parallel": {"engine": "autotuning", "data_parallel_size": 2}})
     form = pages.get(f"/tune/?config={searched.pk}").context["form"]
     assert form.initial == {"config": searched, "baseline": baseline}
     for nonsense in ("x", "999999", "9" * 40):

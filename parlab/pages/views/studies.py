@@ -35,6 +35,8 @@ from .figures import csv_response, json_response
 from .partial import UNCHANGED
 
 STUDIES_SHOWN = 100
+TRAINING = ("hf", "zero", "megatron", "pipeline")
+"""Engines whose runs can be a baseline; others search or measure something else."""
 ACTIONS = {
     "pause": (services.study_pause, "Paused. The run that goes on now is kept; nothing more is launched."),
     "resume": (services.study_resume, "Resumed where it stopped."),
@@ -63,7 +65,8 @@ def _asked_for(key: str) -> dict[str, Any]:
     config = Config.objects.filter(pk=int(key)).first() if key.isdecimal() and len(key) < 12 else None
     if config is None:
         return {}
-    others = config.experiment.configs.exclude(data__parallel__engine=config.data["parallel"]["engine"])
+    trained = config.experiment.configs.filter(data__parallel__engine__in=TRAINING)
+    others = trained.exclude(data__parallel__engine=config.data["parallel"]["engine"])
     return {"config": config, "baseline": others.order_by("-version").first()}
 
 

@@ -24,7 +24,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("experiment", metavar="SLUG", nargs="?", help="experiment whose latest config is searched")
+        parser.add_argument("experiment", metavar="SLUG", nargs="?", help="experiment whose newest sweep is searched")
         parser.add_argument("--config", type=int, metavar="VERSION", help="another version of its configuration")
         parser.add_argument("--baseline", type=int, metavar="VERSION", help="configuration that it is compared with")
         parser.add_argument("--strategy", default="planned", choices=Study.Strategy.values)
@@ -93,7 +93,8 @@ def _known(pk: int) -> Study:
 
 def _config(experiment: Experiment, version: int | None) -> Config:
     configs = experiment.configs.order_by("-version")
-    config = configs.first() if version is None else configs.filter(version=version).first()
+    newest = configs.exclude(sweep={}).first() or configs.first()
+    config = newest if version is None else configs.filter(version=version).first()
     if config is None:
         raise CommandError(f"{experiment.slug} has no configuration{'' if version is None else f' version {version}'}")
     return config
