@@ -21,7 +21,7 @@ def test_an_experiment_with_finished_runs_is_deleted_after_a_confirmation(
 
     asked = admin.get(url)
     said = asked.content.decode()
-    assert "1 runs with their logs and series" in said
+    assert "Runs with their logs and series: 1" in said
     assert "archive it" in said
     admin.post(url, {"post": "yes"})
 
@@ -56,7 +56,7 @@ def test_many_experiments_are_asked_for_by_what_they_hold_and_go_with_their_pict
     asked = admin.post(url, chosen).content.decode()
     admin.post(url, chosen | {"post": "yes"})
 
-    assert "2 snapshots and pictures" in asked
+    assert "Snapshots and pictures: 2" in asked
     assert list(Experiment.objects.all()) == [other]
     assert [bytes(file.data) for file in StoredFile.objects.all()] == [b"\1"]  # the other one still shows it
 

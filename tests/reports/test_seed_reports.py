@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
+from parlab.charts.format import DASH, SPACE
 from parlab.formats.schema import Document, Table
 from parlab.ingest.imports import source_import
 from parlab.lab import selectors
@@ -76,8 +77,9 @@ def test_a_case_shows_its_configuration_and_its_result(written: Callable[[str, s
     assert inside is not None
     assert json.loads(config.text) == json.loads(inside[1])
     values = {source: block.text for source, block in content.blocks.items() if isinstance(block, ValueBlock)}
-    assert values["value figure.avg_step_fps run=1"] == "2.59"
-    assert values["value figure.batch_size run=1"] == "2"
+    said = dict(re.findall(r"(?m)^- `*(batch size|max seq len|avg_step_fps)`* = (\S+)$", text))
+    shown = {name.replace("_", " "): values[f"value figure.{name} run=1"] for name in ("batch_size", "max_seq_len")}
+    assert shown | {"avg_step_fps": values["value figure.avg_step_fps run=1"]} == said
 
 
 def test_two_schedules_are_two_tables_of_networks_and_micro_batches(written: Callable[[str, str], Written]) -> None:
@@ -100,8 +102,12 @@ def test_a_page_per_size_holds_arguments_memory_and_timers(written: Callable[[st
     titles = [text.text for text in overview.header]
     assert [row[titles.index("GPU util %")] for row in cells(overview)] == [f"{int(v)}" for v in said[0]]
     assert [row[titles.index("ms per sample")] for row in cells(overview)] == [f"{float(v):.2f}" for v in said[1]]
-    most = [re.findall(r"(\d+)MiB", line)[-2] for line in re.findall(r"GPU mem: .*", text)]
-    assert [row[titles.index("Most memory (MiB)")] for row in cells(overview)] == most
+    memory = [re.findall(r"(\d+)MiB", line) for line in re.findall(r"GPU mem: .*", text)]
+    assert [row[titles.index("Most memory (MiB)")] for row in cells(overview)] == [sizes[-2] for sizes in memory]
+    least = [sizes[0] if len(sizes) > 2 else DASH for sizes in memory]
+    assert [row[titles.index("Least memory (MiB)")] for row in cells(overview)] == least
+    totals = [value for source, value in content.blocks.items() if source.startswith("value memory_total_bytes")]
+    assert [getattr(value, "text", "").partition(SPACE)[0] for value in totals] == [sizes[-1] for sizes in memory]
     timers = [block for block in pages if block.header[0].text == "Timer"]
     for block, line in zip(timers, re.findall(r"(?m)^time \(ms\) \| (.*)$", text), strict=True):
         assert dict(cells(block)) == dict(part.strip().split(": ") for part in line.split("|"))
