@@ -16,6 +16,8 @@ from .theme import Drawing, Table
 
 MAX_AXES = 12
 """Axes beside each other that still can be read."""
+MAX_NUMBERS = 7
+"""Of them for what came out; settings get the others."""
 PALETTE = [theme.BLUE, theme.VERMILLION, theme.GREEN, theme.PURPLE, theme.ORANGE, theme.SKY, theme.GREY, theme.YELLOW]
 
 
@@ -97,7 +99,11 @@ def curves(kind: str, lines: Mapping[int, Line], *, over_time: bool = False, mid
         for step, time, value in zip(line.curve.steps, line.curve.times, line.curve.values, strict=True)
     ]
     absent = len(lines) - len(present)
-    said = f"{absent} of {len(lines)} runs have no such series." if absent else f"{len(present)} runs."
+    said = (
+        f"{absent} of {len(lines)} runs {'has' if absent == 1 else 'have'} no such series."
+        if absent
+        else f"{len(present)} runs."
+    )
     return Drawing(drawing, said, Table(["run", "step", "unix_time_s", kind.replace("-", "_")], rows))
 
 
@@ -112,13 +118,13 @@ class _Axis(NamedTuple):
 
 def parallel(points: Sequence[RunPoint], names: Sequence[str]) -> Drawing:
     """Draw each run as a line across upright axes: what was set differently at the left, what came out at the right."""
-    axes = [_setting(name, points) for name in _varied(points)]
-    axes += [_measured(measure, points) for measure in MEASURES.values() if _tells(measure, points)]
+    settings = _varied(points)
+    numbers = [measure for measure in MEASURES.values() if _tells(measure, points)][:MAX_NUMBERS]
+    shown = _telling(settings, points, MAX_AXES - len(numbers))
+    axes = [_setting(name, points) for name in shown] + [_measured(measure, points) for measure in numbers]
     if len(points) < 2 or len(axes) < 2:
         return theme.nothing("No parallel coordinates: these runs differ in less than two fields and numbers.")
-    left_out = max(0, len(axes) - MAX_AXES)
-    # Numbers stand at the right end; settings make room.
-    axes = axes[left_out:]
+    left_out = len(settings) - len(shown)
     drawing = go.Figure(
         layout=theme.layout(
             title="Parallel coordinates",
@@ -137,7 +143,14 @@ def parallel(points: Sequence[RunPoint], names: Sequence[str]) -> Drawing:
         drawing.add_shape(type="line", x0=place, x1=place, y0=0, y1=1, line={"color": theme.GREY, "width": 1})
         for height, text in axis.ticks:
             drawing.add_annotation(
-                x=place, y=height, text=theme.plain(text), showarrow=False, xanchor="left", xshift=4, font={"size": 11}
+                name="on lines",
+                x=place,
+                y=height,
+                text=theme.plain(text),
+                showarrow=False,
+                xanchor="left",
+                xshift=4,
+                font={"size": 11},
             )
     for place, (point, name) in enumerate(zip(points, names, strict=True)):
         drawing.add_trace(_run_line(place, point, name, axes))
@@ -145,7 +158,7 @@ def parallel(points: Sequence[RunPoint], names: Sequence[str]) -> Drawing:
     header = ["run", *(axis.title for axis in axes)]
     rows: list[list[Any]] = [[name, *(axis.texts[n] for axis in axes)] for n, name in enumerate(names)]
     said = (
-        f"{left_out} more fields differ; the table holds all."
+        f"{left_out} more {'field differs' if left_out == 1 else 'fields differ'}; the table above holds all."
         if left_out
         else "A gap is a number that was not measured."
     )
@@ -170,6 +183,17 @@ def _run_line(place: int, point: RunPoint, name: str, axes: Sequence[_Axis]) -> 
 def _varied(points: Sequence[RunPoint]) -> list[str]:
     names = dict.fromkeys(name for point in points for name in point.values)
     return [name for name in names if len({repr(point.values.get(name)) for point in points}) > 1]
+
+
+def _telling(names: Sequence[str], points: Sequence[RunPoint], limit: int) -> list[str]:
+    """Keep the settings that say most: those that most runs have, and of them those with the most values."""
+
+    def worth(name: str) -> tuple[int, int]:
+        values = [point.values.get(name) for point in points]
+        return sum(value is not None for value in values), len({repr(value) for value in values})
+
+    kept = sorted(names, key=worth, reverse=True)[:limit]
+    return [name for name in names if name in kept]
 
 
 def _tells(measure: Measure, points: Sequence[RunPoint]) -> bool:

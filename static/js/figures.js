@@ -26,6 +26,8 @@
   function inPage(layout) {
     const { title, ...rest } = layout;
     delete rest.height; // the style sheet says how high
+    // Words that lie on lines get the ground of the page behind them.
+    rest.annotations = rest.annotations?.map((one) => one.name === "on lines" ? { ...one, bgcolor: token("--surface"), opacity: 0.85 } : one);
     // uirevision: what a person zoomed into stays when newer points come.
     return merged({ ...rest, autosize: true, uirevision: "kept" }, colours());
   }
@@ -205,6 +207,12 @@
     drawings.forEach((_, element) => { if (!element.isConnected) drawings.delete(element); });
     enqueue(all());
   });
+  // On paper a figure is as wide as the text; style sheets cannot tell Plotly so.
+  const PAPER = { width: 680, height: 340 };
+  const drawn = () => [...drawings.keys()].filter((element) => element.isConnected && element.classList.contains("js-plotly-plot"));
+  addEventListener("beforeprint", () => drawn().forEach((element) => Plotly.relayout(element, { autosize: false, ...PAPER })));
+  addEventListener("afterprint", () => drawn().forEach((element) => Plotly.relayout(element, { autosize: true, width: null, height: null })));
+
   // Not relayout: it would replace each axis by its colours alone.
   document.addEventListener("parlab:theme", () => drawings.forEach((_, element) => draw(element)));
 })();

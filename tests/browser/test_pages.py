@@ -133,6 +133,25 @@ def test_pages_are_light_and_nothing_moves_while_figures_load(page: Page, demo: 
     assert page.evaluate("window.moved") < 0.02
 
 
+def test_what_is_printed_is_light_has_figures_and_fits_the_paper(page: Page) -> None:
+    page.emulate_media(color_scheme="dark")
+    page.goto(PUBLISHED)
+    settled(page)
+    page.set_viewport_size({"width": 720, "height": 1000})
+    page.emulate_media(color_scheme="dark", media="print")
+    page.evaluate("addEventListener('beforeprint', () => { document.body.dataset.printed = 1; })")
+    page.pdf()  # asks the page to make itself ready, as a person's printing does
+    expect(page.locator("body[data-printed]")).to_have_count(1)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    figure = page.locator('[data-figure="throughput"]')
+    expect(page.locator(".rail")).to_be_hidden()
+    expect(page.locator(".choices").first).to_be_hidden()
+    expect(page.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
+    expect(figure.locator(".xtick text").first).to_have_css("fill", "rgb(0, 0, 0)")
+    expect(figure.locator(".main-svg").first).to_have_css("width", "680px")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 720
+
+
 def test_filters_answer_while_one_types_and_going_back_restores_them(page: Page) -> None:
     page.goto("/experiments/")
     page.keyboard.press("/")

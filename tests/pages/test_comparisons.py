@@ -108,7 +108,7 @@ def test_curves_lie_over_each_other_by_the_slowest_rank(page: Client, four_runs:
     drawn = json.loads(page.get(url).content)
     assert [trace["name"][-2:] for trace in drawn["figure"]["data"]] == ["#1", "#2"]
     assert drawn["figure"]["data"][0]["y"] == pytest.approx([300, 400])
-    assert drawn["caption"] == "1 of 3 runs have no such series."
+    assert drawn["caption"] == "1 of 3 runs has no such series."
     timed = json.loads(page.get(f"{url}&over=time").content)
     assert timed["figure"]["data"][0]["x"] == [0, 1]
     assert "none of these runs has a series of loss" in json.loads(page.get(f"{url}&curve=loss").content)["empty"]
@@ -149,3 +149,36 @@ def test_runs_are_chosen_with_boxes_on_the_page_of_an_experiment(page: Client, f
     content = page.get("/experiments/pipeline-schedules/").content.decode()
     assert content.count('name="run" value="') == 4
     assert '<form id="bulk" class="bulk" method="get" action="/compare/">' in content
+
+
+def test_of_equal_numbers_one_is_bold_and_numbers_without_a_unit_have_no_brackets(
+    page: Client, four_runs: list[Run]
+) -> None:
+    for run in four_runs[:3]:
+        Run.objects.filter(pk=run.pk).update(
+            summary={**run.summary, "loss": {"first": 9.0, "last": 2.0}}, samples_per_s=8.0
+        )
+    response = page.get(address(*four_runs[:3]))
+    content = response.content.decode()
+    assert "Loss of the last step" in rows(response, 1)
+    assert "Loss last" not in rows(response, 0)
+    assert content.count("<b>8.00</b>") == 1
+    assert content.count("<b>2.00</b>") == 1
+
+
+def test_of_many_settings_parallel_coordinates_show_those_that_say_most(
+    page: Client, make_config: Callable[..., Config], user: User
+) -> None:
+    config = make_config(sweep={"train.seed": [1, 2, 3]})
+    runs = lab.config_launch(config=config, user=user).created
+    for place, run in enumerate(runs):
+        told = {f"rare_{n}": n for n in range(20)} if place == 0 else {}
+        resolved = {**run.resolved, "command": {**run.resolved["command"], **told}}
+        Run.objects.filter(pk=run.pk).update(resolved=resolved, samples_per_s=float(place + 1), state="finished")
+    url = address(*runs).replace("/compare/", "/compare/figures/parallel.json")
+    answer = json.loads(page.get(url).content)
+    titles = answer["figure"]["layout"]["xaxis"]["ticktext"]
+    assert titles[0] == "Seed"
+    assert titles[-2:] == ["Throughput", "Time per sample"]
+    assert len(titles) <= 12
+    assert "more fields differ" in answer["caption"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts.format import DASH, Unit, field_title, field_value, significant, unit_for
@@ -11,10 +11,8 @@ from parlab.charts.points import RunPoint
 from parlab.lab.models import Run
 from runners.protocol import RunState
 
-from .records import run_records
+from .records import run_settings
 from .sweep import run_point
-
-_MEASURED = ("timer.", "figure.", "loss_")
 
 
 class Difference(NamedTuple):
@@ -55,7 +53,7 @@ class Comparison(NamedTuple):
 
 def compare(runs: Sequence[Run]) -> Comparison:
     """Lay runs beside each other, in the order given; the first one is what the others are measured against."""
-    settings = [_settings(record) for record in run_records(runs)]
+    settings = [_settings(run) for run in runs]
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     differences, same = [], []
     for name in names:
@@ -73,18 +71,10 @@ def compare(runs: Sequence[Run]) -> Comparison:
     return Comparison(list(runs), differences, same, _results(runs, points), points)
 
 
-def _settings(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep what was set: fields of the configuration, arguments, axes."""
-    told = {"run", "label", "state", "reason", "origin", "version", "doubts", "emulated"}
-    return {
-        name: value
-        for name, value in record.items()
-        if name not in told and not name.startswith(_MEASURED) and ("." in name or not _is_measured(name))
-    }
-
-
-def _is_measured(name: str) -> bool:
-    return name.endswith(("_s", "_bytes", "_pct", "_per_sample", "_per_gpu", "_per_iteration", "_iterations"))
+def _settings(run: Run) -> dict[str, Any]:
+    """Keep what was set; a program that was told None was told something."""
+    known = {"gpus": int(run.gpus or 1), **run_settings(run)}
+    return {name: value for name, value in known.items() if value is not None or name.startswith("argument.")}
 
 
 def results(runs: Sequence[Run]) -> list[Result]:
@@ -106,11 +96,13 @@ def _result(name: str, measure: Measure, runs: Sequence[Run], values: Sequence[f
     unit = Unit(1.0, measure.unit, measure.unit) if plain else unit_for(values, measure.unit)
     finished = [v for run, v in zip(runs, values, strict=True) if v is not None and run.state == RunState.FINISHED]
     best = (min if measure.least_is_best else max)(finished) if len(finished) > 1 else None
+    # Bold once: of equals the first.
+    place_of_best = next((n for n, v in enumerate(values) if v == best and runs[n].state == RunState.FINISHED), None)
     cells = [
         ResultCell(
             "OOM" if run.state == RunState.OOM else significant(None if value is None else value / unit.factor),
             run.reason if value is None else f"{value!r} {measure.unit}",
-            value is not None and value == best and run.state == RunState.FINISHED,
+            best is not None and place == place_of_best,
             _relative(value, values[0]) if place else "",
         )
         for place, (run, value) in enumerate(zip(runs, values, strict=True))
@@ -122,4 +114,6 @@ def _relative(value: float | None, first: float | None) -> str:
     if value is None or not first:
         return ""
     share = 100 * (value / first - 1)
+    if abs(share) < 0.01:
+        return "0 %"
     return f"{'+' if share > 0 else ''}{significant(share)} %"
