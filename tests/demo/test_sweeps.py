@@ -52,7 +52,8 @@ def test_every_engine_has_a_sweep() -> None:
         if point.config
     }
     known = sections()["parallel"].model_fields["engine"].annotation
-    assert engines == set(known.__args__)  # type: ignore[union-attr]
+    # DeepSpeed's autotuner conducts a study, which is begun from the space to tune.
+    assert engines == set(known.__args__) - {"autotuning"}  # type: ignore[union-attr]
 
 
 def test_the_scaling_sweep_runs_megatrons_own_flags_on_1_2_4_and_8_processes() -> None:
