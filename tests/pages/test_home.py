@@ -146,3 +146,40 @@ def test_home_takes_as_many_queries_for_much_as_for_little(
         other.runs.filter(number=1).update(samples_per_s=5, state="finished", ended_at=timezone.now())
     with django_assert_max_num_queries(len(few) + 1):  # the step of the runs that now wait
         page.get("/")
+
+
+def test_a_lead_says_what_to_know_before_one_believes_it(page: Client, four_runs: list[Run]) -> None:
+    Run.objects.update(ended_at=timezone.now())
+    best, second = four_runs[2], four_runs[3]
+
+    def steps(run: Run, low: float, high: float) -> None:
+        spread = {"p10": low, "median": run.step_time_s, "p90": high}
+        Run.objects.filter(pk=run.pk).update(summary=run.summary | {"step_time_s": spread})
+
+    # 50 % ahead: steps that vary by 10 % leave that standing, steps that vary by 60 % do not.
+    steps(best, 0.18, 0.22)
+    steps(second, 0.29, 0.31)
+    assert "its steps vary ±10.0 %" in text(page.get("/"))
+    steps(second, 0.12, 0.48)
+    assert "less than its steps vary: ±60.0 %" in text(page.get("/"))
+    assert "less than its steps vary: ±60.0 %" in text(page.get("/experiments/"))
+    Run.objects.filter(pk=second.pk).update(launch={"world_size": 64})
+    assert "2 against 64 GPUs" in text(page.get("/"))
+
+
+def test_where_only_flops_are_stated_they_tell_who_leads(page: Client, four_runs: list[Run]) -> None:
+    for run, rate in zip(four_runs, (137, 163, 142, 155), strict=True):
+        Run.objects.filter(pk=run.pk).update(
+            samples_per_s=None, tokens_per_s=None, step_time_s=None, summary={"tflops_per_gpu": rate}
+        )
+    Run.objects.update(ended_at=timezone.now())
+    shown = text(page.get("/"))
+    assert f"163 TFLOP/s 5.16 % #{four_runs[1].number}" in shown
+
+
+def test_a_best_number_in_doubt_carries_its_triangle(page: Client, four_runs: list[Run]) -> None:
+    Run.objects.update(ended_at=timezone.now())
+    message, best = "48 samples/s are 4.8 times those of one GPU", four_runs[2]
+    Finding.objects.create(experiment=best.experiment, run=best, rule="r", severity="warning", message=message)
+    recent = page.get("/").content.decode().split('id="recent"')[1].split("</section>")[0]
+    assert "Doubted: 48 samples/s are 4.8 times those of one GPU" in recent
