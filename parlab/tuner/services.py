@@ -11,6 +11,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
+from parlab.charts.format import SPACE, quantity
 from parlab.fleet import services as fleet
 from parlab.lab import services as lab
 from parlab.lab.models import Config, Run
@@ -21,7 +22,7 @@ from runners.protocol import RunState
 from .autotuner import autotuner_start, refuse_unless_zero, trials_store
 from .models import Study, Trial
 from .planning import planner_for
-from .space import Launch, Objective
+from .space import Fit, Launch, Objective
 from .spaces import StudySpace, observation, space_of
 from .strategies import STRATEGIES, Strategy, by_hand
 
@@ -141,7 +142,18 @@ def _why_none(study: Study, reasons: Mapping[Trial.Role, str]) -> str:
             f"all {len(states)} that were launched ran out of memory; sweep over smaller micro batches, more ranks or a"
             " higher ZeRO stage"
         )
-    return reasons[Trial.Role.SEARCH]
+    found = space_of(study.config, cast(Objective, study.objective), planner_for(study.config)).space
+    planned = [one for one in found.candidates if one.predicted_bytes and one.memory_limit_bytes]
+    if states or not planned or any(one.fit != Fit.NO for one in found.candidates):
+        return reasons[Trial.Role.SEARCH]
+    least = min(planned, key=lambda one: one.predicted_bytes or 0.0)
+    needed, limit = (
+        quantity(size, "B").replace(SPACE, " ") for size in (least.predicted_bytes, least.memory_limit_bytes)
+    )
+    return (
+        f"by the plan none of the {len(found.candidates)} settings fits into {limit}, so none was launched; {least.key}"
+        f" needs least, {needed}: sweep over a higher ZeRO stage or more ranks, or use a smaller model"
+    )
 
 
 def study_pause(*, study: Study) -> bool:

@@ -112,6 +112,19 @@ def test_a_study_that_only_ran_out_of_memory_says_what_to_do(make_study: MakeStu
     assert "ran out of memory; sweep over smaller micro batches" in study.reason
 
 
+def test_a_space_that_cannot_fit_is_not_launched_and_says_what_it_needs(
+    make_study: MakeStudy, space_config: Config
+) -> None:
+    data = {**space_config.data, "launcher": {"memory_limit_mib": 64}}
+    Config.objects.filter(pk=space_config.pk).update(data=data)
+    space_config.refresh_from_db()
+    study = services.study_advance(study=make_study(hand_tuned=False))
+    assert study.state == Study.State.FAILED
+    assert not Run.objects.exists()
+    assert "none of the 8 settings fits into 64.0 MiB" in study.reason
+    assert "gas1_tmbspg1 needs least" in study.reason
+
+
 def test_a_second_click_starts_no_second_study(make_study: MakeStudy) -> None:
     first = make_study()
     assert make_study() == first
