@@ -222,6 +222,19 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value < 1e7 else f"{value:.3g}"
 
 
+_REMEDIES = {
+    "int_parsing": "use a whole number",
+    "int_type": "use a whole number",
+    "int_from_float": "use a whole number",
+    "float_parsing": "use a number",
+    "finite_number": "use a finite number",
+    "greater_than": "use more than {gt}",
+    "greater_than_equal": "use {ge} or more",
+    "less_than_equal": "use {le} or less",
+    "literal_error": "use {expected}",
+}
+
+
 class Refusal(NamedTuple):
     """Why a question cannot be answered."""
 
@@ -237,7 +250,8 @@ def refusals(error: ValidationError) -> list[Refusal]:
         field = str(detail["loc"][0])[:60] if detail["loc"] else ""
         value = detail["input"]
         shown = "" if isinstance(value, dict | PlanRequest) else str(value)[:60]
-        message = detail["msg"].removeprefix("Value error, ")
+        remedy = _REMEDIES.get(detail["type"], "")
+        message = remedy.format(**detail.get("ctx", {})) or detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "extra_forbidden":
             message = f"unknown field {field}; known are {', '.join(PlanRequest.model_fields)}"
         elif field:

@@ -20,6 +20,8 @@ MAX_RUNS = 300
 """The newest runs that are looked at for calibrations, of those that parlab measured and of those of files."""
 FEWEST = 4
 """Runs of a cluster and family that are worth a calibration."""
+_FEWEST_OTHERS = 2
+"""Runs of the other half of a sweep that calibrate: few move the constants little."""
 _WORDS = {Run.Origin.MEASURED: "measured", Run.Origin.IMPORTED: "imported"}
 
 
@@ -153,7 +155,7 @@ def predicted_points(runs: Sequence[Run]) -> Predictions:
     """Predicted beside measured time of an experiment's runs.
 
     Each half of the runs is predicted after a calibration on the other half, so that no prediction has seen its own
-    run; with fewer than FEWEST runs in the other half it is the uncalibrated prediction.
+    run; with fewer than two runs in the other half it is the uncalibrated prediction.
     """
     groups: dict[str, list[Seen]] = {}
     reasons: Counter[str] = Counter()
@@ -170,7 +172,7 @@ def _half_by_half(members: Sequence[Seen]) -> Iterable[PredictedPoint]:
     known = [(one.run, one.observation) for one in members if one.observation is not None]
     for half in (0, 1):
         others = tuple(seen for _run, seen in known[1 - half :: 2])
-        calibration = _calibrated(others, f"{len(others)} other runs") if len(others) >= FEWEST else None
+        calibration = _calibrated(others, f"{len(others)} other runs") if len(others) >= _FEWEST_OTHERS else None
         for run, seen in known[half::2]:
             prediction = predict_job(seen.job, seen.cluster, calibration)
             yield PredictedPoint(
