@@ -142,7 +142,9 @@ def _tops(drawn: Sequence[Timeline]) -> list[float]:
 def _titles(drawn: Sequence[Timeline], tops: Sequence[float]) -> list[dict[str, object]]:
     return [
         {
-            "text": theme.plain(f"{one.title}: {quantity(one.iteration_s, 's')}"),
+            "text": theme.plain(
+                f"{quantity(one.iteration_s, 's')}: {one.title}"
+            ),  # what tells them apart first: phones cut
             "x": 0,
             "xref": "paper",
             "xanchor": "left",

@@ -47,9 +47,9 @@ def measured_timeline(run: Run, attempt: Attempt, step: int | None = None) -> Ti
     busy = [sum(bar.end_s - bar.begin_s for bar in bars[rank] if bar.kind in _BUSY) for rank in ranks]
     one = pipeline_run(run)
     kind = "emulated" if one and one.is_emulated else "measured"
-    plan = f": {one.plan.title}" if one else ""
+    plan = f"{one.plan.title}, " if one else ""
     return Timeline(
-        f"Run {run.number} of {run.experiment.name}{plan}, {kind}, step {chosen}",
+        f"{plan}{kind}, step {chosen} of run {run.number} of {run.experiment.name}",
         iteration_s,
         [bar for rank in ranks for bar in bars[rank] if bar.end_s > bar.begin_s],
         [1 - seconds / iteration_s if iteration_s else 0.0 for seconds in busy],

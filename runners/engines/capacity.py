@@ -44,14 +44,14 @@ class Trial(NamedTuple):
 def search(values: Sequence[int], fits: Callable[[int], bool], *, is_rising: bool) -> int | None:
     """Return the last of rising values that fits, or the first one (is_rising: more makes it fit); None if none does.
 
-    What fits is taken to go on fitting towards one end. Doubling steps bracket the border, halving ones find it: some
-    2 log2(n) trials, and none far beyond what fits unless the very first of them is.
+    What fits is taken to go on fitting towards one end. The 1st, 2nd, 4th, 8th, ... value bracket the border, halving
+    steps find it: some 2 log2(n) trials, and none far beyond what fits unless the very first of them is.
     """
     order = list(values)
     # Seen from the border: `before` is the number of values known to be on the first side of it.
     before, beyond, stride = 0, len(order), 1
     while before < beyond:
-        at = min(before + stride - 1, beyond - 1) if beyond == len(order) else (before + beyond - 1) // 2
+        at = min(stride - 1, beyond - 1) if beyond == len(order) else (before + beyond - 1) // 2
         if fits(order[at]) != is_rising:
             before, stride = at + 1, stride * 2
         else:

@@ -66,8 +66,8 @@ def test_a_run_shows_what_it_did_above_what_the_simulation_says(viewer: Client, 
     assert "figure.json?a=pipeline-schedules%2F1&amp;b=simulated%3Apipeline-schedules%2F1" in text
     assert '<option value="3" selected>' in text
     answer = draw(viewer, "pipeline-schedules/1", "simulated:pipeline-schedules/1")
-    assert [title.rpartition(":")[0] for title in titles(answer)] == [
-        "Run 1 of Pipeline schedules: 1f1b, measured, step 3",
+    assert [title.partition(": ")[2] for title in titles(answer)] == [
+        "1f1b, measured, step 3 of run 1 of Pipeline schedules",
         "1f1b, simulated with the timers of run 1",
     ]
     traces = {trace["name"]: trace for trace in answer["figure"]["data"]}
@@ -89,7 +89,7 @@ def test_addresses_of_pages_are_taken_as_they_are_pasted(viewer: Client, run: Ru
     )
     found = titles(draw(viewer, page, simulation))
     assert "step 1" in found[0]
-    assert found[1].startswith("1f1b, simulated")
+    assert ": 1f1b, simulated" in found[1]
 
 
 def test_a_published_run_is_simulated_with_another_schedule(viewer: Client, published: None) -> None:
