@@ -32,7 +32,8 @@ class StudyForm(forms.Form):
     strategy = forms.ChoiceField(
         choices=Study.Strategy.choices,
         initial=Study.Strategy.PLANNED,
-        help_text="Planned launches where the planner, corrected by each run, expects most; the others are to compare.",
+        help_text="Planned launches where the planner, corrected by each run, expects most; the others are to compare."
+        " DeepSpeed's own autotuner runs on the node, for engine zero.",
     )
     objective = forms.ChoiceField(
         choices=Study.Objective.choices, initial=Study.Objective.THROUGHPUT, help_text="Measured from end to end."

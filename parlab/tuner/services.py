@@ -239,8 +239,9 @@ def _advance_autotuner(study: Study) -> str | None:
     run = study.driver
     trials_store(study=study, run=run)
     count = study.trials.filter(role=Trial.Role.SEARCH).count()
-    if not run.is_final and count >= study.max_launches:
-        fleet.cancel(run=run)
+    if count >= study.max_launches and run.run_state != RunState.FINISHED:
+        if not run.is_final:
+            fleet.cancel(run=run)
         return f"{count} launches were made, the most that were allowed"
     if not run.is_final or _is_started_again(run):
         _wait(study, run)

@@ -161,6 +161,17 @@ def test_more_experiments_than_allowed_end_the_search(make_study: MakeStudy) -> 
     assert driver_of(study).state == "cancelled"
 
 
+def test_the_reason_stays_while_comparisons_follow(make_study: MakeStudy) -> None:
+    study = services.study_advance(study=make_study(strategy="autotuner", max_launches=1))
+    print_lines(driver_of(study), experiment(0, 1))
+    for _ in range(6):
+        study = services.study_advance(study=study)
+        for run in Run.objects.active():
+            finish(run)
+    assert study.state == Study.State.FINISHED
+    assert "1 launches were made" in study.reason
+
+
 def test_comparisons_follow_the_search(make_study: MakeStudy) -> None:
     study = services.study_advance(study=make_study(strategy="autotuner"))
     driver = driver_of(study)
