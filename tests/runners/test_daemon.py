@@ -25,13 +25,12 @@ from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import KEY, NODE, ROOT, NodeMachine, Server
 
 SLEEP = "import time; print('here', flush=True); time.sleep(600)"
-COUNT = """
+COUNT_SLOWLY = """
     import time
     for n in range(400):
         print(n, flush=True)
-        time.sleep(0.01)
+        time.sleep(0.03)
 """
-LONGER = COUNT.replace("0.01", "0.03")
 # It does not end before the test has opened the gate, see NodeMachine.
 COUNT_BEHIND_GATE = """
     import os, time
@@ -200,16 +199,17 @@ def test_after_the_daemon_was_killed_the_next_one_ships_all_output_once_and_in_o
 
 
 def test_a_run_that_ended_while_no_daemon_lived_is_shipped_by_the_next(machine: NodeMachine, server: Server) -> None:
-    machine.script(1, COUNT.replace("400", "100"))
+    machine.script(1, COUNT_BEHIND_GATE)
     daemon = machine.start_daemon()
     server.start(1)
     machine.supervisor(1)
     daemon.kill()
     daemon.wait()
+    machine.open_gate()
     wait_for(lambda: not machine.run_dir(1).is_alive, "the run has ended")
     machine.start_daemon()
     assert server.end_of(1).state == "finished"
-    assert server.lines(1) == NUMBERS[:100]
+    assert server.lines(1) == NUMBERS
 
 
 def test_sigterm_stops_the_daemon_and_runs_go_on(machine: NodeMachine, server: Server) -> None:
@@ -301,7 +301,7 @@ def test_redis_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(
     (tmp_path / "node").mkdir()
     machine, server = NodeMachine(tmp_path / "node", url), Server(url)
     try:
-        machine.script(1, LONGER)
+        machine.script(1, COUNT_SLOWLY)
         machine.script(2, "print('after')")
         daemon = machine.start_daemon()
         server.start(1)
