@@ -157,8 +157,8 @@ def _gradient_copies(job: Job, own: float) -> tuple[float, float]:
     """Bytes of gradients that are kept twice, and of those that only the step of the optimizer makes.
 
     Adam takes fp32 gradients: a trainer in 16 bits copies them at each step, unless it accumulates in fp32 anyway.
-    ZeRO-1 and -2 keep that copy, and ZeRO-1 its partition of the reduced gradients beside all others (DeepSpeed 0.6 to
-    0.16, stage_1_and_2.py).
+    ZeRO-1 and -2 keep that copy, and ZeRO-1 its partition of the reduced gradients beside all others (DeepSpeed,
+    stage_1_and_2.py).
     """
     if job.zero_offload != "none" or job.zero_stage == 3:
         return 0.0, 0.0
