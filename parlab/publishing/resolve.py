@@ -99,7 +99,10 @@ class Resolver:
             [self.report.experiment] if self.report.experiment else []
         )
         if not experiments:
-            raise ValueError("say which experiment: experiment=slug, as its address has it")
+            raise ValueError(
+                "this report has no experiment of its own (any more); say which one: experiment=slug, as its address"
+                " has it"
+            )
         runs: list[Run] = []
         records: list[Record] = []
         for experiment in experiments:

@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import reverse
 
 from parlab.lab import services as lab
-from parlab.lab.models import Experiment, Finding, PictureJob, Report, Run
+from parlab.lab.models import Experiment, Finding, PictureJob, Report, ReportVersion, Run
 from parlab.reports.templates import TEMPLATES
 
 pytestmark = pytest.mark.django_db
@@ -121,6 +121,22 @@ def test_a_deleted_run_leaves_words_and_no_error(page: Client, four_runs: list[R
 
     assert "has no run 2 any more" in html
     assert "data-figure-url" in html
+
+
+def test_a_draft_whose_experiment_was_deleted_says_so_and_what_it_published_stays(
+    page: Client, four_runs: list[Run], make_version: Callable[[str], ReportVersion]
+) -> None:
+    version = make_version("{{ value step_time_s run=1 }} a step")
+    url = reverse("report-version", args=[version.report.slug, 1])
+    before = page.get(f"{url}report.md").content
+
+    lab.experiment_delete(experiment=four_runs[0].experiment)
+
+    draft = page.get(reverse("written-report", args=[version.report.slug])).content.decode()
+    assert "has no experiment of its own (any more); say which one" in draft
+    assert page.get(url).status_code == 200
+    assert page.get(f"{url}report.md").content == before
+    assert b"500" in before
 
 
 def test_hostile_text_runs_nowhere(page: Client, experiment: Experiment, make_report: Make) -> None:
