@@ -92,8 +92,8 @@ def _legend(result: Result) -> list[str]:
     names = {column.name for column in result.compared}
     lines = [f"Values in {result.unit}, from end to end: median of the timed steps. The setting is in parentheses.", ""]
     if result.study.baseline is not None and "baseline" in names:
-        data = result.study.baseline.data
-        what = "Hugging Face's Trainer without DeepSpeed" if data["parallel"]["engine"] == "hf" else "the version it is"
+        engine = result.study.baseline.data["parallel"]["engine"]
+        what = "Hugging Face's Trainer without DeepSpeed" if engine == "hf" else f"engine {engine}"
         lines.append(f"- Baseline: version {result.study.baseline.version}, {what}; its micro batch is grown by hand.")
     if "hand-tuned" in names:
         lines.append(
