@@ -25,7 +25,7 @@ HEIGHT = 360
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
 RUNS = {"type": "category", "autotickangles": [0, -45, -90]}
 """An axis of runs; slanted names end at their tick, which needs no room on the right."""
-_MAX_NAMES, _MAX_NUMBERS = 12, 24
+_MAX_NAMES, _MAX_NUMBERS = 12, 14
 """Runs that have room for their names, and for their numbers, below an axis."""
 
 

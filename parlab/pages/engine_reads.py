@@ -46,7 +46,7 @@ def engine_of(run: Run) -> str:
 
 def has_steps(run: Run) -> bool:
     """Whether a run trains in steps; searches and measurements of bandwidth have none to time."""
-    return engine_of(run) not in ("allreduce", "capacity")
+    return engine_of(run) not in ("allreduce", "capacity", "autotuning")
 
 
 class StepFps(NamedTuple):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from tests.bench import (
     deepspeed_pipelines,
+    figures,
     formats,
     imports,
     ingest,
@@ -27,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "megatron_reader_mb_per_s": formats.megatron_reader_mb_per_s,
     "reader_peak_mib": formats.reader_peak_mib,
     "experiments_page_p95_ms": lists.experiments_page_p95_ms,
+    "first_figure_ms": figures.first_figure_ms,
     "ingest_100k_iterations_s": imports.import_100k,
     "pipeline_vs_torch": pipelines.pipeline_vs_torch,
     "pipeline_vs_deepspeed": deepspeed_pipelines.pipeline_vs_deepspeed,

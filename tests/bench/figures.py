@@ -1,0 +1,65 @@
+"""How soon the first figure of a page is drawn in a browser, and how much a page weighs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from playwright.sync_api import Page, sync_playwright
+
+from tests.bench.result import Result, Scale
+from tests.browser.conftest import Demo, copy_of_the_project, start_demo, stop_demo
+from tests.browser.install import find_chromium
+
+PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
+# The first figure is drawn when its element says so; the clock is the page's own, from the click on.
+_WATCH = """
+window.firstFigure = 0;
+new MutationObserver((changes) => {
+  if (!window.firstFigure && changes.some(({target}) => target.dataset.drawn)) window.firstFigure = performance.now();
+}).observe(document, {subtree: true, attributes: true, attributeFilter: ["data-drawn"]});
+"""
+
+
+def first_figure_ms(scale: Scale) -> Result:
+    """Time from the request of an experiment's page to its first figure, with Plotly in the browser's cache."""
+    repeats = scale.repeats(9)
+    with _page() as (page, demo):
+        whole = [_first_figure(page, f"{demo.url}{PUBLISHED}#figures") for _ in range(repeats + 1)][1:]
+        page.context.new_cdp_session(page).send("Network.clearBrowserCache")
+        cold = _first_figure(page, f"{demo.url}{PUBLISHED}#figures")
+    value = median(whole)
+    return Result(value, "ms", f"{cold:,.0f} ms with an empty cache", cold / value, repeats)
+
+
+def _first_figure(page: Page, url: str) -> float:
+    # Another page between: an address that differs in its anchor alone is not loaded again.
+    page.goto("about:blank")
+    page.goto(url)
+    page.locator('[data-figure-url][data-drawn="1"]').first.wait_for(state="attached", timeout=60_000)
+    return float(page.evaluate("window.firstFigure"))
+
+
+@contextmanager
+def _page() -> Iterator[tuple[Page, Demo]]:
+    """A demo of its own and a browser that is logged in."""
+    with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
+        copy_of_the_project(Path(directory))
+        demo = start_demo(Path(directory))
+        try:
+            browser = playwright.chromium.launch(
+                executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"]
+            )
+            page = browser.new_page(viewport={"width": 1440, "height": 900})
+            page.add_init_script(_WATCH)
+            page.goto(f"{demo.url}/login/")
+            page.get_by_label("Username").fill(demo.user)
+            page.get_by_label("Password").fill(demo.password)
+            page.get_by_role("button", name="Log in").click()
+            page.wait_for_load_state()
+            yield page, demo
+        finally:
+            stop_demo(demo)
