@@ -92,7 +92,7 @@ def _noise(runs: Iterable[Run]) -> float | None:
     """Say how much steps vary, in per cent; None where the spread of one of the runs is not known."""
     found = []
     for run in runs:
-        spread = run.summary.get("step_time_s", {}) if "summary" in run.__dict__ else run.__dict__
+        spread = (run.summary.get("step_time_s") or {}) if "summary" in run.__dict__ else run.__dict__
         low, middle, high = (spread.get(name) for name in ("p10", "median", "p90"))
         if low is None or high is None or not middle:
             return None
