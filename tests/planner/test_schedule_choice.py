@@ -75,6 +75,11 @@ def test_no_slope_that_was_left_out_is_much_faster(
     assert picked <= 1.03 * min(every)
 
 
+def test_the_steepest_slope_is_not_stepped_over() -> None:
+    choice = best_schedule(uniform(2, 18, StageTimes(0.125 / 4, 3 * 0.125 / 4), Link(2.0, 8.0), 0.0))
+    assert choice.best.plan == Plan("1f1b", 17)
+
+
 def test_few_micro_batches_too_need_a_slope_where_the_way_is_long() -> None:
     """Three micro batches on three ranks: rank 0 has all of them at slope 1, rank 1 only at slope 2."""
     choice = best_schedule(uniform(3, 3, StageTimes(1, 3), Link(4.0), 0.0))

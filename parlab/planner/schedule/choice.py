@@ -126,8 +126,8 @@ def best_schedule(
 def _slopes(pipeline: Pipeline, wire: Wire, max_held: int | None) -> list[Outcome]:
     """Simulate slopes from 1 on until four steeper ones in a row brought nothing more."""
     found: list[Outcome] = []
-    slope, fastest, without_gain = 1, math.inf, 0
-    while slope <= max_slope(pipeline) and without_gain < 4:
+    slope, most, fastest, without_gain = 1, max_slope(pipeline), math.inf, 0
+    while without_gain < 4:
         one = outcome(Plan("1f1b", slope), pipeline, wire)
         if found and max_held is not None and one.held > max_held:
             break
@@ -135,5 +135,8 @@ def _slopes(pipeline: Pipeline, wire: Wire, max_held: int | None) -> list[Outcom
         has_gained = one.simulation.iteration_s < 0.999 * fastest
         fastest = min(fastest, one.simulation.iteration_s)
         without_gain = 0 if has_gained else without_gain + 1
-        slope += max(1, slope // 8)  # a long way is hidden by some slope of 40 or 45, no matter which
+        if slope == most:
+            break
+        # A long way is hidden by some slope of 40 or 45, no matter which; but the steepest one waits for nobody.
+        slope = min(most, slope + max(1, slope // 8))
     return found
