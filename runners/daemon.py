@@ -259,7 +259,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--node", default=os.environ.get("PARLAB_NODE_NAME") or socket.gethostname())
     parser.add_argument("--pool", default="default", help="pool that the node belongs to")
     parser.add_argument("--slots", type=int, default=1, help="runs that the node takes at a time")
-    default = os.environ.get("PARLAB_STATE_DIR") or Path.home() / ".local/state/parlab-node"
+    # expanduser and not Path.home(): a user of a container may have no home, and need none where a directory is named.
+    default = os.path.expanduser(os.environ.get("PARLAB_STATE_DIR") or "~/.local/state/parlab-node")
     parser.add_argument("--state-dir", type=Path, default=Path(default), help="where runs are kept until shipped")
     return parser.parse_args(arguments)
 
