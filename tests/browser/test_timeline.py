@@ -51,8 +51,8 @@ def test_two_schedules_are_drawn_on_one_axis_and_looked_at_closely(page: Page) -
     page.goto("/simulate/")
     expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
     above, below = titles(page)
-    assert above.startswith("1f1b: 11.9")
-    assert below.startswith("1f1b slope 3: 6.84")
+    assert above.replace("\u202f", " ").startswith("11.9 s: 1f1b")
+    assert below.replace("\u202f", " ").startswith("6.84 s: 1f1b slope 3")
     whole = time_range(page)
     assert whole[0] == 0
     assert whole[1] > 11.9
