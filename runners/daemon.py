@@ -262,7 +262,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     # expanduser and not Path.home(): a user of a container may have no home, and need none where a directory is named.
     default = os.path.expanduser(os.environ.get("PARLAB_STATE_DIR") or "~/.local/state/parlab-node")
     parser.add_argument("--state-dir", type=Path, default=Path(default), help="where runs are kept until shipped")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if str(options.state_dir).startswith("~"):
+        parser.error("this user has no home directory; say with --state-dir or PARLAB_STATE_DIR where to keep runs")
+    return options
 
 
 def main(
