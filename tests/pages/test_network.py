@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
@@ -9,6 +11,7 @@ from django.test import Client
 from parlab.demo.content import published_three_nodes
 from parlab.lab.models import Experiment, Run
 
+CELL = {"schedule": "1f1b", "micro_batch_size": "1", "network": "10.0 ms, 1.00 Gbit/s"}
 ADDRESS = "/experiments/gpt-3-small-on-three-nodes/network/"
 
 
@@ -45,10 +48,12 @@ def test_the_heatmap_is_that_of_the_source_asked_for(
     viewer: Client, published: None, source: str, ratio: float
 ) -> None:
     drawing = viewer.get(f"{ADDRESS}slowdown.json?source={source}").json()
-    rows = drawing["figure"]["data"][0]["z"]
-    assert rows[-1][3] == pytest.approx(ratio, abs=0.001)
     table = viewer.get(f"{ADDRESS}slowdown.csv?source={source}").content.decode()
     assert table.startswith("source,schedule,micro_batch_size,network,slowdown,iteration_s")
+    rows = list(csv.DictReader(table.splitlines()))
+    (cell,) = [row for row in rows if CELL.items() <= row.items()]
+    assert float(cell["slowdown"]) == pytest.approx(ratio, abs=0.001)
+    assert f"{ratio:.2f} \N{MULTIPLICATION SIGN}" in drawing["figure"]["data"][0]["text"]
 
 
 def test_another_experiment_can_stand_beside(viewer: Client, published: None, experiment: Experiment) -> None:
