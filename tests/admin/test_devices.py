@@ -40,7 +40,9 @@ def test_a_device_is_entered_and_mended_by_precision(admin: Client) -> None:
         ({"name": "A100 SXM4 80 GB"}, "already exists"),
     ],
 )
-def test_what_makes_no_sense_is_said_at_its_field(admin: Client, changes: dict[str, str], words: str) -> None:
+def test_what_makes_no_sense_is_said_at_its_field(
+    admin: Client, catalogue: None, changes: dict[str, str], words: str
+) -> None:
     page = admin.post(reverse("admin:lab_device_add"), form(**changes))
     assert page.status_code == 200
     assert words in page.content.decode()

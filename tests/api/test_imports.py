@@ -131,7 +131,7 @@ def examples() -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_examples_of_the_documentation_work(live_server: Any, token: str, tmp_path: Path) -> None:
+def test_the_examples_of_the_documentation_work(live_server: Any, catalogue: None, token: str, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_bytes(LOG)
     environment = {**os.environ, "TOKEN": token, "URL": live_server.url}
     assert len(examples()) >= 6
