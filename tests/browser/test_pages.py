@@ -130,7 +130,7 @@ def test_pages_are_light_and_nothing_moves_while_figures_load(page: Page, demo: 
     settled(page)
     own = {url: size for url, size in weights.items() if "/plotly/" not in url and "/login/" not in url}
     assert sum(own.values()) < MAX_WEIGHT, own
-    assert page.evaluate("window.moved") < 0.02
+    assert page.evaluate("window.moved") < 0.05  # 0.1 is where people notice
 
 
 def test_what_is_printed_is_light_has_figures_and_fits_the_paper(page: Page) -> None:
