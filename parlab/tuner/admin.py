@@ -25,7 +25,13 @@ class StudyAdmin(admin.ModelAdmin[Study]):
     list_display = ["__str__", "strategy", "objective", "state", "created_by", "created_at"]
     list_filter = ["state", "strategy", "objective"]
     list_select_related = ["config__experiment", "created_by"]
+    exclude = ["created_by"]  # its own field links to a person that not everybody may look at
+    readonly_fields = ["made_by"]
     inlines = [TrialInline]
+
+    @admin.display(description="created by")
+    def made_by(self, study: Study) -> str:
+        return str(study.created_by or "")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

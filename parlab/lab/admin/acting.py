@@ -12,6 +12,8 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from parlab.lab.models import Config, Run
+
 M = TypeVar("M", bound=Model)
 
 _PRETTY_LIMIT = 100_000
@@ -67,6 +69,14 @@ def buttons(model_admin: admin.ModelAdmin[Any], request: HttpRequest, *names: st
 def change_url(thing: Model) -> str:
     meta = thing._meta
     return reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[thing.pk])
+
+
+class MadeBy:
+    """Names who made something; the administration's own field links to a person that not everybody may look at."""
+
+    @admin.display(description="created by")
+    def made_by(self, made: Config | Run) -> str:
+        return str(made.created_by or "")
 
 
 def link(thing: Model, text: str = "") -> SafeString:

@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from parlab.lab import services
 from parlab.lab.models import Config, Experiment, Finding, Run, Snapshot, Source
 
-from .acting import act_on_each, back, buttons, link
+from .acting import MadeBy, act_on_each, back, buttons, link
 
 _GOES_ALONG: dict[str, type[Model]] = {
     "versions of its configuration": Config,
@@ -23,11 +23,11 @@ _GOES_ALONG: dict[str, type[Model]] = {
 """What is deleted with an experiment."""
 
 
-class ConfigInline(admin.TabularInline[Config, Experiment]):
+class ConfigInline(MadeBy, admin.TabularInline[Config, Experiment]):
     """The versions of an experiment's configuration, each a link to its form."""
 
     model = Config
-    fields = readonly_fields = ("version_link", "note", "run_count", "created_by", "created_at")
+    fields = readonly_fields = ("version_link", "note", "run_count", "made_by", "created_at")
     extra = 0
     can_delete = False
     verbose_name_plural = "Config versions"

@@ -12,7 +12,7 @@ from parlab.charts.format import quantity
 from parlab.fleet import services as fleet
 from parlab.lab.models import Attempt, Run
 
-from .acting import act_on_each, back, buttons, confirmation, link, pretty
+from .acting import MadeBy, act_on_each, back, buttons, confirmation, link, pretty
 
 
 class AttemptInline(admin.StackedInline[Attempt, Run]):
@@ -56,7 +56,7 @@ class AttemptInline(admin.StackedInline[Attempt, Run]):
 
 
 @admin.register(Run)
-class RunAdmin(admin.ModelAdmin[Run]):
+class RunAdmin(MadeBy, admin.ModelAdmin[Run]):
     """Runs are made by a launch and changed by their nodes; people cancel and relaunch them."""
 
     list_display = (
@@ -76,7 +76,7 @@ class RunAdmin(admin.ModelAdmin[Run]):
     inlines = (AttemptInline,)
     actions = ("cancel", "relaunch")
     fieldsets = (
-        (None, {"fields": ("experiment", "number", "label", "config_link", "origin", "created_by")}),
+        (None, {"fields": ("experiment", "number", "label", "config_link", "origin", "made_by")}),
         (
             "State",
             {
