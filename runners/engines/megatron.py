@@ -101,7 +101,6 @@ def main() -> None:
     arguments = sys.argv[1:]
     if not arguments or any(one == "--config" or one.startswith("--config=") for one in arguments):
         start("megatron", lambda rank: train(rank, {}))
-        return
     unused: dict[str, Any] = {}
 
     def orders() -> tuple[RunConfig, Place]:

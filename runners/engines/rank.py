@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -133,7 +133,9 @@ class Rank:
 Orders = Callable[[], tuple[RunConfig, Place]]
 
 
-def start(engine: str, body: Callable[[Rank], None], *, is_alone: bool = False, orders: Orders | None = None) -> None:
+def start(
+    engine: str, body: Callable[[Rank], None], *, is_alone: bool = False, orders: Orders | None = None
+) -> NoReturn:
     """Run one rank of `python -m runners.engines.<engine> --config FILE` and end the process with its exit code.
 
     `is_alone`: the engine is one process whatever the size of the layout that it works on. `orders`: read the command
@@ -147,9 +149,9 @@ def start(engine: str, body: Callable[[Rank], None], *, is_alone: bool = False, 
     code = _run(body, orders or (lambda: _orders(engine, is_alone)))
     sys.stdout.flush()
     sys.stderr.flush()
-    if code:
-        # At once: after a failure the destructors of process groups may wait for ranks that wait for this one.
-        os._exit(code)
+    # At once: after a failure the destructors of process groups may wait for ranks that wait for this one, and after a
+    # success those of DeepSpeed and gloo now and then abort a process that has done all its work.
+    os._exit(code)
 
 
 def _run(body: Callable[[Rank], None], orders: Orders) -> int:
