@@ -49,7 +49,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
             x=theme.plain(field_title(chosen.x)) if chosen.x not in (GPUS, RUN) else chosen.x,
             y=f"{measure.title} ({view.unit})" if view.unit else measure.title,
             xaxis=x_axis(x_values, chosen.x, options),
-            yaxis=_y_axis(chosen, options, view, measured),
+            yaxis=_y_axis(chosen, options, view),
         )
     )
     lines, left_out = _lines(measured, chosen, measure)
@@ -61,6 +61,8 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         _add_ideal(drawing, measured, view)
     _add_out_of_memory(drawing, points, measured, chosen, view)
     drawing.update_layout(showlegend=len(drawing.data) > 1)
+    if drawing.layout.yaxis.type == "log":  # the ideal may reach much further than what was measured
+        drawing.update_layout(yaxis=log_ticks(y for trace in drawing.data for y in trace.y))
     return Drawing(drawing, _caption(points, measured, chosen, others, measure) + left_out, _table([*points, *others]))
 
 
@@ -97,13 +99,13 @@ def _subtitle(measured: Sequence[RunPoint], measure: Measure) -> str:
     return "one point per run"
 
 
-def _y_axis(chosen: Plan, options: Options, view: View, measured: Sequence[RunPoint]) -> dict[str, Any]:
+def _y_axis(chosen: Plan, options: Options, view: View) -> dict[str, Any]:
     is_log = options.y_scale == "log" or (
         options.y_scale == "auto" and chosen.x == GPUS and view.measure.kind != "other"
     )
     return {
         "tickformat": "~s" if view.factor == 1.0 else "",
-        **({"type": "log", **log_ticks(map(view.of, measured))} if is_log else {"rangemode": "tozero"}),
+        **({"type": "log"} if is_log else {"rangemode": "tozero"}),
     }
 
 

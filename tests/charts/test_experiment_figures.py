@@ -284,3 +284,11 @@ def test_of_many_runs_only_the_numbers_stand_below_the_axis() -> None:
 )
 def test_numbers_of_a_log_axis_do_not_lie_on_each_other(values: list[float], step: object) -> None:
     assert log_ticks(values).get("dtick") == step
+
+
+def test_a_log_axis_has_few_numbers_where_only_the_ideal_reaches_far() -> None:
+    drawing = throughput.figure(scaling())  # as fast on 8 GPUs as on 1, so all that spreads is the ideal
+    assert max(traces(drawing)["ideal from 1"].y) == 80
+    assert drawing.figure is not None
+    assert drawing.figure.layout.yaxis.type == "log"
+    assert drawing.figure.layout.yaxis.dtick == "D2"
