@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
 
 from . import theme
 from .axes import GPUS, PREFERRED, alike, x_of
@@ -20,7 +21,7 @@ CLEAR = "rgba(0,0,0,0)"
 _HALF = 0.47
 _MAX_TEXTS = 150
 # From little to much: light to dark blue, readable in grey and by all colour visions.
-SCALE = [[0.0, "#F1F6FB"], [0.5, "#7FB2DD"], [1.0, theme.BLUE]]
+SCALE = [(0.0, "#F1F6FB"), (0.5, "#7FB2DD"), (1.0, theme.BLUE)]
 
 
 class _Place(NamedTuple):
@@ -139,20 +140,34 @@ def rectangles(places: Sequence[tuple[int, int]]) -> dict[str, Any]:
     }
 
 
+def shades(
+    values: Sequence[float],
+    scale: Sequence[tuple[float, str]],
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    is_reversed: bool = False,
+) -> list[str]:
+    """Return a colour for each value, `low` and less being the first of the scale; by themselves they span all of it.
+
+    Of numbers, Plotly would choose the same colours, but not the colour of the text on them.
+    """
+    low, high = min(values, default=0.0) if low is None else low, max(values, default=1.0) if high is None else high
+    parts = [min(max((value - low) / (high - low or 1.0), 0.0), 1.0) for value in values]
+    found: list[str] = sample_colorscale(
+        [list(stop) for stop in scale], [1.0 - part for part in parts] if is_reversed else parts
+    )
+    return found
+
+
 def _cells(found: Sequence[tuple[int, int, _Place]], factor: float, measure: Measure) -> go.Bar:
     values = [(place.value or 0.0) / factor for _, _, place in found]
     return go.Bar(
         **rectangles([(x, y) for x, y, _ in found]),
         text=[significant(value) for value in values] if len(found) <= _MAX_TEXTS else None,
         hovertext=[p.point.hover((measure.title.lower(), p.value, measure.unit)) for _, _, p in found],
-        marker={
-            "color": values,
-            "colorscale": SCALE,
-            "reversescale": measure.least_is_best,
-            # Its colour bar would be styled inline as well; the subtitle says what dark means.
-            "showscale": False,
-            "line": {"width": 0},
-        },
+        # No colour bar, which would be styled inline as well: the subtitle says what dark means.
+        marker={"color": shades(values, SCALE, is_reversed=measure.least_is_best), "line": {"width": 0}},
         customdata=values,
     )
 

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import exact, quantity, significant
-from .heatmap import cell_axis, rectangles
+from .heatmap import cell_axis, rectangles, shades
 from .theme import Drawing, Table
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -37,6 +37,7 @@ def figure(cells: Sequence[Slowdown], source: str) -> Drawing:
     networks = list(dict.fromkeys(cell.network for cell in cells))
     places = [(columns.index((one.schedule, one.micro_batch_size)), networks.index(one.network)) for one in cells]
     known = [(place, one) for place, one in zip(places, cells, strict=True) if one.ratio]
+    ratios = [one.ratio or 0.0 for _, one in known]
     names = [f"{schedule}, micro batch {size}" for schedule, size in columns]
     drawing = go.Figure(
         go.Bar(
@@ -44,14 +45,8 @@ def figure(cells: Sequence[Slowdown], source: str) -> Drawing:
             text=[f"{significant(one.ratio)} {TIMES}" for _, one in known],
             textfont={"color": "#1a1d21"},
             hovertext=[_hover(one) for _, one in known],
-            marker={
-                "color": [one.ratio for _, one in known],
-                "cmin": 1.0,
-                "cmax": WORST,
-                "colorscale": [[0, CALM], [1, ALARM]],
-                "showscale": False,  # each cell says its number
-                "line": {"width": 0},
-            },
+            customdata=ratios,
+            marker={"color": shades(ratios, [(0.0, CALM), (1.0, ALARM)], low=1.0, high=WORST), "line": {"width": 0}},
         ),
         layout=theme.layout(
             title="Slowdown against the default network",

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import quantity, significant
-from .heatmap import SCALE, cell_axis, rectangles
+from .heatmap import SCALE, cell_axis, rectangles, shades
 from .points import in_order
 from .theme import Drawing, Table
 
@@ -232,7 +232,8 @@ def _cells(found: Sequence[tuple[int, int, Setting]], tried: dict[str, Trial], u
         **rectangles([(x, y) for x, y, _ in found]),
         text=[_mark(cell, tried) for _, _, cell in found],
         hovertext=[_cell_hover(cell, tried, unit) for _, _, cell in found],
-        marker={"color": values, "colorscale": SCALE, "showscale": False, "line": {"width": 0}},
+        marker={"color": shades(values, SCALE), "line": {"width": 0}},
+        customdata=values,
     )
 
 

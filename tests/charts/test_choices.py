@@ -114,7 +114,7 @@ def test_a_map_hatches_what_ran_out_of_memory() -> None:
     assert list(shown.yaxis.ticktext) == ["gpipe", "1f1b"]
     assert drawing.figure is not None
     cells, too_big = drawing.figure.data
-    assert list(zip(cells.x, [round(base + 0.47) for base in cells.base], cells.marker.color, strict=True)) == [
+    assert list(zip(cells.x, [round(base + 0.47) for base in cells.base], cells.customdata, strict=True)) == [
         (0, 0, 120), (1, 0, 130), (2, 0, 110), (0, 1, 150), (1, 1, 160), (2, 1, 140),
     ]  # fmt: skip
     assert (list(too_big.x), list(too_big.text), too_big.marker.pattern.shape) == ([3], ["OOM"], "/")
@@ -131,11 +131,11 @@ def test_a_map_shows_the_best_of_several_runs_in_a_cell() -> None:
     ]
     drawing = heatmap.figure(points, Options(x=MICRO, by=(SCHEDULE,)))
     assert drawing.figure is not None
-    assert drawing.figure.data[0].marker.color[0] == 240
+    assert drawing.figure.data[0].customdata[0] == 240
     assert layout(drawing).title.subtitle.text.startswith("the best run of each cell")
     slow = heatmap.figure(points, Options(y="ms_per_sample", x=MICRO, by=(SCHEDULE,)))
     assert slow.figure is not None
-    assert slow.figure.data[0].marker.color[0] == pytest.approx(1000 / 240)
+    assert slow.figure.data[0].customdata[0] == pytest.approx(1000 / 240)
 
 
 def test_a_map_needs_two_axes() -> None:
@@ -171,3 +171,13 @@ def test_names_from_people_are_not_markup_in_maps_either() -> None:
 def test_a_point_without_spread_has_no_bars() -> None:
     bare = [point(1, {MICRO: 1}, 10.0, step_time_s=Spread(3.2)), point(2, {MICRO: 2}, 20.0, step_time_s=Spread(1.6))]
     assert layout(throughput.figure(bare)).title.subtitle.text == "one point per run"
+
+
+def test_shades_span_the_scale_in_either_direction_or_between_given_ends() -> None:
+    ends = [heatmap.SCALE[0], heatmap.SCALE[-1]]
+    light, dark = "rgb(241, 246, 251)", "rgb(0, 114, 178)"
+    assert heatmap.shades([3.0, 1.0], ends) == [dark, light]
+    assert heatmap.shades([3.0, 1.0], ends, is_reversed=True) == [light, dark]
+    assert heatmap.shades([9.0, 0.0], ends, low=1.0, high=2.0) == [dark, light]
+    assert heatmap.shades([2.0], ends) == [light]
+    assert heatmap.shades([], ends) == []

@@ -25,7 +25,7 @@ def test_networks_go_down_schedules_and_micro_batches_across() -> None:
         "1f1b, micro batch 2",
     ]
     rows = [base + height / 2 for base, height in zip(heat.base, heat.y, strict=True)]
-    cells = zip(heat.x, rows, heat.marker.color, strict=True)
+    cells = zip(heat.x, rows, heat.customdata, strict=True)
     assert list(cells) == [(0, 0, 1.0), (0, 1, 1.26), (1, 0, 1.0), (1, 1, 1.71)]
     assert heat.text[3].startswith("1.71")
     assert "1f1b with micro batch 1 on 10 ms, 1.71 times" in drawing.caption
