@@ -12,7 +12,6 @@ from .format import exact, quantity, significant
 from .heatmap import cell_axis, rectangles, shades
 from .theme import Drawing, Table
 
-TIMES = "\N{MULTIPLICATION SIGN}"
 CALM, ALARM = "#F3F1EA", theme.VERMILLION
 """As fast as on the default network; twice as slow or worse."""
 WORST = 2.0
@@ -42,7 +41,7 @@ def figure(cells: Sequence[Slowdown], source: str) -> Drawing:
     drawing = go.Figure(
         go.Bar(
             **rectangles([place for place, _ in known]),
-            text=[f"{significant(one.ratio)} {TIMES}" for _, one in known],
+            text=[significant(ratio) for ratio in ratios],
             textfont={"color": "#1a1d21"},
             hovertext=[_hover(one) for _, one in known],
             customdata=ratios,

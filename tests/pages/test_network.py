@@ -53,7 +53,7 @@ def test_the_heatmap_is_that_of_the_source_asked_for(
     rows = list(csv.DictReader(table.splitlines()))
     (cell,) = [row for row in rows if CELL.items() <= row.items()]
     assert float(cell["slowdown"]) == pytest.approx(ratio, abs=0.001)
-    assert f"{ratio:.2f} \N{MULTIPLICATION SIGN}" in drawing["figure"]["data"][0]["text"]
+    assert f"{ratio:.2f}" in drawing["figure"]["data"][0]["text"]
 
 
 def test_another_experiment_can_stand_beside(viewer: Client, published: None, experiment: Experiment) -> None:
