@@ -106,8 +106,16 @@
     event.preventDefault();
     form.querySelector("[name=_save]")?.click();
   });
+  // Whoever was faster than this script has typed already.
+  function isChanged(field) {
+    if (field.type === "checkbox") return field.checked !== field.defaultChecked;
+    if (!field.options) return field.value !== field.defaultValue;
+    const chosen = [...field.options].find((one) => one.defaultSelected);
+    return Boolean(chosen) && !chosen.selected;
+  }
+  for (const field of fields()) if (field.id !== "preset" && field.type !== "hidden" && isChanged(field)) touched.add(field.name);
   // A configuration that was never saved has no points yet but those of its fields.
-  if (!document.getElementById("points").childElementCount) check();
+  if (touched.size || !document.getElementById("points").childElementCount) check();
   let sent = false;
   form.addEventListener("submit", () => { sent = true; });
   addEventListener("beforeunload", (event) => { if (touched.size && !sent) event.preventDefault(); });
