@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .curves import Curve, rounded
-from .format import field_title, field_value, quantity, significant, unit_for
+from .format import field_title, field_value, unit_for
 from .measures import MEASURES, Measure
 from .points import RunPoint, in_order, is_number
 from .theme import Drawing, Table
@@ -222,9 +222,7 @@ def _measured(measure: Measure, points: Sequence[RunPoint]) -> _Axis:
     known = [value for value in values if value is not None]
     low, high = min(known), max(known)
 
-    def text(value: float | None) -> str:
-        plain = measure.unit in ("ms", "%")
-        return f"{significant(value)} {measure.unit}" if plain else quantity(value, measure.unit)
-
     heights = [None if value is None else (value - low) / (high - low) for value in values]
-    return _Axis(measure.title, heights, [text(value) for value in values], [(0.0, text(low)), (1.0, text(high))])
+    return _Axis(
+        measure.title, heights, [measure.text(v) for v in values], [(0.0, measure.text(low)), (1.0, measure.text(high))]
+    )

@@ -49,7 +49,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     values = [place.value for place in places.values() if place.value is not None]
     if not values:
         return theme.nothing(f"No map: no run of these has a {measure.title.lower()}.")
-    unit = unit_for(values, measure.unit) if measure.unit not in ("ms", "%", "") else None
+    unit = None if measure.is_as_it_is else unit_for(values, measure.unit)
     factor, name = (unit.factor, unit.name) if unit else (1.0, measure.unit)
     drawing = go.Figure(
         layout=theme.layout(

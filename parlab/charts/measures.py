@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from .format import SPACE, quantity, significant
 from .points import RunPoint
 
 Scale = Literal["auto", "linear", "log"]
@@ -25,6 +26,15 @@ class Measure(NamedTuple):
     @property
     def least_is_best(self) -> bool:
         return self.kind == "time" or self.is_cost
+
+    @property
+    def is_as_it_is(self) -> bool:
+        """Whether its numbers are shown in its own unit: the others get the prefix that suits their size."""
+        return self.unit in ("ms", "%", "")
+
+    def text(self, value: float | None) -> str:
+        """Write one of its numbers with the unit."""
+        return f"{significant(value)}{SPACE}{self.unit}".strip() if self.is_as_it_is else quantity(value, self.unit)
 
 
 def _step_time(point: RunPoint) -> float | None:

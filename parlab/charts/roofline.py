@@ -27,17 +27,17 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     lines: dict[tuple[str, ...], list[RunPoint]] = {}
     for point in measured:
         lines.setdefault(names_of(point, chosen.lines), []).append(point)
+    reach = [point.roof.intensity for point in measured if point.roof]
     drawing = go.Figure(
         layout=theme.layout(
             title="Roofline",
             subtitle="one point per run, under what its device could do at best",
             x="FLOPs per byte of weights read",
             y="FLOP/s per device",
-            xaxis={"type": "log", "tickformat": "~s", **log_ticks(_reach(measured))},
+            xaxis={"type": "log", "tickformat": "~s", **log_ticks(reach)},
             yaxis={"type": "log", "tickformat": "~s", **log_ticks(_heights(measured))},
         )
     )
-    reach = _reach(measured)
     for roof in dict.fromkeys(point.roof._replace(intensity=0.0) for point in measured if point.roof):
         drawing.add_trace(_roof_line(roof, min(reach), max(reach)))
     styles = theme.styles(list(lines))
@@ -53,10 +53,6 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     ]
     header = ["run", "flops_per_weight_byte", "flops_per_device", "peak_flops", "memory_bytes_per_s", "mfu_pct"]
     return Drawing(drawing, _caption(measured), Table(header, rows))
-
-
-def _reach(measured: Sequence[RunPoint]) -> list[float]:
-    return [point.roof.intensity for point in measured if point.roof]
 
 
 def _heights(measured: Sequence[RunPoint]) -> list[float]:

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .axes import GPUS, RUN, Plan, alike, emulation_mark, log_ticks, names_of, plan, series_name, shown_x, x_axis, x_of
-from .format import DASH, field_title, quantity, significant, unit_for
+from .format import DASH, field_title, unit_for
 from .measures import AUTO, DEFAULT, Measure, Options
 from .points import RunPoint, in_order, is_number
 from .theme import Drawing, Table
@@ -231,7 +231,7 @@ def _caption(
 ) -> str:
     best = min(measured, key=lambda point: _goodness(point, measure))
     end = "least" if measure.least_is_best else "most"
-    said = f"{_amount(measure.value(best), measure)} at {end}, with {best.label} (run {best.number})."
+    said = f"{measure.text(measure.value(best))} at {end}, with {best.label} (run {best.number})."
     too_big = sum(point.state == "oom" for point in points)
     if too_big:
         said += f" {too_big} of {len(points)} ran out of memory."
@@ -241,12 +241,6 @@ def _caption(
     if chosen.x == GPUS:
         said += f" {_scaling(measured)}"
     return said
-
-
-def _amount(value: float | None, measure: Measure) -> str:
-    if measure.unit in ("ms", "%", ""):
-        return f"{significant(value)}\N{NARROW NO-BREAK SPACE}{measure.unit}".strip()
-    return quantity(value, measure.unit)
 
 
 def _scaling(measured: Sequence[RunPoint]) -> str:

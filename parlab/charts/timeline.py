@@ -142,9 +142,8 @@ def _tops(drawn: Sequence[Timeline]) -> list[float]:
 def _titles(drawn: Sequence[Timeline], tops: Sequence[float]) -> list[dict[str, object]]:
     return [
         {
-            "text": theme.plain(
-                f"{quantity(one.iteration_s, 's')}: {one.title}"
-            ),  # what tells them apart first: phones cut
+            # What tells them apart stands first: phones cut.
+            "text": theme.plain(f"{quantity(one.iteration_s, 's')}: {one.title}"),
             "x": 0,
             "xref": "paper",
             "xanchor": "left",

@@ -181,3 +181,13 @@ def test_shades_span_the_scale_in_either_direction_or_between_given_ends() -> No
     assert heatmap.shades([9.0, 0.0], ends, low=1.0, high=2.0) == [dark, light]
     assert heatmap.shades([2.0], ends) == [light]
     assert heatmap.shades([], ends) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [("loss", 0.0065, "0.00650"), ("mfu", 41.23, "41.2 %"), ("step_time", 0.0065, "6.50 ms")],
+)
+def test_a_number_is_written_with_its_unit_and_a_prefix_only_where_it_has_one(
+    name: str, value: float, text: str
+) -> None:
+    assert MEASURES[name].text(value).replace("\N{NARROW NO-BREAK SPACE}", " ") == text

@@ -92,7 +92,7 @@ def _results(runs: Sequence[Run], points: Sequence[RunPoint]) -> list[Result]:
 
 
 def _result(name: str, measure: Measure, runs: Sequence[Run], values: Sequence[float | None]) -> Result:
-    plain = measure.unit in ("ms", "%", "")
+    plain = measure.is_as_it_is
     unit = Unit(1.0, measure.unit, measure.unit) if plain else unit_for(values, measure.unit)
     finished = [v for run, v in zip(runs, values, strict=True) if v is not None and run.state == RunState.FINISHED]
     best = (min if measure.least_is_best else max)(finished) if len(finished) > 1 else None
