@@ -3,6 +3,8 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 
+from parlab.lab.admin.acting import MadeBy
+
 from .models import Study, Trial
 
 
@@ -19,19 +21,15 @@ class TrialInline(admin.TabularInline[Trial, Study]):
 
 
 @admin.register(Study)
-class StudyAdmin(admin.ModelAdmin[Study]):
+class StudyAdmin(MadeBy, admin.ModelAdmin[Study]):
     """Studies are started, paused and cancelled on their pages; here they can be looked at and deleted."""
 
     list_display = ["__str__", "strategy", "objective", "state", "created_by", "created_at"]
     list_filter = ["state", "strategy", "objective"]
     list_select_related = ["config__experiment", "created_by"]
-    exclude = ["created_by"]  # its own field links to a person that not everybody may look at
+    exclude = ["created_by"]
     readonly_fields = ["made_by"]
     inlines = [TrialInline]
-
-    @admin.display(description="created by")
-    def made_by(self, study: Study) -> str:
-        return str(study.created_by or "")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -12,8 +12,6 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from parlab.lab.models import Config, Run
-
 M = TypeVar("M", bound=Model)
 
 _PRETTY_LIMIT = 100_000
@@ -75,8 +73,21 @@ class MadeBy:
     """Names who made something; the administration's own field links to a person that not everybody may look at."""
 
     @admin.display(description="created by")
-    def made_by(self, made: Config | Run) -> str:
+    def made_by(self, made: Any) -> str:
         return str(made.created_by or "")
+
+
+class OnlyLookedAt:
+    """Rows that parlab makes itself and nobody adds, changes or deletes by hand."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
 
 
 def link(thing: Model, text: str = "") -> SafeString:

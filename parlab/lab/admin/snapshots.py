@@ -1,5 +1,4 @@
 import json
-from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -9,11 +8,11 @@ from django.utils.safestring import SafeString
 
 from parlab.lab.models import Snapshot
 
-from .acting import link, pretty
+from .acting import OnlyLookedAt, link, pretty
 
 
 @admin.register(Snapshot)
-class SnapshotAdmin(admin.ModelAdmin[Snapshot]):
+class SnapshotAdmin(OnlyLookedAt, admin.ModelAdmin[Snapshot]):
     """Snapshots are looked at, never changed."""
 
     list_display = ("__str__", "kind", "run", "attempt_number", "created_at")
@@ -27,15 +26,6 @@ class SnapshotAdmin(admin.ModelAdmin[Snapshot]):
         snapshots = super().get_queryset(request).select_related("run__experiment", "experiment")
         is_list = request.resolver_match is not None and str(request.resolver_match.url_name).endswith("_changelist")
         return snapshots.defer("content", "run__resolved", "run__summary") if is_list else snapshots
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     @admin.display(description="run")
     def run_link(self, snapshot: Snapshot) -> SafeString | str:

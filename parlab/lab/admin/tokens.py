@@ -1,4 +1,4 @@
-from typing import Any, cast
+from typing import cast
 
 from django.contrib import admin, messages
 from django.contrib.auth.models import User
@@ -7,6 +7,8 @@ from django.http import HttpRequest
 
 from parlab.lab import services
 from parlab.lab.models import ApiToken
+
+from .acting import OnlyLookedAt
 
 
 class InForce(admin.SimpleListFilter):
@@ -22,7 +24,7 @@ class InForce(admin.SimpleListFilter):
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(admin.ModelAdmin[ApiToken]):
+class ApiTokenAdmin(OnlyLookedAt, admin.ModelAdmin[ApiToken]):
     """Tokens are made by their people (or for them, on the list of users); here they are looked at and revoked."""
 
     list_display = ("name", "user", "ends_with", "in_force", "created_at", "created_by", "last_used_at", "revoked_at")
@@ -32,15 +34,6 @@ class ApiTokenAdmin(admin.ModelAdmin[ApiToken]):
     fields = ("name", "user", "ends_with", "created_at", "created_by", "last_used_at", "revoked_at", "revoked_by")
     readonly_fields = fields
     actions = ("revoke",)
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("lab.change_apitoken")
