@@ -18,7 +18,7 @@ from parlab.lab.services.attempts import configuration_snapshot, headline, resul
 from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.runs import next_number
 from parlab.series.log import read_log
-from runners.config import Point, RunConfig, check, digest
+from runners.config import Point, RunConfig, check, digest, tuned_data
 from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX, RunState
 
 from .models import Study, Trial
@@ -153,13 +153,12 @@ def _expected(study: Study, planner: Planner, config: RunConfig) -> float | None
 
 
 def _experiment_config(run: Run, one: Experiment) -> RunConfig | None:
-    data = json.loads(json.dumps(run.resolved))
-    passes = one.micro_batch_size * one.accumulation
-    data["parallel"] |= {"engine": "zero", "zero_stage": one.zero_stage}
-    data["train"] |= {
-        "micro_batch_size": one.micro_batch_size,
-        "global_batch_size": passes * data["parallel"]["data_parallel_size"],
-    }
+    data = tuned_data(
+        run.resolved,
+        zero_stage=one.zero_stage,
+        micro_batch_size=one.micro_batch_size,
+        num_micro_batches=one.accumulation,
+    )
     return check(data)[0]
 
 

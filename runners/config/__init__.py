@@ -6,7 +6,7 @@ the field, its value and the remedy; nothing is dropped or corrected in silence.
 
 from .problems import ConfigError, Problem
 from .rules import ENGINE_TRAINS
-from .run import RunConfig, check, complete, field_names, filled_fields, sections, with_values
+from .run import RunConfig, check, complete, field_names, filled_fields, sections, tuned_data, with_values
 from .sections import (
     PLACEHOLDER,
     AutotuningSection,
@@ -57,5 +57,6 @@ __all__ = [
     "filled_fields",
     "sections",
     "sweep_problems",
+    "tuned_data",
     "with_values",
 ]

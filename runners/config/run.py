@@ -186,3 +186,14 @@ def with_values(data: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
         section, _, name = dotted.partition(".")
         copy.setdefault(section, {})[name] = value
     return copy
+
+
+def tuned_data(
+    base: Mapping[str, Any], *, zero_stage: int, micro_batch_size: int, num_micro_batches: int
+) -> dict[str, Any]:
+    """Return the RunConfig, not yet checked, of an experiment of DeepSpeed's autotuner, from that of its search."""
+    data: dict[str, Any] = json.loads(json.dumps(base))
+    samples = micro_batch_size * num_micro_batches * data["parallel"]["data_parallel_size"]
+    data["parallel"] |= {"engine": "zero", "zero_stage": zero_stage}
+    data["train"] |= {"micro_batch_size": micro_batch_size, "global_batch_size": samples}
+    return data

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runners.config import ConfigError, RunConfig, check
+from runners.config import ConfigError, RunConfig, check, tuned_data
 from runners.engines.process_group import Place, barrier, leave, place_from_environment
 from runners.engines.rank import Rank, start
 from runners.engines.zero import ZeroTrainer, tell_start, train_steps
@@ -29,12 +29,12 @@ VISIBLE_DEVICES = "PARLAB_VISIBLE_DEVICES"
 
 def experiment_data(base: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the RunConfig, not yet checked, of an experiment, from that of the search and what the tuner asks for."""
-    data: dict[str, Any] = json.loads(json.dumps(base))
-    size, passes = int(asked["train_micro_batch_size_per_gpu"]), int(asked["gradient_accumulation_steps"])
-    ranks = data["parallel"]["data_parallel_size"]
-    data["parallel"] |= {"engine": "zero", "zero_stage": int(asked["zero_optimization"]["stage"])}
-    data["train"] |= {"micro_batch_size": size, "global_batch_size": size * passes * ranks}
-    return data
+    return tuned_data(
+        base,
+        zero_stage=int(asked["zero_optimization"]["stage"]),
+        micro_batch_size=int(asked["train_micro_batch_size_per_gpu"]),
+        num_micro_batches=int(asked["gradient_accumulation_steps"]),
+    )
 
 
 def run(rank: Rank, settings: Mapping[str, Any]) -> None:
