@@ -1,4 +1,8 @@
-"""Django's admin for the lab: experiments, configs, runs, snapshots, nodes, people and tokens."""
+"""Django's admin for all models.
+
+It stands above `fleet`, through which its actions launch, cancel and relaunch runs. Django discovers it as the admin
+module of the app `parlab.pages`; URLs and permissions follow the models' own app labels.
+"""
 
 from django.contrib import admin
 
@@ -9,6 +13,7 @@ from .nodes import NodeAdmin
 from .people import PersonAdmin
 from .runs import RunAdmin
 from .snapshots import SnapshotAdmin
+from .studies import StudyAdmin
 from .tokens import ApiTokenAdmin
 
 __all__ = [
@@ -20,6 +25,7 @@ __all__ = [
     "PersonAdmin",
     "RunAdmin",
     "SnapshotAdmin",
+    "StudyAdmin",
 ]
 
 admin.site.site_header = "parlab"

@@ -3,9 +3,9 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 
-from parlab.lab.admin.acting import MadeBy
+from parlab.tuner.models import Study, Trial
 
-from .models import Study, Trial
+from .acting import MadeBy
 
 
 class TrialInline(admin.TabularInline[Trial, Study]):
@@ -22,7 +22,7 @@ class TrialInline(admin.TabularInline[Trial, Study]):
 
 @admin.register(Study)
 class StudyAdmin(MadeBy, admin.ModelAdmin[Study]):
-    """Studies are started, paused and cancelled on their pages; here they can be looked at and deleted."""
+    """A read-only view of a study; its own page starts, pauses and cancels it."""
 
     list_display = ["__str__", "strategy", "objective", "state", "created_by", "created_at"]
     list_filter = ["state", "strategy", "objective"]
