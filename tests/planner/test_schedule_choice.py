@@ -80,6 +80,12 @@ def test_the_steepest_slope_is_not_stepped_over() -> None:
     assert choice.best.plan == Plan("1f1b", 17)
 
 
+def test_a_plateau_of_slopes_before_the_steepest_does_not_end_the_search() -> None:
+    """Slopes 4 to 8 differ by less than 0.1 %, slope 9 takes half the time."""
+    choice = best_schedule(uniform(2, 10, StageTimes(0.003, 0.009), Link(3.0, 8.0), 0.0))
+    assert choice.best.plan == Plan("1f1b", 9)
+
+
 def test_few_micro_batches_too_need_a_slope_where_the_way_is_long() -> None:
     """Three micro batches on three ranks: rank 0 has all of them at slope 1, rank 1 only at slope 2."""
     choice = best_schedule(uniform(3, 3, StageTimes(1, 3), Link(4.0), 0.0))

@@ -124,10 +124,15 @@ def best_schedule(
 
 
 def _slopes(pipeline: Pipeline, wire: Wire, max_held: int | None) -> list[Outcome]:
-    """Simulate slopes from 1 on until four steeper ones in a row brought nothing more."""
+    """Simulate slopes from 1 to the steepest one, in growing steps: small ones while they gain, then doubling ones.
+
+    The iteration time is not smooth in the slope: with very long ways it may stay the same over many slopes and drop
+    at the last one, where every rank warms up with all its micro batches. So the steepest slope is always simulated,
+    unless the lower bound is reached before.
+    """
     found: list[Outcome] = []
     slope, most, fastest, without_gain = 1, max_slope(pipeline), math.inf, 0
-    while without_gain < 4:
+    while True:
         one = outcome(Plan("1f1b", slope), pipeline, wire)
         if found and max_held is not None and one.held > max_held:
             break
@@ -135,8 +140,7 @@ def _slopes(pipeline: Pipeline, wire: Wire, max_held: int | None) -> list[Outcom
         has_gained = one.simulation.iteration_s < 0.999 * fastest
         fastest = min(fastest, one.simulation.iteration_s)
         without_gain = 0 if has_gained else without_gain + 1
-        if slope == most:
+        if slope == most or (without_gain >= 4 and one.gap_to_bound <= TOLERANCE):
             break
-        # A long way is hidden by some slope of 40 or 45, no matter which; but the steepest one waits for nobody.
-        slope = min(most, slope + max(1, slope // 8))
+        slope = min(most, slope + max(1, slope // 8 if without_gain < 4 else slope))
     return found
