@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import F
 
-from parlab.charts import bandwidth, capacity
+from parlab.charts import bandwidth, capacity, device_map
 from parlab.charts.bandwidth import Message
 from parlab.charts.capacity import Search, Trial
 from parlab.fleet.capacity import gpu_count
@@ -195,7 +195,7 @@ def engine_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     search = run_search(run, attempt) if attempt else None
     is_bandwidth = attempt is not None and engine_of(run) == "allreduce"
     return {
-        "device_map": selectors.run_device_map(run),
+        "device_map": device_map.draw(selectors.device_grid(run)),
         "step_fps": run_step_fps(run, attempt) if attempt else None,
         "operations": operation_tables(messages),
         "search": search,

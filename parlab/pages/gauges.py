@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.lab.models import Attempt
-from parlab.lab.selectors import NodeRow
+from parlab.pages.rows.nodes import NodeRow
 from parlab.series import store
 from runners.protocol import RunState
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 
-from parlab.charts import curves
+from parlab.charts import curves, device_map
 from parlab.charts.curves import Curve
 from parlab.charts.format import SPACE
 from parlab.lab import selectors
@@ -84,7 +84,7 @@ def panels(run: Run, *, curve: bytes = b"") -> list[Panel]:
 
 def _configuration(run: Run) -> dict[str, Any]:
     """Show what had a meaning for the run: not the fields that its engine ignores, no place that the map shows."""
-    drawn = selectors.run_device_map(run)
+    drawn = device_map.draw(selectors.device_grid(run))
     told = selectors.flat(run.launch.get("arguments", {}))
     shown = [row for row in told if drawn is None or not row[0].startswith("device_mapping.")]
     return {

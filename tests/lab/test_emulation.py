@@ -13,6 +13,7 @@ from django.utils import timezone
 from parlab.charts.format import DASH
 from parlab.lab import selectors, services
 from parlab.lab.models import Attempt, Config, Experiment, Node, Run
+from parlab.pages.rows.links import link_rows
 from runners.config import ConfigError
 from tests.conftest import SMALL
 
@@ -102,7 +103,7 @@ def test_a_run_shows_what_its_links_were_set_to_and_gave(source: Run, user: User
     source.resolved["network"] |= {"apply": "emulate", "delay_ms": 10.0}
     source.summary = {"links": [{"source": 0, "target": 1, "round_trip_s": 0.0201}]}
     source.save()
-    (row,) = selectors.link_rows(source)
+    (row,) = link_rows(source)
     assert row == ("0 to 1", "10.0\u202fms, as fast as it goes", "20.1\u202fms", DASH)
     browser = Client()
     browser.force_login(user)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from django.test import Client
 
+from parlab.charts import device_map
 from parlab.charts.format import DASH
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Config, Node, Run
@@ -150,11 +151,11 @@ def test_a_map_of_stages_and_shards_is_drawn_with_the_name_of_each_device(
 def test_the_map_of_an_imported_configuration_comes_from_its_arguments() -> None:
     places = {f"device_mapping.stage_{stage}.shard_{shard}": "GPU:0" for stage in range(2) for shard in range(3)}
     run = Run(resolved={}, launch={"arguments": places | {"mode": "sharding"}})
-    drawn = selectors.run_device_map(run)
+    drawn = device_map.draw(selectors.device_grid(run))
     assert drawn is not None
     assert len(drawn.cells) == 6
     places.pop("device_mapping.stage_1.shard_1")
-    assert selectors.run_device_map(Run(resolved={}, launch={"arguments": places})) is None
+    assert device_map.draw(selectors.device_grid(Run(resolved={}, launch={"arguments": places}))) is None
 
 
 def test_other_engines_have_none_of_these(page: Client, attempt_of: Callable[..., Attempt]) -> None:

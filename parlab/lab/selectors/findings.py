@@ -1,4 +1,4 @@
-"""Findings: beside the numbers that they doubt, and as lists."""
+"""Findings, and the numbers of runs and documents that they doubt."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q
 
-from parlab.findings import RULES
 from parlab.lab.models import Experiment, Finding, Run
-
-from .figures import figure_title
 
 RUN = "run"
 """Column of doubts about a run that no single number of it carries."""
@@ -150,65 +147,3 @@ def figure_doubts(findings: Iterable[Finding], source_id: int) -> dict[tuple[str
         for place in [f"#{where['index']}"] if is_numbered else [f"line {line}" for line in finding.lines]:
             doubts.setdefault((name, place), []).append(finding)
     return doubts
-
-
-class Line(NamedTuple):
-    """One line of an imported file."""
-
-    number: int
-    text: str
-    is_meant: bool
-    """Not one of those around it."""
-
-
-class FindingRow(NamedTuple):
-    """A finding as lists and panels show it."""
-
-    finding: Finding
-    title: str
-    """What the rule says must agree."""
-    numbers: list[tuple[str, float]]
-    """The numbers that were compared, by name."""
-    place: str
-    """Where it is, in words; without the lines of its source."""
-    lines: str
-    """Lines of its source, as words; empty where it has none."""
-    excerpt: Sequence[Line] = ()
-    """Those lines themselves, where a page wants them."""
-
-
-def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
-    """Shape findings for a list."""
-    return [
-        FindingRow(
-            finding,
-            RULES[finding.rule].title if finding.rule in RULES else "",
-            [(figure_title(name), value) for name, value in finding.numbers.items()],
-            _place(finding),
-            _lines(finding.lines) if finding.source_id else "",
-        )
-        for finding in findings
-    ]
-
-
-def _place(finding: Finding) -> str:
-    where, words = finding.where, []
-    if "segment" in where:
-        words.append(f"launch {where['segment'] + 1}")
-    if "table" in where:
-        words.append(f"table {where['table'] + 1}")
-    if "row" in where:
-        words.append(f"row {where['row'] + 1}")
-    if "column" in where:
-        words.append(f"column {where['column'] + 1}")
-    if where.get("figure"):
-        words.append(str(where["figure"]).replace("_", " "))
-    return ", ".join(words)
-
-
-def _lines(lines: Sequence[int]) -> str:
-    if not lines:
-        return ""
-    if len(lines) > 3:
-        return f"lines {lines[0]} to {lines[-1]}"
-    return ("line " if len(lines) == 1 else "lines ") + " and ".join(map(str, lines))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
-from urllib.parse import urlencode
 
 from parlab.charts.format import significant
 from parlab.lab.models import Run
@@ -20,7 +19,6 @@ from parlab.planner.schedule import (
     StageTimes,
     Wire,
     calibrate,
-    code_of,
     on_wire,
     split_times,
     stage_times,
@@ -283,26 +281,6 @@ def _timed(one: PipelineRun) -> Times | None:
     return Times(stages, max(by_rank("optimizer"), default=0.0), "the timers", one.run.number)
 
 
-def simulate_address(one: PipelineRun, times: Times, plans: Sequence[Plan | str], network: Network) -> str:
-    """Write the query of /simulate/ that asks the same question; plans are Plans, or codes such as `best`."""
-    rate = "" if math.isinf(network.bits_per_s) else f"{network.bits_per_s / 1e9:g}"
-    fields = {
-        "stages": one.shape.stages,
-        "micro_batches": one.micro_batches,
-        "forward_ms": _list([stage.forward_s for stage in times.stages]),
-        "backward_ms": _list([stage.backward_s for stage in times.stages]),
-        "weight_ms": _list([stage.weight_s for stage in times.stages]),
-        "optimizer_ms": f"{1e3 * times.step_s:.6g}",
-        "delay_ms": f"{1e3 * network.delay_s:g}",
-        "bandwidth_gbps": rate,
-        "message_mb": f"{one.message_bytes / 1e6:.9g}",
-        "number_bytes": one.shape.number_bytes,
-        "wire": one.wire,
-        "schedules": [plan if isinstance(plan, str) else code_of(plan) for plan in plans],
-    }
-    return urlencode(fields, doseq=True)
-
-
-def _list(seconds: list[float]) -> str:
-    shown = [f"{1e3 * value:.6g}" for value in seconds]
-    return shown[0] if len(set(shown)) == 1 else " ".join(shown)
+def has_pipelines(runs: Iterable[Run]) -> bool:
+    """Tell whether any run of an experiment is a pipeline with a time, which a page of networks can show."""
+    return any(found is not None and found.step_time_s is not None for found in map(pipeline_run, runs))

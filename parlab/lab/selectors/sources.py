@@ -1,231 +1,24 @@
-"""Imported files: what their documents hold, as a page shows it, and their bytes."""
+"""Imported files: their bytes and lines."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
 
 import zstandard
-from django.db.models import Count
 
-from parlab.charts.format import exact, field_title
-from parlab.lab.models import Experiment, Finding, Source, SourceChunk
-
-from .figures import figure_digits, figure_title, figure_value
-from .findings import FindingRow, Line, TableDoubts, figure_doubts, table_doubts
+from parlab.lab.models import Source, SourceChunk
 
 LINE_WIDTH = 400
 
 
-class CellView(NamedTuple):
-    """One cell of a document's table, as it stands there."""
-
-    text: str
-    kind: str
-    """"number", "text", "blank" or "failure"."""
-    align: str
-    note: str
-    """The number and unit that were read, and settings that stood in brackets."""
-    doubts: Sequence[Finding]
-
-
-class ColumnView(NamedTuple):
-    name: str
-    align: str
-    doubts: Sequence[Finding]
-
-
-class TableView(NamedTuple):
-    """One table of a document, complete."""
+class Line(NamedTuple):
+    """One line of an imported file."""
 
     number: int
-    """Index in the document."""
-    title: str
-    section: str
-    line: int
-    columns: list[ColumnView]
-    rows: list[list[CellView]]
-    doubts: Sequence[Finding]
-
-    @property
-    def size(self) -> int:
-        return len(self.rows) * len(self.columns)
-
-
-class FigureView(NamedTuple):
-    """One number that the text states."""
-
-    name: str
-    title: str
-    value: str
-    all_digits: str
     text: str
-    section: str
-    line: int
-    doubts: Sequence[Finding]
-
-
-class ImageView(NamedTuple):
-    """A picture that a document refers to; `picture` is its id where it lay beside the document."""
-
-    reference: str
-    alt: str
-    section: str
-    line: int
-    picture: int | None
-
-
-class ConfigView(NamedTuple):
-    section: str
-    line: int
-    text: str
-
-
-class SourceView(NamedTuple):
-    """One imported file."""
-
-    pk: int
-    name: str
-    format: str
-    size: int
-    sha256: str
-    created_at: datetime
-    created_by: str
-    lines: int
-    runs: int
-    tables: list[TableView]
-    figures: list[FigureView]
-    images: list[ImageView]
-    configs: list[ConfigView]
-    unread: int
-    unread_examples: list[Mapping[str, Any]]
-    findings: int
-    """Findings about it that nobody has acknowledged."""
-
-    @property
-    def has_content(self) -> bool:
-        return bool(self.tables or self.figures or self.images or self.configs)
-
-    @property
-    def cells(self) -> int:
-        """How much a page of it is."""
-        return sum(table.size for table in self.tables) + len(self.figures) + 20 * len(self.configs)
-
-
-_COLUMNS = ("pk", "name", "format", "size", "sha256", "created_at", "created_by__username")
-# Segments hold most of a long log's document, and no page of a source shows them: the runs do.
-_PARTS = ("lines", "tables", "figures", "images", "configs", "unread")
-
-
-def source_views(experiment: Experiment, findings: Iterable[Finding], only: int | None = None) -> list[SourceView]:
-    """Read the imported files of an experiment, or one of them, with everything that a page shows of them."""
-    sources = experiment.sources.order_by("pk") if only is None else experiment.sources.filter(pk=only)
-    pictures: dict[tuple[int, str], int] = {}
-    rows = list(sources.annotate(runs_made=Count("runs")).values(*_COLUMNS, "runs_made", *_paths()))
-    if rows:
-        known = Source.objects.filter(pk__in=[row["pk"] for row in rows], pictures__isnull=False)
-        for source, reference, picture in known.values_list("pk", "pictures__reference", "pictures__pk"):
-            pictures[source, reference] = picture
-    findings = list(findings)
-    return [_source_view(row, pictures, findings) for row in rows]
-
-
-def _paths() -> list[str]:
-    return [f"document__{part}" for part in _PARTS]
-
-
-def _source_view(
-    row: Mapping[str, Any], pictures: Mapping[tuple[int, str], int], findings: Sequence[Finding]
-) -> SourceView:
-    pk = row["pk"]
-    part = {name: row[f"document__{name}"] for name in _PARTS}
-    in_tables, in_figures = table_doubts(findings, pk), figure_doubts(findings, pk)
-    unread = part["unread"] or {}
-    return SourceView(
-        pk=pk,
-        name=row["name"],
-        format=row["format"],
-        size=row["size"],
-        sha256=row["sha256"],
-        created_at=row["created_at"],
-        created_by=row["created_by__username"],
-        lines=part["lines"] or 0,
-        runs=row["runs_made"],
-        tables=[_table(index, table, in_tables.get(index)) for index, table in enumerate(part["tables"] or [])],
-        figures=_figures(part["figures"] or {}, in_figures),
-        images=[
-            ImageView(
-                image["source"],
-                image.get("alt", ""),
-                image.get("section") or "",
-                image["line"],
-                pictures.get((pk, image["source"])),
-            )
-            for image in part["images"] or []
-        ],
-        configs=[
-            ConfigView(
-                config.get("section") or "", config["line"], json.dumps(config["data"], indent=2, ensure_ascii=False)
-            )
-            for config in part["configs"] or []
-        ],
-        unread=unread.get("lines", 0),
-        unread_examples=unread.get("examples", []),
-        findings=sum(1 for finding in findings if finding.source_id == pk and not finding.is_acknowledged),
-    )
-
-
-def _table(index: int, table: Mapping[str, Any], doubts: TableDoubts | None) -> TableView:
-    doubts = doubts or TableDoubts({}, {}, [])
-    columns, rows = table["columns"], table["rows"]
-    aligned = [*table.get("align", []), *[""] * len(columns)]
-    # Where the document does not say, numbers stand to the right as everywhere.
-    align = [
-        aligned[n] or ("right" if any(n < len(row) and row[n]["kind"] == "number" for row in rows) else "left")
-        for n in range(len(columns))
-    ]
-    return TableView(
-        index,
-        table.get("title") or "",
-        table.get("section") or "",
-        table["line"],
-        [ColumnView(name, align[n], doubts.columns.get(n, [])) for n, name in enumerate(columns)],
-        [
-            [_cell(cell, align[n], doubts.cells.get((number, n), [])) for n, cell in enumerate(row[: len(columns)])]
-            for number, row in enumerate(rows)
-        ],
-        doubts.whole,
-    )
-
-
-def _cell(cell: Mapping[str, Any], align: str, doubts: Sequence[Finding]) -> CellView:
-    notes = []
-    if cell["kind"] == "number" and cell.get("value") is not None:
-        notes.append(f"{exact(cell['value'])} {cell.get('unit', '')}".strip())
-    notes += [f"{field_title(name).lower()}: {value}" for name, value in (cell.get("details") or {}).items()]
-    return CellView(cell["text"], cell["kind"], align, ", ".join(notes), doubts)
-
-
-def _figures(
-    figures: Mapping[str, Sequence[Mapping[str, Any]]], doubts: Mapping[tuple[str, str], Sequence[Finding]]
-) -> list[FigureView]:
-    shown = [
-        FigureView(
-            name,
-            figure_title(name),
-            figure_value(name, figure),
-            figure_digits(name, figure),
-            figure.get("text", ""),
-            figure.get("section") or "",
-            figure.get("line", 0),
-            doubts.get((name, f"#{number}"), doubts.get((name, f"line {figure.get('line', 0)}"), [])),
-        )
-        for name, stated in figures.items()
-        for number, figure in enumerate(stated)
-    ]
-    return sorted(shown, key=lambda figure: figure.line)
+    is_meant: bool
+    """Not one of those around it."""
 
 
 def source_bytes(source: Source) -> Iterator[bytes]:
@@ -289,15 +82,3 @@ def _source_line(number: int, line: bytes, first: int, last: int) -> Line:
     if len(shown) > LINE_WIDTH:
         shown = shown[:LINE_WIDTH] + "\N{HORIZONTAL ELLIPSIS}"
     return Line(number, shown, first <= number <= last)
-
-
-def with_excerpts(rows: Sequence[FindingRow], limit: int = 3) -> list[FindingRow]:
-    """Add the lines of the files to the first findings; a line far down in a large log takes a second to find."""
-    return [_with_excerpt(row) for row in rows[:limit]] + list(rows[limit:])
-
-
-def _with_excerpt(row: FindingRow) -> FindingRow:
-    source, line = row.finding.source, row.finding.line
-    if source is None or line is None:
-        return row
-    return row._replace(excerpt=source_lines(source, line, line, around=1))

@@ -10,8 +10,8 @@ from parlab.charts.device_map import DeviceMap
 from parlab.charts.format import duration
 from parlab.lab.forms import ConfigForm
 from parlab.lab.models import Config, Run
-from parlab.lab.selectors.predictions import Expected, Pools
 from parlab.lab.services.runs import launchable, point_label
+from parlab.pages.rows.predictions import Expected, Pools
 from runners.config import ConfigError, Point, check, complete, difference, digest, expand
 
 POINTS_SHOWN = 200

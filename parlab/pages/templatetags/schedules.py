@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 
 from parlab.charts import format as numbers
 from parlab.charts.format import Unit
-from parlab.lab.selectors import NetworkCell
+from parlab.pages.rows.networks import NetworkCell
 from parlab.planner.schedule import Choice
 
 register = template.Library()

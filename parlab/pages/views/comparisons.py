@@ -18,6 +18,7 @@ from parlab.charts.curves import Curve
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run
+from parlab.pages.rows import comparisons
 from parlab.pages.windows import WHOLE, Window, seen, window_of
 from parlab.series import store
 from parlab.series.columns import Columns
@@ -44,7 +45,7 @@ def compare(request: HttpRequest) -> HttpResponse:
         # A form has sent them: the address that is kept and handed on is the short one.
         return redirect(f"{reverse('compare')}?runs={_joined(ids)}")
     runs = selectors.matching_runs(ids[:MAX_RUNS])
-    found = selectors.compare(runs)
+    found = comparisons.compare(runs)
     kept = [run.pk for run in runs]
     context: dict[str, Any] = {
         "section": "compare",
@@ -94,7 +95,7 @@ def compare_csv(request: HttpRequest, name: str) -> HttpResponse:
 def _drawing(request: HttpRequest, name: str, window: Window) -> Drawing:
     runs = selectors.matching_runs(chosen_ids(request)[:MAX_RUNS])
     if name == "parallel":
-        return charts.parallel(selectors.compare(runs).points, [_name(run) for run in runs])
+        return charts.parallel(comparisons.compare(runs).points, [_name(run) for run in runs])
     if name != "curves":
         raise Http404(f"no figure {name}; there are curves, parallel")
     kind, over_time = _kind(request), request.GET.get("over") == "time"

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET
 
 from parlab.lab import selectors
 from parlab.lab.selectors.filters import MAX_LENGTH
+from parlab.pages.rows.differences import Side, attempt_side, other_side, run_difference, suggestions
 
 from .partial import is_partial
 from .runs import find_attempt, find_run
@@ -33,21 +34,21 @@ def difference(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     if is_partial(request):
         response = render(request, "pages/run_difference_found.html", context)
     else:
-        context |= _beside(selectors.attempt_side(run, attempt), request.GET.get("with", ""))
+        context |= _beside(attempt_side(run, attempt), request.GET.get("with", ""))
         response = render(request, "pages/run_difference.html", context)
     patch_vary_headers(response, ["HX-Request"])
     return response
 
 
-def _beside(mine: selectors.Side, wanted: str) -> dict[str, Any]:
+def _beside(mine: Side, wanted: str) -> dict[str, Any]:
     """Choose the other side, the first that suggests itself unless the address names one."""
-    offered = selectors.suggestions(mine.run, mine.attempt)
+    offered = suggestions(mine.run, mine.attempt)
     address = wanted or next((one.address for one in offered), "")
-    theirs = selectors.other_side(mine.run, address) if address else None
+    theirs = other_side(mine.run, address) if address else None
     return {
         "mine": mine,
         "theirs": theirs,
         "offered": offered,
         "missing": wanted if wanted and theirs is None else "",
-        "difference": selectors.run_difference(mine, theirs) if theirs else None,
+        "difference": run_difference(mine, theirs) if theirs else None,
     }

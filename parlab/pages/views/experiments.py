@@ -31,6 +31,9 @@ from parlab.pages.choices import (
 from parlab.pages.engine_reads import engine_of
 from parlab.pages.notes import notes_html
 from parlab.pages.read_bandwidths import FORMATS
+from parlab.pages.rows.findings import finding_rows
+from parlab.pages.rows.reports import experiment_report
+from parlab.pages.rows.sources import source_views
 from parlab.reports.markdown import markdown
 from runners.config import ConfigError, digest
 from runners.protocol import RunState
@@ -61,7 +64,7 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
 def report(_request: HttpRequest, slug: str) -> HttpResponse:
     """Answer with the experiment as a Markdown document to keep or hand on."""
     found = get_object_or_404(Experiment, slug=slug)
-    response = HttpResponse(markdown(selectors.experiment_report(found)), content_type="text/markdown; charset=utf-8")
+    response = HttpResponse(markdown(experiment_report(found)), content_type="text/markdown; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{found.slug}.md"'
     return response
 
@@ -142,14 +145,14 @@ def _pivot(request: HttpRequest, runs: list[Run], doubts: Mapping[int, selectors
 
 def _documents(experiment: Experiment, findings: list[Finding]) -> dict[str, Any]:
     """What does not change while runs are active: findings as a list, and the imported files."""
-    sources, shown, cells = selectors.source_views(experiment, findings), [], 0
+    sources, shown, cells = source_views(experiment, findings), [], 0
     for source in sources:
         cells += source.cells
         if source.has_content and cells <= CELLS_ON_PAGE:
             shown.append(source)
     return {
         "findings_open": sum(not finding.is_acknowledged for finding in findings),
-        "rows": selectors.finding_rows(findings[:FINDINGS_ON_PAGE]),
+        "rows": finding_rows(findings[:FINDINGS_ON_PAGE]),
         "sources": sources,
         "documents": shown,
         "states_bandwidth": any(source.format in FORMATS for source in sources),

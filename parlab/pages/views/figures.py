@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_GET
 
-from parlab.charts import bandwidth, capacity, predicted, theme
+from parlab.charts import bandwidth, capacity, device_map, predicted, theme
 from parlab.charts.registry import CHOSEN, EXPERIMENT_FIGURES
 from parlab.charts.telemetry import KINDS
 from parlab.charts.theme import Drawing, Table
@@ -65,7 +65,7 @@ def _capacity(run: Run, attempt: Attempt, _window: Window) -> Drawing:
 
 def _devices(run: Run, _attempt: Attempt, _window: Window) -> Drawing:
     """Only its numbers are asked for: the page draws the map itself."""
-    found = selectors.run_device_map(run)
+    found = device_map.draw(selectors.device_grid(run))
     missing = theme.nothing("No map of devices: this run has no stages and shards.")
     return missing._replace(table=found.table) if found else missing
 

@@ -19,6 +19,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.lab import selectors
 from parlab.lab import services as lab
 from parlab.lab.models import Experiment, Finding
+from parlab.pages.rows.findings import finding_rows, with_excerpts
 from parlab.pages.rules import rules_page
 
 from .partial import is_partial
@@ -39,11 +40,11 @@ def findings(request: HttpRequest, slug: str) -> HttpResponse:
         found = [finding for finding in found if finding.pk in wanted]
     partial = is_partial(request)
     page = Paginator(found, MAX_SHOWN if partial else PER_PAGE).get_page(request.GET.get("page"))
-    rows = selectors.finding_rows(page.object_list)
+    rows = finding_rows(page.object_list)
     context = {
         "section": "experiments",
         "experiment": experiment,
-        "rows": selectors.with_excerpts(rows) if wanted else rows,
+        "rows": with_excerpts(rows) if wanted else rows,
         "page": page,
         "is_part": bool(wanted),
         "total": total,

@@ -7,6 +7,7 @@ from django.views.decorators.http import require_GET
 
 from parlab.lab import selectors
 from parlab.pages.gauges import node_gauges
+from parlab.pages.rows.nodes import node_list
 from runners.config import digest
 
 from .partial import UNCHANGED, is_partial
@@ -16,7 +17,7 @@ from .partial import UNCHANGED, is_partial
 def home(request: HttpRequest) -> HttpResponse:
     """Show what runs, what came out and what needs a look; to a poll only what changed."""
     found = selectors.home()
-    nodes = node_gauges(selectors.node_list())
+    nodes = node_gauges(node_list())
     online = [[row.node.pk, row.node.is_online, row.used, gauges] for row, gauges in nodes]
     running = [[active.run.pk, active.run.state, active.step] for active in found.active]
     recent = [[result.experiment.pk, str(result.ended_at)] for result in found.recent]

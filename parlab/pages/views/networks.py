@@ -11,9 +11,8 @@ from django.views.decorators.http import require_GET
 from parlab.charts import slowdown
 from parlab.charts.slowdown import Slowdown
 from parlab.charts.theme import Drawing
-from parlab.lab import selectors
 from parlab.lab.models import Experiment, Run
-from parlab.lab.selectors import NetworkSweep
+from parlab.pages.rows.networks import NetworkSweep, network_sweep
 
 from .figures import csv_response, json_response
 
@@ -29,7 +28,7 @@ def _sweep(experiment: Experiment, request: HttpRequest, *, pick: bool = True) -
     runs = Run.objects.select_related("experiment").order_by("number")
     found = list(runs.filter(experiment__slug__in={experiment.slug, beside})[:MAX_RUNS])
     ratio = request.GET.get("ratio", "")
-    return selectors.network_sweep(found, float(ratio) if ratio in RATIOS else None, pick=pick)
+    return network_sweep(found, float(ratio) if ratio in RATIOS else None, pick=pick)
 
 
 @require_GET

@@ -4,7 +4,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from parlab.lab import selectors
+from parlab.pages.rows.nodes import node_list
 
 from .partial import is_partial
 
@@ -12,4 +12,4 @@ from .partial import is_partial
 @require_GET
 def nodes(request: HttpRequest) -> HttpResponse:
     template = "pages/nodes_list.html" if is_partial(request) else "pages/nodes.html"
-    return render(request, template, {"rows": selectors.node_list(), "section": "nodes"})
+    return render(request, template, {"rows": node_list(), "section": "nodes"})

@@ -16,6 +16,8 @@ from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run, Snapshot
 from parlab.pages import engine_reads, run_curves, telemetry, timeline_reads
+from parlab.pages.rows.findings import finding_rows
+from parlab.pages.rows.links import link_rows
 from parlab.series import store
 from parlab.series.log import log_tail
 from parlab.series.log_search import ERROR, log_around, log_find, text_pattern
@@ -52,7 +54,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         **_details(found, attempt),
         **engine_reads.engine_context(found, attempt),
         "engine_seen": _engine_seen(found, attempt),
-        "rows": selectors.finding_rows(context["findings"]),
+        "rows": finding_rows(context["findings"]),
         "next": found.get_absolute_url(),
         **_curves(request, found, attempt, known),
         "machine": telemetry.figures(attempt, known, is_live=not found.is_final) if attempt else [],
@@ -191,7 +193,7 @@ def _details(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     """What changes with the state only."""
     return {
         "attempts": list(run.attempts.select_related("node")),
-        "links": selectors.link_rows(run),
+        "links": link_rows(run),
         "snapshots": list(run.snapshots.defer("content")),
         "command": selectors.command_line(attempt) if attempt else "",
         "by_hand": selectors.by_hand(run, attempt) if attempt else "",

@@ -19,6 +19,7 @@ from parlab.lab import services as lab
 from parlab.lab.models import Run
 from parlab.lab.selectors import PipelineRun
 from parlab.lab.selectors.pipelines import Times
+from parlab.pages.rows.networks import simulate_address
 from parlab.planner.schedule import Outcome, Wire, best_schedule
 from runners.config import ConfigError
 
@@ -44,7 +45,7 @@ def _known(run: Run) -> _Known:
 def simulate(_request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Lead to the page that simulates schedules, with the times and the network of a run."""
     one, times = _known(find_run(slug, number))
-    query = selectors.simulate_address(one, times, ["gpipe", one.plan, "best"], one.network)
+    query = simulate_address(one, times, ["gpipe", one.plan, "best"], one.network)
     return HttpResponseRedirect(f"{reverse('simulate')}?{query}")
 
 

@@ -14,7 +14,7 @@ from parlab.charts import theme, timeline
 from parlab.charts.format import unit_for
 from parlab.charts.theme import Drawing
 from parlab.charts.timeline import Timeline
-from parlab.lab import selectors
+from parlab.pages.simulated_timelines import simulated_timeline
 from parlab.planner.schedule import Answer, Outcome, Refusal, Scenario, answer, code_of, refusals
 from runners.config import digest
 
@@ -135,7 +135,7 @@ def simulated_by(query: QueryDict) -> Timeline:
     chosen = two or one
     if chosen is None:
         raise ValueError(found.refused[0].message)
-    return selectors.simulated_timeline(chosen, title=f"{chosen.plan.title}, simulated")
+    return simulated_timeline(chosen, title=f"{chosen.plan.title}, simulated")
 
 
 def _drawing(request: HttpRequest) -> Drawing:
@@ -146,7 +146,7 @@ def _drawing(request: HttpRequest) -> Drawing:
     chosen = [outcome for outcome in _chosen(asked, found.outcomes) if outcome]
     if not chosen:
         return theme.nothing(found.refused[0].message if found.refused else "No schedule is chosen.")
-    return timeline.figure([selectors.simulated_timeline(outcome) for outcome in chosen])
+    return timeline.figure([simulated_timeline(outcome) for outcome in chosen])
 
 
 @require_GET

@@ -11,6 +11,8 @@ from django.views.decorators.http import require_GET
 
 from parlab.lab import selectors
 from parlab.lab.models import Experiment, Picture, Source
+from parlab.pages.rows.findings import finding_rows
+from parlab.pages.rows.sources import source_views
 
 # What a browser draws without running anything in it; everything else, SVG above all, is only downloaded.
 PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
@@ -26,7 +28,7 @@ def _find(slug: str, pk: int) -> Source:
 def source(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
     experiment = get_object_or_404(Experiment, slug=slug)
     found = selectors.experiment_findings(experiment)
-    views = selectors.source_views(experiment, found, only=pk)
+    views = source_views(experiment, found, only=pk)
     if not views:
         raise Http404(f"experiment {slug} has no file {pk}")
     about = [finding for finding in found if finding.source_id == pk]
@@ -34,7 +36,7 @@ def source(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
         "section": "experiments",
         "experiment": experiment,
         "source": views[0],
-        "rows": selectors.finding_rows(about),
+        "rows": finding_rows(about),
         "runs": list(experiment.runs.filter(source=pk).only("number", "label", "first_line", "last_line")[:500]),
         "next": request.path,
     }

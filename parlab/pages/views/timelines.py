@@ -13,9 +13,9 @@ from django.views.decorators.http import require_GET
 from parlab.charts import theme, timeline
 from parlab.charts.theme import Drawing
 from parlab.charts.timeline import Timeline
-from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run
 from parlab.pages import timeline_reads
+from parlab.pages.simulated_timelines import simulated_run
 from parlab.planner.schedule import plan_of
 
 from .figures import csv_response, json_response
@@ -100,7 +100,7 @@ def _measured(slug: str, number: int, step: int | None) -> Timeline:
 
 
 def _simulated(slug: str, number: int, code: str) -> Timeline:
-    found = selectors.simulated_run(_run(slug, number), plan_of(code) if code else None)
+    found = simulated_run(_run(slug, number), plan_of(code) if code else None)
     if found is None:
         raise ValueError(
             f"run {slug}/{number} cannot be simulated: it is no pipeline, or nothing says how long it took"

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from parlab.lab import selectors
 from parlab.lab.models import Experiment
+from parlab.pages.rows.reports import experiment_report
 from parlab.reports.markdown import markdown
 
 
@@ -23,7 +23,7 @@ class Command(BaseCommand):
         if found is None:
             known = ", ".join(Experiment.objects.values_list("slug", flat=True)[:10]) or "none yet"
             raise CommandError(f"no experiment {slug}; there are {known}")
-        text = markdown(selectors.experiment_report(found))
+        text = markdown(experiment_report(found))
         if output is None:
             self.stdout.write(text)
             return

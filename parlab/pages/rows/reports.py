@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from parlab.charts.format import DASH, quantity
 from parlab.lab.models import Experiment, Finding, Run
+from parlab.lab.selectors.findings import RUN, experiment_findings, run_doubts
+from parlab.lab.selectors.utilisation import measured_pct
 from parlab.reports.markdown import Cell, Doubt, Report
 from runners.protocol import RunState
-
-from .findings import RUN, experiment_findings, run_doubts
-from .utilisation import measured_pct
 
 _NUMBERS = {
     "step_time": ("Step time", "step_time_s", "s"),

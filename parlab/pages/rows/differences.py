@@ -8,25 +8,19 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from django.db.models import Case, Q, QuerySet, When
-
 from parlab.charts.format import DASH, field_value
-from parlab.lab.models import Attempt, Config, Experiment, Run
+from parlab.lab.models import Attempt, Config, Run
+from parlab.lab.selectors.leads import LEAD_ORDER
+from parlab.lab.selectors.records import run_settings
+from parlab.lab.selectors.runs import flat
 from parlab.lab.services.attempts import headline
 from runners.config import ConfigError, digest
 from runners.protocol import RunState
 
-from . import filters
-from .compare import Result, results
-from .leads import LEAD_ORDER
-from .records import run_settings
-from .runs import flat
+from .comparisons import Result, results
 
-MAX_FOUND = 20
-"""Runs that a search offers at a time."""
 _ATTEMPT = re.compile(r"attempt-(\d{1,5})")
 _VERSION = re.compile(r"v(\d{1,9})")
-_NUMBER = re.compile(r"#?(\d{1,9})")
 _OF_THE_RUN_ITSELF = ("shell", "variables.PARLAB_RUN")
 """Facts of an environment that name the run, and so differ always."""
 
@@ -155,48 +149,6 @@ def _version_before(run: Run) -> list[Suggestion]:
         return [Suggestion(f"v{config.version}", f"{told}, not run")]
     best = config.runs.filter(state=RunState.FINISHED).order_by(*LEAD_ORDER).first()
     return [Suggestion(str(best.number), f"{told}, its best: run {best.number}")] if best else []
-
-
-class Found(NamedTuple):
-    """Runs that a search found, with what could not be understood of it."""
-
-    runs: list[Run]
-    is_more: bool
-    problems: list[filters.Problem]
-
-
-def other_runs(run: Run, query: str) -> Found:
-    """Search runs to compare with: terms as in the lists; words in labels and names of experiments; `#7`, `7`."""
-    terms, words = filters.split(query)
-    asked = filters.parse(terms)
-    numbers = [int(match[1]) for word in words if (match := _NUMBER.fullmatch(word))]
-    condition = asked.runs
-    for word in words:
-        condition &= _says(word)
-    if asked.experiments:
-        condition &= Q(experiment__in=Experiment.objects.filter(asked.experiments).values("pk"))
-    if not asked.wants_archived:
-        condition &= Q(experiment__archived_at=None) | Q(experiment=run.experiment_id)
-    runs = Run.objects.filter(condition).exclude(pk=run.pk).select_related("experiment")
-    is_meant = Case(When(number__in=numbers, then=0), default=1)
-    # Those of its own experiment first; of others the newest.
-    mine = list(_light(runs.filter(experiment=run.experiment_id).order_by(is_meant, "number")))
-    missing = MAX_FOUND + 1 - len(mine)
-    others = _light(runs.exclude(experiment=run.experiment_id).order_by(is_meant, "-pk"))
-    found = [*mine, *others[:missing]] if missing > 0 else mine
-    return Found(found[:MAX_FOUND], len(found) > MAX_FOUND, asked.problems)
-
-
-def _says(word: str) -> Q:
-    match = _NUMBER.fullmatch(word)
-    if match is None:
-        return Q(label__icontains=word) | Q(experiment__name__icontains=word)
-    # A number is that of a run, or stands for itself in a label: 4 is not in 64.
-    return Q(number=int(match[1])) | Q(label__regex=rf"(^|[^0-9.]){match[1]}([^0-9.]|$)")
-
-
-def _light(runs: QuerySet[Run]) -> QuerySet[Run]:
-    return runs.defer("resolved", "summary", "launch", "experiment__notes", "experiment__source")[: MAX_FOUND + 1]
 
 
 def run_difference(mine: Side, theirs: Side) -> Difference:

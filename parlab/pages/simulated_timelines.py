@@ -5,9 +5,8 @@ from __future__ import annotations
 from parlab.charts.format import quantity
 from parlab.charts.timeline import Bar, Timeline
 from parlab.lab.models import Run
+from parlab.lab.selectors.pipelines import pipeline_run, times_of
 from parlab.planner.schedule import Outcome, Plan, outcome
-
-from .pipelines import pipeline_run, times_of
 
 _PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 

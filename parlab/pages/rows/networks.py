@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
+from urllib.parse import urlencode
 
 from parlab.charts.format import Unit, significant, unit_for
 from parlab.lab.models import Run
-from parlab.planner.schedule import Choice, Outcome, Plan, Wire, best_schedule, outcome
-
-from .pipelines import Network, PipelineRun, Shape, Times, pipeline_run, simulate_address, times_of
+from parlab.lab.selectors.pipelines import Network, PipelineRun, Shape, Times, pipeline_run, times_of
+from parlab.planner.schedule import Choice, Outcome, Plan, Wire, best_schedule, code_of, outcome
 
 Source = Literal["measured", "emulated", "simulated"]
 
@@ -101,11 +101,6 @@ class _Key(NamedTuple):
     plan: Plan
     wire: Wire
     shape: Shape
-
-
-def has_pipelines(runs: Iterable[Run]) -> bool:
-    """Tell whether any run of an experiment is a pipeline with a time, which a page of networks can show."""
-    return any(found is not None and found.step_time_s is not None for found in map(pipeline_run, runs))
 
 
 def network_sweep(runs: Iterable[Run], ratio: float | None = None, *, pick: bool = True) -> NetworkSweep:
@@ -272,3 +267,28 @@ def _picked_cell(group: _Group, network: Network, size: int) -> PickedCell | Non
         simulate_address(one, times, [Plan("1f1b"), "best"], network),
         one.run,
     )
+
+
+def simulate_address(one: PipelineRun, times: Times, plans: Sequence[Plan | str], network: Network) -> str:
+    """Write the query of /simulate/ that asks the same question; plans are Plans, or codes such as `best`."""
+    rate = "" if math.isinf(network.bits_per_s) else f"{network.bits_per_s / 1e9:g}"
+    fields = {
+        "stages": one.shape.stages,
+        "micro_batches": one.micro_batches,
+        "forward_ms": _list([stage.forward_s for stage in times.stages]),
+        "backward_ms": _list([stage.backward_s for stage in times.stages]),
+        "weight_ms": _list([stage.weight_s for stage in times.stages]),
+        "optimizer_ms": f"{1e3 * times.step_s:.6g}",
+        "delay_ms": f"{1e3 * network.delay_s:g}",
+        "bandwidth_gbps": rate,
+        "message_mb": f"{one.message_bytes / 1e6:.9g}",
+        "number_bytes": one.shape.number_bytes,
+        "wire": one.wire,
+        "schedules": [plan if isinstance(plan, str) else code_of(plan) for plan in plans],
+    }
+    return urlencode(fields, doseq=True)
+
+
+def _list(seconds: list[float]) -> str:
+    shown = [f"{1e3 * value:.6g}" for value in seconds]
+    return shown[0] if len(set(shown)) == 1 else " ".join(shown)

@@ -9,10 +9,9 @@ from parlab.charts.format import DASH, Unit, field_title, field_value, significa
 from parlab.charts.measures import MEASURES, Measure
 from parlab.charts.points import RunPoint
 from parlab.lab.models import Run
+from parlab.lab.selectors.records import run_settings
+from parlab.lab.selectors.sweep import run_point
 from runners.protocol import RunState
-
-from .records import run_settings
-from .sweep import run_point
 
 
 class Difference(NamedTuple):

@@ -12,6 +12,7 @@ from parlab.demo.content import published_three_nodes
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Config, Experiment, Run
 from parlab.lab.selectors.pipelines import network_in_words
+from parlab.pages.rows.networks import network_sweep
 from parlab.planner.schedule import Plan
 from runners.config import RunConfig, with_values
 from tests.conftest import SMALL
@@ -44,7 +45,7 @@ def emulated(make_config: Callable[..., Config], make_attempt: Callable[..., Att
 
 
 def test_the_two_published_tables_come_out_with_simulation_and_bound(published: list[Run]) -> None:
-    sweep = selectors.network_sweep(published)
+    sweep = network_sweep(published)
     assert [table.title for table in sweep.tables] == ["gpipe", "1f1b"]
     for table, least in zip(sweep.tables, (0.788, 2.31), strict=True):
         assert table.micro_batch_sizes == [1, 2, 4]
@@ -64,7 +65,7 @@ def test_the_two_published_tables_come_out_with_simulation_and_bound(published: 
 
 
 def test_the_schedule_that_suits_the_slow_network_is_slope_3(published: list[Run]) -> None:
-    picked = selectors.network_sweep(published).picked
+    picked = network_sweep(published).picked
     assert picked is not None
     cell = picked.rows[-1][1][0]
     assert cell is not None
@@ -74,7 +75,7 @@ def test_the_schedule_that_suits_the_slow_network_is_slope_3(published: list[Run
 
 
 def test_another_ratio_of_backward_to_forward_changes_what_is_simulated(published: list[Run]) -> None:
-    three, two = (selectors.network_sweep(published, ratio).tables[0].rows[-1].cells[0] for ratio in (3.0, 2.0))
+    three, two = (network_sweep(published, ratio).tables[0].rows[-1].cells[0] for ratio in (3.0, 2.0))
     assert three.simulated is not None
     assert two.simulated is not None
     assert three.simulated.simulation.iteration_s != two.simulated.simulation.iteration_s
@@ -83,7 +84,7 @@ def test_another_ratio_of_backward_to_forward_changes_what_is_simulated(publishe
 def test_emulated_runs_stand_beside_what_their_typed_times_give(emulated: Callable[..., Run]) -> None:
     fast = emulated(0.21, {"network.apply": "emulate", "network.delay_ms": 0.1, "network.bandwidth_gbps": 10})
     slow = emulated(0.26, SLOW)
-    (table,) = selectors.network_sweep([fast, slow]).tables
+    (table,) = network_sweep([fast, slow]).tables
     assert table.sources == ["emulated", "simulated", "bound"]
     assert [row.title for row in table.rows] == ["0.100 ms, 10.0 Gbit/s", "10.0 ms, 1.00 Gbit/s"]
     cell = table.rows[1].cells[0]
@@ -105,7 +106,7 @@ def test_an_unlimited_default_link_stands_with_the_published_one(published: list
         experiment=same.experiment, number=99, state="finished", point={}, origin=Run.Origin.MEASURED, pk=10**6,
         resolved=with_values(resolved, {"emulation.backward_ms": [69.0]}), summary={"step_time_s": {"median": 6.6}},
     )  # fmt: skip
-    table = selectors.network_sweep([*published, again]).tables[1]
+    table = network_sweep([*published, again]).tables[1]
     assert len(table.rows) == 4
     assert table.rows[0].title == "default (about 0.1ms; up to 10Gbps)"
     cell = table.rows[0].cells[0]
@@ -136,7 +137,7 @@ def test_a_schedule_that_never_ran_on_the_default_network_has_no_measured_slowdo
 ) -> None:
     fast = emulated(0.21, {"network.apply": "emulate", "network.delay_ms": 0.1, "network.bandwidth_gbps": 10})
     slow = emulated(0.26, {**SLOW, "parallel.warmup_slope": 2})
-    cell = selectors.network_sweep([fast, slow]).tables[1].rows[0].cells[0]
+    cell = network_sweep([fast, slow]).tables[1].rows[0].cells[0]
     assert set(cell.slowdowns) == {"simulated"}
     assert cell.slowdowns["simulated"] > 1
 
@@ -168,7 +169,7 @@ def test_what_a_file_says_beyond_sense_is_no_pipeline(emulated: Callable[..., Ru
     run = emulated(0.3, SLOW)
     run.resolved = with_values(run.resolved, values)
     assert selectors.pipeline_run(run) is None
-    assert selectors.network_sweep([run]).tables == []
+    assert network_sweep([run]).tables == []
 
 
 def test_times_beyond_sense_are_no_times(emulated: Callable[..., Run]) -> None:
@@ -179,12 +180,12 @@ def test_times_beyond_sense_are_no_times(emulated: Callable[..., Run]) -> None:
     found = selectors.pipeline_run(run)
     assert found is not None
     assert selectors.times_of(found) is None
-    assert selectors.network_sweep([run]).tables[0].rows[0].cells[0].simulated is None
+    assert network_sweep([run]).tables[0].rows[0].cells[0].simulated is None
 
 
 def test_runs_of_other_models_stand_in_tables_of_their_own(emulated: Callable[..., Run]) -> None:
     runs = [emulated(0.3, SLOW), emulated(0.6, {**SLOW, "train.global_batch_size": 8})]
-    assert [table.title for table in selectors.network_sweep(runs).tables] == ["1f1b, batch 4", "1f1b, batch 8"]
+    assert [table.title for table in network_sweep(runs).tables] == ["1f1b, batch 4", "1f1b, batch 8"]
 
 
 def test_what_is_no_pipeline_or_leaves_a_size_out_is_left_out(emulated: Callable[..., Run]) -> None:

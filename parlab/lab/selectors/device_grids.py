@@ -1,4 +1,4 @@
-"""Where the stages and shards of a run lie."""
+"""The devices of the stages and shards of a run."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from parlab.charts import device_map
-from parlab.charts.device_map import DeviceMap
 from parlab.lab.models import Run
 from runners.config import ShardingSection
 
 _PLACE = re.compile(r"device_mapping\.stage_(\d{1,4})\.shard_(\d{1,4})")
 
 
-def run_device_map(run: Run) -> DeviceMap | None:
-    """Lay out the stages and shards of a run: parlab's own, or those of an imported configuration."""
+def device_grid(run: Run) -> list[list[str]]:
+    """Return the device of each stage and shard, of parlab's own runs and of imported ones; empty without a map."""
     sharding = run.resolved.get("sharding") or {}
-    is_ours = run.resolved.get("parallel", {}).get("engine") == "sharding"
-    if is_ours and sharding.get("device_mapping"):
-        return device_map.draw(ShardingSection.model_validate(sharding).grid)
-    return device_map.draw(_printed_grid(run.launch.get("arguments") or {}))
+    is_own_engine = run.resolved.get("parallel", {}).get("engine") == "sharding"
+    if is_own_engine and sharding.get("device_mapping"):
+        return ShardingSection.model_validate(sharding).grid
+    return _printed_grid(run.launch.get("arguments") or {})
 
 
 def _printed_grid(arguments: Mapping[str, Any]) -> list[list[str]]:
-    """Read a map from arguments `device_mapping.stage_0.shard_0: GPU:0`; empty where it has holes."""
+    """Read a map from arguments `device_mapping.stage_0.shard_0: GPU:0`; empty if a shard is missing."""
     places = {
         (int(match[1]), int(match[2])): str(value)
         for name, value in arguments.items()
