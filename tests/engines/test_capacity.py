@@ -135,7 +135,9 @@ def test_the_fewest_processes_for_a_model_are_found_by_real_runs_under_a_memory_
 
 
 def test_a_trial_that_fails_of_something_else_ends_the_search_with_its_reason(tmp_path: Path) -> None:
-    hasty = DATA | {"capacity": {"at_most": 1, "trial_timeout_s": 1}}
+    # The trial outlasts its limit on a machine of any speed.
+    endless = DATA["train"] | {"iterations": 10**6}
+    hasty = DATA | {"train": endless, "capacity": {"at_most": 1, "trial_timeout_s": 1}}
     output = run_engine(hasty, tmp_path, processes=0)
     assert output.code == 1
     assert "the trial of num_layers 1 took more than capacity.trial_timeout_s 1 s; raise it" in output.text

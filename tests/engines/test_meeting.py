@@ -38,10 +38,12 @@ def test_a_port_in_use_that_a_launcher_chose_is_named_by_its_variable(monkeypatc
 
 
 def test_a_rank_that_finds_nobody_says_where_it_looked() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with pytest.raises(ConfigError) as raised:
-        meet(f"tcp://127.0.0.1:{port}", 1, 2, SHORT)
+    # Bound but not listening: connections are refused, and no other process can take the port.
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        with pytest.raises(ConfigError) as raised:
+            meet(f"tcp://127.0.0.1:{port}", 1, 2, SHORT)
     message = raised.value.problems[0].message
     assert f"rank 1 did not find rank 0 at 127.0.0.1:{port} within 2 s" in message
     assert "see that rank 0 runs" in message

@@ -24,7 +24,8 @@ from tests.conftest import SMALL, start_redis
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import KEY, NODE, ROOT, NodeMachine, Server
 
-SLEEP = "import time; print('here', flush=True); time.sleep(600)"
+# A print of two processes into one pipe may mix, since text and newline are two writes; one write does not.
+SLEEP = "import os, time; os.write(1, b'here\\n'); time.sleep(600)"
 COUNT_SLOWLY = """
     import time
     for n in range(400):
@@ -233,7 +234,7 @@ def test_a_killed_supervisor_means_lost_and_no_process_survives(machine: NodeMac
         import os, time
         if os.fork() == 0:
             os.setsid()
-        print('here', flush=True)
+        os.write(1, b'here\\n')
         time.sleep(600)
         """,
     )

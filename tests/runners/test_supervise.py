@@ -113,6 +113,7 @@ def test_a_command_that_does_not_exist_is_failed_with_a_remedy(prepared: Prepare
     assert final.reason == "/no/such/python cannot be started: No such file or directory; install it on the node"
 
 
+# The three share a pipe: one write each, for a print writes text and newline apart.
 FAMILY = """
     import os, signal, subprocess, sys, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -122,11 +123,11 @@ FAMILY = """
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
-                print("grandchild", flush=True)
+                os.write(1, b"grandchild\\n")
                 time.sleep(600)
             os._exit(0)
         os.wait()
-    print("here", flush=True)
+    os.write(1, b"here\\n")
     time.sleep(600)
 """
 
