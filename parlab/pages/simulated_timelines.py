@@ -1,54 +1,54 @@
-"""Timelines of pipelines as the simulation says them."""
+"""Timelines of simulated pipelines."""
 
 from __future__ import annotations
 
 from parlab.charts.format import quantity
 from parlab.charts.timeline import Bar, Timeline
 from parlab.lab.models import Run
-from parlab.lab.selectors.pipelines import pipeline_run, times_of
+from parlab.lab.selectors.pipelines import pipeline_of, times_of
 from parlab.planner.schedule import Outcome, Plan, outcome
 
 _PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 
 
-def simulated_timeline(found: Outcome, *, title: str = "") -> Timeline:
-    """Shape a simulated schedule for drawing."""
-    simulation = found.simulation
+def simulated_timeline(schedule: Outcome, *, title: str = "") -> Timeline:
+    """Return the bars of a simulated schedule."""
+    simulation = schedule.simulation
     bars = [
-        Bar(rank, _PASSES[one.kind], one.micro_batch, one.begin_s, one.end_s, one.chunk)
+        Bar(rank, _PASSES[item.kind], item.micro_batch, item.begin_s, item.end_s, item.chunk)
         for rank, passes in enumerate(simulation.passes)
-        for one in passes
-        if one.end_s > one.begin_s
+        for item in passes
+        if item.end_s > item.begin_s
     ]
     bars += [
         Bar(
             rank,
-            one.kind,
-            one.micro_batch,
-            one.begin_s,
-            one.left_s,
-            note=f" to rank {one.target}, which has it at {quantity(one.arrival_s, 's', 5)}",
+            transfer.kind,
+            transfer.micro_batch,
+            transfer.begin_s,
+            transfer.left_s,
+            note=f" to rank {transfer.target}, arrives at {quantity(transfer.arrival_s, 's', 5)}",
         )
-        for rank, sent in enumerate(simulation.transfers)
-        for one in sent
-        if one.left_s > one.begin_s
+        for rank, transfers in enumerate(simulation.transfers)
+        for transfer in transfers
+        if transfer.left_s > transfer.begin_s
     ]
     if simulation.step_s:
         begin = simulation.iteration_s - simulation.step_s
         bars += [Bar(rank, "optimizer", None, begin, simulation.iteration_s) for rank in range(len(simulation.passes))]
-    title = title or found.plan.title
+    title = title or schedule.plan.title
     return Timeline(title, simulation.iteration_s, bars, simulation.bubble_fractions, simulation.held)
 
 
 def simulated_run(run: Run, plan: Plan | None = None) -> Timeline | None:
-    """Simulate a run on its own network, with its own times; another plan may stand for its own.
+    """Simulate a run on its own network with its own times, optionally with another plan.
 
-    None where its times are not known; raises ValueError for a plan that its sizes do not have.
+    None if its times are not available; raises ValueError for a plan that does not fit its sizes.
     """
-    one = pipeline_run(run)
-    times = times_of(one) if one else None
-    if one is None or times is None:
+    pipeline_run = pipeline_of(run)
+    times = times_of(pipeline_run) if pipeline_run else None
+    if pipeline_run is None or times is None:
         return None
-    found = outcome(plan or one.plan, one.pipeline(times.stages, step_s=times.step_s), one.wire)
-    title = f"{found.plan.title}, simulated with {times.basis}"
-    return simulated_timeline(found, title=title)
+    pipeline = pipeline_run.pipeline(times.stages, step_s=times.step_s)
+    schedule = outcome(plan or pipeline_run.plan, pipeline, pipeline_run.wire)
+    return simulated_timeline(schedule, title=f"{schedule.plan.title}, simulated with {times.basis}")

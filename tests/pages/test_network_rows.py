@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from parlab.demo.content import published_three_nodes
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Config, Experiment, Run
-from parlab.lab.selectors.pipelines import network_in_words
+from parlab.lab.selectors.pipelines import network_in_text
 from parlab.pages.rows.networks import network_sweep
 from parlab.planner.schedule import Plan
 from runners.config import RunConfig, with_values
@@ -44,7 +44,7 @@ def emulated(make_config: Callable[..., Config], make_attempt: Callable[..., Att
     return make
 
 
-def test_the_two_published_tables_come_out_with_simulation_and_bound(published: list[Run]) -> None:
+def test_both_published_tables_have_simulation_and_bound(published: list[Run]) -> None:
     sweep = network_sweep(published)
     assert [table.title for table in sweep.tables] == ["gpipe", "1f1b"]
     for table, least in zip(sweep.tables, (0.788, 2.31), strict=True):
@@ -64,7 +64,7 @@ def test_the_two_published_tables_come_out_with_simulation_and_bound(published: 
     assert sweep.sources == ["measured", "simulated"]
 
 
-def test_the_schedule_that_suits_the_slow_network_is_slope_3(published: list[Run]) -> None:
+def test_the_best_schedule_for_the_slow_network_has_slope_3(published: list[Run]) -> None:
     picked = network_sweep(published).picked
     assert picked is not None
     cell = picked.rows[-1][1][0]
@@ -74,14 +74,14 @@ def test_the_schedule_that_suits_the_slow_network_is_slope_3(published: list[Run
     assert cell.narrow.best.simulation.iteration_s == pytest.approx(6.23, abs=0.01)
 
 
-def test_another_ratio_of_backward_to_forward_changes_what_is_simulated(published: list[Run]) -> None:
+def test_the_ratio_of_backward_to_forward_changes_the_simulation(published: list[Run]) -> None:
     three, two = (network_sweep(published, ratio).tables[0].rows[-1].cells[0] for ratio in (3.0, 2.0))
     assert three.simulated is not None
     assert two.simulated is not None
     assert three.simulated.simulation.iteration_s != two.simulated.simulation.iteration_s
 
 
-def test_emulated_runs_stand_beside_what_their_typed_times_give(emulated: Callable[..., Run]) -> None:
+def test_emulated_runs_are_simulated_with_their_configured_times(emulated: Callable[..., Run]) -> None:
     fast = emulated(0.21, {"network.apply": "emulate", "network.delay_ms": 0.1, "network.bandwidth_gbps": 10})
     slow = emulated(0.26, SLOW)
     (table,) = network_sweep([fast, slow]).tables
@@ -97,8 +97,8 @@ def test_emulated_runs_stand_beside_what_their_typed_times_give(emulated: Callab
     assert not selectors.has_pipelines([])
 
 
-def test_an_unlimited_default_link_stands_with_the_published_one(published: list[Run]) -> None:
-    """An emulated default network gets what the machine carries: it is the row of the published 10 Gbit/s."""
+def test_an_unlimited_default_link_shares_the_row_of_the_published_one(published: list[Run]) -> None:
+    """An emulated network without a rate limit gets the rate of the published one with the same delay: 10 Gbit/s."""
     same = Run.objects.get(experiment__slug=THREE_NODES, number=13)
     network = {"network.apply": "emulate", "network.delay_ms": 0.1}
     resolved = with_values(same.resolved, {**network, "train.compute": "emulated", "emulation.forward_ms": [23.0]})
@@ -115,21 +115,21 @@ def test_an_unlimited_default_link_stands_with_the_published_one(published: list
     assert cell.slowdowns == {"measured": 1.0, "emulated": 1.0, "simulated": 1.0}
 
 
-def test_timers_of_a_measured_run_say_how_long_its_passes_take(emulated: Callable[..., Run]) -> None:
+def test_timers_of_a_measured_run_give_the_times_of_its_passes(emulated: Callable[..., Run]) -> None:
     run = emulated(0.5, {}, compute="real")
     run.summary["timers_s"] = {
         name: {"by_rank": {"0": seconds, "1": 2 * seconds}}
         for name, seconds in (("forward-compute", 0.04), ("backward-compute", 0.08), ("optimizer", 0.01))
     }
-    found = selectors.pipeline_run(run)
-    assert found is not None
-    times = selectors.times_of(found)
+    pipeline_run = selectors.pipeline_of(run)
+    assert pipeline_run is not None
+    times = selectors.times_of(pipeline_run)
     assert times is not None
     assert [stage.forward_s for stage in times.stages] == [0.01, 0.02]
     assert [stage.backward_s for stage in times.stages] == [0.02, 0.04]
     assert times.step_s == 0.02
     assert not times.is_fitted
-    assert found.network.title == "links as they are"
+    assert pipeline_run.network.title == "links as they are"
 
 
 def test_a_schedule_that_never_ran_on_the_default_network_has_no_measured_slowdown(
@@ -142,13 +142,13 @@ def test_a_schedule_that_never_ran_on_the_default_network_has_no_measured_slowdo
     assert cell.slowdowns["simulated"] > 1
 
 
-def test_runs_whose_links_differ_stand_in_no_table(emulated: Callable[..., Run]) -> None:
+def test_runs_with_differing_links_are_left_out(emulated: Callable[..., Run]) -> None:
     run = emulated(0.3, {**SLOW, "network.links": [{"source": 0, "target": 1, "delay_ms": 20}]})
-    assert selectors.pipeline_run(run) is None
+    assert selectors.pipeline_of(run) is None
     several = with_values(
         emulated(0.4, {**SLOW, "train.seed": 5}).resolved, {"cluster.nodes": 2, "cluster.gpus_per_node": 2}
     )
-    assert selectors.pipeline_run(Run(resolved=several, point={}, summary={})) is None
+    assert selectors.pipeline_of(Run(resolved=several, point={}, summary={})) is None
 
 
 @pytest.mark.parametrize(
@@ -165,30 +165,30 @@ def test_runs_whose_links_differ_stand_in_no_table(emulated: Callable[..., Run])
         {"network.bandwidth_gbps": 1e-12},
     ],
 )
-def test_what_a_file_says_beyond_sense_is_no_pipeline(emulated: Callable[..., Run], values: dict[str, Any]) -> None:
+def test_values_out_of_range_yield_no_pipeline(emulated: Callable[..., Run], values: dict[str, Any]) -> None:
     run = emulated(0.3, SLOW)
     run.resolved = with_values(run.resolved, values)
-    assert selectors.pipeline_run(run) is None
+    assert selectors.pipeline_of(run) is None
     assert network_sweep([run]).tables == []
 
 
-def test_times_beyond_sense_are_no_times(emulated: Callable[..., Run]) -> None:
+def test_times_out_of_range_are_ignored(emulated: Callable[..., Run]) -> None:
     run = emulated(0.3, SLOW, compute="real")
     run.summary["timers_s"] = {
         name: {"by_rank": {"0": 1e17, "1": -1}} for name in ("forward-compute", "backward-compute")
     }
-    found = selectors.pipeline_run(run)
-    assert found is not None
-    assert selectors.times_of(found) is None
+    pipeline_run = selectors.pipeline_of(run)
+    assert pipeline_run is not None
+    assert selectors.times_of(pipeline_run) is None
     assert network_sweep([run]).tables[0].rows[0].cells[0].simulated is None
 
 
-def test_runs_of_other_models_stand_in_tables_of_their_own(emulated: Callable[..., Run]) -> None:
+def test_runs_of_different_models_are_in_separate_tables(emulated: Callable[..., Run]) -> None:
     runs = [emulated(0.3, SLOW), emulated(0.6, {**SLOW, "train.global_batch_size": 8})]
     assert [table.title for table in network_sweep(runs).tables] == ["1f1b, batch 4", "1f1b, batch 8"]
 
 
-def test_what_is_no_pipeline_or_leaves_a_size_out_is_left_out(emulated: Callable[..., Run]) -> None:
+def test_runs_without_a_size_are_left_out(emulated: Callable[..., Run]) -> None:
     run = emulated(0.3, SLOW)
     for section, field in (
         ("parallel", "pipeline_parallel_size"),
@@ -196,13 +196,13 @@ def test_what_is_no_pipeline_or_leaves_a_size_out_is_left_out(emulated: Callable
         ("train", "global_batch_size"),
     ):
         resolved = {**run.resolved, section: {k: v for k, v in run.resolved[section].items() if k != field}}
-        assert selectors.pipeline_run(Run(resolved=resolved, point={}, summary={})) is None
+        assert selectors.pipeline_of(Run(resolved=resolved, point={}, summary={})) is None
     odd = with_values(run.resolved, {"train.micro_batch_size": "many"})
-    assert selectors.pipeline_run(Run(resolved=odd, point={}, summary={})) is None
+    assert selectors.pipeline_of(Run(resolved=odd, point={}, summary={})) is None
 
 
 @pytest.mark.parametrize(
-    ("words", "delay_s", "bits_per_s"),
+    ("text", "delay_s", "bits_per_s"),
     [
         ("default (about 0.1ms; up to 10Gbps)", 1e-4, 10e9),
         ("delay 10ms  bandwidth 1Gbps", 1e-2, 1e9),
@@ -211,13 +211,13 @@ def test_what_is_no_pipeline_or_leaves_a_size_out_is_left_out(emulated: Callable
         ("20ms", 2e-2, float("inf")),
     ],
 )
-def test_networks_are_read_from_words(words: str, delay_s: float, bits_per_s: float) -> None:
-    found = network_in_words(words)
-    assert found is not None
-    assert found.delay_s == pytest.approx(delay_s)
-    assert found.bits_per_s == bits_per_s
+def test_networks_are_read_from_text(text: str, delay_s: float, bits_per_s: float) -> None:
+    network = network_in_text(text)
+    assert network is not None
+    assert network.delay_s == pytest.approx(delay_s)
+    assert network.bits_per_s == bits_per_s
 
 
-def test_words_without_a_network_are_none() -> None:
-    assert network_in_words("InfiniBand") is None
-    assert network_in_words("") is None
+def test_text_without_a_network_yields_none() -> None:
+    assert network_in_text("InfiniBand") is None
+    assert network_in_text("") is None

@@ -22,7 +22,7 @@ from .home import Home, home
 from .leads import Lead, Verdict, experiment_leads, verdict
 from .lists import ExperimentRow, RunLine, experiment_list, experiment_tags, matching_runs, run_list, tag_names
 from .other_runs import OtherRuns, other_runs
-from .pipelines import PipelineRun, has_pipelines, pipeline_run, times_of
+from .pipelines import PipelineRun, has_pipelines, pipeline_of, times_of
 from .plans import (
     CalibrationGroup,
     CalibrationPool,
@@ -97,7 +97,7 @@ __all__ = [
     "metrics_of",
     "other_runs",
     "peak_words",
-    "pipeline_run",
+    "pipeline_of",
     "predicted_points",
     "remaining_s",
     "run_doubts",

@@ -1,4 +1,4 @@
-"""What a run says of its pipeline and its links: what a simulation needs, and how long each pass took."""
+"""Pipelines of runs as the simulation takes them: sizes, links and the duration of each pass."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from .runs import step_time
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)\s*ms\b", re.I)
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(G|M)(?:bps|bit/?s|b/s)\b", re.I)
 _PIPELINES = ("pipeline", "megatron", None)
-"""Engines with stages; None is of a file that names no engine."""
+"""Engines with pipeline stages; None stands for imported runs, whose files do not name an engine."""
 UNSHAPED = "links as they are"
 UNKNOWN_RECOMPUTE = 3.0
-"""Backward per forward of published figures that do not say: pipelines of that kind compute activations again."""
+"""Backward over forward time of published runs that do not state it: such pipelines usually recompute activations."""
 
 
 class Network(NamedTuple):
-    """The links of a run: equal ones, or what stands for them."""
+    """The links of a run, all with the same delay and rate."""
 
     delay_s: float
     bits_per_s: float
@@ -56,7 +56,7 @@ class Network(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What two runs must share to be compared: the model and the work, but not schedule, links and micro batch."""
+    """The sizes that comparable runs share: model and work, but not schedule, links and micro batch."""
 
     stages: int
     global_batch_size: int
@@ -66,7 +66,7 @@ class Shape(NamedTuple):
 
 
 class PipelineRun(NamedTuple):
-    """One run of a pipeline as a network sweep sees it."""
+    """One run with a pipeline, its schedule and its links."""
 
     run: Run
     plan: Plan
@@ -76,7 +76,7 @@ class PipelineRun(NamedTuple):
     micro_batches: int
     network: Network
     network_title: str
-    """As its source calls the network, else in numbers."""
+    """The name of the network in its source, else its delay and rate."""
     step_time_s: float | None
     is_emulated: bool
 
@@ -86,12 +86,12 @@ class PipelineRun(NamedTuple):
 
     @property
     def message_bytes(self) -> float:
-        """Activations of one micro batch as they were computed."""
+        """Size of the activations of one micro batch, in the precision in which they are computed."""
         shape = self.shape
         return float(self.micro_batch_size * shape.sequence_length * shape.hidden_size * shape.number_bytes)
 
     def pipeline(self, stages: tuple[StageTimes, ...], network: Network | None = None, step_s: float = 0.0) -> Pipeline:
-        """Put times and links together; the links are the run's own unless others are given."""
+        """Return the pipeline for a simulation, on the network of the run unless another is given."""
         plain = Pipeline(
             stages,
             self.micro_batches,
@@ -104,24 +104,24 @@ class PipelineRun(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Times of a pipeline's passes and where they come from."""
+    """Times of the passes of a pipeline, and their origin."""
 
     stages: tuple[StageTimes, ...]
     step_s: float
     manner: str
-    """What they were taken from."""
+    """The origin of the times, such as `the timers`."""
     run_number: int | None = None
     is_fitted: bool = False
-    """Found so that the iteration of that very run comes out: of it, the simulation predicts nothing."""
+    """Whether the times were fitted to the step time of that run, so that simulating it predicts nothing."""
 
     @property
     def basis(self) -> str:
-        """Say where they come from: `the timers of run 3`."""
+        """Describe the origin of the times: `the timers of run 3`."""
         return f"{self.manner} of run {self.run_number}" if self.run_number is not None else self.manner
 
 
-def pipeline_run(run: Run) -> PipelineRun | None:
-    """Read a run as a pipeline; None where it is none, its source leaves out a size, or its links are not alike."""
+def pipeline_of(run: Run) -> PipelineRun | None:
+    """Read the pipeline of a run; None without stages, if a size is missing, or if its links differ."""
     resolved = run.resolved
     model, train, parallel = (resolved.get(name) or {} for name in ("model", "train", "parallel"))
     try:
@@ -143,8 +143,8 @@ def pipeline_run(run: Run) -> PipelineRun | None:
         return None
     wire: Wire = parallel["wire_precision"] if parallel.get("wire_precision") in WIRE_BYTES else "same"
     network, title = _network(run)
-    found = step_time(run.summary)
-    one = PipelineRun(
+    measured = step_time(run.summary)
+    pipeline_run = PipelineRun(
         run=run,
         plan=plan,
         wire=wire,
@@ -153,31 +153,32 @@ def pipeline_run(run: Run) -> PipelineRun | None:
         micro_batches=global_batch // (micro_batch * replicas),
         network=network,
         network_title=title,
-        step_time_s=found.median if found and run.state == RunState.FINISHED else None,
+        step_time_s=measured.median if measured and run.state == RunState.FINISHED else None,
         is_emulated=train.get("compute") == "emulated",
     )
-    return one if _is_sane(one, Times((StageTimes(0.0, 0.0),) * stages, 0.0, "")) else None
+    no_times = Times((StageTimes(0.0, 0.0),) * stages, 0.0, "")
+    return pipeline_run if _can_simulate(pipeline_run, no_times) else None
 
 
 def _has_schedule(plan: Plan, stages: int, micro_batches: int) -> bool:
-    """Tell whether the simulation knows a schedule of these sizes; files may name any."""
+    """Return whether the simulation supports a schedule with these sizes; imported files may name any."""
     passes = 3 * stages * micro_batches * plan.virtual_stages
     if plan.name not in SCHEDULES or min(plan.warmup_slope, plan.virtual_stages) < 1 or passes > MAX_PASSES:
         return False
     return plan.name != "interleaved-1f1b" or micro_batches % stages == 0
 
 
-def _is_sane(one: PipelineRun, times: Times) -> bool:
-    """Tell whether times and links can be simulated: what files and logs say may be anything."""
+def _can_simulate(pipeline_run: PipelineRun, times: Times) -> bool:
+    """Return whether times and links are in the range of the simulation; files and logs may contain any number."""
     try:
-        one.pipeline(times.stages, step_s=times.step_s)
+        pipeline_run.pipeline(times.stages, step_s=times.step_s)
     except ValueError:
         return False
     return True
 
 
 def _has_uneven_links(resolved: Mapping[str, Any]) -> bool:
-    """Tell of links that differ, or that join nodes of several ranks: one delay and rate do not say what they do."""
+    """Return whether links differ, or join nodes of several ranks: one delay and rate cannot describe them."""
     network, cluster = resolved.get("network") or {}, resolved.get("cluster") or {}
     if network.get("apply") not in ("emulate", "interface"):
         return False
@@ -187,21 +188,21 @@ def _has_uneven_links(resolved: Mapping[str, Any]) -> bool:
 
 
 def _network(run: Run) -> tuple[Network, str]:
-    """Read the links of a run from its configuration, or from the words of a published table."""
-    given = run.resolved.get("network") or {}
-    if given.get("apply") in ("emulate", "interface"):
-        rate = given.get("bandwidth_gbps")
-        network = Network(float(given.get("delay_ms") or 0) / 1e3, float(rate) * 1e9 if rate else math.inf)
+    """Read the network of a run and its title from the configuration, or from the text of a published table."""
+    section = run.resolved.get("network") or {}
+    if section.get("apply") in ("emulate", "interface"):
+        rate = section.get("bandwidth_gbps")
+        network = Network(float(section.get("delay_ms") or 0) / 1e3, float(rate) * 1e9 if rate else math.inf)
         return network, network.title
     for text in run.point.values():
-        if isinstance(text, str) and (found := network_in_words(text)):
-            return found, text
+        if isinstance(text, str) and (published := network_in_text(text)):
+            return published, text
     network = Network(0.0, math.inf)
     return network, network.title
 
 
-def network_in_words(text: str) -> Network | None:
-    """Read a delay and a rate from words such as `delay 10ms bandwidth 1Gbps`; None where there is neither."""
+def network_in_text(text: str) -> Network | None:
+    """Read a delay and a rate from a text such as `delay 10ms bandwidth 1Gbps`; None if it contains neither."""
     delay, rate = _DELAY.search(text[:200]), _RATE.search(text[:200])
     if delay is None and rate is None:
         return None
@@ -210,77 +211,79 @@ def network_in_words(text: str) -> Network | None:
 
 
 def backward_per_forward(run: Run) -> float:
-    """Guess backward over forward of a run without timers from its recomputation."""
-    said = (run.resolved.get("train") or {}).get("recompute")
-    if run.origin != Run.Origin.MEASURED and said != "full":
-        return UNKNOWN_RECOMPUTE  # published figures are completed with defaults: `none` says nothing
-    return BACKWARD_PER_FORWARD.get(str(said), UNKNOWN_RECOMPUTE)
+    """Estimate backward over forward time of a run without timers from its recomputation."""
+    recompute = (run.resolved.get("train") or {}).get("recompute")
+    if run.origin != Run.Origin.MEASURED and recompute != "full":
+        return UNKNOWN_RECOMPUTE  # published runs are completed with defaults, so `none` may mean "not stated"
+    return BACKWARD_PER_FORWARD.get(str(recompute), UNKNOWN_RECOMPUTE)
 
 
-def times_of(one: PipelineRun, ratio: float | None = None) -> Times | None:
-    """Find the times of a run's passes: as typed in, from its timers, or so that its own iteration comes out.
+def times_of(pipeline_run: PipelineRun, ratio: float | None = None) -> Times | None:
+    """Return the pass times of a run: configured for emulation, from its timers, or fitted to its step time.
 
-    `ratio` is backward over forward where only the iteration is known. None where nothing is known that makes sense.
+    `ratio` is backward over forward time if only the step time is available. None if there are no usable times.
     """
-    found = _typed(one) or _timed(one) or _fitted(one, ratio)
-    return found if found is not None and _is_sane(one, found) else None
+    times = _emulated_times(pipeline_run) or _timer_times(pipeline_run) or _fitted_times(pipeline_run, ratio)
+    return times if times is not None and _can_simulate(pipeline_run, times) else None
 
 
-def _fitted(one: PipelineRun, ratio: float | None) -> Times | None:
-    """Find equal stages with which the simulation takes as long as the run did."""
-    if one.step_time_s is None:
+def _fitted_times(pipeline_run: PipelineRun, ratio: float | None) -> Times | None:
+    """Fit equal stages so that the simulation takes as long as the run did."""
+    if pipeline_run.step_time_s is None:
         return None
-    wanted = backward_per_forward(one.run) if ratio is None else ratio
-    blank = one.pipeline((split_times(0.0, wanted),) * one.shape.stages)
+    ratio = backward_per_forward(pipeline_run.run) if ratio is None else ratio
+    blank = pipeline_run.pipeline((split_times(0.0, ratio),) * pipeline_run.shape.stages)
     try:
-        times = calibrate(one.step_time_s, one.plan, blank, backward_per_forward=wanted)
+        times = calibrate(pipeline_run.step_time_s, pipeline_run.plan, blank, backward_per_forward=ratio)
     except ValueError:
         return None
-    manner = f"backward {wanted:g} times forward and the iteration"
-    return Times((times,) * one.shape.stages, 0.0, manner, one.run.number, is_fitted=True)
+    manner = f"backward {ratio:g} times forward and the iteration"
+    return Times((times,) * pipeline_run.shape.stages, 0.0, manner, pipeline_run.run.number, is_fitted=True)
 
 
-def _typed(one: PipelineRun) -> Times | None:
+def _emulated_times(pipeline_run: PipelineRun) -> Times | None:
     """Read the times of an emulated run from its configuration."""
-    given: Mapping[str, Any] = one.run.resolved.get("emulation") or {}
-    forward, backward = given.get("forward_ms"), given.get("backward_ms")
-    if not one.is_emulated or not forward or not backward:
+    section: Mapping[str, Any] = pipeline_run.run.resolved.get("emulation") or {}
+    forward, backward = section.get("forward_ms"), section.get("backward_ms")
+    if not pipeline_run.is_emulated or not forward or not backward:
         return None
-    per_rank = zip(_each(forward, one), _each(backward, one), strict=True)
+    per_rank = zip(_per_rank(forward, pipeline_run), _per_rank(backward, pipeline_run), strict=True)
     stages = tuple(StageTimes(f / 1e3, b / 1e3, b / 2e3) for f, b in per_rank)
-    return Times(stages, float(given.get("optimizer_ms") or 0) / 1e3, "the times of the emulation")
+    return Times(stages, float(section.get("optimizer_ms") or 0) / 1e3, "the times of the emulation")
 
 
-def _each(values: list[float], one: PipelineRun) -> list[float]:
+def _per_rank(values: list[float], pipeline_run: PipelineRun) -> list[float]:
     """Add up the times of each rank's chunks: chunk c of rank r is stage c*p + r."""
-    ranks, chunks = one.shape.stages, one.plan.virtual_stages
-    every = list(values) if len(values) > 1 else list(values) * (ranks * chunks)
-    return [sum(every[rank::ranks]) for rank in range(ranks)]
+    ranks, chunks = pipeline_run.shape.stages, pipeline_run.plan.virtual_stages
+    per_stage = list(values) if len(values) > 1 else list(values) * (ranks * chunks)
+    return [sum(per_stage[rank::ranks]) for rank in range(ranks)]
 
 
-def _timed(one: PipelineRun) -> Times | None:
+def _timer_times(pipeline_run: PipelineRun) -> Times | None:
     """Read the times of a measured run from its timers by rank."""
-    timers = one.run.summary.get("timers_s") or {}
-    parallel = one.run.resolved.get("parallel") or {}
-    # Ranks of one stage are neighbours; the first of each stands for it.
+    timers = pipeline_run.run.summary.get("timers_s") or {}
+    parallel = pipeline_run.run.resolved.get("parallel") or {}
+    # Ranks of one stage are neighbours; the first rank represents its stage.
     width = int(parallel.get("data_parallel_size") or 1) * int(parallel.get("tensor_parallel_size") or 1)
 
-    def by_rank(name: str) -> list[float]:
-        found = (timers.get(name) or {}).get("by_rank") or {}
-        ranks = (str(stage * width) for stage in range(one.shape.stages))
-        return [float(found[rank]) for rank in ranks if rank in found]
+    def by_stage(name: str) -> list[float]:
+        seconds = (timers.get(name) or {}).get("by_rank") or {}
+        ranks = (str(stage * width) for stage in range(pipeline_run.shape.stages))
+        return [float(seconds[rank]) for rank in ranks if rank in seconds]
 
-    passes = {name: by_rank(name) for name in ("forward-compute", "backward-compute", "backward-weight")}
-    if any(len(passes[name]) != one.shape.stages for name in ("forward-compute", "backward-compute")):
+    passes = {name: by_stage(name) for name in ("forward-compute", "backward-compute", "backward-weight")}
+    if any(len(passes[name]) != pipeline_run.shape.stages for name in ("forward-compute", "backward-compute")):
         return None
-    if len(passes["backward-weight"]) != one.shape.stages:
+    if len(passes["backward-weight"]) != pipeline_run.shape.stages:
         del passes["backward-weight"]
-    stages = stage_times(passes, one.micro_batches)
-    if "backward-weight" not in passes:  # what zb-h1 would put off is not known: half of the backward products
+    stages = stage_times(passes, pipeline_run.micro_batches)
+    if "backward-weight" not in passes:  # the part that zb-h1 would defer is not measured: assume half of backward
         stages = tuple(times._replace(weight_s=times.backward_s / 2) for times in stages)
-    return Times(stages, max(by_rank("optimizer"), default=0.0), "the timers", one.run.number)
+    return Times(stages, max(by_stage("optimizer"), default=0.0), "the timers", pipeline_run.run.number)
 
 
 def has_pipelines(runs: Iterable[Run]) -> bool:
-    """Tell whether any run of an experiment is a pipeline with a time, which a page of networks can show."""
-    return any(found is not None and found.step_time_s is not None for found in map(pipeline_run, runs))
+    """Return whether any run is a pipeline with a step time, so that a network sweep has rows."""
+    return any(
+        pipeline_run is not None and pipeline_run.step_time_s is not None for pipeline_run in map(pipeline_of, runs)
+    )

@@ -1,4 +1,4 @@
-"""A sweep over networks: measured, emulated, simulated and the lower bound side by side, cell by cell."""
+"""A sweep over networks: measured, emulated and simulated step times beside the lower bound, cell by cell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from parlab.charts.format import Unit, significant, unit_for
 from parlab.lab.models import Run
-from parlab.lab.selectors.pipelines import Network, PipelineRun, Shape, Times, pipeline_run, times_of
+from parlab.lab.selectors.pipelines import Network, PipelineRun, Shape, Times, pipeline_of, times_of
 from parlab.planner.schedule import Choice, Outcome, Plan, Wire, best_schedule, code_of, outcome
 
 Source = Literal["measured", "emulated", "simulated"]
@@ -22,23 +22,23 @@ class NetworkCell(NamedTuple):
     emulated: PipelineRun | None
     simulated: Outcome | None
     slowdowns: dict[str, float]
-    """Source -> time over that on the default network, where both are known."""
+    """Source -> step time divided by that on the default network, if both are available."""
     error: float | None
-    """Simulated over measured (or emulated) minus 1; None where it was calibrated with this very cell."""
+    """Simulated over measured (or emulated) time, minus 1; None if the times were calibrated with this cell."""
     address: str
-    """Query of /simulate/ that asks for this cell."""
+    """Query string of /simulate/ for this cell."""
 
 
 class NetworkRow(NamedTuple):
     title: str
-    """As the source calls the network."""
+    """The name of the network in its source."""
     network: Network
     is_default: bool
     cells: list[NetworkCell]
 
 
 class NetworkTable(NamedTuple):
-    """One schedule: networks down, micro batch sizes across."""
+    """One schedule: networks as rows, micro batch sizes as columns."""
 
     title: str
     plan: Plan
@@ -46,28 +46,28 @@ class NetworkTable(NamedTuple):
     rows: list[NetworkRow]
     basis: str
     errors: str
-    """How far the simulation is off where it was not calibrated."""
+    """Error of the simulation in cells that it was not calibrated with, as a sentence."""
 
     @property
     def sources(self) -> list[str]:
-        """Columns of each micro batch size: what anything is known of."""
+        """Columns of each micro batch size: the sources that have a value in any cell."""
         cells = [cell for row in self.rows for cell in row.cells]
-        known = [name for name in ("measured", "emulated") if any(getattr(cell, name) for cell in cells)]
-        return [*known, "simulated", "bound"] if any(cell.simulated for cell in cells) else known
+        names = [name for name in ("measured", "emulated") if any(getattr(cell, name) for cell in cells)]
+        return [*names, "simulated", "bound"] if any(cell.simulated for cell in cells) else names
 
 
 class PickedCell(NamedTuple):
-    """The schedule that suits a network, as computed and with 16 bits on the wire."""
+    """The best schedule for a network, with messages in the precision of the model and with 16-bit messages."""
 
     exact: Choice
     narrow: Choice
     address: str
     run: Run
-    """Of this network and micro batch size; a configuration with the schedule is made from it."""
+    """A run on this network with this micro batch size, from which a configuration with the schedule is created."""
 
 
 class Picked(NamedTuple):
-    """For each network and micro batch size the schedule that suits."""
+    """The best schedule for each network and micro batch size."""
 
     micro_batch_sizes: list[int]
     rows: list[tuple[str, list[PickedCell | None]]]
@@ -75,26 +75,24 @@ class Picked(NamedTuple):
 
 
 class NetworkSweep(NamedTuple):
-    """Everything that the page of a network sweep shows."""
+    """Contents of the page of a network sweep."""
 
     tables: list[NetworkTable]
     picked: Picked | None
     unit: Unit
     ratio: float | None
-    """Backward over forward that was assumed, where somebody chose one."""
+    """Ratio of backward to forward time that the user chose; None for the default of each run."""
 
     @property
     def has_networks(self) -> bool:
-        """Whether there is more than one network to compare."""
+        """Whether any table has more than one network."""
         return any(len(table.rows) > 1 for table in self.tables)
 
     @property
     def sources(self) -> list[str]:
-        """What slowdowns are known from, the most real first."""
-        known = {
-            source for table in self.tables for row in table.rows for cell in row.cells for source in cell.slowdowns
-        }
-        return [source for source in ("measured", "emulated", "simulated") if source in known]
+        """Sources that have slowdowns: measured first, then emulated, then simulated."""
+        names = {name for table in self.tables for row in table.rows for cell in row.cells for name in cell.slowdowns}
+        return [name for name in ("measured", "emulated", "simulated") if name in names]
 
 
 class _Key(NamedTuple):
@@ -104,55 +102,57 @@ class _Key(NamedTuple):
 
 
 def network_sweep(runs: Iterable[Run], ratio: float | None = None, *, pick: bool = True) -> NetworkSweep:
-    """Shape the runs of experiments into tables, and simulate every cell from its default network alone.
+    """Arrange the runs of experiments in tables, and simulate every cell with the times of its default network.
 
-    Runs that differ in model, stages or batch stand in tables of their own. `ratio` is backward over forward where a
-    run has no timers; without it the recomputation of the run says. `pick` looks for the slope that suits each network.
+    Runs that differ in model, stages or batch go to separate tables. `ratio` is backward over forward time of runs
+    without timers; without it, the recomputation of the run determines the ratio. `pick` selects the best warm-up
+    slope for each network.
     """
     groups: dict[_Key, list[PipelineRun]] = {}
     for run in runs:
-        found = pipeline_run(run)
-        if found is not None and found.step_time_s is not None:
-            groups.setdefault(_Key(found.plan, found.wire, found.shape), []).append(found)
+        pipeline_run = pipeline_of(run)
+        if pipeline_run is not None and pipeline_run.step_time_s is not None:
+            key = _Key(pipeline_run.plan, pipeline_run.wire, pipeline_run.shape)
+            groups.setdefault(key, []).append(pipeline_run)
     titles = _titles(list(groups))
     tables = [_Group(key, members, ratio, _fastest(groups, key)).table(titles[key]) for key, members in groups.items()]
-    seconds = [one.step_time_s for members in groups.values() for one in members]
+    seconds = [member.step_time_s for members in groups.values() for member in members]
     return NetworkSweep(tables, _picked(groups, ratio) if pick else None, unit_for(seconds, "s"), ratio)
 
 
 def _titles(keys: Sequence[_Key]) -> dict[_Key, str]:
-    """Name each group by its schedule, and by what else tells it from others."""
+    """Name each group by its schedule and by the sizes that differ between groups."""
     names = {"stages": "stages", "global_batch_size": "batch", "sequence_length": "sequence", "hidden_size": "width"}
     varied = [field for field in names if len({getattr(key.shape, field) for key in keys}) > 1]
     titles = {}
     for key in keys:
-        more = [f"{names[field]} {getattr(key.shape, field)}" for field in varied]
+        sizes = [f"{names[field]} {getattr(key.shape, field)}" for field in varied]
         wire = [] if key.wire == "same" else [f"{key.wire} on the wire"]
-        titles[key] = ", ".join([key.plan.title, *wire, *more])
+        titles[key] = ", ".join([key.plan.title, *wire, *sizes])
     return titles
 
 
 def _fastest(groups: dict[_Key, list[PipelineRun]], key: _Key) -> dict[str, Network]:
-    """Find the default network of each source: the fastest that any schedule of this model ran on."""
-    alike = [one for other, members in groups.items() if other.shape == key.shape for one in members]
-    largest = max(one.message_bytes for one in alike)
-    found: dict[str, Network] = {}
-    for one in sorted(alike, key=lambda one: one.network.link.hop_s(largest)):
-        found.setdefault(one.source, one.network)
-    return found
+    """Return the default network of each source: the fastest network that any schedule of this model ran on."""
+    same_shape = [member for other, members in groups.items() if other.shape == key.shape for member in members]
+    largest = max(member.message_bytes for member in same_shape)
+    networks: dict[str, Network] = {}
+    for member in sorted(same_shape, key=lambda member: member.network.link.hop_s(largest)):
+        networks.setdefault(member.source, member.network)
+    return networks
 
 
-def _known_rate(network: Network, members: Sequence[PipelineRun]) -> Network:
-    """Give a link without a limit the rate of the fastest other one with its delay: what a default network carries."""
+def _with_rate(network: Network, members: Sequence[PipelineRun]) -> Network:
+    """Give a link without a rate limit the highest rate of other networks with the same delay."""
     if not math.isinf(network.bits_per_s):
         return network
-    alike = [one.network for one in members if one.network.delay_s == network.delay_s]
-    rates = [other.bits_per_s for other in alike if not math.isinf(other.bits_per_s)]
+    same_delay = [member.network for member in members if member.network.delay_s == network.delay_s]
+    rates = [other.bits_per_s for other in same_delay if not math.isinf(other.bits_per_s)]
     return network._replace(bits_per_s=max(rates, default=network.bits_per_s))
 
 
 class _Group:
-    """Runs of one schedule, model and batch: by network and micro batch size."""
+    """Runs of one schedule, model and batch, by network and micro batch size."""
 
     def __init__(
         self,
@@ -161,15 +161,15 @@ class _Group:
         ratio: float | None,
         fastest: Mapping[str, Network] | None = None,
     ) -> None:
-        """Sort its networks; `fastest` are the default networks by source, which this schedule may lack."""
+        """Sort the networks; `fastest` are the default networks by source, on which this schedule may have no run."""
         self.key, self.ratio = key, ratio
-        self.members = members = [one._replace(network=_known_rate(one.network, members)) for one in members]
-        largest = max(one.message_bytes for one in members)
-        by_network = {one.network: one for one in sorted(members, key=lambda one: one.source == "measured")}
+        self.members = members = [member._replace(network=_with_rate(member.network, members)) for member in members]
+        largest = max(member.message_bytes for member in members)
+        by_network = {member.network: member for member in sorted(members, key=lambda run: run.source == "measured")}
         self.networks = sorted(by_network, key=lambda network: network.link.hop_s(largest))
-        self.names = {network: one.network_title for network, one in by_network.items()}
-        self.sizes = sorted({one.micro_batch_size for one in members})
-        self.fastest = {source: _known_rate(network, members) for source, network in (fastest or {}).items()}
+        self.names = {network: member.network_title for network, member in by_network.items()}
+        self.sizes = sorted({member.micro_batch_size for member in members})
+        self.fastest = {source: _with_rate(network, members) for source, network in (fastest or {}).items()}
         self.times = {size: self._times(size) for size in self.sizes}
 
     @property
@@ -178,76 +178,93 @@ class _Group:
         return self.networks[0]
 
     def find(self, network: Network, size: int, source: str | None = None) -> PipelineRun | None:
-        """Find the newest run of a cell, of one source or of the first that there is."""
-        found = [one for one in self.members if (one.network, one.micro_batch_size) == (network, size)]
-        found = [one for one in found if source in (None, one.source)]
-        return max(found, key=lambda one: (one.source == "measured", one.run.pk), default=None)
+        """Return the newest run of a cell from one source; without a source, measured runs come first."""
+        matches = [
+            member
+            for member in self.members
+            if (member.network, member.micro_batch_size) == (network, size) and source in (None, member.source)
+        ]
+        return max(matches, key=lambda member: (member.source == "measured", member.run.pk), default=None)
 
     def _times(self, size: int) -> Times | None:
-        """Take the times of a micro batch from the default network; of an emulation, from what was typed in."""
-        known = self.find(self.default, size)
-        if known is None:
-            emulated = [one for one in self.members if one.micro_batch_size == size and one.is_emulated]
-            known = emulated[0] if emulated else None
-        return times_of(known, self.ratio) if known else None
+        """Return the pass times of a micro batch size on the default network, else those configured for emulation."""
+        example = self.find(self.default, size)
+        if example is None:
+            emulated = [member for member in self.members if member.micro_batch_size == size and member.is_emulated]
+            example = emulated[0] if emulated else None
+        return times_of(example, self.ratio) if example else None
 
     def table(self, title: str) -> NetworkTable:
         rows = []
         for network in self.networks:
-            cells = [self._cell(network, size) for size in self.sizes]
+            cells = [self._network_cell(network, size) for size in self.sizes]
             rows.append(NetworkRow(self.names[network], network, network == self.default, cells))
-        errors = [abs(cell.error) for row in rows for cell in row.cells if cell.error is not None]
-        said = ""
-        if errors:
-            mean, most = significant(100 * sum(errors) / len(errors)), significant(100 * max(errors))
-            cells_ = f"{len(errors)} cell{'s' * (len(errors) != 1)}"
-            said = f"Simulated {mean} % off on average over {cells_} that it was not calibrated with, {most} % at most."
-        return NetworkTable(title, self.key.plan, self.sizes, rows, self.basis, said)
+        return NetworkTable(title, self.key.plan, self.sizes, rows, self.basis, _error_sentence(rows))
 
     @property
     def basis(self) -> str:
-        """Say where the times of all micro batch sizes come from."""
-        found = [times for times in self.times.values() if times]
-        numbers = sorted({times.run_number for times in found if times.run_number is not None})
-        if len(numbers) > 1 and len({times.manner for times in found}) == 1:
-            return f"{found[0].manner} of runs {', '.join(map(str, numbers))}"
-        return "; ".join(dict.fromkeys(times.basis for times in found))
+        """Describe where the times of all micro batch sizes come from."""
+        all_times = [times for times in self.times.values() if times]
+        numbers = sorted({times.run_number for times in all_times if times.run_number is not None})
+        if len(numbers) > 1 and len({times.manner for times in all_times}) == 1:
+            return f"{all_times[0].manner} of runs {', '.join(map(str, numbers))}"
+        return "; ".join(dict.fromkeys(times.basis for times in all_times))
 
-    def _cell(self, network: Network, size: int) -> NetworkCell:
+    def _network_cell(self, network: Network, size: int) -> NetworkCell:
         measured, emulated = (self.find(network, size, source) for source in ("measured", "emulated"))
-        times, simulated = self.times[size], self._simulated(network, size)
+        simulated, times = self._simulated(network, size), self.times[size]
+        example = measured or emulated or self.find(self.default, size)
+        address = simulate_address(example, times, [self.key.plan, "best"], network) if example and times else ""
+        slowdowns = self._slowdowns(network, size, simulated)
+        error = self._error(network, size, simulated, measured or emulated)
+        return NetworkCell(measured, emulated, simulated, slowdowns, error, address)
+
+    def _slowdowns(self, network: Network, size: int, simulated: Outcome | None) -> dict[str, float]:
+        """Divide the step times of a cell by those on the default network, by source."""
         slowdowns: dict[str, float] = {}
-        for source, here in (("measured", measured), ("emulated", emulated)):
+        for source in ("measured", "emulated"):
+            here = self.find(network, size, source)
             there = self.find(self.fastest[source], size, source) if source in self.fastest else None
             if here and there and here.step_time_s and there.step_time_s:
                 slowdowns[source] = here.step_time_s / there.step_time_s
         default = self.fastest.get("measured") or self.fastest.get("emulated") or self.default
-        basis = self._simulated(default, size)
-        if simulated and basis and basis.simulation.iteration_s:
-            slowdowns["simulated"] = simulated.simulation.iteration_s / basis.simulation.iteration_s
-        real = measured or emulated
-        is_prediction = network != self.default or not (times and times.is_fitted)
-        error = None
-        if simulated and real and real.step_time_s and is_prediction:
-            error = simulated.simulation.iteration_s / real.step_time_s - 1
-        example = real or self.find(self.default, size)
-        address = simulate_address(example, times, [self.key.plan, "best"], network) if example and times else ""
-        return NetworkCell(measured, emulated, simulated, slowdowns, error, address)
+        base = self._simulated(default, size)
+        if simulated and base and base.simulation.iteration_s:
+            slowdowns["simulated"] = simulated.simulation.iteration_s / base.simulation.iteration_s
+        return slowdowns
+
+    def _error(
+        self, network: Network, size: int, simulated: Outcome | None, executed: PipelineRun | None
+    ) -> float | None:
+        times = self.times[size]
+        is_calibration = network == self.default and times is not None and times.is_fitted
+        if is_calibration or not simulated or not executed or not executed.step_time_s:
+            return None
+        return simulated.simulation.iteration_s / executed.step_time_s - 1
 
     def _simulated(self, network: Network, size: int) -> Outcome | None:
         times = self.times[size]
-        example = next((one for one in self.members if one.micro_batch_size == size), None)
+        example = next((member for member in self.members if member.micro_batch_size == size), None)
         if times is None or example is None:
             return None
         return outcome(self.key.plan, example.pipeline(times.stages, network, times.step_s), self.key.wire)
 
 
+def _error_sentence(rows: Sequence[NetworkRow]) -> str:
+    errors = [abs(cell.error) for row in rows for cell in row.cells if cell.error is not None]
+    if not errors:
+        return ""
+    mean, largest = significant(100 * sum(errors) / len(errors)), significant(100 * max(errors))
+    count = f"{len(errors)} cell{'s' * (len(errors) != 1)}"
+    return f"The simulation is {mean} % off on average over {count} not used for its calibration, {largest} % at most."
+
+
 def _picked(groups: dict[_Key, list[PipelineRun]], ratio: float | None) -> Picked | None:
-    """Pick a slope for every network, from the times of 1F1B where it was measured."""
-    plain = [key for key in groups if key.wire == "same"]
-    if not plain:
+    """Pick a warm-up slope for every network, with the times of 1F1B if it was measured."""
+    unchanged = [key for key in groups if key.wire == "same"]
+    if not unchanged:
         return None
-    key = next((key for key in plain if key.plan == Plan("1f1b")), plain[0])
+    key = next((key for key in unchanged if key.plan == Plan("1f1b")), unchanged[0])
     group = _Group(key, groups[key], ratio)
     rows = []
     for network in group.networks:
@@ -257,38 +274,39 @@ def _picked(groups: dict[_Key, list[PipelineRun]], ratio: float | None) -> Picke
 
 
 def _picked_cell(group: _Group, network: Network, size: int) -> PickedCell | None:
-    times, one = group.times[size], group.find(network, size)
-    if times is None or one is None:
+    times, example = group.times[size], group.find(network, size)
+    if times is None or example is None:
         return None
-    pipeline, width = one.pipeline(times.stages, network, times.step_s), one.shape.number_bytes
+    pipeline, width = example.pipeline(times.stages, network, times.step_s), example.shape.number_bytes
     return PickedCell(
         best_schedule(pipeline),
         best_schedule(pipeline, wires=("bf16",), element_bytes=width),
-        simulate_address(one, times, [Plan("1f1b"), "best"], network),
-        one.run,
+        simulate_address(example, times, [Plan("1f1b"), "best"], network),
+        example.run,
     )
 
 
-def simulate_address(one: PipelineRun, times: Times, plans: Sequence[Plan | str], network: Network) -> str:
-    """Write the query of /simulate/ that asks the same question; plans are Plans, or codes such as `best`."""
+def simulate_address(pipeline_run: PipelineRun, times: Times, plans: Sequence[Plan | str], network: Network) -> str:
+    """Return the query string of /simulate/ for a run; `plans` are Plans, or codes such as `best`."""
     rate = "" if math.isinf(network.bits_per_s) else f"{network.bits_per_s / 1e9:g}"
     fields = {
-        "stages": one.shape.stages,
-        "micro_batches": one.micro_batches,
-        "forward_ms": _list([stage.forward_s for stage in times.stages]),
-        "backward_ms": _list([stage.backward_s for stage in times.stages]),
-        "weight_ms": _list([stage.weight_s for stage in times.stages]),
+        "stages": pipeline_run.shape.stages,
+        "micro_batches": pipeline_run.micro_batches,
+        "forward_ms": _milliseconds([stage.forward_s for stage in times.stages]),
+        "backward_ms": _milliseconds([stage.backward_s for stage in times.stages]),
+        "weight_ms": _milliseconds([stage.weight_s for stage in times.stages]),
         "optimizer_ms": f"{1e3 * times.step_s:.6g}",
         "delay_ms": f"{1e3 * network.delay_s:g}",
         "bandwidth_gbps": rate,
-        "message_mb": f"{one.message_bytes / 1e6:.9g}",
-        "number_bytes": one.shape.number_bytes,
-        "wire": one.wire,
+        "message_mb": f"{pipeline_run.message_bytes / 1e6:.9g}",
+        "number_bytes": pipeline_run.shape.number_bytes,
+        "wire": pipeline_run.wire,
         "schedules": [plan if isinstance(plan, str) else code_of(plan) for plan in plans],
     }
     return urlencode(fields, doseq=True)
 
 
-def _list(seconds: list[float]) -> str:
-    shown = [f"{1e3 * value:.6g}" for value in seconds]
-    return shown[0] if len(set(shown)) == 1 else " ".join(shown)
+def _milliseconds(seconds: list[float]) -> str:
+    """Write times in ms: one number if all are equal, otherwise one for each stage."""
+    texts = [f"{1e3 * value:.6g}" for value in seconds]
+    return texts[0] if len(set(texts)) == 1 else " ".join(texts)

@@ -34,7 +34,7 @@ class _Known(NamedTuple):
 
 
 def _known(run: Run) -> _Known:
-    one = selectors.pipeline_run(run)
+    one = selectors.pipeline_of(run)
     times = selectors.times_of(one) if one else None
     if one is None or times is None:
         raise Http404(f"run {run.number} cannot be simulated: it is no pipeline, or nothing says how long it took")
