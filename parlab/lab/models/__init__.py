@@ -1,4 +1,4 @@
-"""What we plan and what we ran."""
+"""Experiments, configurations, runs and everything recorded about them."""
 
 from .config import Config
 from .device import Device

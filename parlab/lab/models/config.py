@@ -8,17 +8,17 @@ from .experiment import Experiment
 
 
 class Config(models.Model):
-    """One version of a configuration and its sweep; it never changes once a run used it.
+    """One version of a configuration and its sweep; immutable once a run uses it.
 
-    Change it through `lab.services.config_save`, which makes the next version where that is needed.
+    Change it through `lab.services.config_save`, which creates the next version if necessary.
     """
 
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="configs")
     version = models.PositiveIntegerField(editable=False)
-    data = models.JSONField(help_text="A RunConfig: what all points of the sweep share.")
-    sweep = models.JSONField(default=dict, blank=True, help_text="Axes: dotted field to list of values.")
+    data = models.JSONField(help_text="A RunConfig: the fields that all points of the sweep share.")
+    sweep = models.JSONField(default=dict, blank=True, help_text="Axes: dotted field name to list of values.")
     digest = models.CharField(max_length=64, editable=False)
-    note = models.CharField(max_length=300, blank=True, help_text="Why this version exists.")
+    note = models.CharField(max_length=300, blank=True, help_text="The reason for this version.")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -35,7 +35,7 @@ class Config(models.Model):
 
     @property
     def base(self) -> RunConfig:
-        """The RunConfig without the sweep; the stored data may be invalid until the axes are set."""
+        """The RunConfig without the sweep; the stored data may be invalid without the values of the axes."""
         return RunConfig.model_validate(self.data)
 
     def points(self) -> list[Point]:

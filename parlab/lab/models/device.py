@@ -11,9 +11,9 @@ _LARGEST = 1e21
 
 
 class Device(models.Model):
-    """A GPU or a processor that people plan with; the first ones came with parlab, anybody may add and mend."""
+    """A GPU or CPU that the planner can use; parlab includes a catalogue, which users can edit and extend."""
 
-    name = models.CharField(max_length=80, unique=True, help_text="A name that starts with CPU is a processor.")
+    name = models.CharField(max_length=80, unique=True, help_text="A name that starts with CPU denotes a CPU.")
     memory_gib = models.FloatField("memory (GiB)", validators=[MinValueValidator(0.001)])
     memory_bandwidth_gb_s = models.FloatField("memory bandwidth (GB/s)", validators=[MinValueValidator(0.001)])
     peak_tflops: "models.JSONField[dict[str, float]]" = models.JSONField(
@@ -25,30 +25,30 @@ class Device(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(0.001)],
-        help_text="The most that large 16-bit matrix products were measured to reach; empty where nobody measured it.",
+        help_text="Highest measured rate of large 16-bit matrix products. Leave empty if not measured.",
     )
     link_gb_s = models.FloatField(
         "link inside a node (GB/s)",
         null=True,
         blank=True,
         validators=[MinValueValidator(0.001)],
-        help_text="One direction of one device; empty: as its kind usually has it.",
+        help_text="One direction, per device. Leave empty for the usual bandwidth of this kind of device.",
     )
     node_gbit_s = models.FloatField(
         "network of a node (Gbit/s)",
         null=True,
         blank=True,
         validators=[MinValueValidator(0.001)],
-        help_text="Of all of a node's cards together; empty: as such nodes usually have it.",
+        help_text="Sum over all network cards of a node. Leave empty for the usual bandwidth of such nodes.",
     )
     price_per_hour = models.FloatField(
         "price of an hour",
         null=True,
         blank=True,
         validators=[MinValueValidator(0.0)],
-        help_text="Of one device, in whatever currency; the plan page offers it.",
+        help_text="Per device, in any currency. The plan page uses it as the default.",
     )
-    source = models.CharField(max_length=200, blank=True, help_text="Who says so.")
+    source = models.CharField(max_length=200, blank=True, help_text="Origin of these numbers, such as a data sheet.")
 
     class Meta:
         ordering = ["name"]
@@ -62,13 +62,13 @@ class Device(models.Model):
             raise ValidationError({"peak_tflops": 'Give at least one peak, like {"bf16": 312}.'})
         for precision, value in peaks.items():
             if precision not in PRECISIONS:
-                raise ValidationError({"peak_tflops": f"{precision} is no precision; use {', '.join(PRECISIONS)}."})
+                raise ValidationError({"peak_tflops": f"Unknown precision {precision}; use {', '.join(PRECISIONS)}."})
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value * 1e12 < _LARGEST:
-                raise ValidationError({"peak_tflops": f"{value!r} for {precision} is no peak; use TFLOP/s above 0."})
+                raise ValidationError({"peak_tflops": f"Invalid peak {value!r} for {precision}; use TFLOP/s above 0."})
 
     @property
     def gpu(self) -> Gpu:
-        """The device as the planner sees it."""
+        """The device as the planner takes it."""
         return Gpu(
             self.name,
             int(self.memory_gib * 2**30),

@@ -5,20 +5,20 @@ from django.urls import reverse
 
 class ExperimentQuerySet(models.QuerySet["Experiment"]):
     def in_use(self) -> "ExperimentQuerySet":
-        """Experiments that nobody has archived."""
+        """Experiments that are not archived."""
         return self.filter(archived_at=None)
 
 
 class Experiment(models.Model):
-    """A question, with the configurations, runs and notes that answer it."""
+    """A question with the configurations, runs and notes that answer it."""
 
     name = models.CharField(max_length=120, unique=True)
     slug = models.SlugField(max_length=120, unique=True)
-    question = models.TextField(blank=True, help_text="What the experiment shall answer, in a sentence or two.")
-    notes = models.TextField(blank=True, help_text="What was found, what to do next.")
-    source = models.TextField(blank=True, help_text="Where figures that were not measured here come from.")
+    question = models.TextField(blank=True, help_text="The question to answer, in one or two sentences.")
+    notes = models.TextField(blank=True, help_text="Results and next steps.")
+    source = models.TextField(blank=True, help_text="Origin of results that were not measured by this installation.")
     archived_at = models.DateTimeField(null=True, blank=True, editable=False)
-    """Out of the way: lists leave it out unless they are asked for it."""
+    """Archived experiments are not listed unless a filter includes them."""
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="experiments")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
@@ -36,7 +36,7 @@ class Experiment(models.Model):
 
 
 class Tag(models.Model):
-    """A word that people put on an experiment, to find it by."""
+    """A tag of an experiment, for filtering lists."""
 
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="tags")
     name = models.CharField(max_length=40, db_index=True, help_text="Lower case, without spaces.")

@@ -10,14 +10,14 @@ from .source import Source
 
 class FindingQuerySet(models.QuerySet["Finding"]):
     def open(self) -> "FindingQuerySet":
-        """Findings that nobody has acknowledged."""
+        """Findings that are not acknowledged."""
         return self.filter(acknowledged_at=None)
 
 
 class Finding(models.Model):
-    """Two numbers that cannot both be true, as a rule said; `lab.services.findings_refresh` keeps them true.
+    """Two contradicting numbers that a rule reported; `lab.services.findings_refresh` keeps findings up to date.
 
-    Of a run, of a source (then `where` names the part of its document), or of the experiment as a whole.
+    A finding belongs to a run, to a source (`where` is then a place in its document), or to the whole experiment.
     """
 
     class Severity(models.TextChoices):
@@ -48,7 +48,7 @@ class Finding(models.Model):
 
     class Meta:
         ordering = ["experiment", "pk"]
-        # The digest also says of which run or source it is: a constraint over empty columns would hold nothing back.
+        # The digest includes the run or source: a constraint over NULL columns would not reject duplicates.
         constraints = [models.UniqueConstraint(fields=["experiment", "rule", "where_digest"], name="finding_once")]
 
     def __str__(self) -> str:
@@ -60,5 +60,5 @@ class Finding(models.Model):
 
     @property
     def line(self) -> int | None:
-        """First line of the source that says so."""
+        """The first line of the source that the finding refers to."""
         return self.lines[0] if self.lines else None

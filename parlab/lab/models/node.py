@@ -8,7 +8,7 @@ from runners.protocol import LEASE_S
 
 class NodeQuerySet(models.QuerySet["Node"]):
     def online(self) -> "NodeQuerySet":
-        """Nodes that gave a sign of life within the lease."""
+        """Nodes with a heartbeat within the lease."""
         return self.filter(last_heartbeat_at__gte=timezone.now() - timedelta(seconds=LEASE_S))
 
 
@@ -17,8 +17,8 @@ class Node(models.Model):
 
     name = models.CharField(max_length=120, unique=True)
     pool = models.CharField(max_length=63, default="default")
-    is_enabled = models.BooleanField(default=True, help_text="A disabled node keeps its runs and gets no new ones.")
-    slots = models.PositiveSmallIntegerField(default=1, help_text="Runs that it takes at a time.")
+    is_enabled = models.BooleanField(default=True, help_text="A disabled node finishes its runs but gets no new ones.")
+    slots = models.PositiveSmallIntegerField(default=1, help_text="Number of runs at a time.")
     hardware = models.JSONField(default=dict, blank=True)
     daemon_version = models.CharField(max_length=40, blank=True)
     last_heartbeat_at = models.DateTimeField(null=True, blank=True)

@@ -10,7 +10,7 @@ from .stored_file import StoredFile
 
 
 class Report(models.Model):
-    """A text with live figures and tables, as it is being written; `lab.services.report_save` guards its revisions."""
+    """An editable text with live figures and tables; `lab.services.report_save` checks its revisions."""
 
     title = models.CharField(max_length=200)
     slug = models.SlugField(max_length=120, unique=True)
@@ -20,16 +20,16 @@ class Report(models.Model):
         null=True,
         blank=True,
         related_name="reports",
-        help_text="What directives mean that name no experiment.",
+        help_text="Default experiment of directives.",
     )
     text = models.TextField(blank=True, help_text="Markdown with directives such as {{ figure throughput }}.")
-    revision = models.PositiveIntegerField(default=1, help_text="Counts the saves: who saves names the one they saw.")
+    revision = models.PositiveIntegerField(default=1, help_text="Number of saves; an editor saves upon a revision.")
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="reports")
     created_at = models.DateTimeField(auto_now_add=True)
     saved_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     saved_at = models.DateTimeField(auto_now_add=True)
     editor = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
-    editor_seen_at = models.DateTimeField(null=True, blank=True, help_text="When the editor's page last spoke.")
+    editor_seen_at = models.DateTimeField(null=True, blank=True, help_text="Last request from the editor's page.")
 
     class Meta:
         ordering = ["-saved_at", "-pk"]
@@ -42,17 +42,17 @@ class Report(models.Model):
 
 
 class ReportVersionQuerySet(models.QuerySet["ReportVersion"]):
-    """Published versions go only with their whole report."""
+    """Published versions are deleted only together with their report."""
 
     def update(self, **kwargs: Any) -> NoReturn:
-        raise TypeError("published versions never change; publish a new one")
+        raise TypeError("published versions are immutable; publish a new one")
 
     def delete(self) -> NoReturn:
-        raise TypeError("published versions are not deleted one by one; delete the report, or revoke its links")
+        raise TypeError("published versions cannot be deleted individually; delete the report, or revoke its links")
 
 
 class ReportVersion(models.Model):
-    """A report as it was published: its text, and every number and figure as it was then."""
+    """A published report: its text, and all numbers and figures at the time of publication."""
 
     report = models.ForeignKey(Report, models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()
@@ -77,7 +77,7 @@ class ReportVersion(models.Model):
 
 
 class ReportFile(models.Model):
-    """A file of a published version: a picture of a gallery that it shows, or drawn once from what was frozen."""
+    """A file of a published version: a picture from a gallery, or a figure rendered from the frozen content."""
 
     version = models.ForeignKey(ReportVersion, models.CASCADE, related_name="files")
     name = models.CharField(max_length=80, help_text="`figure-1.svg`, `report.pdf`, `picture-<sha256>`.")
@@ -92,7 +92,7 @@ class ReportFile(models.Model):
 
 
 class ReportLink(models.Model):
-    """Lets whoever knows its token read one published version without a login, until somebody revokes it."""
+    """Gives read access to one published version without a login to anyone with its token, until it is revoked."""
 
     version = models.ForeignKey(ReportVersion, models.CASCADE, related_name="links")
     token = models.CharField(max_length=64, unique=True, editable=False)
@@ -113,7 +113,7 @@ class ReportLink(models.Model):
 
 
 class PictureJob(models.Model):
-    """Pictures that a worker draws: those of a published version, or the panels of a run."""
+    """A request to a worker to render pictures: those of a published version, or the panels of a run."""
 
     class State(models.TextChoices):
         WAITING = "waiting", "Waiting"
@@ -126,11 +126,11 @@ class PictureJob(models.Model):
     state = models.CharField(max_length=10, choices=State, default=State.WAITING)
     done = models.PositiveIntegerField(default=0)
     total = models.PositiveIntegerField(default=0)
-    tries = models.PositiveSmallIntegerField(default=0, help_text="How often a worker began.")
-    problem = models.TextField(blank=True, help_text="Why there are no pictures, and what to do.")
+    tries = models.PositiveSmallIntegerField(default=0, help_text="Number of times that a worker started the job.")
+    problem = models.TextField(blank=True, help_text="Why the job failed, and what to do.")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
-    changed_at = models.DateTimeField(auto_now_add=True, help_text="When the worker last said something.")
+    changed_at = models.DateTimeField(auto_now_add=True, help_text="Time of the worker's last update.")
 
     class Meta:
         ordering = ["-pk"]

@@ -17,8 +17,8 @@ from .source import Source
 
 
 def _number_at(path: str) -> NullIf:
-    """A number of a JSON column; floats hold any product of sizes, where integers would overflow."""
-    # SQLite reads a JSON null as 0, which is no size and no time of anything.
+    """Return a number of a JSON column as a float: products of sizes would overflow integers."""
+    # SQLite reads a JSON null as 0, which is not a valid size or time.
     return NullIf(Cast(KT(path), models.FloatField()), Value(0.0))
 
 
@@ -44,7 +44,7 @@ FACTS = (
     "data_parallel_size", "micro_batch_size", "global_batch_size", "samples_per_s", "tokens_per_s", "step_time_s",
     "ms_per_sample", "memory_max_bytes", "mfu", "queued_at", "started_at", "ended_at",
 )  # fmt: skip
-"""Columns of a run that lists filter and sort by."""
+"""Columns by which lists of runs are filtered and sorted."""
 
 
 class RunQuerySet(models.QuerySet["Run"]):
@@ -56,7 +56,7 @@ class RunQuerySet(models.QuerySet["Run"]):
 
 
 class Run(models.Model):
-    """One point of a sweep: a chain of attempts, of which the last one counts.
+    """One point of a sweep, with a chain of attempts of which the last one is current.
 
     `state`, `reason`, `summary` and the headline numbers are those of the current attempt. They are
     changed only by conditional updates in `lab.services`.
@@ -68,26 +68,26 @@ class Run(models.Model):
         IMPORTED = "imported", "imported from a file"
 
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="runs")
-    # Not PROTECT: an experiment goes with its configs and their runs, a used config alone does not.
+    # Not PROTECT: deleting an experiment deletes its configs and runs; a used config cannot be deleted alone.
     config = models.ForeignKey(Config, models.RESTRICT, related_name="runs")
-    number = models.PositiveIntegerField(help_text="Counts within the experiment.")
+    number = models.PositiveIntegerField(help_text="Number within the experiment.")
     label = models.CharField(max_length=300, blank=True)
     origin = models.CharField(max_length=12, choices=Origin, default=Origin.MEASURED)
     point = models.JSONField(default=dict, help_text="Axis values of this point.")
     point_digest = models.CharField(max_length=64)
     resolved = models.JSONField(
-        help_text="The full RunConfig, no field left to a default; of an imported run only what its source says."
+        help_text="The complete RunConfig with defaults; of an imported run only what its source states."
     )
     source = models.ForeignKey(Source, models.CASCADE, null=True, blank=True, related_name="runs")
     place: "models.JSONField[dict[str, int]]" = models.JSONField(
-        default=dict, blank=True, help_text="Which part of its source it is: segment, or table with row and column."
+        default=dict, blank=True, help_text="The part of its source: a segment, or a table with row and column."
     )
-    first_line = models.BigIntegerField(null=True, blank=True, help_text="Where it stands in its source.")
+    first_line = models.BigIntegerField(null=True, blank=True, help_text="First line of the run in its source.")
     last_line = models.BigIntegerField(null=True, blank=True)
     launch: "models.JSONField[dict[str, Any]]" = models.JSONField(
         default=dict,
         blank=True,
-        help_text="What an imported run was told: a formats.schema.Launch, with all its arguments as printed.",
+        help_text="Launch of an imported run: a formats.schema.Launch with all its arguments as printed.",
     )
     state = models.CharField(max_length=12, choices=STATE_CHOICES, default=RunState.QUEUED)
     attempt_number = models.PositiveSmallIntegerField(default=1)
@@ -98,7 +98,7 @@ class Run(models.Model):
     samples_per_s = models.FloatField(null=True, blank=True)
     tokens_per_s = models.FloatField(null=True, blank=True)
     memory_max_bytes = models.FloatField(null=True, blank=True)
-    # What people filter and sort by, kept by the database itself so that it is never stale: `selectors.filters`.
+    # Generated columns for filtering and sorting (`selectors.filters`): the database keeps them up to date.
     engine = _text_fact("resolved__parallel__engine")
     schedule = _text_fact("resolved__parallel__schedule")
     precision = _text_fact("resolved__train__precision")
@@ -113,7 +113,7 @@ class Run(models.Model):
         output_field=models.FloatField(null=True),
         db_persist=True,
     )
-    """Share of the peak, as computed here, else as its file states it."""
+    """Share of the peak FLOP/s, as computed by parlab, else as stated by the imported file."""
     gpus = models.GeneratedField(
         expression=Coalesce(
             _number_at("launch__world_size"),
@@ -124,7 +124,7 @@ class Run(models.Model):
         output_field=models.FloatField(null=True),
         db_persist=True,
     )
-    """GPUs, or processes where it ran on none."""
+    """Number of GPUs, or of processes if the run used no GPUs."""
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     queued_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -140,7 +140,7 @@ class Run(models.Model):
         ]
         indexes = [
             models.Index(fields=["state"], name="run_state"),
-            # Holds all that lists filter, sort and count by: the rows themselves are long with JSON.
+            # Covers all columns that lists filter, sort and count by: rows are long because of their JSON.
             models.Index(fields=["experiment", *FACTS], name="run_facts"),
         ]
 
@@ -160,15 +160,15 @@ class Run(models.Model):
 
     @property
     def iterations(self) -> int:
-        """Planned steps; 0 where nobody says: neither an imported run's source nor what a command prints."""
+        """Planned steps; 0 if neither the source of an imported run nor the output of a command states them."""
         if self.resolved.get("parallel", {}).get("engine") == "command" and self.origin == self.Origin.MEASURED:
-            told = filled_fields(self.resolved)["train"].get("iterations")
-            return int(told or (self.summary.get("steps") or {}).get("total") or 0)
+            filled = filled_fields(self.resolved)["train"].get("iterations")
+            return int(filled or (self.summary.get("steps") or {}).get("total") or 0)
         return int(self.resolved.get("train", {}).get("iterations") or 0)
 
     @property
     def is_emulated(self) -> bool:
-        """Whether its stages waited for given times instead of computing; then no number of it is of this machine."""
+        """Whether stages waited for configured times instead of computing; such results do not measure the hardware."""
         return bool(self.resolved.get("train", {}).get("compute") == "emulated")
 
     def current_attempt(self) -> "Attempt":
@@ -176,7 +176,7 @@ class Run(models.Model):
 
 
 class Attempt(models.Model):
-    """One try at a run on one node."""
+    """One execution of a run on one node."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="attempts")
     number = models.PositiveSmallIntegerField()
@@ -185,7 +185,7 @@ class Attempt(models.Model):
     committed = models.BigIntegerField(default=0, help_text="Spool position up to which batches are stored.")
     last_step = models.IntegerField(null=True, blank=True)
     lease_expires_at = models.DateTimeField(null=True, blank=True)
-    dispatched_at = models.DateTimeField(null=True, blank=True, help_text="When the spec was last sent.")
+    dispatched_at = models.DateTimeField(null=True, blank=True, help_text="Time at which the spec was last sent.")
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     exit_code = models.IntegerField(null=True, blank=True)

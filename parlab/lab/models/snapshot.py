@@ -10,17 +10,17 @@ from .run import Run
 
 
 class SnapshotQuerySet(models.QuerySet["Snapshot"]):
-    """Snapshots go only with their whole experiment; a picture also by itself (`lab.services.picture_delete`)."""
+    """Snapshots are deleted with their experiment; pictures also individually (`lab.services.picture_delete`)."""
 
     def update(self, **kwargs: Any) -> NoReturn:
-        raise TypeError("snapshots never change; add a new one")
+        raise TypeError("snapshots are immutable; add a new one")
 
     def delete(self) -> NoReturn:
-        raise TypeError("snapshots never change and are not deleted one by one; delete the experiment")
+        raise TypeError("snapshots are immutable and cannot be deleted individually; delete the experiment")
 
 
 class Snapshot(models.Model):
-    """What was true at a moment: immutable, named by the digest of its content."""
+    """An immutable record of a configuration, an environment, results or a picture, named by its digest."""
 
     class Kind(models.TextChoices):
         CONFIGURATION = "configuration", "Configuration"
@@ -35,7 +35,12 @@ class Snapshot(models.Model):
     digest = models.CharField(max_length=64, editable=False)
     content = models.JSONField()
     created_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", help_text="Of a picture."
+        settings.AUTH_USER_MODEL,
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="Set for pictures.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -52,5 +57,5 @@ class Snapshot(models.Model):
 
     @property
     def is_intact(self) -> bool:
-        """Whether the content is still the one that gave the snapshot its name."""
+        """Whether the content still matches the digest."""
         return digest(self.content) == self.digest

@@ -7,15 +7,15 @@ from .experiment import Experiment
 
 
 class Source(models.Model):
-    """A file that was imported: what it holds as the readers say, and its bytes as they were.
+    """An imported file: its document, as read by a reader, and its original bytes.
 
-    The bytes are the truth: runs, series, tables and findings can be built from them again.
+    Runs, series, tables and findings can be rebuilt from the bytes.
     """
 
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="sources")
-    name = models.CharField(max_length=200, help_text="For display only; nothing opens a file of this name.")
+    name = models.CharField(max_length=200, help_text="For display only; parlab never opens a file of this name.")
     format = models.CharField(max_length=40)
-    wanted_format = models.CharField(max_length=40, blank=True, help_text="The format that was asked for, if any.")
+    wanted_format = models.CharField(max_length=40, blank=True, help_text="The format that the user selected, if any.")
     sha256 = models.CharField(max_length=64, editable=False)
     size = models.BigIntegerField(help_text="Bytes of the file.")
     document: "models.JSONField[dict[str, Any]]" = models.JSONField(
@@ -33,13 +33,13 @@ class Source(models.Model):
 
 
 class SourceChunk(models.Model):
-    """A piece of an imported file, as it was."""
+    """A chunk of the original bytes of an imported file."""
 
-    # The unique constraint below starts with the source: a second index would only take space.
+    # The unique constraint below starts with the source, so a second index would be redundant.
     source = models.ForeignKey(Source, models.CASCADE, related_name="chunks", db_index=False)
     position = models.BigIntegerField(help_text="Byte offset of its first byte in the file.")
-    size = models.PositiveIntegerField(help_text="Bytes when unpacked.")
-    data = models.BinaryField(help_text="zstd")
+    size = models.PositiveIntegerField(help_text="Uncompressed size in bytes.")
+    data = models.BinaryField(help_text="Compressed with zstd.")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["source", "position"], name="source_position_once")]
@@ -49,10 +49,10 @@ class SourceChunk(models.Model):
 
 
 class Picture(models.Model):
-    """A picture that a document refers to and that lay beside it."""
+    """A picture that a document refers to, imported together with it."""
 
     source = models.ForeignKey(Source, models.CASCADE, related_name="pictures")
-    reference = models.CharField(max_length=300, help_text="As the document names it.")
+    reference = models.CharField(max_length=300, help_text="The name that the document uses.")
     media_type = models.CharField(max_length=40)
     sha256 = models.CharField(max_length=64, editable=False)
     data = models.BinaryField()

@@ -3,17 +3,21 @@ from django.db import models
 
 
 class ApiToken(models.Model):
-    """Lets a script act for a person, until somebody revokes it; `lab.services.token_create` makes the secret."""
+    """Authenticates a script as a user until it is revoked; `lab.services.token_create` generates the secret."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="api_tokens")
-    name = models.CharField(max_length=80, help_text="What uses it.")
+    name = models.CharField(max_length=80, help_text="What the token is for.")
     digest = models.CharField(
-        max_length=64, unique=True, editable=False, help_text="SHA-256 of the secret, which is kept nowhere."
+        max_length=64, unique=True, editable=False, help_text="SHA-256 of the secret, which is not stored."
     )
-    ending = models.CharField(max_length=4, editable=False, help_text="Tells tokens apart without giving one away.")
+    ending = models.CharField(
+        max_length=4,
+        editable=False,
+        help_text="Last characters of the secret, for identification.",
+    )
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
-    last_used_at = models.DateTimeField(null=True, blank=True, help_text="To a minute.")
+    last_used_at = models.DateTimeField(null=True, blank=True, help_text="Accurate to one minute.")
     revoked_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     revoked_at = models.DateTimeField(null=True, blank=True)
 
