@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from parlab.formats import schema
 from parlab.formats.records import Record
 from parlab.formats.segments import Segments
+from parlab.formats.source import MAX_LINE
 
 MAX_EXAMPLES = 20
 MAX_TABLES = 2_000
@@ -81,6 +82,14 @@ class Collector:
                 schema.UnreadLine(line=0, reason=f"{self.segments.dropped} more launches than are kept", text="")
             )
         return result
+
+
+def note_cut_lines(document: schema.Document, numbers: Iterable[int]) -> None:
+    """Report lines that were longer than MAX_LINE, of which only the beginning was read."""
+    reason = f"the line is longer than {MAX_LINE} characters; the rest of it was skipped"
+    for number in numbers:
+        document.unread.lines += 1
+        document.unread.examples.append(schema.UnreadLine(line=number, reason=reason, text=""))
 
 
 class Counted:

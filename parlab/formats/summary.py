@@ -10,7 +10,10 @@ from parlab.formats import schema
 from parlab.formats.builder import Builder
 from parlab.formats.launch import normalise
 from parlab.formats.records import Record
+from parlab.formats.statistics import Stream
 
+_PRINTED_MEAN = "mean of what the log prints, first record left out"
+_PRINTED_OVERALL = "what the log states for the whole launch"
 _LOSSES = ("loss", "lm_loss", "train_loss", "reduced_train_loss")
 
 
@@ -94,40 +97,52 @@ def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
 
 
 def _fill_rates(segment: schema.Segment, builder: Builder) -> None:
-    """Samples/s and tokens/s: batch over time where both are printed, else what the log calls so."""
+    """Fill samples/s, tokens/s and TFLOP/s: computed from batch and time if both are printed, else as printed."""
+    _fill_samples_per_s(segment, builder)
+    _fill_tokens_per_s(segment, builder)
+    for streams in (builder.steps, builder.metrics):
+        flops = streams.by_name.get("flops_per_gpu")
+        if flops and segment.tflops_per_gpu is None:
+            segment.tflops_per_gpu = _warm_mean(flops) / 1e12
+            segment.basis["tflops_per_gpu"] = _PRINTED_MEAN
+
+
+def _fill_samples_per_s(segment: schema.Segment, builder: Builder) -> None:
     time = segment.step_time_s
     seconds = (time.mean_without_first or time.mean) if time else None
     batch = builder.steps.by_name.get("global_batch_size")
-    size = batch.mean_without_first or batch.mean if batch else segment.launch.global_batch_size
+    batch_size = _warm_mean(batch) if batch else segment.launch.global_batch_size
     printed = builder.steps.by_name.get("samples_per_s") or builder.steps.by_name.get("running_avg_samples_per_s")
-    if seconds and size:
-        segment.samples_per_s = size / seconds
+    if seconds and batch_size:
+        segment.samples_per_s = batch_size / seconds
         segment.basis["samples_per_s"] = "global batch size / step time, first record left out"
     elif printed:
-        segment.samples_per_s = printed.mean_without_first or printed.mean
-        segment.basis["samples_per_s"] = "mean of what the log prints, first record left out"
+        segment.samples_per_s = _warm_mean(printed)
+        segment.basis["samples_per_s"] = _PRINTED_MEAN
     elif overall := builder.metrics.by_name.get("samples_per_s"):
         segment.samples_per_s = overall.mean
-        segment.basis["samples_per_s"] = "what the log states for the whole launch"
-    tokens = builder.steps.by_name.get("tokens_per_s")
+        segment.basis["samples_per_s"] = _PRINTED_OVERALL
+
+
+def _fill_tokens_per_s(segment: schema.Segment, builder: Builder) -> None:
     length = segment.launch.sequence_length
-    if tokens:
-        segment.tokens_per_s = tokens.mean_without_first or tokens.mean
-        segment.basis["tokens_per_s"] = "mean of what the log prints, first record left out"
+    if tokens := builder.steps.by_name.get("tokens_per_s"):
+        segment.tokens_per_s = _warm_mean(tokens)
+        segment.basis["tokens_per_s"] = _PRINTED_MEAN
     elif segment.samples_per_s and length:
         segment.tokens_per_s = segment.samples_per_s * length
         segment.basis["tokens_per_s"] = "samples per second * sequence length"
     elif overall := builder.metrics.by_name.get("tokens_per_s"):
         segment.tokens_per_s = overall.mean
-        segment.basis["tokens_per_s"] = "what the log states for the whole launch"
+        segment.basis["tokens_per_s"] = _PRINTED_OVERALL
     elif (each := builder.steps.by_name.get("tokens_per_s_per_gpu")) and segment.launch.world_size:
-        segment.tokens_per_s = (each.mean_without_first or each.mean) * segment.launch.world_size
+        segment.tokens_per_s = _warm_mean(each) * segment.launch.world_size
         segment.basis["tokens_per_s"] = "tokens per second and GPU * world size, first record left out"
-    for streams in (builder.steps, builder.metrics):
-        flops = streams.by_name.get("flops_per_gpu")
-        if flops and segment.tflops_per_gpu is None:
-            segment.tflops_per_gpu = (flops.mean_without_first or flops.mean) / 1e12
-            segment.basis["tflops_per_gpu"] = "mean of what the log prints, first record left out"
+
+
+def _warm_mean(stream: Stream) -> float:
+    """Return the mean without the first record, which is warm-up; of a single record that record."""
+    return stream.mean_without_first or stream.mean
 
 
 def _fill_memory(segment: schema.Segment, builder: Builder) -> None:

@@ -96,7 +96,7 @@ def quantity_of(words: str, unit: str = "") -> tuple[str, float] | None:
 
     `words` is a heading, a caption or a title; `unit` the unit its cells carry.
     """
-    text = _words(words)
+    text = _normalised(words)
     for name, pattern in _RATES:
         if pattern.search(text):
             return name, 1.0
@@ -123,7 +123,7 @@ def quantity_in_context(words: str, unit: str) -> tuple[str, float] | None:
     """
     if unit:
         return quantity_of("", unit)
-    text = _words(words[-4_000:])
+    text = _normalised(words[-4_000:])
     found = [(match.end(), name, 1.0) for name, pattern in _RATES for match in pattern.finditer(text)]
     found += [(match.end(), "step_time_s", 1e-3 if match[1] else 1.0) for match in _TIME_PER_STEP.finditer(text)]
     if not found:
@@ -132,7 +132,7 @@ def quantity_in_context(words: str, unit: str) -> tuple[str, float] | None:
     return name, scale
 
 
-def _words(text: str) -> str:
+def _normalised(text: str) -> str:
     return " ".join(text.lower().replace("_", " ").split())
 
 
@@ -142,21 +142,25 @@ def _unit_of_heading(heading: str) -> str:
 
 
 def column_of(heading: str, cells: Sequence[Cell]) -> Column:
-    """Tell what a column is from its heading and its cells."""
+    """Return the role of a column by its heading and its cells."""
     filled = [cell for cell in cells if cell.kind != "blank"]
     if not filled:
         return Column(heading, "empty")
+    kinds = {cell.kind for cell in filled}
     unit = next((cell.unit for cell in filled if cell.kind == "number" and cell.unit), "")
     setting = setting_of(heading)
     if setting and not (unit and unit_of(unit)):
         return Column(heading, "setting", setting)
-    numbers = [cell for cell in filled if cell.kind == "number"]
-    if not numbers and not any(cell.kind == "failure" for cell in filled):
+    if not kinds & {"number", "failure"}:
         return Column(heading, "axis", heading)
-    words = _words(heading)
-    is_named = bool(_OTHER.search(words) or _TIME.search(words) or _MEMORY.search(words) or quantity_of(heading))
+    is_named = _names_quantity(heading)
     quantity = quantity_of(heading, unit)
     if is_named or quantity:
         return Column(heading, "metric", *(quantity or ("", 1.0)), is_named)
-    is_label = any(cell.kind == "text" for cell in filled) or compact(heading) in _SIZES
+    is_label = "text" in kinds or compact(heading) in _SIZES
     return Column(heading, "axis", heading) if is_label else Column(heading, "figure")
+
+
+def _names_quantity(heading: str) -> bool:
+    text = _normalised(heading)
+    return any(pattern.search(text) for pattern in (_OTHER, _TIME, _MEMORY)) or quantity_of(heading) is not None

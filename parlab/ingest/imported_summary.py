@@ -115,30 +115,51 @@ def _stated(name: str, figure: Figure) -> list[tuple[str, float]]:
 
 
 def stated_summary(measured: Mapping[str, float], resolved: Sections, where: str) -> dict[str, Any]:
-    """Build a summary from single figures (parts of a summary -> value) and what follows from the configuration."""
-    told = {name: value for name, value in measured.items() if np.isfinite(value) and value > 0}
+    """Build a summary from single figures {part of a summary: value} and what follows from the configuration.
+
+    `where` says where the figures are stated; `basis` names each figure with it, and each computation.
+    """
+    stated = {name: value for name, value in measured.items() if np.isfinite(value) and value > 0}
+    summary: dict[str, Any] = {name: stated[name] for name in _PLAIN if name in stated}
+    if "memory_peak_bytes" in stated:
+        summary["memory_peak_bytes"] = {"max": stated["memory_peak_bytes"]}
+    basis = [
+        f"{name.replace('_', ' ')} {where}" for name in stated if name not in ("memory_peak_bytes", "gpu_util_pct")
+    ]
     batch = resolved.get("train", {}).get("global_batch_size")
-    length = resolved.get("model", {}).get("sequence_length")
-    summary: dict[str, Any] = {name: told[name] for name in _PLAIN if name in told}
-    basis = [f"{name.replace('_', ' ')} {where}" for name in told if name not in ("memory_peak_bytes", "gpu_util_pct")]
-    if "memory_peak_bytes" in told:
-        summary["memory_peak_bytes"] = {"max": told["memory_peak_bytes"]}
-    each_ms, seconds, samples = told.get("ms_per_sample"), told.get("step_time_s"), told.get("samples_per_s")
-    if seconds is None and batch and (each_ms or samples):
-        seconds = batch * each_ms / 1000 if each_ms else batch / (samples or 1.0)
-        basis.append("step time from it and the global batch size")
-    if samples is None and (each_ms or (batch and seconds)):
-        samples = 1000 / each_ms if each_ms else (batch or 0) / (seconds or 1.0)
-        basis.append("samples/s computed")
-    if seconds is not None:
-        summary["step_time_s"] = {"mean": seconds}
+    rates, computed = _rates_of(stated, batch, resolved.get("model", {}).get("sequence_length"))
+    basis += computed
+    return {**summary, **rates} | ({"basis": "; ".join(dict.fromkeys(basis))} if basis else {})
+
+
+def _rates_of(
+    stated: Mapping[str, float], batch: int | None, sequence_length: int | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return step time and rates, stated or computed from each other, and what was computed."""
+    ms_per_sample, samples = stated.get("ms_per_sample"), stated.get("samples_per_s")
+    seconds = stated.get("step_time_s")
+    computed = []
+    if seconds is None and batch and (seconds := _step_seconds(batch, ms_per_sample, samples)):
+        computed.append("step time from it and the global batch size")
+    if samples is None and (samples := _samples_per_s(batch, ms_per_sample, seconds)):
+        computed.append("samples/s computed")
+    rates: dict[str, Any] = {} if seconds is None else {"step_time_s": {"mean": seconds}}
     if samples is not None:
-        summary["samples_per_s"] = samples
-        summary["ms_per_sample"] = each_ms or 1000 / samples
-    tokens = told.get("tokens_per_s") or (samples * length if samples and length else None)
-    if tokens:
-        summary["tokens_per_s"] = tokens
-    return summary | ({"basis": "; ".join(dict.fromkeys(basis))} if basis else {})
+        rates |= {"samples_per_s": samples, "ms_per_sample": ms_per_sample or 1000 / samples}
+    tokens = stated.get("tokens_per_s") or (samples * sequence_length if samples and sequence_length else None)
+    return rates | ({"tokens_per_s": tokens} if tokens else {}), computed
+
+
+def _step_seconds(batch: int, ms_per_sample: float | None, samples_per_s: float | None) -> float | None:
+    if ms_per_sample:
+        return batch * ms_per_sample / 1000
+    return batch / samples_per_s if samples_per_s else None
+
+
+def _samples_per_s(batch: int | None, ms_per_sample: float | None, seconds: float | None) -> float | None:
+    if ms_per_sample:
+        return 1000 / ms_per_sample
+    return batch / seconds if batch and seconds else None
 
 
 def _of_steps(segment: Segment, resolved: Sections, recording: Recording) -> dict[str, Any]:

@@ -1,12 +1,13 @@
-"""What an import made or would make, for those who asked for it."""
+"""What an import created, or would create in a dry run: the value that the import services return."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from parlab.formats.schema import Document, Finding
+from parlab.ingest.drafts import Draft
 from parlab.ingest.reading import Reading
 from parlab.ingest.received import visible
 from parlab.ingest.results import Result
@@ -18,7 +19,7 @@ NAME_LENGTH = 120
 
 
 class ImportedRun(NamedTuple):
-    """One run that an import made or would make."""
+    """A run that an import created or would create."""
 
     number: int | None
     """Number within the experiment; None in a dry run."""
@@ -27,28 +28,28 @@ class ImportedRun(NamedTuple):
     reason: str
     point: Mapping[str, Any]
     steps: int
-    """Iterations that its log holds; 0 for a cell of a table."""
+    """Iterations that its log contains; 0 for a cell of a table."""
     summary: Mapping[str, Any] = {}
-    """Its numbers in the shape of a run's summary (docs/architecture.md); a preview shows its headlines."""
+    """Its numbers in the shape of a run's summary (docs/architecture.md); a preview shows its headline numbers."""
 
 
 class Import(NamedTuple):
-    """What an import made, or would make in a dry run."""
+    """What an import created, or would create in a dry run."""
 
     name: str
     experiment: Experiment | None
-    """None in a dry run without an experiment: it would be a new one named `experiment_name`."""
+    """None in a dry run without an experiment: a new one named `experiment_name` would be created."""
     experiment_name: str
     source: Source | None
-    """None in a dry run of a file that is not there yet."""
+    """None in a dry run of a file that is not stored yet."""
     is_new: bool
-    """False where the experiment had this very file already: nothing was changed."""
+    """False if the experiment already contained the file: nothing was changed."""
     document: Document
     runs: list[ImportedRun]
     findings: list[Finding]
 
 
-def made(source: Source, document: Document, runs: list[Run], *, is_new: bool) -> Import:
+def made(source: Source, document: Document, runs: Sequence[Run], *, is_new: bool) -> Import:
     """Describe a stored source."""
     return Import(
         source.name,
@@ -57,39 +58,43 @@ def made(source: Source, document: Document, runs: list[Run], *, is_new: bool) -
         source,
         is_new,
         document,
-        [_imported_run(run) for run in runs],
+        [_stored_run(run) for run in runs],
         document.findings,
     )
 
 
 def unchanged(source: Source) -> Import:
-    """Describe a source that was there already."""
+    """Describe a source that was already stored."""
     document = Document.model_validate(source.document)
     return made(source, document, list(source.runs.order_by("number")), is_new=False)
 
 
-def _imported_run(run: Run) -> ImportedRun:
-    steps = run.summary.get("steps") or {}
-    return ImportedRun(
-        run.number, run.label, run.state, run.reason, run.point, int(steps.get("count") or 0), run.summary
+def would_make(draft: Draft, experiment: Experiment | None) -> Import:
+    """Describe what a draft would become. Nothing is stored."""
+    reading = draft.reading
+    runs = [_drafted_run(result, reading.received.name) for result in draft.results]
+    name = experiment.name if experiment else experiment_name(reading)
+    return Import(
+        reading.received.name, experiment, name, None, True, reading.document, runs, reading.document.findings
     )
 
 
-def would_make(found: Reading, experiment: Experiment | None) -> Import:
-    """Describe what a reading would become, with nothing stored."""
-    runs = [_planned(result, found) for result in found.results]
-    name = experiment.name if experiment else experiment_name(found)
-    return Import(found.received.name, experiment, name, None, True, found.document, runs, found.document.findings)
+def _stored_run(run: Run) -> ImportedRun:
+    return ImportedRun(run.number, run.label, run.state, run.reason, run.point, _steps(run.summary), run.summary)
 
 
-def _planned(result: Result, found: Reading) -> ImportedRun:
-    label = point_label(result.point) or result.title or found.received.name
-    steps = result.summary.get("steps") or {}
-    count = int(steps.get("count") or 0)
-    return ImportedRun(None, label, result.state, result.reason, result.point, count, result.summary)
+def _drafted_run(result: Result, file: str) -> ImportedRun:
+    label = point_label(result.point) or result.title or file
+    steps = _steps(result.summary)
+    return ImportedRun(None, label, result.state, result.reason, result.point, steps, result.summary)
 
 
-def experiment_name(found: Reading) -> str:
-    """Name a new experiment after a page's first heading, or after the file."""
-    name = " ".join(visible(storable.text(found.title.replace("\n", " "))).split())
-    return (name or Path(found.received.name).stem or found.received.name)[:NAME_LENGTH]
+def _steps(summary: Mapping[str, Any]) -> int:
+    return int((summary.get("steps") or {}).get("count") or 0)
+
+
+def experiment_name(reading: Reading) -> str:
+    """Name a new experiment after the first heading of a page, or after the file."""
+    title = " ".join(visible(storable.text(reading.title.replace("\n", " "))).split())
+    file = reading.received.name
+    return (title or Path(file).stem or file)[:NAME_LENGTH]

@@ -1,179 +1,143 @@
-"""A file of ours -> what the readers make of it, with all that is to be stored waiting on disk. No database."""
+"""Step 2 of an import: each received file -> its reading: document, points of series and findings. No database."""
 
 from __future__ import annotations
 
 import codecs
-import io
-import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from parlab.findings import document_findings
 from parlab.formats import FORMATS, UNKNOWN, autotuning, event_files, format_of, head_of, records
-from parlab.formats.documents import Collector, Counted
+from parlab.formats.documents import Collector, Counted, note_cut_lines
 from parlab.formats.records import Record
-from parlab.formats.schema import Document, UnreadLine
-from parlab.formats.source import MAX_LINE, Lines, open_text
-from parlab.ingest.packing import Packed, line_offsets, pack
+from parlab.formats.schema import Document
+from parlab.formats.source import Lines, open_text
+from parlab.ingest.delivery import Delivery
 from parlab.ingest.received import Received, Refused
 from parlab.ingest.recording import Recorder, Recording
-from parlab.ingest.results import PAGES, TUNER, WHOLE, Result, results_in
+from parlab.ingest.results import PAGES, TUNER
+from parlab.ingest.tuner_files import read_tuner_files
+from parlab.ingest.workspace import Workspace
 
-MAX_TUNER_FILE = 2**20
-_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-Beside = Callable[[str], bytes | None]
-"""Returns the picture that a document refers to, or None where it does not lie beside it."""
+_UTF_16_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_MAX_PAGE = 2 * 2**20
 
 
 class Reading(NamedTuple):
-    """All of one file."""
+    """What the readers make of one file."""
 
     received: Received
+    text: Path
+    """The file as UTF-8, so that lines can be located by byte offsets; the file itself unless it is UTF-16."""
     document: Document
     title: str
     """First heading of a page; empty for a log."""
-    lines: list[str]
+    lines: Sequence[str]
     """Lines of a page; empty for a log."""
-    results: list[Result]
     recordings: dict[int, Recording]
-    """Index of a segment -> its points."""
-    logs: dict[int, Packed]
-    """Index of a segment -> its part of the text."""
-    raw: Packed
+    """Index of a segment -> its points, spooled in the workspace."""
     refused: Counter[str]
+    """Reason -> number of values that remain in the text only."""
+
+    @property
+    def is_page(self) -> bool:
+        return self.document.format in PAGES
+
+
+class _Open(NamedTuple):
+    """An open file: its format, its records, and what is known of its lines after the last record."""
+
+    format: str
+    records: Iterator[Record]
+    line_count: Callable[[], int]
+    cut_lines: Sequence[int] = ()
 
 
 def formats() -> list[str]:
-    """Names that `format` may have."""
+    """Return the valid values of `format`."""
     return sorted({*FORMATS, event_files.NAME})
 
 
-def read(received: Received, format: str | None, work: Path, stack: ExitStack) -> Reading:
-    """Read a file; what is to be stored waits in files of `work`, open until `stack` closes.
+def read(delivery: Delivery, format: str | None, workspace: Workspace) -> list[Reading]:
+    """Read the files of a delivery, each in the given format or the one recognised from its content.
 
-    Raises Refused for what no reader knows.
+    Files of an archive that no reader recognises are left out. Raises Refused if no file can be read.
     """
     if format is not None and format not in formats():
-        raise Refused(f"format {format!r} is unknown; use one of {', '.join(formats())}, or leave it out")
-    spool: IO[bytes] = stack.enter_context((work / "points").open("x+b"))
-    pieces: IO[bytes] = stack.enter_context((work / "pieces").open("x+b"))
-    text = _as_utf8(received, work)
-    collector = Collector(received.name, format or "")
-    recorder = Recorder(collector, spool)
+        raise Refused(f"unknown format {format!r}; use one of {', '.join(formats())}, or omit it")
+    readings: list[Reading] = []
+    refusals = list(delivery.refusals)
+    for file in delivery.files:
+        try:
+            readings.append(_read_file(file, format, workspace))
+        except Refused as refusal:
+            refusals.append(str(refusal))
+    if not readings and len(refusals) == 1:
+        raise Refused(refusals[0])
+    if not readings:
+        raise Refused(f"{delivery.name} contains no file that can be imported: {refusals[-1]}")
+    return readings
+
+
+def _read_file(received: Received, format: str | None, workspace: Workspace) -> Reading:
+    text = _as_utf8(received, workspace)
     title = ""
-    stream, count = _records(received, text, format, collector, stack)
-    for record in stream:
-        if record.kind == "heading" and not title:
-            title = str(record.data).strip()
-        recorder.add(record)
-    recorder.finish()
-    document = collector.document(count())
+    with _opened(received, text, format) as file:
+        collector = Collector(received.name, file.format)
+        recorder = Recorder(collector, workspace.points)
+        for record in file.records:
+            if record.kind == "heading" and not title:
+                title = str(record.data).strip()
+            recorder.add(record)
+        recorder.finish()
+        document = collector.document(file.line_count())
+        note_cut_lines(document, file.cut_lines)
     if document.format == UNKNOWN:
         raise Refused(
-            f"{received.name} is in no format that parlab reads; name the format, one of {', '.join(formats())}"
+            f"the format of {received.name} is not recognised; specify the format, one of {', '.join(formats())}"
         )
     document.findings = document_findings(document)
-    is_page = document.format in PAGES
-    lines = _lines(text) if is_page else []
-    results = results_in(document, lines, recorder.recordings)
-    raw = pack(received.path, 0, received.size, pieces)
-    logs = {} if received.kind in ("events", "tar") else _logs(text, results, is_page, raw, received, pieces)
-    return Reading(
-        received, document, title if is_page else "", lines, results, recorder.recordings, logs, raw, recorder.refused
-    )
+    reading = Reading(received, text, document, "", [], recorder.recordings, recorder.refused)
+    return reading._replace(title=title, lines=_page_lines(text)) if reading.is_page else reading
 
 
-def _records(
-    received: Received, text: Path, format: str | None, collector: Collector, stack: ExitStack
-) -> tuple[Iterator[Record], Callable[[], int]]:
-    """Open a file with its reader; sets the collector's format. Returns the records and how to count the lines."""
+@contextmanager
+def _opened(received: Received, text: Path, format: str | None) -> Iterator[_Open]:
+    """Open a file with the reader of its format."""
     if received.kind == "events" or format == event_files.NAME:
-        collector.result.format = event_files.NAME
-        return event_files.read(received.path), lambda: 0
-    if received.kind == "tar":
-        files = tuner_files(received.path)
-        collector.result.format = TUNER
-        return autotuning.read_results(files), lambda: sum(content.count("\n") for content in files.values())
-    lines = Lines(stack.enter_context(open_text(text)))
-    counted = Counted(lines)
-    stream = iter(counted)
-    if format is None:
-        head = head_of(stream)
-        format, stream = format_of(head), chain(head, stream)
-    collector.result.format = format
-    return chain(records(stream, format), _cut_lines(lines, collector)), lambda: counted.count
+        yield _Open(event_files.NAME, event_files.read(received.path), lambda: 0)
+    elif received.kind == "tar":
+        files = read_tuner_files(received.path)
+        line_count = sum(content.count("\n") for content in files.values())
+        yield _Open(TUNER, autotuning.read_results(files), lambda: line_count)
+    else:
+        with open_text(text) as stream:
+            lines = Lines(stream)
+            counted = Counted(lines)
+            unread_lines = iter(counted)
+            head = [] if format else head_of(unread_lines)
+            name = format or format_of(head)
+            yield _Open(name, records(chain(head, unread_lines), name), lambda: counted.count, lines.cut)
 
 
-def _cut_lines(lines: Lines, collector: Collector) -> Iterator[Record]:
-    """Note lines that were too long, once all are read; a generator, because that is not before the end."""
-    reason = f"the line is longer than {MAX_LINE} characters; the rest of it was left out"
-    unread = collector.result.unread
-    unread.lines += len(lines.cut)
-    unread.examples += [UnreadLine(line=number, reason=reason, text="") for number in lines.cut]
-    yield from ()
-
-
-def _as_utf8(received: Received, work: Path) -> Path:
-    """Give text whose lines can be found by their bytes: UTF-16 is written again as UTF-8."""
+def _as_utf8(received: Received, workspace: Workspace) -> Path:
+    """Return a file whose lines can be located by byte offsets: UTF-16 is rewritten as UTF-8."""
     with received.path.open("rb") as file:
-        encoding = _MARKS.get(file.read(2))
+        encoding = _UTF_16_MARKS.get(file.read(2))
     if encoding is None or received.kind != "text":
         return received.path
-    path = work / "utf-8"
+    path = workspace.new_path()
     with open_text(received.path) as source, path.open("x", encoding="utf-8", newline="") as target:
         while block := source.read(1 << 20):
             target.write(block)
     return path
 
 
-def _lines(text: Path) -> list[str]:
-    """Read the lines of a page; the readers refuse larger ones themselves."""
+def _page_lines(text: Path) -> list[str]:
+    """Return the lines of a page; the readers refuse larger pages themselves."""
     with open_text(text) as file:
-        return file.read(2 * 2**20).split("\n")
-
-
-def _logs(
-    text: Path, results: list[Result], is_page: bool, raw: Packed, received: Received, pieces: IO[bytes]
-) -> dict[int, Packed]:
-    """Pack the text of each launch. What stands between the launches of a log belongs to the one before it."""
-    launches = sorted(
-        (r.lines[0], r.lines[1], r.segment) for r in results if r.segment is not None and r.lines is not None
-    )
-    if not launches:
-        return {WHOLE: raw} if any(r.segment == WHOLE for r in results) and text == received.path else {}
-    begins = [first if is_page or n else 1 for n, (first, _, _) in enumerate(launches)]
-    # Line numbers are far below this one, which stands for the end of the file.
-    after = [*(first for first, _, _ in launches[1:]), 2**62]
-    ends = [last + 1 if is_page else after[n] for n, (_, last, _) in enumerate(launches)]
-    offsets = line_offsets(text, [*begins, *ends])
-    logs = {}
-    for begin, end, (_, _, segment) in zip(begins, ends, launches, strict=True):
-        whole = text == received.path and offsets[begin] == 0 and offsets[end] == received.size
-        if segment is not None:
-            logs[segment] = raw if whole else pack(text, offsets[begin], offsets[end], pieces)
-    return logs
-
-
-def tuner_files(path: Path) -> dict[str, str]:
-    """Read a packed results directory of DeepSpeed's tuner: relative path -> text."""
-    files: dict[str, str] = {}
-    with tarfile.open(path, "r:") as archive:
-        for entry in archive:
-            source = archive.extractfile(entry) if entry.isreg() else None
-            if source is not None and autotuning.wanted(entry.name):
-                files[entry.name] = source.read(MAX_TUNER_FILE).decode("utf-8", "replace")
-    return files
-
-
-def pack_tuner_files(files: Mapping[str, Path], target: Path) -> None:
-    """Pack the files of a results directory as one: the same files give the same bytes, wherever they lay."""
-    with tarfile.open(target, "x:", format=tarfile.PAX_FORMAT) as archive:
-        for name in sorted(files):
-            data = files[name].read_bytes()[:MAX_TUNER_FILE]
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
+        return file.read(_MAX_PAGE).split("\n")

@@ -1,10 +1,11 @@
-"""A stream that somebody sends -> a file of our own on disk: within the limit, hashed, and no binary."""
+"""A stream or a file on disk -> a described file: size within the limit, digest, and the kind of its content."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
@@ -13,7 +14,7 @@ from parlab.formats import event_files
 BLOCK = 1 << 20
 HEAD_BYTES = 64 * 1024
 _MAX_NAME = 200
-# Bytes that no text holds, apart from tab, line feed, form feed, carriage return and escape.
+# Control characters that do not occur in text: all but tab, line feed, form feed, carriage return and escape.
 _CONTROL = bytes(code for code in range(32) if code not in (9, 10, 12, 13, 27))
 _BINARY_SHARE = 0.05
 _HOLE = re.compile(rb"\x00{64,}")
@@ -24,55 +25,81 @@ _NO_ARCHIVES = {b"7z\xbc\xaf\x27\x1c": "a 7z archive", b"Rar!": "a rar archive",
 Kind = Literal["text", "events", "gzip", "bzip2", "xz", "zip", "tar", "binary"]
 
 
+PictureLookup = Callable[[str], bytes | None]
+"""Return the picture that a page refers to, or None if there is none beside the page."""
+
+
 class Refused(ValueError):
-    """A file that is not imported; the message says why and what to do."""
+    """The file cannot be imported; the message says why and what to do."""
 
 
 class Received(NamedTuple):
-    """A file of ours; `name` is what its sender called it, safe to display."""
+    """A file on our disk; `name` is the sender's name for it, safe to display."""
 
     path: Path
     name: str
     size: int
     sha256: str
     kind: Kind
+    pictures: PictureLookup | None = None
 
 
 def display_name(name: str) -> str:
-    """Make the name of a file safe to show: its last part, of characters that can be seen."""
+    """Make the name of a file safe to display: its last part, without invisible characters."""
     return visible(re.split(r"[/\\]", name)[-1] or name)[:_MAX_NAME] or "unnamed file"
 
 
 def visible(text: str) -> str:
-    """Take out control characters and marks that turn text around."""
+    """Remove control characters and marks that reverse the direction of text."""
     return "".join(character for character in text if unicodedata.category(character)[0] != "C").strip()
 
 
-def receive(stream: IO[bytes], name: str, path: Path, *, limit: int) -> Received:
-    """Copy a stream to `path`; raises Refused for what is empty, larger than `limit` bytes or cannot be read."""
-    shown = display_name(name)
-    digest, size, head = hashlib.sha256(), 0, b""
+def copied(stream: IO[bytes], name: str, path: Path, *, limit: int) -> Received:
+    """Copy a stream to `path`. Raises Refused if it is empty, larger than `limit` bytes or cannot be read."""
+    label = display_name(name)
+    size = 0
     try:
         with path.open("xb") as file:
             while block := stream.read(BLOCK):
                 size += len(block)
                 if size > limit:
                     raise Refused(
-                        f"{shown} is larger than {limit >> 20} MiB, the limit for imports;"
+                        f"{label} is larger than {limit >> 20} MiB, the limit for imports;"
                         " import a part of it, or raise PARLAB_UPLOAD_LIMIT_MIB"
                     )
-                head += block[: HEAD_BYTES - len(head)]
-                digest.update(block)
                 file.write(block)
     except OSError as problem:
-        raise Refused(f"{shown} could not be taken in ({problem.strerror or problem}); try again") from problem
+        raise Refused(f"{label} could not be received ({problem.strerror or problem}); try again") from problem
+    return described(path, name)
+
+
+def described(path: Path, name: str) -> Received:
+    """Describe a file on disk. Raises Refused if it is empty."""
+    label = display_name(name)
+    digest, size, head = hashlib.sha256(), 0, b""
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            size += len(block)
+            head += block[: HEAD_BYTES - len(head)]
+            digest.update(block)
     if not head.strip(b"\x00 \t\r\n"):
-        raise Refused(f"{shown} is empty; choose a file that holds output of a training")
-    return Received(path, shown, size, digest.hexdigest(), kind_of(head))
+        raise Refused(f"{label} is empty; choose a file that contains training output")
+    return Received(path, label, size, digest.hexdigest(), kind_of(head))
+
+
+def readable(received: Received) -> Received:
+    """Return a file that the readers can open. Raises Refused for any other binary."""
+    if received.kind == "binary":
+        with received.path.open("rb") as file:
+            description = _binary_kind(file.read(HEAD_BYTES))
+        raise Refused(
+            f"{received.name} is {description}, not text; import the log or page as text, or pack it as zip or tar.gz"
+        )
+    return received
 
 
 def kind_of(head: bytes) -> Kind:
-    """Tell text from archives and other binaries by the first bytes."""
+    """Recognise text, archives and other binaries by their first bytes."""
     for mark, kind in _MAGIC.items():
         if head.startswith(mark):
             return kind  # type: ignore[return-value]  # the values of _MAGIC are kinds
@@ -82,14 +109,14 @@ def kind_of(head: bytes) -> Kind:
         return "events"
     if head.startswith(_TEXT_MARKS):
         return "text"
-    # A crash or a rotated file leaves a stretch of NUL bytes in a log.
+    # A crash or a log rotation leaves a run of NUL bytes in a log.
     head = _HOLE.sub(b"", head)
     control = len(head) - len(head.translate(None, _CONTROL))
     return "binary" if control > _BINARY_SHARE * len(head) or head.startswith(b"%PDF") else "text"
 
 
-def what_is(head: bytes) -> str:
-    """Name a binary that people take for an archive or a document."""
+def _binary_kind(head: bytes) -> str:
+    """Name the kind of a binary file: formats that are often mistaken for an archive or a document."""
     if head.startswith(b"%PDF"):
         return "a PDF"
-    return next((words for mark, words in _NO_ARCHIVES.items() if head.startswith(mark)), "a binary file")
+    return next((kind for mark, kind in _NO_ARCHIVES.items() if head.startswith(mark)), "a binary file")

@@ -74,21 +74,29 @@ def _setting_columns(table: Table) -> dict[int, tuple[str, Any]]:
 
 
 def _compared_columns(table: Table, columns: Sequence[Column]) -> dict[int, tuple[str, Any]]:
-    """Find columns that hold one quantity of several variants: nothing else is measured, and a label says of what."""
+    """Return the columns that hold one quantity for several variants: index -> ("variant", heading).
+
+    Nothing else is measured in such a table, and its first column labels the rows.
+    """
     if not columns or columns[0].role not in ("axis", "setting"):
         return {}
     measured = [n for n, column in enumerate(columns) if n and column.role in ("metric", "figure")]
-    like = [n for n in measured if all(_is_measured(row[n]) for row in table.rows)]
-    quantities = {columns[n].name for n in measured}
-    units = {cell.unit for row in table.rows for n in like if (cell := row[n]).kind == "number" and cell.unit}
-    named = [n for n in measured if columns[n].is_named]
-    if len(like) < 2 or len(units) > 1 or len(quantities) > 1 or (named and quantities == {""}):
+    variants = [n for n in measured if all(_is_measured(row[n]) for row in table.rows)]
+    if len(variants) < 2 or not _is_one_quantity(table, [columns[n] for n in measured], variants):
         return {}
-    # A sheet's rows are quantities: its columns are no variants of one.
+    # The rows of a sheet are quantities, so its columns are not variants of a single quantity.
     labels = [column_of(row[0].text, row[1:]) for row in table.rows]
     if any(label.role == "metric" and label.is_named for label in labels):
         return {}
-    return {n: ("variant", columns[n].title) for n in like}
+    return {n: ("variant", columns[n].title) for n in variants}
+
+
+def _is_one_quantity(table: Table, measured: Sequence[Column], variants: Sequence[int]) -> bool:
+    """Return whether measured columns may hold the same quantity: neither names nor units differ."""
+    quantities = {column.name for column in measured}
+    units = {row[n].unit for row in table.rows for n in variants if row[n].kind == "number" and row[n].unit}
+    is_unknown_quantity = quantities == {""} and any(column.is_named for column in measured)
+    return len(units) <= 1 and len(quantities) <= 1 and not is_unknown_quantity
 
 
 def _is_measured(cell: Cell) -> bool:

@@ -1,111 +1,208 @@
-"""A reading -> rows: source, runs, attempts, series, logs and pictures. Works in the caller's transaction."""
+"""Step 4 of an import: drafts -> rows in one transaction: source, runs, attempts, series, logs and pictures."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
+from parlab.ingest.document_text import notes_of
+from parlab.ingest.drafts import Draft
+from parlab.ingest.images import images_store
 from parlab.ingest.launches import Sections
-from parlab.ingest.reading import Beside, Reading
+from parlab.ingest.outcome import NAME_LENGTH, Import, experiment_name, made, unchanged
+from parlab.ingest.reading import Reading
+from parlab.ingest.received import Received, Refused
 from parlab.ingest.recording import Recording
 from parlab.ingest.results import Result
-from parlab.lab.models import Attempt, Config, Experiment, Picture, Run, Snapshot, Source, SourceChunk
-from parlab.lab.services import storable
+from parlab.lab.models import Attempt, Config, Experiment, Run, Snapshot, Source, SourceChunk
+from parlab.lab.services import experiment_create, findings_refresh, storable
 from parlab.lab.services.attempts import configuration_snapshot, headline, results_snapshot
+from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.runs import point_label
-from parlab.series import log, store
+from parlab.series import log
+from parlab.series import store as series_store
 from runners.config import digest, sections
-from runners.protocol import MAX_BATCH_BYTES
+
+logger = logging.getLogger(__name__)
 
 _CHUNKS_AT_ONCE = 64
-MAX_PICTURE_BYTES = 16 * MAX_BATCH_BYTES
-_MEDIA = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
-    b"RIFF": "image/webp",
-}
-# What a rebuild brings up to date; number, configuration and who made it stay.
+# The fields that a rebuild updates; number, configuration and author stay.
 _REBUILT = (
     "label", "point", "point_digest", "resolved", "place", "first_line", "last_line", "launch", "state", "reason",
     "summary", "step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes", "started_at", "ended_at",
 )  # fmt: skip
 
 
-class Stored(NamedTuple):
-    """A run and the result that it holds."""
+class Target(NamedTuple):
+    """Where an import goes, whose it is, and the format that the user named."""
+
+    experiment: Experiment | None
+    """None: the experiment that already contains the file, or a new one."""
+    user: User
+    format: str | None = None
+
+
+class StoredRun(NamedTuple):
+    """A run and the result that it was built from."""
 
     run: Run
     result: Result
 
 
-def source_store(experiment: Experiment, reading: Reading, wanted_format: str | None, user: User) -> Source:
-    """Store a file's bytes and what the readers made of it."""
-    received = reading.received
+def sources_of(files: Sequence[Received], experiment: Experiment | None) -> list[Source]:
+    """Return the sources of the files if one experiment already contains all of them, else an empty list."""
+    sources: list[Source] = []
+    for file in files:
+        source = _existing_source(file, experiment)
+        if source is None:
+            return []
+        experiment = source.experiment
+        sources.append(source)
+    return sources
+
+
+@transaction.atomic
+def store(drafts: Sequence[Draft], target: Target) -> list[Import]:
+    """Store drafts in one experiment, all or none; a file that the experiment already contains stays unchanged."""
+    imports: list[Import] = []
+    for draft in drafts:
+        _lock(target)
+        source = _existing_source(draft.reading.received, target.experiment)
+        imports.append(_store_draft(draft, target) if source is None else unchanged(source))
+        target = target._replace(experiment=imports[-1].experiment)
+    return imports
+
+
+@transaction.atomic
+def rebuild(source: Source, draft: Draft) -> Import:
+    """Replace what is stored of a source by a new draft of the same bytes."""
+    lock_experiment(source.experiment)
+    source.format, source.document = draft.reading.document.format, _document_json(draft.reading)
+    source.save(update_fields=["format", "document"])
+    runs = _runs_store(source, draft, source.created_by)
+    images_store(source, draft.reading.document, None)
+    findings_refresh(experiment=source.experiment)
+    return made(source, draft.reading.document, runs, is_new=False)
+
+
+def _existing_source(received: Received, experiment: Experiment | None) -> Source | None:
+    sources = Source.objects.filter(sha256=received.sha256).select_related("experiment")
+    return (sources if experiment is None else sources.filter(experiment=experiment)).first()
+
+
+def _lock(target: Target) -> None:
+    """Let imports into one experiment follow each other; without an experiment, the imports of one user.
+
+    A second click on Import would otherwise create a second experiment.
+    """
+    if target.experiment is None:
+        User.objects.select_for_update(no_key=True).get(pk=target.user.pk)
+    else:
+        lock_experiment(target.experiment)
+
+
+def _store_draft(draft: Draft, target: Target) -> Import:
+    reading = draft.reading
+    experiment = target.experiment or _new_experiment(draft, target.user)
+    source = _source_store(experiment, draft, target)
+    runs = _runs_store(source, draft, target.user)
+    images_store(source, reading.document, reading.received.pictures)
+    if reading.is_page:
+        _notes_add(experiment, reading)
+    findings_refresh(experiment=experiment)
+    logger.info("imported %s into %s: %d runs", source.name, experiment, len(runs))
+    return made(source, reading.document, runs, is_new=True)
+
+
+def _new_experiment(draft: Draft, user: User) -> Experiment:
+    base_name = name = experiment_name(draft.reading)
+    for count in range(2, 1_000):
+        try:
+            return experiment_create(name=name, owner=user, source=f"Imported from {draft.reading.received.name}.")
+        except ValueError:
+            name = f"{base_name[: NAME_LENGTH - 6]} ({count})"
+    raise Refused(f"1,000 experiments are named {base_name!r}; choose the experiment to import into")
+
+
+def _notes_add(experiment: Experiment, reading: Reading) -> None:
+    """Append the prose of a page to the experiment's notes."""
+    notes = storable.text(notes_of(reading.lines, reading.document))
+    if not notes:
+        return
+    heading = f"From {reading.received.name}:\n\n" if experiment.notes else ""
+    experiment.notes = f"{experiment.notes}\n\n{heading}{notes}".strip()
+    experiment.save(update_fields=["notes", "updated_at"])
+
+
+def _source_store(experiment: Experiment, draft: Draft, target: Target) -> Source:
+    """Store the bytes of a file and the document that the readers made of it."""
+    received = draft.reading.received
     source = Source.objects.create(
         experiment=experiment,
         name=received.name,
-        format=reading.document.format,
-        wanted_format=wanted_format or "",
+        format=draft.reading.document.format,
+        wanted_format=target.format or "",
         sha256=received.sha256,
         size=received.size,
-        document=document_json(reading),
-        created_by=user,
+        document=_document_json(draft.reading),
+        created_by=target.user,
     )
-    chunks = (SourceChunk(source=source, position=at, size=size, data=data) for at, size, data in reading.raw.rows())
+    chunks = (SourceChunk(source=source, position=at, size=size, data=data) for at, size, data in draft.raw.rows())
     while batch := list(islice(chunks, _CHUNKS_AT_ONCE)):
         SourceChunk.objects.bulk_create(batch)
     return source
 
 
-def document_json(reading: Reading) -> dict[str, Any]:
-    """Write a document as JSON that any of our databases holds, with what was left in the raw text only."""
+def _document_json(reading: Reading) -> dict[str, Any]:
+    """Return a document as JSON that every supported database can store, with the values left in the text only."""
     document = reading.document.model_dump(mode="json", exclude={"findings"})
     document["findings"] = [finding.model_dump(mode="json", exclude_none=True) for finding in reading.document.findings]
     for reason, count in reading.refused.items():
-        example = {"line": 0, "reason": f"{count} values are in the text only: {reason}", "text": ""}
+        example = {"line": 0, "reason": f"{count} values remain in the text only: {reason}", "text": ""}
         document["unread"]["examples"].append(example)
     clean: dict[str, Any] = storable.json(document)
     return clean
 
 
-def runs_store(source: Source, reading: Reading, user: User) -> list[Stored]:
-    """Store the results of a source as runs. Runs that it has already are brought up to date, by their place."""
+def _runs_store(source: Source, draft: Draft, user: User) -> list[Run]:
+    """Store the results of a draft as runs. Existing runs of the source are matched by their place and updated."""
     existing = {digest(run.place): run for run in source.runs.all()}
-    wanted = {digest(result.place): result for result in reading.results}
-    source.runs.exclude(pk__in=[run.pk for place, run in existing.items() if place in wanted]).delete()
-    config = _config(source, reading.results, user) if reading.results else None
-    last: int = source.experiment.runs.aggregate(last=Max("number"))["last"] or 0
-    found, new = [], []
-    for place, result in wanted.items():
+    results = {digest(result.place): result for result in draft.results}
+    source.runs.exclude(pk__in=[run.pk for place, run in existing.items() if place in results]).delete()
+    config = _config(source, draft.results, user) if draft.results else None
+    number: int = source.experiment.runs.aggregate(last=Max("number"))["last"] or 0
+    stored_runs, new_runs = [], []
+    for place, result in results.items():
         run = existing.get(place)
         if run is None:
-            last += 1
-            run = Run(number=last, experiment=source.experiment, source=source, created_by=user, config=config)
+            number += 1
+            run = Run(number=number, experiment=source.experiment, source=source, created_by=user, config=config)
             run.origin = Run.Origin.IMPORTED
-            new.append(run)
-        _fill(run, result, _recording(reading, result), source)
-        found.append(Stored(run, result))
-    kept = [stored.run for stored in found if stored.run.pk]
-    if kept:
-        # Points may change places among the runs: names that no point has keep them apart meanwhile.
-        for run in kept:
-            Run.objects.filter(pk=run.pk).update(point_digest=f"rebuilding {run.pk}")
-        Run.objects.bulk_update(kept, _REBUILT, batch_size=100)
-    Run.objects.bulk_create(new, batch_size=100)
-    _attempts_store(found, reading)
-    snapshots = [configuration_snapshot(stored.run, 1) for stored in found]
-    snapshots += [_results_snapshot(stored.run) for stored in found]
+            new_runs.append(run)
+        _fill(run, result, _recording(draft, result), source)
+        stored_runs.append(StoredRun(run, result))
+    _runs_update([run for run, _ in stored_runs if run.pk])
+    Run.objects.bulk_create(new_runs, batch_size=100)
+    _attempts_store(stored_runs, draft)
+    runs = [run for run, _ in stored_runs]
+    snapshots = [configuration_snapshot(run, 1) for run in runs] + [_results_snapshot(run) for run in runs]
     Snapshot.objects.bulk_create(snapshots, batch_size=100, ignore_conflicts=True)
-    return found
+    return runs
+
+
+def _runs_update(runs: Sequence[Run]) -> None:
+    # Runs may exchange their points: temporary digests keep the points unique until all are written.
+    for run in runs:
+        Run.objects.filter(pk=run.pk).update(point_digest=f"rebuilding {run.pk}")
+    Run.objects.bulk_update(runs, _REBUILT, batch_size=100)
 
 
 def _fill(run: Run, result: Result, recording: Recording | None, source: Source) -> None:
@@ -123,7 +220,7 @@ def _fill(run: Run, result: Result, recording: Recording | None, source: Source)
 
 
 def _times(recording: Recording | None) -> tuple[datetime | None, datetime]:
-    """When it ran, by the time stamps of its log; else it ended, for us, when it was imported."""
+    """Return start and end by the time stamps of the log; without any, the time of the import as the end."""
     if recording is None or recording.first_time is None or recording.last_time is None:
         return None, timezone.now()
     began, ended = sorted((recording.first_time, recording.last_time))
@@ -134,15 +231,19 @@ def _results_snapshot(run: Run) -> Snapshot:
     return results_snapshot(run, 1, {"state": run.state, "reason": run.reason, "summary": run.summary})
 
 
-def _attempts_store(found: Sequence[Stored], reading: Reading) -> None:
-    """Give each run that has text or series an attempt with both."""
-    logged = [s for s in found if s.result.segment in reading.logs or s.result.segment in reading.recordings]
-    known = {attempt.run_id: attempt for attempt in Attempt.objects.filter(run__in=[s.run for s in logged])}
-    new = [Attempt(run=s.run, number=1) for s in logged if s.run.pk not in known]
-    Attempt.objects.bulk_create(new, batch_size=100)
-    known |= {attempt.run_id: attempt for attempt in new}
+def _attempts_store(stored_runs: Sequence[StoredRun], draft: Draft) -> None:
+    """Give each run with text or series an attempt that holds both."""
+    logged = [
+        stored_run
+        for stored_run in stored_runs
+        if stored_run.result.segment in draft.texts or stored_run.result.segment in draft.reading.recordings
+    ]
+    attempts = {attempt.run_id: attempt for attempt in Attempt.objects.filter(run__in=[run for run, _ in logged])}
+    new_attempts = [Attempt(run=run, number=1) for run, _ in logged if run.pk not in attempts]
+    Attempt.objects.bulk_create(new_attempts, batch_size=100)
+    attempts |= {attempt.run_id: attempt for attempt in new_attempts}
     for run, result in logged:
-        attempt, recording = known[run.pk], _recording(reading, result)
+        attempt, recording = attempts[run.pk], _recording(draft, result)
         Attempt.objects.filter(pk=attempt.pk).update(
             state=run.state,
             reason=run.reason,
@@ -151,20 +252,20 @@ def _attempts_store(found: Sequence[Stored], reading: Reading) -> None:
             ended_at=run.ended_at,
             last_step=recording.last_step if recording else None,
         )
-        store.delete(attempt.pk)
+        series_store.delete(attempt.pk)
         for series in recording.series() if recording else ():
-            store.append(attempt.pk, series)
-        text = None if result.segment is None else reading.logs.get(result.segment)
+            series_store.append(attempt.pk, series)
+        text = None if result.segment is None else draft.texts.get(result.segment)
         if text is not None:
             log.store_log(attempt.pk, text.rows())
 
 
-def _recording(reading: Reading, result: Result) -> Recording | None:
-    return None if result.segment is None else reading.recordings.get(result.segment)
+def _recording(draft: Draft, result: Result) -> Recording | None:
+    return None if result.segment is None else draft.reading.recordings.get(result.segment)
 
 
 def _config(source: Source, results: Sequence[Result], user: User) -> Config:
-    """Make the version that the runs of a source hang on: what all of them share. It is never edited in place."""
+    """Return the configuration version of a source: the settings that all its runs share. It is never edited."""
     existing = Config.objects.filter(runs__source=source).first()
     if existing is not None:
         return existing
@@ -176,7 +277,7 @@ def _config(source: Source, results: Sequence[Result], user: User) -> Config:
         data=data,
         sweep={},
         digest=digest({"data": data, "sweep": {}}),
-        note=f"What the runs of {source.name} share, as far as it says"[:300],
+        note=f"Settings that all runs of {source.name} share, as far as the file states them"[:300],
         created_by=user,
     )
 
@@ -191,43 +292,3 @@ def _shared(resolved: Sequence[Sections]) -> dict[str, dict[str, Any]]:
         }
         for section in sections()
     }
-
-
-def images_store(source: Source, reading: Reading, beside: Beside | None) -> None:
-    """Keep each picture that a page refers to as a snapshot; the picture itself where it lies beside the page."""
-    known = set(source.experiment.snapshots.filter(kind=Snapshot.Kind.IMAGE).values_list("digest", flat=True))
-    pictures: dict[str, Picture] = {picture.reference: picture for picture in source.pictures.defer("data")}
-    snapshots = []
-    for image in reading.document.images:
-        reference = storable.text(image.source)[:300]
-        if reference not in pictures and (picture := _picture(source, reference, beside)):
-            pictures[reference] = picture
-            picture.save(force_insert=True)
-        content = {"source": source.name, **storable.json(image.model_dump()), **_facts(pictures.get(reference))}
-        name = digest(content)
-        if name not in known:
-            known.add(name)
-            snapshots.append(
-                Snapshot(experiment=source.experiment, kind=Snapshot.Kind.IMAGE, digest=name, content=content)
-            )
-    Snapshot.objects.bulk_create(snapshots)
-
-
-def _facts(picture: Picture | None) -> Mapping[str, Any]:
-    return {} if picture is None else {"sha256": picture.sha256, "media_type": picture.media_type}
-
-
-def _picture(source: Source, reference: str, beside: Beside | None) -> Picture | None:
-    data = beside(reference) if beside else None
-    media_type = next((name for mark, name in _MEDIA.items() if data and data.startswith(mark)), None)
-    if not data or media_type is None or len(data) > MAX_PICTURE_BYTES:
-        return None
-    return Picture(
-        source=source, reference=reference, media_type=media_type, sha256=hashlib.sha256(data).hexdigest(), data=data
-    )
-
-
-def raw_pieces(source: Source) -> Iterable[bytes]:
-    """Yield the compressed pieces of a source's bytes, in order."""
-    rows = source.chunks.order_by("position").values_list("data", flat=True)
-    return (bytes(data) for data in rows.iterator(chunk_size=16))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from parlab.findings import document_findings
-from parlab.formats.__main__ import read_file
+from parlab.formats.files import read_file
 
 SHARED = Path(__file__).parents[3] / "shared"
 

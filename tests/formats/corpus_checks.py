@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from parlab.formats import Document, Record, records
-from parlab.formats.__main__ import read_file, results_of
+from parlab.formats.files import read_file, read_results_directory
 from parlab.formats.schema import Segment, Table
 from parlab.formats.source import Lines, open_text
 
@@ -320,7 +320,7 @@ def check_tuning_experiment(path: Path, expected: Expected) -> None:
     assert {name: launch.arguments[name] for name in names} == {name: expected[name] for name in names}
     assert launch.zero_stage == expected["zero_stage"]
     # That it failed is what its directory says: there is no model_info.json beside it.
-    whole = results_of(path.parent.parent)
+    whole = read_results_directory(path.parent.parent)
     assert whole is not None
     segment = only(whole)
     assert segment.section == expected["name"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from parlab.formats.__main__ import read_file
+from parlab.formats.files import read_file
 
 HERE = Path(__file__).parent
 

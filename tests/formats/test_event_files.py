@@ -14,7 +14,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from parlab.formats import Document
-from parlab.formats.__main__ import main, read_file
+from parlab.formats.files import read_file
+from parlab.read import main
 
 Write = Callable[..., Path]
 

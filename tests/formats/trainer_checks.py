@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from parlab.formats.__main__ import read_file
+from parlab.formats.files import read_file
 from parlab.formats.schema import Table
 from tests.formats.corpus_checks import Check, Expected, near, only, read_records, step_values
 

@@ -12,7 +12,8 @@ import zstandard
 from django.contrib.auth.models import User
 from django.db import connection
 
-from parlab.ingest import reading, stored
+from parlab.ingest import drafts
+from parlab.ingest.delivery import raw_pieces
 from parlab.ingest.imports import Import, Refused, source_import, source_reingest, upload_import
 from parlab.ingest.results import results_in
 from parlab.lab.models import Attempt, Config, Experiment, Finding, Picture, Run, Snapshot, Source, SourceChunk
@@ -28,7 +29,7 @@ Bring = Callable[..., Import]
 
 @pytest.fixture
 def bring(user: User) -> Bring:
-    """Import bytes: bring(data, name="run.log", experiment=None, dry_run=False, beside=None)."""
+    """Import bytes: bring(data, name="run.log", experiment=None, dry_run=False, pictures=None)."""
 
     def bring(data: bytes, name: str = "run.log", experiment: Experiment | None = None, **options: Any) -> Import:
         return source_import(experiment=experiment, name=name, stream=io.BytesIO(data), user=user, **options)
@@ -158,7 +159,7 @@ def test_the_file_itself_is_kept_byte_for_byte(bring: Bring) -> None:
     source = bring(data).source
     assert source is not None
 
-    kept = b"".join(zstandard.decompress(piece) for piece in stored.raw_pieces(source))
+    kept = b"".join(zstandard.decompress(piece) for piece in raw_pieces(source))
     assert kept == data
     assert source.size == len(data)
     assert source.chunks.count() == -(-len(data) // (256 * 1024))
@@ -238,11 +239,11 @@ def test_blank_and_failed_cells_become_runs_with_the_words_of_the_page(bring: Br
 def test_a_page_keeps_tables_text_and_pictures(bring: Bring) -> None:
     seen: list[str] = []
 
-    def beside(reference: str) -> bytes | None:
+    def pictures(reference: str) -> bytes | None:
         seen.append(reference)
         return PNG
 
-    found = bring(SCHEDULES.encode(), "page.md", beside=beside)
+    found = bring(SCHEDULES.encode(), "page.md", pictures=pictures)
     assert found.source is not None
     tables = found.source.document["tables"]
     assert [[cell["text"] for cell in row] for row in tables[1]["rows"]] == [
@@ -328,15 +329,14 @@ def test_a_rebuild_brings_back_what_was_damaged_and_keeps_acknowledgements(bring
     assert Finding.objects.get(pk=again.pk).acknowledged_by == user
 
 
-def test_a_rebuild_refuses_bytes_that_were_damaged(bring: Bring) -> None:
-    found = bring(megatron(3))
-    chunk = SourceChunk.objects.get()
-
-    SourceChunk.objects.update(data=zstandard.compress(b"something else"))
-    with pytest.raises(Refused, match="damaged"):
-        source_reingest(source=chunk.source)
-    assert found.experiment is not None
-    assert found.experiment.runs.count() == 1
+@pytest.mark.parametrize("data", [zstandard.compress(b"something else"), b"not compressed at all"])
+def test_a_rebuild_refuses_damaged_bytes(bring: Bring, data: bytes) -> None:
+    imported = bring(megatron(3))
+    SourceChunk.objects.update(data=data)
+    with pytest.raises(Refused, match=r"run\.log are damaged; import the file again"):
+        source_reingest(source=Source.objects.get())
+    assert imported.experiment is not None
+    assert imported.experiment.runs.count() == 1
 
 
 def test_utf_16_is_read_and_its_text_shown_as_utf_8(bring: Bring) -> None:
@@ -401,6 +401,13 @@ def test_an_upload_of_several_files_goes_into_one_experiment(user: User) -> None
     assert Run.objects.count() == 11
 
 
+def test_a_dry_run_of_an_imported_archive_reports_that_nothing_would_change(user: User) -> None:
+    data = zipped({"a.log": megatron(3), "b.log": megatron(3, data=4), "plot.png": PNG})
+    upload_import(experiment=None, name="runs.zip", stream=io.BytesIO(data), user=user)
+    imports = upload_import(experiment=None, name="runs.zip", stream=io.BytesIO(data), user=user, dry_run=True)
+    assert [(imported.name, imported.is_new) for imported in imports] == [("a.log", False), ("b.log", False)]
+
+
 def test_a_compressed_log_is_read_as_what_is_in_it(bring: Bring) -> None:
 
     found = bring(gzip.compress(megatron(3)), "night.log.gz")
@@ -413,10 +420,10 @@ def test_a_result_that_is_no_longer_read_goes_with_a_rebuild_and_a_new_one_comes
 ) -> None:
     source = bring(SCHEDULES.encode(), "page.md").source
     assert source is not None
-    monkeypatch.setattr(reading, "results_in", lambda *arguments: results_in(*arguments)[2:])
+    monkeypatch.setattr(drafts, "results_in", lambda *arguments: results_in(*arguments)[2:])
     source_reingest(source=source)
     assert sorted(Run.objects.values_list("number", flat=True)) == list(range(3, 10))
-    monkeypatch.setattr(reading, "results_in", results_in)
+    monkeypatch.setattr(drafts, "results_in", results_in)
     source_reingest(source=source)
     assert Run.objects.count() == 9
     assert Run.objects.get(number=3).place == {"table": 0, "row": 1, "column": 1}

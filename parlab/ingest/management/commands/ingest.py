@@ -6,11 +6,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from parlab.formats import autotuning
-from parlab.ingest import archives
-from parlab.ingest.imports import Import, Refused, results_import, source_import, upload_import
-from parlab.ingest.reading import Beside, formats
-from parlab.ingest.received import HEAD_BYTES, kind_of
-from parlab.ingest.stored import MAX_PICTURE_BYTES
+from parlab.ingest.images import MAX_PICTURE_BYTES
+from parlab.ingest.imports import Import, Refused, results_import, upload_import
+from parlab.ingest.reading import formats
+from parlab.ingest.received import PictureLookup
 from parlab.lab.command_line import user_named
 from parlab.lab.models import Experiment
 
@@ -65,28 +64,15 @@ class Command(BaseCommand):
                 )
             ]
         with path.open("rb") as stream:
-            is_archive = kind_of(stream.read(HEAD_BYTES)) in archives.KINDS
-            stream.seek(0)
-            if is_archive:
-                return upload_import(
-                    experiment=self.experiment,
-                    name=path.name,
-                    stream=stream,
-                    user=self.user,
-                    format=self.format,
-                    dry_run=self.dry_run,
-                )
-            return [
-                source_import(
-                    experiment=self.experiment,
-                    name=path.name,
-                    stream=stream,
-                    user=self.user,
-                    format=self.format,
-                    dry_run=self.dry_run,
-                    beside=_beside(path),
-                )
-            ]
+            return upload_import(
+                experiment=self.experiment,
+                name=path.name,
+                stream=stream,
+                user=self.user,
+                format=self.format,
+                dry_run=self.dry_run,
+                pictures=_pictures_beside(path),
+            )
 
     def _report(self, found: Import) -> None:
         document, write = found.document, self.stdout.write
@@ -159,11 +145,11 @@ def _walk(directory: Path) -> list[Path]:
     return found[:MAX_FILES]
 
 
-def _beside(page: Path) -> Beside:
+def _pictures_beside(page: Path) -> PictureLookup:
     """Find pictures that a page refers to, in its directory and below."""
     directory = page.parent.resolve()
 
-    def find(reference: str) -> bytes | None:
+    def lookup(reference: str) -> bytes | None:
         try:
             path = (directory / reference).resolve()
             if not path.is_relative_to(directory) or not path.is_file() or path.stat().st_size > MAX_PICTURE_BYTES:
@@ -172,7 +158,7 @@ def _beside(page: Path) -> Beside:
         except (OSError, ValueError):
             return None
 
-    return find
+    return lookup
 
 
 def _printable(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""`python -m parlab.formats`, as a person calls it."""
+"""`python -m parlab.read` as a user calls it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CASE = HERE / "megatron" / "two_launches.log"
 PEAK = """
 import sys
 from pathlib import Path
-from parlab.formats.__main__ import read_file
+from parlab.formats.files import read_file
 document = read_file(Path(sys.argv[1]), sys.argv[2])
 print(document.unread.lines, Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 """
 
 
 def call(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "parlab.formats", *map(str, arguments)]
+    command = [sys.executable, "-m", "parlab.read", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S)
 
 
