@@ -200,5 +200,5 @@ def engine_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
         "operations": operation_tables(messages),
         "search": search,
         "has_bandwidth": is_bandwidth,
-        "engine_said": capacity.answer(search) if search else bandwidth.caption(messages),
+        "engine_summary": capacity.answer(search) if search else bandwidth.caption(messages),
     }

@@ -79,9 +79,9 @@ def choice(label: str, help_text: str, *values: str) -> forms.ChoiceField:
 class Question(forms.Form):
     """What all questions ask for: where it runs."""
 
-    asks: ClassVar[str]
+    heading: ClassVar[str]
     """The question in words, as the list of questions shows it."""
-    tells: ClassVar[str]
+    description: ClassVar[str]
     """What runs, and what the answer will say."""
     model_fields: ClassVar[tuple[str, ...]] = ()
     """Fields that a preset fills in."""

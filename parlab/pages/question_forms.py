@@ -10,8 +10,8 @@ from .question import CountsField, ModelQuestion, Question, choice, whole
 class LargestModel(ModelQuestion):
     """Layers at a given width."""
 
-    asks = "What is the largest model that trains on one node?"
-    tells = (
+    heading = "What is the largest model that trains on one node?"
+    description = (
         "Short real runs with 1, 2, 4, ... layers until one is out of memory, then between the two. The answer is the"
         " number of layers and of parameters, with the run on both sides of the border."
     )
@@ -47,8 +47,8 @@ class LargestModel(ModelQuestion):
 class FewestNodes(ModelQuestion):
     """Ranks, and with them nodes, for a given model."""
 
-    asks = "How few nodes does a model need?"
-    tells = (
+    heading = "How few nodes does a model need?"
+    description = (
         "Short real runs of the model over 1, 2, 4, ... ranks until it fits, then between the two. The answer is the"
         " fewest ranks, and the nodes that they fill."
     )
@@ -82,8 +82,8 @@ class FewestNodes(ModelQuestion):
 class LargestBatch(ModelQuestion):
     """Sequences in a micro batch."""
 
-    asks = "What is the largest micro batch that fits?"
-    tells = (
+    heading = "What is the largest micro batch that fits?"
+    description = (
         "Short real runs with micro batches of 1, 2, 4, ... sequences until one is out of memory, then between the"
         " two. The answer is the largest micro batch, and how fast each one was."
     )
@@ -112,8 +112,8 @@ class LargestBatch(ModelQuestion):
 class Throughput(ModelQuestion):
     """Tokens per second over numbers of ranks."""
 
-    asks = "How many tokens per second does training reach?"
-    tells = (
+    heading = "How many tokens per second does training reach?"
+    description = (
         "One run of engine megatron for each number of ranks, with the same global batch. The answer is the fastest,"
         " with tokens/s, time per sample, memory, utilisation and phases of every run beside each other."
     )
@@ -173,8 +173,8 @@ class Throughput(ModelQuestion):
 class Bandwidth(Question):
     """Collective operations over message sizes."""
 
-    asks = "What all-reduce bandwidth do the ranks have?"
-    tells = (
+    heading = "What all-reduce bandwidth do the ranks have?"
+    description = (
         "One run of engine allreduce for each number of ranks: messages from small to large, the first trial apart."
         " The answer is the highest bus bandwidth, as nccl-tests define it."
     )

@@ -9,7 +9,7 @@
     for (const button of document.querySelectorAll("[data-needs-choice]")) button.disabled = chosen < Number(button.dataset.needsChoice || 1);
     for (const words of document.querySelectorAll("[data-chosen]")) {
       words.dataset.before ??= words.textContent;
-      words.textContent = chosen ? `${chosen} chosen` : words.dataset.before;
+      words.textContent = chosen ? `${chosen} selected` : words.dataset.before;
     }
     for (const head of document.querySelectorAll("[data-choose-all]")) {
       head.checked = chosen > 0 && chosen === all.length;

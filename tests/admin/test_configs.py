@@ -225,7 +225,7 @@ def test_typing_is_checked_without_saving(admin: Client, config: Config, typed: 
     answer = checked(admin, config, typed(config, train__iterations="7", sweep='{"train.seed": [1, 2, 3]}'))
     assert answer["errors"] == {}
     assert "3 points, 2 GPUs or processes each." in answer["preview"]
-    assert "changed since v1" in answer["changes"]
+    assert "changes since v1" in answer["changes"]
     assert "<td><code>train.iterations</code></td><td>4</td><td>7</td>" in answer["changes"]
     config.refresh_from_db()
     assert (config.data["train"]["iterations"], config.sweep) == (4, SWEEP)
@@ -234,7 +234,7 @@ def test_typing_is_checked_without_saving(admin: Client, config: Config, typed: 
 def test_half_typed_fields_give_errors_and_no_preview(admin: Client, config: Config, typed: Typed) -> None:
     answer = checked(admin, config, typed(config, model__num_layers="", sweep="{"))
     assert set(answer["errors"]) == {"model__num_layers", "sweep"}
-    assert "as soon as every field can be read" in answer["preview"]
+    assert "Shown when every field is valid" in answer["preview"]
 
 
 def test_a_new_configuration_is_checked_before_its_experiment_is_chosen(admin: Client, typed: Typed) -> None:

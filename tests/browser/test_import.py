@@ -31,7 +31,7 @@ def test_a_document_is_previewed_imported_and_its_doubted_number_acknowledged(pa
     expect(page.get_by_text("scaling.md, ")).to_be_visible()
     screenshots(page, "import")
     page.get_by_role("button", name="Preview").click()
-    expect(page.get_by_text("Becomes the new experiment")).to_be_visible()
+    expect(page.get_by_text("Will create the experiment")).to_be_visible()
     screenshots(page, "import-preview")
     page.get_by_role("button", name="Import 1 file").click()
     expect(page.get_by_role("heading", name="Scaling of the small case", level=1)).to_be_visible()
@@ -51,7 +51,7 @@ def test_a_document_is_previewed_imported_and_its_doubted_number_acknowledged(pa
 
     triangle.click()
     panel.get_by_text("Acknowledge").first.click()
-    panel.get_by_label("Why it may stand").fill("A slip of the pen, confirmed by the author")
+    panel.get_by_label("Reason").fill("A typing error, confirmed by the author")
     panel.get_by_role("button", name="Acknowledge").click()
     expect(page.get_by_text("The finding is acknowledged")).to_be_visible()
     expect(page.locator(".document a[data-doubt]").first).to_have_class(re.compile("doubt-known"))

@@ -192,7 +192,7 @@ def test_rows_are_chosen_tagged_and_put_away_with_a_way_back(page: Page) -> None
     expect(page.get_by_role("button", name="Archive")).to_be_disabled()
     page.keyboard.press("j")
     page.keyboard.press("x")
-    expect(page.get_by_text("1 chosen")).to_be_visible()
+    expect(page.get_by_text("1 selected")).to_be_visible()
     page.locator("#bulk-tag").fill("tour")
     page.get_by_role("button", name="Tag", exact=True).click()
     expect(page.get_by_text("1 experiment tagged tour.")).to_be_visible()
@@ -209,7 +209,7 @@ def test_runs_are_compared_from_the_list_and_figures_follow_the_choice(page: Pag
     for box in page.locator("td.choice input").all()[:3]:
         box.check()
     page.get_by_role("button", name="Compare").click()
-    expect(page.get_by_role("heading", name="Compare 3 runs")).to_be_visible()
+    expect(page.get_by_role("heading", name="Comparison of 3 runs")).to_be_visible()
     expect(page).to_have_url(re.compile(r"/compare/\?runs=\d+,\d+,\d+$"))
     page.wait_for_selector('[data-figure="parallel"][data-drawn="1"]')
     page.locator("select[name=curve]").select_option("loss")

@@ -40,7 +40,7 @@ def test_a_configuration_follows_what_is_typed(page: Page, demo: Demo) -> None:
     expect(page.locator("#error-sharding__sharding_size")).to_contain_text("does not divide hidden_size")
     page.get_by_label("Sharding size").fill("4")
     expect(page.locator("#error-sharding__sharding_size")).to_be_empty()
-    expect(page.locator("#changes")).to_contain_text("Nothing.")
+    expect(page.locator("#changes")).to_contain_text("No changes.")
 
     # The engine decides what is shown.
     expect(page.get_by_label("Operation")).to_be_hidden()

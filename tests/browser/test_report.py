@@ -25,7 +25,7 @@ def test_a_report_is_written_published_shared_and_revoked(page: Page, browser: B
     page.get_by_role("link", name=EXPERIMENT, exact=True).first.click()
     page.get_by_role("link", name="New report").click()
     page.get_by_label("Title").fill("What slow networks cost")
-    page.get_by_role("button", name="Write it").click()
+    page.get_by_role("button", name="Create report").click()
     preview = page.get_by_label("Preview")
     expect(preview.locator(".main-svg").first).to_be_visible()
 
@@ -49,7 +49,7 @@ def test_a_report_is_written_published_shared_and_revoked(page: Page, browser: B
     expect(page.get_by_text("Published as version 1")).to_be_visible()
     # A worker of its own draws pictures and PDF meanwhile.
     expect(page.locator("#job progress")).to_have_count(0, timeout=TRAINING_MS)
-    expect(page.get_by_text("No pictures")).to_have_count(0)
+    expect(page.get_by_text("Pictures and PDF are not available")).to_have_count(0)
     page.get_by_role("button", name="Share by link").click()
     address = page.locator(".links code").inner_text()
     screenshots(page, "report-published")

@@ -47,7 +47,7 @@ def test_a_study_runs_from_the_page_to_its_result(page: Page, demo: Demo) -> Non
     page.get_by_role("link", name="Tune", exact=True).last.click()
     expect(page.get_by_label("Configuration")).to_have_value(re.compile(r"\d+"))
     screenshots(page, "tune")
-    page.get_by_role("button", name="Start").click()
+    page.get_by_role("button", name="Start study").click()
     expect(page.get_by_text("Started. Each trial is an ordinary run")).to_be_visible()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     # The page follows the study by itself.

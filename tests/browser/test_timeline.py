@@ -88,7 +88,7 @@ def test_typing_another_network_changes_answer_figure_and_address(page: Page) ->
     expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
     page.get_by_label("Delay (ms)").fill("0.1")
     page.get_by_label("Rate (Gbit/s)").fill("100")
-    expect(page.locator("#live tr", has_text="suits this network")).to_contain_text("1f1b")
+    expect(page.locator("#live tr", has_text="recommended")).to_contain_text("1f1b")
     until(page, lambda: "bandwidth_gbps=100&" in page.url)
     expect(page.locator("#live")).to_contain_text("6.65")
     expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
@@ -108,6 +108,6 @@ def test_the_published_tables_stand_beside_the_simulation(page: Page) -> None:
     assert len(cells) == 24
     assert any(text.startswith("1.71") for text in cells)
     screenshots(page, "networks")
-    page.get_by_role("link", name="6.79").or_(page.locator("a[title='Look at its timeline']").last).first.click()
+    page.get_by_role("link", name="6.79").or_(page.locator("a[title='Open the timeline']").last).first.click()
     expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
     assert len(titles(page)) == 2

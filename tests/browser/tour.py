@@ -47,7 +47,7 @@ def walk(page: Page, demo: Demo, directory: Path) -> list[str]:
     if page.locator("#launch").is_enabled():
         page.locator("#launch").click()
     page.goto(demo.url)
-    expect(page.locator("#home")).to_contain_text("Findings that wait")
+    expect(page.locator("#home")).to_contain_text("Open findings")
     picture("home")
     page.goto(f"{demo.url}/experiments/?show=runs&q=tag:published+gpus%3E%3D16+samples_per_s%3E5&sort=-samples_per_s")
     picture("filter")

@@ -101,5 +101,5 @@ def test_the_password_is_changed_by_who_knows_it(browser: Client, user: User) ->
 
 def test_who_may_only_look_reads_that_here(browser: Client) -> None:
     page = browser.get(reverse("account")).content.decode()
-    assert "In no group" in page
+    assert "Not in any group" in page
     assert "<b>Yes</b>" not in page

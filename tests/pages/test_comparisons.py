@@ -47,7 +47,7 @@ def series(*values: float) -> Columns:
 
 def test_without_a_choice_the_page_says_how_to_make_one(page: Client, four_runs: list[Run]) -> None:
     for url in ("/compare/", address(four_runs[0]), "/compare/?runs=x,-1,99999999999999999999999"):
-        assert "Choose two to 20 runs" in text(page.get(url))
+        assert "select 2 to 20 runs" in text(page.get(url))
 
 
 def test_what_a_form_sends_becomes_a_short_address(page: Client, four_runs: list[Run]) -> None:
@@ -64,8 +64,8 @@ def test_differences_of_the_configurations_come_first(page: Client, four_runs: l
         "Gradient accumulation steps": ["4", "2", "4", "2"],
     }
     content = response.content.decode()
-    assert content.index("What differs") < content.index("What came of it") < content.index('id="figures"')
-    assert "fields are alike" in text(response)
+    assert content.index("Differences") < content.index("Results") < content.index('id="figures"')
+    assert "identical fields" in text(response)
 
 
 def test_results_are_measured_against_the_first_run(page: Client, four_runs: list[Run]) -> None:
@@ -95,9 +95,9 @@ def test_runs_of_several_experiments_and_without_numbers_stand_beside_each_other
 
 def test_a_link_to_runs_that_went_or_to_too_many_says_so(page: Client, four_runs: list[Run]) -> None:
     gone = address(*four_runs[:2]) + ",999999"
-    assert "1 of the runs in this link is not there any more." in text(page.get(gone))
+    assert "1 run of this link no longer exists." in text(page.get(gone))
     many = ",".join(str(number) for number in range(1, 31))
-    assert "Only the first 20 runs are compared; 10 more are left out." in text(page.get(f"/compare/?runs={many}"))
+    assert "Only the first 20 runs are compared; 10 more are omitted." in text(page.get(f"/compare/?runs={many}"))
 
 
 def test_curves_lie_over_each_other_by_the_slowest_rank(page: Client, four_runs: list[Run]) -> None:

@@ -49,8 +49,8 @@ def test_a_run_stands_beside_the_best_of_its_sweep_unless_told_otherwise(page: C
     response = page.get(url(1))
     assert rows(response, "Configuration")["Schedule"] == ["gpipe", "1f1b"]
     assert "Micro batch size" not in rows(response, "Configuration")
-    assert rows(response, "What came of it")["Step time (ms)"] == ["500", "200", "-60.0 %"]
-    assert "fields are alike" in text(response)
+    assert rows(response, "Results")["Step time (ms)"] == ["500", "200", "-60.0 %"]
+    assert "identical fields" in text(response)
     assert "Next best of the sweep: run 4" in text(page.get(url(3)))
 
 
@@ -63,13 +63,13 @@ def test_a_link_carries_the_choice(page: Client, four_runs: list[Run]) -> None:
 def test_a_link_to_what_is_not_there_says_so(page: Client, four_runs: list[Run], wanted: str) -> None:
     response = page.get(url(1), {"with": wanted})
     assert response.status_code == 200
-    assert "to compare run 1 with" in text(response)
+    assert "to compare with run 1" in text(response)
     assert EVIL not in response.content.decode()
 
 
 def test_a_run_without_any_other_says_how_to_choose_one(page: Client, make_attempt: Callable[..., Attempt]) -> None:
     make_attempt()
-    assert "Nothing suggests itself" in text(page.get(url(1)))
+    assert "No other run of this sweep has finished" in text(page.get(url(1)))
 
 
 def test_the_attempt_before_has_its_own_numbers_and_its_own_machine(
@@ -86,8 +86,8 @@ def test_the_attempt_before_has_its_own_numbers_and_its_own_machine(
     response = page.get(url(1))
     assert "Attempt before: 1" in text(response)
     assert rows(response, "Environment") == {"hostname": ["new", "old"]}
-    assert rows(response, "What came of it")["Step time (ms)"] == ["250", "500", "+100 %"]
-    assert "Nothing: both were set alike." in text(response)
+    assert rows(response, "Results")["Step time (ms)"] == ["250", "500", "+100 %"]
+    assert "No differences: both have the same configuration." in text(response)
     assert "Attempt 1 of run 1 to Run 1" in text(page.get(url(1, attempt="1", **{"with": "1"})))
 
 
@@ -104,7 +104,7 @@ def test_the_version_before_is_offered_by_the_same_point(
     planned = page.get(url(runs[0].number, **{"with": "v1"}))
     assert "Version before: 1, not run" in text(planned)
     assert rows(planned, "Configuration")["Iterations"] == ["9", "4"]
-    assert "What came of it" not in text(planned)
+    assert "Results" not in text(planned)
 
 
 def test_runs_are_searched_by_words_numbers_and_terms(page: Client, four_runs: list[Run], user: User) -> None:

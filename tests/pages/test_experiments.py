@@ -51,7 +51,7 @@ def test_strangers_are_led_to_the_login_page(client: Client, path: str, experime
 def test_logging_in_leads_to_where_one_wanted_to_go(client: Client, user: User, experiment: Experiment) -> None:
     assert "Log in" in text(client.get("/login/"))
     wrong = client.post("/login/", {"username": "ada", "password": "wrong"})
-    assert "do not belong together" in text(wrong)
+    assert "Invalid username or password" in text(wrong)
     response = client.post("/login/?next=/nodes/", {"username": "ada", "password": "correct horse battery"})
     assert response.headers["Location"] == "/nodes/"
     assert client.post("/logout/").headers["Location"] == "/login/"
@@ -324,7 +324,7 @@ def test_clone_copies_the_configuration_without_runs(page: Client, four_runs: li
 def test_actions_need_a_right_and_a_post(viewer: Client, page: Client, four_runs: list[Run], path: str) -> None:
     response = viewer.post(EXPERIMENT + path)
     assert response.status_code == 403
-    assert "Ask an administrator for the right" in text(response)
+    assert "Ask an administrator to grant it" in text(response)
     assert page.get(EXPERIMENT + path).status_code == 405
 
 
@@ -346,7 +346,7 @@ def test_forms_from_other_sites_are_refused(admin: User, swept: Config) -> None:
     strict.force_login(admin)
     response = strict.post(f"{EXPERIMENT}launch/1/")
     assert response.status_code == 403
-    assert "Not accepted" in text(response)
+    assert "Form rejected" in text(response)
     assert swept.runs.count() == 0
 
 
@@ -354,7 +354,7 @@ def test_a_missing_page_is_ours(page: Client, settings: Any) -> None:
     settings.DEBUG = False
     response = page.get("/experiments/nothing-here/")
     assert response.status_code == 404
-    assert "There is nothing at this address" in text(response)
+    assert "There is no page at this address" in text(response)
 
 
 def test_an_error_page_needs_no_database(page: Client, experiment: Experiment, monkeypatch: Any) -> None:
@@ -365,7 +365,7 @@ def test_an_error_page_needs_no_database(page: Client, experiment: Experiment, m
     page.raise_request_exception = False
     response = page.get("/experiments/")
     assert response.status_code == 500
-    assert "Something broke" in text(response)
+    assert "Server error" in text(response)
 
 
 def test_pages_hold_no_inline_scripts_styles_or_foreign_addresses(page: Client, four_runs: list[Run]) -> None:

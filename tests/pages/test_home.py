@@ -41,8 +41,8 @@ def test_an_empty_home_teaches_the_first_step(page: Client, viewer: Client) -> N
     shown = text(page.get("/"))
     assert "Start with a question" in shown
     assert "Press Launch" in shown
-    assert "Make the first experiment" in shown
-    assert "ask an administrator" in text(viewer.get("/"))
+    assert "Create the first experiment" in shown
+    assert "Ask an administrator" in text(viewer.get("/"))
 
 
 def test_recent_results_say_which_configuration_is_best_and_by_how_much(page: Client, four_runs: list[Run]) -> None:
@@ -56,7 +56,7 @@ def test_recent_results_say_which_configuration_is_best_and_by_how_much(page: Cl
 
 
 def test_what_is_ready_to_launch_is_named(page: Client, swept: Config, make_attempt: Callable[..., Attempt]) -> None:
-    assert "These wait for somebody to press Launch: Pipeline schedules" in text(page.get("/"))
+    assert "Ready to launch: Pipeline schedules" in text(page.get("/"))
     make_attempt(config=swept, state="cancelled")
     assert "wait for somebody" not in text(page.get("/"))
 
@@ -88,7 +88,7 @@ def test_open_findings_wait_with_the_grave_ones_first(page: Client, four_runs: l
     assert shown.index("error here") < shown.index("warning here")
     assert "3 open" in shown
     Finding.objects.update(acknowledged_at=timezone.now())
-    assert "No number is in doubt" in text(page.get("/"))
+    assert "No open findings" in text(page.get("/"))
 
 
 def test_nodes_show_how_busy_their_gpus_are(page: Client, make_attempt: Callable[..., Attempt]) -> None:
@@ -120,7 +120,7 @@ def test_a_poll_is_answered_only_when_something_changed(page: Client, make_attem
     assert "2/4" in text(moved)
     assert "<html" not in moved.content.decode()
     finish(attempt, ended_at=timezone.now())
-    assert "Nothing runs." in text(page.get(poll_url(moved), headers=partial))
+    assert "No active runs." in text(page.get(poll_url(moved), headers=partial))
 
 
 def test_archived_experiments_are_out_of_the_way(

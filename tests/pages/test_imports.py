@@ -75,8 +75,8 @@ def test_importing_needs_the_right(viewer: Client, client: Client, allowed: Call
 @pytest.mark.django_db
 def test_a_preview_shows_what_would_be_made_and_makes_nothing(page: Client) -> None:
     shown = text(page.get(preview(page, file(LOG), file(PAGE, "page.md"))))
-    assert "Becomes the new experiment train" in shown
-    assert "Becomes the new experiment Two schedules" in shown
+    assert "Will create the experiment train" in shown
+    assert "Will create the experiment Two schedules" in shown
     assert "2 runs" in shown
     assert "4.00 s" in shown
     assert "OOM" in shown
@@ -105,7 +105,7 @@ def test_a_second_click_makes_nothing_twice(page: Client, settings: Any) -> None
     left = [path.name for path in settings.FILE_UPLOAD_TEMP_DIR.rglob("*") if path.is_file()]
     assert sorted(left) == [".lock", "upload.json"]
     once_more = page.get(preview(page, file(LOG, "copy.log")))
-    assert "has this file already" in text(once_more)
+    assert "already contains this file" in text(once_more)
     assert re.search(r'id="do-import" disabled', once_more.content.decode())
 
 
@@ -140,7 +140,7 @@ def test_two_clicks_at_the_same_time_make_it_once(user: User) -> None:
 @pytest.mark.django_db
 def test_files_go_into_the_experiment_that_was_chosen(page: Client, experiment: Experiment) -> None:
     url = preview(page, file(LOG), experiment="pipeline-schedules")
-    assert "Goes into Pipeline schedules" in text(page.get(url))
+    assert "Will be added to Pipeline schedules" in text(page.get(url))
     assert page.post(url).headers["Location"] == "/experiments/pipeline-schedules/"
     assert experiment.runs.count() == 2
 
@@ -162,7 +162,7 @@ def test_one_file_that_is_refused_stops_no_other(page: Client) -> None:
     assert "Import 1 file" in shown
     done = text(page.post(url, follow=True))
     assert "Not imported: trainer.bin is" in done
-    assert "Became part of train" in done
+    assert "Imported into train" in done
     assert Source.objects.count() == 1
 
 

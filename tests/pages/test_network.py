@@ -39,7 +39,7 @@ def test_the_experiment_leads_to_it_where_there_are_networks_to_compare(
 
 def test_an_experiment_without_pipelines_says_what_the_page_needs(viewer: Client, experiment: Experiment) -> None:
     text = viewer.get(f"{experiment.get_absolute_url()}network/").content.decode()
-    assert "No pipeline to show here" in text
+    assert "No pipeline runs" in text
     assert "/simulate/" in text
 
 

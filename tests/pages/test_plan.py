@@ -26,8 +26,8 @@ SMALL: dict[str, str | int] = {
 def test_the_page_answers_a_question_of_its_own(viewer: Client) -> None:
     text = viewer.get("/plan/").content.decode()
     assert 'name="layers" value="96"' in text
-    assert "Time of an iteration" in text
-    assert "Memory of the fullest GPU" in text
+    assert "Iteration time" in text
+    assert "Memory of the most loaded GPU" in text
     assert "Fewest nodes for this model" in text
 
 
@@ -55,7 +55,7 @@ def test_the_page_compares_recomputations_and_the_schedules_of_a_pipeline(viewer
 def test_impossible_sizes_are_refused_with_field_and_value(viewer: Client, field: str, value: str) -> None:
     text = viewer.get("/plan/", {**SMALL, field: value}).content.decode()
     assert f"{value} cannot be {field}" in text
-    assert "Time of an iteration" not in text
+    assert "Iteration time" not in text
 
 
 def test_an_unknown_gpu_is_refused_with_the_remedy(viewer: Client) -> None:
@@ -66,7 +66,7 @@ def test_an_unknown_gpu_is_refused_with_the_remedy(viewer: Client) -> None:
 def test_a_device_of_the_admin_can_be_planned_with(viewer: Client) -> None:
     Device.objects.create(name="X9000", memory_gib=10, memory_bandwidth_gb_s=900, peak_tflops={"bf16": 100})
     text = viewer.get("/plan/", {**SMALL, "gpu": "X9000"}).content.decode()
-    assert "Time of an iteration" in text
+    assert "Iteration time" in text
     assert "No measurement on X9000 was at hand" in text
 
 

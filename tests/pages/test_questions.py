@@ -45,7 +45,7 @@ def test_every_question_is_asked_as_it_comes_and_launches_what_it_showed(key: st
     assert response.redirect_chain[-1][0].endswith("/answer/")
     assert "No answer yet. Run 1 is queued: no node of pool default" in text(response)
     experiment = Experiment.objects.get()
-    assert experiment.question == QUESTIONS[key].asks
+    assert experiment.question == QUESTIONS[key].heading
     assert experiment.runs.count() == int(launched) >= 1
     assert experiment.name in text(page.get("/questions/"))
 
@@ -119,7 +119,7 @@ def test_the_same_question_twice_makes_two_experiments(page: Client) -> None:
 
 
 def test_who_may_only_look_reads_answers_and_asks_nothing(viewer: Client, experiment: Experiment) -> None:
-    assert "You may read answers but not launch runs" in text(viewer.get("/questions/"))
+    assert "You can read answers but not launch runs" in text(viewer.get("/questions/"))
     assert viewer.get(ANSWER).status_code == 200
     assert viewer.get("/questions/bandwidth/").status_code == 403
     assert viewer.post("/questions/bandwidth/", filled("bandwidth")).status_code == 403

@@ -25,7 +25,7 @@ def test_the_page_shows_the_schedules_asked_for_with_what_binds(viewer: Client) 
     text = viewer.get(f"{ADDRESS}&schedules=gpipe&schedules=best&more=zb-h1").content.decode()
     assert text.count("<tr><th scope=") == 1 + 3
     assert "zb-h1" in text
-    assert "suits this network" in text
+    assert "recommended" in text
     assert "compute of rank 2" in text
     assert "simulate/timeline.json?stages=3&amp;micro_batches=16" in text
 

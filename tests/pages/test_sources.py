@@ -74,7 +74,7 @@ def test_the_page_of_an_experiment_shows_its_documents_complete(page: Client, ma
     assert "&quot;stages&quot;: 8" in content
     assert "&lt;b&gt;" in content
     assert "figures/one.png" in shown
-    assert "Not imported: it did not lie beside the document." in shown
+    assert "Not imported: the file was not included with the document." in shown
     assert f'href="{EXPERIMENT}sources/{source.pk}/raw/"' in content
 
 
@@ -112,7 +112,7 @@ def test_the_runs_of_a_file_are_marked_and_lead_to_their_lines(
     assert "2.59" in text(listed)
     run = page.get(four_runs[0].get_absolute_url())
     assert f'href="{EXPERIMENT}sources/{source.pk}/lines/2-3/">lines 2 to 3</a>' in run.content.decode()
-    assert "What the file says of it" in text(run)
+    assert "Values from the imported file" in text(run)
     assert "&lt;b&gt;1e-4&lt;/b&gt;" in run.content.decode()
     assert 'id="relaunch"' not in run.content.decode()
 

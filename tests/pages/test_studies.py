@@ -38,7 +38,7 @@ def start(pages: Client, config: Config, **more: Any) -> Any:
 
 def test_without_a_study_the_page_says_how_to_make_one(pages: Client) -> None:
     text = pages.get("/tune/").content.decode()
-    assert "No study yet" in text
+    assert "No studies yet" in text
     assert "New study" in text
 
 
@@ -145,7 +145,7 @@ def test_a_study_is_paused_resumed_and_cancelled(pages: Client, searched: Config
 def test_who_may_not_launch_may_not_start_a_study(user: User, searched: Config) -> None:
     client = Client()
     client.force_login(user)
-    assert "may look at studies" in client.get("/tune/").content.decode()
+    assert "can view studies" in client.get("/tune/").content.decode()
     assert start(client, searched).status_code == 403
 
 

@@ -140,7 +140,7 @@ def test_where_links_were_refused_the_simulation_is_offered(
     attempt = make_attempt(state="failed")
     Run.objects.filter(pk=attempt.run_id).update(state="failed", reason="network.apply emulate: links need root")
     text = viewer.get(attempt.run.get_absolute_url()).content.decode()
-    assert "This node cannot give the links of this run" in text
+    assert "The node cannot shape the links of this run" in text
     assert 'href="/simulate/"' in text
 
 

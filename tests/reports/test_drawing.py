@@ -101,7 +101,7 @@ def test_without_a_browser_there_are_words_and_the_rest_works(
     html = page.get(url).content.decode()
     assert waiting.status_code == 409
     assert "being made" in waiting.content.decode()
-    assert "No pictures and no PDF: there is no Chromium on the server. Install the package chromium" in html
+    assert "Pictures and PDF are not available: there is no Chromium on the server. Install" in html
     assert "data-figure-url" in html
     pdf = page.get(f"{url}report.pdf")
     assert pdf.status_code == 409
@@ -170,7 +170,7 @@ def test_the_progress_of_drawing_is_shown(page: Client, four_runs: list[Run], ma
     lab.picture_job_end(job=job)
     after = page.get(url).content.decode()
 
-    assert "wait for a worker" in before
+    assert "waiting for a worker" in before
     assert 'max="2" value="1"' in during
     assert "Drawing 1 of 2" in during
     assert "hx-get" not in after

@@ -222,7 +222,7 @@ def test_whoever_opens_a_report_that_is_being_edited_is_told(
     other = client.get(reverse("report-edit", args=[report.slug])).content.decode()
 
     assert 'role="alert" hidden' in first
-    assert "ada has this report open too" in other
+    assert "ada also has this report open" in other
     assert client.post(reverse("report-editing", args=[report.slug])).json()["other"] == "ada"
 
 

@@ -29,10 +29,10 @@ def difference(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "run": run,
         "attempt": attempt,
         "q": query,
-        "found": selectors.other_runs(run, query) if query.strip() else None,
+        "matches": selectors.other_runs(run, query) if query.strip() else None,
     }
     if is_partial(request):
-        response = render(request, "pages/run_difference_found.html", context)
+        response = render(request, "pages/run_difference_matches.html", context)
     else:
         context |= _beside(attempt_side(run, attempt), request.GET.get("with", ""))
         response = render(request, "pages/run_difference.html", context)
@@ -48,7 +48,7 @@ def _beside(mine: Side, wanted: str) -> dict[str, Any]:
     return {
         "mine": mine,
         "theirs": theirs,
-        "offered": offered,
+        "suggestions": offered,
         "missing": wanted if wanted and theirs is None else "",
         "difference": run_difference(mine, theirs) if theirs else None,
     }

@@ -87,7 +87,7 @@ def _form(request: HttpRequest, *, wanted: str, format: str = "", problem: str =
         "section": "import",
         "experiments": Experiment.objects.order_by("name").only("name", "slug")[:MAX_EXPERIMENTS],
         "formats": formats(),
-        "wanted": wanted,
+        "selected_experiment": wanted,
         "format": format,
         "problem": problem,
         "limit": settings.UPLOAD_LIMIT_MIB * 2**20,

@@ -48,7 +48,7 @@ def gallery(request: HttpRequest, slug: str) -> HttpResponse:
         "experiment": experiment,
         "page": page,
         "pictures": [(snapshot, _words(snapshot), may_delete(user, snapshot)) for snapshot in page],
-        "wanted": wanted if wanted.isdecimal() else "",
+        "run_number": wanted if wanted.isdecimal() else "",
         "runs": list(ended.only("number", "label")[:MAX_RUNS]),
         "limit": settings.PICTURE_LIMIT_MIB * 2**20,
         **_jobs(experiment),

@@ -66,7 +66,7 @@ class Asked(NamedTuple):
 
 
 def read_question(request: HttpRequest) -> Asked:
-    """Read and answer the question of an address; without any field it is the default one."""
+    """Read and answer the question of an address; without any field it is the default prediction."""
     given: dict[str, Any] = {
         name: request.GET[name][:_LONGEST] for name in PlanRequest.model_fields if request.GET.get(name, "").strip()
     }
@@ -132,7 +132,7 @@ def _context(request: HttpRequest, asked: Asked) -> dict[str, Any]:
         "devices": selectors.devices(),
         "groups": pool.groups,
         "sources": pool.sources,
-        "refused": asked.refused,
+        "refusals": asked.refused,
         "answer": found,
         "address": query,
         "drawn_from": digest(query)[:16],
@@ -140,20 +140,22 @@ def _context(request: HttpRequest, asked: Asked) -> dict[str, Any]:
     }
     if found is None or asked.question is None:
         return context
-    one = found.prediction
+    prediction = found.prediction
+    capacity = prediction.cluster.device.memory_bytes
+    spare = capacity - prediction.memory_bytes
     layouts = [*found.search.fitting, *found.search.too_large]
     return context | {
-        "one": one,
+        "prediction": prediction,
         "question": asked.question,
         "doubt": asked.doubt,
-        "times": _parts(one.parts, TIME_PARTS, one.iteration_s),
-        "memories": _parts(one.memory, MEMORY_PARTS, one.memory_bytes),
-        "capacity": one.cluster.device.memory_bytes,
-        "spare": one.cluster.device.memory_bytes - one.memory_bytes,
-        "is_close": abs(one.cluster.device.memory_bytes - one.memory_bytes) < one.memory_bytes * one.memory_uncertainty,
+        "times": _parts(prediction.parts, TIME_PARTS, prediction.iteration_s),
+        "memories": _parts(prediction.memory, MEMORY_PARTS, prediction.memory_bytes),
+        "capacity": capacity,
+        "spare": spare,
+        "is_close": abs(spare) < prediction.memory_bytes * prediction.memory_uncertainty,
         "layouts": layouts[:MAX_LAYOUTS],
         "left_out": max(0, len(layouts) - MAX_LAYOUTS),
-        "own": one.job,
+        "own": prediction.job,
     }
 
 

@@ -34,7 +34,7 @@ def questions(request: HttpRequest) -> HttpResponse:
     """List what can be asked, and what was asked lately."""
     asked = Q()
     for question in QUESTIONS.values():
-        asked |= Q(question=question.asks)
+        asked |= Q(question=question.heading)
     found = Experiment.objects.filter(asked).select_related("owner").defer("notes", "source")[:ASKED_SHOWN]
     context = {"section": "questions", "questions": QUESTIONS, "asked": found}
     return render(request, "pages/questions.html", context)
@@ -114,7 +114,7 @@ def _launch(request: HttpRequest, form: Question) -> HttpResponse:
         with transaction.atomic():
             experiment = _experiment(form, user)
             config = lab.config_save(
-                experiment=experiment, data=form.data_of_config(), sweep=form.sweep(), note=form.asks, user=user
+                experiment=experiment, data=form.data_of_config(), sweep=form.sweep(), note=form.heading, user=user
             )
             launch = fleet.launch(config=config, user=user)
     except (ConfigError, ValueError) as error:
@@ -131,7 +131,7 @@ def _experiment(form: Question, user: User) -> Experiment:
     taken = set(Experiment.objects.filter(name__startswith=title).values_list("name", flat=True))
     names = (title if count == 1 else f"{title} ({count})" for count in range(1, len(taken) + 2))
     name = next(name for name in names if name not in taken)
-    return lab.experiment_create(name=name, question=form.asks, owner=user)
+    return lab.experiment_create(name=name, question=form.heading, owner=user)
 
 
 @require_GET

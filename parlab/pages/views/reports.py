@@ -123,7 +123,7 @@ def new(request: HttpRequest) -> HttpResponse:
     context = {
         "section": "reports",
         "experiments": list(Experiment.objects.values_list("slug", "name")[:MAX_EXPERIMENTS]),
-        "chosen": slug,
+        "selected_experiment": slug,
         "title": request.POST.get("title", experiment.name if experiment else ""),
         "templates": TEMPLATES,
         "template": wanted,

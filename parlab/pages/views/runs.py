@@ -153,7 +153,7 @@ def run_log_find(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         context["line"] = int(line)
     elif text or wants_errors:
         context["search"] = log_find(attempt.pk, ERROR if wants_errors else text_pattern(text))
-    return render(request, "pages/run_log_found.html", context)
+    return render(request, "pages/run_log_matches.html", context)
 
 
 def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def pick(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "section": "experiments",
         "experiment": run.experiment,
         "run": run,
-        "one": one,
+        "pipeline": one,
         "basis": times.basis,
         "rows": [(_code(found), found) for found in compared],
         "best": [_code(choice.best) for choice in choices],

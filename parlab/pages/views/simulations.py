@@ -94,22 +94,22 @@ def simulate(request: HttpRequest) -> HttpResponse:
 def _context(request: HttpRequest, asked: Asked, found: Answer | None) -> dict[str, Any]:
     query = request.GET.urlencode()
     outcomes = found.outcomes if found else []
-    one, two = _chosen(asked, outcomes)
+    above, below = _chosen(asked, outcomes)
     return {
         "section": "simulate",
         "fields": asked.fields,
         "presets": [(code, title, code in asked.schedules) for code, title in PRESETS],
         "more": " ".join(code for code in asked.schedules if code not in dict(PRESETS)),
         "wires": WIRES,
-        "refused": [*asked.refused, *(found.refused if found else [])],
+        "refusals": [*asked.refused, *(found.refused if found else [])],
         "outcomes": [(code_of(outcome.plan), outcome) for outcome in outcomes],
         "choice": found.choice if found else None,
         "time": unit_for([outcome.simulation.iteration_s for outcome in outcomes], "s"),
         "fastest": min((outcome.simulation.iteration_s for outcome in outcomes), default=None),
-        "one": code_of(one.plan) if one else "",
-        "two": code_of(two.plan) if two else "",
+        "above": code_of(above.plan) if above else "",
+        "below": code_of(below.plan) if below else "",
         "address": query,
-        "lanes": asked.scenario.stages * (2 if two else 1) if asked.scenario else 0,
+        "lanes": asked.scenario.stages * (2 if below else 1) if asked.scenario else 0,
         "drawn_from": digest(query)[:16],
     }
 
@@ -131,8 +131,8 @@ def simulated_by(query: QueryDict) -> Timeline:
     if asked.scenario is None:
         raise ValueError(asked.refused[0].message)
     found = answer(asked.scenario)
-    one, two = _chosen(asked, found.outcomes)
-    chosen = two or one
+    above, below = _chosen(asked, found.outcomes)
+    chosen = below or above
     if chosen is None:
         raise ValueError(found.refused[0].message)
     return simulated_timeline(chosen, title=f"{chosen.plan.title}, simulated")
