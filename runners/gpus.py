@@ -60,13 +60,12 @@ def used_by(
     if config.cluster.device == "cpu":
         return []
     seen = _visible(gpus, environment.get("CUDA_VISIBLE_DEVICES"))
-    engine = config.parallel.engine
-    if engine == "sharding" and config.sharding.device_mapping:
+    if config.engine.has_device_map and config.sharding.device_mapping:
         numbers = [int(name[4:]) for name in config.sharding.devices if name.startswith("GPU:")]
     else:
         numbers = list(range(config.world_size))
-    if engine in ("capacity", "autotuning", "command"):
-        # Their trials and scripts take what there is.
+    if config.engine.starts_its_own_ranks:
+        # Its trials or program use the GPUs that there are.
         numbers = [number for number in numbers if number < len(seen)]
     return [seen[number] for number in numbers] if numbers and max(numbers) < len(seen) else []
 

@@ -15,9 +15,6 @@ from runners.processes import MARKER
 SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKER_URL")
 """What the daemon needs and a training must not see."""
 
-STARTS_ITS_OWN = ("capacity", "autotuning", "command")
-"""Engines that are one process, which starts others."""
-
 OPEN_MPI = {
     # A daemon in a container is often root, and knows what it starts.
     **{f"{name}_ALLOW_RUN_AS_ROOT{more}": "1" for name in ("OMPI", "PRTE") for more in ("", "_CONFIRM")},
@@ -28,9 +25,6 @@ OPEN_MPI = {
     "OMPI_MCA_hwloc_base_binding_policy": "none",
 }
 """Variables for mpirun of Open MPI 5 (PRTE_) and 4 (OMPI_); others do not know them."""
-
-WITHOUT_STEPS = ("capacity", "autotuning", "command")
-"""Engines whose steps are not those of a training: no silence of theirs is a hang."""
 
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
@@ -53,8 +47,8 @@ def ranks_command(config: RunConfig, config_path: Path) -> list[str]:
             f"cluster.nodes {config.cluster.nodes}: a run starts on one machine only; use 1 and more gpus_per_node,"
             " or network.apply emulate"
         )
-    engine = [sys.executable, "-m", f"runners.engines.{config.parallel.engine}", "--config", str(config_path)]
-    if config.launcher.kind == "plain" or config.parallel.engine in STARTS_ITS_OWN:
+    engine = [sys.executable, "-m", config.engine.module, "--config", str(config_path)]
+    if config.launcher.kind == "plain" or config.engine.starts_its_own_ranks:
         return engine
     if config.launcher.kind == "torchrun":
         return [*launcher(config), *engine[1:]]
@@ -102,8 +96,8 @@ def additions(config: RunConfig, base: Mapping[str, str], marker: str) -> dict[s
 
 
 def hang_timeout_s(config: RunConfig) -> int | None:
-    """Return for how long a run may make no step; None where nobody can tell a long step from a hang."""
-    return None if config.parallel.engine in WITHOUT_STEPS else config.launcher.hang_timeout_s
+    """Return the seconds without a step after which a run counts as hung; None if its engine reports no progress."""
+    return config.launcher.hang_timeout_s if config.engine.reports_progress else None
 
 
 def without_secrets(base: Mapping[str, str]) -> dict[str, str]:

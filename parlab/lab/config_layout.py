@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parlab.charts.format import field_title
-from runners.config import ENGINE_TRAINS, field_names, sections
+from runners.config import ENGINES, Engine, field_names, sections, training_engine
 
 TITLES = {
     "parallel": "Parallelism",
@@ -23,16 +23,6 @@ TITLES = {
     "launcher": "Launcher",
 }
 """Section -> its heading, in the order of the form: the engine first, since it decides what else matters."""
-
-ONLY_ENGINE = {
-    "collectives": ("allreduce",),
-    "sharding": ("sharding",),
-    "capacity": ("capacity",),
-    "autotuning": ("autotuning",),
-    "command": ("command",),
-    "emulation": ("pipeline",),
-}
-"""Sections that only these engines read."""
 
 UNITS = {
     "model.sequence_length": "tokens",
@@ -63,8 +53,7 @@ _WORDS = {
     "vocab": "Vocabulary",
     "num": "Number of",
 }
-SCHEDULED = ("pipeline", "megatron")
-"""Engines that follow a schedule of the passes of a pipeline."""
+_UNKNOWN_ENGINE = Engine(name="", module="", purpose="a name that the table does not contain")
 
 
 def unit_of(field: str) -> str:
@@ -96,42 +85,40 @@ def unused_fields(data: Mapping[str, Mapping[str, Any]]) -> set[str]:
         section, _, name = field.partition(".")
         return data.get(section, {}).get(name)
 
-    engine = get("parallel.engine")
-    trains = {"capacity": get("capacity.engine"), "autotuning": "zero"}.get(str(engine), engine)
-    if engine == "command":  # whatever a command makes of them
-        return _of_sections({"collectives", "sharding", "capacity", "autotuning", "emulation"})
-    unused = _of_sections({name for name, engines in ONLY_ENGINE.items() if engine not in engines})
-    unused |= {field for field, values in ENGINE_TRAINS.get(str(trains), {}).items() if len(values) == 1}
-    unused |= _switched_off(get, str(trains))
-    if engine == "allreduce":
-        used = {"train.iterations", "train.warmup_steps", "train.precision", "parallel.data_parallel_size"}
-        unused |= _of_sections({"model", "train", "parallel"}) - used
-    if engine == "autotuning":
-        unused |= {"parallel.zero_stage", "parallel.zero_offload"}
-    if engine == "capacity":
+    engine = ENGINES.get(str(get("parallel.engine")), _UNKNOWN_ENGINE)
+    unused = _of_sections({name for row in ENGINES.values() for name in row.sections} - set(engine.sections))
+    if engine.is_external:
+        return unused  # its command may read any other field
+    trainer = _trainer(engine, get("capacity.engine"))
+    unused |= {name for row in ENGINES.values() for name in row.fields} - set(trainer.fields)
+    unused |= {field for field, values in trainer.supports.items() if len(values) == 1}
+    unused |= _switched_off(get) | set(engine.ignores)
+    if engine.reads_only is not None:
+        unused |= _of_sections({"model", "train", "parallel"}) - set(engine.reads_only)
+    if engine.searches_capacity:
         unused.add(f"model.{get('capacity.find')}")
         unused.add(f"train.{get('capacity.find')}")
     return (unused & set(field_names())) - {"parallel.engine"}
+
+
+def _trainer(engine: Engine, capacity_engine: Any) -> Engine:
+    """Return the engine that trains; an unknown one where the configuration names none."""
+    if engine is _UNKNOWN_ENGINE or (engine.searches_capacity and str(capacity_engine) not in ENGINES):
+        return _UNKNOWN_ENGINE
+    return training_engine(engine.name, str(capacity_engine))
 
 
 def _of_sections(names: set[str]) -> set[str]:
     return {field for field in field_names() if field.partition(".")[0] in names}
 
 
-def _switched_off(get: Any, engine: str) -> set[str]:
-    """Fields that have no meaning with the values of others."""
+def _switched_off(get: Any) -> set[str]:
+    """Return the fields that have no meaning with the values of others."""
     off = {
         "train.loss_scale": get("train.precision") != "fp16",
-        "train.log_interval": engine != "megatron",
         "model.prefix_length": get("model.attention_mask") != "prefix",
-        "model.implementation": engine not in ("zero", "hf"),
-        "parallel.schedule": engine not in SCHEDULED,
-        "parallel.wire_precision": engine not in SCHEDULED,
-        "parallel.warmup_slope": engine not in SCHEDULED or get("parallel.schedule") != "1f1b",
-        "parallel.virtual_stages": engine not in SCHEDULED or get("parallel.schedule") != "interleaved-1f1b",
-        "parallel.sequence_parallel": engine != "megatron",
-        "parallel.zero_offload": engine != "zero",
-        "train.compute": engine != "pipeline",
+        "parallel.warmup_slope": get("parallel.schedule") != "1f1b",
+        "parallel.virtual_stages": get("parallel.schedule") != "interleaved-1f1b",
     }
     if get("network.apply") in (None, "none"):
         off |= {field: field != "network.apply" for field in field_names() if field.startswith("network.")}

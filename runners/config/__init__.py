@@ -4,9 +4,9 @@ A configuration is a tree of sections and a launcher. Whatever is wrong with one
 the field, its value and the remedy; nothing is dropped or corrected in silence.
 """
 
+from .engines import ENGINES, Engine, engine_names, training_engine
 from .problems import ConfigError, Problem
-from .rules import ENGINE_TRAINS
-from .run import RunConfig, check, complete, field_names, filled_fields, sections, tuned_data, with_values
+from .run import RunConfig, check, complete, field_names, filled_fields, sections, with_values
 from .sections import (
     PLACEHOLDER,
     AutotuningSection,
@@ -25,9 +25,10 @@ from .sections import (
     TrainSection,
 )
 from .sweep import MAX_SWEEP_POINTS, Point, difference, digest, expand, sweep_problems
+from .tuned import tuned_config
 
 __all__ = [
-    "ENGINE_TRAINS",
+    "ENGINES",
     "MAX_SWEEP_POINTS",
     "PLACEHOLDER",
     "AutotuningSection",
@@ -37,6 +38,7 @@ __all__ = [
     "CommandSection",
     "ConfigError",
     "EmulationSection",
+    "Engine",
     "LauncherSection",
     "LinkSetting",
     "ModelSection",
@@ -52,11 +54,13 @@ __all__ = [
     "complete",
     "difference",
     "digest",
+    "engine_names",
     "expand",
     "field_names",
     "filled_fields",
     "sections",
     "sweep_problems",
-    "tuned_data",
+    "training_engine",
+    "tuned_config",
     "with_values",
 ]

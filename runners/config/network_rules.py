@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from .engines import engine_names
+from .fields import RunFields
 from .problems import Problem
 
-if TYPE_CHECKING:
-    from .run import RunConfig
 
-STARTED_RANK_BY_RANK = ("pipeline", "megatron", "allreduce", "zero", "hf", "sharding")
-"""Engines whose ranks are started each on its own, so that each can have a network of its own."""
-
-
-def network_problems(config: RunConfig) -> Iterator[Problem]:
+def network_problems(config: RunFields) -> Iterator[Problem]:
     """What is wrong with the links of a configuration."""
     network = config.network
     if network.apply == "none":
@@ -29,9 +24,9 @@ def network_problems(config: RunConfig) -> Iterator[Problem]:
     if network.interface is not None:
         message = f"interface {network.interface} is for apply interface, not emulate; leave it empty"
         yield Problem("network.interface", network.interface, message)
-    engine = config.parallel.engine
-    if engine not in STARTED_RANK_BY_RANK:
-        message = f"engine {engine} starts its processes itself, outside of emulated links; use none, or another engine"
+    if config.engine.starts_its_own_ranks:
+        name = config.engine.name
+        message = f"engine {name} starts its own processes, outside the emulated links; use none, or another engine"
         yield Problem("network.apply", "emulate", message)
     elif config.num_hosts < 2:
         message = "one rank has no links; use apply none, or more ranks"
@@ -39,7 +34,7 @@ def network_problems(config: RunConfig) -> Iterator[Problem]:
     yield from _link_problems(config)
 
 
-def _unused(config: RunConfig) -> Iterator[Problem]:
+def _unused(config: RunFields) -> Iterator[Problem]:
     network = config.network
     for name, default in type(network)().model_dump().items():
         value = getattr(network, name)
@@ -48,7 +43,7 @@ def _unused(config: RunConfig) -> Iterator[Problem]:
             yield Problem(f"network.{name}", str(value) if name == "links" else value, message)
 
 
-def _interface_problems(config: RunConfig) -> Iterator[Problem]:
+def _interface_problems(config: RunFields) -> Iterator[Problem]:
     network = config.network
     if network.interface is None:
         message = "apply interface needs the name of one; use one that `ip link` shows, like eth0"
@@ -64,7 +59,7 @@ def _interface_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem("network.apply", "interface", message)
 
 
-def _link_problems(config: RunConfig) -> Iterator[Problem]:
+def _link_problems(config: RunFields) -> Iterator[Problem]:
     last, seen = config.num_hosts - 1, set()
     for number, link in enumerate(config.network.links):
         field, name = f"network.links.{number}", f"link {link.source} -> {link.target}"
@@ -82,7 +77,7 @@ def _link_problems(config: RunConfig) -> Iterator[Problem]:
         seen.add((link.source, link.target))
 
 
-def emulation_problems(config: RunConfig) -> Iterator[Problem]:
+def emulation_problems(config: RunFields) -> Iterator[Problem]:
     """What is wrong with times that stand for computing."""
     times, parallel = config.emulation, config.parallel
     if config.train.compute == "real":
@@ -91,8 +86,9 @@ def emulation_problems(config: RunConfig) -> Iterator[Problem]:
                 message = f"{name} is for train.compute emulated, not real; leave it empty, or use emulated"
                 yield Problem(f"emulation.{name}", str(getattr(times, name)), message)
         return
-    if parallel.engine != "pipeline":
-        message = f"compute emulated is for engine pipeline, not {parallel.engine}; use real, or engine pipeline"
+    if not config.engine.can_emulate_compute:
+        choice = " or ".join(engine_names(lambda row: row.can_emulate_compute))
+        message = f"compute emulated is for engine {choice}, not {parallel.engine}; use real, or engine {choice}"
         yield Problem("train.compute", "emulated", message)
     if config.cluster.device == "cuda":
         message = "compute emulated needs no GPU and leaves it alone; use device cpu or auto"

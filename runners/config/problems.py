@@ -23,3 +23,9 @@ class ConfigError(ValueError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)
         super().__init__("; ".join(str(problem) for problem in problems))
+
+
+def divisors(number: int, limit: int = 12) -> str:
+    """Return the divisors of a number as text for a remedy, at most `limit` of them."""
+    values = [str(n) for n in range(1, min(number, 4096) + 1) if number % n == 0]
+    return ", ".join(values[:limit]) + (", ..." if len(values) > limit else "")

@@ -9,53 +9,14 @@ from typing import Any, Self, cast
 from pydantic import ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from .fields import RunFields
 from .problems import ConfigError, Problem
-from .rules import contradictions, map_problems
-from .sections import (
-    PLACEHOLDER,
-    AutotuningSection,
-    CapacitySection,
-    ClusterSection,
-    CollectivesSection,
-    CommandSection,
-    EmulationSection,
-    LauncherSection,
-    ModelSection,
-    NetworkSection,
-    ParallelSection,
-    Section,
-    ShardingSection,
-    TrainSection,
-)
+from .rules import contradictions
+from .sections import PLACEHOLDER, Section
 
 
-class RunConfig(Section):
+class RunConfig(RunFields):
     """One fully described training run."""
-
-    model: ModelSection = ModelSection()
-    """The network that is trained."""
-    train: TrainSection = TrainSection()
-    """The work of one iteration."""
-    parallel: ParallelSection = ParallelSection()
-    """How the work is split."""
-    cluster: ClusterSection = ClusterSection()
-    """Where it runs."""
-    network: NetworkSection = NetworkSection()
-    """The links between ranks."""
-    emulation: EmulationSection = EmulationSection()
-    """Times of train.compute emulated."""
-    collectives: CollectivesSection = CollectivesSection()
-    """What engine allreduce times."""
-    sharding: ShardingSection = ShardingSection()
-    """Stages, shards and devices for engine sharding."""
-    capacity: CapacitySection = CapacitySection()
-    """What engine capacity looks for."""
-    autotuning: AutotuningSection = AutotuningSection()
-    """What engine autotuning lets DeepSpeed search."""
-    command: CommandSection = CommandSection()
-    """What engine command starts."""
-    launcher: LauncherSection = LauncherSection()
-    """How processes are started."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -65,36 +26,6 @@ class RunConfig(Section):
             message = "; ".join(str(problem) for problem in problems).replace("{", "(").replace("}", ")")
             raise PydanticCustomError("contradiction", cast(Any, message), {"problems": problems})
         return self
-
-    @property
-    def world_size(self) -> int:
-        """Ranks of the run: TP·PP·DP, or the devices that a map of shards names."""
-        parallel = self.parallel
-        if parallel.engine == "sharding" and self.sharding.device_mapping and not list(map_problems(self.sharding)):
-            return len(self.sharding.devices)
-        if parallel.engine == "capacity" and self.capacity.find == "processes":
-            return self.capacity.at_most
-        return parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.data_parallel_size
-
-    @property
-    def num_micro_batches(self) -> int:
-        """Micro batches per iteration and data parallel rank (gradient accumulation steps)."""
-        return self.train.global_batch_size // (self.train.micro_batch_size * self.parallel.data_parallel_size)
-
-    @property
-    def gpus_per_node(self) -> int:
-        """GPUs on each node, also where the configuration leaves it to the layout."""
-        return self.cluster.gpus_per_node or self.world_size // self.cluster.nodes
-
-    @property
-    def num_hosts(self) -> int:
-        """Ends of the links of section network: nodes where there are several, else ranks."""
-        return self.cluster.nodes if self.cluster.nodes > 1 else self.world_size
-
-    @property
-    def ranks_per_host(self) -> int:
-        """Ranks behind each end of a link."""
-        return max(1, self.world_size // self.num_hosts)
 
     def resolved(self) -> dict[str, Any]:
         """Every field with its value, none left to a default."""
@@ -186,14 +117,3 @@ def with_values(data: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
         section, _, name = dotted.partition(".")
         copy.setdefault(section, {})[name] = value
     return copy
-
-
-def tuned_data(
-    base: Mapping[str, Any], *, zero_stage: int, micro_batch_size: int, num_micro_batches: int
-) -> dict[str, Any]:
-    """Return the RunConfig, not yet checked, of an experiment of DeepSpeed's autotuner, from that of its search."""
-    data: dict[str, Any] = json.loads(json.dumps(base))
-    samples = micro_batch_size * num_micro_batches * data["parallel"]["data_parallel_size"]
-    data["parallel"] |= {"engine": "zero", "zero_stage": zero_stage}
-    data["train"] |= {"micro_batch_size": micro_batch_size, "global_batch_size": samples}
-    return data

@@ -7,6 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from . import engines
+from .named import NameIn
+
+EngineName = Annotated[str, NameIn(engines.engine_names)]
+TrialEngineName = Annotated[str, NameIn(lambda: engines.engine_names(lambda row: row.may_be_a_trial))]
 Positive = Annotated[int, Field(ge=1, le=2**40)]
 Argument = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
 """One argument of a command."""
@@ -88,9 +93,7 @@ class TrainSection(Section):
 class ParallelSection(Section):
     """How the work is split over GPUs (or CPU processes)."""
 
-    engine: Literal[
-        "pipeline", "megatron", "allreduce", "zero", "hf", "sharding", "capacity", "autotuning", "command"
-    ] = "pipeline"
+    engine: EngineName = engines.PIPELINE.name
     """Which of parlab's engines trains."""
     data_parallel_size: Positive = 1
     """Replicas of the model (DP)."""
@@ -227,7 +230,7 @@ class CapacitySection(Section):
 
     find: Literal["num_layers", "micro_batch_size", "processes"] = "num_layers"
     """Largest number of layers, largest micro batch, or fewest processes (stages, or data parallel ranks of zero)."""
-    engine: Literal["pipeline", "megatron", "zero"] = "pipeline"
+    engine: TrialEngineName = engines.PIPELINE.name
     """Engine of the trials; the other sections describe its run."""
     at_most: Annotated[int, Field(ge=1, le=2**16)] = 64
     """Largest value that is tried."""

@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runners.config import ConfigError, RunConfig, check, tuned_data
+from runners.config import ConfigError, RunConfig, tuned_config
+from runners.config.engines import AUTOTUNING
 from runners.engines.process_group import Place, barrier, leave, place_from_environment
 from runners.engines.rank import Rank, start
 from runners.engines.zero import ZeroTrainer, tell_start, train_steps
@@ -25,16 +26,6 @@ PROFILED_STEPS = 3
 """Steps behind the timed ones that the tuner times in its own way, the default of its start and end."""
 VISIBLE_DEVICES = "PARLAB_VISIBLE_DEVICES"
 """The GPUs of the run: DeepSpeed's scheduler counts from 0 whatever it was given."""
-
-
-def experiment_data(base: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the RunConfig, not yet checked, of an experiment, from that of the search and what the tuner asks for."""
-    return tuned_data(
-        base,
-        zero_stage=int(asked["zero_optimization"]["stage"]),
-        micro_batch_size=int(asked["train_micro_batch_size_per_gpu"]),
-        num_micro_batches=int(asked["gradient_accumulation_steps"]),
-    )
 
 
 def run(rank: Rank, settings: Mapping[str, Any]) -> None:
@@ -61,10 +52,15 @@ def main() -> None:
     asked = json.loads(base64.urlsafe_b64decode(given.deepspeed_config))
 
     def orders() -> tuple[RunConfig, Place]:
-        config, problems = check(experiment_data(json.loads(given.config.read_text()), asked))
+        config, problems = tuned_config(
+            json.loads(given.config.read_text()),
+            zero_stage=int(asked["zero_optimization"]["stage"]),
+            micro_batch_size=int(asked["train_micro_batch_size_per_gpu"]),
+            num_micro_batches=int(asked["gradient_accumulation_steps"]),
+        )
         if config is None:
             raise ConfigError(problems)
         os.environ.setdefault("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", str(config.world_size)))
         return config, place_from_environment(os.environ)
 
-    start("zero", lambda rank: run(rank, asked), orders=orders)
+    start(AUTOTUNING.trial_engine, lambda rank: run(rank, asked), orders=orders)

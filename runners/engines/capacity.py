@@ -74,7 +74,8 @@ def trial_data(config: RunConfig, value: int) -> dict[str, Any]:
         train["micro_batch_size"] = value
         train["global_batch_size"] = value * config.parallel.data_parallel_size * config.num_micro_batches
     else:
-        parallel["data_parallel_size" if capacity.engine == "zero" else "pipeline_parallel_size"] = value
+        is_data_parallel = config.training_engine.is_data_parallel_only
+        parallel["data_parallel_size" if is_data_parallel else "pipeline_parallel_size"] = value
     return data
 
 
@@ -137,9 +138,10 @@ def _told(output: bytes, trial: RunConfig) -> tuple[int | None, int | None, floa
     parameters = [event["parameters"] for event in events if event["event"] == "start"]
     steps = [event["average_step_time_s"] for event in events if event["event"] == "end"]
     tokens = trial.train.global_batch_size * trial.model.sequence_length
-    # A rank of ZeRO counts the whole model, a stage or a tensor parallel rank its part of one replica.
-    replicas = 1 if trial.parallel.engine == "zero" else trial.parallel.data_parallel_size
-    whole = max(parameters, default=0) if trial.parallel.engine == "zero" else sum(parameters) // replicas
+    # A data parallel rank counts the whole model, a stage or a tensor parallel rank its part of one replica.
+    is_data_parallel = trial.engine.is_data_parallel_only
+    replicas = 1 if is_data_parallel else trial.parallel.data_parallel_size
+    whole = max(parameters, default=0) if is_data_parallel else sum(parameters) // replicas
     return max(peaks, default=None), whole or None, tokens / max(steps) if steps else None
 
 

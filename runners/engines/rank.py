@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from runners.config import ConfigError, Problem, RunConfig, check
+from runners.config import ENGINES, ConfigError, Problem, RunConfig, check
 from runners.engines.meeting import MASTER_PORT
 from runners.engines.memory import is_out_of_memory, memory_shortage
 from runners.engines.process_group import Place, choose_device, device_name, die_with_parent, join
@@ -198,7 +198,7 @@ def _shown(value: Any) -> str | int | float | None:
 
 
 def _orders(engine: str, is_alone: bool) -> tuple[RunConfig, Place]:
-    parser = argparse.ArgumentParser(prog=f"python -m runners.engines.{engine}", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=f"python -m {ENGINES[engine].module}", allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", type=Path, required=True, help="a RunConfig as JSON")
     path = parser.parse_args().config
     try:
@@ -213,7 +213,7 @@ def _orders(engine: str, is_alone: bool) -> tuple[RunConfig, Place]:
     if config is None:
         raise ConfigError(problems)
     if config.parallel.engine != engine:
-        message = f"engine {config.parallel.engine} is another one; start runners.engines.{config.parallel.engine}"
+        message = f"this is engine {engine}, not {config.engine.name}; start python -m {config.engine.module}"
         raise ConfigError([Problem("parallel.engine", config.parallel.engine, message)])
     place = Place() if is_alone else place_from(os.environ)
     if not is_alone and place.world_size != config.world_size:

@@ -1,0 +1,131 @@
+"""What the chosen engine does not support, and the rules of the sections that only some engines read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from .device_map import map_problems
+from .engines import Engine, engine_names
+from .fields import RunFields
+from .problems import Problem, divisors
+from .sections import PLACEHOLDER, ModelSection, ParallelSection
+
+
+def engine_problems(config: RunFields) -> Iterator[Problem]:
+    """Check a configuration against what its engine supports; a search is checked as the engine of its trials."""
+    engine = config.training_engine
+    for field, supported in engine.supports.items():
+        section, _, name = field.partition(".")
+        value = getattr(getattr(config, section), name)
+        if value not in supported:
+            choice = " or ".join(str(choice) for choice in supported)
+            yield Problem(field, value, f"engine {engine.name} does not support {name} {value}; use {choice}")
+    yield from _huggingface_problems(config.model, engine)
+    if config.parallel.zero_offload != "none":
+        yield from _offload_problems(config.parallel, engine)
+    for section in config.engine.sections:
+        if section in SECTION_RULES:
+            yield from SECTION_RULES[section](config)
+
+
+def _autotuning_problems(config: RunFields) -> Iterator[Problem]:
+    first, most = config.train.micro_batch_size, config.autotuning.max_micro_batch_size
+    if first > most:
+        message = (
+            f"max_micro_batch_size {most} is below train.micro_batch_size {first}, where it begins; use {first} or more"
+        )
+        yield Problem("autotuning.max_micro_batch_size", most, message)
+    if config.parallel.zero_offload != "none":
+        message = "DeepSpeed's autotuner drops offloading from what it tries; use none, or a sweep of engine zero"
+        yield Problem("parallel.zero_offload", config.parallel.zero_offload, message)
+
+
+def _huggingface_problems(model: ModelSection, engine: Engine) -> Iterator[Problem]:
+    if model.implementation == "parlab":
+        return
+    if not engine.can_train_huggingface:
+        choice = " or ".join(engine_names(lambda row: row.can_train_huggingface))
+        message = (
+            f"engine {engine.name} does not support Hugging Face's models; use implementation parlab, or engine {choice}"
+        )
+        yield Problem("model.implementation", model.implementation, message)
+    if model.attention_mask == "prefix":
+        message = "Hugging Face's models have no prefix mask; use attention_mask causal, or implementation parlab"
+        yield Problem("model.attention_mask", "prefix", message)
+
+
+def _offload_problems(parallel: ParallelSection, engine: Engine) -> Iterator[Problem]:
+    offload, stage = parallel.zero_offload, parallel.zero_stage
+    if not engine.can_offload:
+        choice = " or ".join(engine_names(lambda row: row.can_offload and not row.is_external))
+        message = f"zero_offload {offload} is for engine {choice}, not {engine.name}; use none, or engine {choice}"
+        yield Problem("parallel.zero_offload", offload, message)
+    elif stage < (least := 3 if offload == "all" else 1):
+        message = f"zero_offload {offload} needs zero_stage {least} or more, this is {stage}; use none, or zero_stage 3"
+        yield Problem("parallel.zero_offload", offload, message)
+
+
+def _command_problems(config: RunFields) -> Iterator[Problem]:
+    if config.command.argv is None:
+        message = 'engine command needs argv; use a list like ["/opt/train.py", "--layers", "{model.num_layers}"]'
+        yield Problem("command.argv", None, message)
+    fields = {f"{section}.{name}" for section, values in config for name in type(values).model_fields}
+    known = {"world_size", "num_micro_batches", *fields}
+    for argument in config.command.argv or []:
+        for name in PLACEHOLDER.findall(argument):
+            if name not in known:
+                message = f"{{{name}}} is no field; use {{section.field}}, {{world_size}} or {{num_micro_batches}}"
+                yield Problem("command.argv", argument, message)
+
+
+def _sharding_problems(config: RunFields) -> Iterator[Problem]:
+    sharding, model, device = config.sharding, config.model, config.cluster.device
+    yield from map_problems(sharding)
+    size, stages, degree = sharding.sharding_size, sharding.stage_cnt, sharding.accum_degree
+    if stages > model.num_layers:
+        message = f"stage_cnt {stages} is more than num_layers {model.num_layers}; use at most that, or more layers"
+        yield Problem("sharding.stage_cnt", stages, message)
+    for name in ("hidden_size", "vocab_size"):
+        whole = getattr(model, name)
+        if whole % size:
+            message = f"sharding_size {size} does not divide {name} {whole}; use {divisors(whole)}"
+            yield Problem("sharding.sharding_size", size, message)
+    if sharding.mode == "sharding" and degree > 1:
+        message = f"accum_degree {degree} is a pipeline; use 1, or mode hybrid"
+        yield Problem("sharding.accum_degree", degree, message)
+    if sharding.mode == "pipeline" and size > 1:
+        message = f"sharding_size {size} in mode pipeline; use 1, or mode hybrid"
+        yield Problem("sharding.sharding_size", size, message)
+    if config.train.micro_batch_size * degree != config.train.global_batch_size:
+        message = (
+            f"micro_batch_size {config.train.micro_batch_size} x accum_degree {degree} is not global_batch_size"
+            f" {config.train.global_batch_size}; use micro_batch_size = global_batch_size / accum_degree"
+        )
+        yield Problem("train.micro_batch_size", config.train.micro_batch_size, message)
+    named = {device[:3] for stage in (sharding.device_mapping or {}).values() for device in stage.values()}
+    if other := {"cpu": {"GPU"}, "cuda": {"CPU"}}.get(device, set()) & named:
+        message = f"device {device} and a map with {other.pop()}s contradict each other; use auto, or another map"
+        yield Problem("cluster.device", device, message)
+
+
+def _collectives_problems(config: RunFields) -> Iterator[Problem]:
+    sizes, ranks = config.collectives, config.world_size
+    if ranks < 2:
+        yield Problem(
+            "parallel.data_parallel_size", ranks, "one rank has nobody to talk to; use data_parallel_size 2 or more"
+        )
+    if sizes.max_bytes < sizes.min_bytes:
+        message = f"max_bytes {sizes.max_bytes} is less than min_bytes {sizes.min_bytes}; use at least that"
+        yield Problem("collectives.max_bytes", sizes.max_bytes, message)
+    if sizes.min_bytes < 4 * ranks:
+        message = f"min_bytes {sizes.min_bytes} is less than one number for each of {ranks} ranks; use {4 * ranks}"
+        yield Problem("collectives.min_bytes", sizes.min_bytes, message + " or more")
+
+
+SECTION_RULES: Mapping[str, Callable[[RunFields], Iterator[Problem]]] = {
+    "collectives": _collectives_problems,
+    "sharding": _sharding_problems,
+    "autotuning": _autotuning_problems,
+    "command": _command_problems,
+}
+"""Section -> its rules, for the engines that read it."""

@@ -1,0 +1,90 @@
+"""The sections of a run together, and the sizes that follow from them."""
+
+from __future__ import annotations
+
+from .device_map import map_problems
+from .engines import ENGINES, Engine, training_engine
+from .sections import (
+    AutotuningSection,
+    CapacitySection,
+    ClusterSection,
+    CollectivesSection,
+    CommandSection,
+    EmulationSection,
+    LauncherSection,
+    ModelSection,
+    NetworkSection,
+    ParallelSection,
+    Section,
+    ShardingSection,
+    TrainSection,
+)
+
+
+class RunFields(Section):
+    """All sections, each valid by itself; whether they fit together is the concern of the rules."""
+
+    model: ModelSection = ModelSection()
+    """The network that is trained."""
+    train: TrainSection = TrainSection()
+    """The work of one iteration."""
+    parallel: ParallelSection = ParallelSection()
+    """How the work is split."""
+    cluster: ClusterSection = ClusterSection()
+    """Where it runs."""
+    network: NetworkSection = NetworkSection()
+    """The links between ranks."""
+    emulation: EmulationSection = EmulationSection()
+    """Times of train.compute emulated."""
+    collectives: CollectivesSection = CollectivesSection()
+    """What engine allreduce times."""
+    sharding: ShardingSection = ShardingSection()
+    """Stages, shards and devices for engine sharding."""
+    capacity: CapacitySection = CapacitySection()
+    """What engine capacity looks for."""
+    autotuning: AutotuningSection = AutotuningSection()
+    """What engine autotuning lets DeepSpeed search."""
+    command: CommandSection = CommandSection()
+    """What engine command starts."""
+    launcher: LauncherSection = LauncherSection()
+    """How processes are started."""
+
+    @property
+    def engine(self) -> Engine:
+        """Row of `parallel.engine`."""
+        return ENGINES[self.parallel.engine]
+
+    @property
+    def training_engine(self) -> Engine:
+        """Engine that trains: for a search, that of its trials."""
+        return training_engine(self.parallel.engine, self.capacity.engine)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the run: TP·PP·DP, or the devices that a map of shards names."""
+        parallel = self.parallel
+        if self.engine.has_device_map and self.sharding.device_mapping and not list(map_problems(self.sharding)):
+            return len(self.sharding.devices)
+        if self.engine.searches_capacity and self.capacity.find == "processes":
+            return self.capacity.at_most
+        return parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.data_parallel_size
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro batches per iteration and data parallel rank (gradient accumulation steps)."""
+        return self.train.global_batch_size // (self.train.micro_batch_size * self.parallel.data_parallel_size)
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs on each node, also where the configuration leaves it to the layout."""
+        return self.cluster.gpus_per_node or self.world_size // self.cluster.nodes
+
+    @property
+    def num_hosts(self) -> int:
+        """Ends of the links of section network: nodes where there are several, else ranks."""
+        return self.cluster.nodes if self.cluster.nodes > 1 else self.world_size
+
+    @property
+    def ranks_per_host(self) -> int:
+        """Ranks behind each end of a link."""
+        return max(1, self.world_size // self.num_hosts)
