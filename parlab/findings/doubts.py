@@ -147,3 +147,5 @@ class RunFacts(NamedTuple):
     """Axes of the sweep: dotted field -> value."""
     device: str | None = None
     """Name of the GPU, as the driver gives it."""
+    has_product_layout: bool = True
+    """The number of ranks is TP x PP x DP; False for engines with another layout."""

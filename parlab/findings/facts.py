@@ -20,8 +20,6 @@ _OTHER_LAYOUTS = (
     "data_parallel_shard_degree", "dp_shard", "hsdp_shard_size", "encoder_pipeline_model_parallel_size",
     "encoder_tensor_model_parallel_size",
 )  # fmt: skip
-# Engines of parlab whose processes are no such product: devices of a map, trials of many layouts, a team's own.
-_OTHER_ENGINES = ("sharding", "capacity", "autotuning", "command")
 # Megatron-LM's names (arguments.py) and others' for what the formulas of planner.flops do not cover.
 _OTHER_SHAPES = (
     "num_experts", "moe_num_experts", "swiglu", "group_query_attention", "num_query_groups", "num_key_value_heads",
@@ -97,7 +95,7 @@ def run_sizes(run: RunFacts) -> Sizes:
     nodes, per_node = count(cluster.get("nodes")), count(cluster.get("gpus_per_node"))
     placed = nodes * per_node if nodes and per_node else None
     precision = get("train", "precision")
-    is_other = _any(arguments, _OTHER_LAYOUTS) or get("parallel", "engine") in _OTHER_ENGINES
+    is_other = _any(arguments, _OTHER_LAYOUTS) or not run.has_product_layout
     return Sizes(
         gpus=count(run.arguments.get("world_size")) or placed,
         tensor=count(get("parallel", "tensor_parallel_size")),

@@ -19,9 +19,8 @@ from parlab.ingest.launches import Sections
 from parlab.ingest.summary import summarise
 from parlab.lab.models import Attempt
 from parlab.lab.services import attempt_report, launch_store, run_findings_refresh, summary_store
-from parlab.planner.work import TRAINERS
 from parlab.series import log, operations, store
-from runners.config import filled_fields
+from runners.config import engine_of, filled_fields
 from runners.protocol import LEASE_S, Batch, RunState
 
 logger = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ SUMMARY_EVERY_S = 5.0
 # A summary reads the whole series: while a run goes on, no more than this share of the time is spent on it.
 _SUMMARY_SHARE = 0.05
 _LAST_POSITION = 2**63 - 1
-COMMAND, READ_BY = "command", "read_by"
+READ_BY = "read_by"
 _SPOOL_BYTES = 32 << 20
 """Points of a command's output that wait in memory; more wait in a file."""
 
@@ -108,12 +107,12 @@ def _world_size(resolved: Mapping[str, Any]) -> int:
 def attempt_summarise(*, attempt: Attempt) -> None:
     """Compute an attempt's summary from its series and keep it."""
     resolved = attempt.run.resolved
-    engine = resolved["parallel"]["engine"]
-    if engine == COMMAND:
+    engine = engine_of(resolved)
+    if engine.is_external:
         _command_summarise(attempt)
         return
     summary = summarise(attempt.pk, resolved)
-    if engine in TRAINERS:
+    if engine.trains:
         summary |= utilisation.parts_of(summary, resolved, _world_size(resolved), _reference(attempt, resolved))
     summary_store(attempt=attempt, summary=summary)
 

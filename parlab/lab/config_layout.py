@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parlab.charts.format import field_title
-from runners.config import ENGINES, Engine, field_names, sections, training_engine
+from runners.config import ENGINES, engine_of, field_names, sections, training_engine
 
 TITLES = {
     "parallel": "Parallelism",
@@ -53,7 +53,6 @@ _WORDS = {
     "vocab": "Vocabulary",
     "num": "Number of",
 }
-_UNKNOWN_ENGINE = Engine(name="", module="", purpose="a name that the table does not contain")
 
 
 def unit_of(field: str) -> str:
@@ -85,11 +84,11 @@ def unused_fields(data: Mapping[str, Mapping[str, Any]]) -> set[str]:
         section, _, name = field.partition(".")
         return data.get(section, {}).get(name)
 
-    engine = ENGINES.get(str(get("parallel.engine")), _UNKNOWN_ENGINE)
+    engine = engine_of(data)
     unused = _of_sections({name for row in ENGINES.values() for name in row.sections} - set(engine.sections))
     if engine.is_external:
         return unused  # its command may read any other field
-    trainer = _trainer(engine, get("capacity.engine"))
+    trainer = training_engine(engine, get("capacity.engine"))
     unused |= {name for row in ENGINES.values() for name in row.fields} - set(trainer.fields)
     unused |= {field for field, values in trainer.supports.items() if len(values) == 1}
     unused |= _switched_off(get) | set(engine.ignores)
@@ -99,13 +98,6 @@ def unused_fields(data: Mapping[str, Mapping[str, Any]]) -> set[str]:
         unused.add(f"model.{get('capacity.find')}")
         unused.add(f"train.{get('capacity.find')}")
     return (unused & set(field_names())) - {"parallel.engine"}
-
-
-def _trainer(engine: Engine, capacity_engine: Any) -> Engine:
-    """Return the engine that trains; an unknown one where the configuration names none."""
-    if engine is _UNKNOWN_ENGINE or (engine.searches_capacity and str(capacity_engine) not in ENGINES):
-        return _UNKNOWN_ENGINE
-    return training_engine(engine.name, str(capacity_engine))
 
 
 def _of_sections(names: set[str]) -> set[str]:

@@ -18,6 +18,7 @@ from parlab.charts.points import RunPoint
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Run, Source
 from parlab.series import store
+from runners.config.engines import UNKNOWN, engine_of
 from runners.protocol import RunState
 
 from . import engine_reads
@@ -102,11 +103,12 @@ def answer_of(experiment: Experiment, runs: Sequence[Run], waiting: Mapping[int,
 
 
 def _kind(experiment: Experiment, runs: Sequence[Run]) -> str:
-    engines = {engine_reads.engine_of(run) for run in runs}
-    if engines == {"capacity"}:
+    engines = {engine_of(run.resolved) for run in runs}
+    if engines and all(engine.searches_capacity for engine in engines):
         return CAPACITY
-    is_read = engines == {""} and Source.objects.filter(experiment=experiment, format__in=FORMATS).exists()
-    return BANDWIDTH if engines == {"allreduce"} or is_read else THROUGHPUT
+    is_read = engines == {UNKNOWN} and Source.objects.filter(experiment=experiment, format__in=FORMATS).exists()
+    is_measured = bool(engines) and all(engine.measures_bandwidth for engine in engines)
+    return BANDWIDTH if is_measured or is_read else THROUGHPUT
 
 
 def _current_attempts(runs: Sequence[Run]) -> dict[int, Attempt]:

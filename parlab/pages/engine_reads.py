@@ -15,6 +15,7 @@ from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Run, Source
 from parlab.pages.read_bandwidths import FORMATS, messages_of
 from parlab.series import store
+from runners.config import engine_of
 from runners.protocol import RunState
 
 OPERATIONS = {
@@ -39,14 +40,9 @@ class OperationTable(NamedTuple):
     has_first: bool
 
 
-def engine_of(run: Run) -> str:
-    """Name the engine of a run; an imported one names none."""
-    return str(run.resolved.get("parallel", {}).get("engine", ""))
-
-
 def has_steps(run: Run) -> bool:
     """Whether a run trains in steps; searches and measurements of bandwidth have none to time."""
-    return engine_of(run) not in ("allreduce", "capacity", "autotuning")
+    return engine_of(run.resolved).has_steps
 
 
 class StepFps(NamedTuple):
@@ -60,7 +56,7 @@ class StepFps(NamedTuple):
 
 def run_step_fps(run: Run, attempt: Attempt) -> StepFps | None:
     """Average what engine sharding measured in the steps after warm-up."""
-    if engine_of(run) != "sharding":
+    if not engine_of(run.resolved).has_device_map:
         return None
     train = run.resolved["train"]
     found = store.read(attempt.pk, "step_fps", rank=0, first_step=int(train["warmup_steps"]) + 1)
@@ -72,7 +68,7 @@ def run_step_fps(run: Run, attempt: Attempt) -> StepFps | None:
 def run_messages(runs: Sequence[Run], attempts: Iterable[Attempt]) -> list[Message]:
     """Read what engine allreduce measured in these attempts, in one query."""
     by_attempt = {attempt.pk: attempt.run_id for attempt in attempts}
-    by_pk = {run.pk: run for run in runs if engine_of(run) == "allreduce"}
+    by_pk = {run.pk: run for run in runs if engine_of(run.resolved).measures_bandwidth}
     wanted = [attempt for attempt, run in by_attempt.items() if run in by_pk]
     if not wanted:
         return []
@@ -136,7 +132,7 @@ def operation_tables(messages: Sequence[Message]) -> list[OperationTable]:
 
 def run_search(run: Run, attempt: Attempt) -> Search | None:
     """Read the trials of engine capacity."""
-    if engine_of(run) != "capacity":
+    if not engine_of(run.resolved).searches_capacity:
         return None
     section = run.resolved["capacity"]
     find = str(section["find"])
@@ -193,7 +189,7 @@ def engine_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     """What the page of a run shows for its engine beside what all engines have."""
     messages = run_messages([run], [attempt]) if attempt else []
     search = run_search(run, attempt) if attempt else None
-    is_bandwidth = attempt is not None and engine_of(run) == "allreduce"
+    is_bandwidth = attempt is not None and engine_of(run.resolved).measures_bandwidth
     return {
         "device_map": device_map.draw(selectors.device_grid(run)),
         "step_fps": run_step_fps(run, attempt) if attempt else None,

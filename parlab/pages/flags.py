@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from parlab.formats.launch import command_arguments, normalise
 from parlab.formats.schema import Launch
 from parlab.ingest.launches import resolved_of
+from runners.config.engines import MEGATRON, ZERO
 
 VOCABULARIES = {"bert": 28_996, "gpt": 50_257}
 """Entries of bert-large-cased's and GPT-2's vocabularies, before padding: Megatron reads them from a file."""
@@ -50,7 +51,7 @@ def config_of_command(text: str) -> Flags:
     entries = int(_number(arguments, "vocab_size") or VOCABULARIES[model["kind"]])
     model["vocab_size"] = -(-entries // multiple) * multiple
     stage = sizes["zero_stage"]
-    parallel |= {"engine": "zero", "zero_stage": stage} if stage else {"engine": "megatron", "zero_stage": 0}
+    parallel |= {"engine": (ZERO if stage else MEGATRON).name, "zero_stage": stage or 0}
     if arguments.get("sequence_parallel") is True:
         parallel["sequence_parallel"] = True
     if not stage:

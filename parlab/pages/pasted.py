@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from parlab.lab.forms import SEWN, form_values
 from parlab.pages.flags import MAX_LENGTH, config_of_command
 from runners.config import RunConfig, ShardingSection, check, complete, sections
+from runners.config.engines import SHARDING
 
 MAX_JSON_LENGTH = 1_000_000
 _ENGINE = f"parallel{SEWN}engine"
@@ -50,7 +51,7 @@ def read(text: str) -> Pasted:
 
 def _of_map(section: Mapping[str, Any]) -> Pasted:
     """Read the section of engine sharding by itself, and leave model and batch as they are."""
-    data = {"parallel": {"engine": "sharding"}, "sharding": section}
+    data = {"parallel": {"engine": SHARDING.name}, "sharding": section}
     shards = ShardingSection.model_validate(complete(data)["sharding"])
     values = form_values(data, {})
     mine = {name: value for name, value in values.items() if name == _ENGINE or name.startswith(f"sharding{SEWN}")}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from runners.config.engines import ALLREDUCE, CAPACITY, MEGATRON, PIPELINE, ZERO
+
 from .question import CountsField, ModelQuestion, Question, choice, whole
 
 
@@ -20,19 +22,19 @@ class LargestModel(ModelQuestion):
 
     gpus = whole("GPUs or processes", "Ranks of each trial; they share the model as the engine does.", 1)
     engine = choice(
-        "Engine", "pipeline splits layers into stages, zero shares states between ranks.", "pipeline", "zero"
+        "Engine", "pipeline splits layers into stages, zero shares states between ranks.", PIPELINE.name, ZERO.name
     )
     at_most = whole("At most (layers)", "The search tries no more.", 64)
     field_order = ["hidden_size", "gpus", "pool", "device", "memory_limit_mib"]
 
     def data_of_config(self) -> dict[str, dict[str, Any]]:
         given = self.cleaned_data
-        gpus, is_zero = given["gpus"], given["engine"] == "zero"
+        gpus, is_zero = given["gpus"], given["engine"] == ZERO.name
         size = "data_parallel_size" if is_zero else "pipeline_parallel_size"
         return {
             "model": self.model(num_layers=gpus),
             "train": _short(gpus, given["precision"]),
-            "parallel": {"engine": "capacity", size: gpus, "zero_stage": 3 if is_zero else 0},
+            "parallel": {"engine": CAPACITY.name, size: gpus, "zero_stage": 3 if is_zero else 0},
             "capacity": {"find": "num_layers", "engine": given["engine"], "at_most": given["at_most"]},
             "cluster": self.cluster(),
             "launcher": self.launcher(),
@@ -57,18 +59,18 @@ class FewestNodes(ModelQuestion):
 
     num_layers = whole("Layers", "Transformer layers of the model.", 8)
     engine = choice(
-        "Engine", "zero shares states between ranks, pipeline splits layers into stages.", "zero", "pipeline"
+        "Engine", "zero shares states between ranks, pipeline splits layers into stages.", ZERO.name, PIPELINE.name
     )
     at_most = whole("At most (ranks)", "The search tries no more.", 4)
     field_order = ["num_layers", "hidden_size", "pool", "device", "at_most", "memory_limit_mib"]
 
     def data_of_config(self) -> dict[str, dict[str, Any]]:
         given = self.cleaned_data
-        is_zero = given["engine"] == "zero"
+        is_zero = given["engine"] == ZERO.name
         return {
             "model": self.model(),
             "train": _short(_common_multiple(given["at_most"]), given["precision"]),
-            "parallel": {"engine": "capacity", "zero_stage": 3 if is_zero else 0},
+            "parallel": {"engine": CAPACITY.name, "zero_stage": 3 if is_zero else 0},
             "capacity": {"find": "processes", "engine": given["engine"], "at_most": given["at_most"]},
             "cluster": self.cluster(),
             "launcher": self.launcher(),
@@ -98,7 +100,7 @@ class LargestBatch(ModelQuestion):
         return {
             "model": self.model(),
             "train": _short(1, given["precision"]),
-            "parallel": {"engine": "capacity"},
+            "parallel": {"engine": CAPACITY.name},
             "capacity": {"find": "micro_batch_size", "at_most": given["at_most"]},
             "cluster": self.cluster(),
             "launcher": self.launcher(),
@@ -154,7 +156,7 @@ class Throughput(ModelQuestion):
         return {
             "model": self.model(kind=given["kind"], attention_mask=mask),
             "train": {name: given[name] for name in batch} | {"warmup_steps": 1},
-            "parallel": {"engine": "megatron"} | {name: given[name] for name in sizes},
+            "parallel": {"engine": MEGATRON.name} | {name: given[name] for name in sizes},
             "cluster": self.cluster(),
             "launcher": self.launcher(),
         }
@@ -195,7 +197,7 @@ class Bandwidth(Question):
         given = self.cleaned_data
         return {
             "train": {"iterations": max(given["trials"], 2), "warmup_steps": 1},
-            "parallel": {"engine": "allreduce", "data_parallel_size": given["ranks"][0]},
+            "parallel": {"engine": ALLREDUCE.name, "data_parallel_size": given["ranks"][0]},
             "collectives": {name: given[name] for name in ("operation", "min_bytes", "max_bytes")},
             "cluster": self.cluster(),
         }

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from runners.config import RunConfig
+from runners.config import RunConfig, engine_names
 
 from .workload import Job, Model
-
-PLANNED = ("pipeline", "megatron", "zero", "hf")
-"""Engines whose iterations are steps of a whole model."""
 
 
 def job_of(config: RunConfig) -> Job:
     """The job that a configuration describes. Raises ValueError for a configuration that trains no whole model."""
     parallel, train, model = config.parallel, config.train, config.model
-    if parallel.engine not in PLANNED:
-        raise ValueError(f"parallel.engine {parallel.engine!r} is not planned; use {', '.join(PLANNED)}")
+    if not config.engine.is_planned:
+        choice = ", ".join(engine_names(lambda row: row.is_planned))
+        raise ValueError(f"parallel.engine {parallel.engine!r} is not planned; use {choice}")
     if train.compute == "emulated":
         raise ValueError("train.compute emulated takes the time it is told; use real")
     return Job(

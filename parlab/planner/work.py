@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, cast
 from parlab.planner.flops import Recompute, Shape, executed_flops, flops_per_gpu, model_flops
 from parlab.planner.hardware import Peak
 
-TRAINERS = ("pipeline", "megatron", "zero", "hf", "sharding")
-"""Engines whose iterations are steps of a training."""
 FORMULA = "72 B s l h² (1 + s/6h + V/12lh)"
 _RECOMPUTED = {
     "selective": "+ 4 B s² l h for the attention computed again",

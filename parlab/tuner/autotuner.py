@@ -18,7 +18,8 @@ from parlab.lab.services.attempts import configuration_snapshot, headline, resul
 from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.runs import next_number
 from parlab.series.log import read_log
-from runners.config import Point, RunConfig, check, digest, tuned_data
+from runners.config import Point, RunConfig, digest, tuned_config
+from runners.config.engines import AUTOTUNING
 from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX, RunState
 
 from .models import Study, Trial
@@ -53,11 +54,11 @@ def refuse_unless_zero(found: StudySpace) -> None:
     """Raise ValueError for a space that DeepSpeed's autotuner does not search."""
     for point in found.points.values():
         assert point.config is not None
-        parallel = point.config.parallel
-        if parallel.engine != "zero":
+        parallel, tuned = point.config.parallel, AUTOTUNING.trial_engine
+        if parallel.engine != tuned:
             raise ValueError(
-                f"strategy autotuner: DeepSpeed's autotuner searches engine zero, this configuration is of engine"
-                f" {parallel.engine}; use strategy planned, or a configuration of engine zero"
+                f"strategy autotuner: DeepSpeed's autotuner tunes engine {tuned}, but this configuration uses engine"
+                f" {parallel.engine}; use strategy planned, or a configuration of engine {tuned}"
             )
         if parallel.zero_offload != "none":
             raise ValueError(
@@ -84,7 +85,7 @@ def _search_config(study: Study, found: StudySpace) -> Config:
     least = min(configs, key=lambda one: (one.train.micro_batch_size, one.num_micro_batches))
     data = least.resolved()
     data["cluster"]["gpus_per_node"] = None
-    data["parallel"] |= {"engine": "autotuning", "zero_stage": 0}
+    data["parallel"] |= {"engine": AUTOTUNING.name, "zero_stage": 0}
     data["launcher"]["timeout_s"] = max(data["launcher"]["timeout_s"], SEARCH_S)
     data["autotuning"] = {
         "stages": sorted({one.parallel.zero_stage for one in configs}),
@@ -124,7 +125,13 @@ def trials_store(*, study: Study, run: Run) -> int:
     known = set(study.trials.filter(role=Trial.Role.SEARCH).values_list("key", flat=True))
     new = []
     for one in experiments_of(run):
-        if (config := _experiment_config(run, one)) is not None and (key := setting_name(config)) not in known:
+        config, _ = tuned_config(
+            run.resolved,
+            zero_stage=one.zero_stage,
+            micro_batch_size=one.micro_batch_size,
+            num_micro_batches=one.accumulation,
+        )
+        if config is not None and (key := setting_name(config)) not in known:
             known.add(key)
             new.append((key, one, config))
     if not new:
@@ -150,16 +157,6 @@ def _expected(study: Study, planner: Planner, config: RunConfig) -> float | None
     plan = planner.plan(config)
     described = candidate("", Point({}, config, []), config, plan)
     return described.value(cast(Objective, study.objective), plan.iteration_s) if plan.iteration_s else None
-
-
-def _experiment_config(run: Run, one: Experiment) -> RunConfig | None:
-    data = tuned_data(
-        run.resolved,
-        zero_stage=one.zero_stage,
-        micro_batch_size=one.micro_batch_size,
-        num_micro_batches=one.accumulation,
-    )
-    return check(data)[0]
 
 
 def _run_store(driver: Run, one: Experiment, config: RunConfig) -> Run:

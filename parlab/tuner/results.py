@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from parlab.charts import studies as charts
 from parlab.lab.models import Attempt, Run
+from runners.config import engine_of
 from runners.protocol import RunState
 
 from .models import Study, Trial
@@ -49,12 +50,13 @@ class Tried(NamedTuple):
     def setting(self) -> str:
         """The setting in words."""
         train, parallel = self.run.resolved["train"], self.run.resolved["parallel"]
-        words = [f"ZeRO {parallel['zero_stage']}"] if parallel["engine"] == "zero" else []
+        engine = engine_of(self.run.resolved)
+        parts = [f"ZeRO {parallel['zero_stage']}"] if engine.has_zero_stages else []
         sizes = {"DP": "data_parallel_size", "TP": "tensor_parallel_size", "PP": "pipeline_parallel_size"}
-        if parallel["engine"] not in ("zero", "hf"):
-            words += [f"{name} {parallel[field]}" for name, field in sizes.items() if parallel[field] > 1]
+        if not engine.is_data_parallel_only:
+            parts += [f"{name} {parallel[field]}" for name, field in sizes.items() if parallel[field] > 1]
         return ", ".join(
-            [*words, f"micro batch {train['micro_batch_size']}", f"accumulation {_accumulation(self.run)}"]
+            [*parts, f"micro batch {train['micro_batch_size']}", f"accumulation {_accumulation(self.run)}"]
         )
 
 

@@ -73,10 +73,10 @@ def candidate(key: str, point: Point, config: RunConfig, plan: Plan) -> Candidat
 def tuning_space(config: RunConfig) -> str:
     """Group of a setting on the result page: the ZeRO stage, or the layout."""
     parallel = config.parallel
-    if parallel.engine == "zero":
+    if config.engine.has_zero_stages:
         return f"z{parallel.zero_stage}" + ("" if parallel.zero_offload == "none" else f"_{parallel.zero_offload}")
-    if parallel.engine == "hf":
-        return "hf"
+    if config.engine.is_data_parallel_only:
+        return config.engine.name
     sizes = {
         "dp": parallel.data_parallel_size,
         "tp": parallel.tensor_parallel_size,

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from parlab.charts.format import SPACE, quantity
 from parlab.planner.configs import job_of
-from runners.config import RunConfig, check, complete
+from runners.config import RunConfig, check, complete, engine_of
 
 from .models import Study
 from .results import Result, SpaceRow, Tried
@@ -92,9 +92,9 @@ def _legend(result: Result) -> list[str]:
     names = {column.name for column in result.compared}
     lines = [f"Values in {result.unit}, from end to end: median of the timed steps. The setting is in parentheses.", ""]
     if result.study.baseline is not None and "baseline" in names:
-        engine = result.study.baseline.data["parallel"]["engine"]
-        what = "Hugging Face's Trainer without DeepSpeed" if engine == "hf" else f"engine {engine}"
-        lines.append(f"- Baseline: version {result.study.baseline.version}, {what}; its micro batch is grown by hand.")
+        baseline = result.study.baseline
+        engine = engine_of(baseline.data).title
+        lines.append(f"- Baseline: version {baseline.version}, {engine}; its micro batch is grown by hand.")
     if "hand-tuned" in names:
         lines.append(
             "- Hand-tuned: the micro batch is grown from the smallest until memory ends, all else at its first value."

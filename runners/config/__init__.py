@@ -4,7 +4,7 @@ A configuration is a tree of sections and a launcher. Whatever is wrong with one
 the field, its value and the remedy; nothing is dropped or corrected in silence.
 """
 
-from .engines import ENGINES, Engine, engine_names, training_engine
+from .engines import ENGINES, Engine, engine_names, engine_of, training_engine
 from .problems import ConfigError, Problem
 from .run import RunConfig, check, complete, field_names, filled_fields, sections, with_values
 from .sections import (
@@ -55,6 +55,7 @@ __all__ = [
     "difference",
     "digest",
     "engine_names",
+    "engine_of",
     "expand",
     "field_names",
     "filled_fields",

@@ -46,7 +46,7 @@ def _huggingface_problems(model: ModelSection, engine: Engine) -> Iterator[Probl
     if not engine.can_train_huggingface:
         choice = " or ".join(engine_names(lambda row: row.can_train_huggingface))
         message = (
-            f"engine {engine.name} does not support Hugging Face's models; use implementation parlab, or engine {choice}"
+            f"engine {engine.name} cannot train Hugging Face's models; use implementation parlab, or engine {choice}"
         )
         yield Problem("model.implementation", model.implementation, message)
     if model.attention_mask == "prefix":

@@ -268,18 +268,21 @@ ENGINES = {
 }  # fmt: skip
 """Name -> engine, in the order in which forms and messages list them."""
 
+UNKNOWN = Engine(name="", module="", purpose="stands for the engine of an imported run that names none")
 
-def engine_names(matches: Callable[[Engine], bool] = lambda row: True) -> list[str]:
+
+def engine_names(matches: Callable[[Engine], bool]) -> list[str]:
     """Return the names of the engines for which `matches` is true, in the order of the table."""
     return [row.name for row in ENGINES.values() if matches(row)]
 
 
-def training_engine(name: str, capacity_engine: str) -> Engine:
-    """Return the engine that trains in a run of engine `name`: for a search, that of its trials.
+def engine_of(sections: Mapping[str, Any]) -> Engine:
+    """Return the engine of a stored configuration; UNKNOWN if it names none that the table contains."""
+    return ENGINES.get(str((sections.get("parallel") or {}).get("engine")), UNKNOWN)
 
-    Raises KeyError for an unknown name.
-    """
-    row = ENGINES[name]
-    if row.searches_capacity:
-        return ENGINES[capacity_engine]
-    return ENGINES[row.trial_engine] if row.trial_engine else row
+
+def training_engine(engine: Engine, capacity_engine: Any) -> Engine:
+    """Return the engine that trains in a run of `engine`: for a search, that of its trials."""
+    if engine.searches_capacity:
+        return ENGINES.get(str(capacity_engine), UNKNOWN)
+    return ENGINES.get(engine.trial_engine, engine)

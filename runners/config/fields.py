@@ -57,7 +57,7 @@ class RunFields(Section):
     @property
     def training_engine(self) -> Engine:
         """Engine that trains: for a search, that of its trials."""
-        return training_engine(self.parallel.engine, self.capacity.engine)
+        return training_engine(self.engine, self.capacity.engine)
 
     @property
     def world_size(self) -> int:

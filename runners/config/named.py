@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 class NameIn:
     """Accepts the names of a table as `Literal` would; the table is read at each validation."""
 
-    def __init__(self, names: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, names: Callable[[], Iterable[str]]) -> None:
         self.names = names
 
     def _validated(self, value: Any) -> str:

@@ -10,6 +10,7 @@ from .network_rules import emulation_problems, network_problems
 from .problems import Problem, divisors
 from .sections import ModelSection
 
+
 def contradictions(config: RunFields) -> Iterator[Problem]:
     """What no single field can see: sizes that do not divide, layouts that an engine does not train."""
     model, train, parallel = config.model, config.train, config.parallel

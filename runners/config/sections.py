@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from . import engines
 from .named import NameIn
 
-EngineName = Annotated[str, NameIn(engines.engine_names)]
+EngineName = Annotated[str, NameIn(lambda: engines.ENGINES)]
 TrialEngineName = Annotated[str, NameIn(lambda: engines.engine_names(lambda row: row.may_be_a_trial))]
 Positive = Annotated[int, Field(ge=1, le=2**40)]
 Argument = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from runners.config import ConfigError, RunConfig, check
+from runners.config import ConfigError, RunConfig, check, tuned_config
 from runners.engines import autotuning
-from runners.engines.autotuned import experiment_data
 
 from .started import run_engine
 
@@ -85,13 +84,7 @@ def test_an_experiment_without_a_metric_has_failed_and_says_why(
 
 def test_an_experiment_is_a_run_of_engine_zero() -> None:
     base = RunConfig.model_validate(DATA).resolved()
-    asked = {
-        "zero_optimization": {"stage": 2},
-        "train_micro_batch_size_per_gpu": 3,
-        "gradient_accumulation_steps": 2,
-        "train_batch_size": 12,
-    }
-    config, problems = check(experiment_data(base, asked))
+    config, problems = tuned_config(base, zero_stage=2, micro_batch_size=3, num_micro_batches=2)
     assert config is not None, problems
     assert (config.parallel.engine, config.parallel.zero_stage) == ("zero", 2)
     assert (config.train.global_batch_size, config.num_micro_batches) == (12, 2)

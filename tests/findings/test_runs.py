@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parlab.findings import Finding, RunFacts, run_findings, sweep_findings
-from runners.config import RunConfig
+from runners.config import ENGINES, RunConfig
 
 A100 = "NVIDIA A100-SXM4-40GB"
 
@@ -51,7 +51,10 @@ def test_a_healthy_run_raises_nothing() -> None:
 
 @pytest.mark.parametrize("engine", ["sharding", "capacity", "command"])
 def test_processes_that_are_no_product_of_the_layout_are_no_contradiction(engine: str) -> None:
-    assert run_findings(run(config=config(parallel__engine=engine, cluster__gpus_per_node=4))) == []
+    has_product_layout = ENGINES[engine].has_product_layout
+    assert not has_product_layout
+    facts = run(config=config(cluster__gpus_per_node=4), has_product_layout=has_product_layout)
+    assert run_findings(facts) == []
     assert run_findings(run(config=config(cluster__gpus_per_node=4))) != []
 
 

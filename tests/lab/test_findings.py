@@ -71,6 +71,18 @@ def test_a_healthy_run_has_none(make_attempt: MakeAttempt) -> None:
     assert not Finding.objects.exists()
 
 
+@pytest.mark.parametrize(("engine", "rules"), [("sharding", []), ("megatron", ["gpus-of-layout"])])
+def test_only_engines_whose_ranks_are_tp_x_pp_x_dp_are_checked_for_it(
+    make_attempt: MakeAttempt, engine: str, rules: list[str]
+) -> None:
+    run = make_attempt(state="finished").run
+    run.resolved["parallel"] |= {"engine": engine}
+    run.resolved["cluster"]["gpus_per_node"] = 64
+    run.save()
+    findings_refresh(experiment=run.experiment)
+    assert list(Finding.objects.values_list("rule", flat=True)) == rules
+
+
 def test_a_run_that_goes_on_is_not_judged(make_attempt: MakeAttempt) -> None:
     run = make_attempt(state="running").run
     Run.objects.filter(pk=run.pk).update(summary={"step_time_s": {"median": 1.0}, "samples_per_s": 4000.0})

@@ -107,7 +107,11 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
         ),
         ({"parallel": MEGATRON, "train": {"loss_scale": 8}}, "train.loss_scale", "leave it empty, or use fp16"),
         ({"model": {"attention_backend": "flex"}}, "model.attention_backend", "use sdpa, or attention_mask prefix"),
-        ({"train": {"gradient_clipping": 1.0}}, "train.gradient_clipping", "is not trained by engine pipeline; use 0"),
+        (
+            {"train": {"gradient_clipping": 1.0}},
+            "train.gradient_clipping",
+            "engine pipeline does not support gradient_clipping 1.0; use 0",
+        ),
         ({"parallel": {"virtual_stages": 2}}, "parallel.virtual_stages", "use 1, or schedule interleaved-1f1b"),
         ({"parallel": INTERLEAVED | {"pipeline_parallel_size": 1}}, "parallel.schedule", "use at least 2, or"),
         (

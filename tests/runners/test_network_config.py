@@ -50,7 +50,7 @@ def test_links_that_make_no_sense_are_refused(network: dict[str, Any], field: st
         (
             PAIR | {"network": {"apply": "emulate"}, "parallel": {"engine": "capacity"}},
             "network.apply",
-            "engine capacity starts its processes itself",
+            "engine capacity starts its own processes",
         ),
         ({"train": {"compute": "emulated"}}, "emulation.forward_ms", "give a number, or source_run"),
         ({"emulation": {"forward_ms": 3}}, "emulation.forward_ms", "is for train.compute emulated"),

@@ -190,7 +190,7 @@ def test_comparisons_follow_the_search(make_study: MakeStudy) -> None:
     [
         (
             {"engine": "megatron", "data_parallel_size": 2},
-            "searches engine zero, this configuration is of engine megatron",
+            "tunes engine zero, but this configuration uses engine megatron",
         ),
         ({"engine": "zero", "data_parallel_size": 2, "zero_stage": 1, "zero_offload": "optimizer"}, "drops offloading"),
     ],

@@ -7,7 +7,7 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Cast, Coalesce, NullIf
 from django.urls import reverse
 
-from runners.config import filled_fields
+from runners.config import engine_of, filled_fields
 from runners.protocol import ACTIVE_STATES, FINAL_STATES, RunState
 
 from .config import Config
@@ -161,7 +161,7 @@ class Run(models.Model):
     @property
     def iterations(self) -> int:
         """Planned steps; 0 if neither the source of an imported run nor the output of a command states them."""
-        if self.resolved.get("parallel", {}).get("engine") == "command" and self.origin == self.Origin.MEASURED:
+        if engine_of(self.resolved).is_external and self.origin == self.Origin.MEASURED:
             filled = filled_fields(self.resolved)["train"].get("iterations")
             return int(filled or (self.summary.get("steps") or {}).get("total") or 0)
         return int(self.resolved.get("train", {}).get("iterations") or 0)

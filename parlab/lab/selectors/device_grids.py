@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parlab.lab.models import Run
-from runners.config import ShardingSection
+from runners.config import ShardingSection, engine_of
 
 _PLACE = re.compile(r"device_mapping\.stage_(\d{1,4})\.shard_(\d{1,4})")
 
@@ -15,7 +15,7 @@ _PLACE = re.compile(r"device_mapping\.stage_(\d{1,4})\.shard_(\d{1,4})")
 def device_grid(run: Run) -> list[list[str]]:
     """Return the device of each stage and shard, of parlab's own runs and of imported ones; empty without a map."""
     sharding = run.resolved.get("sharding") or {}
-    is_own_engine = run.resolved.get("parallel", {}).get("engine") == "sharding"
+    is_own_engine = engine_of(run.resolved).has_device_map
     if is_own_engine and sharding.get("device_mapping"):
         return ShardingSection.model_validate(sharding).grid
     return _printed_grid(run.launch.get("arguments") or {})

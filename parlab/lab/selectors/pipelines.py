@@ -23,6 +23,7 @@ from parlab.planner.schedule import (
     split_times,
     stage_times,
 )
+from runners.config.engines import UNKNOWN, engine_of
 from runners.protocol import RunState
 from runners.schedules import SCHEDULES
 
@@ -30,8 +31,6 @@ from .runs import step_time
 
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)\s*ms\b", re.I)
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(G|M)(?:bps|bit/?s|b/s)\b", re.I)
-_PIPELINES = ("pipeline", "megatron", None)
-"""Engines with pipeline stages; None stands for imported runs, whose files do not name an engine."""
 UNSHAPED = "links as they are"
 UNKNOWN_RECOMPUTE = 3.0
 """Backward over forward time of published runs that do not state it: such pipelines usually recompute activations."""
@@ -135,7 +134,9 @@ def pipeline_of(run: Run) -> PipelineRun | None:
         )
     except (KeyError, TypeError, ValueError):
         return None
-    if stages < 2 or parallel.get("engine") not in _PIPELINES or not 0 < micro_batch * replicas <= global_batch:
+    engine = engine_of(resolved)
+    has_stages = stages > 1 and (engine.is_pipeline or engine is UNKNOWN)
+    if not has_stages or not 0 < micro_batch * replicas <= global_batch:
         return None
     if _has_uneven_links(resolved):
         return None

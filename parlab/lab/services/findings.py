@@ -15,7 +15,7 @@ from django.utils import timezone
 from parlab.findings import RULES, RunFacts, run_findings, sweep_findings
 from parlab.formats import schema
 from parlab.lab.models import Attempt, Experiment, Finding, Run, Source
-from runners.config import filled_fields
+from runners.config import engine_of, filled_fields
 
 from . import storable
 from .configs import lock_experiment
@@ -174,17 +174,18 @@ def _facts(run: Run, device: str | None = None) -> RunFacts:
         **{name: value for name, value in run.launch.items() if value is not None},
     }
     arguments.pop("arguments", None)
-    return RunFacts(run.number, str(state), _config(run), run.summary, arguments, run.point, device)
+    is_product = engine_of(run.resolved).has_product_layout
+    return RunFacts(run.number, str(state), _config(run), run.summary, arguments, run.point, device, is_product)
 
 
 def _config(run: Run) -> Mapping[str, Any]:
     """Say what a run was set to; of a command only what it was filled with, where it ran and by which engine."""
     resolved: Mapping[str, Any] = run.resolved
-    engine = resolved.get("parallel", {}).get("engine")
-    if run.origin != Run.Origin.MEASURED or engine != "command":
+    engine = engine_of(resolved)
+    if run.origin != Run.Origin.MEASURED or not engine.is_external:
         return resolved
     told = filled_fields(resolved)
-    return {**told, "cluster": resolved["cluster"], "parallel": {**told["parallel"], "engine": engine}}
+    return {**told, "cluster": resolved["cluster"], "parallel": {**told["parallel"], "engine": engine.name}}
 
 
 def _once(found: Iterable[_Found]) -> dict[tuple[str, str], _Found]:

@@ -11,6 +11,7 @@ from django.contrib.auth.models import User
 from parlab.lab.models import Config, Run
 from parlab.planner.schedule import Link, StageTimes
 from runners.config import with_values
+from runners.config.engines import PIPELINE
 
 from .configs import config_save
 
@@ -46,7 +47,7 @@ def schedule_save(
 
 def _emulated(link: Link, times: tuple[StageTimes, ...], step_s: float) -> dict[str, Any]:
     return {
-        "parallel.engine": "pipeline",
+        "parallel.engine": PIPELINE.name,
         "cluster.nodes": 1,
         "cluster.gpus_per_node": None,
         "cluster.device": "cpu",

@@ -95,7 +95,7 @@ def _total(rows: list[PointRow], points: list[Point]) -> str:
 
 def _map(data: Mapping[str, Any]) -> DeviceMap | None:
     config, _ = check(data)
-    return None if config is None or config.parallel.engine != "sharding" else device_map.draw(config.sharding.grid)
+    return None if config is None or not config.engine.has_device_map else device_map.draw(config.sharding.grid)
 
 
 def saved_preview(config: Config) -> Preview:

@@ -28,14 +28,13 @@ from parlab.pages.choices import (
     pivot_choices,
     pivot_of,
 )
-from parlab.pages.engine_reads import engine_of
 from parlab.pages.notes import notes_html
 from parlab.pages.read_bandwidths import FORMATS
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.reports import experiment_report
 from parlab.pages.rows.sources import source_views
 from parlab.reports.markdown import markdown
-from runners.config import ConfigError, digest
+from runners.config import ConfigError, digest, engine_of
 from runners.protocol import RunState
 
 from .partial import UNCHANGED
@@ -114,7 +113,7 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "metrics": [(name, found.title) for name, found in selectors.metrics_of(runs).items()],
         "is_live": ended < len(runs),
         "has_networks": selectors.has_pipelines(runs),
-        "has_bandwidth": any(engine_of(run) == "allreduce" for run in runs),
+        "has_bandwidth": any(engine_of(run.resolved).measures_bandwidth for run in runs),
         "has_predictions": any(run.step_time_s or _is_read(run) for run in runs),
         # Figures draw runs that have ended, so they are drawn again when one more has.
         "drawn_from": f"{versions.query}:{ended}",

@@ -98,7 +98,7 @@ def _preview(kind: type[Question], form: Question) -> dict[str, Any]:
 
 def _alone(point: Point) -> str:
     """Name the only point of a question: a search is one run that starts others."""
-    if point.config is None or point.config.parallel.engine != "capacity":
+    if point.config is None or not point.config.engine.searches_capacity:
         return "one run"
     # Doubling steps to the border, halving steps back to it.
     return f"one search, at most {2 * point.config.capacity.at_most.bit_length()} short runs"

@@ -29,14 +29,12 @@ from parlab.tuner.results import (
 )
 from parlab.tuner.spaces import described_settings
 from parlab.tuner.text import METRICS, clock, hardware_line, model_lines, result_markdown
-from runners.config import ConfigError, digest
+from runners.config import ConfigError, digest, engine_names
 
 from .figures import csv_response, json_response
 from .partial import UNCHANGED
 
 STUDIES_SHOWN = 100
-TRAINING = ("hf", "zero", "megatron", "pipeline")
-"""Engines whose runs can be a baseline; others search or measure something else."""
 ACTIONS = {
     "pause": (services.study_pause, "Paused. The run that goes on now is kept; nothing more is launched."),
     "resume": (services.study_resume, "Resumed where it stopped."),
@@ -65,7 +63,9 @@ def _asked_for(key: str) -> dict[str, Any]:
     config = Config.objects.filter(pk=int(key)).first() if key.isdecimal() and len(key) < 12 else None
     if config is None:
         return {}
-    trained = config.experiment.configs.filter(data__parallel__engine__in=TRAINING)
+    trained = config.experiment.configs.filter(
+        data__parallel__engine__in=engine_names(lambda row: row.may_be_a_baseline)
+    )
     others = trained.exclude(data__parallel__engine=config.data["parallel"]["engine"])
     return {"config": config, "baseline": others.order_by("-version").first()}
 
