@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import quantity, significant
+from .measures import Available
 from .theme import Drawing, Style, Table
 
 GIGA = 1e9
@@ -53,17 +54,27 @@ Series = tuple[str, str]
 """Operation and number of ranks (with the file), which one line is about."""
 
 
+TITLE = "Bandwidth"
+
+
+def missing(available: Available) -> str:
+    """Say why there are no bandwidths to draw; empty where there are."""
+    if available.has_bandwidth:
+        return ""
+    return "needs a run that measures collective operations, or an imported file of nccl-tests or all_reduce_bench"
+
+
 def figure(messages: Sequence[Message]) -> Drawing:
     """Draw busbw (solid), algbw (dashed) and the first trial (dotted) in GB/s over message size, both axes log."""
     if not messages:
-        return theme.nothing("No bandwidth yet: it comes with the first message size.")
+        return theme.missing(TITLE, "no message size has been measured yet")
     lines: dict[Series, list[Message]] = {}
     for message in sorted(messages, key=lambda message: message.size):
         lines.setdefault(_series(message), []).append(message)
     sizes = sorted({message.size for message in messages})
     drawing = go.Figure(
         layout=theme.layout(
-            title="Bandwidth",
+            title=TITLE,
             subtitle="solid: busbw, dashed: algbw, dotted: algbw of the first trial",
             x="Message size",
             y="Bandwidth (GB/s)",

@@ -1,4 +1,4 @@
-"""Scaling efficiency: what is left of each GPU's speed when there are more of them."""
+"""Scaling efficiency: throughput per GPU relative to the smallest run."""
 
 from __future__ import annotations
 
@@ -10,28 +10,35 @@ import plotly.graph_objects as go
 from . import theme
 from .axes import GPUS, alike, emulation_mark, names_of, plan, series_name, x_axis
 from .format import significant
-from .measures import AUTO, Options
+from .measures import AUTO, Available, Options
 from .points import RunPoint, in_order
 from .theme import Drawing, Table
 
+TITLE = "Scaling efficiency"
+
+
+def missing(available: Available) -> str:
+    """Say why there is no efficiency to draw; empty where there is."""
+    points = available.points
+    if not points:
+        return "no run has finished"
+    measured = _measured(points)
+    if len({point.gpus for point in measured}) < 2:
+        return "needs runs on different numbers of GPUs"
+    return "" if _lines(measured, AUTO)[1] else "no two runs differ only in their number of GPUs"
+
 
 def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
-    """Draw throughput per GPU in per cent of that of the smallest run of the same line (y) against GPUs (x)."""
-    measured = [point for point in points if point.samples_per_s and point.state != "oom"]
-    if len({point.gpus for point in measured}) < 2:
-        return theme.nothing("No efficiency: it compares runs of different numbers of GPUs.")
-    members, _ = alike(measured, measured)
-    chosen = plan(members, options._replace(x=GPUS))
-    lines: dict[tuple[str, ...], list[RunPoint]] = {}
-    for point in members:
-        lines.setdefault(names_of(point, chosen.lines), []).append(point)
-    lines = {names: sorted(line, key=lambda p: p.gpus) for names, line in lines.items() if len(line) > 1}
+    """Draw throughput per GPU (y), in per cent of the smallest run of the same line, against the number of GPUs (x)."""
+    if reason := missing(Available(points)):
+        return theme.missing(TITLE, reason)
+    axes, lines = _lines(_measured(points), options)
     if not lines:
-        return theme.nothing("No efficiency: no two runs differ in their number of GPUs only.")
+        return theme.missing(TITLE, "with these lines, no two runs differ only in their number of GPUs")
     counts = in_order(point.gpus for line in lines.values() for point in line)
     drawing = go.Figure(
         layout=theme.layout(
-            title="Scaling efficiency",
+            title=TITLE,
             subtitle="throughput per GPU, the smallest run of each line is 100 %",
             x=GPUS,
             y="Efficiency (%)",
@@ -41,9 +48,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     )
     styles = theme.styles(list(lines))
     for names, line in lines.items():
-        drawing.add_trace(
-            _line(line, theme.plain(series_name(names, chosen.lines) + emulation_mark(line)), styles[names])
-        )
+        drawing.add_trace(_line(line, theme.plain(series_name(names, axes) + emulation_mark(line)), styles[names]))
     drawing.add_hline(y=100, line={"color": theme.GREY, "dash": "dash", "width": 1})
     drawing.update_layout(showlegend=len(lines) > 1)
     rows = [
@@ -54,10 +59,26 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     return Drawing(drawing, _caption(lines), Table(["run", "gpus", "samples_per_s", "efficiency", "state"], rows))
 
 
+def _measured(points: Sequence[RunPoint]) -> list[RunPoint]:
+    return [point for point in points if point.samples_per_s and point.state != "oom"]
+
+
+def _lines(
+    measured: Sequence[RunPoint], options: Options
+) -> tuple[Sequence[str], dict[tuple[str, ...], list[RunPoint]]]:
+    """Return the axes that tell lines apart, and the lines of at least two runs, sorted by number of GPUs."""
+    members, _ = alike(measured, measured)
+    axes = plan(members, options._replace(x=GPUS)).lines
+    lines: dict[tuple[str, ...], list[RunPoint]] = {}
+    for point in members:
+        lines.setdefault(names_of(point, axes), []).append(point)
+    return axes, {names: sorted(line, key=lambda p: p.gpus) for names, line in lines.items() if len(line) > 1}
+
+
 def of_line(line: Sequence[RunPoint], point: RunPoint) -> float:
-    """Throughput per GPU of a point in units of that of the fastest of the smallest runs of its line."""
-    least = min(one.gpus for one in line)
-    base = max((one.samples_per_s or 0.0) / one.gpus for one in line if one.gpus == least)
+    """Return the throughput per GPU of a point, relative to the fastest of the smallest runs of its line."""
+    smallest = min(member.gpus for member in line)
+    base = max((member.samples_per_s or 0.0) / member.gpus for member in line if member.gpus == smallest)
     return (point.samples_per_s or 0.0) / point.gpus / base
 
 
@@ -82,6 +103,6 @@ def _caption(lines: dict[tuple[str, ...], list[RunPoint]]) -> str:
     ends: list[tuple[float, Any]] = [(of_line(line, line[-1]), line) for line in lines.values()]
     share, line = max(ends, key=lambda end: end[0])
     return (
-        f"{significant(100 * share)} % is left from {line[0].gpus} to {line[-1].gpus} GPUs"
-        f" in the line that keeps most (run {line[-1].number})."
+        f"Best scaling: {significant(100 * share)} % efficiency from {line[0].gpus} to {line[-1].gpus} GPUs"
+        f" (run {line[-1].number})."
     )

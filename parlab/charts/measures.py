@@ -86,6 +86,15 @@ class Options(NamedTuple):
 AUTO = Options()
 
 
+class Available(NamedTuple):
+    """What an experiment has to draw, as far as it is known without reading series or predicting runs."""
+
+    points: Sequence[RunPoint]
+    options: Options = AUTO
+    has_bandwidth: bool = False
+    """Whether a run measures collective operations, or an imported file contains their bandwidths."""
+
+
 def measured(points: Sequence[RunPoint]) -> dict[str, Measure]:
     """List the measures that at least one finished run has."""
     ended = [point for point in points if point.state != "oom"]

@@ -4,49 +4,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
 from . import theme
 from .axes import GPUS, RUN, Plan, alike, emulation_mark, names_of, plan, series_name, x_axis, x_of
 from .format import Unit, field_title, quantity, unit_for
-from .measures import AUTO, Options
+from .measures import AUTO, Available, Options
 from .points import MAX_BARS, RunPoint, fastest, in_order, is_number
 from .theme import Drawing, Table
 from .throughput import out_of_memory
 
+TITLE = "Memory per rank"
 MAX_BANDS = 8
-"""Bands over each other that still can be told apart."""
+"""More overlapping bands cannot be told apart."""
+
+
+def missing(available: Available) -> str:
+    """Say why there is no peak memory to draw; empty where there is."""
+    points = available.points
+    if any(_is_measured(point) for point in points):
+        return ""
+    if any(point.is_published for point in points):
+        return "the published figures do not include it"
+    return "the runs did not measure it" if any(p.state == "finished" for p in points) else "no run has finished"
+
+
+def _is_measured(point: RunPoint) -> bool:
+    return point.memory_max is not None or bool(point.memory_by_rank)
 
 
 def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     """Draw peak memory (y), from the least to the most of the ranks.
 
-    Where GPUs vary, or a person chose an axis of numbers, as bands against it (x), one for each line of runs. Else
-    against the run: grouped bars per rank, or floating bars. Hatched bars are runs that were out of memory: what they
-    held when they gave up.
+    Where the number of GPUs varies, or the chosen x axis is numeric: one band per line of runs against that axis.
+    Otherwise against the run: grouped bars per rank, or floating bars. Hatched bars are runs that ran out of memory;
+    they show the memory at the time of failure.
     """
-    measured = [point for point in points if point.memory_max is not None or point.memory_by_rank]
-    if not measured:
-        if any(point.is_published for point in points):
-            return theme.nothing("No peak memory: these figures were published without it.")
-        if any(point.state == "finished" for point in points):
-            return theme.nothing("No peak memory: the training did not measure it.")
-        return theme.nothing("No peak memory yet: no run has finished.")
-    banded = _bands(points, measured, options)
+    if reason := missing(Available(points)):
+        return theme.missing(TITLE, reason)
+    measured = [point for point in points if _is_measured(point)]
+    banded = _banded(points, measured, options)
     if banded is not None:
-        return Drawing(banded, _caption(points, measured), _table(measured))
-    everything = measured
+        return Drawing(_band_figure(banded, options), _caption(points, measured), _table(measured))
     unmeasured = [point for point in points if point.state == "oom" and point not in measured][:MAX_BARS]
-    measured, left_out = fastest(measured)
+    drawn, left_out = fastest(measured)
+    return Drawing(_bar_figure(drawn, unmeasured), _caption(points, measured) + left_out, _table(measured))
+
+
+def _bar_figure(measured: Sequence[RunPoint], unmeasured: Sequence[RunPoint]) -> go.Figure:
+    """Draw one group of bars per run; runs that ran out of memory before they reported any are only named."""
     by_number = sorted([*measured, *unmeasured], key=lambda point: point.number)
     unit = unit_for((_most(point) for point in measured), "B")
     ranks = sorted({rank for point in measured for rank in point.memory_by_rank})
     by_rank = all(point.memory_by_rank for point in measured) and len(ranks) <= theme.MAX_RANKS
     drawing = go.Figure(
         layout=theme.layout(
-            title="Memory per rank",
+            title=TITLE,
             subtitle="highest use over the run" if by_rank else "highest use, from the least to the most of the ranks",
             x="Run",
             y=f"Peak memory ({unit.name})",
@@ -64,60 +79,72 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         drawing.add_trace(_range_bars(measured, unit))
     _add_out_of_memory(drawing, unmeasured)
     drawing.update_layout(showlegend=by_rank and len(ranks) > 1)
-    return Drawing(drawing, _caption(points, everything) + left_out, _table(everything))
+    return drawing
 
 
-def _bands(points: Sequence[RunPoint], measured: Sequence[RunPoint], options: Options) -> go.Figure | None:
-    """Draw bands against an axis of numbers; None where there is none, or more lines than can be told apart."""
+class _Banded(NamedTuple):
+    """Runs as lines against a numeric axis."""
+
+    axes: Plan
+    members: list[RunPoint]
+    """All runs with these axes, measured or not."""
+    lines: dict[tuple[str, ...], list[RunPoint]]
+
+
+def _banded(points: Sequence[RunPoint], measured: Sequence[RunPoint], options: Options) -> _Banded | None:
+    """Group runs into lines for bands; None without a numeric x axis, or with more lines than can be told apart."""
     fitting = [point for point in measured if point.state != "oom"]
     if not fitting:
         return None
     members, _ = alike(points, fitting)
-    fitting = [point for point in members if point in fitting]
-    chosen = plan(members, options)
-    is_asked_for = chosen.x == GPUS or (options.x and options.x == chosen.x)
-    if not is_asked_for or chosen.x == RUN or not all(is_number(x_of(point, chosen.x)) for point in members):
+    axes = plan(members, options)
+    is_chosen = axes.x == GPUS or (options.x and options.x == axes.x)
+    if not is_chosen or axes.x == RUN or not all(is_number(x_of(point, axes.x)) for point in members):
         return None
     lines: dict[tuple[str, ...], list[RunPoint]] = {}
-    for point in sorted(fitting, key=lambda point: float(x_of(point, chosen.x))):
-        lines.setdefault(names_of(point, chosen.lines), []).append(point)
-    if len(lines) > MAX_BANDS:
-        return None
+    for point in sorted((point for point in members if point in fitting), key=lambda p: float(x_of(p, axes.x))):
+        lines.setdefault(names_of(point, axes.lines), []).append(point)
+    return _Banded(axes, members, lines) if len(lines) <= MAX_BANDS else None
+
+
+def _band_figure(banded: _Banded, options: Options) -> go.Figure:
+    axes, members, lines = banded
+    fitting = [point for line in lines.values() for point in line]
     unit = unit_for((_most(point) for point in fitting), "B")
     drawing = go.Figure(
         layout=theme.layout(
-            title="Memory per rank",
-            subtitle="highest use: a band from the least to the most of the ranks, marked at the most",
-            x=theme.plain(field_title(chosen.x)) if chosen.x != GPUS else GPUS,
+            title=TITLE,
+            subtitle="highest use: a band from the least to the most of the ranks, with a marker at the most",
+            x=theme.plain(field_title(axes.x)) if axes.x != GPUS else GPUS,
             y=f"Peak memory ({unit.name})",
-            xaxis=_with_room(in_order(x_of(point, chosen.x) for point in members), chosen, options),
+            xaxis=_with_room(in_order(x_of(point, axes.x) for point in members), axes, options),
             yaxis={"type": "log"} if options.y_scale == "log" else {"rangemode": "tozero"},
         )
     )
     styles = theme.styles(list(lines))
     for names, line in lines.items():
-        title = theme.plain(series_name(names, chosen.lines) + emulation_mark(line))
-        for trace in _band(line, title, styles[names], chosen, unit):
+        title = theme.plain(series_name(names, axes.lines) + emulation_mark(line))
+        for trace in _band(line, title, styles[names], axes, unit):
             drawing.add_trace(trace)
     too_big = [point for point in members if point.state == "oom"]
     if too_big:
         least = min(_least(point) for point in fitting) / unit.factor
-        drawing.add_trace(out_of_memory(too_big, chosen, least / 2 if options.y_scale == "log" else 0.0))
+        drawing.add_trace(out_of_memory(too_big, axes, least / 2 if options.y_scale == "log" else 0.0))
     drawing.update_layout(showlegend=len(lines) > 1 or bool(too_big))
     return drawing
 
 
-def _with_room(values: Sequence[float], chosen: Plan, options: Options) -> dict[str, Any]:
-    """Leave room for the marks at both ends: Plotly draws a filled ground from edge to edge."""
-    axis = x_axis(values, chosen.x, options)
+def _with_room(values: Sequence[float], axes: Plan, options: Options) -> dict[str, Any]:
+    """Extend the axis beyond its markers: Plotly fills a band from edge to edge."""
+    axis = x_axis(values, axes.x, options)
     low, high = (math.log10(end) if axis["type"] == "log" else float(end) for end in (values[0], values[-1]))
     room = 0.05 * (high - low) or 0.5
     return {**axis, "range": [low - room, high + room]}
 
 
-def _band(line: Sequence[RunPoint], title: str, style: theme.Style, chosen: Plan, unit: Unit) -> list[go.Scatter]:
-    """Draw the least without a mark, then the most with the ground down to it."""
-    x = [x_of(point, chosen.x) for point in line]
+def _band(line: Sequence[RunPoint], title: str, style: theme.Style, axes: Plan, unit: Unit) -> list[go.Scatter]:
+    """Draw the least without markers, then the most, filled down to the least."""
+    x = [x_of(point, axes.x) for point in line]
     low = go.Scatter(
         x=x,
         y=[_least(point) / unit.factor for point in line],
@@ -172,7 +199,7 @@ def _rank_bars(measured: Sequence[RunPoint], rank: int, unit: Unit) -> go.Bar:
 
 
 def _range_bars(measured: Sequence[RunPoint], unit: Unit) -> go.Bar:
-    # Ranks that hold the same amount would make a bar of no height.
+    # Ranks with equal memory would make a bar without height.
     thinnest = max(_most(point) for point in measured) / 200
     return go.Bar(
         x=[point.short_label for point in measured],
@@ -187,7 +214,7 @@ def _range_bars(measured: Sequence[RunPoint], unit: Unit) -> go.Bar:
 
 
 def _add_out_of_memory(drawing: go.Figure, unmeasured: Sequence[RunPoint]) -> None:
-    """Name the runs that gave up before they said how much they held, so that they do not look forgotten."""
+    """Label the runs that ran out of memory before they reported their use."""
     if unmeasured:
         drawing.add_trace(
             go.Scatter(
@@ -206,11 +233,11 @@ def _add_out_of_memory(drawing: go.Figure, unmeasured: Sequence[RunPoint]) -> No
 
 def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> str:
     biggest, smallest = max(measured, key=_most), min(measured, key=_most)
-    said = f"{quantity(_most(biggest), 'B')} at most, with {biggest.label} (run {biggest.number})"
+    caption = f"Highest: {quantity(_most(biggest), 'B')}, {biggest.label} (run {biggest.number})"
     if _most(biggest) > _most(smallest):
-        said += f"; the leanest run needs {quantity(_most(smallest), 'B')} (run {smallest.number})"
+        caption += f"; lowest: {quantity(_most(smallest), 'B')} (run {smallest.number})"
     too_big = [f"run {point.number}" for point in points if point.state == "oom"]
-    return said + (f". Out of memory: {', '.join(too_big)}." if too_big else ".")
+    return caption + (f". Out of memory: {', '.join(too_big)}." if too_big else ".")
 
 
 def _table(measured: Sequence[RunPoint]) -> Table:

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: the timers of each run, stacked."""
+"""Time per phase of a step: the timers of each run, stacked."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import quantity, unit_for
-from .measures import AUTO, Options
+from .measures import AUTO, Available, Options
 from .points import RunPoint, Timer, fastest
 from .theme import Drawing, Table
 
-# Computing is one colour per direction; sending is the hatched form of receiving.
+# Compute has one colour per direction; a send is hatched in the colour of the receive.
 PHASES = {
     "forward-compute": (theme.SKY, ""),
     "backward-compute": (theme.GREEN, ""),
@@ -22,48 +22,58 @@ PHASES = {
     "backward-send": (theme.PURPLE, "/"),
     "optimizer": (theme.YELLOW, ""),
 }
+TITLE = "Time per phase"
 OTHER = "not timed"
 SPARE = [theme.BLUE, theme.VERMILLION, theme.GREEN, theme.ORANGE]
 
 
 def parts(timers: Mapping[str, Timer]) -> dict[str, Timer]:
-    """Leave out timers that lie inside others, so that the rest may be stacked.
+    """Return the timers without those nested in others, so that they can be stacked.
 
-    Megatron's timers nest: `optimizer` holds `optimizer-*`, `forward-backward` and
-    `forward-backward-...` hold the passes, `batch-generator` lies inside `forward-compute`.
+    Megatron's timers nest: `optimizer` contains `optimizer-*`, `forward-backward` and
+    `forward-backward-...` contain the passes, `batch-generator` is part of `forward-compute`.
     """
-    kept = {}
+    outer = {}
     for name, timer in timers.items():
         inside_optimizer = name.startswith("optimizer-") and "optimizer" in timers
-        holds_passes = name.startswith("forward-backward") and "forward-compute" in timers
+        contains_passes = name.startswith("forward-backward") and "forward-compute" in timers
         inside_forward = name == "batch-generator" and "forward-compute" in timers
-        if not (inside_optimizer or holds_passes or inside_forward):
-            kept[name] = timer
-    known = [name for name in PHASES if name in kept]
-    return {name: kept[name] for name in [*known, *(name for name in kept if name not in PHASES)]}
+        if not (inside_optimizer or contains_passes or inside_forward):
+            outer[name] = timer
+    phases = [name for name in PHASES if name in outer]
+    return {name: outer[name] for name in [*phases, *(name for name in outer if name not in PHASES)]}
+
+
+def missing(available: Available) -> str:
+    """Say why there are no phase times to draw; empty where there are."""
+    points = available.points
+    if any(point.timers for point in points):
+        return ""
+    if any(point.is_published for point in points):
+        return "the published figures do not include timers"
+    return "the runs printed no timers" if any(p.state == "finished" for p in points) else "no run has finished"
 
 
 def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
-    """Draw the seconds of each phase per step (y), stacked, for each run (x); what is left of a step is grey.
+    """Draw the seconds of each phase per step (y), stacked, for each run (x); the untimed rest of a step is grey.
 
-    Asked for shares, each bar is 100 % high: then runs of very different steps can be read beside each other.
+    With `as_share` each bar is 100 % high, so that runs with very different step times can be compared.
     """
+    if reason := missing(Available(points)):
+        return theme.missing(TITLE, reason)
     timed = {point.number: parts(point.timers) for point in points if point.timers}
     measured = [point for point in points if point.number in timed]
-    if not measured:
-        if any(point.is_published for point in points):
-            return theme.nothing("No phase times: these figures were published without them.")
-        if any(point.state == "finished" for point in points):
-            return theme.nothing("No phase times: the training printed no timers.")
-        return theme.nothing("No phase times yet: no run has finished.")
-    everything = measured
-    measured, left_out = fastest(measured)
+    drawn, left_out = fastest(measured)
+    return Drawing(_bar_figure(drawn, timed, options), _caption(measured, timed) + left_out, _table(measured))
+
+
+def _bar_figure(measured: Sequence[RunPoint], timed: Mapping[int, Mapping[str, Timer]], options: Options) -> go.Figure:
     unit = unit_for((point.step_time_s.median if point.step_time_s else None for point in measured), "s")
     factors = [_whole(point, timed[point.number]) / 100 if options.as_share else unit.factor for point in measured]
     drawing = go.Figure(
         layout=theme.layout(
-            title="Time per phase",
-            subtitle="per step: median over steps, mean over all ranks; what lies inside another timer is not drawn",
+            title=TITLE,
+            subtitle="per step: median over steps, mean over all ranks; nested timers are not drawn",
             x="Run",
             y="Share of the step (%)" if options.as_share else f"Time per step ({unit.name})",
             barmode="stack",
@@ -72,27 +82,32 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
             yaxis={"rangemode": "tozero", **({"range": [0, 100]} if options.as_share else {})},
         )
     )
-    names = [name for name in PHASES if any(name in timed[point.number] for point in measured)]
-    spare = dict.fromkeys(name for found in timed.values() for name in found if name not in PHASES)
-    for name in [*names, *spare]:
-        colour, hatch = PHASES.get(name) or (SPARE[list(spare).index(name) % len(SPARE)], "x")
-        drawing.add_trace(_bars(measured, name, [timed[p.number].get(name) for p in measured], factors, colour, hatch))
+    for name, (colour, hatch) in _looks(timed).items():
+        timers = [timed[point.number].get(name) for point in measured]
+        if any(timers):
+            drawing.add_trace(_bars(measured, name, timers, factors, colour, hatch))
     rest = [_rest(point, timed[point.number]) for point in measured]
     if any(rest):
         drawing.add_trace(_bars(measured, OTHER, rest, factors, theme.GREY, ""))
     drawing.update_layout(showlegend=True)
-    return Drawing(drawing, _caption(everything, timed) + left_out, _table(everything))
+    return drawing
+
+
+def _looks(timed: Mapping[int, Mapping[str, Timer]]) -> dict[str, tuple[str, str]]:
+    """Return colour and hatch of each phase: those of PHASES first, then the timers with other names."""
+    others = dict.fromkeys(name for timers in timed.values() for name in timers if name not in PHASES)
+    return PHASES | {name: (SPARE[index % len(SPARE)], "x") for index, name in enumerate(others)}
 
 
 def _rest(point: RunPoint, timers: Mapping[str, Timer]) -> Timer | None:
     if point.step_time_s is None:
         return None
-    left = point.step_time_s.median - sum(timer.median for timer in timers.values())
-    return Timer(left, left, left) if left > 0 else None
+    rest = point.step_time_s.median - sum(timer.median for timer in timers.values())
+    return Timer(rest, rest, rest) if rest > 0 else None
 
 
 def _whole(point: RunPoint, timers: Mapping[str, Timer]) -> float:
-    """Seconds of a step; where ranks overlap their phases, the phases together may be more."""
+    """Return the seconds of a step; overlapping phases of several ranks can add up to more than the step time."""
     timed = sum(timer.median for timer in timers.values())
     return max(timed, point.step_time_s.median if point.step_time_s else 0.0) or 1.0
 
@@ -129,8 +144,8 @@ def _caption(measured: Sequence[RunPoint], timed: Mapping[int, Mapping[str, Time
     slowest = max(measured, key=lambda point: sum(timer.median for timer in timed[point.number].values()))
     name, timer = max(timed[slowest.number].items(), key=lambda item: item[1].median)
     return (
-        f"Longest in all: {slowest.label} (run {slowest.number}), where {name} takes {quantity(timer.median, 's')}"
-        " of a step on average over the ranks."
+        f"Longest: {slowest.label} (run {slowest.number}); {name} takes {quantity(timer.median, 's')}"
+        " of its step, averaged over the ranks."
     )
 
 

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from . import theme
 from .axes import log_ticks
 from .format import exact_quantity, field_title, field_value, quantity, significant
+from .measures import Available
 from .theme import Drawing, Table
 
 
@@ -36,6 +37,17 @@ class PredictedPoint(NamedTuple):
         return ", ".join(named) or f"run {self.number}"
 
 
+TITLE = "Predicted against measured"
+UNTIMED = "no run has a measured step time"
+
+
+def missing(available: Available) -> str:
+    """Say why there is nothing to compare; empty where predictions can be tried."""
+    if not available.points:
+        return "no run has finished"
+    return "" if any(point.step_time_s for point in available.points) else UNTIMED
+
+
 def figure(points: Sequence[PredictedPoint], left_out: Sequence[str] = ()) -> Drawing:
     """Draw predicted (y) against measured (x) seconds of an iteration, both axes log; on the line both agree.
 
@@ -43,11 +55,11 @@ def figure(points: Sequence[PredictedPoint], left_out: Sequence[str] = ()) -> Dr
     """
     timed = [point for point in points if point.measured_s]
     if not timed:
-        return theme.nothing(f"Nothing to compare. {_left_out(left_out) or 'No run has finished.'}")
+        return theme.missing(TITLE, "; ".join(left_out) or UNTIMED)
     ends = [value for point in timed for value in (point.measured_s or 0.0, point.predicted_s, point.plain_s)]
     drawing = go.Figure(
         layout=theme.layout(
-            title="Predicted against measured",
+            title=TITLE,
             subtitle="on the dashed line both agree",
             x="Measured time of an iteration (s)",
             y="Predicted time of an iteration (s)",

@@ -1,4 +1,4 @@
-"""The roofline of an experiment: FLOP/s of each device under what it could reach at best."""
+"""The roofline of an experiment: FLOP/s per device below the attainable maximum."""
 
 from __future__ import annotations
 
@@ -9,20 +9,34 @@ import plotly.graph_objects as go
 from . import theme
 from .axes import emulation_mark, log_ticks, names_of, plan, series_name
 from .format import quantity, significant
-from .measures import AUTO, Options
+from .measures import AUTO, Available, Options
 from .points import Roof, RunPoint
 from .theme import Drawing, Table
+
+TITLE = "Roofline"
+
+
+def missing(available: Available) -> str:
+    """Say why there is no roofline to draw; empty where there is."""
+    points = available.points
+    if not points:
+        return "no run has finished"
+    return "" if _measured(points) else "needs finished runs with known FLOPs, on a device with known peak FLOP/s"
+
+
+def _measured(points: Sequence[RunPoint]) -> list[RunPoint]:
+    return [point for point in points if point.roof and point.flops_per_gpu and point.state == "finished"]
 
 
 def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     """Draw FLOP/s per device (y) against FLOPs per byte of weights read (x), both logarithmic, under the roofs.
 
-    A roof is min(peak, bandwidth x intensity) (Williams, Waterman and Patterson 2009): below its bend the memory cannot
-    deliver the weights as fast as they could be used. Activations are not counted, so that a run may lie far below it.
+    A roof is min(peak, bandwidth x intensity) (Williams, Waterman and Patterson 2009): left of its ridge point, memory
+    bandwidth is the limit. Traffic of activations is not counted, so a run can lie far below its roof.
     """
-    measured = [point for point in points if point.roof and point.flops_per_gpu and point.state == "finished"]
-    if not measured:
-        return theme.nothing("No roofline: it needs the peak of the device, and runs whose FLOPs are known.")
+    if reason := missing(Available(points)):
+        return theme.missing(TITLE, reason)
+    measured = _measured(points)
     chosen = plan(measured, options)
     lines: dict[tuple[str, ...], list[RunPoint]] = {}
     for point in measured:
@@ -30,8 +44,8 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     reach = [point.roof.intensity for point in measured if point.roof]
     drawing = go.Figure(
         layout=theme.layout(
-            title="Roofline",
-            subtitle="one point per run, under what its device could do at best",
+            title=TITLE,
+            subtitle="one point per run; the dashed lines are the limits of the devices",
             x="FLOPs per byte of weights read",
             y="FLOP/s per device",
             xaxis={"type": "log", "tickformat": "~s", **log_ticks(reach)},
@@ -60,8 +74,8 @@ def _heights(measured: Sequence[RunPoint]) -> list[float]:
 
 
 def _roof_line(roof: Roof, low: float, high: float) -> go.Scatter:
-    bend = roof.peak_flops / roof.memory_bandwidth if roof.memory_bandwidth else None
-    ends = sorted({low / 2, high * 2, *([bend] if bend else [])})
+    ridge = roof.peak_flops / roof.memory_bandwidth if roof.memory_bandwidth else None
+    ends = sorted({low / 2, high * 2, *([ridge] if ridge else [])})
     slope = roof.memory_bandwidth
     return go.Scatter(
         x=ends,
@@ -90,7 +104,7 @@ def _points(members: Sequence[RunPoint], name: str, style: theme.Style) -> go.Sc
 
 def _caption(measured: Sequence[RunPoint]) -> str:
     best = max(measured, key=lambda point: point.mfu_pct or 0.0)
-    said = f"{significant(best.mfu_pct)} % of the peak at most, with {best.label} (run {best.number})."
+    caption = f"Best: {significant(best.mfu_pct)} % of peak FLOP/s, {best.label} (run {best.number})."
     bound = [
         point
         for point in measured
@@ -99,5 +113,5 @@ def _caption(measured: Sequence[RunPoint]) -> str:
         and point.roof.intensity * point.roof.memory_bandwidth < point.roof.peak_flops
     ]
     if bound:
-        return said + f" {len(bound)} of {len(measured)} lie where memory, not arithmetic, is the limit."
-    return said
+        return caption + f" {len(bound)} of {len(measured)} runs are limited by memory bandwidth, not by compute."
+    return caption

@@ -60,8 +60,13 @@ class Drawing(NamedTuple):
 
 
 def nothing(reason: str) -> Drawing:
-    """Stand in for a figure that cannot be drawn, and say why."""
+    """Return a drawing without a figure, with the reason why there is none."""
     return Drawing(None, "", Table([], []), reason)
+
+
+def missing(title: str, reason: str) -> Drawing:
+    """Return a drawing without a figure; the reason reads `Memory per rank: no run has finished.`"""
+    return nothing(f"{title}: {reason}.")
 
 
 class Style(NamedTuple):

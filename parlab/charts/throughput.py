@@ -1,4 +1,4 @@
-"""A number of an experiment's runs, throughput above all, against GPUs, micro batch size or whatever was swept."""
+"""A measure of an experiment's runs, by default throughput, against GPUs, micro batch size or another swept axis."""
 
 from __future__ import annotations
 
@@ -9,35 +9,55 @@ import plotly.graph_objects as go
 
 from . import theme
 from .axes import GPUS, RUN, Plan, alike, emulation_mark, log_ticks, names_of, plan, series_name, shown_x, x_axis, x_of
-from .format import DASH, field_title, unit_for
-from .measures import AUTO, DEFAULT, Measure, Options
+from .format import field_title, unit_for
+from .measures import AUTO, DEFAULT, Available, Measure, Options
 from .points import RunPoint, in_order, is_number
 from .theme import Drawing, Table
 
+PER_SAMPLE = "ms_per_sample"
 MAX_LINES = 24
 
 
 def _counts(point: RunPoint, measure: Measure) -> bool:
-    """Whether a run has a number to draw; what it reached before it ran out of memory is none."""
+    """Whether a run has a value to draw; values from before it ran out of memory do not count."""
     return measure.value(point) is not None and point.state != "oom"
 
 
-def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
-    """Draw a number (y), samples/s unless told otherwise, against the main axis (x), one line per combination.
+TITLE = "Throughput"
+TITLE_PER_SAMPLE = "Time per sample"
 
-    Error bars are the 10th to 90th percentile of step time, turned into the number where it follows from it. Runs that
-    were out of memory are crosses at the foot. Where GPUs vary, both axes are logarithmic and a dashed line shows ideal
-    scaling from the best of the smallest runs.
+
+def missing(available: Available) -> str:
+    """Say why there is nothing of the measure to draw; empty where there is."""
+    points, options, _ = available
+    if any(_counts(point, options.measure) for point in points):
+        return ""
+    if not any(point.state == "finished" for point in points):
+        return "no run has finished"
+    return f"no finished run has {'samples per second' if options.y == DEFAULT else 'a value'}"
+
+
+def missing_per_sample(available: Available) -> str:
+    """Say why time per sample is not worth a figure of its own; empty where it is."""
+    points, options, _ = available
+    if reason := missing(Available(points, options._replace(y=PER_SAMPLE))):
+        return reason
+    if options.y == PER_SAMPLE:
+        return "shown by the first figure"
+    return "" if len({point.gpus for point in points}) > 1 else "all runs have the same number of GPUs"
+
+
+def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
+    """Draw a measure (y, by default samples/s) against the main axis (x), one line per combination of the other axes.
+
+    Error bars span the 10th to 90th percentile of step time, converted to the measure where it follows from step time.
+    Runs that ran out of memory are crosses at the bottom. Where the number of GPUs varies, both axes are logarithmic
+    and a dashed line shows ideal scaling from the best of the smallest runs.
     """
     measure = options.measure
-    measured = [point for point in points if _counts(point, measure)]
-    if not measured:
-        what = measure.title.lower()
-        if any(point.state == "finished" for point in points):
-            came = "samples per second" if options.y == DEFAULT else "it"
-            return theme.nothing(f"No {what}: these runs came without {came}.")
-        return theme.nothing(f"No {what} yet: no run has finished.")
-    points, others = alike(points, measured)
+    if reason := missing(Available(points, options)):
+        return theme.missing(measure.title, reason)
+    points, others = alike(points, [point for point in points if _counts(point, measure)])
     measured = [point for point in points if _counts(point, measure)]
     chosen = plan(points, options)
     view = _view(measured, measure)
@@ -67,12 +87,12 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
 
 
 def per_sample(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
-    """Draw the milliseconds of a step per sample, whatever the other figures show."""
-    return figure(points, options._replace(y="ms_per_sample"))
+    """Draw milliseconds per sample, whichever measure the other figures show."""
+    return figure(points, options._replace(y=PER_SAMPLE))
 
 
 class View(NamedTuple):
-    """A measure in the unit of its axis: `shown = value / factor`."""
+    """A measure in the unit of its axis: `drawn = value / factor`."""
 
     measure: Measure
     factor: float
@@ -84,7 +104,7 @@ class View(NamedTuple):
 
 def _view(measured: Sequence[RunPoint], measure: Measure) -> View:
     if measure.unit in ("samples/s", "tokens/s"):
-        # Prefixes stand at the ticks, where 1 k and 10 M may be on one axis.
+        # The ticks have prefixes, since 1 k and 10 M can be on one axis.
         return View(measure, 1.0, measure.unit)
     if measure.unit in ("s", "B", "FLOP/s"):
         unit = unit_for((measure.value(point) for point in measured), measure.unit)
@@ -112,7 +132,7 @@ def _y_axis(chosen: Plan, options: Options, view: View) -> dict[str, Any]:
 def _lines(
     measured: Sequence[RunPoint], chosen: Plan, measure: Measure
 ) -> tuple[dict[tuple[str, ...], list[RunPoint]], str]:
-    """Sort the points into lines; of very many only those that reach the best number, and say so."""
+    """Group the points into lines; of more than MAX_LINES keep the best, with a note for the caption."""
     lines: dict[tuple[str, ...], list[RunPoint]] = {}
     for point in measured:
         lines.setdefault(names_of(point, chosen.lines), []).append(point)
@@ -120,23 +140,22 @@ def _lines(
         return lines, ""
     best = sorted(lines, key=lambda names: min(_goodness(point, measure) for point in lines[names]))[:MAX_LINES]
     which = "best" if measure.kind == "other" else "fastest"
-    words = f" The {MAX_LINES} {which} of {len(lines)} lines are drawn; the numbers hold all."
-    return {names: lines[names] for names in lines if names in best}, words
+    note = f" Only the {MAX_LINES} {which} of {len(lines)} lines are drawn; the CSV contains all."
+    return {names: lines[names] for names in lines if names in best}, note
 
 
 def _goodness(point: RunPoint, measure: Measure) -> float:
-    """A number that is least for the best point."""
+    """Return a key for sorting: least for the best point."""
     value = measure.value(point) or 0.0
     return value if measure.least_is_best else -value
 
 
 def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, style: theme.Style, view: View) -> go.Scatter:
-    shown = [view.of(point) for point in members]
     bars = [_error_bar(point, view) for point in members]
     drawn_as_line = all(is_number(x_of(point, chosen.x)) for point in members) and chosen.x != RUN and len(members) > 1
     return go.Scatter(
         x=[shown_x(point, chosen) for point in members],
-        y=shown,
+        y=[view.of(point) for point in members],
         name=theme.plain(series_name(names, chosen.lines) + emulation_mark(members)),
         mode="lines+markers" if drawn_as_line else "markers",
         line={"color": style.colour, "dash": style.dash, "width": 2},
@@ -162,7 +181,7 @@ def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, style: 
 
 
 def _error_bar(point: RunPoint, view: View) -> tuple[float, float]:
-    """How far p10 and p90 of step time lie above and below the number, in the unit of the axis."""
+    """Return the lengths of the error bar above and below the value, in the unit of the axis."""
     spread, value = point.step_time_s, view.of(point)
     if spread is None or not value or not spread.p10 or not spread.p90 or view.measure.kind == "other":
         return 0.0, 0.0
@@ -172,7 +191,7 @@ def _error_bar(point: RunPoint, view: View) -> tuple[float, float]:
 
 
 def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint], view: View) -> None:
-    """Draw what the best of the smallest runs would reach on more GPUs if nothing were lost."""
+    """Draw ideal scaling from the best of the smallest runs."""
     if view.measure.kind == "other":
         return
     smallest = min(point.gpus for point in measured)
@@ -203,7 +222,7 @@ def _add_out_of_memory(
 
 
 def out_of_memory(too_big: Sequence[RunPoint], chosen: Plan, height: float) -> go.Scatter:
-    """Mark the runs that were out of memory at the foot of a figure, those of one place once."""
+    """Mark the runs that ran out of memory at the bottom of a figure, one marker per x value."""
     places: dict[Any, list[RunPoint]] = {}
     for point in too_big:
         places.setdefault(shown_x(point, chosen), []).append(point)
@@ -230,30 +249,30 @@ def _caption(
     points: Sequence[RunPoint], measured: Sequence[RunPoint], chosen: Plan, others: Sequence[RunPoint], measure: Measure
 ) -> str:
     best = min(measured, key=lambda point: _goodness(point, measure))
-    end = "least" if measure.least_is_best else "most"
-    said = f"{measure.text(measure.value(best))} at {end}, with {best.label} (run {best.number})."
+    end = "Lowest" if measure.least_is_best else "Highest"
+    caption = f"{end}: {measure.text(measure.value(best))}, {best.label} (run {best.number})."
     too_big = sum(point.state == "oom" for point in points)
     if too_big:
-        said += f" {too_big} of {len(points)} ran out of memory."
+        caption += f" {too_big} of {len(points)} ran out of memory."
     if others:
         runs = ", ".join(f"run {point.number} ({point.label}: {point.state})" for point in others[:5])
-        said += f" Not drawn, since other things were set: {runs}{' and more' if len(others) > 5 else ''}."
+        caption += f" Not drawn because they have other axes: {runs}{' and more' if len(others) > 5 else ''}."
     if chosen.x == GPUS:
-        said += f" {_scaling(measured)}"
-    return said
+        caption += f" {_scaling(measured)}"
+    return caption
 
 
 def _scaling(measured: Sequence[RunPoint]) -> str:
-    """Say whether the sweep kept the global batch (strong), the batch per GPU (weak) or neither."""
+    """Classify the sweep: equal global batch (strong scaling), equal batch per GPU (weak), or neither."""
     batches = {point.global_batch_size for point in measured}
     if None in batches:
-        return f"Batch sizes are not known {DASH} ideal means as many times faster as GPUs."
+        return "Batch sizes are unknown; the ideal line assumes a speedup equal to the number of GPUs."
     if len(batches) == 1:
-        return f"Strong scaling: {batches.pop()} samples per step in all."
+        return f"Strong scaling: {batches.pop()} samples per step in total."
     shares = {(point.global_batch_size or 0) / point.gpus for point in measured}
     if len(shares) == 1:
-        return f"Weak scaling: {shares.pop():g} samples per step and GPU."
-    return "Neither strong nor weak scaling: the batch differs in all and per GPU."
+        return f"Weak scaling: {shares.pop():g} samples per step per GPU."
+    return "Neither strong nor weak scaling: both the global batch and the batch per GPU vary."
 
 
 def _table(points: Sequence[RunPoint]) -> Table:

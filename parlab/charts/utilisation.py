@@ -1,4 +1,4 @@
-"""How much of their devices an experiment's runs use: MFU and HFU, and the share of time in which a GPU was busy."""
+"""Device utilisation of an experiment's runs: MFU, HFU, and the share of time in which a GPU was busy."""
 
 from __future__ import annotations
 
@@ -8,31 +8,48 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import SPACE, significant
+from .measures import Available
 from .points import RunPoint, fastest
 from .theme import Drawing, Table
 
 # Field of a point -> name of its bars, colour; the order of the legend.
 _SHARES = {
-    "mfu_pct": ("MFU: FLOPs that the model needs", theme.BLUE),
-    "hfu_pct": ("HFU: with those computed again", theme.SKY),
-    "gpu_util_pct": ("GPU utilisation: a kernel runs", theme.GREEN),
+    "mfu_pct": ("MFU: FLOPs of the model", theme.BLUE),
+    "hfu_pct": ("HFU: with recomputation", theme.SKY),
+    "gpu_util_pct": ("GPU utilisation: a kernel is running", theme.GREEN),
 }
 
 
+TITLE = "Utilisation"
+
+
+def missing(available: Available) -> str:
+    """Say why there is no utilisation to draw; empty where there is."""
+    points = available.points
+    if _measured(points):
+        return ""
+    if not points:
+        return "no run has finished"
+    return (
+        "the peak FLOP/s of the devices is unknown; it is available for GPUs in the catalogue, and for CPUs once their"
+        " node has timed matrix products"
+    )
+
+
+def _measured(points: Sequence[RunPoint]) -> list[RunPoint]:
+    return [point for point in points if any(_share(point, name) is not None for name in _SHARES)]
+
+
 def figure(points: Sequence[RunPoint]) -> Drawing:
-    """Draw the shares of each run (x) beside each other, in per cent (y); those that no run has are left out."""
-    measured = [point for point in points if any(_share(point, name) is not None for name in _SHARES)]
-    if not measured:
-        return theme.nothing(
-            "No utilisation: nothing says what the devices can do. It comes with runs whose GPU is in the catalogue,"
-            " and on a CPU once the node has measured its matrix products."
-        )
-    everything = measured
-    measured, left_out = fastest(measured)
+    """Draw MFU, HFU and GPU utilisation (y, per cent) of each run (x) as grouped bars; absent shares are omitted."""
+    if reason := missing(Available(points)):
+        return theme.missing(TITLE, reason)
+    everything = _measured(points)
+    measured, left_out = fastest(everything)
     drawing = go.Figure(
         layout=theme.layout(
-            title="Utilisation",
-            subtitle="share of the devices' peak, and of the time",
+            title=TITLE,
+            subtitle="share of peak FLOP/s, and of the time in which a kernel ran",
             x="Run",
             y="Utilisation (%)",
             barmode="group",
@@ -42,7 +59,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
             yaxis={"rangemode": "tozero"},
         )
     )
-    # Without recomputation HFU says what MFU says.
+    # Without recomputation, HFU equals MFU.
     is_same = all(point.hfu_pct in (None, point.mfu_pct) for point in everything)
     shown = [name for name in _SHARES if not (name == "hfu_pct" and is_same)]
     for name in shown:
@@ -76,13 +93,15 @@ def _hover(point: RunPoint, title: str, value: float | None) -> str:
 def _caption(measured: Sequence[RunPoint]) -> str:
     rated = [point for point in measured if point.mfu_pct is not None]
     if not rated:
-        return "Nobody knows the peak of these devices, so there is no MFU."
+        return "Peak FLOP/s of these devices is unknown, so MFU is not available."
     best = max(rated, key=lambda point: point.mfu_pct or 0.0)
     peaks = list(dict.fromkeys(point.peak for point in rated if point.peak))
-    said = f"MFU is {significant(best.mfu_pct)}{SPACE}% at most, with {best.label} (run {best.number})"
+    caption = f"Best MFU: {significant(best.mfu_pct)}{SPACE}%, {best.label} (run {best.number})"
     if len(peaks) == 1:
-        return f"{said}, of {peaks[0]}."
-    return f"{said}; the runs divide by {len(peaks)} different peaks, which their pages name." if peaks else f"{said}."
+        return f"{caption}, of {peaks[0]}."
+    if peaks:
+        return f"{caption}. The runs have {len(peaks)} different peaks; the page of each run names its own."
+    return f"{caption}."
 
 
 def _table(measured: Sequence[RunPoint]) -> Table:

@@ -1,8 +1,8 @@
-"""What a person chose to see of an experiment: the shape of its table and the axes of its figures, from the address."""
+"""What a person chose to see of an experiment, from the address: the shape of its table, the axes of its figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.http import QueryDict
@@ -24,7 +24,7 @@ _NOT_AXES = frozenset({"state", "reason", "origin", "doubts", "run", "label"})
 
 
 class Choice(NamedTuple):
-    """One entry of a list to choose from."""
+    """An entry of a list to choose from."""
 
     value: str
     title: str
@@ -32,19 +32,19 @@ class Choice(NamedTuple):
 
 
 def kept_query(query: QueryDict, keys: Sequence[str]) -> str:
-    """Keep the parts of an address that say what was chosen."""
-    kept = QueryDict(mutable=True)
+    """Return the part of an address with these keys."""
+    part = QueryDict(mutable=True)
     for key in keys:
         if values := [value for value in query.getlist(key) if value][:MAX_AXES]:
-            kept.setlist(key, values)
-    return kept.urlencode()
+            part.setlist(key, values)
+    return part.urlencode()
 
 
 def figure_options(query: QueryDict) -> Options:
-    """Read what the figures shall show; what makes no sense is left to the figure."""
+    """Read what the figures show; invalid values become the default, unknown axes are left to the figure."""
 
     def scale(name: str) -> Scale:
-        return next((known for known in SCALES if known == query.get(name)), "auto")
+        return next((scale for scale in SCALES if scale == query.get(name)), "auto")
 
     y = query.get("y", "")
     return Options(
@@ -57,50 +57,46 @@ def figure_options(query: QueryDict) -> Options:
     )
 
 
-class FigureChoices(NamedTuple):
-    """The lists beside the figures, with what is chosen."""
+class Select(NamedTuple):
+    """A field that chooses one entry of a list."""
 
-    y: list[Choice]
-    x: list[Choice]
-    by: list[Choice]
-    x_scale: list[Choice]
-    y_scale: list[Choice]
-    time: list[Choice]
-    query: str
-    has_gpus: bool
-    """Whether efficiency can be drawn."""
-    has_per_sample: bool
-    """Whether time per sample is worth a figure of its own."""
-    has_map: bool
-    """Whether two axes can."""
-    has_roof: bool
+    name: str
+    label: str
+    choices: list[Choice]
 
 
-def figure_choices(query: QueryDict, points: Sequence[RunPoint]) -> FigureChoices:
-    """Offer the measures and axes that these runs have."""
+def figure_query(query: QueryDict) -> str:
+    """Return the part of an address that chooses what the figures show."""
+    return kept_query(query, FIGURE_KEYS)
+
+
+def figure_selects(query: QueryDict, points: Sequence[RunPoint], fields: Collection[str]) -> list[Select]:
+    """Return the selects for these fields of Options, with the measures and axes of the points."""
     options = figure_options(query)
     axes = varied(points)
-    more = [GPUS] if len({point.gpus for point in points}) > 1 else []
+    gpus = [GPUS] if len({point.gpus for point in points}) > 1 else []
+    selects = {
+        "y": Select("y", "Show", [Choice(n, m.title, n == options.y) for n, m in measured(points).items()]),
+        "x": Select("x", "against", _axis_choices([*gpus, *axes, RUN], [options.x])),
+        "by": Select("by", "lines by", _axis_choices(axes, options.by)),
+        "x_scale": Select("x_scale", "x axis", _scale_choices(options.x_scale)),
+        "y_scale": Select("y_scale", "y axis", _scale_choices(options.y_scale)),
+        "as_share": Select(
+            "time",
+            "phases in",
+            [Choice("", "seconds", not options.as_share), Choice("share", "per cent", options.as_share)],
+        ),
+    }
+    return [select for field, select in selects.items() if field in fields]
 
-    def titled(names: Sequence[str], chosen: Sequence[str], automatic: str = "") -> list[Choice]:
-        offered = [
-            Choice(name, field_title(name) if name not in (GPUS, RUN) else name, name in chosen) for name in names
-        ]
-        return [*([Choice("", automatic, not any(o.is_chosen for o in offered))] if automatic else []), *offered]
 
-    return FigureChoices(
-        y=[Choice(name, measure.title, name == options.y) for name, measure in measured(points).items()],
-        x=titled([*more, *axes, RUN], [options.x], "Automatic"),
-        by=titled(axes, options.by, "Automatic"),
-        x_scale=titled(SCALES, [options.x_scale]),
-        y_scale=titled(SCALES, [options.y_scale]),
-        time=[Choice("", "seconds", not options.as_share), Choice("share", "per cent", options.as_share)],
-        query=kept_query(query, FIGURE_KEYS),
-        has_gpus=bool(more),
-        has_per_sample=bool(more) and options.y != "ms_per_sample" and "ms_per_sample" in measured(points),
-        has_map=len(axes) > 1 or bool(axes and more),
-        has_roof=any(point.roof and point.flops_per_gpu for point in points),
-    )
+def _axis_choices(axes: Sequence[str], chosen: Sequence[str]) -> list[Choice]:
+    choices = [Choice(axis, axis if axis in (GPUS, RUN) else field_title(axis), axis in chosen) for axis in axes]
+    return [Choice("", "Automatic", not any(choice.is_chosen for choice in choices)), *choices]
+
+
+def _scale_choices(chosen: Scale) -> list[Choice]:
+    return [Choice(scale, field_title(scale), scale == chosen) for scale in SCALES]
 
 
 class PivotRow(NamedTuple):
@@ -109,7 +105,7 @@ class PivotRow(NamedTuple):
 
 
 class PivotCell(NamedTuple):
-    """A cell of a pivot with the run that it came from, if that is one."""
+    """A cell of a pivot table, with its run where it shows a single run."""
 
     text: str
     kind: str
@@ -120,7 +116,7 @@ class PivotCell(NamedTuple):
 
 
 class Pivot(NamedTuple):
-    """The table that a person shaped, or what was wrong with the wish."""
+    """The table that the address describes."""
 
     table: Table
     rows: list[PivotRow]
@@ -131,25 +127,15 @@ class Pivot(NamedTuple):
         return _title(self.table.value)
 
 
-class PivotChoices(NamedTuple):
-    """What a table can be shaped of."""
-
-    rows: list[Choice]
-    then: list[Choice]
-    columns: list[Choice]
-    values: list[Choice]
-    of: list[Choice]
-
-
 def pivot_asked(query: QueryDict) -> bool:
-    """Say whether the address asks for a table of its own shape."""
+    """Whether the address describes a pivot table."""
     return any(query.getlist("rows")) or any(query.getlist("columns"))
 
 
 def pivot_of(query: QueryDict, runs: Sequence[Run], doubts: Mapping[int, Doubts]) -> Pivot:
-    """Shape the runs as `?rows=...&columns=...&value=...` says.
+    """Arrange the runs as `?rows=...&columns=...&value=...` describes.
 
-    Raises ValueError for a field that nobody has, with those that there are.
+    Raises ValueError for an unknown field, with the names of the fields.
     """
     rows, columns = _named(query, "rows"), _named(query, "columns")
     records = selectors.run_records(runs, doubts)
@@ -158,24 +144,27 @@ def pivot_of(query: QueryDict, runs: Sequence[Run], doubts: Mapping[int, Doubts]
     return Pivot(table, _rows(table, runs), len(table.left_out))
 
 
-def pivot_choices(query: QueryDict, runs: Sequence[Run]) -> PivotChoices:
-    """Offer the fields on which these runs differ."""
+def pivot_selects(query: QueryDict, runs: Sequence[Run]) -> list[Select]:
+    """Return the selects that shape a table of these runs: the fields on which they differ, and their numbers."""
     fields = selectors.varied_fields(selectors.run_records(runs))
     rows, columns, value = _named(query, "rows"), _named(query, "columns"), query.get("value", "")
     axes = [name for name in fields if name not in _NOT_AXES and not _is_measured(name)][:_OFFERED_AXES]
     axes += [name for name in (*rows, *columns) if name not in axes]
 
-    def choices(names: Sequence[str], chosen: Sequence[str], none: str = "") -> list[Choice]:
-        listed = [Choice(name, _title(name), name in chosen) for name in dict.fromkeys(names)]
-        return [Choice("", none, not any(one.is_chosen for one in listed)), *listed] if none else listed
+    values = [*_values(fields), *([value] if value else [])]
+    return [
+        Select("rows", "Rows", _field_choices(axes, rows[:1], "as swept")),
+        Select("rows", "then", _field_choices(axes, rows[1:2], "none")),
+        Select("columns", "columns", _field_choices(axes, columns[:1], "none")),
+        Select("value", "value", _field_choices(values, [value])),
+        Select("of", "aggregate", [Choice(name, name, name == query.get("of", "median")) for name in AGGREGATES]),
+    ]
 
-    return PivotChoices(
-        choices(axes, rows[:1], "as the sweep is"),
-        choices(axes, rows[1:2], "nothing more"),
-        choices(axes, columns[:1], "nothing"),
-        choices([*_values(fields), *([value] if value else [])], [value]),
-        [Choice(name, name, name == query.get("of", "median")) for name in AGGREGATES],
-    )
+
+def _field_choices(names: Sequence[str], chosen: Sequence[str], none: str = "") -> list[Choice]:
+    """Return one choice per field, after `none` (the choice of no field) where there is such a choice."""
+    choices = [Choice(name, _title(name), name in chosen) for name in dict.fromkeys(names)]
+    return [Choice("", none, not any(choice.is_chosen for choice in choices)), *choices] if none else choices
 
 
 def _named(query: QueryDict, key: str) -> list[str]:
@@ -184,12 +173,12 @@ def _named(query: QueryDict, key: str) -> list[str]:
 
 def _values(fields: Sequence[str]) -> list[str]:
     measured = [name for name in fields if _is_measured(name)]
-    # Headlines first: timers and figures of files are many.
+    # Main measures first, since there are many timers and figures of files.
     return sorted(measured, key=lambda name: name.startswith(("timer.", "figure.")))
 
 
 def _is_measured(name: str) -> bool:
-    """Whether a field of a record was measured, not set."""
+    """Whether a field of a record is a measurement, not a setting."""
     if name.startswith(("timer.", "figure.", "loss_")):
         return True
     return "." not in name and name.endswith(("_s", "_bytes", "_pct", "_per_sample", "_per_gpu", "_per_iteration"))
@@ -203,9 +192,9 @@ def _title(name: str) -> str:
 
 
 def _rows(table: Table, runs: Sequence[Run]) -> list[PivotRow]:
-    found = []
+    rows = []
     for headings, cells in zip(table.row_texts, table.cells, strict=True):
-        shown = [
+        pivot_cells = [
             PivotCell(
                 cell.text,
                 cell.state,
@@ -216,8 +205,8 @@ def _rows(table: Table, runs: Sequence[Run]) -> list[PivotRow]:
             )
             for cell in cells
         ]
-        found.append(PivotRow(headings, shown))
-    return found
+        rows.append(PivotRow(headings, pivot_cells))
+    return rows
 
 
 def _note(note: str, low: float | None, high: float | None, table: Table) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from django.db.models import Q
 
 from parlab.charts.axes import GPUS, RUN
 from parlab.charts.format import SPACE, exact_quantity
-from parlab.charts.measures import DEFAULT, MEASURES, SCALES, Options, Scale
+from parlab.charts.measures import AUTO, DEFAULT, MEASURES, SCALES, Options, Scale
 from parlab.charts.points import RunPoint, is_number
+from parlab.charts.registry import EXPERIMENT_FIGURES, Figure
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Finding, Report, Run, Snapshot
@@ -28,19 +29,18 @@ from parlab.reports.units import shown_unit
 logger = logging.getLogger(__name__)
 
 
+class DrawExperiment(Protocol):
+    """Draws a figure of these runs."""
+
+    def __call__(self, figure: Figure, runs: Sequence[Run], options: Options = ..., /) -> Drawing: ...
+
+
 class Figures(NamedTuple):
-    """The figures that a report may show, by name; the pages bring those that they show themselves."""
+    """How the figures of a report are drawn; pages provide it, since they read series and files."""
 
-    of_experiment: Mapping[str, Callable[[Sequence[RunPoint]], Drawing]]
+    draw: DrawExperiment
     of_run: Mapping[str, Callable[[Run, Attempt], Drawing]]
-    chosen: Mapping[str, Callable[[Sequence[RunPoint], Options], Drawing]]
-    """Those of an experiment whose axes a person may choose."""
-    of_runs: Mapping[str, Callable[[Sequence[Run]], Drawing]]
-    """Those that need more of the runs than their points: what the planner says, what was sent."""
-
-    def names(self) -> list[str]:
-        """List those of experiments, as people write them."""
-        return [*self.of_experiment, *self.of_runs]
+    """The figures of a run, by name."""
 
 
 class _Loaded(NamedTuple):
@@ -134,13 +134,13 @@ class Resolver:
         loaded, kept = self._chosen(found.options)
         if "run" in found.options:
             drawing = self._run_figure(found.name, _run_of(loaded, kept[0]))
-        elif found.name in self.figures.names():
+        elif found.name in EXPERIMENT_FIGURES:
             wanted = {id(record) for record in kept}
             runs = [run for run, record in zip(loaded.runs, loaded.records, strict=True) if id(record) in wanted]
             drawing = self._experiment_figure(found, runs)
         else:
             alone = " (of one run: add run=)" if found.name in self.figures.of_run else ""
-            there = ", ".join(self.figures.names())
+            there = ", ".join(EXPERIMENT_FIGURES)
             raise ValueError(f"figure {found.name!r} is unknown{alone}; there are {there}")
         if drawing.figure is None:
             raise ValueError(drawing.empty or "there is nothing to draw")
@@ -155,14 +155,10 @@ class Resolver:
 
     def _experiment_figure(self, found: Directive, runs: Sequence[Run]) -> Drawing:
         wanted = {name: text for name, text in found.options.items() if name in Options._fields}
-        if wanted and found.name not in self.figures.chosen:
-            raise ValueError(f"figure {found.name} has fixed axes; take {', '.join(wanted)} away")
-        if found.name in self.figures.of_runs:
-            return self.figures.of_runs[found.name](runs)
-        points = selectors.run_points(runs)
-        if not wanted:
-            return self.figures.of_experiment[found.name](points)
-        return self.figures.chosen[found.name](points, _options(wanted, points))
+        figure = EXPERIMENT_FIGURES[found.name]
+        if wanted and not figure.choices:
+            raise ValueError(f"figure {figure.name} has fixed axes; remove {', '.join(wanted)}")
+        return self.figures.draw(figure, runs, _options(wanted, selectors.run_points(runs)) if wanted else AUTO)
 
     def _run_figure(self, name: str, run: Run) -> Drawing:
         if name not in self.figures.of_run:

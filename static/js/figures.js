@@ -63,6 +63,22 @@
     element.replaceChildren(message);
   }
 
+  // A figure without data takes no room: one line under the figures says what each needs, `Memory per rank: no run has finished.`
+  function listMissing(frame, text) {
+    const line = frame.parentElement.parentElement?.querySelector(":scope > [data-missing-figures]");
+    if (!line) return false;
+    if (text) frame.dataset.missing = text;
+    else delete frame.dataset.missing;
+    frame.hidden = Boolean(text);
+    const titles = new Map(); // reason -> titles
+    for (const { dataset } of frame.parentElement.querySelectorAll("[data-missing]")) {
+      const [title, ...reason] = dataset.missing.split(": ");
+      titles.set(reason.join(": "), [...(titles.get(reason.join(": ")) || []), title]);
+    }
+    line.textContent = [...titles].map(([reason, of]) => `${of.join(", ")}: ${reason}`).join(" ");
+    return frame.hidden;
+  }
+
   // A long legend grows upwards at the cost of the plot: then the figure is taller.
   function needsRoom(element, figure) {
     const names = figure.data.filter((trace) => trace.showlegend !== false).map((trace) => (trace.name || "").length);
@@ -78,8 +94,10 @@
     frame.querySelector("[data-subtitle]").textContent = figure ? figure.layout.title.subtitle.text : "";
     if (figure) frame.querySelector("h3").textContent = figure.layout.title.text;
     element.setAttribute("aria-label", `${frame.querySelector("h3").textContent}. ${caption || empty}`);
+    const isListed = listMissing(frame, figure ? "" : empty);
     if (!figure) {
-      showText(element, empty);
+      if (isListed && element.classList.contains("js-plotly-plot")) Plotly.purge(element);
+      if (!isListed) showText(element, empty);
       // Where nothing more will come, a note needs no room for a plot.
       element.classList.toggle("blank", !document.querySelector("#live[hx-get]"));
     } else {
@@ -157,9 +175,9 @@
   }
 
   const all = () => document.querySelectorAll("[data-figure-url]");
-  enqueue(all());
-  // Figures that came into the page later.
-  document.addEventListener("parlab:figures", () => enqueue([...all()].filter((element) => !element.asked)));
+  const enqueueNew = () => enqueue([...all()].filter((element) => !element.asked && !element.closest("figure").hidden));
+  enqueueNew();
+  document.addEventListener("parlab:figures", enqueueNew); // figures that came into the page later
 
   // What a person chooses to see is in the address of the page, so that a link shows what its sender saw.
   function choose(form) {

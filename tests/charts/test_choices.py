@@ -32,7 +32,7 @@ def test_time_per_sample_falls_along_its_ideal_line() -> None:
     assert list(drawn["measured"].y) == pytest.approx([100, 1000 / 18, 1000 / 30])
     assert list(drawn["ideal from 1"].y) == pytest.approx([100, 50, 25])
     assert layout(drawing).yaxis.title.text == "Time per sample (ms)"
-    assert "at least, with" in drawing.caption
+    assert drawing.caption.startswith("Lowest: ")
 
 
 def test_step_time_has_the_unit_of_its_values_and_its_own_percentiles() -> None:
@@ -61,7 +61,7 @@ def test_what_the_wire_does_to_the_loss_is_drawn_least_best() -> None:
     drawing = throughput.figure(points, Options(y="loss"))
     assert drawing.figure is not None
     assert drawing.figure.layout.yaxis.title.text == "Loss of the last step"
-    assert drawing.caption.startswith("5.44 at least, with wire precision same (run 1).")
+    assert drawing.caption.startswith("Lowest: 5.44, wire precision same (run 1).")
 
 
 def test_numbers_that_leave_a_page_say_which_runs_only_waited() -> None:
@@ -101,9 +101,9 @@ def test_only_measures_that_a_run_has_are_offered() -> None:
 def test_efficiency_compares_each_gpu_with_the_smallest_run_of_its_line() -> None:
     drawing = efficiency.figure(scaling(10.0, 18.0, 30.0))
     assert list(traces(drawing)["measured"].y) == pytest.approx([100, 90, 75])
-    assert drawing.caption.startswith("75.0 % is left from 1 to 4 GPUs")
+    assert drawing.caption.startswith("Best scaling: 75.0 % efficiency from 1 to 4 GPUs")
     assert [row[3] for row in drawing.table.rows] == pytest.approx([1, 0.9, 0.75])
-    assert efficiency.figure(sweep()).empty == "No efficiency: it compares runs of different numbers of GPUs."
+    assert efficiency.figure(sweep()).empty == "Scaling efficiency: needs runs on different numbers of GPUs."
 
 
 def test_a_map_hatches_what_ran_out_of_memory() -> None:
@@ -140,7 +140,7 @@ def test_a_map_shows_the_best_of_several_runs_in_a_cell() -> None:
 
 def test_a_map_needs_two_axes() -> None:
     assert heatmap.figure([point(1, {MICRO: 1}), point(2, {MICRO: 2})]).empty == (
-        "No map: it needs two axes that were swept."
+        "Heatmap: needs runs that differ on two axes."
     )
 
 
@@ -153,8 +153,8 @@ def test_a_roofline_bends_where_memory_becomes_the_limit() -> None:
     roof = next(trace for name, trace in traces(drawing).items() if name.startswith("peak"))
     assert list(roof.x) == [25.0, 100.0, 400.0]
     assert list(roof.y) == pytest.approx([25e12, 100e12, 100e12])
-    assert drawing.caption.startswith("4.00 % of the peak at most, with micro batch size 4 (run 4).")
-    assert drawing.caption.endswith("1 of 2 lie where memory, not arithmetic, is the limit.")
+    assert drawing.caption.startswith("Best: 4.00 % of peak FLOP/s, micro batch size 4 (run 4).")
+    assert drawing.caption.endswith("1 of 2 runs are limited by memory bandwidth, not by compute.")
     flat = roofline.figure([p._replace(roof=Roof(100e12, None, 5.0)) for p in points])
     assert list(next(t for name, t in traces(flat).items() if name.startswith("peak")).y) == [100e12, 100e12]
     assert roofline.figure([point(1, {}, 5.0)]).figure is None

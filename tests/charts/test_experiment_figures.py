@@ -75,9 +75,9 @@ def test_an_axis_that_is_the_number_of_gpus_under_another_name_makes_one_line() 
     assert list(line.x) == [1, 2, 4]
 
 
-def test_weak_scaling_is_said() -> None:
+def test_the_caption_names_weak_scaling() -> None:
     points = [point(n, {"gpus": n}, 10.0 * n, gpus=n, global_batch_size=8 * n) for n in (1, 2)]
-    assert "Weak scaling: 8 samples per step and GPU" in throughput.figure(points).caption
+    assert "Weak scaling: 8 samples per step per GPU" in throughput.figure(points).caption
 
 
 def test_layouts_of_equally_many_gpus_are_told_apart() -> None:
@@ -101,7 +101,7 @@ def test_runs_out_of_memory_are_marked_and_counted() -> None:
 def test_what_a_run_reached_before_it_ran_out_of_memory_is_no_throughput() -> None:
     drawing = throughput.figure([*sweep(), point(7, {SCHEDULE: "gpipe", MICRO: 8}, 999.0, state="oom")])
     assert 8 not in traces(drawing)["gpipe"].x
-    assert drawing.caption.startswith("160")
+    assert drawing.caption.startswith("Highest: 160")
 
 
 def test_a_run_with_other_axes_is_named_instead_of_drawn() -> None:
@@ -132,16 +132,16 @@ def test_names_from_people_are_not_markup() -> None:
 
 def test_without_numbers_the_figures_say_why() -> None:
     published, measured = [point(1, {}, 5.0, is_published=True)], [point(1, {}, 5.0)]
-    assert throughput.figure([]).empty == "No throughput yet: no run has finished."
+    assert throughput.figure([]).empty == "Throughput: no run has finished."
     assert throughput.figure([point(1, {}, None, state="oom")]).figure is None
     unmeasured = throughput.figure([point(1, {}, None)])
-    assert unmeasured.empty == "No throughput: these runs came without samples per second."
-    assert memory.figure([]).empty == "No peak memory yet: no run has finished."
-    assert memory.figure(measured).empty == "No peak memory: the training did not measure it."
-    assert memory.figure(published).empty == "No peak memory: these figures were published without it."
-    assert phases.figure([]).empty == "No phase times yet: no run has finished."
-    assert phases.figure(measured).empty == "No phase times: the training printed no timers."
-    assert phases.figure(published).empty == "No phase times: these figures were published without them."
+    assert unmeasured.empty == "Throughput: no finished run has samples per second."
+    assert memory.figure([]).empty == "Memory per rank: no run has finished."
+    assert memory.figure(measured).empty == "Memory per rank: the runs did not measure it."
+    assert memory.figure(published).empty == "Memory per rank: the published figures do not include it."
+    assert phases.figure([]).empty == "Time per phase: no run has finished."
+    assert phases.figure(measured).empty == "Time per phase: the runs printed no timers."
+    assert phases.figure(published).empty == "Time per phase: the published figures do not include timers."
 
 
 def test_of_very_many_runs_the_fastest_are_drawn_and_the_table_holds_all() -> None:
@@ -154,7 +154,7 @@ def test_of_very_many_runs_the_fastest_are_drawn_and_the_table_holds_all() -> No
     points = [run._replace(number=number) for number, run in enumerate(points, 1)]
     lines = throughput.figure(points)
     assert list(traces(lines)) == [f"s{n}" for n in range(77, 101)]
-    assert "The 24 fastest of 100 lines are drawn" in lines.caption
+    assert "Only the 24 fastest of 100 lines are drawn" in lines.caption
     for drawing in (memory.figure(points), phases.figure(points)):
         assert drawing.figure is not None
         assert len(drawing.figure.data[0].x) == 60

@@ -36,4 +36,6 @@ def test_the_peak_is_named_under_the_figure() -> None:
 
 
 def test_without_any_share_the_figure_says_where_one_comes_from() -> None:
-    assert (utilisation.figure([point(1)]).empty or "").startswith("No utilisation")
+    assert (utilisation.figure([point(1)]).empty or "").startswith(
+        "Utilisation: the peak FLOP/s of the devices is unknown"
+    )

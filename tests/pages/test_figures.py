@@ -7,23 +7,27 @@ import gzip
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plotly
+import plotly.graph_objects as go
 import pytest
 from django.contrib.auth.models import User
 from django.contrib.staticfiles import finders
 from django.test import Client
 
+from parlab.charts.points import RunPoint
+from parlab.charts.registry import EXPERIMENT_FIGURES, Figure
+from parlab.charts.theme import Drawing, Table
 from parlab.lab import services as lab
-from parlab.lab.models import Attempt, Config, Run
+from parlab.lab.models import Attempt, Config, Experiment, Run
 from parlab.series import store
 from parlab.series.columns import Columns
 
-from .test_experiments import EXPERIMENT
+from .test_experiments import EXPERIMENT, text
 
 pytestmark = pytest.mark.django_db
 
@@ -63,7 +67,7 @@ def test_only_ended_runs_with_final_numbers_are_drawn(
     Run.objects.filter(pk=attempt.run_id).update(samples_per_s=3.0, step_time_s=1.0)
     answer = figure(page, f"{EXPERIMENT}figures/throughput.json")
     assert answer["figure"] is None
-    assert answer["empty"] == "No throughput yet: no run has finished."
+    assert answer["empty"] == "Throughput: no run has finished."
 
 
 def test_memory_and_phases_come_from_the_summaries(page: Client, four_runs: list[Run]) -> None:
@@ -73,6 +77,62 @@ def test_memory_and_phases_come_from_the_summaries(page: Client, four_runs: list
     phases = figure(page, f"{EXPERIMENT}figures/phases.json")["figure"]
     assert phases["data"][0]["name"] == "forward-compute"
     assert numbers(page, f"{EXPERIMENT}figures/phases.csv")[0]["timer"] == "forward-compute"
+
+
+def _steps_figure(points: Sequence[RunPoint]) -> Drawing:
+    numbers = [point.number for point in points]
+    return Drawing(go.Figure(go.Bar(y=numbers)), "Toy.", Table(["run"], [[number] for number in numbers]))
+
+
+def test_a_figure_is_one_row_and_one_function(
+    page: Client, four_runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EXPERIMENT_FIGURES, "toy", Figure("toy", "Toy figure", _steps_figure))
+    content = page.get(EXPERIMENT).content.decode()
+    assert "<h3>Toy figure</h3>" in content
+    assert f'data-figure-url="{EXPERIMENT}figures/toy.json?version=1"' in content
+    assert figure(page, f"{EXPERIMENT}figures/toy.json")["figure"]["data"][0]["y"] == [1, 2, 3, 4]
+    assert [row["run"] for row in numbers(page, f"{EXPERIMENT}figures/toy.csv")] == ["1", "2", "3", "4"]
+    Run.objects.update(state="queued")
+    assert 'data-missing="Toy figure: no run has finished." hidden' in page.get(EXPERIMENT).content.decode()
+
+
+def test_a_figure_of_the_registry_can_be_put_into_a_report(
+    page: Client, user: User, experiment: Experiment, four_runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EXPERIMENT_FIGURES, "toy", Figure("toy", "Toy figure", _steps_figure))
+    report = lab.report_create(title="Toy", text="{{ figure toy }}", experiment=experiment, user=user)
+    answer = figure(page, f"{report.get_absolute_url()}figure/?d=figure toy")
+    assert answer["figure"]["data"][0]["y"] == [1, 2, 3, 4]
+
+
+def test_figures_without_data_are_named_in_one_line_with_what_they_need(page: Client, four_runs: list[Run]) -> None:
+    shown = text(page.get(EXPERIMENT))
+    assert "Time per sample: all runs have the same number of GPUs." in shown
+    assert "Scaling efficiency: needs runs on different numbers of GPUs." in shown
+    assert "Memory per rank:" not in shown
+    Run.objects.update(state="running")
+    waiting = "Throughput, Time per sample, Scaling efficiency, Heatmap, Memory per rank, Time per phase,"
+    assert f"{waiting} Predicted against measured, Utilisation, Roofline: no run has finished." in text(
+        page.get(EXPERIMENT)
+    )
+
+
+@pytest.mark.parametrize("name", EXPERIMENT_FIGURES)
+def test_a_figure_changes_only_with_its_choices(page: Client, four_runs: list[Run], name: str) -> None:
+    """The form beside the figures offers the choices of those that are shown."""
+    url = f"{EXPERIMENT}figures/{name}.json"
+    queries = {
+        "y": "y=step_time",
+        "x": "x=parallel.schedule",
+        "by": "by=train.micro_batch_size",
+        "x_scale": "x_scale=log",
+        "y_scale": "y_scale=log",
+        "as_share": "time=share",
+    }
+    plain = page.get(url).content
+    fixed = [query for field, query in queries.items() if field not in EXPERIMENT_FIGURES[name].choices]
+    assert [query for query in fixed if page.get(f"{url}?{query}").content != plain] == []
 
 
 def test_a_csv_holds_no_formulas(page: Client, admin: User, swept: Config) -> None:
@@ -86,7 +146,7 @@ def test_a_csv_holds_no_formulas(page: Client, admin: User, swept: Config) -> No
 
 def test_figures_without_phases_say_so(page: Client, admin: User, swept: Config) -> None:
     lab.published_run_add(config=swept, point={}, user=admin, summary={"step_time_s": {"mean": 1.0}})
-    assert "published without" in figure(page, f"{EXPERIMENT}figures/phases.json")["empty"]
+    assert "published figures do not include" in figure(page, f"{EXPERIMENT}figures/phases.json")["empty"]
     assert numbers(page, f"{EXPERIMENT}figures/phases.csv") == []
 
 

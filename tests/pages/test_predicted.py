@@ -55,11 +55,12 @@ def test_half_of_the_runs_calibrate_the_prediction_of_the_others(page: Client, s
 
 def test_the_experiment_shows_the_figure_where_iterations_were_timed(page: Client, sweep: list[Run]) -> None:
     address = sweep[0].experiment.get_absolute_url()
-    assert "figures/predicted.json" in page.get(address).content.decode()
+    missing = 'data-missing="Predicted against measured: no run has a measured step time." hidden'
+    assert missing not in page.get(address).content.decode()
     table = page.get(f"{address}figures/predicted.csv").content.decode().splitlines()
     assert len(table) == 1 + len(BATCHES)
-    Run.objects.update(step_time_s=None)
-    assert "figures/predicted.json" not in page.get(address).content.decode()
+    Run.objects.update(step_time_s=None, summary={})
+    assert missing in page.get(address).content.decode()
 
 
 def test_a_sweep_that_cannot_be_predicted_says_why(page: Client, sweep: list[Run]) -> None:

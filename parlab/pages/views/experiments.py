@@ -22,12 +22,12 @@ from parlab.pages.choices import (
     FIGURE_KEYS,
     PIVOT_KEYS,
     Pivot,
-    figure_choices,
     kept_query,
     pivot_asked,
-    pivot_choices,
     pivot_of,
+    pivot_selects,
 )
+from parlab.pages.experiment_figures import experiment_figures
 from parlab.pages.notes import notes_html
 from parlab.pages.read_bandwidths import FORMATS
 from parlab.pages.rows.findings import finding_rows
@@ -50,13 +50,24 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
     found = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
     context = _context(request, found)
     runs: list[Run] = context["runs"]
+    context |= _documents(found, context["findings"])
+    has_bandwidth = any(engine_of(run.resolved).measures_bandwidth for run in runs) or any(
+        source.format in FORMATS for source in context["sources"]
+    )
     context |= {
-        "figure_choices": figure_choices(request.GET, selectors.run_points(runs)) if runs else None,
-        "pivot_choices": pivot_choices(request.GET, runs) if len(runs) > 1 else None,
+        "pivot_selects": pivot_selects(request.GET, runs) if len(runs) > 1 else None,
         "notes": notes_html(found.notes),
         "tags": selectors.experiment_tags([found.pk]).get(found.pk, []),
     }
-    return render(request, "pages/experiment.html", {**context, **_documents(found, context["findings"])})
+    if runs or has_bandwidth:
+        context["figures"] = experiment_figures(
+            found,
+            selectors.run_points(runs),
+            request.GET,
+            has_bandwidth=has_bandwidth,
+            is_live=context["is_live"],
+        )
+    return render(request, "pages/experiment.html", context)
 
 
 @require_GET
@@ -113,17 +124,10 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "metrics": [(name, found.title) for name, found in selectors.metrics_of(runs).items()],
         "is_live": ended < len(runs),
         "has_networks": selectors.has_pipelines(runs),
-        "has_bandwidth": any(engine_of(run.resolved).measures_bandwidth for run in runs),
-        "has_predictions": any(run.step_time_s or _is_read(run) for run in runs),
         # Figures draw runs that have ended, so they are drawn again when one more has.
         "drawn_from": f"{versions.query}:{ended}",
         "seen": digest([changing, doubted, waiting, metric, versions.query, page.number, problem])[:16],
     }
-
-
-def _is_read(run: Run) -> bool:
-    """A run of a file that says something of its model: the planner's figure says what it lacks."""
-    return run.origin == Run.Origin.IMPORTED and bool(run.resolved.get("model"))
 
 
 def _doubts_of(verdict: selectors.Verdict, doubts: Mapping[int, selectors.Doubts]) -> list[Finding]:
@@ -154,7 +158,6 @@ def _documents(experiment: Experiment, findings: list[Finding]) -> dict[str, Any
         "rows": finding_rows(findings[:FINDINGS_ON_PAGE]),
         "sources": sources,
         "documents": shown,
-        "states_bandwidth": any(source.format in FORMATS for source in sources),
         "next": experiment.get_absolute_url(),
     }
 

@@ -3,55 +3,34 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_GET
 
-from parlab.charts import bandwidth, capacity, device_map, predicted, theme
-from parlab.charts.registry import CHOSEN, EXPERIMENT_FIGURES
+from parlab.charts import bandwidth, capacity, device_map, theme
+from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.telemetry import KINDS
 from parlab.charts.theme import Drawing, Table
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Run
-from parlab.pages import engine_reads, run_curves, telemetry
+from parlab.pages import engine_reads, experiment_figures, run_curves, telemetry
 from parlab.pages.choices import figure_options
 from parlab.pages.windows import WHOLE, Window, window_of
 
 from .runs import find_attempt, find_run
 
-BANDWIDTH = "bandwidth"
-"""The figure of an experiment that is drawn from series and files, not from its runs' summaries."""
-PREDICTED = "predicted"
-"""The figure of an experiment that sets the planner's word beside its runs."""
-
 
 def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:
-    if name not in EXPERIMENT_FIGURES and name not in (BANDWIDTH, PREDICTED):
-        raise Http404(f"no figure {name}; there are {', '.join((*EXPERIMENT_FIGURES, BANDWIDTH, PREDICTED))}")
+    figure = EXPERIMENT_FIGURES.get(name)
+    if figure is None:
+        raise Http404(f"Unknown figure {name}. The figures are {', '.join(EXPERIMENT_FIGURES)}.")
     experiment = get_object_or_404(Experiment, slug=slug)
     versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
     runs = selectors.experiment_runs(experiment, versions)
-    if name == BANDWIDTH:
-        return bandwidth.figure(engine_reads.experiment_messages([experiment], runs))
-    if name in OF_RUNS:
-        return OF_RUNS[name](runs)
-    points = selectors.run_points(runs)
-    return CHOSEN[name](points, figure_options(request.GET)) if name in CHOSEN else EXPERIMENT_FIGURES[name](points)
-
-
-def _predicted(runs: Sequence[Run]) -> Drawing:
-    return predicted.figure(*selectors.predicted_points(runs))
-
-
-def _bandwidths(runs: Sequence[Run]) -> Drawing:
-    return bandwidth.figure(engine_reads.experiment_messages({run.experiment for run in runs}, runs))
-
-
-OF_RUNS: dict[str, Callable[[Sequence[Run]], Drawing]] = {PREDICTED: _predicted, BANDWIDTH: _bandwidths}
-"""Figures of an experiment that need more of its runs than their points."""
+    return experiment_figures.drawing(figure, runs, figure_options(request.GET), [experiment])
 
 
 def _bandwidth(run: Run, attempt: Attempt, _window: Window) -> Drawing:

@@ -18,13 +18,13 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from parlab.charts.registry import CHOSEN, EXPERIMENT_FIGURES
+from parlab.charts.registry import EXPERIMENT_FIGURES
 from parlab.charts.telemetry import KINDS
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Experiment, Report, Run, Snapshot
-from parlab.pages import telemetry
+from parlab.pages import experiment_figures, telemetry
 from parlab.pages.windows import WIDE, Window
 from parlab.publishing.drawn import live_page
 from parlab.publishing.publish import publish
@@ -36,7 +36,7 @@ from parlab.reports.directives import directive
 from parlab.reports.tables import table_csv
 from parlab.reports.templates import TEMPLATES
 
-from .figures import OF_RUNS, RUN_FIGURES
+from .figures import RUN_FIGURES
 
 PER_PAGE = 50
 MAX_PANELS = 4
@@ -51,7 +51,7 @@ def figures() -> Figures:
         name: partial(_few_points, made) for name, made in RUN_FIGURES.items()
     }
     of_run |= {name: partial(_telemetry, name) for name in KINDS}
-    return Figures(EXPERIMENT_FIGURES, of_run, CHOSEN, OF_RUNS)
+    return Figures(experiment_figures.drawing, of_run)
 
 
 def _few_points(made: Callable[[Run, Attempt, Window], Drawing], run: Run, attempt: Attempt) -> Drawing:
@@ -173,7 +173,7 @@ def edit(request: HttpRequest, slug: str) -> HttpResponse:
         "page": live_page(found, found.text, figures(), reverse("report-figure", args=[slug])),
         "other": other,
         "kinds": DIRECTIVES,
-        "figures": figures().names(),
+        "figures": EXPERIMENT_FIGURES,
         "run_figures": figures().of_run,
     }
     return render(request, "reports/edit.html", context)

@@ -1,0 +1,86 @@
+"""The figures of an experiment: the data they are drawn from, and what its page shows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django.http import QueryDict
+from django.urls import reverse
+
+from parlab.charts.measures import AUTO, Available, Options
+from parlab.charts.points import RunPoint
+from parlab.charts.registry import EXPERIMENT_FIGURES, Figure, Source
+from parlab.charts.theme import Drawing
+from parlab.lab import selectors
+from parlab.lab.models import Experiment, Run
+from parlab.pages import engine_reads
+from parlab.pages.choices import Select, figure_options, figure_query, figure_selects
+
+_READERS: Mapping[Source, Callable[[Collection[Experiment], Sequence[Run]], Any]] = {
+    Source.POINTS: lambda _experiments, runs: selectors.run_points(runs),
+    Source.PREDICTIONS: lambda _experiments, runs: selectors.predicted_points(runs),
+    Source.MESSAGES: engine_reads.experiment_messages,
+}
+
+
+def drawing(
+    figure: Figure, runs: Sequence[Run], options: Options = AUTO, experiments: Collection[Experiment] | None = None
+) -> Drawing:
+    """Draw a figure of these runs; `experiments` (default: those of the runs) are read for imported files."""
+    if experiments is None:
+        experiments = {run.experiment for run in runs}
+    return figure.drawing(_READERS[figure.source](experiments, runs), options)
+
+
+class FigureCard(NamedTuple):
+    """A figure on the page of an experiment."""
+
+    name: str
+    title: str
+    is_wide: bool
+    json: str
+    csv: str
+    query: str
+    """What a person chose, where the figure has choices."""
+    has_choices: bool
+    missing: str
+    """Why there is nothing to show; empty where there is."""
+
+
+class ExperimentFigures(NamedTuple):
+    """The figures of an experiment, and the fields that change them."""
+
+    cards: list[FigureCard]
+    selects: list[Select]
+
+    @property
+    def missing(self) -> list[tuple[str, str]]:
+        """List the titles of the figures without data, with what they need; figures.js writes the same line."""
+        titles: dict[str, list[str]] = {}
+        for card in self.cards:
+            if card.missing:
+                titles.setdefault(card.missing, []).append(card.title)
+        return [(", ".join(group), reason) for reason, group in titles.items()]
+
+
+def experiment_figures(
+    experiment: Experiment, points: Sequence[RunPoint], query: QueryDict, *, has_bandwidth: bool, is_live: bool
+) -> ExperimentFigures:
+    """Arrange the figures for a page; while runs are active, the selects include those of figures that come later."""
+    available = Available(points, figure_options(query), has_bandwidth)
+    chosen = figure_query(query)
+    cards = []
+    fields: set[str] = set()
+    for name, figure in EXPERIMENT_FIGURES.items():
+        missing = figure.needs(available)
+        json, csv = (reverse(f"experiment-{kind}", args=[experiment.slug, name]) for kind in ("figure", "numbers"))
+        has_choices = bool(figure.choices)
+        cards.append(
+            FigureCard(
+                name, figure.title, figure.is_wide, json, csv, chosen if has_choices else "", has_choices, missing
+            )
+        )
+        if is_live or not missing:
+            fields.update(figure.choices)
+    return ExperimentFigures(cards, figure_selects(query, points, fields))
