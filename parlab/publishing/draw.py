@@ -1,4 +1,4 @@
-"""What a worker draws: figures and PDF of a published version, the two panels of a run."""
+"""Picture jobs of a worker: figures and PDF of a published version, the two panels of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parlab.lab import services as lab
 from parlab.lab.models import PictureJob, ReportFile, ReportVersion
 from parlab.reports.blocks import Content
 
-from .chromium import Browser, NoPicture, find, started
+from .chromium import SCALE, Browser, NoPicture, find_program, started
 from .exports import page_html
 from .panels import PANELS, WIDTH, panels, step_figure
 from .pictures import Easel, page_pdf, page_png
@@ -19,14 +19,14 @@ from .pictures import Easel, page_pdf, page_png
 logger = logging.getLogger(__name__)
 
 LIMIT_S = 170.0
-"""For one job; below the silence after which its worker counts as killed."""
+"""Time limit of one job; shorter than the silence after which its worker counts as killed."""
 
 Note = Callable[[int, int], None]
-"""Says how many pictures of how many are done."""
+"""Reports progress: pictures done, pictures in total."""
 
 
 def draw(*, job_id: int) -> None:
-    """Draw what a job asks for, unless another worker does; why there is nothing is kept with the job."""
+    """Draw the pictures of a job unless another worker has claimed it; a failure is stored as the job's problem."""
     job = lab.picture_job_claim(job_id=job_id)
     if job is None:
         return
@@ -35,7 +35,7 @@ def draw(*, job_id: int) -> None:
         lab.picture_job_note(job=job, done=done, total=total)
 
     try:
-        with started(program=find(settings.CHROMIUM), limit_s=LIMIT_S) as browser:
+        with started(program=find_program(settings.CHROMIUM), limit_s=LIMIT_S) as browser:
             if job.version is not None:
                 _draw_version(browser, job.version, note)
             else:
@@ -51,25 +51,27 @@ def draw(*, job_id: int) -> None:
 
 def _draw_version(browser: Browser, version: ReportVersion, note: Note) -> None:
     content = Content.model_validate(version.content)
-    known = {one.name: one for one in version.files.select_related("file")}
-    figures = [(name, block) for name, block in content.figures() if f"{name}.png" not in known]
+    existing_names = set(version.files.values_list("name", flat=True))
+    figures = [(name, block) for name, block in content.figures() if f"{name}.png" not in existing_names]
     total = len(figures) + 1
     note(0, total)
     easel = Easel(browser) if figures else None
     for done, (name, block) in enumerate(figures, 1):
         assert easel is not None
         drawn = easel.draw(block.figure)
-        _keep(version, f"{name}.svg", drawn.svg, "image/svg+xml", drawn.width, drawn.height)
-        _keep(version, f"{name}.png", drawn.png, "image/png", 2 * drawn.width, 2 * drawn.height)
+        _store_file(version, f"{name}.svg", drawn.svg, "image/svg+xml", drawn.width, drawn.height)
+        _store_file(version, f"{name}.png", drawn.png, "image/png", SCALE * drawn.width, SCALE * drawn.height)
         note(done, total)
-    if "report.pdf" not in known:
-        files = {one.name: bytes(one.file.data) for one in version.files.select_related("file")}
+    if "report.pdf" not in existing_names:
+        files = {entry.name: bytes(entry.file.data) for entry in version.files.select_related("file")}
         pdf = page_pdf(browser, page_html(version, content, files))
-        _keep(version, "report.pdf", pdf, "application/pdf")
+        _store_file(version, "report.pdf", pdf, "application/pdf")
     note(total, total)
 
 
-def _keep(version: ReportVersion, name: str, data: bytes, media_type: str, width: int = 0, height: int = 0) -> None:
+def _store_file(
+    version: ReportVersion, name: str, data: bytes, media_type: str, width: int = 0, height: int = 0
+) -> None:
     file = lab.file_store(data=data, media_type=media_type, width=width, height=height)
     ReportFile.objects.get_or_create(version=version, name=name, defaults={"file": file})
 
@@ -79,18 +81,18 @@ def _draw_run(browser: Browser, job: PictureJob, note: Note) -> None:
     assert run is not None
     note(0, len(PANELS))
     figure = step_figure(run)
-    made = panels(run, curve=b"" if figure is None else Easel(browser).draw(figure).svg)
-    for done, panel in enumerate(made, 1):
+    run_panels = panels(run, curve=b"" if figure is None else Easel(browser).draw(figure).svg)
+    for done, panel in enumerate(run_panels, 1):
         picture = page_png(browser, panel.html, WIDTH)
-        width, height = _size(picture)
+        width, height = _png_size(picture)
         file = lab.file_store(data=picture, media_type="image/png", width=width, height=height)
         facts = {"origin": "drawn", "panel": panel.name, "run": run.number, "attempt": run.attempt_number}
         lab.picture_add(
             experiment=run.experiment, run=run, file=file, caption=panel.caption, facts=facts, user=job.created_by
         )
-        note(done, len(made))
+        note(done, len(run_panels))
 
 
-def _size(png: bytes) -> tuple[int, int]:
-    """Read width and height from a PNG's header, which is always its first part."""
+def _png_size(png: bytes) -> tuple[int, int]:
+    """Return width and height in pixels, from the PNG header, which is always the first chunk."""
     return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")

@@ -1,13 +1,20 @@
-"""Drawing pictures: by a real browser, once each, and with words where there is none."""
+"""Pictures are drawn by a real browser, once each; a missing browser is reported with a remedy."""
 
 from __future__ import annotations
 
 import io
 import shutil
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -16,9 +23,10 @@ from PIL import Image
 
 from parlab.lab import services as lab
 from parlab.lab.models import PictureJob, ReportVersion, Run, Snapshot
-from parlab.publishing import chromium
+from parlab.publishing.chromium import NoPicture, Page, started
 from parlab.publishing.draw import draw
 from tests.browser.install import find_chromium
+from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.django_db
 
@@ -27,9 +35,9 @@ Publish = Callable[[str], ReportVersion]
 
 @pytest.fixture
 def browser(settings: Any) -> str:
-    """The browser that the tests of pages use, for the server's own drawing."""
-    found = settings.CHROMIUM = find_chromium() or ""
-    return found
+    """Use the browser of the page tests for the server's own drawing."""
+    settings.CHROMIUM = find_chromium() or ""
+    return str(settings.CHROMIUM)
 
 
 def job_of(version: ReportVersion) -> PictureJob:
@@ -84,7 +92,7 @@ def test_a_run_gets_two_panels_and_a_second_drawing_adds_none(
     assert all(panel.is_intact and panel.content["width"] == 2 * 1000 for panel in panels)
 
 
-def test_without_a_browser_there_are_words_and_the_rest_works(
+def test_without_a_browser_the_page_names_the_remedy_and_the_rest_works(
     page: Client,
     settings: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -101,16 +109,18 @@ def test_without_a_browser_there_are_words_and_the_rest_works(
     html = page.get(url).content.decode()
     assert waiting.status_code == 409
     assert "being made" in waiting.content.decode()
-    assert "Pictures and PDF are not available: there is no Chromium on the server. Install" in html
+    assert "Pictures and PDF are not available: Chromium is not installed on the server. Install" in html
     assert "data-figure-url" in html
     pdf = page.get(f"{url}report.pdf")
     assert pdf.status_code == 409
-    assert "there is no Chromium" in pdf.content.decode()
+    assert "Chromium is not installed" in pdf.content.decode()
     assert "<td>1</td>" in page.get(f"{url}report.html").content.decode()  # the figure's numbers stand in for it
     assert page.get(f"{url}report.zip").status_code == 200
 
 
-def test_a_browser_that_is_no_program_is_named(settings: Any, four_runs: list[Run], make_version: Publish) -> None:
+def test_a_configured_browser_that_does_not_exist_is_named(
+    settings: Any, four_runs: list[Run], make_version: Publish
+) -> None:
     settings.CHROMIUM = "/nowhere/chromium"
     version = make_version("text")
 
@@ -118,17 +128,75 @@ def test_a_browser_that_is_no_program_is_named(settings: Any, four_runs: list[Ru
 
     assert (
         job_of(version).problem
-        == "PARLAB_CHROMIUM is /nowhere/chromium, which is no program here. Correct it, then draw again."
+        == "PARLAB_CHROMIUM is /nowhere/chromium, which is not an executable. Correct it, then draw again."
     )
 
 
-@pytest.mark.parametrize(("program", "words"), [("true", "by itself"), ("sleep", "took too long|ended by itself")])
-def test_a_browser_that_does_not_answer_leaves_no_process(program: str, words: str, no_orphans: None) -> None:
-    with (
-        pytest.raises(chromium.NoPicture, match=words),
-        chromium.started(program=shutil.which(program) or "", limit_s=0.5) as found,
-    ):
-        chromium.Page(found, "<p>")
+DEAF = "#!/bin/sh\nexec sleep 600\n"
+"""A program that starts and never answers."""
+
+
+@pytest.mark.parametrize(
+    ("script", "limit_s", "message"),
+    [("#!/bin/true\n", PATIENCE_S, "stopped unexpectedly"), (DEAF, 3, "took too long")],
+)
+def test_a_browser_that_does_not_answer_leaves_no_process(
+    script: str, limit_s: float, message: str, tmp_path: Path, no_orphans: None
+) -> None:
+    program = tmp_path / "chromium"
+    program.write_text(script)
+    program.chmod(0o755)
+
+    with pytest.raises(NoPicture, match=message), started(program=str(program), limit_s=limit_s):
+        pytest.fail("the browser cannot have started")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["(() => { while (true); })()", "new Promise(() => 0)"])
+def test_a_page_that_never_finishes_ends_at_the_deadline(script: str, browser: str, no_orphans: None) -> None:
+    with started(program=browser, limit_s=PATIENCE_S) as running:
+        page = Page(running, "<p>text")
+        running.deadline = time.monotonic() + 1
+        with pytest.raises(NoPicture, match="took too long"):
+            page.evaluate(script)
+
+
+KILLED = """
+import sys, time
+from parlab.publishing.chromium import Page, started
+with started(program=sys.argv[1], limit_s=600) as browser:
+    Page(browser, "<p>text")
+    print("open", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_worker_leaves_no_browser(browser: str) -> None:
+    worker = subprocess.Popen([sys.executable, "-c", KILLED, browser], stdout=subprocess.PIPE)
+    try:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"open\n"
+        children = psutil.Process(worker.pid).children(recursive=True)
+        assert len(children) > 2
+    finally:
+        worker.kill()
+        worker.communicate()
+    wait_for(lambda: not any(map(is_alive, children)), "driver and browser have ended")
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@pytest.mark.slow
+def test_a_page_reaches_no_network(browser: str) -> None:
+    fetch = "(url) => fetch(url, {mode: 'no-cors'}).then(() => 'reached', () => 'blocked')"
+    with socket.create_server(("127.0.0.1", 0)) as listener, started(program=browser, limit_s=PATIENCE_S) as running:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        assert Page(running, "<p>text").evaluate(fetch, url) == "blocked"
 
 
 def test_one_worker_takes_a_job_and_a_killed_ones_is_taken_up(four_runs: list[Run], make_version: Publish) -> None:
