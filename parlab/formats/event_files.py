@@ -187,21 +187,33 @@ def _time(wall: float) -> str | None:
     return datetime.fromtimestamp(wall, UTC).isoformat() if 0 <= wall < 4e9 else None
 
 
-def read(path: Path) -> Iterator[Record]:
+class MissingPackageError(Exception):
+    """The optional package tensorboard is not installed; the message names the file, the package and the remedy."""
+
+
+def read(path: Path, name: str = "") -> Iterator[Record]:
     """Read an event file; yields launch, steps (iteration = TensorBoard's step), validation and totals.
 
-    A record's line is the number of its event. Raises OSError for a file that cannot be opened; nothing in it raises.
+    A record's line is the number of its event. Errors call the file `name`, by default the last part of its path.
+    Raises MissingPackageError, and OSError for a file that cannot be opened; nothing in the file raises.
     """
     # Imported here: it takes a third of a second, and only event files need it.
     try:
-        from google.protobuf.message import DecodeError
-        from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-        from tensorboard.compat.proto.event_pb2 import Event
-    except ImportError:
-        yield unread(
-            0, "event files are read by the tensorboard package, which is missing: pip install tensorboard", ""
-        )
-        return
+        import tensorboard.backend.event_processing.event_file_loader
+        import tensorboard.compat.proto.event_pb2  # noqa: F401
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{name or path.name} is a TensorBoard event file, and the package that reads it, tensorboard, is not"
+            " installed here. Run `pip install tensorboard`, then read the file again."
+        ) from error
+    return _records(path)
+
+
+def _records(path: Path) -> Iterator[Record]:
+    from google.protobuf.message import DecodeError
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+    from tensorboard.compat.proto.event_pb2 import Event
+
     size, position, number = path.stat().st_size, 0, 0
     parser = Parser()
     try:

@@ -109,7 +109,11 @@ def _read_file(received: Received, format: str | None, workspace: Workspace) -> 
 def _opened(received: Received, text: Path, format: str | None) -> Iterator[_Open]:
     """Open a file with the reader of its format."""
     if received.kind == "events" or format == event_files.NAME:
-        yield _Open(event_files.NAME, event_files.read(received.path), lambda: 0)
+        try:
+            events = event_files.read(received.path, received.name)
+        except event_files.MissingPackageError as problem:
+            raise Refused(str(problem)) from problem
+        yield _Open(event_files.NAME, events, lambda: 0)
     elif received.kind == "tar":
         files = read_tuner_files(received.path)
         line_count = sum(content.count("\n") for content in files.values())

@@ -62,6 +62,11 @@ def find_program(configured: str = "") -> str:
     return path
 
 
+def _passed_on() -> dict[str, str | float | bool]:
+    """Return the environment variables that the browser gets, without the server's secrets."""
+    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+
+
 class Browser:
     """A running browser; use `started`. Every call raises NoPicture at `deadline` (of time.monotonic)."""
 
@@ -83,8 +88,8 @@ class Browser:
             executable_path=program,
             args=_FLAGS,
             chromium_sandbox=os.geteuid() != 0,  # the sandbox refuses to start as root
-            # The browser draws what users wrote: it gets none of the server's secrets.
-            env={"HOME": str(self.directory)} | {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            # The browser draws what users wrote, so it gets a clean environment.
+            env={"HOME": str(self.directory), **_passed_on()},
             offline=True,
             device_scale_factor=SCALE,
         )

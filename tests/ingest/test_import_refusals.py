@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import stat
+import sys
 import tarfile
 import tempfile
 import zipfile
@@ -222,3 +223,13 @@ def test_a_file_that_is_there_already_costs_no_reading(
     source_import(experiment=None, name="x", stream=io.BytesIO(megatron(2)), user=user)
     with django_assert_max_num_queries(3):
         source_import(experiment=None, name="x", stream=io.BytesIO(megatron(2)), user=user)
+
+
+@pytest.mark.django_db
+def test_an_event_file_without_its_package_is_refused_with_the_remedy(
+    refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
+    reason = refuse(bytes(12) + b"\x1a\x0dbrain.Event:2" + bytes(100), "events.out.tfevents.1")
+    assert reason.startswith("events.out.tfevents.1 is a TensorBoard event file")
+    assert "`pip install tensorboard`" in reason
