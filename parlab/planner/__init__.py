@@ -1,4 +1,4 @@
-"""What a training will take, before it runs: time, memory, layouts, money. Pure; see docs/planner.md."""
+"""Predict time, memory, layouts and cost of a training before it runs. Pure; see docs/planner.md."""
 
 from .calibration import DEFAULT, Calibration, Observation, calibrate
 from .cluster import Cluster, Link, cluster

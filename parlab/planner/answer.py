@@ -1,4 +1,4 @@
-"""Everything that the planner has to say to one question."""
+"""Answer a planning question: prediction, work, budget, layouts and cluster sizes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 
 @dataclass(frozen=True)
 class Work:
-    """FLOPs of one iteration, and what share of the peak they are at the predicted speed."""
+    """FLOPs of one iteration, and the share of the peak at the predicted speed (`mfu`, `hfu`: 0 to 1)."""
 
     model_flops: float
     executed_flops: float
     short_flops: float
-    """6 T P, or 8 T P with full recomputation: the short form, without attention and logits."""
+    """The approximation 6 T P, or 8 T P with full recomputation, for T tokens and P parameters; it leaves out attention
+    and logits."""
     mfu: float | None
     hfu: float | None
     tflops_per_gpu: float
@@ -33,27 +34,27 @@ class Work:
 
 @dataclass(frozen=True)
 class Answer:
-    """A prediction and what follows from it."""
+    """A prediction and the results derived from it."""
 
     prediction: Prediction
     work: Work
     budget: Budget
     warnings: list[str]
     recomputes: list[Prediction]
-    """The same layout with each mode of recomputation."""
+    """The same layout with each recomputation mode."""
     schedules: list[Prediction]
-    """The same layout with each pipeline schedule that its layers allow; empty without a pipeline."""
+    """The same layout with each pipeline schedule that has enough layers; empty without a pipeline."""
     search: Search
     largest: Model | None
     """The largest GPT that trains on one node."""
     fewest: int | None
-    """The fewest nodes on which the model of the question trains."""
+    """The fewest nodes on which the requested model fits."""
     sizes: list[Size]
     verdict: Verdict | None
 
 
 def answer(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = None) -> Answer:
-    """Answer a question on a device; raises ValueError for what no cluster can do."""
+    """Answer a question for a device. Raises ValueError if no cluster can run the job."""
     job, cluster = request.job(), request.cluster(gpu)
     prediction = predict_job(job, cluster, calibration)
     tokens = request.tokens_billion * 1e9
@@ -61,37 +62,43 @@ def answer(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = Non
     fewest = fewest_nodes(job, cluster, calibration)
     counts = node_counts(request.nodes, fewest) if fewest else [request.nodes]
     sizes = trade_off(job, cluster, counts, tokens, request.price, calibration)
-    here = next(size for size in sizes if size.nodes == request.nodes)
+    requested_size = next(size for size in sizes if size.nodes == request.nodes)
     return Answer(
         prediction,
         work(prediction),
         budget(prediction, tokens, request.price),
         list(warnings(request, job, gpu)),
         [predict_job(replace(job, recompute=mode), cluster, calibration) for mode in _RECOMPUTES],
-        [predict_job(one, cluster, calibration) for one in other_schedules(job)],
+        [predict_job(variant, cluster, calibration) for variant in other_schedules(job)],
         search(job, cluster, calibration),
         largest_model(replace(job, zero_stage=0), node, calibration),
         fewest,
         sizes,
-        verdict(here, request.wanted_days, sizes) if request.wanted_days else None,
+        verdict(requested_size, request.wanted_days, sizes) if request.wanted_days else None,
     )
 
 
 def other_schedules(job: Job) -> list[Job]:
-    """The job in each schedule that its layers allow: interleaved in its own chunks, or 2; ZB-V in two."""
+    """Return the job with each schedule for which it has enough layers.
+
+    Interleaved 1F1B keeps the job's number of chunks, at least 2; ZB-V has 2. Without a pipeline the list is empty.
+    """
     if job.pipeline_parallel == 1:
         return []
-    found = []
+    variants = []
     for schedule in SCHEDULES:
         chunks = {"interleaved-1f1b": max(2, job.virtual_stages), "zb-v": 2}.get(schedule, 1)
         if job.pipeline_parallel * chunks <= job.model.num_layers:
             virtual = chunks if schedule == "interleaved-1f1b" else 1
-            found.append(replace(job, schedule=schedule, virtual_stages=virtual))
-    return found
+            variants.append(replace(job, schedule=schedule, virtual_stages=virtual))
+    return variants
 
 
 def work(prediction: Prediction) -> Work:
-    """Count FLOPs: exact (Narayanan et al. 2021, equation 3) where the model is a plain GPT, from its matrices else."""
+    """Count the FLOPs of one iteration.
+
+    A plain GPT uses the closed formula (Narayanan et al. 2021, equation 3); other models are counted matrix by matrix.
+    """
     job, seconds = prediction.job, prediction.iteration_s
     needed, executed = flops_of(job)
     gpus = job.world_size

@@ -1,4 +1,4 @@
-"""What a token budget takes: days, GPU hours, money."""
+"""Convert a token budget to days, GPU hours and cost."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True)
 class Budget:
-    """A whole training at the speed of one prediction, without failures and restarts."""
+    """A whole training at the predicted speed, without failures and restarts."""
 
     tokens: float
     iterations: float
     days: float
     days_low: float
     days_high: float
-    """Days where the time of an iteration is off by the prediction's uncertainty, either way."""
+    """Days if the iteration is shorter (`days_low`) or longer (`days_high`) by the uncertainty of the prediction."""
     gpu_hours: float
     cost: float | None
-    """In the currency of the price; None where no price is known."""
+    """In the currency of the price; None without a price."""
 
 
 def budget(prediction: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> Budget:
-    """Multiply: iterations = tokens / tokens of one iteration. Raises ValueError for tokens or a price below 0."""
+    """Return days, GPU hours and cost of training on `tokens` tokens.
+
+    Iterations are `tokens` over the tokens of one iteration. Raises ValueError for tokens or a price out of range.
+    """
     if not 0 < tokens <= 1e18:
-        raise ValueError(f"tokens {tokens:g} is no budget; use more than 0 and at most 1e18")
+        raise ValueError(f"tokens {tokens:g} is out of range; use more than 0 and at most 1e18")
     if price_per_gpu_hour is not None and not 0 <= price_per_gpu_hour <= 1e6:
-        raise ValueError(f"price_per_gpu_hour {price_per_gpu_hour:g} is no price; use 0 to 1e6")
+        raise ValueError(f"price_per_gpu_hour {price_per_gpu_hour:g} is out of range; use 0 to 1e6")
     iterations = tokens / prediction.job.tokens
     days = iterations * prediction.iteration_s / _DAY_S
     gpu_hours = days * 24 * prediction.job.world_size

@@ -1,7 +1,8 @@
-"""Fit the planner's constants to measurements, by least squares on logarithms that is held near what it starts from.
+"""Fit the planner's constants to measurements: regularised least squares on logarithms.
 
-A residual is log(predicted/measured). Each constant is drawn back to where it started with a spring of its own width
-(ridge), so that few rows move few constants, and a row that lies far off counts less (Cauchy weights, iterated).
+A residual is log(predicted/measured). A ridge penalty of its own width (a spring) pulls each constant back to its
+start, so that few rows move few constants. Cauchy weights, recomputed in each iteration, reduce the influence of
+outliers.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from .workload import Job
 
 Vector = npt.NDArray[np.float64]
 _FEWEST_MEMORIES = 3
-"""Fewer memory figures leave the constants of the memory as they are."""
+"""With fewer memory figures the memory constants are not fitted."""
 _LEAST, _MOST = 0.85, 1.1
-"""A border farther from the capacity of the device would say that the prediction is wrong, not where the border is."""
+"""Range of `usable_share`: a limit outside it would mean that the prediction itself is wrong."""
 NOISE = 0.03
-"""Relative error of a measurement that is as good as its neighbours'."""
+"""Expected relative error of an ordinary measurement."""
 SPRING = 1.0
-"""Scale of the springs' widths: where theirs is 1, a constant may move by a factor of e without much ado."""
+"""Scale of the widths of the springs: at 1, a spring of width 1 allows a change by a factor of e at little cost."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What one job was measured to take; None for what was not measured."""
+    """Measured time (s) and memory (bytes) of one job; None where not measured."""
 
     job: Job
     cluster: Cluster
@@ -42,7 +43,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Constants, what they were fitted to, and how far off they are there (median of |relative error|)."""
+    """Fitted constants, the number of rows behind them, and their error on these rows (median of |relative error|)."""
 
     name: str
     time: TimeParameters = field(default_factory=TimeParameters)
@@ -50,29 +51,29 @@ class Calibration:
     time_rows: int = 0
     memory_rows: int = 0
     oom_rows: int = 0
-    """Jobs that ran out of memory: they teach where the border is."""
+    """Jobs that ran out of memory; they determine `usable_share`."""
     time_error: float = 0.108
     memory_error: float = 0.048
     usable_share: float = 0.985
-    """Share of the device's memory that jobs may be predicted to need and still run: drivers keep some (a V100 of 16
-    GiB shows 16,160 MiB, an A100 of 80 GiB 81,251 MiB)."""
+    """Share of the device's memory up to which a prediction counts as fitting: drivers reserve the rest (a V100 of 16
+    GiB reports 16,160 MiB, an A100 of 80 GiB 81,251 MiB)."""
     cost: float = 0.0
-    """What the fit of the times made as small as it could; to compare fits to the same rows."""
+    """Objective of the time fit at its minimum, for comparing fits to the same rows."""
 
     @property
     def basis(self) -> str:
-        """What a prediction says of where its constants come from."""
+        """Describe where the constants come from."""
         counts = [
             (self.time_rows, "time", "times"),
             (self.memory_rows, "memory figure", "memory figures"),
             (self.oom_rows, "job out of memory", "jobs out of memory"),
         ]
-        words = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
-        return f"calibrated on {self.name}: {', '.join(words)}" if words else f"not calibrated: {self.name}"
+        parts = [f"{count} {singular if count == 1 else plural}" for count, singular, plural in counts if count]
+        return f"calibrated on {self.name}: {', '.join(parts)}" if parts else f"not calibrated: {self.name}"
 
 
 DEFAULT = Calibration("constants of docs/planner.md")
-"""For a cluster of GPUs of which nothing was measured."""
+"""For a GPU cluster without measurements."""
 
 
 CPU_DEFAULT = Calibration(
@@ -90,12 +91,12 @@ CPU_DEFAULT = Calibration(
     time_error=0.4,
     memory_error=0.3,
 )
-"""The same for processes on a CPU: no context of a device, small buffers; what their matrix products reach is unknown
-until something ran."""
+"""For processes on a CPU without measurements: no device context, small buffers. The speed of their matrix products is
+unknown until a run has finished."""
 
 
 def default_for(cluster: Cluster) -> Calibration:
-    """The constants for a cluster of which nothing was measured."""
+    """Return the constants for a cluster without measurements."""
     return CPU_DEFAULT if cluster.device.is_cpu else DEFAULT
 
 
@@ -107,96 +108,100 @@ def calibrate(
     noise: float = NOISE,
     spring: float = SPRING,
 ) -> Calibration:
-    """Fit the constants to observations of one cluster and family, beginning at `start`; no observations: `start`.
+    """Fit the constants to observations of one cluster and family, starting from `start`.
 
-    `start` is the default of the first observation's device unless given. `weights` say how many rows each one counts
-    as; None: one. `noise` is the relative error that measurements of one cluster, or of several, are expected to have
-    beside the formulas, `spring` how far constants may move, against their widths (`parameters.WIDTHS`).
+    `start` defaults to the constants for the device of the first observation; without observations it is returned
+    unchanged. `weights` holds the weight of each observation, 1 by default. `noise` is the expected relative error of
+    the measurements. `spring` scales the widths of the springs (`parameters.WIDTHS`).
     """
     if start is None:
         start = default_for(observations[0].cluster) if observations else DEFAULT
-    counts = dict(zip(map(id, observations), weights or [1.0] * len(observations), strict=True))
-    times = [one for one in observations if one.iteration_s and one.iteration_s > 0]
-    memories = [one for one in observations if one.memory_bytes and one.memory_bytes > 0]
-    ran_out = sum(one.is_oom for one in observations)
-    fitted = replace(start, name=name, time_rows=len(times), memory_rows=0, oom_rows=ran_out)
-    if times:
-        measured = np.log([one.iteration_s or 1.0 for one in times])
+    weight_by_id = dict(zip(map(id, observations), weights or [1.0] * len(observations), strict=True))
+    timed = [row for row in observations if row.iteration_s and row.iteration_s > 0]
+    with_memory = [row for row in observations if row.memory_bytes and row.memory_bytes > 0]
+    oom_rows = sum(row.is_oom for row in observations)
+    fitted = replace(start, name=name, time_rows=len(timed), memory_rows=0, oom_rows=oom_rows)
+    if timed:
+        measured_times = np.log([row.iteration_s or 1.0 for row in timed])
 
         def time_residuals(vector: Vector) -> Vector:
             constants = from_vector(start.time, vector)
-            return np.log([Clock(one.job, one.cluster, constants).timing().total_s for one in times]) - measured
+            times = [Clock(row.job, row.cluster, constants).timing().total_s for row in timed]
+            return np.log(times) - measured_times
 
-        # Fewer rows than constants leave some of these to the springs, which are then the stiffer the fewer they are.
-        width = spring * min(1.0, (len(times) / len(as_vector(start.time))) ** 0.5)
-        vector, cost = _fit(time_residuals, start.time, np.array([counts[id(one)] for one in times]), noise, width)
+        # With fewer rows than constants the rows do not determine all constants, so the springs become stiffer.
+        width = spring * min(1.0, (len(timed) / len(as_vector(start.time))) ** 0.5)
+        row_weights = np.array([weight_by_id[id(row)] for row in timed])
+        vector, cost = _fit(time_residuals, start.time, row_weights, noise, width)
         error = _error(time_residuals(vector), start.time_error)
         fitted = replace(fitted, time=from_vector(start.time, vector), time_error=error, cost=cost)
-    if len(memories) >= _FEWEST_MEMORIES:
-        held = np.log([one.memory_bytes or 1.0 for one in memories])
+    if len(with_memory) >= _FEWEST_MEMORIES:
+        measured_bytes = np.log([row.memory_bytes or 1.0 for row in with_memory])
 
         def memory_residuals(vector: Vector) -> Vector:
             constants = from_vector(start.memory, vector)
-            return np.log([memory(one.job, constants).total_bytes for one in memories]) - held
+            return np.log([memory(row.job, constants).total_bytes for row in with_memory]) - measured_bytes
 
-        vector, _cost = _fit(
-            memory_residuals, start.memory, np.array([counts[id(one)] for one in memories]), noise, spring
-        )
+        row_weights = np.array([weight_by_id[id(row)] for row in with_memory])
+        vector, _cost = _fit(memory_residuals, start.memory, row_weights, noise, spring)
         error = _error(memory_residuals(vector), start.memory_error)
         constants = from_vector(start.memory, vector)
-        fitted = replace(fitted, memory=constants, memory_rows=len(memories), memory_error=error)
+        fitted = replace(fitted, memory=constants, memory_rows=len(with_memory), memory_error=error)
     return replace(fitted, usable_share=_usable_share(observations, fitted))
 
 
 def _usable_share(observations: Sequence[Observation], fitted: Calibration) -> float:
-    """What jobs that ran, and jobs that ran out of memory, teach of the border between them.
+    """Return the usable share of the memory that separates jobs that ran from jobs that ran out of memory.
 
-    It lies below every job that ran out of memory; where none lies in between, above every job that ran.
+    The share lies below every job that ran out of memory and, as far as that allows, above every job that ran.
     """
 
-    def needed(one: Observation) -> float:
-        return memory(one.job, fitted.memory).total_bytes / one.cluster.device.memory_bytes
+    def needed_share(row: Observation) -> float:
+        return memory(row.job, fitted.memory).total_bytes / row.cluster.device.memory_bytes
 
-    share = max([fitted.usable_share, *(min(needed(one), _MOST) for one in observations if not one.is_oom)])
-    return max(_LEAST, min([share, *(0.99 * needed(one) for one in observations if one.is_oom)]))
+    share = max([fitted.usable_share, *(min(needed_share(row), _MOST) for row in observations if not row.is_oom)])
+    return max(_LEAST, min([share, *(0.99 * needed_share(row) for row in observations if row.is_oom)]))
 
 
-def _error(residuals: Vector, before: float) -> float:
-    """Median of |relative error|; with few rows the figure from before counts too, as one row would."""
+def _error(residuals: Vector, prior: float) -> float:
+    """Return the median of |relative error|; `prior`, the error before the fit, counts as one row."""
     errors = np.abs(np.expm1(residuals))
-    return float((np.median(errors) * len(errors) + before) / (len(errors) + 1))
+    return float((np.median(errors) * len(errors) + prior) / (len(errors) + 1))
 
 
 def _fit(
     residuals: Callable[[Vector], Vector],
-    before: TimeParameters | MemoryParameters,
-    counts: Vector,
+    initial: TimeParameters | MemoryParameters,
+    row_weights: Vector,
     noise: float,
     spring: float,
 ) -> tuple[Vector, float]:
-    """Levenberg-Marquardt on Cauchy-weighted residuals and the springs, no constant above its limit."""
-    start, most = as_vector(before), limits(type(before))
-    width = spring * widths(type(before))
+    """Minimise Cauchy-weighted residuals plus springs by Levenberg-Marquardt, each constant below its limit.
+
+    Returns the logarithms of the constants and the minimum of the objective.
+    """
+    start, upper = as_vector(initial), limits(type(initial))
+    width = spring * widths(type(initial))
 
     def cost(scaled: Vector, vector: Vector) -> float:
-        return float(np.sum(counts * np.log1p(scaled**2)) + np.sum(((vector - start) / width) ** 2))
+        return float(np.sum(row_weights * np.log1p(scaled**2)) + np.sum(((vector - start) / width) ** 2))
 
     vector, damping = start.copy(), 1e-2
     scaled = residuals(vector) / noise
     best = cost(scaled, vector)
     for _ in range(25):
         slopes = _slopes(residuals, vector, scaled, noise)
-        weights = counts / (1 + scaled**2)
+        weights = row_weights / (1 + scaled**2)
         normal = slopes.T @ (slopes * weights[:, None]) + np.diag(1 / width**2)
         gradient = slopes.T @ (weights * scaled) + (vector - start) / width**2
         last = best
         for _ in range(8):
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
-            tried = np.minimum(vector + np.clip(step, -1, 1), most)
-            tried_scaled = residuals(tried) / noise
-            tried_cost = cost(tried_scaled, tried)
-            if tried_cost < best:
-                vector, scaled, best, damping = tried, tried_scaled, tried_cost, max(damping / 3, 1e-6)
+            candidate = np.minimum(vector + np.clip(step, -1, 1), upper)
+            candidate_scaled = residuals(candidate) / noise
+            candidate_cost = cost(candidate_scaled, candidate)
+            if candidate_cost < best:
+                vector, scaled, best, damping = candidate, candidate_scaled, candidate_cost, max(damping / 3, 1e-6)
                 break
             damping *= 4
         if last - best <= 1e-4 * last:
@@ -205,6 +210,7 @@ def _fit(
 
 
 def _slopes(residuals: Callable[[Vector], Vector], vector: Vector, scaled: Vector, noise: float) -> Vector:
+    """Return the Jacobian of the scaled residuals by forward differences: rows x constants."""
     width = 1e-3
     columns = []
     for index in range(len(vector)):

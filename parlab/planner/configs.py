@@ -1,4 +1,4 @@
-"""parlab's own configurations as the planner sees them."""
+"""Convert a RunConfig to a planner job."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .workload import Job, Model
 
 
 def job_of(config: RunConfig) -> Job:
-    """The job that a configuration describes. Raises ValueError for a configuration that trains no whole model."""
+    """Return the job of a configuration. Raises ValueError for an unsupported engine and for emulated compute."""
     parallel, train, model = config.parallel, config.train, config.model
     if not config.engine.is_planned:
-        choice = ", ".join(engine_names(lambda row: row.is_planned))
-        raise ValueError(f"parallel.engine {parallel.engine!r} is not planned; use {choice}")
+        options = ", ".join(engine_names(lambda row: row.is_planned))
+        raise ValueError(f"parallel.engine {parallel.engine!r} cannot be planned; use {options}")
     if train.compute == "emulated":
-        raise ValueError("train.compute emulated takes the time it is told; use real")
+        raise ValueError("train.compute emulated takes a configured time and cannot be predicted; use real")
     return Job(
         Model(
             model.num_layers,
@@ -43,6 +43,6 @@ def job_of(config: RunConfig) -> Job:
 
 
 def _optimizer_bytes(optimizer: str, precision: str) -> int:
-    """Two moments of Adam in fp32; 16-bit weights have an fp32 copy beside them."""
+    """Return bytes of optimizer state per parameter: Adam's two fp32 moments, plus an fp32 copy of 16-bit weights."""
     moments = 0 if optimizer == "sgd" else 8
     return moments if precision == "fp32" else moments + 4

@@ -1,8 +1,9 @@
-"""Arithmetic of a GPT or BERT: parameters, FLOPs per iteration, and what share of a device's peak they are.
+"""Count parameters and FLOPs of a GPT or BERT, and the share of a device's peak.
 
-MFU counts the FLOPs that the model needs, HFU those that the hardware did: recomputed activations count in HFU only.
+MFU counts the FLOPs that the model needs; HFU counts all FLOPs that the hardware executes, recomputed activations
+included.
 
-Sources, named by the functions: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters
+Sources, cited by the functions: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters
 Using Megatron-LM" (SC21); Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models".
 """
 
@@ -25,19 +26,19 @@ class Shape(NamedTuple):
 
 
 def parameters(shape: Shape) -> float:
-    """Count parameters: P = 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)).
+    """Return the number of parameters, P = 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)).
 
-    Source: Narayanan et al. 2021, equation 2. Gated MLPs, grouped queries and untied embeddings are not in it.
+    Source: Narayanan et al. 2021, equation 2. It does not cover gated MLPs, grouped queries and untied embeddings.
     """
     layers, hidden, sequence, vocabulary = shape
     return 12 * layers * hidden**2 * (1 + 13 / (12 * hidden) + (vocabulary + sequence) / (12 * layers * hidden))
 
 
 def model_flops(shape: Shape, global_batch_size: float) -> float:
-    """FLOPs that one iteration needs, forward and backward: 72 B s l h^2 (1 + s/(6 h) + V/(12 l h)).
+    """Return the FLOPs that one iteration needs, forward and backward: 72 B s l h^2 (1 + s/(6 h) + V/(12 l h)).
 
-    This is what MFU counts. `global_batch_size` is in sequences. Source: Narayanan et al. 2021, section 5.1 (equation 3
-    there is the sum with full recompute; its forward and backward terms alone, a factor of 3 instead of 4).
+    MFU is based on this count. `global_batch_size` is in sequences. Source: Narayanan et al. 2021, section 5.1;
+    equation 3 there includes full recomputation, and without it its factor of 4 becomes 3.
     """
     layers, hidden, sequence, vocabulary = shape
     per_sequence = 72 * sequence * layers * hidden**2
@@ -45,12 +46,12 @@ def model_flops(shape: Shape, global_batch_size: float) -> float:
 
 
 def executed_flops(shape: Shape, global_batch_size: float, recompute: Recompute) -> float:
-    """FLOPs that the hardware does in one iteration; this is what HFU counts.
+    """Return the FLOPs that the hardware executes in one iteration. HFU is based on this count.
 
     - none: the same as model_flops;
-    - selective: plus one forward of the attention core, 4 B s^2 l h (Korthikanti et al. 2022, section 5);
+    - selective: plus one forward pass of the attention core, 4 B s^2 l h (Korthikanti et al. 2022, section 5);
     - full: 96 B s l h^2 (1 + s/(6 h) + V/(16 l h)) (Narayanan et al. 2021, equation 3): all layers run forward again,
-      the logits do not.
+      the logits are not recomputed.
     """
     layers, hidden, sequence, vocabulary = shape
     if recompute == "full":
@@ -61,32 +62,33 @@ def executed_flops(shape: Shape, global_batch_size: float, recompute: Recompute)
 
 
 def flops_per_gpu(flops: float, gpus: int, step_time_s: float) -> float:
-    """FLOP/s of each GPU for the FLOPs of one iteration. Raises ValueError for no GPUs or no time."""
+    """Return FLOP/s per GPU for the FLOPs of one iteration. Raises ValueError unless both divisors are positive."""
     if gpus < 1:
-        raise ValueError(f"gpus {gpus} cannot share work; use 1 or more")
+        raise ValueError(f"gpus {gpus} is out of range; use 1 or more")
     if not step_time_s > 0:
-        raise ValueError(f"step_time_s {step_time_s} is no duration; use the seconds of one iteration")
+        raise ValueError(f"step_time_s {step_time_s} is out of range; use the seconds of one iteration, more than 0")
     return flops / (gpus * step_time_s)
 
 
 def mfu(shape: Shape, global_batch_size: float, gpus: int, step_time_s: float, peak: Peak) -> float:
-    """Model FLOPs utilisation, 0 to 1: model FLOPs / (GPUs * peak * time). Source: Korthikanti et al. 2022, 6."""
+    """Return model FLOPs utilisation (0 to 1): model FLOPs / (GPUs * peak * time). Korthikanti et al. 2022, 6."""
     return flops_per_gpu(model_flops(shape, global_batch_size), gpus, step_time_s) / peak.flops_per_s
 
 
 def hfu(
     shape: Shape, global_batch_size: float, gpus: int, step_time_s: float, peak: Peak, recompute: Recompute
 ) -> float:
-    """Hardware FLOPs utilisation, 0 to 1; recomputed activations count. Source: Korthikanti et al. 2022, 6."""
+    """Return hardware FLOPs utilisation (0 to 1), with recomputed activations. Korthikanti et al. 2022, 6."""
     return flops_per_gpu(executed_flops(shape, global_batch_size, recompute), gpus, step_time_s) / peak.flops_per_s
 
 
 def training_time_s(
     tokens: float, parameters: float, gpus: int, flops_per_s_per_gpu: float, recompute: Recompute
 ) -> float:
-    """Seconds to train: 8 T P / (n X) with full recompute (Narayanan et al. 2021, equation 4), 6 T P / (n X) without.
+    """Return the training time (s): 8 T P / (n X) with full recompute, else 6 T P / (n X).
 
-    Short form: attention and logits are left out, 1 to 3 % of the time at usual sizes.
+    The approximation leaves out attention and logits, 1 to 3 % of the time at usual sizes. Source: Narayanan et al.
+    2021, equation 4.
     """
     factor = 8 if recompute == "full" else 6
     return flops_per_gpu(factor * tokens * parameters, gpus, 1.0) / flops_per_s_per_gpu

@@ -1,7 +1,7 @@
-"""A catalogue of GPUs: what data sheets promise of each, by precision, and what a matmul was measured to reach.
+"""A catalogue of GPUs: peak FLOP/s by precision from data sheets, and measured throughput of matrix products.
 
-A device that is not in it has no peak: none is better than a wrong one. CPUs are absent for the same reason: their data
-sheets name no FLOP/s, so a node measures what its matmul reaches.
+A device outside the catalogue has no peak: a missing peak is better than a wrong one. CPU data sheets state no FLOP/s,
+so a node measures the throughput of its matrix products instead.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 _TERA = 1e12
 _SIZE = re.compile(r"([0-9]+) *gi?b\b")
-"""A memory in the name of a device: 80GB, 80 GB, 80GiB."""
+"""A memory size in a device name: 80GB, 80 GB, 80GiB."""
 _GB = 1 << 30
-"""Data sheets say GB of memory; drivers show that they mean GiB."""
+"""Data sheets print GB of memory but mean GiB, as drivers report it."""
 
 
 class Peak(NamedTuple):
-    """Dense FLOP/s of one device in one precision, and who says so."""
+    """Dense FLOP/s of one device in one precision, and the source of the figure."""
 
     flops_per_s: float
     source: str
@@ -27,7 +27,7 @@ class Peak(NamedTuple):
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device as a process sees it; bytes, FLOP/s without sparsity, bytes/s."""
+    """One device: memory in bytes, peak FLOP/s without sparsity, bandwidths in bytes/s."""
 
     name: str
     memory_bytes: int
@@ -36,21 +36,21 @@ class Gpu:
     memory_bandwidth: float
     source: str
     matmul_ceiling_flops: float | None = None
-    """The most that large bf16 matrix products were measured to reach (Bekman, Machine Learning Engineering, 2024,
-    maximum achievable matmul FLOPS); None where that names no figure. V100: fp16, Markidis et al. 2018, section V."""
+    """Highest measured FLOP/s of large bf16 matrix products (Bekman, Machine Learning Engineering, 2024, maximum
+    achievable matmul FLOPS); None without a measurement. V100: fp16, Markidis et al. 2018, section V."""
 
     link_bandwidth: float | None = None
-    """Bytes/s in one direction of its links inside a node; None: what `planner.cluster` knows of its kind."""
+    """Bandwidth of its links inside a node in one direction (bytes/s); None: the usual value in `planner.cluster`."""
     node_gbit_s: float | None = None
-    """Gbit/s of the network of a node of them; None: what `planner.cluster` knows of its kind."""
+    """Network bandwidth of a node with such devices (Gbit/s); None: the usual value in `planner.cluster`."""
 
     @property
     def is_cpu(self) -> bool:
-        """A process on a processor: whatever it does takes cores from what else it does."""
+        """The device is a process on a processor: its communication and its computation compete for the same cores."""
         return self.name.startswith("CPU")
 
     def peak(self, precision: str) -> Peak | None:
-        """Return the peak in a precision; None where the device has no units for it."""
+        """Return the peak in a precision; None if the device has no units for that precision."""
         flops = self.peak_flops.get(precision)
         return None if flops is None else Peak(flops, f"{self.name}, {self.source}")
 
@@ -69,8 +69,8 @@ _A100_MATMUL = 271 * _TERA
 _H100 = "NVIDIA H100 Tensor Core GPU data sheet, 2023, without sparsity"
 _HOPPER_SXM = _peaks(fp8=1979, fp16=989.4, bf16=989.4, tf32=494.7, fp32=66.9)
 
-# Words that the name of a device must all hold, in small letters -> the device. The first that fits counts, so a name
-# with more words stands before the same with fewer.
+# Lower-case words that a device name must all contain -> the device. The first match counts, so a longer key precedes
+# the shorter one that it extends.
 _CATALOGUE: dict[str, Gpu] = {
     "v100 pcie 32gb": Gpu("V100 PCIe 32 GB", 32 * _GB, _V100_PCIE, 900e9, _V100),
     "v100 pcie": Gpu("V100 PCIe 16 GB", 16 * _GB, _V100_PCIE, 900e9, _V100),
@@ -119,9 +119,9 @@ _CATALOGUE: dict[str, Gpu] = {
 
 
 def _processor(name: str, cores: int, gigahertz: float, flop_a_cycle: int, bandwidth: float, memory: int) -> Gpu:
-    """A whole processor; its fp32 peak is cores x base clock x FLOP a cycle."""
+    """Return a whole processor; its fp32 peak is cores x base clock x FLOP per cycle."""
     peak = cores * gigahertz * 1e9 * flop_a_cycle
-    source = f"{cores} cores x {gigahertz} GHz x {flop_a_cycle} FLOP a cycle"
+    source = f"{cores} cores x {gigahertz} GHz x {flop_a_cycle} FLOP per cycle"
     return Gpu(f"CPU {name}", memory * _GB, {"fp32": peak, "bf16": peak / 2, "fp16": peak / 2}, bandwidth, source)
 
 
@@ -131,30 +131,30 @@ _PROCESSORS: dict[str, Gpu] = {
     "xeon 8380": _processor("Xeon 8380", 40, 2.3, 64, 204.8e9, 256),
     "xeon 8480+": _processor("Xeon 8480+", 56, 2.0, 64, 307.2e9, 256),
 }
-"""Processors to plan with. `find` does not know them: a share of such a peak says nothing of a run."""
+"""Processors to plan with. `find` excludes them: a share of such a peak is meaningless for a run."""
 
 
 def devices() -> list[Gpu]:
-    """All devices of the catalogue, processors last."""
+    """Return all devices of the catalogue, processors last."""
     return [*_CATALOGUE.values(), *_PROCESSORS.values()]
 
 
 def find_processor(name: str) -> Gpu | None:
-    """Look up a processor by its name; None for one that is not known."""
-    words = set(name.lower().replace("-", " ").split())
-    return next((one for key, one in _PROCESSORS.items() if set(key.split()) <= words), None)
+    """Return a processor by its name; None if it is unknown."""
+    name_words = set(name.lower().replace("-", " ").split())
+    return next((processor for key, processor in _PROCESSORS.items() if set(key.split()) <= name_words), None)
 
 
 def find(device_name: str) -> Gpu | None:
-    """Look up a device by its name as a driver or a person gives it ("NVIDIA A100-SXM4-40GB", "H100 PCIe").
+    """Return a device by its name as a driver or a person writes it ("NVIDIA A100-SXM4-40GB", "H100 PCIe").
 
-    A name that leaves the variant open is the one with the smaller memory. None for a device that is not known.
+    A name without a variant means the variant with the least memory. None if the device is unknown.
     """
-    words = set(_SIZE.sub(r"\1gb", device_name.lower().replace("-", " ").replace("_", " ")).split())
-    return next((gpu for name, gpu in _CATALOGUE.items() if set(name.split()) <= words), None)
+    name_words = set(_SIZE.sub(r"\1gb", device_name.lower().replace("-", " ").replace("_", " ")).split())
+    return next((gpu for key, gpu in _CATALOGUE.items() if set(key.split()) <= name_words), None)
 
 
 def peak_of(device_name: str, precision: str) -> Peak | None:
-    """Look up the peak of a device in a precision; None where either is not known."""
+    """Return the peak of a device in a precision; None if either is unknown."""
     gpu = find(device_name)
     return gpu.peak(precision) if gpu else None

@@ -1,4 +1,4 @@
-"""The layouts of a job on a cluster, ranked by predicted time, each loser with the reason why it loses."""
+"""Search the layouts of a job on a cluster and rank them by predicted time, with the reason why each is slower."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .workload import Job, Recompute
 
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _CHUNKS = (2, 4)
-_LIGHTEST: tuple[Recompute, ...] = ("none", "selective", "full")
+_RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 _PARTS = {
     "compute_s": "compute",
     "bubble_s": "pipeline bubble",
@@ -24,12 +24,12 @@ _PARTS = {
     "other_s": "fixed cost",
 }
 MAX_LAYOUTS = 20_000
-"""Predictions of one search; a search that would take more is refused."""
+"""Upper limit of predictions in one search; a larger search is refused."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One layout, its prediction, and why it is not the best one; empty for the best."""
+    """One layout, its prediction, and why it is not the best (`reason`; empty for the best)."""
 
     prediction: Prediction
     reason: str
@@ -42,7 +42,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found, the fastest first; layouts that do not fit come last, the smallest first."""
+    """Layouts that fit, fastest first, and layouts that do not fit, smallest first."""
 
     fitting: list[Layout]
     too_large: list[Layout]
@@ -50,37 +50,44 @@ class Search:
 
 
 def search(job: Job, cluster: Cluster, calibration: Calibration | None = None) -> Search:
-    """Predict layouts of a job on all GPUs of a cluster; its own layout, recomputation and ZeRO stage are ignored.
+    """Predict layouts of a job on all GPUs of a cluster, ignoring the job's own layout, recomputation and ZeRO stage.
 
-    Tried are tensor parallel sizes that divide heads and the GPUs of a node, pipelines of at most as many stages as
-    layers, micro batches that are powers of two, 1F1B and interleaved 1F1B with 2 and 4 chunks, ZeRO 1, and 3 (without
-    tensor and pipeline parallelism). Of the recomputation only the lightest that fits counts: more is only slower.
+    The search covers tensor parallel sizes that divide the heads and the GPUs of a node, pipelines with at most one
+    stage per layer, micro batches that are powers of two, 1F1B and interleaved 1F1B with 2 and 4 chunks, ZeRO 1, and
+    ZeRO 3 without tensor and pipeline parallelism. Each layout uses the lightest recomputation that fits, since more
+    recomputation is only slower. Raises ValueError for more than MAX_LAYOUTS layouts.
     """
-    known = calibration or default_for(cluster)
-    best: dict[tuple[int, ...], Prediction] = {}
-    large: dict[tuple[int, ...], Prediction] = {}
+    constants = calibration or default_for(cluster)
+    fitting: dict[tuple[int, ...], Prediction] = {}
+    too_large: dict[tuple[int, ...], Prediction] = {}
     tried = 0
     for candidate in candidates(job, cluster):
         tried += 1
         if tried > MAX_LAYOUTS:
-            raise ValueError(f"gpus {cluster.gpus} have more than {MAX_LAYOUTS} layouts; use fewer GPUs")
-        chosen = _lightest(candidate, cluster, known)
-        prediction = predict_job(chosen, cluster, known)
-        key = (chosen.tensor_parallel, chosen.pipeline_parallel, chosen.data_parallel, chosen.zero_stage)
-        kept, measure = (best, _seconds) if prediction.fits else (large, _bytes)
-        if key not in kept or measure(prediction) < measure(kept[key]):
-            kept[key] = prediction
-    ranked = sorted(best.values(), key=_seconds)
-    fitting = [Layout(one, why_slower(one, ranked[0]) if one is not ranked[0] else "") for one in ranked]
-    unfit = sorted((one for key, one in large.items() if key not in best), key=_bytes)
-    return Search(fitting, [Layout(one, one.reasons[0]) for one in unfit], tried)
+            raise ValueError(f"gpus {cluster.gpus} allow more than {MAX_LAYOUTS} layouts; use fewer GPUs")
+        layout = _with_lightest_recompute(candidate, cluster, constants)
+        prediction = predict_job(layout, cluster, constants)
+        key = (layout.tensor_parallel, layout.pipeline_parallel, layout.data_parallel, layout.zero_stage)
+        best, measure = (fitting, _seconds) if prediction.fits else (too_large, _bytes)
+        if key not in best or measure(prediction) < measure(best[key]):
+            best[key] = prediction
+    by_time = sorted(fitting.values(), key=_seconds)
+    by_size = sorted((prediction for key, prediction in too_large.items() if key not in fitting), key=_bytes)
+    return Search(
+        [
+            Layout(prediction, why_slower(prediction, by_time[0]) if index else "")
+            for index, prediction in enumerate(by_time)
+        ],
+        [Layout(prediction, prediction.reasons[0]) for prediction in by_size],
+        tried,
+    )
 
 
 def candidates(job: Job, cluster: Cluster) -> Iterator[Job]:
-    """Layouts that use all GPUs of the cluster, with no recomputation yet."""
+    """Generate layouts that use all GPUs of the cluster, without recomputation."""
     gpus, model = cluster.gpus, job.model
     for tensor in _divisors(gpus):
-        # A tensor parallel group that crosses nodes waits for the network in every layer.
+        # Tensor parallel ranks on several nodes would wait for the network in every layer.
         if cluster.gpus_per_node % tensor or model.num_heads % tensor or (model.num_kv_heads or tensor) % tensor:
             continue
         for pipeline in _divisors(gpus // tensor):
@@ -92,14 +99,15 @@ def candidates(job: Job, cluster: Cluster) -> Iterator[Job]:
 
 
 def _batches(job: Job) -> Iterator[Job]:
+    """Generate the micro batch sizes, ZeRO stages and schedules of a split."""
     share = job.global_batch_size // job.data_parallel
     stages, layers = job.pipeline_parallel, job.model.num_layers
-    stage_options = (1, 3) if job.data_parallel > 1 and job.tensor_parallel == stages == 1 else (1,)
+    zero_stages = (1, 3) if job.data_parallel > 1 and job.tensor_parallel == stages == 1 else (1,)
     for micro in _MICRO_BATCHES:
         if share % micro or share // micro < stages:
             continue
-        for zero in stage_options if job.data_parallel > 1 else (0,):
-            one = replace(
+        for zero in zero_stages if job.data_parallel > 1 else (0,):
+            layout = replace(
                 job,
                 micro_batch_size=micro,
                 zero_stage=zero,
@@ -108,34 +116,33 @@ def _batches(job: Job) -> Iterator[Job]:
                 schedule="1f1b",
                 virtual_stages=1,
             )
-            yield one
+            yield layout
             for chunks in _CHUNKS:
                 if stages > 1 and layers % (stages * chunks) == 0 and (share // micro) % stages == 0:
-                    yield replace(one, schedule="interleaved-1f1b", virtual_stages=chunks)
+                    yield replace(layout, schedule="interleaved-1f1b", virtual_stages=chunks)
 
 
-def _lightest(job: Job, cluster: Cluster, known: Calibration) -> Job:
-    """The job with as little recomputation as fits; with all of it where nothing does."""
-    room = cluster.device.memory_bytes * known.usable_share
-    options = ("none", "full") if job.has_flash_attention else _LIGHTEST
+def _with_lightest_recompute(job: Job, cluster: Cluster, calibration: Calibration) -> Job:
+    """Return the job with the least recomputation that fits, with full recomputation if none fits."""
+    capacity = cluster.device.memory_bytes * calibration.usable_share
+    options = ("none", "full") if job.has_flash_attention else _RECOMPUTES
     for recompute in options:
-        tried = replace(job, recompute=recompute)
-        if memory(tried, known.memory).total_bytes <= room:
-            return tried
+        candidate = replace(job, recompute=recompute)
+        if memory(candidate, calibration.memory).total_bytes <= capacity:
+            return candidate
     return replace(job, recompute="full")
 
 
-def why_slower(loser: Prediction, best: Prediction) -> str:
-    """Name the part of the iteration that costs the loser most, against the best."""
-    more = {name: getattr(loser.parts, name) - getattr(best.parts, name) for name in _PARTS}
-    name = max(more, key=lambda part: more[part])
-    late = loser.iteration_s - best.iteration_s
-    words = f"{_PARTS[name]} {_duration(more[name])} longer"
-    if name == "compute_s" and loser.job.recompute != best.job.recompute:
-        words += f" with recomputation {loser.job.recompute}"
-    elif name == "compute_s" and loser.job.micro_batch_size < best.job.micro_batch_size:
-        words += f" in micro batches of {loser.job.micro_batch_size}"
-    return f"{100 * late / best.iteration_s:.3g} % slower: {words}"
+def why_slower(slower: Prediction, best: Prediction) -> str:
+    """Describe how much slower a layout is than the best one, and which part of the iteration grew most."""
+    excess = {name: getattr(slower.parts, name) - getattr(best.parts, name) for name in _PARTS}
+    name = max(excess, key=lambda part: excess[part])
+    reason = f"{_PARTS[name]} {_duration(excess[name])} longer"
+    if name == "compute_s" and slower.job.recompute != best.job.recompute:
+        reason += f" with recomputation {slower.job.recompute}"
+    elif name == "compute_s" and slower.job.micro_batch_size < best.job.micro_batch_size:
+        reason += f" with micro batches of {slower.job.micro_batch_size}"
+    return f"{100 * (slower.iteration_s / best.iteration_s - 1):.3g} % slower: {reason}"
 
 
 def _duration(seconds: float) -> str:
@@ -151,5 +158,5 @@ def _bytes(prediction: Prediction) -> float:
 
 
 def _divisors(number: int) -> list[int]:
-    small = [one for one in range(1, int(number**0.5) + 1) if number % one == 0]
-    return sorted({*small, *(number // one for one in small)})
+    small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})

@@ -1,4 +1,4 @@
-"""A node of parlab, as it describes itself, as a cluster: its GPUs, or its processor's cores for processes."""
+"""Describe a parlab node as a cluster: its GPUs, or processes that share its processor."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .cluster import Cluster, cluster
 from .hardware import Gpu, find
 
 _CORE_FLOPS = 80e9
-"""FLOP/s of fp32 that one core's vector units can do at best: 32 a cycle (AVX-512, or two AVX2 fused multiply-adds) at
-2.5 GHz. Processors have no data sheet of it: a node measures it, and a calibration finds what share a training gets."""
+"""Peak fp32 FLOP/s of one core's vector units: 32 per cycle (AVX-512, or two AVX2 fused multiply-adds) at 2.5 GHz. It
+is used until the node has measured its own, since processor data sheets do not state it."""
 _CORE_BANDWIDTH = 15e9
-"""Bytes/s of memory that one core gets."""
+"""Memory bandwidth of one core (bytes/s)."""
 
 
 def cluster_of(hardware: Mapping[str, Any], config: RunConfig, name: str = "") -> Cluster:
-    """Describe where a configuration would run on nodes like this one.
+    """Return the cluster on which a configuration would run, made of nodes like this one.
 
-    `hardware` is what a node says of itself: gpus (name, memory_bytes), cpu_cores, memory_bytes. The device is the GPU
-    where the run takes one, else a process with its threads. Raises ValueError for a GPU that is not known.
+    `hardware` is the description that a node reports: gpus (name, memory_bytes), cpu_cores, memory_bytes. The device is
+    the node's GPU if the run uses GPUs, otherwise a process with its threads. Raises ValueError for an unknown GPU.
     """
     ranks, per_node = config.world_size, min(config.gpus_per_node, config.world_size)
     gpus = list(hardware.get("gpus") or [])
@@ -33,38 +33,36 @@ def cluster_of(hardware: Mapping[str, Any], config: RunConfig, name: str = "") -
     return cluster(device, ranks, per_node, name=name)
 
 
-def _gpu(described: Mapping[str, Any]) -> Gpu:
-    name = str(described.get("name") or "")
-    found = find(name)
-    if found is None:
+def _gpu(description: Mapping[str, Any]) -> Gpu:
+    name = str(description.get("name") or "")
+    gpu = find(name)
+    if gpu is None:
         raise ValueError(f"gpu {name!r} is not in the catalogue; add it in the admin")
-    memory = described.get("memory_bytes")
-    if not memory:
-        return found
-    return replace(found, memory_bytes=int(memory))
+    memory = description.get("memory_bytes")
+    return replace(gpu, memory_bytes=int(memory)) if memory else gpu
 
 
 def process(hardware: Mapping[str, Any], processes: int, threads: int, limit_mib: int | None = None) -> Gpu:
-    """One of so many processes that share a processor: its part of the cores, the memory and the bandwidth."""
+    """Return one of `processes` processes that share a processor: its part of cores, memory (bytes) and bandwidth."""
     cores = int(hardware.get("cpu_cores") or 1)
     share = min(float(threads), cores / processes)
     memory = int(hardware.get("memory_bytes") or 8 << 30) // processes
     measured = _measured_flops(hardware)
     flops = share * (measured or _CORE_FLOPS)
-    # Without units for 16 bits, bf16 is computed as fp32 and rounded.
+    # A processor without 16-bit units computes bf16 in fp32 and rounds.
     return Gpu(
         "CPU process",
         min(memory, limit_mib << 20) if limit_mib else memory,
         {"fp32": flops, "bf16": flops / 2, "fp16": flops / 2},
         share * _CORE_BANDWIDTH,
-        "measured on this node" if measured else "one core: 32 FLOP a cycle at 2.5 GHz",
+        "measured on this node" if measured else "one core: 32 FLOP per cycle at 2.5 GHz",
         flops / 2,
     )
 
 
 def _measured_flops(hardware: Mapping[str, Any]) -> float | None:
-    """FLOP/s of fp32 products of one thread, where the node has measured them: matmul.flops.fp32 by threads."""
-    found: Any = hardware.get("matmul")
+    """Return the measured FLOP/s of fp32 products of one thread, `matmul.flops.fp32.1`; None if not measured."""
+    value: Any = hardware.get("matmul")
     for name in ("flops", "fp32", "1"):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return float(found) if isinstance(found, int | float) and 0 < found < 1e15 else None
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, int | float) and 0 < value < 1e15 else None

@@ -1,7 +1,7 @@
-"""The constants of the planner that are fitted, each with a physical meaning; all are above 0.
+"""The planner's fitted constants. Each has a physical meaning and is above 0.
 
-The defaults are one fit to all groups of published measurements (`make bench-planner` prints it, docs/planner.md says
-how far off it is on groups that it was not fitted to): they serve where nothing was measured.
+The defaults are one fit to all groups of published measurements; they apply where nothing was measured.
+`make bench-planner` prints the fit, docs/planner.md states its error on groups left out of a fit.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class TimeParameters:
-    """What a cluster and its software reach of what data sheets promise."""
+    """Constants of the time model: how much of the data sheet figures a cluster and its software reach."""
 
     matmul_efficiency: float = 0.821
-    """Share of the matmul ceiling that the products of a layer reach, once their sizes are counted."""
+    """Share of the matmul ceiling that the products of a layer reach, after the correction for their sizes."""
     matmul_traffic: float = 0.976
-    """Bytes that a product moves, over those of its operands and result: small products are slow."""
+    """Bytes that a product moves, relative to its operands and result. This term makes small products slow."""
     memory_efficiency: float = 0.775
     """Share of the memory bandwidth that norms, softmax, dropout and the optimizer reach."""
     host_s: float = 0.00105
-    """Seconds in which the processor starts the kernels of one pass through one layer."""
+    """Time in which the processor launches the kernels of one pass through one layer (s)."""
     inside_efficiency: float = 1.12
-    """Share of the links inside a node that collectives reach; above 1 where they hide behind the compute."""
+    """Share of the bandwidth inside a node that collectives reach; above 1 if they overlap with computation."""
     between_efficiency: float = 0.598
-    """Share of the links between nodes that collectives reach."""
+    """Share of the bandwidth between nodes that collectives reach."""
     shaped_efficiency: float = 0.888
-    """The same of links whose bandwidth was set or measured, not promised: TCP's share."""
+    """The same for links whose bandwidth was set or measured instead of taken from a data sheet: the share of TCP."""
     step_s: float = 0.0191
-    """Seconds of every iteration that depend on nothing else: optimizer launches, logging, the loader."""
+    """Fixed time of every iteration (s): optimizer launches, logging, data loading."""
     misaligned_slowdown: float = 4.05
-    """How much slower attention is where the width of a head is no multiple of 8."""
+    """Slowdown of attention if the head size is not a multiple of 8."""
     sharded_efficiency: float = 0.247
-    """Share of the links that gathering sharded weights (ZeRO-3, FSDP) reaches."""
+    """Share of the bandwidth that gathering sharded weights (ZeRO-3, FSDP) reaches."""
 
 
 @dataclass(frozen=True)
 class MemoryParameters:
-    """What memory takes beside what the formulas of `memory` count."""
+    """Constants of the memory model: what the formulas of `memory` do not count."""
 
     fragmentation: float = 1.04
-    """What the allocator holds over the activations and logits that live: fragments, workspaces."""
+    """Memory held by the allocator relative to the live activations and logits: fragments, workspaces."""
     flat_factor: float = 1.07
-    """Weights, gradients and optimizer state that ZeRO-1 and -2 flatten, over their formula: alignment, and the holes
-    that the first copies leave."""
+    """Size of the weights, gradients and optimizer state flattened by ZeRO-1 and -2, relative to their formula:
+    alignment, and fragments left by the first copies."""
     bucket_values: float = 6.39e8
     """Values in each of the two buckets in which ZeRO-1 and -2 reduce gradients and gather weights."""
     logit_bytes: float = 7.96
     """Bytes per logit while the loss is computed."""
     communicator_bytes: float = 6.17e8
-    """Buffers of each group of ranks that talk (tensor, pipeline, data)."""
+    """Communication buffers of each process group (tensor, pipeline, data), in bytes."""
     overhead_bytes: float = 1.24e9
-    """Context of the device, libraries and kernels."""
+    """Device context, libraries and kernels, in bytes."""
 
 
 LIMITS: dict[str, float] = {
@@ -66,8 +66,8 @@ LIMITS: dict[str, float] = {
     "sharded_efficiency": 1.0,
     "shaped_efficiency": 1.1,
 }
-"""Largest values: a share of the memory bandwidth is at most the whole, the measured ceiling of products leaves room
-for better kernels, and links may seem faster than they are where messages hide behind the compute."""
+"""Upper limits. A share of the memory bandwidth is at most 1. The limit of matrix products leaves room for kernels that
+are better than the measured ceiling. Links may appear faster than they are if messages overlap with computation."""
 
 
 WIDTHS: dict[str, float] = {
@@ -77,17 +77,17 @@ WIDTHS: dict[str, float] = {
     "communicator_bytes": 0.8,
     "overhead_bytes": 0.6,
 }
-"""Widths of the springs that hold constants near where they start, in logarithms; 1 where none is named. An allocator
-wastes some per cent, whoever trains: what a code base needs beyond that is no fragment."""
+"""Widths of the springs that pull constants back to their start, in logarithms; 1 if not listed. Allocators waste a few
+per cent in every code base, so a larger excess must not be explained by fragmentation."""
 
 
 def widths(kind: type[TimeParameters] | type[MemoryParameters]) -> npt.NDArray[np.float64]:
-    """Widths of the springs, in the order of the names."""
+    """Return the widths of the springs, in the order of `names`."""
     return np.array([WIDTHS.get(name, 1.0) for name in names(kind)])
 
 
 def limits(kind: type[TimeParameters] | type[MemoryParameters]) -> npt.NDArray[np.float64]:
-    """Logarithms of the largest values that the parameters may have, in the order of their names."""
+    """Return the logarithms of the upper limits, in the order of `names`."""
     return np.log([LIMITS.get(name, np.inf) for name in names(kind)])
 
 
@@ -95,15 +95,15 @@ P = TypeVar("P", TimeParameters, MemoryParameters)
 
 
 def names(kind: type[TimeParameters] | type[MemoryParameters]) -> tuple[str, ...]:
-    """Names of the parameters, in the order of their vector."""
+    """Return the names of the parameters, in the order of their vector."""
     return tuple(field.name for field in fields(kind))
 
 
 def as_vector(parameters: TimeParameters | MemoryParameters) -> npt.NDArray[np.float64]:
-    """Logarithms of the parameters, in the order of their names."""
+    """Return the logarithms of the parameters, in the order of `names`."""
     return np.log([getattr(parameters, name) for name in names(type(parameters))])
 
 
-def from_vector(like: P, vector: npt.NDArray[np.float64]) -> P:
-    """The parameters of their logarithms."""
-    return replace(like, **{n: float(v) for n, v in zip(names(type(like)), np.exp(vector), strict=True)})
+def from_vector(template: P, vector: npt.NDArray[np.float64]) -> P:
+    """Return parameters of the type of `template` from a vector of their logarithms."""
+    return replace(template, **{n: float(v) for n, v in zip(names(type(template)), np.exp(vector), strict=True)})

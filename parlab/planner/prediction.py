@@ -1,4 +1,4 @@
-"""A prediction: time, memory, what they are made of, and how far they may be off."""
+"""Predict time and memory of a job with their parts and uncertainties."""
 
 from __future__ import annotations
 
@@ -16,80 +16,81 @@ from .workload import Job
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one iteration of a job takes on the slowest rank, and its memory on the fullest GPU."""
+    """Time of one iteration on the slowest rank, and memory on the GPU that needs most."""
 
     job: Job
     cluster: Cluster
     parts: Timing
     memory: Memory
     uncertainty: float
-    """Relative error of the time that half of the predictions of this kind stay below."""
+    """Median relative error of the time of such predictions."""
     memory_uncertainty: float
-    """The same of the memory."""
+    """Median relative error of the memory of such predictions."""
     fits: bool
     reasons: list[str]
-    """Why it does not fit, and what the prediction had to assume."""
+    """Why the job does not fit, and which values were assumed."""
     basis: str
+    """Which calibration the constants come from."""
 
     @property
     def iteration_s(self) -> float:
-        """Seconds of one iteration."""
+        """Time of one iteration (s)."""
         return self.parts.total_s
 
     @property
     def memory_bytes(self) -> float:
-        """Bytes on the fullest GPU."""
+        """Memory on the GPU that needs most (bytes)."""
         return self.memory.total_bytes
 
     @property
     def samples_per_s(self) -> float:
-        """Sequences per second of all GPUs together."""
+        """Sequences per second, all GPUs together."""
         return self.job.global_batch_size / self.iteration_s
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens per second of all GPUs together."""
+        """Tokens per second, all GPUs together."""
         return self.job.tokens / self.iteration_s
 
 
 def predict(config: RunConfig, hardware: Cluster, calibration: Calibration | None = None) -> Prediction:
-    """Predict a run of parlab on a cluster; raises ValueError for what no cluster can do."""
+    """Predict a run of a configuration on a cluster. Raises ValueError if it cannot be planned or run there."""
     return predict_job(job_of(config), hardware, calibration)
 
 
 def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = None) -> Prediction:
-    """Predict a job on a cluster; raises ValueError where it has not as many GPUs as the layout needs."""
-    known = calibration or default_for(cluster)
+    """Predict a job on a cluster. Raises ValueError if the cluster has fewer GPUs than the layout needs."""
+    constants = calibration or default_for(cluster)
     if job.world_size > cluster.gpus:
         raise ValueError(
             f"gpus {cluster.gpus} are too few for tensor {job.tensor_parallel} x pipeline {job.pipeline_parallel} x"
             f" data {job.data_parallel} = {job.world_size}; use {job.world_size} or a smaller layout"
         )
-    held = memory(job, known.memory)
+    needed = memory(job, constants.memory)
     reasons = []
     capacity = cluster.device.memory_bytes
-    fits = held.total_bytes <= capacity * known.usable_share
+    fits = needed.total_bytes <= capacity * constants.usable_share
     if not fits:
         reasons.append(
-            f"does not fit: needs {held.total_bytes / 2**30:.3g} GiB of {capacity / 2**30:.3g} GiB;"
-            f" {largest_part(held)} is the largest part"
+            f"does not fit: needs {needed.total_bytes / 2**30:.3g} GiB of {capacity / 2**30:.3g} GiB;"
+            f" {largest_part(needed)} is the largest part"
         )
     if cluster.is_between_assumed and cluster.nodes > 1:
-        reasons.append("bandwidth between nodes is not given: taken as such nodes usually have it")
+        reasons.append("bandwidth between nodes is not specified: the usual value for such nodes is assumed")
     return Prediction(
         job,
         cluster,
-        Clock(job, cluster, known.time).timing(),
-        held,
-        known.time_error,
-        known.memory_error,
+        Clock(job, cluster, constants.time).timing(),
+        needed,
+        constants.time_error,
+        constants.memory_error,
         fits,
         reasons,
-        known.basis,
+        constants.basis,
     )
 
 
-def largest_part(held: Memory) -> str:
-    """Name of the largest part of the memory."""
-    parts = {name.removesuffix("_bytes"): value for name, value in vars(held).items() if name.endswith("_bytes")}
+def largest_part(needed: Memory) -> str:
+    """Return the name of the largest part of the memory."""
+    parts = {name.removesuffix("_bytes"): value for name, value in vars(needed).items() if name.endswith("_bytes")}
     return max(parts, key=lambda name: parts[name])

@@ -1,4 +1,4 @@
-"""What people ask before a large training: what fits, on how few nodes, for how many days, whether it is too few."""
+"""Answer sizing questions: the largest model, the fewest nodes, days by number of nodes, and a deadline."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .memory import memory
 from .workload import Job, Model
 
 _WIDTH_PER_LAYER = 128
-"""Width of a family of GPTs over their layers: GPT-3's 96 layers are 12,288 wide."""
-_HEAD = 128
+"""Hidden size per layer in GPT-3's proportions: its 96 layers are 12,288 wide."""
+_HEAD_SIZE = 128
 _MOST_LAYERS = 512
 MOST_NODES = 4096
 
 
 @dataclass(frozen=True)
 class Size:
-    """A training on so many nodes: its best layout and what the budget takes; None where nothing fits."""
+    """The best layout on a number of nodes and its budget; None if no layout fits."""
 
     nodes: int
     layout: Layout | None
@@ -30,32 +30,35 @@ class Size:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether nodes are too few for a deadline, in words."""
+    """Whether a number of nodes meets a deadline, with an explanation."""
 
     is_enough: bool
     sentence: str
 
 
 def fits_somehow(job: Job, cluster: Cluster, calibration: Calibration | None = None) -> bool:
-    """Whether any layout fits, all recomputed; a batch is made to divide."""
-    known = calibration or default_for(cluster)
-    room = cluster.device.memory_bytes * known.usable_share
-    whole = replace(job, global_batch_size=cluster.gpus)
+    """Return whether any layout fits with full recomputation; the global batch is replaced by one that divides."""
+    constants = calibration or default_for(cluster)
+    capacity = cluster.device.memory_bytes * constants.usable_share
+    divisible = replace(job, global_batch_size=cluster.gpus)
     return any(
-        memory(replace(one, recompute="full"), known.memory).total_bytes <= room for one in candidates(whole, cluster)
+        memory(replace(layout, recompute="full"), constants.memory).total_bytes <= capacity
+        for layout in candidates(divisible, cluster)
     )
 
 
-def family(layers: int, like: Model) -> Model:
-    """A GPT of so many layers in the proportions of GPT-3, with the sequence and vocabulary of another."""
+def family(layers: int, model: Model) -> Model:
+    """Return a GPT in the proportions of GPT-3, with the sequence length and vocabulary of `model`."""
     hidden = _WIDTH_PER_LAYER * layers
-    return Model(layers, hidden, hidden // _HEAD, like.sequence_length, like.vocab_size, is_causal=like.is_causal)
+    return Model(
+        layers, hidden, hidden // _HEAD_SIZE, model.sequence_length, model.vocab_size, is_causal=model.is_causal
+    )
 
 
 def largest_model(job: Job, cluster: Cluster, calibration: Calibration | None = None) -> Model | None:
-    """The largest GPT in the proportions of GPT-3 that trains on a cluster; None where not even one layer does.
+    """Return the largest GPT in the proportions of GPT-3 that fits on a cluster; None if not even two layers fit.
 
-    Bisection over layers of even number, since an odd one divides badly.
+    The bisection covers even numbers of layers, since odd ones have few layouts.
     """
     low, high = 0, _MOST_LAYERS // 2
     while high - low > 1:
@@ -68,7 +71,7 @@ def largest_model(job: Job, cluster: Cluster, calibration: Calibration | None = 
 
 
 def fewest_nodes(job: Job, cluster: Cluster, calibration: Calibration | None = None) -> int | None:
-    """The fewest nodes on which any layout of the model fits, up to MOST_NODES; None where these do not suffice."""
+    """Return the fewest nodes on which a layout of the model fits; None if MOST_NODES are too few."""
     nodes = 1
     while nodes <= MOST_NODES:
         if fits_somehow(job, with_gpus(cluster, nodes * cluster.gpus_per_node), calibration):
@@ -94,21 +97,20 @@ def trade_off(
     price_per_gpu_hour: float | None = None,
     calibration: Calibration | None = None,
 ) -> list[Size]:
-    """Nodes against training time: the best layout of the job on each number of nodes.
+    """Return the best layout of the job and its budget for each number of nodes.
 
-    Where the batch does not divide over the replicas, the number of nodes has no layout.
+    A number of nodes has no layout if nothing fits or the global batch does not divide over the replicas.
     """
     sizes = []
     for nodes in node_counts:
-        found = search(job, with_gpus(cluster, nodes * cluster.gpus_per_node), calibration).fitting
-        best = found[0] if found else None
-        taken = budget(best.prediction, tokens, price_per_gpu_hour) if best else None
-        sizes.append(Size(nodes, best, taken))
+        layouts = search(job, with_gpus(cluster, nodes * cluster.gpus_per_node), calibration).fitting
+        best = layouts[0] if layouts else None
+        sizes.append(Size(nodes, best, budget(best.prediction, tokens, price_per_gpu_hour) if best else None))
     return sizes
 
 
 def node_counts(around: int, fewest: int, most: int = MOST_NODES) -> list[int]:
-    """Numbers of nodes to compare: powers of two from the fewest to eight times what is there, and both ends."""
+    """Return numbers of nodes to compare: powers of two from `fewest` to 8 times `around`, and both of these."""
     counts = {fewest, around}
     number = 1
     while number <= min(most, 8 * around):
@@ -119,32 +121,28 @@ def node_counts(around: int, fewest: int, most: int = MOST_NODES) -> list[int]:
 
 
 def verdict(size: Size, wanted_days: float, sizes: Sequence[Size]) -> Verdict:
-    """Say whether a number of nodes is too few for a deadline, and how many would do."""
+    """Decide whether a number of nodes meets a deadline, and name the smallest number that does.
+
+    Raises ValueError for a deadline out of range.
+    """
     if not 0 < wanted_days <= 1e5:
-        raise ValueError(f"wanted_days {wanted_days:g} is no deadline; use more than 0 and at most 100000")
-    enough = [one for one in sizes if one.budget and one.budget.days_high <= wanted_days]
-    least = min(enough, key=lambda one: one.nodes) if enough else None
+        raise ValueError(f"wanted_days {wanted_days:g} is out of range; use more than 0 and at most 100000")
+    sufficient = [other for other in sizes if other.budget and other.budget.days_high <= wanted_days]
+    least = min(sufficient, key=lambda other: other.nodes) if sufficient else None
     remedy = (
-        f"{least.nodes} nodes take {least.budget.days:.3g} days"
+        f"{_nodes(least.nodes)} would take {least.budget.days:.3g} days"
         if least and least.budget
-        else "none of the numbers compared is enough: train fewer tokens or a smaller model"
+        else "none of the compared numbers of nodes suffices: train on fewer tokens or a smaller model"
     )
     if size.budget is None:
-        return Verdict(False, f"Too few: the model does not train on {_nodes(size.nodes)}; {remedy}.")
-    days = size.budget
-    span = f"{days.days:.3g} days ({days.days_low:.3g} to {days.days_high:.3g})"
-    if days.days_high <= wanted_days:
-        return Verdict(
-            True, f"Enough: {_nodes(size.nodes)} take {span} in the best layout, within {wanted_days:g} days."
-        )
-    if days.days_low <= wanted_days:
-        return Verdict(
-            False,
-            f"Uncertain: {_nodes(size.nodes)} take {span} in the best layout, around {wanted_days:g} days; {remedy}.",
-        )
-    return Verdict(
-        False, f"Too few: {_nodes(size.nodes)} take {span} in the best layout, more than {wanted_days:g}; {remedy}."
-    )
+        return Verdict(False, f"Too few: the model does not fit on {_nodes(size.nodes)}; {remedy}.")
+    days, low, high = size.budget.days, size.budget.days_low, size.budget.days_high
+    duration = f"training takes {days:.3g} days ({low:.3g} to {high:.3g}) on {_nodes(size.nodes)} in the best layout"
+    if high <= wanted_days:
+        return Verdict(True, f"Enough: {duration}, within {wanted_days:g} days.")
+    if low <= wanted_days:
+        return Verdict(False, f"Uncertain: {duration}, about {wanted_days:g} days; {remedy}.")
+    return Verdict(False, f"Too few: {duration}, more than {wanted_days:g} days; {remedy}.")
 
 
 def _nodes(number: int) -> str:

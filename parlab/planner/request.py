@@ -1,4 +1,4 @@
-"""A question to the planner as people and programs write it: layers, GPUs, Gbit/s, billions of tokens."""
+"""The input of the planner for people and programs: layers, GPUs, Gbit/s, billions of tokens."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .workload import Job, Model
 _MOST_NODES = 4096
 
 
-def _nothing(value: Any) -> Any:
-    """An empty field of a form is no value."""
+def _empty_as_none(value: Any) -> Any:
+    """Convert an empty form field to None."""
     return None if isinstance(value, str) and not value.strip() else value
 
 
 _Size = Annotated[int, Field(ge=1, le=2**31)]
-_MaybeSize = Annotated[_Size | None, BeforeValidator(_nothing)]
+_MaybeSize = Annotated[_Size | None, BeforeValidator(_empty_as_none)]
 _Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
-_MaybePositive = Annotated[_Positive | None, BeforeValidator(_nothing)]
+_MaybePositive = Annotated[_Positive | None, BeforeValidator(_empty_as_none)]
 
 
 class PlanRequest(BaseModel):
-    """A training and where it would run."""
+    """A training and the cluster it would run on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -43,15 +43,15 @@ class PlanRequest(BaseModel):
     mlp: Literal["plain", "gated"] = "plain"
     """plain: two matrices; gated: three (SwiGLU)."""
     experts: Annotated[int, Field(ge=1, le=4096)] = 1
-    """MLPs of a layer, of which a token takes some."""
+    """MLPs per layer; each token uses some of them."""
     experts_per_token: Annotated[int, Field(ge=1, le=4096)] = 1
-    """MLPs that a token goes through."""
+    """MLPs that each token is routed to."""
     sequence: Annotated[int, Field(ge=1, le=2**24)] = 2048
     """Tokens of a sequence."""
     vocabulary: Annotated[int, Field(ge=1, le=2**24)] = 51_200
     """Entries of the token embedding."""
     attention: Literal["flash", "plain"] = "flash"
-    """flash: fused, keeps no scores; plain: keeps them."""
+    """flash: fused, does not store attention scores; plain: stores them."""
     global_batch: Annotated[int, Field(ge=1, le=2**24)] = 1536
     """Sequences of an iteration, over all replicas."""
     micro_batch: Annotated[int, Field(ge=1, le=2**20)] = 1
@@ -59,37 +59,37 @@ class PlanRequest(BaseModel):
     precision: Literal["bf16", "fp16", "fp8", "fp32"] = "bf16"
     """Arithmetic of the matrix products."""
     recompute: Literal["none", "selective", "full"] = "full"
-    """Which activations are computed again in the backward pass."""
+    """Activations that the backward pass recomputes."""
     tensor_parallel: Annotated[int, Field(ge=1, le=4096)] = 8
     """GPUs that share each layer."""
     sequence_parallel: bool = False
-    """They share norms and residuals too."""
+    """Tensor parallel ranks also split norms and residuals."""
     pipeline_parallel: Annotated[int, Field(ge=1, le=4096)] = 12
     """Stages that the layers are split into."""
     schedule: Literal["1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zb-h2"] = "1f1b"
-    """Order of the passes in a pipeline."""
+    """Order of forward and backward passes in a pipeline."""
     chunks: Annotated[int, Field(ge=1, le=256)] = 1
     """Chunks of layers on each rank; for interleaved-1f1b."""
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     """ZeRO stage."""
     gpu: Annotated[str, Field(min_length=1, max_length=80)] = "A100 SXM4 80 GB"
-    """Name of the device, as the catalogue has it."""
+    """Name of the device in the catalogue."""
     memory_gib: _MaybePositive = None
-    """Memory of one device (GiB); empty: as the catalogue has it."""
+    """Memory of one device (GiB); empty: the value in the catalogue."""
     nodes: Annotated[int, Field(ge=1, le=_MOST_NODES)] = 48
-    """Machines."""
+    """Number of nodes."""
     gpus_per_node: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Devices in each."""
+    """Devices per node."""
     network_gbit_s: _MaybePositive = None
-    """Network of one node (Gbit/s); empty: as such nodes usually have it."""
+    """Network bandwidth of one node (Gbit/s); empty: the usual value for such nodes."""
     tokens_billion: _Positive = 300.0
     """Tokens of the training (10^9)."""
-    price: Annotated[Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None, BeforeValidator(_nothing)] = (
-        None
-    )
-    """Price of one GPU for one hour, in whatever currency; empty: no cost is told."""
+    price: Annotated[
+        Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None, BeforeValidator(_empty_as_none)
+    ] = None
+    """Price of one GPU hour, in any currency; empty: no cost is computed."""
     wanted_days: _MaybePositive = None
-    """Days within which the training has to end; empty: no verdict."""
+    """Deadline of the training (days); empty: no verdict."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> PlanRequest:
@@ -99,7 +99,7 @@ class PlanRequest(BaseModel):
             raise ValueError(f"kv_heads {self.kv_heads} does not divide heads {self.heads}; use a divisor")
         if self.experts_per_token > self.experts:
             raise ValueError(
-                f"experts_per_token {self.experts_per_token} is more than experts {self.experts}; use less"
+                f"experts_per_token {self.experts_per_token} is more than experts {self.experts}; use at most that"
             )
         if self.heads % self.tensor_parallel:
             raise ValueError(
@@ -113,28 +113,28 @@ class PlanRequest(BaseModel):
         share = self.tensor_parallel * self.pipeline_parallel
         if self.gpus % share:
             raise ValueError(
-                f"nodes {self.nodes} x {self.gpus_per_node} GPUs = {self.gpus} cannot be dealt into tensor_parallel"
+                f"nodes {self.nodes} x {self.gpus_per_node} GPUs = {self.gpus} cannot be split into tensor_parallel"
                 f" {self.tensor_parallel} x pipeline_parallel {self.pipeline_parallel} = {share}; use a divisor"
             )
         if self.global_batch % (self.micro_batch * self.replicas):
             raise ValueError(
-                f"global_batch {self.global_batch} is no multiple of micro_batch {self.micro_batch} x"
+                f"global_batch {self.global_batch} is not a multiple of micro_batch {self.micro_batch} x"
                 f" {self.replicas} replicas = {self.micro_batch * self.replicas}; use a multiple"
             )
         return self
 
     @property
     def gpus(self) -> int:
-        """Devices in all."""
+        """Total number of devices."""
         return self.nodes * self.gpus_per_node
 
     @property
     def replicas(self) -> int:
-        """Data parallel size: what is left of the GPUs."""
+        """Data parallel size: the GPUs divided by tensor and pipeline parallel size."""
         return max(1, self.gpus // (self.tensor_parallel * self.pipeline_parallel))
 
     def job(self) -> Job:
-        """The training as the planner sees it."""
+        """Return the job of the request."""
         model = Model(
             self.layers,
             self.hidden,
@@ -164,7 +164,7 @@ class PlanRequest(BaseModel):
         )
 
     def cluster(self, gpu: Gpu) -> Cluster:
-        """Where it runs, with the device that the catalogue has under its name."""
+        """Return the cluster of the request; `gpu` is the catalogue entry of its device."""
         device = gpu if self.memory_gib is None else _with_memory(gpu, self.memory_gib)
         return cluster(device, self.gpus, self.gpus_per_node, inter_node_gbit_s=self.network_gbit_s)
 
@@ -174,7 +174,7 @@ def _with_memory(gpu: Gpu, gib: float) -> Gpu:
 
 
 class Range(NamedTuple):
-    """What the published measurements cover of one quantity."""
+    """Range of one quantity in the published measurements."""
 
     title: str
     low: float
@@ -182,7 +182,7 @@ class Range(NamedTuple):
     unit: str
 
 
-# What `make bench-planner` has seen: extremes of its rows.
+# Extremes of the rows that `make bench-planner` evaluates.
 _COVERED = {
     "parameters": Range("Parameters", 0.066e9, 1.01e12, ""),
     "sequence": Range("Sequence length", 512, 8192, "tokens"),
@@ -196,26 +196,26 @@ _COVERED_DEVICES = ("V100", "A100", "H100")
 
 
 def warnings(request: PlanRequest, job: Job, gpu: Gpu) -> Iterator[str]:
-    """Say which inputs lie outside of what the planner was held against."""
+    """Generate a warning for each input outside the range in which the planner was validated."""
     values = {
         "parameters": job.model.parameters,
         **{name: float(getattr(request, name)) for name in _COVERED if name != "parameters"},
     }
     for name, value in values.items():
-        known = _COVERED[name]
-        if not known.low <= value <= known.high:
-            unit = f" {known.unit}" if known.unit else ""
+        covered = _COVERED[name]
+        if not covered.low <= value <= covered.high:
+            unit = f" {covered.unit}" if covered.unit else ""
             yield (
-                f"{known.title} {_number(value)} lies outside of the measurements that the planner was held against"
-                f" ({_number(known.low)} to {_number(known.high)}{unit}): take its figures as an extrapolation."
+                f"{covered.title} {_number(value)} is outside the range of the measurements used for validation"
+                f" ({_number(covered.low)} to {_number(covered.high)}{unit}); the prediction is an extrapolation."
             )
     if not gpu.name.startswith(_COVERED_DEVICES):
         yield (
-            f"No measurement on {gpu.name} was at hand ({', '.join(_COVERED_DEVICES)} were): its figures follow from"
-            " its data sheet."
+            f"The planner was not validated on {gpu.name} (only on {', '.join(_COVERED_DEVICES)}); the prediction"
+            " relies on its data sheet."
         )
     if job.model.num_experts > 1:
-        yield "No measurement with experts was at hand; messages between experts are not counted."
+        yield "The planner was not validated on models with experts; communication between experts is not included."
 
 
 def _number(value: float) -> str:
@@ -236,7 +236,7 @@ _REMEDIES = {
 
 
 class Refusal(NamedTuple):
-    """Why a question cannot be answered."""
+    """A problem with one field of a request."""
 
     field: str
     value: str
@@ -244,19 +244,19 @@ class Refusal(NamedTuple):
 
 
 def refusals(error: ValidationError) -> list[Refusal]:
-    """Say what is wrong with a question, field by field."""
-    found = []
+    """Return the problems of a request, one per field."""
+    problems = []
     for detail in error.errors():
         field = str(detail["loc"][0])[:60] if detail["loc"] else ""
         value = detail["input"]
-        shown = "" if isinstance(value, dict | PlanRequest) else str(value)[:60]
+        text = "" if isinstance(value, dict | PlanRequest) else str(value)[:60]
         remedy = _REMEDIES.get(detail["type"], "")
         message = remedy.format(**detail.get("ctx", {})) or detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "extra_forbidden":
-            message = f"unknown field {field}; known are {', '.join(PlanRequest.model_fields)}"
+            message = f"unknown field {field}; use one of {', '.join(PlanRequest.model_fields)}"
         elif field:
-            message = f"{shown or 'nothing'} cannot be {field}: {message[:1].lower()}{message[1:]}"
+            message = f"{field} {text or '(empty)'} is invalid: {message[:1].lower()}{message[1:]}"
         else:
             field = message.split(" ")[0]
-        found.append(Refusal(field, shown, message))
-    return found
+        problems.append(Refusal(field, text, message))
+    return problems

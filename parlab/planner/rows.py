@@ -1,6 +1,6 @@
-"""Rows of published measurements (`model`, `parallel`, `hardware`, `measured`) as jobs on clusters.
+"""Convert rows of published measurements (`model`, `parallel`, `hardware`, `measured`) to jobs on clusters.
 
-Keys that are missing are filled with what the field usually does, and each filling is said in the notes of the row.
+Missing keys get usual values; the notes of a row list each of these assumptions.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from .flops import Shape, executed_flops, model_flops
 from .timing import stage_layers
 from .workload import Job, Model, Precision, Recompute, Schedule
 
-_SCHEDULE_WORDS = ("1f1b", "gpipe", "interleaved", "zb-")
+_SCHEDULE_PARTS = ("1f1b", "gpipe", "interleaved", "zb-")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a row says was measured; None for what it does not say."""
+    """Measured values of a row; None if not stated."""
 
     iteration_s: float | None = None
     memory_gb: float | None = None
@@ -29,7 +29,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Row:
-    """One row, read."""
+    """One row as a job on a cluster."""
 
     id: str
     group: str
@@ -37,58 +37,59 @@ class Row:
     cluster: Cluster
     measured: Measured
     is_precision_open: bool
-    """Nobody said in which precision it ran nor whose code it was, and its device has no bf16 that all would take."""
+    """The row states neither precision nor code base and its device lacks bf16: fp32 and fp16 are both possible."""
     notes: list[str] = field(default_factory=list)
 
 
 def read(row: Mapping[str, Any]) -> Row:
-    """Read one row; raises ValueError naming what is wrong with which field."""
+    """Read one row. Raises ValueError that names field, value and remedy."""
     notes: list[str] = []
     model_data, parallel, hardware = (_section(row, name) for name in ("model", "parallel", "hardware"))
     model = _model(model_data, notes, is_shaped=bool(hardware.get("gbps")))
     job = _job(parallel, model, hardware, notes)
-    said = f"{parallel.get('precision') or ''}{parallel.get('optimizer') or ''}"
-    is_open = not said and not parallel.get("framework") and "V100" in str(hardware.get("gpu"))
+    is_precision_stated = any(parallel.get(name) for name in ("precision", "optimizer", "framework"))
+    is_open = not is_precision_stated and "V100" in str(hardware.get("gpu"))
     if is_open:
         job = replace(job, precision="fp32")
-        notes.append("precision is not given: fp32, as torch trains unless it is told otherwise")
+        notes.append("precision is not given: fp32 assumed, the default of torch")
     job = replace(job, zero_offload=_offload(parallel.get("offload"), str(row.get("source") or "")))
-    where = _cluster(hardware, job, str(row.get("group") or ""))
-    notes += _slips(job, where, _whole(hardware, "count", job.world_size))
-    return Row(str(row.get("id", "")), str(row.get("group") or ""), job, where, _measured(row, job), is_open, notes)
+    group = str(row.get("group") or "")
+    hardware_cluster = _cluster(hardware, job, group)
+    notes += _inconsistencies(job, hardware_cluster, _whole(hardware, "count", job.world_size))
+    return Row(str(row.get("id", "")), group, job, hardware_cluster, _measured(row, job), is_open, notes)
 
 
-def _slips(job: Job, where: Cluster, count: int) -> Iterator[str]:
-    """Say what cannot have been meant as it is written, and how it is taken. Raises ValueError for what cannot run."""
+def _inconsistencies(job: Job, hardware: Cluster, count: int) -> Iterator[str]:
+    """Describe inconsistent values and how they are interpreted. Raises ValueError for a job that cannot run."""
     layers, heads = job.model.num_layers, job.model.num_heads
     if job.pipeline_parallel > layers:
         raise ValueError(f"pp {job.pipeline_parallel} is more than layers {layers}; use {layers} stages or fewer")
     if heads % job.tensor_parallel:
-        yield f"tp {job.tensor_parallel} does not divide heads {heads}: taken as if it did"
+        yield f"tp {job.tensor_parallel} does not divide heads {heads}: treated as if it did"
     if count < job.world_size:
-        yield f"count {count} is less than tp x pp x dp {job.world_size}: as many GPUs as the layout needs are taken"
+        yield f"count {count} is less than tp x pp x dp {job.world_size}: the GPU count of the layout is used"
     if job.global_batch_size < job.micro_batch_size * job.data_parallel:
         yield (
-            f"gbs {job.global_batch_size} is less than mbs {job.micro_batch_size} x dp {job.data_parallel}: each"
-            " replica is taken to train one micro batch"
+            f"gbs {job.global_batch_size} is less than mbs {job.micro_batch_size} x dp {job.data_parallel}: one micro"
+            " batch per replica is assumed"
         )
-    if job.precision == "fp8" and job.precision not in where.device.peak_flops:
-        yield f"precision fp8 has no units on {where.device.name}: products are taken at bf16's speed"
+    if job.precision == "fp8" and job.precision not in hardware.device.peak_flops:
+        yield f"precision fp8 is not supported by {hardware.device.name}: the speed of bf16 is used"
 
 
 def _section(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = row.get(name) or {}
     if not isinstance(section, Mapping):
-        raise ValueError(f"{name} {str(section)[:40]!r} is no object; use one like {{}}")
+        raise ValueError(f"{name} {str(section)[:40]!r} is not an object; use a JSON object")
     return section
 
 
 def _whole(data: Mapping[str, Any], name: str, default: int) -> int:
-    """A whole number; the default where it is missing, null or 0."""
+    """Return a positive integer; the default if it is missing, null or 0."""
     value = data.get(name)
     number = _number(name, value or default)
     if number != int(number) or number < 1:
-        raise ValueError(f"{name} {value!r} is no size; use a whole number from 1 on")
+        raise ValueError(f"{name} {value!r} is not a positive integer; use 1 or more")
     return int(number)
 
 
@@ -96,89 +97,93 @@ def _number(name: str, value: object) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} {str(value)[:40]!r} is no number; use one") from error
+        raise ValueError(f"{name} {str(value)[:40]!r} is not a number; use a number") from error
     if not math.isfinite(number):
-        raise ValueError(f"{name} {number} is no number; use a finite one")
+        raise ValueError(f"{name} {number} is not finite; use a finite number")
     return number
 
 
 def _model(data: Mapping[str, Any], notes: list[str], *, is_shaped: bool) -> Model:
     vocab = data.get("vocab")
     if vocab is None and is_shaped and "vocab" not in data:
-        # Those who shape links between single GPUs train blocks alone (Decentralized FM: no output layer).
+        # Experiments with shaped links between single GPUs train only the blocks (Decentralized FM: no output layer).
         vocab = 1
-        notes.append("vocab is not given: no output layer is counted")
+        notes.append("vocab is not given: no output layer assumed")
     elif vocab is None:
         vocab = 51200
-        notes.append("vocab is not given: 51200 as in Megatron-LM's tables")
+        notes.append("vocab is not given: 51200 assumed, as in Megatron-LM's tables")
     sequence = _whole(data, "seq", 1024)
     if data.get("layers") and data.get("hidden"):
         layers, hidden = _whole(data, "layers", 1), _whole(data, "hidden", 1)
     else:
         layers, hidden = _usual_shape(_number("params_b", data.get("params_b") or 0) * 1e9)
-        notes.append(f"layers and hidden are not given: {layers} and {hidden} for params_b {data.get('params_b')}")
+        notes.append(
+            f"layers and hidden are not given: {layers} and {hidden} assumed for params_b {data.get('params_b')}"
+        )
     heads = _whole(data, "heads", max(1, hidden // 128))
     return Model(layers, hidden, heads, sequence, _whole({"vocab": vocab}, "vocab", 51200))
 
 
 def _usual_shape(parameters: float) -> tuple[int, int]:
-    """Layers and width of a GPT of that many parameters, with a width of about 128 times the layers."""
+    """Return layers and hidden size of a GPT with that many parameters, its hidden size about 128 times its layers."""
     if not parameters > 0:
-        raise ValueError("model.layers and model.hidden are missing, and params_b too; give them, or params_b")
+        raise ValueError(
+            "model.layers, model.hidden and model.params_b are missing; give layers and hidden, or params_b"
+        )
     layers = max(1, round((parameters / (12 * 128**2)) ** (1 / 3)))
     hidden = math.sqrt(parameters / (12 * layers))
     return layers, max(64, round(hidden / 64) * 64)
 
 
 def _recompute(text: object) -> Recompute:
-    words = str(text or "none").lower()
-    if words.startswith("none"):
+    mode = str(text or "none").lower()
+    if mode.startswith("none"):
         return "none"
-    return "selective" if "selective" in words else "none" if words in ("unknown", "false") else "full"
+    return "selective" if "selective" in mode else "none" if mode in ("unknown", "false") else "full"
 
 
 def _schedule(text: object, virtual: int, layers: int, notes: list[str]) -> tuple[Schedule, int]:
-    words = str(text or "1f1b").lower()
-    if not any(word in words for word in _SCHEDULE_WORDS):
-        notes.append(f"schedule {str(text)[:40]!r} is not known: taken as 1F1B")
-    if words.startswith(("zb-2p", "zb-h2")):
+    name = str(text or "1f1b").lower()
+    if not any(part in name for part in _SCHEDULE_PARTS):
+        notes.append(f"unknown schedule {str(text)[:40]!r}: 1F1B assumed")
+    if name.startswith(("zb-2p", "zb-h2")):
         return "zb-h2", 1
-    if words.startswith(("zb-1p", "zb-h1")):
+    if name.startswith(("zb-1p", "zb-h1")):
         return "zb-h1", 1
-    if words.startswith("zb-v"):
+    if name.startswith("zb-v"):
         return "zb-v", 1
-    if "gpipe" in words:
+    if "gpipe" in name:
         return "gpipe", 1
-    if words == "1f1b-i" and virtual == 1:
-        # Qi et al. 2023 call it so, and give each chunk one layer.
+    if name == "1f1b-i" and virtual == 1:
+        # The name in Qi et al. 2023, where each chunk has one layer.
         return "interleaved-1f1b", max(2, layers)
-    if "interleaved" in words or words == "1f1b-i" or virtual > 1:
+    if "interleaved" in name or name == "1f1b-i" or virtual > 1:
         return "interleaved-1f1b", virtual if virtual > 1 else 2
     return "1f1b", 1
 
 
-def _offload(said: object, source: str) -> Literal["none", "optimizer", "all"]:
-    """Read {"Opt Offl": "Y", "Par Offl": "N"}; where nothing is said, the title of the table may say it."""
-    if isinstance(said, Mapping):
-        yes = {str(name).lower()[:3] for name, value in said.items() if str(value).upper().startswith("Y")}
-        return "all" if "par" in yes else "optimizer" if "opt" in yes else "none"
-    if said is None and "full" in source.lower() and "offload" in source.lower():
+def _offload(columns: object, source: str) -> Literal["none", "optimizer", "all"]:
+    """Read {"Opt Offl": "Y", "Par Offl": "N"}; without these columns the title of the table may state offloading."""
+    if isinstance(columns, Mapping):
+        offloaded = {str(name).lower()[:3] for name, value in columns.items() if str(value).upper().startswith("Y")}
+        return "all" if "par" in offloaded else "optimizer" if "opt" in offloaded else "none"
+    if columns is None and "full" in source.lower() and "offload" in source.lower():
         return "all"
     return "none"
 
 
 def _precision(text: object, notes: list[str]) -> Precision:
-    words = str(text or "bf16").lower()
-    if words in ("fp32", "fp16", "bf16", "fp8"):
-        return cast(Precision, words)
-    notes.append(f"precision {str(text)[:40]!r} is not known: taken as bf16")
+    precision = str(text or "bf16").lower()
+    if precision in ("fp32", "fp16", "bf16", "fp8"):
+        return cast(Precision, precision)
+    notes.append(f"unknown precision {str(text)[:40]!r}: bf16 assumed")
     return "bf16"
 
 
 def _zero_stage(value: object) -> int:
     stage = _number("zero", value)
     if stage not in (0, 1, 2, 3):
-        raise ValueError(f"zero {value!r} is no stage; use 0, 1, 2 or 3")
+        raise ValueError(f"zero {value!r} is not a ZeRO stage; use 0, 1, 2 or 3")
     return int(stage)
 
 
@@ -188,7 +193,7 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
     replicas = _whole(data, "dp", max(1, count // (tensor * pipeline)))
     micro = _whole(data, "mbs", 1)
     if not data.get("mbs"):
-        notes.append("mbs is not given: 1")
+        notes.append("mbs is not given: 1 assumed")
     batch = _whole(data, "gbs", micro * replicas * _whole(data, "gas", 1))
     layers_each = stage_layers(model.num_layers, pipeline)[0]
     schedule, chunks = _schedule(data.get("schedule"), _whole(data, "virtual_pp", 1), layers_each, notes)
@@ -197,7 +202,7 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
     gpu = str(hardware.get("gpu") or "")
     is_recent = gpu.startswith(("H100", "H200", "B200", "MI300"))
     recompute = _recompute(data.get("recompute"))
-    # Megatron shards the optimizer where it can since it has H100s to run on.
+    # On H100 and later, Megatron-LM uses its distributed optimizer wherever possible.
     zero = _zero_stage(is_recent if data.get("zero") is None else data["zero"])
     optimizer = str(data.get("optimizer") or "")
     framework = str(data.get("framework") or "")
@@ -226,7 +231,7 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
 def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
     gpu = str(data.get("gpu") or "")
     if not gpu:
-        raise ValueError("hardware.gpu is missing; give the name of the device, such as A100-80GB")
+        raise ValueError("hardware.gpu is missing; give a device name, for example A100-80GB")
     if "delay_ms" in data or "gbps" in data:
         latency: float | None = _number("delay_ms", data.get("delay_ms") or 0) / 1e3
         network: float | None = _number("gbps", data["gbps"]) if data.get("gbps") else None
@@ -248,7 +253,7 @@ def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
 
 
 def flops_shape(model: Model) -> Shape:
-    """The sizes that the closed formulas of a GPT take."""
+    """Return the sizes used by the closed formulas of a GPT."""
     return Shape(model.num_layers, model.hidden_size, model.sequence_length, model.vocab_size)
 
 
@@ -268,7 +273,7 @@ def _measured(row: Mapping[str, Any], job: Job) -> Measured:
 
 
 def _seconds_of_rates(data: Mapping[str, Any], job: Job) -> float | None:
-    """Seconds of an iteration from what one GPU was measured to do in a second; None where no rate is given."""
+    """Return the time of an iteration (s) from a measured rate per GPU; None if the row states no rate."""
     executed = executed_flops(flops_shape(job.model), job.global_batch_size, job.recompute)
     work = {
         "samples_per_gpu_s": job.global_batch_size,
@@ -284,6 +289,6 @@ def _seconds_of_rates(data: Mapping[str, Any], job: Job) -> float | None:
 
 
 def tflops_per_gpu(job: Job, iteration_s: float) -> float:
-    """TFLOP/s per GPU that the hardware executes, recomputation included, by the exact formula (SC21, equation 3)."""
+    """Return executed TFLOP/s per GPU, recomputation included (Narayanan et al. 2021, equation 3)."""
     executed = executed_flops(flops_shape(job.model), job.global_batch_size, job.recompute)
     return executed / (job.world_size * iteration_s) / 1e12

@@ -1,8 +1,8 @@
-"""NVIDIA's weak scaling table, published and predicted.
+"""NVIDIA's weak scaling table: published and predicted values.
 
 Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (SC21),
-table 1: A100s of 80 GB, eight a node with eight 200 Gbit/s cards, sequences of 2048, vocabulary of 51,200, full
-recomputation. TFLOP/s count recomputation (HFU); the aggregate is in PFLOP/s.
+table 1: A100 80 GB, eight per node with eight 200 Gbit/s network cards, sequence length 2048, vocabulary 51,200, full
+recomputation. TFLOP/s include recomputation (HFU); the aggregate is in PFLOP/s.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .workload import Job, Model
 
 @dataclass(frozen=True)
 class Published:
-    """One row as it was printed."""
+    """One published row."""
 
     name: str
     heads: int
@@ -52,7 +52,7 @@ TABLE = (
 
 @dataclass(frozen=True)
 class Compared:
-    """A published row and the same row as the planner has it."""
+    """A published row and its prediction."""
 
     published: Published
     prediction: Prediction
@@ -60,17 +60,17 @@ class Compared:
     peak_pct: float
     aggregate_pflops: float
     error_pct: float
-    """Predicted over published TFLOP/s per GPU, less 1, in per cent."""
+    """Predicted over published TFLOP/s per GPU, minus 1, in per cent."""
 
     @property
     def model_parallel(self) -> int:
-        """Tensor times pipeline parallel size."""
+        """Tensor parallel size times pipeline parallel size."""
         return self.published.tensor * self.published.pipeline
 
 
 @cache
 def compared() -> tuple[Compared, ...]:
-    """Predict all rows with the constants that are shipped."""
+    """Predict all rows with the shipped constants."""
     return tuple(_compared(row) for row in TABLE)
 
 

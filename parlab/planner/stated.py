@@ -1,4 +1,4 @@
-"""What a file says of a training (sections of a configuration, some fields missing) as a job on a cluster."""
+"""Convert the partial configuration of an imported run to a job on a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .cluster import Cluster, cluster
 from .hardware import Gpu, find
 from .workload import Job
 
-_NEEDED = (
+_REQUIRED = (
     ("model", "num_layers"),
     ("model", "hidden_size"),
     ("model", "sequence_length"),
@@ -42,15 +42,16 @@ _TRAIN = {
 
 
 def stated_job(sections: Mapping[str, Mapping[str, Any]], gpu: Gpu, gpus: int | None = None) -> tuple[Job, Cluster]:
-    """Read the job of a file that says its sizes and its batch, on a device; what else is missing is as usual.
+    """Return the job described by an imported file and a cluster of `gpu` devices.
 
-    `sections` have the names of a RunConfig (model, train, parallel, cluster), sizes in sequences and tokens; `gpus` is
-    how many the file counts. Raises ValueError naming the fields that are missing, or a value that makes no sense.
+    `sections` uses the section and field names of a RunConfig (model, train, parallel, cluster), sizes in sequences and
+    tokens; `gpus` is the number of GPUs stated by the file. Unspecified fields get usual values. Raises ValueError for
+    a missing required field or an invalid value.
     """
     model, train, parallel = (sections.get(name) or {} for name in ("model", "train", "parallel"))
-    missing = [f"{section}.{name}" for section, name in _NEEDED if not (sections.get(section) or {}).get(name)]
+    missing = [f"{section}.{name}" for section, name in _REQUIRED if not (sections.get(section) or {}).get(name)]
     if missing:
-        raise ValueError(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not said")
+        raise ValueError(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     per_node = (sections.get("cluster") or {}).get("gpus_per_node") or 8
     hardware = {"gpu": gpu.name if find(gpu.name) else "A100", "node": per_node} | ({"count": gpus} if gpus else {})
     row = rows.read(

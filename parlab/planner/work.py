@@ -1,6 +1,6 @@
-"""The work of one iteration of a configured run, and what share of its devices' peak that was in the time it took.
+"""FLOPs of one iteration of a configured run, and its utilisation of the devices' peak.
 
-Formulas and their sources are those of `planner.flops`; here they are filled in from the sections of a configuration.
+Formulas and their sources are in `planner.flops`; this module applies them to the sections of a configuration.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from parlab.planner.hardware import Peak
 
 FORMULA = "72 B s l h² (1 + s/6h + V/12lh)"
 _RECOMPUTED = {
-    "selective": "+ 4 B s² l h for the attention computed again",
-    "full": "96 B s l h² (1 + s/6h + V/16lh), all layers computed again",
+    "selective": "+ 4 B s² l h for the recomputed attention",
+    "full": "96 B s l h² (1 + s/6h + V/16lh), all layers recomputed",
 }
 _SOURCE = "Narayanan et al. 2021"
 
@@ -24,16 +24,16 @@ class Work(NamedTuple):
 
     model_flops: float
     executed_flops: float | None
-    """With what is computed again; None where nobody knows whether anything is."""
+    """FLOPs with recomputation; None if the recomputation mode is unknown."""
     formula: str
-    """How they were counted, in words."""
+    """The formula used, for people."""
 
 
 def work_of(sections: Mapping[str, Mapping[str, Any]]) -> Work | None:
-    """Count the FLOPs of an iteration of a resolved configuration; None where it does not say all sizes.
+    """Return the FLOPs of an iteration of a resolved configuration; None if a size is missing or compute is emulated.
 
-    A BERT counts its masked-token transform (6 B s h²) and its next-sentence head (6 B h (h + 2)); a prefix of p tokens
-    leaves p - 1 positions out of the logits.
+    A BERT adds its masked-token transform (6 B s h²) and its next-sentence head (6 B h (h + 2)). A prefix of p tokens
+    excludes p - 1 positions from the logits.
     """
     model, train = sections.get("model", {}), sections.get("train", {})
     sizes = [model.get(name) for name in ("num_layers", "hidden_size", "sequence_length", "vocab_size")]
@@ -41,41 +41,41 @@ def work_of(sections: Mapping[str, Mapping[str, Any]]) -> Work | None:
     if not all(isinstance(size, int) and size > 0 for size in [*sizes, batch]):
         return None
     if train.get("compute", "real") != "real":
-        return None  # emulated compute waits as long as somebody wished: no FLOP is done in that time
+        return None  # emulated compute waits for a configured time and executes no FLOPs
     layers, hidden, sequence, vocabulary = cast("list[int]", sizes)
     batch = cast(int, batch)
     shape = Shape(layers, hidden, sequence, vocabulary)
-    words = [f"{FORMULA}, {_SOURCE}"]
-    more = 0.0
+    terms = [f"{FORMULA}, {_SOURCE}"]
+    extra = 0.0
     if model.get("kind") == "bert":
-        more += 6.0 * batch * hidden * (sequence * hidden + hidden + 2)
-        words.append("+ 6 B s h² + 6 B h (h + 2) for the heads of BERT")
+        extra += 6.0 * batch * hidden * (sequence * hidden + hidden + 2)
+        terms.append("+ 6 B s h² + 6 B h (h + 2) for the heads of BERT")
     prefix = model.get("prefix_length") or 0
     if model.get("attention_mask") == "prefix" and prefix > 1:
-        more -= 6.0 * batch * min(prefix - 1, sequence) * hidden * vocabulary
-        words.append("- 6 B (p - 1) h V: the prefix has no logits")
-    needed = model_flops(shape, batch) + more
+        extra -= 6.0 * batch * min(prefix - 1, sequence) * hidden * vocabulary
+        terms.append("- 6 B (p - 1) h V: the prefix has no logits")
+    needed = model_flops(shape, batch) + extra
     recompute = train.get("recompute")
     executed = None
     if recompute in ("none", "selective", "full"):
-        executed = executed_flops(shape, batch, cast(Recompute, recompute)) + more
-        words += [f"hardware: {_RECOMPUTED[recompute]}"] if recompute in _RECOMPUTED else []
-    return Work(needed, executed, "; ".join(words))
+        executed = executed_flops(shape, batch, cast(Recompute, recompute)) + extra
+        terms += [f"hardware: {_RECOMPUTED[recompute]}"] if recompute in _RECOMPUTED else []
+    return Work(needed, executed, "; ".join(terms))
 
 
 class Utilisation(NamedTuple):
-    """What one iteration was, against what the devices can do; shares are 0 to 1."""
+    """Throughput of one iteration relative to the peak of the devices; `mfu` and `hfu` are 0 to 1."""
 
     tflops_per_gpu: float
-    """Of the model FLOPs, for each device."""
+    """Model TFLOP/s per device."""
     mfu: float | None
     hfu: float | None
 
 
 def utilisation(work: Work, devices: int, step_time_s: float, peak: Peak | None) -> Utilisation:
-    """Put work and time together: model FLOPs / (devices x peak x time), and the same for what was executed.
+    """Return model FLOPs / (devices x peak x time), and the same for executed FLOPs.
 
-    Raises ValueError for no devices or no time.
+    Without a peak both shares are None. Raises ValueError unless devices and time are positive.
     """
     needed = flops_per_gpu(work.model_flops, devices, step_time_s)
     if peak is None:

@@ -1,4 +1,4 @@
-"""What the planner answers, as JSON: for the API and `manage.py plan`."""
+"""The planner's answer as JSON, for the API and `manage.py plan`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Part(BaseModel):
 
 
 class WrittenTime(_Part):
-    """Seconds of an iteration and its parts, on the slowest rank."""
+    """Time of an iteration on the slowest rank and its parts (s)."""
 
     total_s: float
     compute_s: float
@@ -25,15 +25,15 @@ class WrittenTime(_Part):
     pipeline_s: float
     data_s: float
     hidden_s: float
-    """Messages beside the compute; not in the total."""
+    """Communication that overlaps with computation; not included in the total."""
     optimizer_s: float
     other_s: float
     uncertainty: float
-    """Relative error that half of such predictions stay below."""
+    """Median relative error of such predictions."""
 
 
 class WrittenMemory(_Part):
-    """Bytes on the fullest GPU and their parts."""
+    """Memory on the GPU that needs most and its parts (bytes)."""
 
     total_bytes: float
     capacity_bytes: float
@@ -49,20 +49,20 @@ class WrittenMemory(_Part):
 
 
 class WrittenWork(_Part):
-    """FLOPs of an iteration, and what share of the peak they are."""
+    """FLOPs of an iteration and the share of the peak."""
 
     parameters: float
     model_flops: float
     executed_flops: float
     short_flops: float
-    """6 T P, or 8 T P with full recomputation."""
+    """The approximation 6 T P, or 8 T P with full recomputation."""
     tflops_per_gpu: float
     mfu: float | None
     hfu: float | None
 
 
 class WrittenBudget(_Part):
-    """A whole training."""
+    """Duration and cost of the whole training."""
 
     tokens: float
     iterations: float
@@ -85,15 +85,15 @@ class WrittenLayout(_Part):
     micro_batch: int
     recompute: str
     iteration_s: float | None
-    """None where it does not fit."""
+    """None if it does not fit."""
     memory_bytes: float
     fits: bool
     reason: str
-    """Why it is not the best one."""
+    """Why it is not the best layout; empty for the best."""
 
 
 class WrittenVariant(_Part):
-    """The layout of the question with another recomputation or another schedule."""
+    """The requested layout with another recomputation mode or another schedule."""
 
     recompute: str
     schedule: str
@@ -106,7 +106,7 @@ class WrittenVariant(_Part):
 
 
 class WrittenSize(_Part):
-    """The best layout on so many nodes; None where nothing fits."""
+    """The best layout on a number of nodes; None if no layout fits."""
 
     nodes: int
     layout: WrittenLayout | None
@@ -114,7 +114,7 @@ class WrittenSize(_Part):
 
 
 class WrittenPlan(_Part):
-    """Everything that the planner says to a question."""
+    """The complete answer of the planner."""
 
     fits: bool
     reasons: list[str]
@@ -138,35 +138,34 @@ class WrittenPlan(_Part):
     verdict: str | None
 
 
-def written(found: Answer) -> WrittenPlan:
-    """Write an answer down."""
-    one = found.prediction
-    work = found.work
+def written(answer: Answer) -> WrittenPlan:
+    """Convert an answer to its JSON model."""
+    prediction, work = answer.prediction, answer.work
     return WrittenPlan(
-        fits=one.fits,
-        reasons=one.reasons,
-        warnings=found.warnings,
-        basis=one.basis,
-        iteration_s=one.iteration_s,
-        samples_per_s=one.samples_per_s,
-        tokens_per_s=one.tokens_per_s,
-        time=WrittenTime(**vars(one.parts), total_s=one.iteration_s, uncertainty=one.uncertainty),
+        fits=prediction.fits,
+        reasons=prediction.reasons,
+        warnings=answer.warnings,
+        basis=prediction.basis,
+        iteration_s=prediction.iteration_s,
+        samples_per_s=prediction.samples_per_s,
+        tokens_per_s=prediction.tokens_per_s,
+        time=WrittenTime(**vars(prediction.parts), total_s=prediction.iteration_s, uncertainty=prediction.uncertainty),
         memory=WrittenMemory(
-            **{name: value for name, value in vars(one.memory).items() if name.endswith("_bytes")},
-            total_bytes=one.memory_bytes,
-            capacity_bytes=one.cluster.device.memory_bytes,
-            micro_batches_in_flight=one.memory.in_flight,
-            uncertainty=one.memory_uncertainty,
+            **{name: value for name, value in vars(prediction.memory).items() if name.endswith("_bytes")},
+            total_bytes=prediction.memory_bytes,
+            capacity_bytes=prediction.cluster.device.memory_bytes,
+            micro_batches_in_flight=prediction.memory.in_flight,
+            uncertainty=prediction.memory_uncertainty,
         ),
-        work=WrittenWork(**vars(work), parameters=one.job.model.parameters),
-        budget=_budget(found.budget),
-        recomputes=[_variant(one) for one in found.recomputes],
-        schedules=[_variant(one) for one in found.schedules],
-        layouts=[_layout(layout) for layout in [*found.search.fitting, *found.search.too_large]],
-        largest_on_one_node=found.largest.parameters if found.largest else None,
-        fewest_nodes=found.fewest,
-        nodes_against_days=[_size(size) for size in found.sizes],
-        verdict=found.verdict.sentence if found.verdict else None,
+        work=WrittenWork(**vars(work), parameters=prediction.job.model.parameters),
+        budget=_budget(answer.budget),
+        recomputes=[_variant(variant) for variant in answer.recomputes],
+        schedules=[_variant(variant) for variant in answer.schedules],
+        layouts=[_layout(layout) for layout in [*answer.search.fitting, *answer.search.too_large]],
+        largest_on_one_node=answer.largest.parameters if answer.largest else None,
+        fewest_nodes=answer.fewest,
+        nodes_against_days=[_size(size) for size in answer.sizes],
+        verdict=answer.verdict.sentence if answer.verdict else None,
     )
 
 
@@ -174,16 +173,16 @@ def _budget(budget: Budget) -> WrittenBudget:
     return WrittenBudget(**vars(budget))
 
 
-def _variant(one: Prediction) -> WrittenVariant:
+def _variant(prediction: Prediction) -> WrittenVariant:
     return WrittenVariant(
-        recompute=one.job.recompute,
-        schedule=one.job.schedule,
-        chunks=one.job.virtual_stages,
-        micro_batches_in_flight=one.memory.in_flight,
-        activations_bytes=one.memory.activations_bytes,
-        memory_bytes=one.memory_bytes,
-        fits=one.fits,
-        iteration_s=one.iteration_s,
+        recompute=prediction.job.recompute,
+        schedule=prediction.job.schedule,
+        chunks=prediction.job.virtual_stages,
+        micro_batches_in_flight=prediction.memory.in_flight,
+        activations_bytes=prediction.memory.activations_bytes,
+        memory_bytes=prediction.memory_bytes,
+        fits=prediction.fits,
+        iteration_s=prediction.iteration_s,
     )
 
 

@@ -94,7 +94,7 @@ def test_typing_another_network_changes_answer_figure_and_address(page: Page) ->
     expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
     assert time_range(page)[1] < 8
     page.get_by_label("Stages").fill("none")
-    expect(page.get_by_role("alert")).to_contain_text("none cannot be stages")
+    expect(page.get_by_role("alert")).to_contain_text("stages none is invalid")
     page.go_back()
     page.go_forward()
     screenshots(page, "simulate")

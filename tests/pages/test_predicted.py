@@ -122,7 +122,7 @@ def test_files_that_say_their_sizes_calibrate_on_the_device_that_is_planned_for(
     text = page.get("/plan/", {"calibration": group.key, "gpu": "H100 SXM"}).content.decode()
     assert "taken as H100 SXM: 6 times" in text
     assert "The files of the calibration name no GPU: their runs are taken as run on H100 SXM." in text
-    assert "1 run: model.hidden_size, model.sequence_length are not said" in text
+    assert "1 run: model.hidden_size, model.sequence_length are missing" in text
     assert "1 run: its links were shaped, in words that the planner does not read" in text
 
 

@@ -44,7 +44,7 @@ def test_a_poll_while_typing_gets_the_answer_alone(viewer: Client) -> None:
 
 def test_numbers_that_make_no_sense_are_named_and_stay_in_the_form(viewer: Client) -> None:
     text = viewer.get("/simulate/?stages=three&delay_ms=%3Cscript%3E").content.decode()
-    assert "three cannot be stages" in text
+    assert "stages three is invalid" in text
     assert 'name="stages" value="three"' in text
     assert "<script>" not in text.split("<main")[1]
 
@@ -77,7 +77,7 @@ def test_the_two_that_are_drawn_stand_where_they_were_asked_for(viewer: Client, 
 
 
 def test_a_figure_of_a_broken_question_says_what_is_wrong(viewer: Client) -> None:
-    assert "cannot be stages" in viewer.get("/simulate/timeline.json?stages=0").json()["empty"]
+    assert "stages 0 is invalid" in viewer.get("/simulate/timeline.json?stages=0").json()["empty"]
 
 
 def test_a_stranger_sees_nothing(client: Client, db: None) -> None:
@@ -110,9 +110,9 @@ def test_the_command_reads_a_file_and_writes_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        ('{"stages": 0}', "0 cannot be stages"),
-        ("{broken", "is no JSON"),
-        ("/nowhere/at/all.json", "cannot be read from /nowhere/at/all.json"),
+        ('{"stages": 0}', "stages 0 is invalid"),
+        ("{broken", "is not valid JSON"),
+        ("/nowhere/at/all.json", "cannot read the request from /nowhere/at/all.json"),
     ],
 )
 def test_the_command_says_what_is_wrong_with_a_question(question: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The arithmetic of FLOPs against published figures."""
+"""FLOPs and parameters agree with published figures."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from parlab.planner.hardware import Peak
 A100 = Peak(312e12, "NVIDIA A100 data sheet")
 
 # Narayanan et al. 2021 (SC21), table 1, vocabulary 51,200, sequence 2,048: layers, hidden size, global batch, GPUs,
-# TFLOP/s per GPU as printed; then parameters in billions and seconds per iteration, derived from it.
+# TFLOP/s per GPU as printed; then parameters in billions and seconds per iteration, derived from them.
 SC21 = [
     (24, 2304, 512, 32, 137, 1.7, 3.52),
     (30, 3072, 512, 64, 138, 3.6, 3.71),
@@ -39,9 +39,9 @@ def test_tflops_follow_from_the_iteration_time_within_one_percent(
 ) -> None:
     shape = Shape(layers, hidden, 2048, 51200)
 
-    found = flops_per_gpu(executed_flops(shape, batch, "full"), gpus, seconds) / 1e12
+    computed = flops_per_gpu(executed_flops(shape, batch, "full"), gpus, seconds) / 1e12
 
-    assert found == pytest.approx(tflops, rel=0.01)
+    assert computed == pytest.approx(tflops, rel=0.01)
     assert parameters(shape) / 1e9 == pytest.approx(billions, abs=0.0501)
 
 
@@ -52,11 +52,11 @@ def test_the_trillion_parameter_row_is_52_percent_of_peak_by_hardware_and_39_by_
     assert mfu(TRILLION, 3072, 3072, seconds, A100) == pytest.approx(0.392, abs=0.0005)
 
 
-def test_without_recompute_the_hardware_does_what_the_model_needs() -> None:
+def test_without_recompute_executed_flops_equal_model_flops() -> None:
     assert executed_flops(TRILLION, 3072, "none") == model_flops(TRILLION, 3072)
 
 
-def test_selective_recompute_adds_one_forward_of_the_attention_core() -> None:
+def test_selective_recompute_adds_one_forward_pass_of_the_attention_core() -> None:
     shape = Shape(96, 12288, 2048, 51200)
 
     extra = executed_flops(shape, 1, "selective") - model_flops(shape, 1)
@@ -65,7 +65,7 @@ def test_selective_recompute_adds_one_forward_of_the_attention_core() -> None:
     assert model_flops(shape, 1) < executed_flops(shape, 1, "selective") < executed_flops(shape, 1, "full")
 
 
-def test_full_recompute_adds_one_forward_of_the_layers_but_not_of_the_logits() -> None:
+def test_full_recompute_adds_one_forward_pass_of_the_layers_but_not_of_the_logits() -> None:
     shape = Shape(24, 1024, 512, 30592)
     forward_of_layers = 24 * 512 * 24 * 1024**2 * (1 + 512 / (6 * 1024))
 
@@ -82,8 +82,8 @@ def test_training_gpt3_takes_the_published_days() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "seconds", "named"), [(0, 1.0, "gpus 0"), (8, 0.0, "step_time_s 0"), (8, -1.0, "-1.0")]
+    ("gpus", "seconds", "message"), [(0, 1.0, "gpus 0"), (8, 0.0, "step_time_s 0"), (8, -1.0, "-1.0")]
 )
-def test_no_gpus_and_no_time_are_refused_by_name(gpus: int, seconds: float, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+def test_an_error_names_gpus_or_time_out_of_range(gpus: int, seconds: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         flops_per_gpu(1e15, gpus, seconds)

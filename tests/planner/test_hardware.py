@@ -1,4 +1,4 @@
-"""The catalogue of GPUs, by the names that drivers and people give them."""
+"""Devices are looked up by the names that drivers and people use."""
 
 import pytest
 

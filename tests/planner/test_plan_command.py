@@ -29,7 +29,7 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_each_row_becomes_one_object_a_line_in_order(tmp_path: Path) -> None:
+def test_each_row_becomes_one_json_line_in_order(tmp_path: Path) -> None:
     lines = plan(written(tmp_path / "rows.json", [SC21_18B, SC21_18B | {"id": "again"}]))
     assert [line["id"] for line in lines] == ["18B", "again"]
     assert list(lines[0]) == ["id", "iter_s", "tflops_per_gpu", "memory_gb", "fits", "basis"]
@@ -37,7 +37,7 @@ def test_each_row_becomes_one_object_a_line_in_order(tmp_path: Path) -> None:
     assert lines[0]["iter_s"] == pytest.approx(9.4, rel=0.3)
 
 
-def test_what_was_measured_does_not_change_an_uncalibrated_prediction(tmp_path: Path) -> None:
+def test_measurements_do_not_change_an_uncalibrated_prediction(tmp_path: Path) -> None:
     lines = plan(written(tmp_path / "rows.json", [SC21_18B, SC21_18B | {"measured": {"iter_s": 1e6}}]))
     assert lines[0]["iter_s"] == lines[1]["iter_s"]
 
@@ -51,7 +51,7 @@ def test_measured_rows_of_the_same_cluster_move_the_prediction_towards_them(tmp_
     assert "2 times" in after["basis"]
 
 
-def test_a_row_that_cannot_be_predicted_says_why_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_predicted_gets_a_reason_and_the_others_a_prediction(tmp_path: Path) -> None:
     unknown = SC21_18B | {"id": "odd", "hardware": {"gpu": "X9000", "count": 8}}
     lines = plan(written(tmp_path / "rows.json", [unknown, SC21_18B]))
     assert lines[0]["iter_s"] is None
@@ -59,14 +59,14 @@ def test_a_row_that_cannot_be_predicted_says_why_and_the_others_go_on(tmp_path: 
     assert lines[1]["iter_s"] > 0
 
 
-def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_invalid_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text("not json")
-    with pytest.raises(CommandError, match="no JSON"):
+    with pytest.raises(CommandError, match="invalid JSON"):
         plan(path)
 
 
-def test_flat_rows_are_read_too(tmp_path: Path) -> None:
+def test_flat_rows_are_read(tmp_path: Path) -> None:
     flat = {"id": "v-1", "gpus": 2, "gbs": 16, "mbs": 8, "hidden": 1024, "heads": 16, "layers": 24, "seq": 1024}
     path = tmp_path / "rows.json"
     path.write_text(
@@ -75,32 +75,32 @@ def test_flat_rows_are_read_too(tmp_path: Path) -> None:
     assert plan(path)[0]["iter_s"] > 0
 
 
-def test_interleaving_as_the_zero_bubble_paper_means_it_has_chunks_of_one_layer(tmp_path: Path) -> None:
+def test_the_zero_bubble_papers_1f1b_i_has_chunks_of_one_layer(tmp_path: Path) -> None:
     parallel = SC21_18B["parallel"] | {"tp": 1, "pp": 8, "dp": 1, "mbs": 6, "gbs": 192, "recompute": "none"}
     model = {"layers": 22, "hidden": 2304, "heads": 24, "seq": 1024}
     rows = [
         SC21_18B | {"model": model, "parallel": parallel | chunks, "hardware": {"gpu": "A100-80GB", "count": 8}}
         for chunks in ({"schedule": "1F1B-I"}, {"schedule": "interleaved", "virtual_pp": 3})
     ]
-    paper, told = plan(written(tmp_path / "rows.json", rows))
-    assert paper["memory_gb"] == told["memory_gb"] == pytest.approx(40, rel=0.06)
+    paper, explicit = plan(written(tmp_path / "rows.json", rows))
+    assert paper["memory_gb"] == explicit["memory_gb"] == pytest.approx(40, rel=0.06)
 
 
 @pytest.mark.usefixtures("catalogue")
-def test_a_question_is_answered_as_the_api_does(tmp_path: Path) -> None:
+def test_a_question_gets_the_same_answer_as_from_the_api(tmp_path: Path) -> None:
     path, out = tmp_path / "question.json", StringIO()
     path.write_text(json.dumps({"layers": 24, "hidden": 2048, "heads": 16, "tensor_parallel": 1, "nodes": 3}))
     call_command("plan", "--question", str(path), stdout=out)
-    found = json.loads(out.getvalue())
-    assert found["fits"] is True
-    assert found["layouts"][0]["reason"] == ""
+    answer = json.loads(out.getvalue())
+    assert answer["fits"] is True
+    assert answer["layouts"][0]["reason"] == ""
 
 
 @pytest.mark.usefixtures("catalogue")
 def test_an_impossible_question_names_the_field(tmp_path: Path) -> None:
     path = tmp_path / "question.json"
     path.write_text(json.dumps({"layers": 0}))
-    with pytest.raises(CommandError, match="0 cannot be layers"):
+    with pytest.raises(CommandError, match="layers 0 is invalid: use 1 or more"):
         call_command("plan", "--question", str(path))
 
 
@@ -129,12 +129,12 @@ def test_a_hostile_row_gets_a_reason_instead_of_a_traceback(tmp_path: Path, sect
     assert line["basis"].startswith("not predicted: ")
 
 
-def test_a_row_without_precision_on_a_gpu_without_bf16_is_fp32_unless_its_neighbours_tell_otherwise(
+def test_a_row_without_precision_on_a_gpu_without_bf16_is_fp32_unless_similar_rows_are_fp16(
     tmp_path: Path,
 ) -> None:
     open_row = SC21_18B | {"hardware": {"gpu": "V100-32GB", "count": 256, "node": 8}}
-    told = open_row | {"parallel": SC21_18B["parallel"] | {"precision": "fp16"}}
-    slow, fast = plan(written(tmp_path / "rows.json", [open_row, told]))
+    fp16_row = open_row | {"parallel": SC21_18B["parallel"] | {"precision": "fp16"}}
+    slow, fast = plan(written(tmp_path / "rows.json", [open_row, fp16_row]))
     assert slow["iter_s"] > 2 * fast["iter_s"]
     assert "precision is not given: fp32" in slow["basis"]
     neighbours = [
@@ -147,49 +147,49 @@ def test_a_row_without_precision_on_a_gpu_without_bf16_is_fp32_unless_its_neighb
 
 
 @pytest.mark.parametrize(
-    ("section", "value", "said"),
+    ("section", "value", "note"),
     [
-        ("parallel", {"schedule": "DualPipe"}, "schedule 'DualPipe' is not known: taken as 1F1B"),
-        ("parallel", {"precision": "int4"}, "precision 'int4' is not known: taken as bf16"),
-        ("parallel", {"precision": "fp8"}, "precision fp8 has no units on A100 SXM4 80 GB"),
+        ("parallel", {"schedule": "DualPipe"}, "unknown schedule 'DualPipe': 1F1B assumed"),
+        ("parallel", {"precision": "int4"}, "unknown precision 'int4': bf16 assumed"),
+        ("parallel", {"precision": "fp8"}, "precision fp8 is not supported by A100 SXM4 80 GB"),
         ("parallel", {"tp": 5}, "tp 5 does not divide heads 48"),
         ("parallel", {"gbs": 8}, "gbs 8 is less than mbs 8 x dp 32"),
         ("hardware", {"count": 16}, "count 16 is less than tp x pp x dp 256"),
     ],
 )
-def test_a_slip_is_said_where_the_row_can_still_be_predicted(
-    tmp_path: Path, section: str, value: dict[str, Any], said: str
+def test_an_inconsistent_row_is_predicted_with_a_note(
+    tmp_path: Path, section: str, value: dict[str, Any], note: str
 ) -> None:
     line = plan(written(tmp_path / "rows.json", [SC21_18B | {section: SC21_18B[section] | value}]))[0]
     assert line["iter_s"] > 0
-    assert said in line["basis"]
+    assert note in line["basis"]
 
 
-def test_what_is_no_row_at_all_does_not_cost_the_others_their_answer(tmp_path: Path) -> None:
+def test_an_entry_that_is_not_an_object_does_not_affect_the_others(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(["odd", SC21_18B, None]))
     lines = plan(path, "--calibrate", str(path))
     assert [line["iter_s"] is None for line in lines] == [True, False, True]
-    assert "row 'odd' is no object; use one" in lines[0]["basis"]
+    assert "row 'odd' is not an object; use one" in lines[0]["basis"]
 
 
 @pytest.mark.parametrize(
     "rate", [{"tokens_per_s_gpu": 871.5}, {"samples_per_gpu_s": 0.42553}, {"hfu_tflops_per_gpu": 135.0}]
 )
-def test_rates_of_one_gpu_calibrate_as_the_time_of_an_iteration_does(tmp_path: Path, rate: dict[str, float]) -> None:
+def test_rates_per_gpu_calibrate_like_the_time_of_an_iteration(tmp_path: Path, rate: dict[str, float]) -> None:
     rows = written(tmp_path / "rows.json", [SC21_18B])
-    known = written(tmp_path / "known.json", [SC21_18B | {"measured": rate}])
-    line = plan(rows, "--calibrate", str(known))[0]
+    measured = written(tmp_path / "measured.json", [SC21_18B | {"measured": rate}])
+    line = plan(rows, "--calibrate", str(measured))[0]
     assert "calibrated on group sc21: 1 time;" in line["basis"] + ";"
     assert line["iter_s"] == pytest.approx(9.4, rel=0.02)
 
 
-def test_measurements_of_a_foreign_cluster_teach_nothing_and_repeated_ones_no_more_than_once(tmp_path: Path) -> None:
+def test_measurements_of_another_cluster_and_repeated_ones_do_not_change_the_calibration(tmp_path: Path) -> None:
     rows = written(tmp_path / "rows.json", [SC21_18B])
     slow = SC21_18B | {"measured": {"iter_s": 18.8}}
 
-    def calibrated(*known: dict[str, Any]) -> dict[str, Any]:
-        return plan(rows, "--calibrate", str(written(tmp_path / "known.json", list(known))))[0]
+    def calibrated(*measured: dict[str, Any]) -> dict[str, Any]:
+        return plan(rows, "--calibrate", str(written(tmp_path / "measured.json", list(measured))))[0]
 
     assert calibrated(slow | {"group": "another"}) == plan(rows)[0]
     assert calibrated(slow, slow, slow) == calibrated(slow)
@@ -197,15 +197,15 @@ def test_measurements_of_a_foreign_cluster_teach_nothing_and_repeated_ones_no_mo
     assert unnamed == plan(rows)[0]
 
 
-def test_a_row_that_names_no_group_is_calibrated_on_the_same_device(tmp_path: Path) -> None:
+def test_a_row_without_a_group_is_calibrated_on_the_same_device(tmp_path: Path) -> None:
     rows = written(tmp_path / "rows.json", [SC21_18B | {"group": None}])
-    known = written(tmp_path / "known.json", [SC21_18B | {"measured": {"iter_s": 18.8}}])
-    before, after = plan(rows)[0], plan(rows, "--calibrate", str(known))[0]
+    measured = written(tmp_path / "measured.json", [SC21_18B | {"measured": {"iter_s": 18.8}}])
+    before, after = plan(rows)[0], plan(rows, "--calibrate", str(measured))[0]
     assert before["iter_s"] < after["iter_s"] < 18.8
     assert "calibrated on cluster A100 SXM4 80 GB 8 per node: 1 time" in after["basis"]
 
 
-def test_a_job_that_ran_out_of_memory_is_named_among_what_calibrates(tmp_path: Path) -> None:
+def test_the_basis_counts_jobs_that_ran_out_of_memory(tmp_path: Path) -> None:
     rows = written(tmp_path / "rows.json", [SC21_18B])
-    known = written(tmp_path / "known.json", [SC21_18B | {"measured": {"oom": True}}])
-    assert "calibrated on group sc21: 1 job out of memory" in plan(rows, "--calibrate", str(known))[0]["basis"]
+    measured = written(tmp_path / "measured.json", [SC21_18B | {"measured": {"oom": True}}])
+    assert "calibrated on group sc21: 1 job out of memory" in plan(rows, "--calibrate", str(measured))[0]["basis"]

@@ -1,4 +1,4 @@
-"""The work of configured runs, and their shares of a peak."""
+"""FLOPs of configured runs and their utilisation of a peak."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parlab.planner.flops import Shape, executed_flops, model_flops
 from parlab.planner.hardware import Peak
 from parlab.planner.work import utilisation, work_of
 
-# The 1T row of Narayanan et al. 2021, table 1: full recompute, 102.37 s an iteration by its own formula.
+# The 1T row of Narayanan et al. 2021, table 1: full recomputation, 102.37 s per iteration by the formula of the paper.
 TRILLION = {"num_layers": 128, "hidden_size": 25600, "sequence_length": 2048, "vocab_size": 51200, "kind": "gpt"}
 A100 = Peak(312e12, "data sheet")
 
@@ -22,16 +22,16 @@ def sections(model: dict[str, Any] = TRILLION, **train: Any) -> dict[str, dict[s
 def test_the_trillion_row_is_39_percent_mfu_and_52_percent_hfu() -> None:
     work = work_of(sections(recompute="full"))
     assert work is not None
-    found = utilisation(work, 3072, 102.37, A100)
-    assert found.mfu == pytest.approx(0.392, rel=0.01)
-    assert found.hfu == pytest.approx(0.522, rel=0.01)
-    assert found.tflops_per_gpu == pytest.approx(0.392 * 312, abs=0.4)
+    used = utilisation(work, 3072, 102.37, A100)
+    assert used.mfu == pytest.approx(0.392, rel=0.01)
+    assert used.hfu == pytest.approx(0.522, rel=0.01)
+    assert used.tflops_per_gpu == pytest.approx(0.392 * 312, abs=0.4)
     assert "72 B s l h²" in work.formula
     assert "96 B s l h²" in work.formula
 
 
 def test_a_bert_counts_both_of_its_heads() -> None:
-    """By hand: 2 FLOPs a weight and token forward, twice that backward, for h x h, h x h on one token, h x 2 on one."""
+    """2 FLOPs per weight and token forward, twice that backward: h x h per token, h x h and h x 2 per sequence."""
     size = {"num_layers": 24, "hidden_size": 1024, "sequence_length": 512, "vocab_size": 30592}
     gpt, bert = work_of(sections({**size, "kind": "gpt"})), work_of(sections({**size, "kind": "bert"}))
     assert gpt is not None
@@ -50,7 +50,7 @@ def test_a_prefix_has_no_logits() -> None:
     assert whole.model_flops - part.model_flops == pytest.approx(6 * 3072 * 4 * 32 * 64)
 
 
-def test_what_is_computed_again_counts_for_the_hardware_only() -> None:
+def test_recomputation_counts_in_executed_flops_only() -> None:
     selective = work_of(sections(recompute="selective"))
     shape = Shape(128, 25600, 2048, 51200)
     assert selective is not None
@@ -59,25 +59,25 @@ def test_what_is_computed_again_counts_for_the_hardware_only() -> None:
 
 
 @pytest.mark.parametrize("missing", ["num_layers", "hidden_size", "sequence_length", "vocab_size"])
-def test_without_a_size_there_is_no_work(missing: str) -> None:
+def test_flops_are_unknown_without_all_sizes(missing: str) -> None:
     assert work_of(sections({name: size for name, size in TRILLION.items() if name != missing})) is None
 
 
-def test_emulated_compute_is_no_work() -> None:
+def test_emulated_compute_executes_no_flops() -> None:
     assert work_of(sections(compute="emulated")) is None
 
 
-def test_where_nobody_knows_of_recomputation_there_is_no_hfu() -> None:
+def test_hfu_is_unknown_without_the_recomputation_mode() -> None:
     work = work_of(sections(recompute=None))
     assert work is not None
-    found = utilisation(work, 3072, 102.37, A100)
-    assert found.mfu is not None
-    assert found.hfu is None
+    used = utilisation(work, 3072, 102.37, A100)
+    assert used.mfu is not None
+    assert used.hfu is None
 
 
-def test_without_a_peak_there_are_still_flops() -> None:
+def test_throughput_is_known_without_a_peak() -> None:
     work = work_of(sections())
     assert work is not None
-    found = utilisation(work, 3072, 102.37, None)
-    assert (found.mfu, found.hfu) == (None, None)
-    assert found.tflops_per_gpu > 100
+    used = utilisation(work, 3072, 102.37, None)
+    assert (used.mfu, used.hfu) == (None, None)
+    assert used.tflops_per_gpu > 100

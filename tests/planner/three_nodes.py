@@ -15,16 +15,16 @@ MEASURED_S = {
 }
 """Seconds of an iteration by network and micro batch size."""
 BACKWARD_PER_FORWARD = 3.0
-"""Activations are computed again there."""
+"""Ratio of backward to forward time with recomputation."""
 
 
 def message_bytes(micro_batch_size: int) -> int:
-    """Activations in fp32: sequence 2,048, width 768."""
+    """Return the size of the activations in fp32: sequence length 2,048, hidden size 768."""
     return micro_batch_size * 2048 * 768 * 4
 
 
 def calibrated(schedule: str, micro_batch_size: int) -> Pipeline:
-    """Make the pipeline on the default network, its times from the default row of the table alone."""
+    """Return the pipeline on the default network, calibrated only on the row of that network."""
     size = message_bytes(micro_batch_size)
     blank = uniform(3, 64 // micro_batch_size, StageTimes(0, 0), NETWORKS[0], size)
     measured = MEASURED_S[schedule][0][MICRO_BATCH_SIZES.index(micro_batch_size)]
@@ -33,16 +33,16 @@ def calibrated(schedule: str, micro_batch_size: int) -> Pipeline:
 
 
 def on(pipeline: Pipeline, link: Link) -> Pipeline:
-    """Put a pipeline on other links."""
+    """Return the pipeline with other links."""
     return replace(pipeline, links=(link,) * pipeline.num_ranks)
 
 
 def errors(schedule: str) -> list[float]:
-    """Return how far the prediction is off in each of the nine cells that it was not calibrated with: 0.01 is 1 %."""
-    found = []
+    """Return the relative errors in the nine cells that the calibration did not use."""
+    relative_errors = []
     for column, size in enumerate(MICRO_BATCH_SIZES):
         pipeline = calibrated(schedule, size)
         for link, row in zip(NETWORKS[1:], MEASURED_S[schedule][1:], strict=True):
             predicted = outcome(Plan(schedule), on(pipeline, link)).simulation.iteration_s
-            found.append(abs(predicted / row[column] - 1))
-    return found
+            relative_errors.append(abs(predicted / row[column] - 1))
+    return relative_errors

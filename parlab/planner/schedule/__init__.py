@@ -1,4 +1,4 @@
-"""Pipeline schedules on a network: simulated, bounded from below, chosen. Pure; see docs/simulation.md."""
+"""Simulate pipeline schedules on a network, bound them from below and choose one. Pure; see docs/simulation.md."""
 
 from .bound import Bound, lower_bound
 from .calibration import BACKWARD_PER_FORWARD, calibrate, split_times, stage_times

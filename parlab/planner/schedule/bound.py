@@ -1,4 +1,4 @@
-"""What no order of passes can beat: lower bounds of an iteration, and which of them binds."""
+"""Lower bounds of the time of an iteration over all orders of its passes."""
 
 from __future__ import annotations
 
@@ -8,59 +8,63 @@ from .pipeline import Pipeline
 
 
 class Bound(NamedTuple):
-    """A lower bound of an iteration's seconds."""
+    """A lower bound of the time of an iteration (s)."""
 
     seconds: float
     binds: str
-    """What cannot go faster, in words: compute of a rank, a rank's outgoing link, or the way of one micro batch."""
+    """What determines the bound: compute of a rank, outgoing link of a rank, or path of one micro batch."""
 
 
 def lower_bound(pipeline: Pipeline, *, num_chunks: int = 1, is_split: bool = False) -> Bound:
-    """Return the largest of three lower bounds, over all orders of the same passes, sends beside computing.
+    """Return the largest of three lower bounds over all orders of the same passes, with non-blocking sends.
 
-    Of each rank: what reaches it first must come through all ranks before it, then it has m micro batches to compute,
-    and after its last backward pass a gradient must go back through these ranks. Of each outgoing link: the same with
-    the time that its messages, activations forward and gradients back, keep it busy. Of one micro batch: its way to
-    the last stage and back. For equal stages and v = 1 the first is m*t + (p - 1)(t + 2c), the second
-    2*m*bytes/bandwidth plus fill and drain on the ranks between first and last. `is_split` lets the gradients of
-    the weights come last, as zero-bubble schedules do.
+    - Compute of a rank: the first micro batch must pass all earlier ranks, the rank computes m micro batches, and after
+      its last backward pass a gradient must return through the earlier ranks. For equal stages and v = 1 this is
+      m*t + (p - 1)(t + 2c).
+    - Outgoing link of a rank: the same with the time that its messages, activations forward and gradients back, occupy
+      the link. Between the first and the last rank this is 2*m*bytes/bandwidth plus fill and drain.
+    - Path of one micro batch: to the last stage and back.
+
+    `is_split` allows weight gradients at the end of the iteration, as in zero-bubble schedules.
     """
     parts = _Parts(pipeline, num_chunks, is_split)
-    found = [Bound(parts.one_micro_batch(), "the way of one micro batch")]
+    bounds = [Bound(parts.one_micro_batch(), "the path of one micro batch")]
     for rank in range(pipeline.num_ranks):
-        found.append(Bound(parts.compute(rank), f"compute of rank {rank}"))
-        found.append(Bound(parts.link(rank), f"outgoing link of rank {rank}"))
-    best = max(found)
-    return best._replace(seconds=best.seconds + pipeline.step_s)
+        bounds.append(Bound(parts.compute(rank), f"compute of rank {rank}"))
+        bounds.append(Bound(parts.link(rank), f"outgoing link of rank {rank}"))
+    tightest = max(bounds)
+    return tightest._replace(seconds=tightest.seconds + pipeline.step_s)
 
 
 class _Parts:
-    """Times of single chunks: forward, backward as far as others wait for it, and what may come later."""
+    """Times per chunk: forward, the part of backward that other ranks wait for, and the part that can be deferred."""
 
     def __init__(self, pipeline: Pipeline, num_chunks: int, is_split: bool) -> None:
         self.pipeline, self.chunks = pipeline, num_chunks
         self.forward = [times.forward_s / num_chunks for times in pipeline.stages]
-        self.later = [times.weight_s / num_chunks if is_split else 0.0 for times in pipeline.stages]
+        self.deferred = [times.weight_s / num_chunks if is_split else 0.0 for times in pipeline.stages]
         self.backward = [
-            times.backward_s / num_chunks - later for times, later in zip(pipeline.stages, self.later, strict=True)
+            times.backward_s / num_chunks - deferred
+            for times, deferred in zip(pipeline.stages, self.deferred, strict=True)
         ]
 
     def fill(self, rank: int) -> float:
-        """Time until the first micro batch can reach a rank."""
+        """Return the earliest time at which the first micro batch reaches a rank."""
         return sum(self.forward[i] + self.pipeline.forward_hop_s(i) for i in range(rank))
 
     def drain(self, rank: int) -> float:
-        """Time from the last backward pass of a rank until the first stage is through."""
-        back = sum(self.backward[i] + self.pipeline.backward_hop_s(i + 1) for i in range(rank))
-        return back + self.later[0]
+        """Return the time from the last backward pass of a rank to the end of the first stage."""
+        return_path = sum(self.backward[i] + self.pipeline.backward_hop_s(i + 1) for i in range(rank))
+        return return_path + self.deferred[0]
 
     def compute(self, rank: int) -> float:
+        """Return the bound set by the computation of a rank."""
         count = self.pipeline.num_micro_batches * self.chunks
         passes = count * (self.forward[rank] + self.backward[rank])
-        return self.fill(rank) + max(passes + self.drain(rank), passes + count * self.later[rank])
+        return self.fill(rank) + max(passes + self.drain(rank), passes + count * self.deferred[rank])
 
     def link(self, rank: int) -> float:
-        """Bound of a rank's outgoing link; 0 where nothing leaves."""
+        """Return the bound set by the outgoing link of a rank; 0 for a single rank."""
         pipeline, last = self.pipeline, self.pipeline.num_ranks - 1
         if last == 0:
             return 0.0
@@ -72,9 +76,10 @@ class _Parts:
         return first + pipeline.num_micro_batches * busy + pipeline.links[rank].delay_s + self.after(rank)
 
     def after(self, rank: int) -> float:
-        """Time from the arrival of the last message of a rank's link until the first stage is through.
+        """Return the time from the arrival of the last message of a rank's link to the end of the first stage.
 
-        That is a gradient for the stage before; of rank 0 it is its gradient from its second chunk, or activations.
+        This message is a gradient for the previous stage. On rank 0 it is the gradient of its second chunk, or with one
+        chunk the activations.
         """
         last = self.pipeline.num_ranks - 1
         if rank:
@@ -84,9 +89,10 @@ class _Parts:
         return self.fill(last) - self.fill(1) + self.forward[last] + self.backward[last] + self.drain(last)
 
     def one_micro_batch(self) -> float:
+        """Return the time of one micro batch to the last stage and back."""
         pipeline, last = self.pipeline, self.pipeline.num_ranks - 1
-        there = self.fill(last) + self.forward[last]
-        back = self.backward[last] + self.drain(last) - self.later[0]
-        turns = self.chunks - 1 if last else 0
-        ring = turns * (pipeline.forward_hop_s(last) + pipeline.backward_hop_s(0))
-        return self.chunks * (there + back) + ring + self.later[0]
+        forward_path = self.fill(last) + self.forward[last]
+        backward_path = self.backward[last] + self.drain(last) - self.deferred[0]
+        wraps = self.chunks - 1 if last else 0
+        ring = wraps * (pipeline.forward_hop_s(last) + pipeline.backward_hop_s(0))
+        return self.chunks * (forward_path + backward_path) + ring + self.deferred[0]

@@ -1,4 +1,4 @@
-"""A question to the simulation as people and programs write it: milliseconds, Gbit/s, megabytes."""
+"""The input of the simulation for people and programs: milliseconds, Gbit/s, megabytes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _PLAN = re.compile(r"(gpipe|1f1b|zb-h1|interleaved-1f1b)(?:-(\d{1,4}))?")
 _MOST_MS = 600_000
 
 
-def _several(value: Any) -> Any:
-    """One number is the same everywhere; a text may hold several, between commas or spaces."""
+def _as_list(value: Any) -> Any:
+    """Convert a single number, or a text with numbers separated by commas or spaces, to a list."""
     if isinstance(value, str):
         return [part for part in re.split(r"[\s,;]+", value.strip()) if part]
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _nothing(value: Any) -> Any:
-    """An empty field of a form is no value."""
+def _empty_as_none(value: Any) -> Any:
+    """Convert an empty form field to None."""
     return None if isinstance(value, str) and not value.strip() else value
 
 
 _Ms = Annotated[float, Field(ge=0, le=_MOST_MS, allow_inf_nan=False)]
 _Gbps = Annotated[float, Field(ge=0.001, le=100_000, allow_inf_nan=False)]
-_PerStage = Annotated[list[_Ms], Field(min_length=1, max_length=MAX_RANKS), BeforeValidator(_several)]
+_PerStage = Annotated[list[_Ms], Field(min_length=1, max_length=MAX_RANKS), BeforeValidator(_as_list)]
 _Text = Annotated[str, Field(max_length=40)]
 
 
@@ -48,40 +48,40 @@ class Scenario(BaseModel):
     forward_ms: _PerStage = [25.0]
     """Forward pass of one micro batch through one stage: one number for all stages, or one for each."""
     backward_ms: _PerStage = [75.0]
-    """Backward pass, recomputation included: one number, or one for each stage."""
-    weight_ms: Annotated[_PerStage | None, BeforeValidator(_nothing)] = None
-    """Of the backward pass, the gradients of the weights, which zb-h1 puts off; empty: half of it."""
+    """Backward pass, including recomputation: one number for all stages, or one for each."""
+    weight_ms: Annotated[_PerStage | None, BeforeValidator(_empty_as_none)] = None
+    """Weight gradients in the backward pass, which zb-h1 defers; empty: half of the backward pass."""
     optimizer_ms: _Ms = 0.0
-    """What every rank does once at the end of the iteration."""
+    """Optimizer step of every rank at the end of the iteration."""
     delay_ms: _PerStage = [10.0]
-    """One-way delay of what leaves a rank: one number, or one for each rank."""
+    """One-way delay of the outgoing link: one number for all ranks, or one for each."""
     bandwidth_gbps: Annotated[
-        Annotated[list[_Gbps], Field(min_length=1, max_length=MAX_RANKS), BeforeValidator(_several)] | None,
-        BeforeValidator(_nothing),
+        Annotated[list[_Gbps], Field(min_length=1, max_length=MAX_RANKS), BeforeValidator(_as_list)] | None,
+        BeforeValidator(_empty_as_none),
     ] = [1.0]
-    """Gbit/s that leave a rank, both directions together; empty: no limit."""
+    """Bandwidth of the outgoing link (Gbit/s), shared by activations and gradients; empty: no limit."""
     message_mb: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 6.291456
-    """Activations of one micro batch between two stages, 10^6 bytes; gradients are as large."""
+    """Activations of one micro batch between two stages (10^6 bytes); gradients have the same size."""
     number_bytes: Literal[2, 4] = 4
-    """Bytes of a number as it was computed."""
+    """Bytes per computed value."""
     wire: Wire = "same"
-    """What travels: as it was computed, 16 bits, or 8."""
+    """Precision of messages: the same as computed, 16 bits, or 8."""
     sends_block: bool = False
     """The computing thread waits until a message has left."""
     receives_ahead: bool = True
-    """A message may arrive before its receiver asks for it."""
-    schedules: Annotated[list[_Text], Field(min_length=1, max_length=MAX_PLANS), BeforeValidator(_several)] = [
+    """Receives are posted ahead, so that a message may arrive before its receiver needs it."""
+    schedules: Annotated[list[_Text], Field(min_length=1, max_length=MAX_PLANS), BeforeValidator(_as_list)] = [
         "gpipe",
         "1f1b",
         "best",
     ]
-    """gpipe, 1f1b, 1f1b-3 (warm-up slope 3), interleaved-1f1b-2 (2 chunks), zb-h1, or best (the slope that suits)."""
+    """gpipe, 1f1b, 1f1b-3 (warm-up slope 3), interleaved-1f1b-2 (2 chunks), zb-h1, or best (the best slope)."""
 
     @model_validator(mode="before")
     @classmethod
     def _number_bytes_as_number(cls, data: Any) -> Any:
-        given = data.get("number_bytes") if isinstance(data, dict) else None
-        return {**data, "number_bytes": int(given)} if isinstance(given, str) and given in ("2", "4") else data
+        text = data.get("number_bytes") if isinstance(data, dict) else None
+        return {**data, "number_bytes": int(text)} if isinstance(text, str) and text in ("2", "4") else data
 
     @model_validator(mode="after")
     def _fits_together(self) -> Scenario:
@@ -89,8 +89,8 @@ class Scenario(BaseModel):
             count = len(getattr(self, name) or [0])
             if count not in (1, self.stages):
                 raise ValueError(f"{name} has {count} numbers for {self.stages} stages; give one, or {self.stages}")
-        for number in range(self.stages if self.weight_ms else 0):
-            weight, backward = _at(self.weight_ms or [], number), _at(self.backward_ms, number)
+        for stage in range(self.stages if self.weight_ms else 0):
+            weight, backward = _at(self.weight_ms or [], stage), _at(self.backward_ms, stage)
             if weight > backward:
                 raise ValueError(f"weight_ms {weight:g} is more than backward_ms {backward:g}; use at most that")
         for text in self.schedules:
@@ -99,7 +99,7 @@ class Scenario(BaseModel):
         return self
 
     def pipeline(self) -> Pipeline:
-        """Turn it into SI units, with messages as they travel."""
+        """Return the pipeline in SI units, with messages in the precision of `wire`."""
         ranks = range(self.stages)
         backward = [_at(self.backward_ms, i) for i in ranks]
         weight = [_at(self.weight_ms, i) if self.weight_ms else WEIGHT_SHARE * backward[i] for i in ranks]
@@ -122,14 +122,14 @@ def _at(values: Sequence[float], place: int) -> float:
 
 
 def plan_of(text: str) -> Plan:
-    """Read a schedule with its option: 1f1b-3 is slope 3, interleaved-1f1b-2 has two chunks.
+    """Parse a schedule with its option: 1f1b-3 has slope 3, interleaved-1f1b-2 has two chunks.
 
-    Raises ValueError for a name that is not known.
+    Raises ValueError for an unknown schedule or option.
     """
     match = _PLAN.fullmatch(text.strip())
     if match is None or (match[2] and match[1] in ("gpipe", "zb-h1")) or (match[2] and int(match[2]) < 1):
         raise ValueError(
-            f"schedules: {text[:40]!r} is not known; use gpipe, 1f1b, 1f1b-3 (warm-up slope), interleaved-1f1b-2"
+            f"schedules: unknown schedule {text[:40]!r}; use gpipe, 1f1b, 1f1b-3 (warm-up slope), interleaved-1f1b-2"
             " (chunks), zb-h1 or best"
         )
     option = int(match[2] or 0)
@@ -139,13 +139,13 @@ def plan_of(text: str) -> Plan:
 
 
 def code_of(plan: Plan) -> str:
-    """Write a schedule as `plan_of` reads it."""
+    """Format a schedule in the notation of `plan_of`."""
     option = plan.warmup_slope if plan.name == "1f1b" else plan.virtual_stages
     return f"{plan.name}-{option}" if option > 1 else plan.name
 
 
 class Refusal(NamedTuple):
-    """Why a scenario, or one schedule of it, cannot be simulated."""
+    """A problem with one field or one schedule of a scenario."""
 
     field: str
     value: str
@@ -153,48 +153,48 @@ class Refusal(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the simulation says of a scenario."""
+    """The simulated schedules of a scenario."""
 
     outcomes: list[Outcome]
-    """In the order of the question, the chosen one where `best` stood."""
+    """In the order of `schedules`, with the chosen schedule in place of `best`."""
     choice: Choice | None
-    """Where `best` was asked for."""
+    """The choice, if `schedules` contains `best`."""
     refused: list[Refusal]
-    """Schedules that these sizes do not have."""
+    """Schedules that do not support these sizes."""
 
 
 def answer(scenario: Scenario) -> Answer:
-    """Simulate every schedule that a scenario names, each once."""
+    """Simulate every schedule of a scenario, each once."""
     pipeline, choice = scenario.pipeline(), None
-    found: dict[Plan, Outcome] = {}
+    outcomes: dict[Plan, Outcome] = {}
     refused = []
     for text in scenario.schedules:
         try:
             if text == "best":
                 choice = best_schedule(pipeline)
-                one = choice.best._replace(wire=scenario.wire)
+                simulated = choice.best._replace(wire=scenario.wire)
             else:
-                one = outcome(plan_of(text), pipeline, scenario.wire)
+                simulated = outcome(plan_of(text), pipeline, scenario.wire)
         except ValueError as error:
             refused.append(Refusal("schedules", text, str(error)))
         else:
-            found.setdefault(one.plan, one)
-    return Answer(list(found.values()), choice, refused)
+            outcomes.setdefault(simulated.plan, simulated)
+    return Answer(list(outcomes.values()), choice, refused)
 
 
 def refusals(error: ValidationError) -> list[Refusal]:
-    """Say what is wrong with the numbers of a scenario, field by field."""
-    found = []
+    """Return the problems of a scenario, one per field."""
+    problems = []
     for detail in error.errors():
         field = str(detail["loc"][0]) if detail["loc"] else ""
         value = detail["input"]
-        shown = "" if isinstance(value, dict) else str(value)[:60]
+        text = "" if isinstance(value, dict) or value == [] else str(value)[:60]
         message = detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "extra_forbidden":
-            message = f"unknown field {field[:60]}; known are {', '.join(Scenario.model_fields)}"
+            message = f"unknown field {field[:60]}; use one of {', '.join(Scenario.model_fields)}"
         elif field:
-            message = f"{shown or 'nothing'} cannot be {field}: {message[:1].lower()}{message[1:]}"
+            message = f"{field} {text or '(empty)'} is invalid: {message[:1].lower()}{message[1:]}"
         else:
             field = message.split(" ")[0].rstrip(":")
-        found.append(Refusal(field, shown, message))
-    return found
+        problems.append(Refusal(field, text, message))
+    return problems

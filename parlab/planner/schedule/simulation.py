@@ -1,9 +1,9 @@
 """Discrete-event simulation of a pipeline schedule: passes on ranks, messages on links.
 
-Every rank executes its operations in order; each waits for its input and then takes its time. Whatever a rank sends
-leaves over one link in the order of its operations: a message keeps the link busy for bytes / bandwidth and arrives a
-delay later. No queue of events in time is needed: the order on a link is that of one rank's operations, so ranks can
-be advanced in any order, as far as their inputs are known.
+Every rank executes its operations in order; each operation waits for its input and then takes its duration. All
+messages of a rank use its one outgoing link in the order of its operations: a message occupies the link for
+bytes / bandwidth and arrives a delay later. The simulation needs no event queue ordered by time: the order on a link
+is the order of one rank's operations, so ranks can be advanced in any order as soon as their inputs are determined.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Kind = Literal["F", "B", "I", "W"]
 
 
 class Pass(NamedTuple):
-    """One operation as it was executed, in seconds since the iteration began."""
+    """One executed operation, with times in seconds since the start of the iteration."""
 
     kind: Kind
     micro_batch: int
@@ -30,7 +30,7 @@ class Pass(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """One message: from begin_s to left_s the sender's link carries it, at arrival_s its receiver has it."""
+    """One message: it occupies the sender's link from begin_s to left_s and arrives at arrival_s."""
 
     kind: Literal["activations", "gradients"]
     micro_batch: int
@@ -47,55 +47,57 @@ class Simulation:
 
     iteration_s: float
     passes: list[list[Pass]]
-    """By rank, in the order of execution."""
+    """Passes by rank, in the order of execution."""
     transfers: list[list[Transfer]]
-    """By the rank that sends, in the order on its link."""
+    """Messages by sending rank, in the order on its link."""
     held: list[int]
-    """By rank: micro batches whose activations it keeps at a time, those of each chunk counted apart."""
+    """Largest number of micro batches in flight by rank; each chunk counts separately."""
     step_s: float = 0.0
-    """What every rank does once at the end of the iteration."""
+    """Work of every rank once at the end of the iteration."""
 
     @property
     def busy_s(self) -> list[float]:
-        """Seconds that each rank has something to do."""
-        return [self.step_s + sum(one.end_s - one.begin_s for one in passes) for passes in self.passes]
+        """Busy time of each rank (s)."""
+        return [self.step_s + sum(step.end_s - step.begin_s for step in passes) for passes in self.passes]
 
     @property
     def bubble_fractions(self) -> list[float]:
-        """Share of the iteration in which each rank waits."""
+        """Share of the iteration in which each rank is idle, 0 to 1."""
         if not self.iteration_s:
             return [0.0 for _ in self.passes]
         return [1 - busy / self.iteration_s for busy in self.busy_s]
 
     @property
     def bubble_fraction(self) -> float:
-        """Mean share over the ranks."""
+        """Mean of `bubble_fractions` over the ranks."""
         return sum(self.bubble_fractions) / len(self.passes)
 
 
 def simulate(plan: Schedule, pipeline: Pipeline, *, num_chunks: int = 1) -> Simulation:
-    """Execute the operation lists of `runners.schedules` with a pipeline's times and links.
+    """Simulate the operation lists of `runners.schedules` with the times and links of a pipeline.
 
-    `num_chunks` is how many chunks each rank has; one takes that part of its rank's time. Raises ValueError where plan
-    and pipeline do not fit, and where ranks would wait for each other for ever.
+    `num_chunks` is the number of chunks per rank; each takes an equal part of the rank's time. Raises ValueError if
+    plan and pipeline have different sizes, for more than MAX_PASSES passes, and for a deadlock.
     """
     if len(plan) != pipeline.num_ranks:
-        raise ValueError(f"the plan has {len(plan)} ranks, the pipeline {pipeline.num_ranks} stages; use as many")
+        raise ValueError(
+            f"the plan has {len(plan)} ranks, but the pipeline has {pipeline.num_ranks} stages; use the same number"
+        )
     check_passes(len(operations) for operations in plan)
     return _Execution(plan, pipeline, num_chunks).run()
 
 
 class _Message(NamedTuple):
-    """Waits in the queue of a link; `key` is what its receiver looks for."""
+    """A message in the queue of a link."""
 
     key: tuple[bool, int, int]
-    """(are gradients, micro batch, stage that takes it)."""
+    """(is gradient, micro batch, receiving stage)."""
     ready_s: float
     target: int
 
 
 class _Execution:
-    """The state of a simulation in between."""
+    """The state of a running simulation."""
 
     def __init__(self, plan: Schedule, pipeline: Pipeline, num_chunks: int) -> None:
         ranks = pipeline.num_ranks
@@ -116,24 +118,24 @@ class _Execution:
         self.next = [0] * ranks
         self.link_free = [0.0] * ranks
         self.queues: list[deque[_Message]] = [deque() for _ in range(ranks)]
-        self.asked: dict[tuple[bool, int, int], float] = {}
-        """Only where receives are not posted ahead: since when a rank waits for a message."""
+        self.waiting_since: dict[tuple[bool, int, int], float] = {}
+        """Time since which a rank waits for a message; used only if receives are not posted ahead."""
         self.arrivals: dict[tuple[bool, int, int], float] = {}
         self.passes: list[list[Pass]] = [[] for _ in range(ranks)]
         self.transfers: list[list[Transfer]] = [[] for _ in range(ranks)]
 
     def run(self) -> Simulation:
-        """Advance the ranks whose inputs are there until all are through."""
-        moved = True
-        while moved:
-            moved = False
+        """Advance the ranks until all operations are executed. Raises ValueError for a deadlock."""
+        has_advanced = True
+        while has_advanced:
+            has_advanced = False
             for rank in range(self.ranks):
-                moved |= self.advance(rank)
+                has_advanced |= self.advance(rank)
         waiting = [rank for rank in range(self.ranks) if self.next[rank] < len(self.plan[rank])]
         if waiting:
-            at = ", ".join(_where(rank, self.plan[rank][self.next[rank]]) for rank in waiting)
+            positions = ", ".join(_position(rank, self.plan[rank][self.next[rank]]) for rank in waiting)
             raise ValueError(
-                f"ranks wait for each other for ever: {at}; post receives ahead, or send beside the computing thread"
+                f"deadlock: {positions} wait for each other; post receives ahead, or use non-blocking sends"
             )
         return Simulation(
             max(self.clock) + self.pipeline.step_s,
@@ -144,8 +146,8 @@ class _Execution:
         )
 
     def advance(self, rank: int) -> bool:
-        """Execute what a rank can; tell whether anything happened."""
-        operations, moved = self.plan[rank], False
+        """Execute operations of a rank until an input is missing; return whether any was executed."""
+        operations, has_advanced = self.plan[rank], False
         while self.next[rank] < len(operations):
             if self.pipeline.sends_block and self.queues[rank]:
                 break
@@ -158,27 +160,27 @@ class _Execution:
             self.passes[rank].append(Pass(operation.kind, operation.micro_batch, operation.chunk, begin, end))
             self.clock[rank] = end
             self.next[rank] += 1
-            moved = True
+            has_advanced = True
             self.hand_over(rank, operation, end)
-        return moved
+        return has_advanced
 
     def input_ready(self, rank: int, operation: Operation) -> float | None:
-        """Tell when the input of an operation is there: 0 where it needs none, None while nobody knows."""
+        """Return when the input of an operation is available: 0 without an input, None if not determined yet."""
         kind, micro_batch, chunk = operation
         stage = chunk * self.ranks + rank
         if kind == "W" or stage == (0 if kind == "F" else self.last_stage):
             return 0.0
         key = (kind != "F", micro_batch, stage)
-        found = self.arrivals.get(key)
-        if found is None and not self.pipeline.receives_ahead:
-            self.asked.setdefault(key, self.clock[rank])
+        arrival_s = self.arrivals.get(key)
+        if arrival_s is None and not self.pipeline.receives_ahead:
+            self.waiting_since.setdefault(key, self.clock[rank])
             source = (rank - 1 if kind == "F" else rank + 1) % self.ranks
             self.send(source)
-            found = self.arrivals.get(key)
-        return found
+            arrival_s = self.arrivals.get(key)
+        return arrival_s
 
     def hand_over(self, rank: int, operation: Operation, end: float) -> None:
-        """Give the output of an operation to the link, or to the same rank where its next stage is there."""
+        """Pass the output of an operation to the link, or directly to the next stage if it is on the same rank."""
         kind, micro_batch, chunk = operation
         stage = chunk * self.ranks + rank
         if kind == "W" or stage == (self.last_stage if kind == "F" else 0):
@@ -192,16 +194,16 @@ class _Execution:
         self.send(rank)
 
     def send(self, rank: int) -> None:
-        """Put on the link what may leave now, in order."""
+        """Send the messages that can leave now, in order."""
         queue, delay_s = self.queues[rank], self.pipeline.links[rank].delay_s
         while queue:
             key, ready, target = queue[0]
             begin = max(ready, self.link_free[rank])
             if not self.pipeline.receives_ahead:
-                asked = self.asked.get(key)
-                if asked is None:
+                waiting_since = self.waiting_since.get(key)
+                if waiting_since is None:
                     break
-                begin = max(begin, asked)
+                begin = max(begin, waiting_since)
             queue.popleft()
             is_gradient, micro_batch, _ = key
             left = begin + self.wire_s[rank][is_gradient]
@@ -213,5 +215,5 @@ class _Execution:
                 self.clock[rank] = max(self.clock[rank], left)
 
 
-def _where(rank: int, operation: Operation) -> str:
+def _position(rank: int, operation: Operation) -> str:
     return f"rank {rank} at {operation.kind} of micro batch {operation.micro_batch}"

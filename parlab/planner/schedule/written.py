@@ -1,4 +1,4 @@
-"""What a simulation answers, as JSON: for the API and `manage.py simulate`."""
+"""The answer of a simulation as JSON, for the API and `manage.py simulate`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class WrittenPass(_Part):
 
     rank: int
     kind: str
-    """F forward, B backward; I and W its halves: gradient of the input, gradient of the weights."""
+    """F: forward; B: backward; I and W: its two parts, input gradients and weight gradients."""
     micro_batch: int
     chunk: int
     begin_s: float
@@ -34,7 +34,7 @@ class WrittenTransfer(_Part):
     target: int
     begin_s: float
     left_s: float
-    """When its last bit has left."""
+    """Time at which the last bit has left."""
     arrival_s: float
 
 
@@ -42,65 +42,67 @@ class WrittenOutcome(_Part):
     """One schedule on the network."""
 
     schedule: str
-    """As `schedules` of the question names it."""
+    """In the notation of `schedules` in the request."""
     iteration_s: float
     bound_s: float
-    """What no order of the same passes can beat."""
+    """Lower bound over all orders of the same passes."""
     bound_by: str
     gap_to_bound_pct: float
     bubble_fractions: list[float]
-    """By rank: the share of the iteration in which it does not compute."""
+    """Share of the iteration in which each rank is idle."""
     micro_batches_held: list[int]
-    """By rank, those of each chunk counted apart."""
+    """Largest number of micro batches in flight by rank; each chunk counts separately."""
     passes: list[WrittenPass] | None = None
     transfers: list[WrittenTransfer] | None = None
 
 
 class WrittenRefusal(_Part):
-    """A schedule that these sizes do not have."""
+    """A schedule that does not support these sizes."""
 
     schedule: str
     message: str
 
 
 class WrittenAnswer(_Part):
-    """All schedules of a question."""
+    """All schedules of a request."""
 
     outcomes: list[WrittenOutcome]
     refused: list[WrittenRefusal]
     best: str | None = None
-    """The schedule that suits the network, where `best` was asked for."""
+    """The schedule chosen for the network, if `schedules` contains `best`."""
     rule_slope: int | None = None
-    """1 + 2c/t rounded up: from this warm-up slope on a round trip is hidden."""
+    """1 + 2c/t rounded up: the smallest warm-up slope that hides a round trip."""
 
 
 def written(scenario: Scenario, *, with_timeline: bool = False) -> WrittenAnswer:
-    """Simulate a scenario and write down what came out; `with_timeline` adds every pass and message."""
-    found: Answer = answer(scenario)
+    """Simulate a scenario and return the answer; `with_timeline` adds every pass and message."""
+    simulated: Answer = answer(scenario)
     return WrittenAnswer(
-        outcomes=[_outcome(one, with_timeline) for one in found.outcomes],
-        refused=[_refusal(one) for one in found.refused],
-        best=code_of(found.choice.best.plan) if found.choice else None,
-        rule_slope=found.choice.rule_slope if found.choice else None,
+        outcomes=[_outcome(outcome, with_timeline) for outcome in simulated.outcomes],
+        refused=[_refusal(refusal) for refusal in simulated.refused],
+        best=code_of(simulated.choice.best.plan) if simulated.choice else None,
+        rule_slope=simulated.choice.rule_slope if simulated.choice else None,
     )
 
 
-def _refusal(one: Refusal) -> WrittenRefusal:
-    return WrittenRefusal(schedule=one.value, message=one.message)
+def _refusal(refusal: Refusal) -> WrittenRefusal:
+    return WrittenRefusal(schedule=refusal.value, message=refusal.message)
 
 
-def _outcome(one: Outcome, with_timeline: bool) -> WrittenOutcome:
-    found = one.simulation
+def _outcome(outcome: Outcome, with_timeline: bool) -> WrittenOutcome:
+    simulation = outcome.simulation
     return WrittenOutcome(
-        schedule=code_of(one.plan),
-        iteration_s=found.iteration_s,
-        bound_s=one.bound.seconds,
-        bound_by=one.bound.binds,
-        gap_to_bound_pct=round(100 * one.gap_to_bound, 6),
-        bubble_fractions=found.bubble_fractions,
-        micro_batches_held=found.held,
-        passes=[WrittenPass(rank=rank, **p._asdict()) for rank, passes in enumerate(found.passes) for p in passes]
+        schedule=code_of(outcome.plan),
+        iteration_s=simulation.iteration_s,
+        bound_s=outcome.bound.seconds,
+        bound_by=outcome.bound.binds,
+        gap_to_bound_pct=round(100 * outcome.gap_to_bound, 6),
+        bubble_fractions=simulation.bubble_fractions,
+        micro_batches_held=simulation.held,
+        passes=[WrittenPass(rank=rank, **p._asdict()) for rank, passes in enumerate(simulation.passes) for p in passes]
         if with_timeline
         else None,
-        transfers=[WrittenTransfer(**t._asdict()) for sent in found.transfers for t in sent] if with_timeline else None,
+        transfers=[WrittenTransfer(**t._asdict()) for transfers in simulation.transfers for t in transfers]
+        if with_timeline
+        else None,
     )

@@ -1,4 +1,4 @@
-"""`manage.py plan`: predict time and memory of trainings, before they run."""
+"""`manage.py plan`: predict time and memory of trainings before they run."""
 
 import json
 import sys
@@ -18,20 +18,20 @@ from parlab.planner.written import written
 
 class Command(BaseCommand):
     help = (
-        "Predict rows of a file (model, parallel, hardware): one JSON object a line with id, iter_s, tflops_per_gpu,"
-        " memory_gb, fits and basis. Or answer one question, as POST /api/plan/ does."
+        "Predict each row of a file (model, parallel, hardware) and print one JSON object per line with id, iter_s,"
+        " tflops_per_gpu, memory_gb, fits and basis; or answer one question like POST /api/plan/."
     )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        what = parser.add_mutually_exclusive_group(required=True)
-        what.add_argument("--json", metavar="FILE", help="rows to predict; - reads standard input")
-        what.add_argument("--question", metavar="FILE", help="one question as JSON; - reads standard input")
-        parser.add_argument("--calibrate", metavar="FILE2", help="measured rows of the same clusters")
+        source = parser.add_mutually_exclusive_group(required=True)
+        source.add_argument("--json", metavar="FILE", help="rows to predict; - reads standard input")
+        source.add_argument("--question", metavar="FILE", help="one question as JSON; - reads standard input")
+        parser.add_argument("--calibrate", metavar="FILE2", help="measured rows to calibrate on")
 
     def handle(self, *args: Any, json: str | None, question: str | None, calibrate: str | None, **options: Any) -> None:
         if json is None:
-            self.stdout.write(_answered(question or "-"))
+            self.stdout.write(_answer(question or "-"))
             return
         rows = _load(json)
         measured = _load(calibrate) if calibrate else []
@@ -39,7 +39,7 @@ class Command(BaseCommand):
             self.stdout.write(_json(prediction))
 
 
-def _answered(name: str) -> str:
+def _answer(name: str) -> str:
     try:
         question = PlanRequest.model_validate_json(_text(name))
         gpu = selectors.device_named(question.gpu)
@@ -47,7 +47,7 @@ def _answered(name: str) -> str:
             raise ValueError(f"gpu {question.gpu} is not in the catalogue; add it in the admin")
         return written(answer(question, gpu)).model_dump_json(indent=1)
     except ValidationError as error:
-        raise CommandError("; ".join(one.message for one in refusals(error))) from error
+        raise CommandError("; ".join(refusal.message for refusal in refusals(error))) from error
     except (OSError, ValueError) as error:
         raise CommandError(f"{name}: {error}") from error
 
