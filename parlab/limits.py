@@ -1,7 +1,7 @@
-"""A limit on the size of requests, before anything keeps them.
+"""A limit on the size of request bodies, applied before anything is stored.
 
-Under ASGI, Django writes the whole body of a request to disk before it looks at the path or the person: without this, a
-stranger could fill the disk through the login page.
+Under ASGI, Django writes the whole body of a request to disk before it checks the path or the user. Without this limit,
+anonymous requests to the login page could fill the disk.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 FORM_BYTES = 16 * 2**20
-"""Forms and JSON are far smaller."""
+"""Limit of forms and JSON, which are far smaller."""
 
 _UPLOAD = (
-    "This upload is larger than {} MiB: nothing was kept. Send less at a time, or ask an administrator to raise"
+    "This upload is larger than {} MiB; nothing was stored. Upload less at a time, or ask an administrator to raise"
     " PARLAB_UPLOAD_LIMIT_MIB or to use manage.py ingest."
 )
 _FORM = (
-    "This request is larger than {} MiB: nothing was kept. A picture may have 12 MiB; send logs and documents to"
+    "This request is larger than {} MiB; nothing was stored. A picture may have 12 MiB; send logs and documents to"
     " /import/ or /api/imports/."
 )
 
 
 class BodyLimit:
-    """An ASGI application in front of another: refuses larger bodies with 413; `uploads` names the paths with files."""
+    """ASGI middleware that refuses larger bodies with status 413; `uploads` lists the paths that accept files."""
 
     def __init__(self, application: Application, *, upload_bytes: int, uploads: tuple[str, ...]) -> None:
         self.application = application
@@ -41,10 +41,10 @@ class BodyLimit:
             await self.application(scope, receive, send)
             return
         is_upload = scope["path"] in self.uploads
-        # The form around the files takes some room too.
+        # The multipart form around the files has some bytes, too.
         limit = self.upload_bytes + 2**20 if is_upload else FORM_BYTES
         text = _UPLOAD.format(self.upload_bytes >> 20) if is_upload else _FORM.format(limit >> 20)
-        if _announced(scope) > limit:
+        if _content_length(scope) > limit:
             await _refuse(send, text)
             return
         received, is_refused, is_answered = 0, False, False
@@ -68,7 +68,7 @@ class BodyLimit:
             await _refuse(send, text)
 
 
-def _announced(scope: Scope) -> int:
+def _content_length(scope: Scope) -> int:
     value = dict(scope["headers"]).get(b"content-length", b"0")
     return int(value) if value.isdigit() else 0
 

@@ -1,4 +1,4 @@
-"""All settings, read from the environment; sections by concern. Wrong ones are reported by `parlab.checks`."""
+"""All settings, read from the environment, in sections by concern; `parlab.checks` reports invalid values."""
 
 import secrets
 from pathlib import Path
@@ -14,13 +14,13 @@ django_stubs_ext.monkeypatch()
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
 
-# --- where things are kept -------------------------------------------------------------------------------------------
+# --- data directory --------------------------------------------------------------------------------------------------
 DATA_DIR = Path(env.str("PARLAB_DATA_DIR", default=str(BASE_DIR / "data"))).resolve()
 DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def secret(name: str) -> str:
-    """Take a secret from the environment, or from the data directory, where the first start makes it."""
+    """Return a secret from the environment, or from the data directory, where the first start creates it."""
     from_environment = env.str(f"PARLAB_{name.upper()}", default="")
     if from_environment:
         return str(from_environment)
@@ -55,7 +55,7 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
 SECURE_HSTS_PRELOAD = HTTPS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 X_FRAME_OPTIONS = "DENY"
-# Nothing inline and nothing from elsewhere. Plotly puts two style elements of its own into the page: their hashes.
+# No inline code and nothing from other hosts. The hashes allow the two style elements that Plotly adds to a page.
 PLOTLY_STYLES = [
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='",
     "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='",
@@ -64,7 +64,7 @@ CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": ["'self'"],
         "style-src": ["'self'", *PLOTLY_STYLES],
-        # A figure becomes a picture by way of a blob.
+        # Plotly converts figures to pictures through a blob.
         "img-src": ["'self'", "data:", "blob:"],
         "object-src": ["'none'"],
         "base-uri": ["'none'"],
@@ -137,7 +137,7 @@ DATABASES = {"default": env.db_url("DATABASE_URL", default=f"sqlite:///{DATA_DIR
 DATABASES["default"]["CONN_MAX_AGE"] = 60
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = {
-        # Writers queue at the start of a transaction instead of failing in its middle.
+        # Writers wait at the start of a transaction instead of failing in the middle of it.
         "transaction_mode": "IMMEDIATE",
         "timeout": 30,
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA mmap_size=134217728;"
@@ -146,22 +146,22 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # --- imports ---------------------------------------------------------------------------------------------------------
-# Largest file that is imported, and the most that an archive may unpack to.
+# Maximum size of an imported file, and of the unpacked contents of an archive.
 UPLOAD_LIMIT_MIB = env.int("PARLAB_UPLOAD_LIMIT_MIB", default=2_048)
-# Beside the data and not in /tmp, which may be small or in memory; uploads wait there for their import too.
+# Not in /tmp, which may be small or in memory; uploads also wait here until they are imported.
 FILE_UPLOAD_TEMP_DIR = DATA_DIR / "uploads"
 FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True, mode=0o700)
 
 # --- pictures --------------------------------------------------------------------------------------------------------
-# The browser that draws pictures and PDF; empty: the first of Chromium's names that is installed.
+# The browser that draws pictures and PDF; empty selects the first installed Chromium or Chrome.
 CHROMIUM = env.str("PARLAB_CHROMIUM", default="")
-# Largest picture that a person uploads; a form as a whole may have 16 MiB (parlab.limits).
+# Maximum size of an uploaded picture; a whole form may have 16 MiB (parlab.limits).
 PICTURE_LIMIT_MIB = 12
 
 # --- API -------------------------------------------------------------------------------------------------------------
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        # The first one names how to log in: a script is told 401, not 403.
+        # The first class determines the status without credentials: scripts get 401, not 403.
         "parlab.api.authentication.TokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
@@ -181,7 +181,7 @@ SPECTACULAR_SETTINGS = {
 }
 
 # --- Redis and Celery ------------------------------------------------------------------------------------------------
-# The demo's Redis has a port and password of its own and leaves them here for commands in other terminals.
+# The demo's Redis has its own port and password; this file gives them to commands in other terminals.
 EMBEDDED_REDIS_FILE = DATA_DIR / "redis_url"
 REDIS_URL = env.str("REDIS_URL", default="") or (
     EMBEDDED_REDIS_FILE.read_text().strip() if EMBEDDED_REDIS_FILE.exists() else "redis://127.0.0.1:6379/0"
@@ -192,20 +192,20 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = CONTROL_QUEUE
 PICTURES_QUEUE = "pictures"
 CELERY_TASK_QUEUES = [Queue(CONTROL_QUEUE), Queue(INGEST_QUEUE), Queue(PICTURES_QUEUE)]
-# A picture takes seconds: a worker of its own draws them, and heartbeats do not wait.
+# Drawing takes seconds: a separate worker does it, to avoid delaying heartbeats.
 CELERY_TASK_ROUTES = {"parlab.publishing.draw": {"queue": PICTURES_QUEUE}}
 CELERY_ACCEPT_CONTENT = ["json"]
-# No limit: when Redis dies while a message is acknowledged, Celery never frees that message's place in a limit, and a
-# worker whose limit is used up is deaf. A solo worker takes messages one at a time anyway.
+# No limit: if Redis dies while a message is acknowledged, Celery never frees that message's prefetch slot, and a worker
+# without free slots receives nothing. A solo worker takes one message at a time anyway.
 CELERY_WORKER_PREFETCH_MULTIPLIER = 0
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-# A page must not hang on a broker that is away: the beat sends again what could not be sent.
+# A page must not wait for an unavailable broker: beat sends again what could not be sent.
 CELERY_TASK_PUBLISH_RETRY = False
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_connect_timeout": 2,
     "socket_timeout": 10,
-    # kombu's own default would wait six seconds, in steps of two, before it says that nobody listens.
+    # The default of kombu waits six seconds, in steps of two, before it reports a refused connection.
     "max_retries": 1,
     "interval_start": 0,
     "interval_step": 0.1,

@@ -1,4 +1,4 @@
-"""Wiring only."""
+"""URL routes of all applications."""
 
 from django.contrib import admin
 from django.urls import include, path

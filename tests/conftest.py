@@ -1,4 +1,4 @@
-"""What many tests need: a data directory of their own, a real Redis, people, experiments and runs."""
+"""Shared fixtures: a separate data directory, a real Redis, users, experiments and runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from parlab.lab.models import Attempt, Config, Experiment, Run
 from runners.config import RunConfig, digest
 from tests.patience import wait_for
 
-# How long an example takes says more about who else uses the machine than about the code.
+# The time of an example depends more on the load of the machine than on the code.
 hypothesis.settings.register_profile("parlab", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("parlab")
 
@@ -50,7 +50,7 @@ def start_redis(port: int, directory: Path) -> subprocess.Popen[bytes]:
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a real Redis that lives as long as the session."""
+    """URL of a real Redis that runs for the whole session."""
     port = free_port()
     process = start_redis(port, tmp_path_factory.mktemp("redis"))
     yield f"redis://127.0.0.1:{port}/0"
@@ -67,19 +67,19 @@ def redis_url(redis_server: str) -> str:
 
 @pytest.fixture
 def no_orphans() -> Iterator[None]:
-    """Fail when a test leaves processes of its own behind, and end them."""
+    """Fail a test that leaves child processes running, and end them."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     yield
-    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    names = [f"{child.pid} {' '.join(child.cmdline())[:80]}" for child in left if child.is_running()]
-    for child in left:
+    remaining = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    names = [f"{child.pid} {' '.join(child.cmdline())[:80]}" for child in remaining if child.is_running()]
+    for child in remaining:
         child.kill()
     assert not names, f"left running: {names}"
 
 
 @pytest.fixture
 def catalogue(db: None) -> None:
-    """The devices that came with the migrations, also after a test that emptied all tables behind itself."""
+    """The devices that the migrations create, also after a test that emptied all tables."""
     importlib.import_module("parlab.lab.migrations.0008_devices").bring_catalogue(apps, None)
 
 
@@ -90,7 +90,7 @@ def user(db: None) -> User:
 
 @pytest.fixture
 def admin(user: User) -> User:
-    """`user` as somebody who may do everything."""
+    """`user` with all permissions."""
     user.is_superuser = True
     user.save()
     return user
@@ -98,7 +98,7 @@ def admin(user: User) -> User:
 
 @pytest.fixture
 def page(client: Client, admin: User) -> Client:
-    """A browser of somebody who may do everything."""
+    """A browser of a user with all permissions."""
     client.force_login(admin)
     return client
 
@@ -110,7 +110,7 @@ def experiment(user: User) -> Experiment:
 
 @pytest.fixture
 def make_config(experiment: Experiment, user: User) -> Callable[..., Config]:
-    """Make a config version of the experiment: make_config(sweep={...}, data={...})."""
+    """Create a config version of the experiment: make_config(sweep={...}, data={...})."""
 
     def make(*, data: dict[str, Any] | None = None, sweep: dict[str, list[Any]] | None = None) -> Config:
         content = SMALL if data is None else data
@@ -128,7 +128,7 @@ def make_config(experiment: Experiment, user: User) -> Callable[..., Config]:
 
 @pytest.fixture
 def make_attempt(make_config: Callable[..., Config], user: User) -> Callable[..., Attempt]:
-    """Make a run with its first attempt in a state: make_attempt(state="running", point={...})."""
+    """Create a run whose first attempt has a state: make_attempt(state="running", point={...})."""
 
     def make(*, state: str = "running", point: dict[str, Any] | None = None, config: Config | None = None) -> Attempt:
         config = config or make_config()

@@ -1,7 +1,7 @@
-"""How long tests wait for what other processes do: far longer than it takes.
+"""Timeouts of tests that wait for other processes.
 
-A wait ends as soon as what it waits for is there, so patience costs nothing where things work. Where they do not, it
-is what tells a fault from a machine that is slow and busy with something else.
+A wait ends as soon as its condition holds, so a long timeout costs nothing when the code works. It distinguishes a fault
+from a slow or busy machine.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 PATIENCE_S = 150.0
-"""For what takes a few seconds on a quiet machine: a process that starts, an answer, an end."""
+"""Timeout for what takes a few seconds on an idle machine: the start of a process, a response, an exit."""
 TRAINING_S = 800.0
-"""For what takes up to a minute there: several trainings one after the other. pytest itself ends a test a bit later."""
+"""Timeout for what takes up to a minute there: several trainings in sequence. The timeout of pytest is a bit longer."""
 
 
 def wait_for(condition: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
     """Wait until a condition holds and return what it returned."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
-        if found := condition():
-            return found
+        if result := condition():
+            return result
         time.sleep(0.02)
     raise AssertionError(f"not within {within_s} s: {what}")

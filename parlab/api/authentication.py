@@ -1,4 +1,4 @@
-"""Who sends a request: `Authorization: Token <secret>`, of which only the digest is stored."""
+"""Token authentication: `Authorization: Token <secret>`; only the digest of the secret is stored."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from parlab.lab.models import ApiToken
 
 class TokenAuthentication(authentication.TokenAuthentication):
     def authenticate_credentials(self, key: str) -> tuple[User, ApiToken]:
-        found = lab.token_find(key)
-        if found is None:
-            raise exceptions.AuthenticationFailed("this token is unknown, or it was revoked")
-        person: Any = found.user
-        if not person.is_active:
-            raise exceptions.AuthenticationFailed("the account of this token is closed")
-        return person, found
+        token = lab.token_find(key)
+        if token is None:
+            raise exceptions.AuthenticationFailed("unknown or revoked token")
+        user: Any = token.user
+        if not user.is_active:
+            raise exceptions.AuthenticationFailed("the account of this token is disabled")
+        return user, token

@@ -1,4 +1,4 @@
-"""JSON bodies of requests -> the pydantic models that define them."""
+"""JSON request bodies -> pydantic models."""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Body(NamedTuple):
-    """What a request must send; `example` and `page` are named to those who send something else."""
+    """How to read a request body; errors quote the `example` and refer to `page`."""
 
     refusals: Callable[[ValidationError], Iterable[Any]]
-    """What is wrong, field by field: (field, value, message) each."""
+    """Converts a validation error to (field, value, message) tuples."""
     example: str
     page: str
 
     def read(self, model: type[M], request: Request) -> M:
-        """Read the body as `model`; raises Problem or Problems, which the API answers with 400."""
+        """Return the body as `model`; raises Problem or Problems, which become a response with status 400."""
         data: Any = request.data
         if not isinstance(data, dict):
             raise Problem(
-                "the body is no JSON object", field="body", value=data, remedy=f"send one like {self.example}, or {{}}"
+                "the body is not a JSON object",
+                field="body",
+                value=data,
+                remedy=f"send for example {self.example}, or {{}}",
             )
         try:
             return model.model_validate(data)
         except ValidationError as error:
-            raise Problems([one._asdict() for one in self.refusals(error)], remedy=f"see {self.page}") from error
+            raise Problems(
+                [refusal._asdict() for refusal in self.refusals(error)], remedy=f"see {self.page}"
+            ) from error

@@ -1,4 +1,4 @@
-"""What the API answers when it cannot do what was asked: always the field, its value, what is wrong, what to do."""
+"""Error responses of the API: each error has the field, its value, a message and a remedy."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
 _REMEDIES: dict[type[Exception], str] = {
-    exceptions.NotAuthenticated: "send the header `Authorization: Token <yours>`; the page of your account makes one",
-    exceptions.AuthenticationFailed: "check the token, or make a new one on the page of your account",
-    exceptions.PermissionDenied: "ask an administrator for the right",
-    PermissionDenied: "ask an administrator for the right",
-    exceptions.NotFound: "look at the list for what there is",
-    Http404: "look at the list for what there is",
-    exceptions.MethodNotAllowed: "use a method that /api/schema/ names",
+    exceptions.NotAuthenticated: "send the header `Authorization: Token <token>`; create a token on your account page",
+    exceptions.AuthenticationFailed: "check the token, or create a new one on your account page",
+    exceptions.PermissionDenied: "ask an administrator for the permission",
+    PermissionDenied: "ask an administrator for the permission",
+    exceptions.NotFound: "see the list for existing entries",
+    Http404: "see the list for existing entries",
+    exceptions.MethodNotAllowed: "use a method listed in /api/schema/",
     exceptions.UnsupportedMediaType: "send multipart/form-data",
-    exceptions.ParseError: "send what /api/schema/ describes",
+    exceptions.ParseError: "send the fields described in /api/schema/",
 }
 
 
 class Problem(exceptions.APIException):
-    """A request that makes no sense, with everything that a person needs to mend it."""
+    """An invalid request; the response names the field, the value and the remedy."""
 
     status_code: int = status.HTTP_400_BAD_REQUEST
 
@@ -35,7 +35,7 @@ class Problem(exceptions.APIException):
 
 
 class Problems(exceptions.APIException):
-    """Several things that are wrong with one request: {"field", "value", "message"} each."""
+    """An invalid request with several errors, each {"field", "value", "message"}."""
 
     status_code: int = status.HTTP_400_BAD_REQUEST
 
@@ -45,13 +45,13 @@ class Problems(exceptions.APIException):
 
 
 class TooLarge(Problem):
-    """More than may be uploaded."""
+    """An upload above the size limit."""
 
     status_code: int = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
 
 
 def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
-    """Answer every refusal in one shape: {"errors": [{"field", "value", "message", "remedy"}]}."""
+    """Return every error in one format: {"errors": [{"field", "value", "message", "remedy"}]}."""
     response = exception_handler(problem, context)
     if response is None:
         return None
@@ -60,7 +60,7 @@ def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
     elif isinstance(problem, Problems):
         response.data = {"errors": problem.errors}
     elif isinstance(problem, exceptions.ValidationError):
-        response.data = {"errors": list(_of_fields(problem.detail, context))}
+        response.data = {"errors": list(_field_errors(problem.detail, context))}
     else:
         remedy = next((text for kind, text in _REMEDIES.items() if isinstance(problem, kind)), "see /api/schema/")
         data: Any = response.data
@@ -69,20 +69,20 @@ def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
     return response
 
 
-def _of_fields(detail: Any, context: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _field_errors(detail: Any, context: dict[str, Any]) -> Iterator[dict[str, Any]]:
     request = context.get("request")
-    given = {**request.query_params.dict(), **_data(request)} if request is not None else {}
+    sent_values = {**request.query_params.dict(), **_form_data(request)} if request is not None else {}
     for field, messages in (detail if isinstance(detail, dict) else {"": detail}).items():
         for message in messages if isinstance(messages, list) else [messages]:
             yield {
                 "field": field or None,
-                "value": _short(given.get(field)),
+                "value": _short(sent_values.get(field)),
                 "message": str(message),
-                "remedy": "send what /api/schema/ describes",
+                "remedy": "send the fields described in /api/schema/",
             }
 
 
-def _data(request: Any) -> dict[str, Any]:
+def _form_data(request: Any) -> dict[str, Any]:
     return request.data.dict() if hasattr(request.data, "dict") else {}
 
 

@@ -1,4 +1,4 @@
-"""What an account must be allowed to do, beyond having one."""
+"""Permissions of the API beyond authentication."""
 
 from rest_framework import permissions
 from rest_framework.request import Request
@@ -6,9 +6,9 @@ from rest_framework.views import APIView
 
 
 class MayAddRuns(permissions.BasePermission):
-    """Everybody reads; what makes runs, launched or imported, needs the right to add them."""
+    """Let everyone read; creating runs, by launch or import, requires the permission lab.add_run."""
 
-    message = "Your account may not add runs (permission lab.add_run)."
+    message = "Your account has no permission to add runs (lab.add_run)."
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         return request.method in permissions.SAFE_METHODS or request.user.has_perm("lab.add_run")

@@ -21,26 +21,24 @@ BODY = Body(refusals, '{"layers": 24}', "docs/planner.md")
 
 
 class Plans(APIView):
-    """Plan a training: time, memory, layouts, days and cost; nothing is stored and nothing is run."""
+    """Plan a training: time, memory, layouts, days and cost. Nothing is stored or launched."""
 
     parser_classes = [JSONParser]
 
     @extend_schema(
         request=PlanRequest,
         responses={200: WrittenPlan, 400: serializers.Errors},
-        description="Fields that are left out have the default of the schema. See docs/planner.md.",
+        description="Omitted fields have the defaults of the schema. See docs/planner.md.",
     )
     def post(self, request: Request) -> Response:
         question = BODY.read(PlanRequest, request)
         gpu = selectors.device_named(question.gpu)
         if gpu is None:
-            known = ", ".join(device.name for device in selectors.devices())
-            raise Problem(
-                f"gpu {question.gpu} is not in the catalogue", field="gpu", value=question.gpu, remedy=f"use {known}"
-            )
+            names = ", ".join(device.name for device in selectors.devices())
+            raise Problem(f"unknown gpu {question.gpu}", field="gpu", value=question.gpu, remedy=f"use one of {names}")
         try:
             return Response(written(answer(question, gpu)).model_dump(mode="json"))
         except ValueError as error:
             field = str(error).split(" ")[0]
-            value, remedy = question.model_dump().get(field), "see the message, it names what to use"
+            value, remedy = question.model_dump().get(field), "use a value that the message names"
             raise Problem(str(error), field=field, value=value, remedy=remedy) from error

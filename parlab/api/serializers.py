@@ -1,4 +1,4 @@
-"""Rows as JSON; numbers are in SI units, times in UTC."""
+"""Database rows as JSON; numbers are in SI units, times in UTC."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ class ImportRequest(serializers.Serializer[Any]):
 
     file = serializers.FileField(help_text="A log, a document, a configuration, or an archive of them.")
     experiment = serializers.SlugField(
-        required=False, allow_blank=True, help_text="Slug of the experiment it goes into; without it, a new one."
+        required=False,
+        allow_blank=True,
+        help_text="Slug of the experiment to import into; by default a new experiment is created.",
     )
     format = serializers.ChoiceField(
-        formats(), required=False, allow_blank=True, help_text="Read it as this; without it, recognised."
+        formats(),
+        required=False,
+        allow_blank=True,
+        help_text="Format of the file; recognised from its content by default.",
     )
-    dry_run = serializers.BooleanField(default=False, help_text="Only say what would be made.")
+    dry_run = serializers.BooleanField(default=False, help_text="Return a preview without storing anything.")
 
 
 class ErrorItem(serializers.Serializer[Any]):
@@ -32,7 +37,7 @@ class ErrorItem(serializers.Serializer[Any]):
 
 
 class Errors(serializers.Serializer[Any]):
-    """What is wrong with a request."""
+    """The errors of a request."""
 
     errors = ErrorItem(many=True)  # type: ignore[assignment]  # the field has the name of a property
 
@@ -41,9 +46,9 @@ class ExperimentItem(serializers.ModelSerializer[Experiment]):
     """One experiment of the list."""
 
     owner = serializers.CharField(source="owner.username")
-    runs = serializers.IntegerField(source="run_count", help_text="How many runs it has.")
-    findings_open = serializers.IntegerField(help_text="Findings that nobody has acknowledged.")
-    url = serializers.CharField(source="get_absolute_url", help_text="Its page.")
+    runs = serializers.IntegerField(source="run_count", help_text="Number of runs.")
+    findings_open = serializers.IntegerField(help_text="Open findings.")
+    url = serializers.CharField(source="get_absolute_url", help_text="Address of its page.")
 
     class Meta:
         model = Experiment
@@ -64,7 +69,7 @@ class SourceItem(serializers.Serializer[Any]):
 class ExperimentDetail(ExperimentItem):
     """One experiment."""
 
-    states = serializers.DictField(child=serializers.IntegerField(), help_text="State -> runs in it.")
+    states = serializers.DictField(child=serializers.IntegerField(), help_text="State -> number of runs.")
     sources = SourceItem(many=True)
 
     class Meta(ExperimentItem.Meta):
@@ -75,12 +80,14 @@ class RunItem(serializers.ModelSerializer[Run]):
     """One run of the list."""
 
     config_version = serializers.IntegerField(source="config.version")
-    findings_open = serializers.IntegerField(help_text="Findings of this run that nobody has acknowledged.")
-    mfu = serializers.SerializerMethodField(help_text="Model FLOPs utilisation, 0 to 1; its peak is in the summary.")
-    gpu_utilization = serializers.SerializerMethodField(help_text="Mean of the GPUs over the timed steps, per cent.")
-    url = serializers.CharField(source="get_absolute_url", help_text="Its page.")
+    findings_open = serializers.IntegerField(help_text="Open findings of this run.")
+    mfu = serializers.SerializerMethodField(help_text="Model FLOPs utilisation, 0 to 1; the summary contains the peak.")
+    gpu_utilization = serializers.SerializerMethodField(
+        help_text="Mean over all GPUs and the timed steps, in per cent."
+    )
+    url = serializers.CharField(source="get_absolute_url", help_text="Address of its page.")
     is_emulated = serializers.SerializerMethodField(
-        help_text="Its stages waited for given times, they computed nothing."
+        help_text="Whether its stages waited for given times instead of computing."
     )
 
     class Meta:
@@ -97,19 +104,19 @@ class RunItem(serializers.ModelSerializer[Run]):
 
     @extend_schema_field(serializers.FloatField(allow_null=True))
     def get_mfu(self, run: Run) -> float | None:
-        return _number(getattr(run, "stored_mfu", None))
+        return _number_or_none(getattr(run, "stored_mfu", None))
 
     @extend_schema_field(serializers.FloatField(allow_null=True))
     def get_gpu_utilization(self, run: Run) -> float | None:
-        return _number(getattr(run, "stored_utilization", None))
+        return _number_or_none(getattr(run, "stored_utilization", None))
 
 
-def _number(value: object) -> float | None:
+def _number_or_none(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 class RunDetail(RunItem):
-    """One run with everything that is known of it."""
+    """One run with summary, configuration and launch arguments."""
 
     class Meta(RunItem.Meta):
         fields = [*RunItem.Meta.fields, "summary", "resolved", "launch"]
@@ -119,7 +126,9 @@ class FindingItem(serializers.ModelSerializer[Finding]):
     """Two numbers that cannot both be true."""
 
     experiment = serializers.CharField(source="experiment.slug")
-    run = serializers.SerializerMethodField(help_text="Number of the run, where it is about one.")
+    run = serializers.SerializerMethodField(
+        help_text="Number of the run; null for findings about a file or an experiment."
+    )
     acknowledged_by = serializers.SerializerMethodField()
 
     class Meta:

@@ -17,17 +17,17 @@ BODY = Body(refusals, '{"stages": 3}', "docs/simulation.md")
 
 
 class Simulations(APIView):
-    """Simulate pipeline schedules on a network; nothing is stored and nothing is run."""
+    """Simulate pipeline schedules on a network. Nothing is stored or launched."""
 
     parser_classes = [JSONParser]
 
     @extend_schema(
         request=Scenario,
         responses={200: WrittenAnswer, 400: serializers.Errors},
-        parameters=[OpenApiParameter("timeline", bool, description="true: every pass and message too.")],
-        description="Fields that are left out have the default of the schema. See docs/simulation.md.",
+        parameters=[OpenApiParameter("timeline", bool, description="true: include every pass and message.")],
+        description="Omitted fields have the defaults of the schema. See docs/simulation.md.",
     )
     def post(self, request: Request) -> Response:
         scenario = BODY.read(Scenario, request)
-        found = written(scenario, with_timeline=request.query_params.get("timeline") == "true")
-        return Response(found.model_dump(mode="json", exclude_none=True))
+        answer = written(scenario, with_timeline=request.query_params.get("timeline") == "true")
+        return Response(answer.model_dump(mode="json", exclude_none=True))

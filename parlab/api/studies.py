@@ -1,4 +1,4 @@
-"""Studies of the tuner: start one, follow it, pause, resume or cancel it."""
+"""Studies of the tuner: create, read, pause, resume and cancel."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ ACTIONS = {"pause": services.study_pause, "resume": services.study_resume, "canc
 
 
 class ActionRequest(serializers.Serializer[Any]):
-    """What to do with a study."""
+    """An action on a study."""
 
     action = serializers.ChoiceField(["pause", "resume", "cancel"])
 
 
 class StudyRequest(serializers.Serializer[Any]):
-    """A study to start."""
+    """A study to create."""
 
     experiment = serializers.SlugField(help_text="Slug.")
     config = serializers.IntegerField(
-        required=False, help_text="Version whose sweep is searched; without it the newest that has one."
+        required=False,
+        help_text="Version of the configuration whose sweep is searched; by default the newest with a sweep.",
     )
-    baseline = serializers.IntegerField(required=False, help_text="Version that the result is compared with.")
+    baseline = serializers.IntegerField(
+        required=False, help_text="Version of the configuration to compare the result with."
+    )
     strategy = serializers.ChoiceField(Study.Strategy.values, default=Study.Strategy.PLANNED)
     objective = serializers.ChoiceField(Study.Objective.values, default=Study.Objective.THROUGHPUT)
     max_launches = serializers.IntegerField(default=20, min_value=1, max_value=2000)
@@ -62,14 +65,14 @@ class TrialItem(serializers.Serializer[Any]):
 
 
 class StudyItem(serializers.Serializer[Any]):
-    """A study with what it found so far."""
+    """A study with its results so far."""
 
     id = serializers.IntegerField()
     experiment = serializers.CharField()
     config = serializers.IntegerField()
     strategy = serializers.CharField()
     objective = serializers.CharField()
-    unit = serializers.CharField(help_text="Of expected and measured values; more is better.")
+    unit = serializers.CharField(help_text="Unit of expected and measured values; larger is better.")
     state = serializers.CharField()
     reason = serializers.CharField()
     tuning_time_s = serializers.FloatField()
@@ -100,38 +103,38 @@ def _item(result: Result) -> dict[str, Any]:
 
 
 class Studies(APIView):
-    """The studies, newest first; a POST starts one."""
+    """The studies, newest first; POST creates one."""
 
     permission_classes = [permissions.IsAuthenticated, MayAddRuns]
 
     @extend_schema(responses={200: StudyItem(many=True)})
     def get(self, _request: Request) -> Response:
-        found = Study.objects.select_related("config__experiment", "driver")[:MAX_STUDIES]
-        return Response([_item(result) for result in results_of(list(found))])
+        studies = Study.objects.select_related("config__experiment", "driver")[:MAX_STUDIES]
+        return Response([_item(result) for result in results_of(list(studies))])
 
     @extend_schema(request=StudyRequest, responses={201: StudyItem, 400: Errors})
     def post(self, request: Request) -> Response:
-        given = StudyRequest(data=request.data)
-        given.is_valid(raise_exception=True)
-        asked = given.validated_data
-        experiment = Experiment.objects.filter(slug=asked["experiment"]).first()
+        study_request = StudyRequest(data=request.data)
+        study_request.is_valid(raise_exception=True)
+        options = study_request.validated_data
+        experiment = Experiment.objects.filter(slug=options["experiment"]).first()
         if experiment is None:
-            slug = asked["experiment"]
+            slug = options["experiment"]
             remedy = "use a slug of /api/experiments/"
-            raise Problem(f"there is no experiment {slug!r}", field="experiment", value=slug, remedy=remedy)
+            raise Problem(f"unknown experiment {slug!r}", field="experiment", value=slug, remedy=remedy)
         try:
             study = services.study_create(
-                config=_config(experiment, "config", asked.get("config")),
-                baseline=_config(experiment, "baseline", asked["baseline"]) if asked.get("baseline") else None,
+                config=_config(experiment, "config", options.get("config")),
+                baseline=_config(experiment, "baseline", options["baseline"]) if options.get("baseline") else None,
                 user=cast(User, request.user),
-                strategy=asked["strategy"],
-                objective=asked["objective"],
-                max_launches=asked["max_launches"],
-                hand_tuned=asked["hand_tuned"],
+                strategy=options["strategy"],
+                objective=options["objective"],
+                max_launches=options["max_launches"],
+                hand_tuned=options["hand_tuned"],
             )
         except (ValueError, ConfigError) as error:
             message, _, remedy = str(error).partition("; ")
-            raise Problem(message, field="config", value=str(asked.get("config")), remedy=remedy) from error
+            raise Problem(message, field="config", value=str(options.get("config")), remedy=remedy) from error
         return Response(_item(result_of(study)), status=status.HTTP_201_CREATED)
 
 
@@ -146,11 +149,11 @@ class OneStudy(APIView):
 
     @extend_schema(operation_id="studies_act", request=ActionRequest, responses={200: StudyItem, 400: Errors})
     def post(self, request: Request, pk: int) -> Response:
-        given: Any = request.data
-        study, action = _find(pk), str(given.get("action", "") if isinstance(given, dict) else "")
+        data: Any = request.data
+        study, action = _find(pk), str(data.get("action", "") if isinstance(data, dict) else "")
         if action not in ACTIONS:
             names = ", ".join(ACTIONS)
-            raise Problem(f"there is no action {action!r}", field="action", value=action, remedy=f"use {names}")
+            raise Problem(f"unknown action {action!r}", field="action", value=action, remedy=f"use one of {names}")
         ACTIONS[action](study=study)
         return Response(_item(result_of(_find(pk))))
 
@@ -162,9 +165,9 @@ def _find(pk: int) -> Study:
 def _config(experiment: Experiment, field: str, version: int | None) -> Config:
     configs = experiment.configs.order_by("-version")
     newest = configs.exclude(sweep={}).first() or configs.first()
-    found = newest if version is None else configs.filter(version=version).first()
-    if found is None:
-        versions = ", ".join(str(config.version) for config in configs) or "none yet"
+    config = newest if version is None else configs.filter(version=version).first()
+    if config is None:
+        versions = ", ".join(str(existing.version) for existing in configs) or "none yet"
         message = f"{experiment.slug} has no configuration {version or ''}".strip()
         raise Problem(message, field=field, value=str(version), remedy=f"use one of: {versions}")
-    return found
+    return config

@@ -1,4 +1,4 @@
-"""Where the API is; what it answers is said by /api/schema/ and docs/api.md."""
+"""Addresses of the API; /api/schema/ and docs/api.md describe the requests and responses."""
 
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView

@@ -36,7 +36,7 @@ class Pages(PageNumberPagination):
 
 
 class Imports(APIView):
-    """Import a file: its launches or results become runs; the same file twice changes nothing."""
+    """Import a file: its launches or results become runs. Importing the same file again changes nothing."""
 
     permission_classes = [permissions.IsAuthenticated, MayAddRuns]
     parser_classes = [MultiPartParser]
@@ -44,34 +44,35 @@ class Imports(APIView):
     @extend_schema(
         request=serializers.ImportRequest,
         responses={201: preview.Imports, 200: preview.Imports, 400: serializers.Errors, 413: serializers.Errors},
-        description="201: something was stored. 200: a dry run, or the experiment had this file already.",
+        description="201: something was stored. 200: a dry run, or the experiment already contained this file.",
     )
     def post(self, request: Request) -> Response:
-        given = serializers.ImportRequest(data=request.data)
-        given.is_valid(raise_exception=True)
-        file, dry_run = given.validated_data["file"], given.validated_data["dry_run"]
+        import_request = serializers.ImportRequest(data=request.data)
+        import_request.is_valid(raise_exception=True)
+        options = import_request.validated_data
+        file, dry_run = options["file"], options["dry_run"]
         limit = settings.UPLOAD_LIMIT_MIB
         if file.size > limit * 2**20:
             raise TooLarge(
-                f"{file.name} has {file.size} bytes, above the limit of {limit} MiB",
+                f"{file.name} has {file.size} bytes, more than the limit of {limit} MiB",
                 field="file",
                 value=file.name,
-                remedy="send a part of it, or have PARLAB_UPLOAD_LIMIT_MIB raised",
+                remedy="send a part of it, or ask an administrator to raise PARLAB_UPLOAD_LIMIT_MIB",
             )
         try:
-            found = upload_import(
-                experiment=_experiment(given.validated_data.get("experiment")),
+            imports = upload_import(
+                experiment=_experiment(options.get("experiment")),
                 name=file.name,
                 stream=file,
                 user=cast(User, request.user),
-                format=given.validated_data.get("format") or None,
+                format=options.get("format") or None,
                 dry_run=dry_run,
             )
         except Refused as error:
             message, _, remedy = str(error).partition("; ")
             raise Problem(message, field="file", value=file.name, remedy=remedy or "see docs/importing.md") from error
-        is_made = not dry_run and any(one.is_new for one in found)
-        answer = preview.Imports(imports=[preview.preview(one, dry_run=dry_run) for one in found])
+        is_made = not dry_run and any(item.is_new for item in imports)
+        answer = preview.Imports(imports=[preview.preview(item, dry_run=dry_run) for item in imports])
         return Response(
             answer.model_dump(mode="json"), status=status.HTTP_201_CREATED if is_made else status.HTTP_200_OK
         )
@@ -80,17 +81,15 @@ class Imports(APIView):
 def _experiment(slug: str | None, field: str = "experiment") -> Experiment | None:
     if not slug:
         return None
-    found = Experiment.objects.filter(slug=slug).first()
-    if found is None:
-        raise Problem(
-            f"there is no experiment {slug!r}", field=field, value=slug, remedy="use a slug of /api/experiments/"
-        )
-    return found
+    experiment = Experiment.objects.filter(slug=slug).first()
+    if experiment is None:
+        raise Problem(f"unknown experiment {slug!r}", field=field, value=slug, remedy="use a slug of /api/experiments/")
+    return experiment
 
 
-def _counted(model: type[Run] | type[Finding], **wanted: Any) -> Coalesce:
-    """Count rows of an experiment or run in a subquery: two joins would multiply each other."""
-    rows = model.objects.filter(**wanted).order_by().values(next(iter(wanted)))
+def _counted(model: type[Run] | type[Finding], **filters: Any) -> Coalesce:
+    """Count rows of an experiment or run in a subquery, since two joins would multiply each other."""
+    rows = model.objects.filter(**filters).order_by().values(next(iter(filters)))
     return Coalesce(Subquery(rows.annotate(number=Count("pk")).values("number")), 0)
 
 
@@ -102,18 +101,18 @@ def _experiments() -> QuerySet[Experiment]:
 
 
 class Experiments(generics.ListAPIView[Experiment]):
-    """All experiments, the newest first; `?q=` looks for a word in names and questions."""
+    """All experiments, newest first; `?q=` filters by words in names and questions."""
 
     serializer_class = serializers.ExperimentItem
     pagination_class = Pages
 
     def get_queryset(self) -> QuerySet[Experiment]:
-        found = _experiments().defer("notes", "source").order_by("-created_at", "-pk")
+        experiments = _experiments().defer("notes", "source").order_by("-created_at", "-pk")
         for word in self.request.GET.get("q", "")[:200].split():
-            found = found.filter(name__icontains=word) | found.filter(question__icontains=word)
-        return found
+            experiments = experiments.filter(name__icontains=word) | experiments.filter(question__icontains=word)
+        return experiments
 
-    @extend_schema(parameters=[OpenApiParameter("q", str, description="Words that the name or question must hold.")])
+    @extend_schema(parameters=[OpenApiParameter("q", str, description="Words that the name or question must contain.")])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
 
@@ -126,10 +125,10 @@ class OneExperiment(generics.RetrieveAPIView[Experiment]):
         return _experiments()
 
     def get_object(self) -> Experiment:
-        found: Any = super().get_object()
-        states = found.runs.order_by().values_list("state").annotate(number=Count("pk"))
-        found.states = dict(states)
-        return found  # type: ignore[no-any-return]  # Any, to hang the counts on it
+        experiment: Any = super().get_object()
+        states = experiment.runs.order_by().values_list("state").annotate(number=Count("pk"))
+        experiment.states = dict(states)
+        return experiment  # type: ignore[no-any-return]  # Any, because the model has no attribute states
 
 
 def _runs(slug: str) -> QuerySet[Run]:
@@ -147,7 +146,7 @@ def _runs(slug: str) -> QuerySet[Run]:
 
 
 class Runs(generics.ListAPIView[Run]):
-    """Runs of an experiment by number; `?state=finished` for those in one state."""
+    """Runs of an experiment by number; `?state=finished` filters by state."""
 
     serializer_class = serializers.RunItem
     pagination_class = Pages
@@ -173,47 +172,47 @@ class OneRun(generics.RetrieveAPIView[Run]):
 
 
 class Findings(generics.ListAPIView[Finding]):
-    """Findings, the newest first."""
+    """Findings, newest first."""
 
     serializer_class = serializers.FindingItem
     pagination_class = Pages
 
     def get_queryset(self) -> QuerySet[Finding]:
-        found = Finding.objects.select_related("experiment", "run", "acknowledged_by").order_by("-pk")
-        found = found.defer("run__resolved", "run__summary", "run__launch", "experiment__notes")
-        given = self.request.GET
-        experiment = _experiment(given.get("experiment"))
+        findings = Finding.objects.select_related("experiment", "run", "acknowledged_by").order_by("-pk")
+        findings = findings.defer("run__resolved", "run__summary", "run__launch", "experiment__notes")
+        parameters = self.request.GET
+        experiment = _experiment(parameters.get("experiment"))
         if experiment is not None:
-            found = found.filter(experiment=experiment)
-        if run := given.get("run", ""):
-            found = found.filter(run__number=_whole("run", run))
-        if severity := given.get("severity", ""):
-            found = found.filter(severity=_one_of("severity", severity, list(Finding.Severity.values)))
-        if wanted := given.get("open", ""):
-            found = found.filter(acknowledged_at__isnull=_one_of("open", wanted, ["true", "false"]) == "true")
-        return found
+            findings = findings.filter(experiment=experiment)
+        if run := parameters.get("run", ""):
+            findings = findings.filter(run__number=_whole_number("run", run))
+        if severity := parameters.get("severity", ""):
+            findings = findings.filter(severity=_one_of("severity", severity, list(Finding.Severity.values)))
+        if is_open := parameters.get("open", ""):
+            findings = findings.filter(acknowledged_at__isnull=_one_of("open", is_open, ["true", "false"]) == "true")
+        return findings
 
     @extend_schema(
         parameters=[
             OpenApiParameter("experiment", str, description="Slug."),
             OpenApiParameter("run", int, description="Number of a run."),
             OpenApiParameter("severity", str, enum=list(Finding.Severity.values)),
-            OpenApiParameter("open", bool, description="true: those that nobody has acknowledged; false: the others."),
+            OpenApiParameter("open", bool, description="true: open findings; false: acknowledged findings."),
         ]
     )
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
 
 
-def _one_of(field: str, value: str, known: list[str]) -> str:
-    if value not in known:
-        raise Problem(
-            f"{field} {value!r} is unknown", field=field, value=value, remedy=f"use one of {', '.join(known)}"
-        )
+def _one_of(field: str, value: str, choices: list[str]) -> str:
+    if value not in choices:
+        raise Problem(f"unknown {field} {value!r}", field=field, value=value, remedy=f"use one of {', '.join(choices)}")
     return value
 
 
-def _whole(field: str, value: str) -> int:
+def _whole_number(field: str, value: str) -> int:
     if not (value.isascii() and value.isdecimal() and len(value) < 10):
-        raise Problem(f"{field} {value!r} is no whole number", field=field, value=value, remedy="use a number like 3")
+        raise Problem(
+            f"{field} {value!r} is not a whole number", field=field, value=value, remedy="use a number like 3"
+        )
     return int(value)

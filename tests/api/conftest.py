@@ -1,4 +1,4 @@
-"""Somebody with a token."""
+"""Clients that authenticate with a token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def with_token(user: User) -> Client:
 
 @pytest.fixture
 def api(user: User) -> Client:
-    """A script of somebody who may do everything."""
+    """A client with all permissions."""
     user.is_superuser = True
     user.save()
     return with_token(user)
@@ -27,13 +27,13 @@ def api(user: User) -> Client:
 
 @pytest.fixture
 def reader(db: None) -> Client:
-    """A script of somebody who may only look."""
+    """A client with read access only."""
     return with_token(get_user_model().objects.create_user("reader", password="only looking here"))
 
 
 @pytest.fixture
 def allowed(db: None) -> Callable[..., Client]:
-    """Make a script of a person with the named permissions: allowed("add_run")."""
+    """Return a client with the given permissions: allowed("add_run")."""
 
     def make(*codenames: str) -> Client:
         person = get_user_model().objects.create_user("-".join(codenames), password="some rights only")

@@ -1,4 +1,4 @@
-"""Importing files through the API, and the examples of its documentation."""
+"""Imports through the API, and the examples of its documentation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def upload(content: bytes = LOG, name: str = "train.log") -> BytesIO:
 
 
 @pytest.mark.django_db
-def test_a_dry_run_says_what_would_be_made_and_makes_nothing(api: Client) -> None:
+def test_a_dry_run_previews_an_import_and_stores_nothing(api: Client) -> None:
     response = api.post(IMPORTS, {"file": upload(), "dry_run": "true"})
     assert response.status_code == 200
     [made] = response.json()["imports"]
@@ -45,7 +45,7 @@ def test_a_dry_run_says_what_would_be_made_and_makes_nothing(api: Client) -> Non
 
 
 @pytest.mark.django_db
-def test_an_import_makes_runs_once(api: Client) -> None:
+def test_an_import_creates_runs_once(api: Client) -> None:
     first = api.post(IMPORTS, {"file": upload()})
     assert first.status_code == 201
     again = api.post(IMPORTS, {"file": upload(name="copy.log")})
@@ -58,7 +58,7 @@ def test_an_import_makes_runs_once(api: Client) -> None:
 
 
 @pytest.mark.django_db
-def test_an_import_goes_into_the_experiment_that_is_named(api: Client, experiment: Experiment) -> None:
+def test_an_import_goes_into_the_selected_experiment(api: Client, experiment: Experiment) -> None:
     response = api.post(IMPORTS, {"file": upload(), "experiment": experiment.slug, "format": "megatron"})
     assert response.status_code == 201
     assert experiment.runs.count() == 2
@@ -75,7 +75,9 @@ def test_an_import_goes_into_the_experiment_that_is_named(api: Client, experimen
         ({"dry_run": "perhaps"}, "dry_run", "perhaps"),
     ],
 )
-def test_a_wrong_field_is_named_with_its_value(api: Client, given: dict[str, Any], field: str, value: Any) -> None:
+def test_an_invalid_field_is_reported_with_its_value(
+    api: Client, given: dict[str, Any], field: str, value: Any
+) -> None:
     data = {name: content for name, content in ({"file": upload()} | given).items() if content is not None}
     response = api.post(IMPORTS, data)
     assert response.status_code == 400
@@ -105,7 +107,7 @@ def test_a_file_above_the_limit_is_refused(api: Client, settings: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_importing_needs_the_right_to_add_runs(reader: Client, allowed: Callable[..., Client]) -> None:
+def test_an_import_needs_the_permission_to_add_runs(reader: Client, allowed: Callable[..., Client]) -> None:
     refused = reader.post(IMPORTS, {"file": upload()})
     assert refused.status_code == 403
     assert "lab.add_run" in refused.json()["errors"][0]["message"]
@@ -113,7 +115,7 @@ def test_importing_needs_the_right_to_add_runs(reader: Client, allowed: Callable
 
 
 @pytest.mark.django_db
-def test_a_browser_that_is_logged_in_needs_the_form_token(user: User) -> None:
+def test_a_logged_in_browser_needs_the_csrf_token(user: User) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(user)
     assert browser.post(IMPORTS, {"file": upload()}).status_code == 403

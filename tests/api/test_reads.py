@@ -1,4 +1,4 @@
-"""Lists and single rows of the API, who may see them, and how it refuses."""
+"""Lists and single rows of the API, permissions, and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATHS = [
 
 @pytest.fixture
 def runs(experiment: Experiment, make_attempt: Callable[..., Attempt]) -> list[Run]:
-    """Three runs, of which the first is finished with a throughput."""
+    """Three runs; the first is finished and has a throughput."""
     made = [make_attempt(state=state).run for state in ("finished", "failed", "running")]
     Run.objects.filter(pk=made[0].pk).update(samples_per_s=12.5, summary={"samples_per_s": 12.5})
     return made
@@ -46,53 +46,53 @@ def add_finding(experiment: Experiment, run: Run | None, number: int = 0, severi
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_without_a_token_nothing_is_answered_but_how_to_get_one(client: Client, runs: list[Run], path: str) -> None:
+def test_without_a_token_the_response_says_how_to_get_one(client: Client, runs: list[Run], path: str) -> None:
     for headers in ({}, {"Authorization": "Token wrong"}):
         response = client.get(path, headers=headers)
         assert response.status_code == 401
-        assert "page of your account" in " ".join(response.content.decode().split())
+        assert "on your account page" in " ".join(response.content.decode().split())
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_whoever_has_a_token_may_read(reader: Client, runs: list[Run], path: str) -> None:
+def test_every_token_may_read(reader: Client, runs: list[Run], path: str) -> None:
     assert reader.get(path).status_code == 200
 
 
-def test_a_closed_account_reads_nothing(api: Client, user: User) -> None:
+def test_a_disabled_account_reads_nothing(api: Client, user: User) -> None:
     user.is_active = False
     user.save()
     assert api.get("/api/experiments/").status_code == 401
 
 
-def test_an_experiment_says_how_its_runs_are(api: Client, experiment: Experiment, runs: list[Run]) -> None:
+def test_an_experiment_counts_its_runs_by_state(api: Client, experiment: Experiment, runs: list[Run]) -> None:
     add_finding(experiment, runs[0])
     listed = api.get("/api/experiments/").json()
     assert listed["count"] == 1
     assert listed["results"][0]["runs"] == 3
     assert listed["results"][0]["findings_open"] == 1
-    one = api.get(EXPERIMENT).json()
-    assert one["states"] == {"finished": 1, "failed": 1, "running": 1}
-    assert one["owner"] == "ada"
-    assert one["sources"] == []
+    detail = api.get(EXPERIMENT).json()
+    assert detail["states"] == {"finished": 1, "failed": 1, "running": 1}
+    assert detail["owner"] == "ada"
+    assert detail["sources"] == []
 
 
-def test_the_search_looks_for_every_word(api: Client, experiment: Experiment, user: User) -> None:
+def test_search_matches_every_word(api: Client, experiment: Experiment, user: User) -> None:
     Experiment.objects.create(name="ZeRO", slug="zero", question="How far does a pipeline go?", owner=user)
     assert [row["slug"] for row in api.get("/api/experiments/?q=pipeline far").json()["results"]] == ["zero"]
     assert api.get("/api/experiments/?q=%25").json()["count"] == 0
 
 
-def test_runs_come_with_their_numbers_and_can_be_asked_for_by_state(api: Client, runs: list[Run]) -> None:
+def test_runs_have_their_numbers_and_can_be_filtered_by_state(api: Client, runs: list[Run]) -> None:
     add_finding(runs[0].experiment, runs[0])
     listed = api.get(f"{EXPERIMENT}runs/?state=finished").json()["results"]
     assert [(run["number"], run["samples_per_s"], run["findings_open"]) for run in listed] == [(1, 12.5, 1)]
     assert [run["number"] for run in api.get(f"{EXPERIMENT}runs/").json()["results"]] == [1, 2, 3]
-    one = api.get(f"{EXPERIMENT}runs/1/").json()
-    assert one["summary"] == {"samples_per_s": 12.5}
-    assert one["resolved"]["train"]["global_batch_size"] == 4
+    run = api.get(f"{EXPERIMENT}runs/1/").json()
+    assert run["summary"] == {"samples_per_s": 12.5}
+    assert run["resolved"]["train"]["global_batch_size"] == 4
 
 
-def test_findings_can_be_asked_for_by_experiment_run_severity_and_state(
+def test_findings_can_be_filtered_by_experiment_run_severity_and_state(
     api: Client, experiment: Experiment, runs: list[Run], user: User
 ) -> None:
     other = Experiment.objects.create(name="Other", slug="other", owner=user)
@@ -100,14 +100,14 @@ def test_findings_can_be_asked_for_by_experiment_run_severity_and_state(
     third = add_finding(other, None, 3)
     Finding.objects.filter(pk=second.pk).update(acknowledged_at="2026-01-01T00:00Z", acknowledged_by=user)
 
-    def asked(query: str) -> list[int]:
+    def ids(query: str) -> list[int]:
         return [row["id"] for row in api.get(f"/api/findings/?{query}").json()["results"]]
 
-    assert asked("") == [third.pk, second.pk, first.pk]
-    assert asked("experiment=pipeline-schedules") == [second.pk, first.pk]
-    assert asked("experiment=pipeline-schedules&run=1") == [first.pk]
-    assert asked("open=false") == [second.pk]
-    assert asked("open=true&severity=error") == [third.pk, first.pk]
+    assert ids("") == [third.pk, second.pk, first.pk]
+    assert ids("experiment=pipeline-schedules") == [second.pk, first.pk]
+    assert ids("experiment=pipeline-schedules&run=1") == [first.pk]
+    assert ids("open=false") == [second.pk]
+    assert ids("open=true&severity=error") == [third.pk, first.pk]
     shown = api.get("/api/findings/?open=false").json()["results"][0]
     assert shown["acknowledged_by"] == "ada"
     assert shown["message"] == "<b>8</b> samples/s are stated"
@@ -124,7 +124,7 @@ def test_findings_can_be_asked_for_by_experiment_run_severity_and_state(
         ("/api/findings/?open=maybe", "open", "maybe"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_field_value_and_remedy(
+def test_an_invalid_request_is_refused_with_field_value_and_remedy(
     api: Client, runs: list[Run], path: str, field: str, value: str
 ) -> None:
     response = api.get(path)
@@ -136,20 +136,20 @@ def test_what_makes_no_sense_is_refused_with_field_value_and_remedy(
 
 
 @pytest.mark.parametrize("path", ["/api/experiments/none/", "/api/experiments/none/runs/", f"{EXPERIMENT}runs/99/"])
-def test_what_is_not_there_is_a_404_in_json(api: Client, runs: list[Run], path: str) -> None:
+def test_a_missing_row_is_a_404_in_json(api: Client, runs: list[Run], path: str) -> None:
     response = api.get(path)
     assert response.status_code == 404
     assert response.json()["errors"][0]["remedy"]
 
 
-def test_reading_addresses_take_no_writes(api: Client, runs: list[Run]) -> None:
+def test_read_only_addresses_refuse_writes(api: Client, runs: list[Run]) -> None:
     for path in (EXPERIMENT, f"{EXPERIMENT}runs/", "/api/findings/"):
         response = api.post(path, {"name": "x"})
         assert response.status_code == 405
         assert response.json()["errors"][0]["message"]
 
 
-def test_lists_come_in_pages(api: Client, user: User) -> None:
+def test_lists_are_paginated(api: Client, user: User) -> None:
     Experiment.objects.bulk_create([Experiment(name=f"E{i}", slug=f"e{i}", owner=user) for i in range(7)])
     first = api.get("/api/experiments/?page_size=5").json()
     assert first["count"] == 7
@@ -158,7 +158,7 @@ def test_lists_come_in_pages(api: Client, user: User) -> None:
     assert api.get("/api/experiments/?page=9").status_code == 404
 
 
-def test_lists_take_as_many_queries_for_many_rows_as_for_one(
+def test_the_number_of_queries_does_not_grow_with_the_rows(
     api: Client, experiment: Experiment, runs: list[Run], user: User, django_assert_num_queries: Any
 ) -> None:
     for number in range(5):
@@ -173,7 +173,7 @@ def test_lists_take_as_many_queries_for_many_rows_as_for_one(
         api.get("/api/findings/")
 
 
-def test_the_schema_names_every_address(api: Client) -> None:
+def test_the_schema_contains_every_address(api: Client) -> None:
     schema = api.get("/api/schema/?format=json").json()
     assert set(schema["paths"]) == {
         "/api/imports/",

@@ -35,11 +35,11 @@ def test_a_study_is_started_and_read(operator: Client, searched: Config) -> None
     answer = post(operator, "/api/studies/", {"experiment": searched.experiment.slug, "hand_tuned": False})
     assert answer.status_code == 201
     play(Study.objects.get())
-    found = operator.get(f"/api/studies/{answer.json()['id']}/").json()
-    assert found["state"] == "finished"
-    assert found["best"]["setting"] == "z0_gas1_tmbspg4"
-    assert found["unit"] == "samples/s"
-    assert [study["id"] for study in operator.get("/api/studies/").json()] == [found["id"]]
+    study = operator.get(f"/api/studies/{answer.json()['id']}/").json()
+    assert study["state"] == "finished"
+    assert study["best"]["setting"] == "z0_gas1_tmbspg4"
+    assert study["unit"] == "samples/s"
+    assert [listed["id"] for listed in operator.get("/api/studies/").json()] == [study["id"]]
 
 
 def test_a_study_is_paused_and_cancelled(operator: Client, searched: Config) -> None:
@@ -55,20 +55,18 @@ def test_a_study_is_paused_and_cancelled(operator: Client, searched: Config) -> 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"experiment": "nothing"}, "there is no experiment"),
+        ({"experiment": "nothing"}, "unknown experiment"),
         ({"config": 7}, "has no configuration 7"),
         ({"strategy": "magic"}, "magic"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(
-    operator: Client, searched: Config, data: dict[str, Any], message: str
-) -> None:
+def test_an_invalid_study_is_refused(operator: Client, searched: Config, data: dict[str, Any], message: str) -> None:
     answer = post(operator, "/api/studies/", {"experiment": searched.experiment.slug, **data})
     assert answer.status_code == 400
     assert message in answer.content.decode()
 
 
-def test_who_may_not_launch_may_only_read(user: User, searched: Config) -> None:
+def test_without_launch_permission_studies_are_read_only(user: User, searched: Config) -> None:
     client = Client()
     client.force_login(user)
     assert client.get("/api/studies/").status_code == 200

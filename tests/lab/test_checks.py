@@ -25,27 +25,27 @@ from tests.patience import PATIENCE_S
         "unix:///run/redis.sock",
     ],
 )
-def test_a_good_redis_url_passes(url: str, settings: Any) -> None:
+def test_a_valid_redis_url_passes(url: str, settings: Any) -> None:
     settings.REDIS_URL = url
-    assert checks.redis_url_is_one() == []
+    assert checks.redis_url_is_valid() == []
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
-        ("", "has scheme ''"),
-        ("localhost:6379", "has scheme 'localhost'"),
-        ("http://localhost", "has scheme 'http'"),
-        ("redis:///0", "names no host"),
-        ("redis://localhost:port/0", "cannot be read"),
-        ("redis://localhost:99999/0", "cannot be read"),
-        ("redis://localhost/zero", "'zero' where the number of a database belongs"),
+        ("", "has the unknown scheme ''"),
+        ("localhost:6379", "has the unknown scheme 'localhost'"),
+        ("http://localhost", "has the unknown scheme 'http'"),
+        ("redis:///0", "has no host"),
+        ("redis://localhost:port/0", "is not a valid URL"),
+        ("redis://localhost:99999/0", "is not a valid URL"),
+        ("redis://localhost/zero", "database 'zero', which is not a number"),
     ],
 )
-def test_a_malformed_redis_url_is_an_error_with_a_hint(url: str, said: str, settings: Any) -> None:
+def test_a_malformed_redis_url_is_an_error_with_a_hint(url: str, message: str, settings: Any) -> None:
     settings.REDIS_URL = url
-    (error,) = checks.redis_url_is_one()
-    assert said in str(error.msg)
+    (error,) = checks.redis_url_is_valid()
+    assert message in str(error.msg)
     assert "redis://" in str(error.hint)
 
 
@@ -64,7 +64,7 @@ def test_a_data_directory_that_cannot_be_written_is_an_error(settings: Any, tmp_
     assert checks.data_directory_is_writable() == []
 
 
-def test_an_upload_limit_of_nothing_is_an_error(settings: Any) -> None:
+def test_an_upload_limit_of_zero_is_an_error(settings: Any) -> None:
     settings.UPLOAD_LIMIT_MIB = 0
     (error,) = checks.upload_limit_is_positive()
     assert "PARLAB_UPLOAD_LIMIT_MIB is 0" in error.msg
@@ -76,17 +76,17 @@ def test_an_upload_limit_of_nothing_is_an_error(settings: Any) -> None:
     ("url", "warns"),
     [("redis://redis.example/0", True), ("redis://:pw@redis.example/0", False), ("redis://127.0.0.1/0", False)],
 )
-def test_an_open_redis_elsewhere_is_a_warning(url: str, warns: bool, settings: Any) -> None:
+def test_a_remote_redis_without_a_password_is_a_warning(url: str, warns: bool, settings: Any) -> None:
     settings.REDIS_URL = url
-    assert bool(checks.redis_elsewhere_has_a_password()) is warns
+    assert bool(checks.remote_redis_has_a_password()) is warns
 
 
 def _check(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    passed_on = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return subprocess.run(
         [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
         cwd=django_settings.BASE_DIR,
-        env={**kept, "PARLAB_DATA_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "parlab.settings", **environment},
+        env={**passed_on, "PARLAB_DATA_DIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "parlab.settings", **environment},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -108,7 +108,7 @@ def test_production_settings_pass_the_deployment_check(tmp_path: Path) -> None:
     assert [oct(path.stat().st_mode & 0o777) for path in secrets] == ["0o600", "0o600"]
 
 
-def test_a_production_setting_that_is_wrong_fails_the_deployment_check(tmp_path: Path) -> None:
+def test_an_invalid_production_setting_fails_the_deployment_check(tmp_path: Path) -> None:
     result = _check(tmp_path, PARLAB_HTTPS="1", ALLOWED_HOSTS="lab.example.org", REDIS_URL="redis.example.org:6379")
     assert result.returncode != 0
     assert "parlab.E001" in result.stderr
