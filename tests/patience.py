@@ -1,6 +1,6 @@
 """Timeouts of tests that wait for other processes.
 
-A wait ends as soon as its condition holds, so a long timeout costs nothing when the code works. It distinguishes a fault
+A wait ends as soon as its condition holds, so a long timeout costs nothing when the code works. It tells a fault
 from a slow or busy machine.
 """
 
