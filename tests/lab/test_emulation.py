@@ -14,6 +14,7 @@ from parlab.charts.format import DASH
 from parlab.lab import selectors, services
 from parlab.lab.models import Attempt, Config, Experiment, Node, Run
 from parlab.pages.rows.links import link_rows
+from parlab.pages.rows.sweep import sweep_tables
 from runners.config import ConfigError
 from tests.conftest import SMALL
 
@@ -94,7 +95,7 @@ def test_fields_of_a_network_are_one_axis_of_a_table(make_config: Callable[..., 
         "network.delay_ms, network.bandwidth_gbps": [[0.1, None], [10, 1]],
     }
     points = make_config(data=data, sweep=axes).points()
-    (table,) = selectors.sweep_tables([], points, "step_time").tables
+    (table,) = sweep_tables([], points, "step_time").tables
     assert table.columns == ["1", "2"]
     assert [name for name, _ in table.rows] == ["0.1 ms", "10 ms, 1 Gbit/s"]
 

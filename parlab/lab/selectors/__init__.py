@@ -35,25 +35,22 @@ from .plans import (
 from .records import run_records, varied_fields
 from .runs import (
     ConfigSection,
-    RunRow,
     by_hand,
     command_line,
     config_sections,
     flat,
     remaining_s,
     run_figures,
-    run_row,
-    run_rows,
+    step_time,
 )
 from .sources import source_bytes, source_lines, source_stream
-from .sweep import METRICS, Cell, Sweep, SweepTable, metrics_of, run_points, sweep_tables
+from .sweep import METRICS, Metric, SweepEntry, metrics_of, run_points, sweep_entries
 from .utilisation import compute, measured_pct, peak_words, share_pct
 
 __all__ = [
     "METRICS",
     "CalibrationGroup",
     "CalibrationPool",
-    "Cell",
     "ConfigSection",
     "Doubts",
     "ExperimentRow",
@@ -61,13 +58,12 @@ __all__ = [
     "Home",
     "LaunchPlan",
     "Lead",
+    "Metric",
     "OtherRuns",
     "PipelineRun",
     "RunLine",
-    "RunRow",
     "StateCount",
-    "Sweep",
-    "SweepTable",
+    "SweepEntry",
     "Verdict",
     "Versions",
     "by_hand",
@@ -106,15 +102,14 @@ __all__ = [
     "run_list",
     "run_points",
     "run_records",
-    "run_row",
-    "run_rows",
     "share_pct",
     "source_bytes",
     "source_lines",
     "source_stream",
     "state_counts",
     "stated",
-    "sweep_tables",
+    "step_time",
+    "sweep_entries",
     "tag_names",
     "times_of",
     "varied_fields",

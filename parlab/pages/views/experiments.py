@@ -32,7 +32,9 @@ from parlab.pages.notes import notes_html
 from parlab.pages.read_bandwidths import FORMATS
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.reports import experiment_report
+from parlab.pages.rows.runs import run_table
 from parlab.pages.rows.sources import source_views
+from parlab.pages.rows.sweep import sweep_tables
 from parlab.reports.markdown import markdown
 from runners.config import ConfigError, digest, engine_of
 from runners.protocol import RunState
@@ -117,9 +119,9 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "kept": kept_query(request.GET, (*PIVOT_KEYS, *FIGURE_KEYS)),
         "plan": plan,
         "page": page,
-        "table": selectors.run_rows(listed, waiting=waiting, doubts=doubts),
+        "table": run_table(listed, waiting=waiting, doubts=doubts),
         "states": selectors.state_counts(run.state for run in runs),
-        "sweep": selectors.sweep_tables(runs, plan.points, metric, doubts),
+        "sweep": sweep_tables(runs, plan.points, metric, doubts),
         "findings": findings,
         "metrics": [(name, found.title) for name, found in selectors.metrics_of(runs).items()],
         "is_live": ended < len(runs),

@@ -18,6 +18,7 @@ from parlab.lab.models import Attempt, Run, Snapshot
 from parlab.pages import engine_reads, run_curves, telemetry, timeline_reads
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.links import link_rows
+from parlab.pages.rows.runs import run_row
 from parlab.series import store
 from parlab.series.log import log_tail
 from parlab.series.log_search import ERROR, log_around, log_find, text_pattern
@@ -171,7 +172,7 @@ def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
         "section": "experiments",
         "experiment": run.experiment,
         "run": run,
-        "row": selectors.run_row(run, step=step, waiting=waiting, doubts=doubts),
+        "row": run_row(run, step=step, waiting=waiting, doubts=doubts),
         "findings": findings,
         "attempt": attempt,
         "figures": selectors.run_figures(run),

@@ -1,0 +1,177 @@
+"""Runs as rows: the table of an experiment, and the headline of a run's own page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from parlab.charts.format import DASH, Unit, exact_quantity, field_title, field_value, significant, unit_for
+from parlab.charts.points import Spread
+from parlab.lab import selectors
+from parlab.lab.models import Finding, Run
+from parlab.lab.selectors import Doubts, figure_title
+from runners.protocol import RunState
+
+MAX_FIGURES = 8
+"""Columns for figures that files state and that have no column of their own."""
+PERCENT = Unit(1.0, "", "")
+
+
+class RunRow(NamedTuple):
+    """A run with the main numbers of its summary."""
+
+    run: Run
+    step_time: Spread | None
+    step: int | None
+    reason: str
+    """Why the run failed or, while it is queued, what it waits for."""
+    doubts: Doubts
+    """Findings about its numbers: by name of METRICS, or "run" for those about no single number."""
+    mfu_pct: float | None
+    """As computed here; values that a file states are among the figures."""
+    gpu_util_pct: float | None
+
+
+class RunCell(NamedTuple):
+    text: str = ""
+    """Empty: not measured."""
+    note: str = ""
+    """All digits, as a tooltip."""
+    doubts: Sequence[Finding] = ()
+
+
+class RunColumn(NamedTuple):
+    """A column of a table of runs."""
+
+    title: str
+    cell: Callable[[RunRow], RunCell]
+    css: str = "number"
+    is_awaited: bool = True
+    """Whether active runs are going to fill the column, so that it is shown before any run has a value."""
+
+
+class TableRow(NamedTuple):
+    row: RunRow
+    values: list[str]
+    """Texts of the axes."""
+    cells: list[tuple[RunColumn, RunCell]]
+
+
+class RunTable(NamedTuple):
+    """A table of runs; columns that no run has filled or will fill are omitted."""
+
+    axes: list[str]
+    columns: list[RunColumn]
+    rows: list[TableRow]
+    has_reasons: bool
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the runs have a main number, now or later."""
+        return any(column.is_awaited for column in self.columns)
+
+
+def run_row(run: Run, *, step: int | None, waiting: str = "", doubts: Doubts | None = None) -> RunRow:
+    return RunRow(
+        run,
+        selectors.step_time(run.summary),
+        step,
+        waiting if run.state == RunState.QUEUED and waiting else run.reason,
+        doubts or {},
+        selectors.measured_pct(run.summary, "mfu"),
+        selectors.measured_pct(run.summary, "gpu_util"),
+    )
+
+
+def run_table(
+    runs: Iterable[Run], *, waiting: Mapping[int, str], doubts: Mapping[int, Doubts] | None = None
+) -> RunTable:
+    """Arrange runs (of `experiment_runs`) as a table.
+
+    By run id, `waiting` is the reason why a queued run waits, and `doubts` the findings about a run's numbers.
+    """
+    runs, doubts = list(runs), doubts or {}
+    rows = [
+        run_row(
+            run,
+            step=getattr(run, "last_step", None),
+            waiting=waiting.get(run.pk, ""),
+            doubts=doubts.get(run.pk),
+        )
+        for run in runs
+    ]
+    is_open = not all(run.is_final for run in runs)
+    columns = [
+        column
+        for column in (*_measure_columns(rows), *_stated_columns(runs))
+        if (is_open and column.is_awaited) or any(column.cell(row).text for row in rows)
+    ]
+    axes = list(dict.fromkeys(axis for run in runs for axis in run.point))
+    return RunTable(
+        [field_title(axis) for axis in axes],
+        columns,
+        [
+            TableRow(
+                row,
+                [field_value(row.run.point[axis]) if axis in row.run.point else "" for axis in axes],
+                [(column, column.cell(row)) for column in columns],
+            )
+            for row in rows
+        ],
+        has_reasons=is_open or any(row.reason for row in rows),
+    )
+
+
+def _measure_columns(rows: Sequence[RunRow]) -> list[RunColumn]:
+    """Return the columns of the main numbers, each in the unit that suits its values."""
+    time = unit_for((row.step_time.median for row in rows if row.step_time), "s")
+    samples = unit_for((row.run.samples_per_s for row in rows), "samples/s")
+    tokens = unit_for((row.run.tokens_per_s for row in rows), "tokens/s")
+    memory = unit_for((row.run.memory_max_bytes for row in rows), "B")
+    return [
+        RunColumn(f"Step time ({time.name})", lambda row: _step_time_cell(row, time)),
+        RunColumn(f"p10\N{EN DASH}p90 ({time.name})", lambda row: _spread_cell(row, time), "number muted"),
+        RunColumn(samples.name, lambda row: _number_cell(row.run.samples_per_s, samples, row.doubts.get("samples"))),
+        RunColumn(tokens.name, lambda row: _number_cell(row.run.tokens_per_s, tokens, row.doubts.get("tokens"))),
+        RunColumn(
+            f"Peak memory ({memory.name})",
+            lambda row: _number_cell(row.run.memory_max_bytes, memory, row.doubts.get("memory")),
+        ),
+        RunColumn("MFU (%)", lambda row: _number_cell(row.mfu_pct, PERCENT, row.doubts.get("mfu")), is_awaited=False),
+        RunColumn("GPU utilisation (%)", lambda row: _number_cell(row.gpu_util_pct, PERCENT), is_awaited=False),
+    ]
+
+
+def _stated_columns(runs: Sequence[Run]) -> list[RunColumn]:
+    """Return one column per further figure that files state of these runs."""
+    stated = {run.pk: selectors.stated(run.summary) for run in runs}
+    names = list(dict.fromkeys(name for figures in stated.values() for name in figures))[:MAX_FIGURES]
+
+    def column(name: str) -> RunColumn:
+        return RunColumn(figure_title(name), lambda row: RunCell(stated[row.run.pk].get(name, "")), is_awaited=False)
+
+    return [column(name) for name in names]
+
+
+def _step_time_cell(row: RunRow, unit: Unit) -> RunCell:
+    doubts = row.doubts.get("step_time")
+    if row.run.state == RunState.OOM:
+        return RunCell("OOM", "out of memory", doubts or ())
+    return _number_cell(row.step_time.median if row.step_time else None, unit, doubts)
+
+
+def _spread_cell(row: RunRow, unit: Unit) -> RunCell:
+    spread = row.step_time
+    if spread is None or not spread.p10 or not spread.p90:
+        return RunCell()
+    low, high = (significant(value / unit.factor) for value in (spread.p10, spread.p90))
+    return RunCell(
+        f"{low}{DASH}{high}", f"{exact_quantity(spread.p10, unit.base)} to {exact_quantity(spread.p90, unit.base)}"
+    )
+
+
+def _number_cell(value: float | None, unit: Unit, doubts: Sequence[Finding] | None = None) -> RunCell:
+    text = significant(None if value is None else value / unit.factor)
+    if text == DASH:
+        return RunCell(doubts=doubts or ())
+    return RunCell(text, exact_quantity(value, unit.base).strip(), doubts or ())

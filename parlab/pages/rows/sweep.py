@@ -1,0 +1,169 @@
+"""A sweep as tables in the shape of a paper."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from parlab.charts.format import DASH, exact_quantity, field_title, field_value, significant, unit_for
+from parlab.charts.points import emulated_share, in_order
+from parlab.lab.models import Finding, Run
+from parlab.lab.selectors import METRICS, Doubts, Metric, SweepEntry, sweep_entries
+from parlab.lab.selectors.findings import RUN
+from parlab.lab.selectors.sweep import VERSION_AXIS
+from runners.config import Point
+from runners.protocol import RunState
+
+COLUMN_AXIS = "train.micro_batch_size"
+GROUP_AXIS = "parallel.schedule"
+MAX_TABLES = 12
+
+
+class Cell(NamedTuple):
+    """A point of a sweep: a number, or why there is none."""
+
+    run: Run | None
+    kind: str
+    """"value", "missing" (measured without this number), "unlaunched", "invalid", or the state of the run."""
+    text: str
+    note: str
+    """All digits, or the reason."""
+    is_best: bool = False
+    doubts: Sequence[Finding] = ()
+
+
+class SweepTable(NamedTuple):
+    """A table with one axis as rows and another as columns."""
+
+    title: str
+    row_axis: str
+    column_axis: str
+    columns: list[str]
+    rows: list[tuple[str, list[Cell]]]
+
+
+class Sweep(NamedTuple):
+    """All tables of an experiment in one metric and unit."""
+
+    metric: str
+    title: str
+    unit: str
+    tables: list[SweepTable]
+    caption: str
+    emulation: str = ""
+    """"emulated", "partly emulated", or empty."""
+
+
+class _Layout(NamedTuple):
+    """Which axis is which, with the values of each in order."""
+
+    row: str
+    column: str
+    groups: list[str]
+    """Axes with one table per combination of values."""
+    values: Mapping[str, list[Any]]
+
+
+def sweep_tables(
+    runs: Sequence[Run], points: Sequence[Point], metric_name: str, doubts: Mapping[int, Doubts] | None = None
+) -> Sweep:
+    """Arrange runs, and points without a run, as tables: one for two axes, one per value of every further axis.
+
+    Micro batch size becomes the columns where it was swept; with three axes, the schedule names the tables. Runs with
+    other axes than most are only in the table of runs.
+    """
+    entries = sweep_entries(runs, points)
+    metric = METRICS[metric_name]
+    values = {
+        axis: in_order(entry.values[axis] for entry in entries) for axis in (entries[0].values if entries else [])
+    }
+    varied = [axis for axis in values if len(values[axis]) > 1]
+    fixed = [f"{field_title(axis).lower()} {field_value(values[axis][0])}" for axis in values if axis not in varied]
+    unit = unit_for((metric.value(entry.run) for entry in entries if entry.run), metric.unit)
+    tables = _tables(entries, _layout(varied, values), metric, unit.factor) if len(varied) > 1 else []
+    if doubts:
+        tables = [_with_doubts(table, metric_name, doubts) for table in tables]
+    caption = f"All with {', '.join(fixed)}." if fixed and tables else ""
+    emulation = emulated_share([entry.run.is_emulated for entry in entries if entry.run])
+    return Sweep(metric_name, metric.title, unit.name, tables, caption, emulation)
+
+
+def _layout(axes: Sequence[str], values: Mapping[str, list[Any]]) -> _Layout:
+    """Choose the axes of the rows and columns; the others are groups."""
+    rest = list(axes)
+    column = COLUMN_AXIS if COLUMN_AXIS in rest else rest[-1]
+    rest.remove(column)
+    groups = [axis for axis in (VERSION_AXIS, GROUP_AXIS) if axis in rest][: len(rest) - 1]
+    rest = [axis for axis in rest if axis not in groups]
+    return _Layout(rest[-1], column, groups + rest[:-1], values)
+
+
+def _tables(entries: Sequence[SweepEntry], layout: _Layout, metric: Metric, factor: float) -> list[SweepTable]:
+    """Arrange one table per group that has entries; none where there would be too many."""
+    choices = [layout.values[axis] for axis in layout.groups]
+    if math.prod(len(values) for values in choices) > MAX_TABLES:
+        return []
+    tables = []
+    for combination in itertools.product(*choices):
+        group = dict(zip(layout.groups, combination, strict=True))
+        members = [entry for entry in entries if all(entry.values[axis] == value for axis, value in group.items())]
+        if members:
+            title = ", ".join(f"{field_title(axis)} {field_value(value)}" for axis, value in group.items())
+            tables.append(_table(title, members, layout, metric, factor))
+    return tables
+
+
+def _table(title: str, members: Sequence[SweepEntry], layout: _Layout, metric: Metric, factor: float) -> SweepTable:
+    by_place = {(repr(entry.values[layout.row]), repr(entry.values[layout.column])): entry for entry in members}
+    column_values = layout.values[layout.column]
+    rows = []
+    for row_value in layout.values[layout.row]:
+        row = [by_place.get((repr(row_value), repr(value))) for value in column_values]
+        if any(row):
+            rows.append((field_value(row_value), _cells(row, metric, factor)))
+    columns = [field_value(value) for value in column_values]
+    return SweepTable(title, field_title(layout.row), field_title(layout.column), columns, rows)
+
+
+def _cells(entries: Sequence[SweepEntry | None], metric: Metric, factor: float) -> list[Cell]:
+    """Write the cells of a row; the best of several measured values is marked."""
+    cells = [_cell(entry, metric, factor) for entry in entries]
+    measured = [
+        (value if metric.least_is_best else -value, index)
+        for index, (cell, entry) in enumerate(zip(cells, entries, strict=True))
+        if cell.kind == "value" and entry and entry.run and (value := metric.value(entry.run)) is not None
+    ]
+    if len(measured) > 1:
+        best = min(measured)[1]
+        cells[best] = cells[best]._replace(is_best=True)
+    return cells
+
+
+def _cell(entry: SweepEntry | None, metric: Metric, factor: float) -> Cell:
+    if entry is None:
+        return Cell(None, "unlaunched", DASH, "Not part of the sweep")
+    run = entry.run
+    if run is None:
+        if entry.problem:
+            return Cell(None, "invalid", "cannot run", entry.problem)
+        return Cell(None, "unlaunched", DASH, "Not launched")
+    if run.state == RunState.OOM:
+        return Cell(run, "oom", "OOM", run.reason)
+    if run.state != RunState.FINISHED:
+        return Cell(run, run.state, run.state, run.reason)
+    value = metric.value(run)
+    if value is None:
+        return Cell(run, "missing", DASH, "Not measured")
+    return Cell(run, "value", significant(value / factor), exact_quantity(value, metric.unit))
+
+
+def _with_doubts(table: SweepTable, metric_name: str, doubts: Mapping[int, Doubts]) -> SweepTable:
+    """Attach to each cell the findings about its number and about its run as a whole."""
+
+    def doubted_cell(cell: Cell) -> Cell:
+        of_run = doubts.get(cell.run.pk) if cell.run else None
+        return cell._replace(doubts=[*of_run.get(metric_name, ()), *of_run.get(RUN, ())]) if of_run else cell
+
+    return table._replace(rows=[(name, [doubted_cell(cell) for cell in cells]) for name, cells in table.rows])
