@@ -82,7 +82,7 @@ def published_content(user: User) -> None:
     imported = published_documents(user)
     scaling_report(imported[SCALING.file], user)
     # A worker draws them as soon as there is one.
-    services.pictures_ask(user=user, run=imported[CASE.file].runs.get())
+    services.pictures_request(user=user, run=imported[CASE.file].runs.get())
     three_nodes = published_three_nodes(user)
     demo_report(three_nodes, user)
     services.experiments_tag(experiments=[three_nodes], name="published")

@@ -41,7 +41,7 @@ def demo_report(experiment: Experiment, user: User) -> None:
     report = lab.report_create(title=TITLE, text=TEXT, experiment=experiment, user=user)
     content = resolve(read(report.text), report=report, figures=figures()).model_dump(mode="json")
     version = lab.report_publish(report=report, content=content, revision=report.revision, user=user)
-    lab.pictures_ask(user=user, version=version)
+    lab.pictures_request(user=user, version=version)
     lab.report_link_create(version=version, user=user)
 
 

@@ -34,6 +34,6 @@ def publish(*, report: Report, revision: int, figures: Figures, user: User) -> R
     ]
     ReportFile.objects.bulk_create(held, ignore_conflicts=True)
     if not version.jobs.exists():
-        job = lab.pictures_ask(user=user, version=version)
+        job = lab.pictures_request(user=user, version=version)
         transaction.on_commit(partial(send, job.pk))
     return version

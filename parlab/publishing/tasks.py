@@ -19,7 +19,7 @@ def draw(job_id: int) -> None:
 @shared_task(name="parlab.publishing.resume")
 def resume() -> None:
     """Send again what was never begun, and what a killed worker left."""
-    for job_id in lab.picture_jobs_forgotten().values_list("pk", flat=True)[:20]:
+    for job_id in lab.picture_jobs_stalled().values_list("pk", flat=True)[:20]:
         draw.delay(job_id)
 
 

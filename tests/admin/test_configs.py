@@ -153,7 +153,7 @@ def test_launch_says_what_it_did_and_what_cannot_run(admin: Client, config: Conf
     assert response.redirect_chain[-1][0] == url(config)
     assert "launched 5 runs; 1 point cannot run: schedule 1f1b, micro_batch_size 4: " in page
     again = admin.post(reverse("admin:lab_config_changelist"), data, follow=True).content.decode()
-    assert "launched 0 runs; 5 points had a run already" in again
+    assert "launched 0 runs; 5 points already had a run" in again
     assert Run.objects.count() == 5
 
 
@@ -163,7 +163,7 @@ def test_a_launch_that_is_refused_says_why(admin: Client, experiment: Experiment
     )
     data = {"action": "launch", "_selected_action": config.pk}
     page = admin.post(reverse("admin:lab_config_changelist"), data, follow=True).content.decode()
-    assert "nodes 2 cannot be launched yet: a run lives on one node; set nodes to 1" in page
+    assert "nodes 2 is not supported yet: a run uses one node; set nodes to 1" in page
 
 
 def test_who_may_only_look_sees_the_configuration_and_no_buttons(

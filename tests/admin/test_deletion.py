@@ -71,7 +71,7 @@ def test_what_runs_were_made_from_stays_and_says_why(
     admin.post(reverse("admin:lab_config_delete", args=[used.pk]), {"post": "yes"})
     chosen = {"action": "delete_selected", "_selected_action": [used.pk, unused.pk]}
     said = admin.post(reverse("admin:lab_config_changelist"), chosen).content.decode()
-    assert "goes with its experiment" in said
+    assert "is used by runs; delete its experiment instead" in said
     admin.post(reverse("admin:lab_config_delete", args=[unused.pk]), {"post": "yes"})
     assert list(Config.objects.all()) == [used]
 
@@ -84,8 +84,8 @@ def test_nodes_that_worked_and_people_who_made_things_stay(
     attempt.save()
     node = admin.get(reverse("admin:lab_node_delete", args=[attempt.node.pk])).content.decode()
     maker = admin.get(reverse("admin:auth_user_delete", args=[user.pk])).content.decode()
-    assert "1 attempt ran: disable it instead" in node
-    assert "untick Active" in maker
+    assert "has 1 attempt; disable it instead" in node
+    assert "clear Active instead" in maker
     guest = User.objects.create_user("guest", password="made nothing but a token")
     services.token_create(user=guest, name="one", by=guest)
     admin.post(reverse("admin:auth_user_delete", args=[guest.pk]), {"post": "yes"})

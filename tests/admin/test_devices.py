@@ -32,7 +32,7 @@ def test_a_device_is_entered_and_mended_by_precision(admin: Client) -> None:
     ("changes", "words"),
     [
         ({"peak_tflops_bf16": ""}, "This field is required"),
-        ({"peak_tflops_bf16": "-1"}, "A peak is above 0"),
+        ({"peak_tflops_bf16": "-1"}, "Enter a peak above 0"),
         ({"peak_tflops_bf16": "fast"}, "Enter a number"),
         ({"peak_tflops_bf16": "1e300"}, "use TFLOP/s above 0"),
         ({"peak_tflops_bf16": "nan"}, "Enter a number"),

@@ -67,7 +67,7 @@ def test_what_machines_write_cannot_be_added(model: str, admin: Client) -> None:
 def test_snapshots_can_neither_be_changed_nor_deleted(admin: Client, lab: list[Run]) -> None:
     snapshot = Snapshot.objects.filter(kind="results")[0]
     page = admin.get(reverse("admin:lab_snapshot_change", args=[snapshot.pk])).content.decode()
-    assert "the content is the one it was named by" in page
+    assert "the content matches the digest" in page
     assert admin.post(reverse("admin:lab_snapshot_change", args=[snapshot.pk]), {"content": "{}"}).status_code == 403
     assert admin.post(reverse("admin:lab_snapshot_delete", args=[snapshot.pk]), {"post": "yes"}).status_code == 403
     data = {"action": "delete_selected", "_selected_action": snapshot.pk, "post": "yes"}
@@ -94,12 +94,12 @@ def test_cancel_asks_first_and_then_says_what_happened(admin: Client, make_attem
     assert waiting.state == RunState.QUEUED
     page = act(admin, "cancel", waiting, running, confirmed="yes")
     assert "Pipeline schedules #1: cancelled" in page
-    assert "Pipeline schedules #2: its node was asked to stop it" in page
+    assert "Pipeline schedules #2: cancellation requested from its node" in page
     waiting.refresh_from_db()
     running.refresh_from_db()
     assert (waiting.state, running.state) == (RunState.CANCELLED, RunState.RUNNING)
     assert running.cancel_requested_at is not None
-    assert "has ended already: cancelled" in act(admin, "cancel", waiting, confirmed="yes")
+    assert "has already ended: cancelled" in act(admin, "cancel", waiting, confirmed="yes")
 
 
 def test_relaunch_asks_first_and_refuses_what_still_runs(admin: Client, make_attempt: Callable[..., Attempt]) -> None:
@@ -134,7 +134,7 @@ def test_nodes_are_switched_off_and_on(admin: Client, db: None) -> None:
     page = admin.post(path, {"action": "disable", "_selected_action": node.pk}, follow=True).content.decode()
     node.refresh_from_db()
     assert not node.is_enabled
-    assert "Disabled gpu1; runs there go on, new ones go elsewhere" in page
+    assert "Disabled gpu1; its runs continue, new runs start on other nodes" in page
     admin.post(reverse("admin:lab_node_change", args=[node.pk]), {"is_enabled": "on", "slots": "99"})
     node.refresh_from_db()
     assert (node.is_enabled, node.slots) == (True, 2)

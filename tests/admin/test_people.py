@@ -141,7 +141,7 @@ def test_an_operator_without_staff_status_is_pointed_out(admin: Client, user: Us
     data |= {"groups": [Group.objects.get(name="operator").pk], "date_joined_0": "2026-01-01", "date_joined_1": "10:00"}
     data.pop("is_staff", None)
     page = admin.post(url, data, follow=True).content.decode()
-    assert "which needs staff status" in page
+    assert "editing configurations requires staff status" in page
 
 
 def test_the_list_of_people_costs_the_same_however_long(admin: Client, django_assert_max_num_queries: Any) -> None:

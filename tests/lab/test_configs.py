@@ -111,9 +111,9 @@ def test_published_figures_may_have_axes_and_layouts_that_we_have_not(experiment
     assert (run.state, run.origin, run.step_time_s, run.samples_per_s) == ("finished", "published", 2.0, 4.0)
     assert run.resolved["cluster"]["gpus_per_node"] == 8
     assert Snapshot.objects.get(run=run).kind == Snapshot.Kind.RESULTS
-    with pytest.raises(ValueError, match="is run #1 already"):
+    with pytest.raises(ValueError, match="already has run #1"):
         services.published_run_add(config=config, point=point, user=user, summary={})
-    with pytest.raises(ValueError, match="published figures"):
+    with pytest.raises(ValueError, match="was not measured by parlab"):
         services.run_relaunch(run=run, user=user)
-    with pytest.raises(ValueError, match="has ended already"):
+    with pytest.raises(ValueError, match="has already ended"):
         services.run_cancel_request(run=run)

@@ -57,11 +57,11 @@ def test_a_launch_fills_in_the_times_of_the_run_that_is_named(source: Run, exper
 @pytest.mark.parametrize(
     ("change", "data", "words"),
     [
-        ({}, emulated(micro_batch_size=2), "had micro_batch_size 1, this has 2; use the same"),
-        ({"state": "running"}, emulated(), "is running, not finished"),
+        ({}, emulated(micro_batch_size=2), "used micro_batch_size 1, not 2; use the same"),
+        ({"state": "running"}, emulated(), "is running; use a finished run"),
         ({"summary": {}}, emulated(), "has no timer forward-compute of rank 0"),
-        ({"number": 7}, emulated(), "there is no run pipeline-schedules/1"),
-        ({"resolved": {"train": {"iterations": 3}, "odd": {}}}, emulated(), "has no configuration of parlab's"),
+        ({"number": 7}, emulated(), "run pipeline-schedules/1 does not exist"),
+        ({"resolved": {"train": {"iterations": 3}, "odd": {}}}, emulated(), "has no valid configuration"),
     ],
 )
 def test_a_run_that_cannot_give_times_is_refused_with_the_reason(

@@ -46,7 +46,7 @@ def test_a_token_is_shown_once_works_and_ends_when_it_is_revoked(browser: Client
 @pytest.mark.parametrize(
     ("name", "status", "words"),
     [
-        (" ", 400, "needs a name"),
+        (" ", 400, "name is empty"),
         ("\0 <i>", 400, "already"),
         ("<script>", 200, "&lt;script&gt;"),
         ("x" * 500, 200, "x" * 80 + ":"),
@@ -67,7 +67,7 @@ def test_a_person_has_not_more_tokens_than_they_can_look_after(
     token_create(user=user, name="first", by=user)
     page = browser.post(reverse("token-make"), {"name": "second"})
     assert page.status_code == 400
-    assert "revoke one that nothing uses" in page.content.decode()
+    assert "revoke one that is no longer used" in page.content.decode()
 
 
 def test_nobody_revokes_the_token_of_another(browser: Client, admin_user: User) -> None:

@@ -65,8 +65,8 @@ def test_chosen_experiments_are_tagged_and_found_by_it(page: Client, experiment:
     page.post("/experiments/change/", {"experiment": [other.pk], "action": "untag", "tag": "v100"})
     assert [tag.experiment for tag in Tag.objects.all()] == [experiment]
     said = text(page.post("/experiments/change/", {**chosen, "action": "tag", "tag": f"two words {EVIL}"}, follow=True))
-    assert "Nothing was changed: tag" in said
-    assert "is not one word" in said
+    assert "Nothing was changed: invalid tag" in said
+    assert "use one word" in said
 
 
 def test_archiving_can_be_undone_and_leaves_what_runs(

@@ -205,12 +205,12 @@ def test_one_worker_takes_a_job_and_a_killed_ones_is_taken_up(four_runs: list[Ru
     first = lab.picture_job_claim(job_id=job.pk)
     second = lab.picture_job_claim(job_id=job.pk)
     PictureJob.objects.update(changed_at=timezone.now() - timedelta(minutes=4))
-    forgotten = list(lab.picture_jobs_forgotten())
+    stalled = list(lab.picture_jobs_stalled())
     third = lab.picture_job_claim(job_id=job.pk)
 
     assert first is not None
     assert second is None
-    assert forgotten == [job]
+    assert stalled == [job]
     assert third is not None
     assert third.tries == 2
 
@@ -223,7 +223,7 @@ def test_a_job_that_kills_its_worker_is_given_up(four_runs: list[Run], make_vers
 
     job.refresh_from_db()
     assert (job.state, job.tries) == ("failed", 3)
-    assert "three times" in job.problem
+    assert "started 3 times" in job.problem
 
 
 def test_the_progress_of_drawing_is_shown(page: Client, four_runs: list[Run], make_version: Publish) -> None:

@@ -206,7 +206,11 @@ def test_the_second_who_saves_is_warned_and_keeps_their_text(page: Client, make_
     assert two.json()["text"] == "mine"
     assert two.json()["problem"].startswith("Not saved: ada saved this report at")
     assert Report.objects.get().text == "mine"
-    assert page.post(url, {"title": "", "text": "x", "revision": 2}).json()["problem"].startswith("Not saved: a report")
+    assert (
+        page.post(url, {"title": "", "text": "x", "revision": 2})
+        .json()["problem"]
+        .startswith("Not saved: title is empty")
+    )
     assert page.post(url, {"title": "T", "text": "x", "revision": "new"}).status_code == 400
 
 
@@ -259,7 +263,7 @@ def test_each_template_makes_a_report_without_a_problem(page: Client, four_runs:
 
 def test_a_new_report_needs_what_the_form_asks_for(page: Client, experiment: Experiment) -> None:
     for form, message in (
-        ({"title": "", "template": "blank"}, "a report needs a title"),
+        ({"title": "", "template": "blank"}, "title is empty; enter a title"),
         ({"title": "A", "template": "none"}, "Template &#x27;none&#x27; is unknown"),
         ({"title": "A", "template": "blank", "experiment": "gone"}, "Experiment gone does not exist any more"),
     ):

@@ -1,4 +1,4 @@
-"""What may happen to experiments, configs and runs; every change of a state goes through here."""
+"""Operations on experiments, configs, runs and reports; every state transition goes through a service."""
 
 from .attempts import attempt_lose, attempt_report, launch_store, summary_store
 from .configs import config_check, config_save
@@ -12,8 +12,8 @@ from .pictures import (
     picture_job_claim,
     picture_job_end,
     picture_job_note,
-    picture_jobs_forgotten,
-    pictures_ask,
+    picture_jobs_stalled,
+    pictures_request,
 )
 from .published import published_run_add
 from .reports import (
@@ -57,8 +57,8 @@ __all__ = [
     "picture_job_claim",
     "picture_job_end",
     "picture_job_note",
-    "picture_jobs_forgotten",
-    "pictures_ask",
+    "picture_jobs_stalled",
+    "pictures_request",
     "published_run_add",
     "report_create",
     "report_delete",

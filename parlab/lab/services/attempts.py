@@ -1,4 +1,4 @@
-"""The life of an attempt. Its row is locked before its run's, here and wherever both are written."""
+"""The life cycle of an attempt. Lock order: the row of the attempt before that of its run."""
 
 import logging
 import math
@@ -21,17 +21,17 @@ _MAX_EXIT_CODE = 2**31 - 1
 
 
 def lock_attempt(attempt: Attempt) -> tuple[Attempt, Run]:
-    """Lock an attempt and its run until the transaction ends, and return both as they now are."""
-    # Without "no key" an append to the series of this attempt would wait, though it only refers to the row.
+    """Lock an attempt and its run until the end of the transaction, and return their current rows."""
+    # Without "no key", appending to the series of this attempt would block on its foreign key to this row.
     locked = Attempt.objects.select_for_update(no_key=True).get(pk=attempt.pk)
     return locked, Run.objects.select_for_update(no_key=True).get(pk=locked.run_id)
 
 
 @transaction.atomic
 def attempt_report(*, attempt: Attempt, report: Report) -> bool:
-    """Apply what a node says of an attempt, forward only; returns whether it changed anything.
+    """Apply a node's report on an attempt; states only move forward. Returns whether anything changed.
 
-    A lost attempt is followed by the next one while the run's policy allows and nobody cancelled it.
+    A lost attempt is followed by a new one if `launcher.max_attempts` allows it and the run was not cancelled.
     """
     current, run = lock_attempt(attempt)
     is_current = run.attempt_number == current.number
@@ -53,13 +53,13 @@ def attempt_report(*, attempt: Attempt, report: Report) -> bool:
 
 
 def attempt_lose(*, attempt: Attempt, reason: str) -> bool:
-    """Give up an attempt whose node is silent; returns whether it was still active."""
+    """Mark an attempt as lost because its node no longer responds; returns whether it was still active."""
     report = Report(state="lost", at=timezone.now().timestamp(), reason=reason)
     return attempt_report(attempt=attempt, report=report)
 
 
 def queue_next_attempt(run: Run) -> Attempt:
-    """Point a locked run to a new attempt, which starts with no results."""
+    """Make a new attempt without results the current one of a locked run."""
     attempt = Attempt.objects.create(run=run, number=run.attempt_number + 1)
     Run.objects.filter(pk=run.pk, attempt_number=run.attempt_number).update(
         attempt_number=attempt.number,
@@ -77,7 +77,7 @@ def queue_next_attempt(run: Run) -> Attempt:
 
 @transaction.atomic
 def summary_store(*, attempt: Attempt, summary: Mapping[str, Any]) -> None:
-    """Keep what was computed from an attempt's series; of one that has ended also as a snapshot."""
+    """Store the summary of an attempt; for an attempt that has ended, also as a snapshot."""
     current, run = lock_attempt(attempt)
     clean = storable.json(summary)
     Attempt.objects.filter(pk=current.pk).update(summary=clean)
@@ -94,13 +94,13 @@ def summary_store(*, attempt: Attempt, summary: Mapping[str, Any]) -> None:
 
 @transaction.atomic
 def launch_store(*, attempt: Attempt, launch: Mapping[str, Any]) -> None:
-    """Keep what a command's output says that it was told, with the run whose current attempt it is."""
+    """Store the launch arguments that a command printed, if this is the current attempt of its run."""
     current, run = lock_attempt(attempt)
     Run.objects.filter(pk=run.pk, attempt_number=current.number).update(launch=storable.json(launch))
 
 
 def headline(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """Pick the numbers that lists sort by; None where a summary lacks one."""
+    """Return the numbers by which lists sort; None if the summary has no such number."""
     step_time = _number(summary, "step_time_s", "median")
     return {
         "step_time_s": _number(summary, "step_time_s", "mean") if step_time is None else step_time,
@@ -121,20 +121,20 @@ def _times(attempt: Attempt, state: RunState, at: float) -> dict[str, datetime]:
     try:
         moment = datetime.fromtimestamp(at, UTC)
     except (ValueError, OverflowError, OSError):
-        moment = timezone.now()  # a node without a sane clock
+        moment = timezone.now()  # the clock of the node is wrong
     if state.is_final:
         return {"ended_at": moment}
     return {} if attempt.started_at else {"started_at": moment}
 
 
 def _evidence(report: Report) -> dict[str, Any]:
-    """What a report adds to an attempt; a final report without a command keeps what `running` said."""
-    said: dict[str, Any] = {
+    """Return the fields that a report sets on an attempt; empty values keep those of an earlier report."""
+    fields: dict[str, Any] = {
         "traceback": storable.text(report.traceback),
         "command": storable.json(report.command),
         "environment": storable.json(report.environment),
     }
-    evidence = {name: value for name, value in said.items() if value}
+    evidence = {name: value for name, value in fields.items() if value}
     if report.exit_code is not None and abs(report.exit_code) <= _MAX_EXIT_CODE:
         evidence["exit_code"] = report.exit_code
     return evidence

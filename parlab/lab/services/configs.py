@@ -15,13 +15,13 @@ _PROBLEMS_SHOWN = 20
 def config_check(
     *, data: Mapping[str, Any], sweep: Mapping[str, Any], runnable: bool = True
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Complete a configuration and its sweep, or raise ConfigError with what is wrong.
+    """Complete a configuration and its sweep with defaults; raises ConfigError with all problems.
 
-    Some points may be impossible, but not all. Published figures come from layouts that none of our
-    engines trains: with `runnable=False` only the fields are checked, not how they fit together.
+    At least one point must be valid. Published runs may have layouts that no engine supports: `runnable=False` checks
+    each field, but not how the fields fit together.
     """
     if storable.json(sweep) != sweep:
-        raise ConfigError([Problem("sweep", sweep, "a value of the sweep is not plain JSON; use numbers and texts")])
+        raise ConfigError([Problem("sweep", sweep, "a value of the sweep is not plain JSON; use numbers and strings")])
     data = complete(data)
     problems = sweep_problems(sweep)
     if problems:
@@ -53,10 +53,10 @@ def config_save(
     runnable: bool = True,
     as_next: bool = False,
 ) -> Config:
-    """Save a configuration: into the latest version while no run used it, otherwise (or `as_next`) as the next one.
+    """Save a configuration: in the latest version if no run uses it, otherwise (or with `as_next`) as the next one.
 
-    `based_on` is the version as its editor saw it; when somebody else changed it since, both edits
-    are kept, as two versions. A note of None leaves the note as it is. Raises ConfigError; see `config_check`.
+    `based_on` is the version that was edited; if another user has changed it since, both edits are kept as two
+    versions. A note of None keeps the existing note. Raises ConfigError; see `config_check`.
     """
     full_data, full_sweep = config_check(data=data, sweep=sweep, runnable=runnable)
     content_digest = digest({"data": full_data, "sweep": full_sweep})
@@ -84,7 +84,7 @@ def config_save(
 
 
 def config_copy(*, config: Config, experiment: Experiment, user: User) -> Config:
-    """Copy a config as version 1 of another experiment, whether or not it could be saved today."""
+    """Copy a config as version 1 of another experiment, without validation: older configs may be invalid today."""
     return Config.objects.create(
         experiment=experiment,
         version=1,
@@ -97,7 +97,7 @@ def config_copy(*, config: Config, experiment: Experiment, user: User) -> Config
 
 
 def lock_experiment(experiment: Experiment) -> None:
-    """Let savers and launchers of one experiment pass one after the other, until the transaction ends."""
+    """Serialize saving and launching within an experiment until the end of the transaction."""
     Experiment.objects.select_for_update(no_key=True).get(pk=experiment.pk)
 
 

@@ -13,7 +13,7 @@ _TRIES = 5
 
 @transaction.atomic
 def experiment_create(*, name: str, question: str = "", notes: str = "", owner: User, source: str = "") -> Experiment:
-    """Make an experiment; raises ValueError when the name is taken."""
+    """Create an experiment; raises ValueError if the name is taken."""
     for _ in range(_TRIES):
         if Experiment.objects.filter(name=name).exists():
             break
@@ -23,14 +23,14 @@ def experiment_create(*, name: str, question: str = "", notes: str = "", owner: 
                     name=name, slug=_free_slug(name), question=question, notes=notes, owner=owner, source=source
                 )
         except IntegrityError:
-            continue  # somebody took the name or the slug at the same moment
+            continue  # another request took the name or slug concurrently
     raise ValueError(f"name {name!r} is taken; choose another or clone that experiment")
 
 
 @transaction.atomic
 def experiment_clone(*, experiment: Experiment, user: User) -> Experiment:
     """Copy an experiment's question and latest config as version 1, without its runs."""
-    lock_experiment(experiment)  # a second click makes a second copy, of another name
+    lock_experiment(experiment)  # a second click creates a second copy under another name
     clone = experiment_create(name=_free_copy_name(experiment.name), question=experiment.question, owner=user)
     latest = experiment.configs.order_by("-version").first()
     if latest is not None:
@@ -40,9 +40,9 @@ def experiment_clone(*, experiment: Experiment, user: User) -> Experiment:
 
 @transaction.atomic
 def experiment_delete(*, experiment: Experiment) -> None:
-    """Delete an experiment with all that belongs to it, and the bytes of its pictures that nothing else shows.
+    """Delete an experiment with everything in it, and the stored files of pictures that are used nowhere else.
 
-    Reports about it stay, and what they published stays as it was. Raises ValueError while a run of it is active.
+    Reports about it and their published versions remain. Raises ValueError if one of its runs is active.
     """
     lock_experiment(experiment)
     active = Run.objects.active().filter(experiment=experiment).first()
@@ -55,12 +55,12 @@ def experiment_delete(*, experiment: Experiment) -> None:
 
 
 def _free_slug(name: str) -> str:
-    wanted = slugify(name)[: _NAME_LENGTH - 8].strip("-") or "experiment"
-    taken = set(Experiment.objects.filter(slug__startswith=wanted).values_list("slug", flat=True))
-    slug, count = wanted, 1
+    base = slugify(name)[: _NAME_LENGTH - 8].strip("-") or "experiment"
+    taken = set(Experiment.objects.filter(slug__startswith=base).values_list("slug", flat=True))
+    slug, count = base, 1
     while slug in taken:
         count += 1
-        slug = f"{wanted}-{count}"
+        slug = f"{base}-{count}"
     return slug
 
 

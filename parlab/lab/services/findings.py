@@ -1,4 +1,4 @@
-"""Findings as rows: computed by rules, kept in step with the numbers, acknowledged by people."""
+"""Findings in the database: computed by rules, kept up to date, acknowledged by users."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from . import storable
 from .configs import lock_experiment
 
 SWEEP_EVERY_S = 30.0
-"""While runs of an experiment go on, the comparison of all of them is made no more often than this."""
+"""Minimum interval between comparisons of all runs of an experiment while some are active, in seconds."""
 _MAX_MESSAGE = 2_000
 _RUN_RULES = [id for id, rule in RULES.items() if rule.runs and not rule.sweeps]
 
 
-class _Found(NamedTuple):
-    """A finding that holds, and what it belongs to."""
+class _Match(NamedTuple):
+    """A finding that a rule reported, with its run or source."""
 
     finding: schema.Finding
     run_id: int | None
@@ -40,9 +40,9 @@ class _Found(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes it the same finding after its numbers changed: rule, owner and place."""
+        """Identity of the finding, regardless of its numbers: the rule, and a digest of owner and place."""
         owner = {"source": self.source_id} if self.source_id else {"run": self.run_id}
-        # The number of a run repeats its owner.
+        # The number of the run is redundant: the run is the owner.
         place = {name: value for name, value in self.where.items() if name != "run"}
         text = json.dumps({**owner, **place}, sort_keys=True)
         return self.finding.rule, hashlib.sha256(text.encode()).hexdigest()
@@ -50,42 +50,42 @@ class _Found(NamedTuple):
 
 @transaction.atomic
 def findings_refresh(*, experiment: Experiment) -> list[Finding]:
-    """Compute what the rules say of an experiment's runs and documents, and keep exactly that.
+    """Apply all rules to the runs and documents of an experiment, and store exactly their findings.
 
-    Findings that still hold keep their acknowledgements; those that no longer hold go.
+    Findings that still hold keep their acknowledgement; those that no longer hold are deleted.
     """
     lock_experiment(experiment)
     runs = list(_runs(experiment))
-    found = [*_of_documents(experiment, runs), *_of_runs(runs)]
-    return _keep(experiment, _once(found), experiment.findings.all())
+    matches = [*_document_matches(experiment, runs), *_run_matches(runs)]
+    return _store(experiment, _without_repeats(matches), experiment.findings.all())
 
 
 @transaction.atomic
 def run_findings_refresh(*, run: Run) -> list[Finding]:
-    """Compute the findings of one run that has just ended; those of the whole sweep with the last one, or now and then.
+    """Compute the findings of a run that has just ended, and at most every SWEEP_EVERY_S those of the whole sweep.
 
-    A sweep of n runs so costs n looks at one run, not n looks at n.
+    The cost of a sweep of n runs therefore grows with n, not with n squared. The last run always checks the sweep.
     """
     current = Run.objects.select_related("experiment").filter(pk=run.pk).first()
     if current is None:
         return []
-    others_go_on = current.experiment.runs.active().exclude(pk=run.pk).exists()
-    if not others_go_on or cache.add(f"parlab.findings.{current.experiment_id}", True, SWEEP_EVERY_S):
+    has_active_runs = current.experiment.runs.active().exclude(pk=run.pk).exists()
+    if not has_active_runs or cache.add(f"parlab.findings.{current.experiment_id}", True, SWEEP_EVERY_S):
         return findings_refresh(experiment=current.experiment)
     lock_experiment(current.experiment)
     device = _devices([current]).get(current.pk)
-    found = [_Found(finding, current.pk, None) for finding in run_findings(_facts(current, device))]
-    # What the comparison with other runs said stays until it is made again.
-    mine = current.findings.filter(source=None, rule__in=_RUN_RULES)
-    return _keep(current.experiment, _once(found), mine)
+    matches = [_Match(finding, current.pk, None) for finding in run_findings(_facts(current, device))]
+    # Findings of the comparison with other runs remain until the next comparison.
+    existing = current.findings.filter(source=None, rule__in=_RUN_RULES)
+    return _store(current.experiment, _without_repeats(matches), existing)
 
 
 @transaction.atomic
 def finding_acknowledge(*, finding: Finding, user: User, reason: str) -> Finding:
-    """Note that a person has looked at a finding, and why it may stand; raises ValueError without a reason."""
+    """Acknowledge a finding with a reason; raises ValueError without a reason."""
     reason = storable.text(reason).strip()
     if not reason:
-        raise ValueError("reason is empty; say why the finding may stand, so that others need not ask")
+        raise ValueError("reason is empty; explain why the finding is acceptable")
     Finding.objects.filter(pk=finding.pk).update(
         acknowledged_by=user, acknowledged_at=timezone.now(), acknowledged_reason=reason
     )
@@ -95,7 +95,7 @@ def finding_acknowledge(*, finding: Finding, user: User, reason: str) -> Finding
 
 @transaction.atomic
 def finding_reopen(*, finding: Finding) -> Finding:
-    """Take an acknowledgement back."""
+    """Withdraw the acknowledgement of a finding."""
     Finding.objects.filter(pk=finding.pk).update(acknowledged_by=None, acknowledged_at=None, acknowledged_reason="")
     finding.refresh_from_db()
     return finding
@@ -117,17 +117,17 @@ def _runs(experiment: Experiment) -> Iterable[Run]:
     return experiment.runs.final().only(*fields).order_by("number")
 
 
-def _of_documents(experiment: Experiment, runs: Sequence[Run]) -> Iterator[_Found]:
-    """Findings of the imported files, as they were found when the files were read; with the run that they doubt."""
-    by_place = {(run.source_id or 0, _name(run.place)): run.pk for run in runs if run.source_id}
+def _document_matches(experiment: Experiment, runs: Sequence[Run]) -> Iterator[_Match]:
+    """Return the findings reported when imported files were read, each with the run that it concerns."""
+    by_place = {(run.source_id or 0, _place_key(run.place)): run.pk for run in runs if run.source_id}
     for source_id, findings in Source.objects.filter(experiment=experiment).values_list("pk", "document__findings"):
         for data in findings or []:
             finding = schema.Finding.model_validate(data)
-            yield _Found(finding, _doubted(finding.where, source_id, by_place), source_id)
+            yield _Match(finding, _run_at(finding.where, source_id, by_place), source_id)
 
 
-def _doubted(place: schema.Place, source_id: int, by_place: Mapping[tuple[int, str], int]) -> int | None:
-    """Find the run that a place of a document became: a launch, a row or a cell of a table."""
+def _run_at(place: schema.Place, source_id: int, by_place: Mapping[tuple[int, str], int]) -> int | None:
+    """Return the run that was created from a place in a document: a launch, a row or a cell of a table."""
     candidates: list[dict[str, int | None]] = [{"segment": place.segment}]
     if place.table is not None and place.row is not None:
         candidates = [
@@ -135,28 +135,28 @@ def _doubted(place: schema.Place, source_id: int, by_place: Mapping[tuple[int, s
             {"table": place.table, "row": place.row},
         ]
     for candidate in candidates:
-        if None not in candidate.values() and (run_id := by_place.get((source_id, _name(candidate)))):
+        if None not in candidate.values() and (run_id := by_place.get((source_id, _place_key(candidate)))):
             return run_id
     return None
 
 
-def _name(place: Mapping[str, Any]) -> str:
+def _place_key(place: Mapping[str, Any]) -> str:
     return json.dumps(place, sort_keys=True)
 
 
-def _of_runs(runs: Sequence[Run]) -> Iterator[_Found]:
+def _run_matches(runs: Sequence[Run]) -> Iterator[_Match]:
     devices = _devices(runs)
     facts = [_facts(run, devices.get(run.pk)) for run in runs]
     ids = {run.number: run.pk for run in runs}
-    for run, known in zip(runs, facts, strict=True):
-        for finding in run_findings(known):
-            yield _Found(finding, run.pk, None)
+    for run, run_facts in zip(runs, facts, strict=True):
+        for finding in run_findings(run_facts):
+            yield _Match(finding, run.pk, None)
     for finding in sweep_findings(facts):
-        yield _Found(finding, ids.get(finding.where.run or 0), None)
+        yield _Match(finding, ids.get(finding.where.run or 0), None)
 
 
 def _devices(runs: Sequence[Run]) -> dict[int, str]:
-    """Run -> name of the GPU that its current attempt found."""
+    """Return the GPU name of measured runs, as reported by their latest attempt: run id -> name."""
     measured = [run.pk for run in runs if run.origin == Run.Origin.MEASURED]
     rows = Attempt.objects.filter(run__experiment_id__in={run.experiment_id for run in runs}).exclude(environment={})
     devices = {}
@@ -167,7 +167,7 @@ def _devices(runs: Sequence[Run]) -> dict[int, str]:
 
 
 def _facts(run: Run, device: str | None = None) -> RunFacts:
-    """Hand a run to the rules; an imported one whose end nobody knows is not called finished."""
+    """Return the facts of a run for the rules; an imported run is finished only if its source states how it ended."""
     state = run.summary.get("end", run.state) if run.origin == Run.Origin.IMPORTED else run.state
     arguments = {
         **run.launch.get("arguments", {}),
@@ -179,59 +179,61 @@ def _facts(run: Run, device: str | None = None) -> RunFacts:
 
 
 def _config(run: Run) -> Mapping[str, Any]:
-    """Say what a run was set to; of a command only what it was filled with, where it ran and by which engine."""
+    """Return the settings of a run; for a command only those passed to it, its cluster and its engine."""
     resolved: Mapping[str, Any] = run.resolved
     engine = engine_of(resolved)
     if run.origin != Run.Origin.MEASURED or not engine.is_external:
         return resolved
-    told = filled_fields(resolved)
-    return {**told, "cluster": resolved["cluster"], "parallel": {**told["parallel"], "engine": engine.name}}
+    filled = filled_fields(resolved)
+    return {**filled, "cluster": resolved["cluster"], "parallel": {**filled["parallel"], "engine": engine.name}}
 
 
-def _once(found: Iterable[_Found]) -> dict[tuple[str, str], _Found]:
-    """Say each doubt once: what a file says of a run stands for what the same rule says of its numbers."""
-    kept: dict[tuple[str, str], _Found] = {}
-    said: set[tuple[str, int]] = set()
-    for entry in found:
-        rule = entry.finding.rule
-        if entry.source_id is None and entry.run_id is not None and (rule, entry.run_id) in said:
+def _without_repeats(matches: Iterable[_Match]) -> dict[tuple[str, str], _Match]:
+    """Drop repeats: if a file and the numbers of its run violate the same rule, only the finding of the file counts."""
+    unique: dict[tuple[str, str], _Match] = {}
+    in_documents: set[tuple[str, int]] = set()
+    for match in matches:
+        rule = match.finding.rule
+        if match.source_id is None and match.run_id is not None and (rule, match.run_id) in in_documents:
             continue
-        if entry.source_id is not None and entry.run_id is not None:
-            said.add((rule, entry.run_id))
-        kept.setdefault(entry.key, entry)
-    return kept
+        if match.source_id is not None and match.run_id is not None:
+            in_documents.add((rule, match.run_id))
+        unique.setdefault(match.key, match)
+    return unique
 
 
-def _keep(experiment: Experiment, found: Mapping[tuple[str, str], _Found], among: Iterable[Finding]) -> list[Finding]:
-    """Make the rows say what was found: change what changed, add what is new, remove what no longer holds."""
-    existing = {(row.rule, row.where_digest): row for row in among}
-    Finding.objects.filter(pk__in=[row.pk for key, row in existing.items() if key not in found]).delete()
-    kept, new, changed = [], [], []
-    for (rule, where_digest), entry in found.items():
-        row = existing.get((rule, where_digest))
+def _store(
+    experiment: Experiment, matches: Mapping[tuple[str, str], _Match], existing: Iterable[Finding]
+) -> list[Finding]:
+    """Update the existing rows to the matches: change those that differ, add new ones, delete those without a match."""
+    existing_rows = {(row.rule, row.where_digest): row for row in existing}
+    Finding.objects.filter(pk__in=[row.pk for key, row in existing_rows.items() if key not in matches]).delete()
+    rows, new, changed = [], [], []
+    for (rule, where_digest), match in matches.items():
+        row = existing_rows.get((rule, where_digest))
         if row is None:
             row = Finding(experiment=experiment, rule=rule, where_digest=where_digest)
             new.append(row)
-            _fill(row, entry)
-        elif _fill(row, entry):
+            _fill(row, match)
+        elif _fill(row, match):
             changed.append(row)
-        kept.append(row)
+        rows.append(row)
     Finding.objects.bulk_create(new, batch_size=100)
     fields = ["run", "source", "severity", "message", "numbers", "where", "lines"]
     Finding.objects.bulk_update(changed, fields, batch_size=100)
-    return kept
+    return rows
 
 
-def _fill(row: Finding, entry: _Found) -> bool:
-    """Bring a row up to date; returns whether anything changed."""
-    finding = entry.finding
+def _fill(row: Finding, match: _Match) -> bool:
+    """Copy a match into a row; returns whether anything changed."""
+    finding = match.finding
     facts = {
-        "run_id": entry.run_id,
-        "source_id": entry.source_id,
+        "run_id": match.run_id,
+        "source_id": match.source_id,
         "severity": finding.severity,
         "message": storable.text(finding.message)[:_MAX_MESSAGE],
         "numbers": storable.json(finding.numbers),
-        "where": entry.where,
+        "where": match.where,
         "lines": list(finding.lines),
     }
     if all(getattr(row, name) == value for name, value in facts.items()):

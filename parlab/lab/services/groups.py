@@ -1,4 +1,4 @@
-"""The three groups that people belong to, and what each may do."""
+"""The three groups of users and their permissions."""
 
 from __future__ import annotations
 
@@ -10,46 +10,47 @@ from django.db.models import Q
 
 VIEWER, OPERATOR, ADMIN = "viewer", "operator", "admin"
 OURS = ("lab", "series", "tuner", "pages")
-"""Applications whose rows anybody may look at."""
+"""Django apps whose rows every group may view."""
 WORK = (
     "experiment", "config", "run", "finding", "snapshot", "source", "picture", "picturejob", "tag", "storedfile",
     "study", "trial",
 )  # fmt: skip
-"""What operators make and change."""
+"""Models that operators may add and change."""
 WRITING = ("report", "reportfile", "reportlink", "reportversion")
-"""What operators make; each writes, shares and deletes their own: a report says what its author found."""
+"""Models that operators may add; only the author of a report may edit, share and delete it."""
 DELETED = ("tag", "study")
-"""What operators may delete of everybody's: nothing that was measured or written."""
+"""Models that operators may delete regardless of the author; no results or reports."""
 SECRET = ("apitoken",)
-"""What only administrators look at."""
+"""Models that only administrators may view."""
 
 
-def _wanted(name: str) -> Q:
-    may = Q(codename__startswith="view_", content_type__app_label__in=OURS) & ~Q(content_type__model__in=SECRET)
+def _permissions_of(name: str) -> Q:
+    view = Q(codename__startswith="view_", content_type__app_label__in=OURS) & ~Q(content_type__model__in=SECRET)
     if name == VIEWER:
-        return may
+        return view
     if name == OPERATOR:
-        works = [f"{verb}_{model}" for verb in ("add", "change") for model in WORK]
-        works += [f"add_{model}" for model in WRITING] + [f"delete_{model}" for model in DELETED]
-        return may | Q(codename__in=works, content_type__app_label__in=OURS)
+        codenames = [f"{verb}_{model}" for verb in ("add", "change") for model in WORK]
+        codenames += [f"add_{model}" for model in WRITING] + [f"delete_{model}" for model in DELETED]
+        return view | Q(codename__in=codenames, content_type__app_label__in=OURS)
     return Q(content_type__app_label__in=(*OURS, "auth"))
 
 
 @transaction.atomic
 def groups_refresh() -> dict[str, int]:
-    """Make the groups, and give them what they lack; returns how many permissions each was given.
+    """Create the groups and add missing permissions; returns the number of permissions added to each.
 
-    What an administrator added to a group stays; what one took away comes back, so make a group of your own for that.
+    Permissions that an administrator added remain; those that an administrator removed are added again. Create a
+    separate group for a smaller set of permissions.
     """
-    given = {}
+    added = {}
     for name in (VIEWER, OPERATOR, ADMIN):
         group, _ = Group.objects.get_or_create(name=name)
-        given[name] = _give(group, Permission.objects.filter(_wanted(name)))
-    return given
+        added[name] = _add_missing(group, Permission.objects.filter(_permissions_of(name)))
+    return added
 
 
-def _give(group: Group, permissions: Iterable[Permission]) -> int:
-    held = set(group.permissions.values_list("pk", flat=True))
-    lacking = [permission for permission in permissions if permission.pk not in held]
-    group.permissions.add(*lacking)
-    return len(lacking)
+def _add_missing(group: Group, permissions: Iterable[Permission]) -> int:
+    existing = set(group.permissions.values_list("pk", flat=True))
+    missing = [permission for permission in permissions if permission.pk not in existing]
+    group.permissions.add(*missing)
+    return len(missing)

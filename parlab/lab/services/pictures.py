@@ -1,4 +1,4 @@
-"""Pictures of an experiment's gallery, and the jobs of those who draw them."""
+"""Pictures in the gallery of an experiment, and the jobs that render them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from runners.config import digest
 from . import storable
 
 SILENT_AFTER = timedelta(minutes=3)
-"""A worker says how far it is at each picture; one that was silent for so long was killed."""
+"""A worker updates its job after each picture; a job without an update for this long has lost its worker."""
 MAX_TRIES = 3
 WAITED = timedelta(seconds=15)
 
 
 def file_store(*, data: bytes, media_type: str, width: int = 0, height: int = 0) -> StoredFile:
-    """Keep bytes under their name; what is there already is not kept twice."""
-    found, _ = StoredFile.objects.get_or_create(
+    """Store bytes under their SHA-256; identical bytes are stored once."""
+    stored, _ = StoredFile.objects.get_or_create(
         sha256=sha256(data).hexdigest(),
         defaults={"media_type": media_type, "size": len(data), "width": width, "height": height, "data": data},
     )
-    return found
+    return stored
 
 
 @transaction.atomic
@@ -42,7 +42,7 @@ def picture_add(
     user: User,
     run: Run | None = None,
 ) -> Snapshot:
-    """Put a picture into the gallery; the same picture with the same words is there once."""
+    """Add a picture to the gallery; the same picture with the same caption is stored once."""
     content = storable.json(
         {
             **facts,
@@ -54,9 +54,9 @@ def picture_add(
         }
     )
     name = digest(content)
-    known = Snapshot.objects.filter(experiment=experiment, run=run, kind=Snapshot.Kind.IMAGE, digest=name).first()
-    if known is not None:
-        return known
+    existing = Snapshot.objects.filter(experiment=experiment, run=run, kind=Snapshot.Kind.IMAGE, digest=name).first()
+    if existing is not None:
+        return existing
     snapshot = Snapshot(
         experiment=experiment,
         run=run,
@@ -72,53 +72,55 @@ def picture_add(
 
 @transaction.atomic
 def picture_delete(*, snapshot: Snapshot) -> None:
-    """Take a picture out of the gallery; its bytes go too, unless another picture or a published report has them.
+    """Delete a picture from the gallery, and its file unless another picture or a published report uses it.
 
-    Raises ValueError for what is no picture of its own: configuration, results, or what an imported page refers to.
+    Raises ValueError for other snapshots: configurations, results, and pictures of imported documents.
     """
     sha = snapshot.content.get("sha256")
     if snapshot.kind != Snapshot.Kind.IMAGE or not snapshot.content.get("width"):
-        raise ValueError("only pictures that were drawn or uploaded can be deleted")
+        raise ValueError("only rendered or uploaded pictures can be deleted")
     snapshot.delete()
     files_forget(names=[sha])
 
 
 def files_forget(*, names: Iterable[str]) -> None:
-    """Delete stored files that neither a gallery nor a published report shows any more."""
+    """Delete stored files that no gallery and no published report uses any more."""
     for sha in set(names):
-        shown = Snapshot.objects.filter(kind=Snapshot.Kind.IMAGE, content__sha256=sha).exists()
-        if not shown and not ReportFile.objects.filter(file__sha256=sha).exists():
+        in_gallery = Snapshot.objects.filter(kind=Snapshot.Kind.IMAGE, content__sha256=sha).exists()
+        if not in_gallery and not ReportFile.objects.filter(file__sha256=sha).exists():
             StoredFile.objects.filter(sha256=sha).delete()
 
 
 @transaction.atomic
-def pictures_ask(*, user: User, run: Run | None = None, version: ReportVersion | None = None) -> PictureJob:
-    """Ask for the pictures of a run or a version; a second click joins the job that is open."""
-    what = Q(run=run) if run is not None else Q(version=version)
+def pictures_request(*, user: User, run: Run | None = None, version: ReportVersion | None = None) -> PictureJob:
+    """Request the pictures of a run or a version; a second request returns the open job."""
+    subject = Q(run=run) if run is not None else Q(version=version)
     if run is not None:
         Run.objects.select_for_update(no_key=True).get(pk=run.pk)
-    known = PictureJob.objects.filter(what, state__in=_OPEN).first()
-    return known or PictureJob.objects.create(run=run, version=version, created_by=user)
+    open_job = PictureJob.objects.filter(subject, state__in=_OPEN).first()
+    return open_job or PictureJob.objects.create(run=run, version=version, created_by=user)
 
 
 _OPEN = (PictureJob.State.WAITING, PictureJob.State.DRAWING)
 
 
-def _free() -> Q:
-    """Jobs that no living worker has: waiting ones, and those whose worker fell silent."""
+def _unclaimed() -> Q:
+    """Match waiting jobs, and those whose worker stopped sending updates."""
     silent = Q(state=PictureJob.State.DRAWING, changed_at__lt=timezone.now() - SILENT_AFTER)
     return Q(state=PictureJob.State.WAITING) | silent
 
 
 def picture_job_claim(*, job_id: int) -> PictureJob | None:
-    """Take a job, in one conditional UPDATE; None where another worker has it, or it is done or given up."""
-    taken = PictureJob.objects.filter(_free(), pk=job_id, tries__lt=MAX_TRIES).update(
+    """Claim a job in one conditional UPDATE; None if another worker has it, or if it has ended."""
+    claimed = PictureJob.objects.filter(_unclaimed(), pk=job_id, tries__lt=MAX_TRIES).update(
         state=PictureJob.State.DRAWING, tries=F("tries") + 1, done=0, changed_at=timezone.now()
     )
-    if not taken:
-        given_up = "it was begun three times and never ended. Ask an administrator to look at the worker's log."
-        PictureJob.objects.filter(_free(), pk=job_id, tries__gte=MAX_TRIES).update(
-            state=PictureJob.State.FAILED, problem=given_up, changed_at=timezone.now()
+    if not claimed:
+        problem = (
+            f"the job was started {MAX_TRIES} times and never ended. Ask an administrator to check the worker's log."
+        )
+        PictureJob.objects.filter(_unclaimed(), pk=job_id, tries__gte=MAX_TRIES).update(
+            state=PictureJob.State.FAILED, problem=problem, changed_at=timezone.now()
         )
         return None
     jobs = PictureJob.objects.select_related("version__report", "run__experiment", "run__config", "created_by")
@@ -126,16 +128,16 @@ def picture_job_claim(*, job_id: int) -> PictureJob | None:
 
 
 def picture_job_note(*, job: PictureJob, done: int, total: int) -> None:
-    """Say how far a job is."""
+    """Update the progress of a job."""
     PictureJob.objects.filter(pk=job.pk).update(done=done, total=total, changed_at=timezone.now())
 
 
 def picture_job_end(*, job: PictureJob, problem: str = "") -> None:
-    """End a job, well or with what a person can do about it."""
+    """End a job: done, or failed with a problem that tells the user what to do."""
     state = PictureJob.State.FAILED if problem else PictureJob.State.DONE
     PictureJob.objects.filter(pk=job.pk).update(state=state, problem=problem, changed_at=timezone.now())
 
 
-def picture_jobs_forgotten() -> QuerySet[PictureJob]:
-    """List the jobs that a worker should have begun, or ended, by now."""
-    return PictureJob.objects.filter(_free(), changed_at__lt=timezone.now() - WAITED)
+def picture_jobs_stalled() -> QuerySet[PictureJob]:
+    """Return the open jobs that no worker has claimed or updated in time."""
+    return PictureJob.objects.filter(_unclaimed(), changed_at__lt=timezone.now() - WAITED)

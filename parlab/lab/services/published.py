@@ -25,17 +25,17 @@ def published_run_add(
     state: str = RunState.FINISHED,
     reason: str = "",
 ) -> Run:
-    """Enter published figures as a run that has ended; its point may name axes that no configuration has.
+    """Add published results as a finished run; its point may have axes that are not fields of a configuration.
 
-    Raises ValueError when the point has a run already, or the state is not final.
+    Raises ValueError if the point already has a run, or if the state is not final.
     """
     if not RunState(state).is_final:
-        raise ValueError(f"state {state} of published figures is not an end; use finished, oom or failed")
+        raise ValueError(f"state {state} of a published run is not final; use finished, oom or failed")
     lock_experiment(config.experiment)
     point_digest = digest(point)
-    taken = config.runs.filter(point_digest=point_digest).first()
-    if taken is not None:
-        raise ValueError(f"point {point_label(point)!r} is run #{taken.number} already; enter it once")
+    existing = config.runs.filter(point_digest=point_digest).first()
+    if existing is not None:
+        raise ValueError(f"point {point_label(point)!r} already has run #{existing.number}")
     figures = storable.json(summary)
     run = Run.objects.create(
         experiment=config.experiment,
@@ -58,9 +58,9 @@ def published_run_add(
 
 
 def _resolved(config: Config, point: Mapping[str, Any]) -> dict[str, Any]:
-    """Set what the point says of our fields; a layout that none of our engines trains is fine here."""
-    known = set(field_names())
-    resolved = complete(with_values(config.data, {field: point[field] for field in point if field in known}))
+    """Apply the values of the point that are configuration fields; the layout need not be supported by an engine."""
+    fields = set(field_names())
+    resolved = complete(with_values(config.data, {field: point[field] for field in point if field in fields}))
     parallel, cluster = resolved["parallel"], resolved["cluster"]
     if cluster["gpus_per_node"] is None:
         ranks = parallel["tensor_parallel_size"] * parallel["pipeline_parallel_size"] * parallel["data_parallel_size"]

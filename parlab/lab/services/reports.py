@@ -1,4 +1,4 @@
-"""Reports: saved by revision, published for good, shared by links that can be revoked."""
+"""Reports: saved by revision, published as immutable versions, shared by revocable links."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from . import storable
 from .pictures import files_forget
 
 EDITOR_AWAY_AFTER = timedelta(seconds=40)
-"""An editor's page speaks every 15 s; one that was silent for so long is closed."""
+"""The editor's page sends a request every 15 s; without one for this long, it counts as closed."""
 _TITLE, _SLUG = 200, 100
 _TRIES = 5
 
 
 class Stale(Exception):
-    """Somebody else saved since: `report` is what they left."""
+    """Another user saved in the meantime; `report` is the current state."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(f"{report.saved_by} saved this report at {report.saved_at:%H:%M:%S}")
@@ -34,7 +34,7 @@ class Stale(Exception):
 
 
 def report_create(*, title: str, text: str, experiment: Experiment | None, user: User) -> Report:
-    """Begin a report; raises ValueError without a title."""
+    """Create a report; raises ValueError without a title."""
     title = _title(title)
     for _ in range(_TRIES):
         try:
@@ -48,14 +48,14 @@ def report_create(*, title: str, text: str, experiment: Experiment | None, user:
                     saved_by=user,
                 )
         except IntegrityError:
-            continue  # somebody took the slug at the same moment
-    raise ValueError(f"title {title!r} is wanted by many at once; choose another")
+            continue  # another request took the slug concurrently
+    raise ValueError(f"could not create a unique address for title {title!r}; try again or choose another title")
 
 
 def report_save(*, report: Report, title: str, text: str, revision: int, user: User) -> Report:
-    """Save what was written upon `revision`; raises Stale where somebody else saved since, ValueError without a title.
+    """Save an edit of `revision`; raises Stale if another user saved in the meantime, ValueError without a title.
 
-    One conditional UPDATE: of two who save at once, one wins and the other is told.
+    One conditional UPDATE: of two concurrent saves, one succeeds and the other raises Stale.
     """
     changed = Report.objects.filter(pk=report.pk, revision=revision).update(
         title=_title(title),
@@ -64,16 +64,16 @@ def report_save(*, report: Report, title: str, text: str, revision: int, user: U
         saved_by=user,
         saved_at=timezone.now(),
     )
-    now = Report.objects.select_related("saved_by", "experiment").get(pk=report.pk)
+    current = Report.objects.select_related("saved_by", "experiment").get(pk=report.pk)
     if not changed:
-        raise Stale(now)
-    return now
+        raise Stale(current)
+    return current
 
 
 def report_editing(*, report: Report, user: User) -> User | None:
-    """Say that a person has the editor open; answer with who else had it open a moment ago.
+    """Record that a user has the editor open; return another user who already has it open, if any.
 
-    Whoever came first stays the editor until their page falls silent.
+    The first user remains the editor until their page stops sending requests.
     """
     now = timezone.now()
     free = Q(editor=None) | Q(editor=user) | Q(editor_seen_at__lt=now - EDITOR_AWAY_AFTER)
@@ -84,9 +84,9 @@ def report_editing(*, report: Report, user: User) -> User | None:
 
 @transaction.atomic
 def report_publish(*, report: Report, content: Mapping[str, Any], revision: int, user: User) -> ReportVersion:
-    """Freeze a report as its next version, and ask for its pictures; the same content again is the same version.
+    """Publish a report as its next version; unchanged content returns the latest version.
 
-    `content` was made of the text of `revision`; raises Stale where the text changed since.
+    `content` was created from the text of `revision`; raises Stale if the text has changed since.
     """
     locked = Report.objects.select_for_update(of=("self",)).select_related("saved_by").get(pk=report.pk)
     if locked.revision != revision:
@@ -111,20 +111,20 @@ def report_publish(*, report: Report, content: Mapping[str, Any], revision: int,
 
 
 def report_link_create(*, version: ReportVersion, user: User) -> ReportLink:
-    """Make a link to a published version; a second click gives the one that is there."""
+    """Create a link to a published version; a second request returns the existing link."""
     with transaction.atomic():
         Report.objects.select_for_update().get(pk=version.report_id)
-        known = version.links.filter(revoked_at=None).first()
-        return known or ReportLink.objects.create(version=version, token=secrets.token_urlsafe(32), created_by=user)
+        existing = version.links.filter(revoked_at=None).first()
+        return existing or ReportLink.objects.create(version=version, token=secrets.token_urlsafe(32), created_by=user)
 
 
 def report_link_revoke(*, link: ReportLink, user: User) -> None:
-    """End a link for ever; who revoked it first stays on record."""
+    """Revoke a link permanently; the first revocation stays on record."""
     ReportLink.objects.filter(pk=link.pk, revoked_at=None).update(revoked_at=timezone.now(), revoked_by=user)
 
 
 def report_delete(*, report: Report) -> None:
-    """Delete a report with all it published; its links lead nowhere from now on."""
+    """Delete a report with all its published versions and links."""
     names = list(ReportFile.objects.filter(version__report=report).values_list("file__sha256", flat=True).distinct())
     with transaction.atomic():
         report.delete()
@@ -134,7 +134,7 @@ def report_delete(*, report: Report) -> None:
 def _title(title: str) -> str:
     title = storable.text(" ".join(title.split()))[:_TITLE]
     if not title:
-        raise ValueError("a report needs a title; write a few words")
+        raise ValueError("title is empty; enter a title for the report")
     return title
 
 
@@ -143,10 +143,10 @@ def _text(text: str) -> str:
 
 
 def _free_slug(title: str) -> str:
-    wanted = slugify(title)[:_SLUG].strip("-") or "report"
-    taken = set(Report.objects.filter(slug__startswith=wanted).values_list("slug", flat=True)) | {"new"}
-    slug, count = wanted, 1
+    base = slugify(title)[:_SLUG].strip("-") or "report"
+    taken = set(Report.objects.filter(slug__startswith=base).values_list("slug", flat=True)) | {"new"}
+    slug, count = base, 1
     while slug in taken:
         count += 1
-        slug = f"{wanted}-{count}"
+        slug = f"{base}-{count}"
     return slug

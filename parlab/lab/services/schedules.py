@@ -1,4 +1,4 @@
-"""A schedule that was picked for a network becomes a configuration."""
+"""Configurations with a schedule that was picked for a network."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def schedule_save(
 ) -> Config:
     """Save the configuration of a run with another warm-up slope as a version of its experiment.
 
-    Figures from elsewhere cannot be run again here as they were: their times are emulated, on links of their network.
-    Raises ConfigError where the result could not run.
+    Published and imported runs cannot be repeated here, so their times are emulated on links of their network.
+    Raises ConfigError if the resulting configuration is invalid.
     """
     values: dict[str, Any] = {
         "parallel.schedule": "1f1b",
@@ -39,13 +39,13 @@ def schedule_save(
         "parallel.wire_precision": wire,
     }
     if run.origin != Run.Origin.MEASURED:
-        values |= _emulated(link, times, step_s)
+        values |= _emulation_values(link, times, step_s)
     data = with_values(_without_gaps(run.resolved), values)
-    # Beside what is there: an unused version that somebody is writing stays as it is.
+    # `based_on` keeps an unused version that another user is editing.
     return config_save(experiment=run.experiment, data=data, sweep={}, note=note[:300], user=user, based_on=run.config)
 
 
-def _emulated(link: Link, times: tuple[StageTimes, ...], step_s: float) -> dict[str, Any]:
+def _emulation_values(link: Link, times: tuple[StageTimes, ...], step_s: float) -> dict[str, Any]:
     return {
         "parallel.engine": PIPELINE.name,
         "cluster.nodes": 1,
@@ -63,7 +63,7 @@ def _emulated(link: Link, times: tuple[StageTimes, ...], step_s: float) -> dict[
 
 
 def _without_gaps(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what the source of an imported run does not say, so that defaults stand there."""
+    """Leave out fields that the source of an imported run does not state, so that they get their defaults."""
     return {
         section: {name: value for name, value in fields.items() if value is not None}
         for section, fields in resolved.items()

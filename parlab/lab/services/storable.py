@@ -1,4 +1,4 @@
-"""Make what nodes and people send fit into any of our databases."""
+"""Clean values from nodes and users so that every supported database can store them."""
 
 import math
 from collections.abc import Mapping
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def text(value: str) -> str:
-    """Replace what PostgreSQL or UTF-8 cannot hold: NUL and halves of surrogate pairs."""
+    """Replace characters that PostgreSQL or UTF-8 cannot store: NUL and lone surrogates."""
     return value.encode("utf-8", "replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 def json(value: Any) -> Any:
-    """Copy JSON-like data with clean texts, and null where a number is no number."""
+    """Copy JSON-like data with clean strings, and null in place of NaN and infinities."""
     if isinstance(value, str):
         return text(value)
     if isinstance(value, float):

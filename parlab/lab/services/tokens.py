@@ -1,4 +1,4 @@
-"""Tokens of the API: shown once when they are made, kept as digests, ended for good when they are revoked."""
+"""API tokens: shown once when created, stored as digests, revoked permanently."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from parlab.lab.models import ApiToken
 from . import storable
 
 MAX_TOKENS = 20
-"""Tokens of one person that are in force at a time."""
+"""Active tokens per user."""
 _NAME = 80
 _NOTED_EVERY = timedelta(minutes=1)
-"""How exact the time of the last use is: not every request shall write."""
+"""Resolution of the time of the last use, to avoid a write with every request."""
 
 
 def token_create(*, user: User, name: str, by: User) -> tuple[ApiToken, str]:
-    """Make a token and its secret, which nobody can read again; raises ValueError with what to do."""
+    """Create a token and its secret, which cannot be shown again; raises ValueError with a remedy."""
     name = storable.text(" ".join(name.split()))[:_NAME]
     if not name:
-        raise ValueError("a token needs a name; say what will use it")
+        raise ValueError("name is empty; enter what the token is for")
     in_force = ApiToken.objects.filter(user=user, revoked_at=None)
     if in_force.count() >= MAX_TOKENS:
-        raise ValueError(f"{user} has {MAX_TOKENS} tokens; revoke one that nothing uses any more")
+        raise ValueError(f"{user} already has {MAX_TOKENS} tokens; revoke one that is no longer used")
     secret = f"parlab_{secrets.token_urlsafe(32)}"
     try:
         with transaction.atomic():
@@ -38,13 +38,13 @@ def token_create(*, user: User, name: str, by: User) -> tuple[ApiToken, str]:
             )
     except IntegrityError as error:
         raise ValueError(
-            f"{user} has a token named {name!r} already; choose another name, or revoke that one"
+            f"{user} already has a token named {name!r}; choose another name, or revoke that token"
         ) from error
     return token, secret
 
 
 def token_find(secret: str) -> ApiToken | None:
-    """Find the token in force that a secret belongs to, and note that it was used."""
+    """Return the active token with this secret and record its use; None if there is none."""
     token = ApiToken.objects.select_related("user").filter(digest=_digest(secret), revoked_at=None).first()
     if token is not None:
         now = timezone.now()
@@ -55,10 +55,10 @@ def token_find(secret: str) -> ApiToken | None:
 
 
 def tokens_revoke(*, tokens: QuerySet[ApiToken], by: User) -> int:
-    """End tokens for good and say how many; who revoked one first stays on record."""
+    """Revoke tokens permanently; returns how many. The first revocation stays on record."""
     return tokens.filter(revoked_at=None).update(revoked_at=timezone.now(), revoked_by=by)
 
 
 def _digest(secret: str) -> str:
-    # The secret is 256 random bits: nobody guesses it from its digest, salted or not.
+    # The secret has 256 random bits, so the digest needs no salt.
     return sha256(secret.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What actions on lists and buttons on an object's page share: both are the same POST."""
+"""Shared parts of list actions and of the buttons on the page of an object; both send the same POST."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -18,12 +18,12 @@ _PRETTY_LIMIT = 100_000
 
 
 def act_on_each(request: HttpRequest, objects: Iterable[M], act: Callable[[M], str]) -> None:
-    """Do something to each object and say what happened to it, also where it was refused."""
-    for thing in objects:
+    """Apply an action to each object and show a message with its result or error."""
+    for instance in objects:
         try:
-            messages.success(request, format_html("{}: {}", thing, act(thing)))
+            messages.success(request, format_html("{}: {}", instance, act(instance)))
         except ValueError as error:
-            messages.error(request, f"{thing}: {error}")
+            messages.error(request, f"{instance}: {error}")
 
 
 def confirmation(
@@ -35,7 +35,7 @@ def confirmation(
     question: str,
     yes: str,
 ) -> HttpResponse | None:
-    """Ask before an action that cannot be taken back; None once the person has said yes."""
+    """Return a confirmation page for an irreversible action; None once the user has confirmed it."""
     if request.POST.get("confirmed"):
         return None
     context = {
@@ -53,32 +53,32 @@ def confirmation(
 
 
 def back(request: HttpRequest, queryset: QuerySet[M]) -> HttpResponse | None:
-    """Return to the page of the object whose button was pressed, else to the list."""
+    """Redirect to the object whose button was pressed; None redirects to the list."""
     return HttpResponseRedirect(_change_url(queryset)) if request.POST.get("from_object") else None
 
 
 def buttons(model_admin: admin.ModelAdmin[Any], request: HttpRequest, *names: str) -> dict[str, Any]:
-    """Context that shows actions as buttons on an object's page, as far as the person may use them."""
+    """Return the template context that shows permitted actions as buttons on the page of an object."""
     allowed = {action[1]: action[2] for action in model_admin.get_actions(request).values() if action}
-    shown = [(name, allowed[name]) for name in names if name in allowed]
-    return {"object_actions": shown, "checkbox": ACTION_CHECKBOX_NAME}
+    permitted = [(name, allowed[name]) for name in names if name in allowed]
+    return {"object_actions": permitted, "checkbox": ACTION_CHECKBOX_NAME}
 
 
-def change_url(thing: Model) -> str:
-    meta = thing._meta
-    return reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[thing.pk])
+def change_url(instance: Model) -> str:
+    meta = instance._meta
+    return reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[instance.pk])
 
 
-class MadeBy:
-    """Names who made something; the administration's own field links to a person that not everybody may look at."""
+class CreatedBy:
+    """Show the creator of an object as text: the default field links to a user that not everybody may view."""
 
     @admin.display(description="created by")
-    def made_by(self, made: Any) -> str:
-        return str(made.created_by or "")
+    def creator(self, instance: Any) -> str:
+        return str(instance.created_by or "")
 
 
-class OnlyLookedAt:
-    """Rows that parlab makes itself and nobody adds, changes or deletes by hand."""
+class ReadOnly:
+    """Deny adding, changing and deleting rows that only parlab itself writes."""
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -90,15 +90,15 @@ class OnlyLookedAt:
         return False
 
 
-def link(thing: Model, text: str = "") -> SafeString:
-    """Link to an object's page in the admin."""
-    return format_html('<a href="{}">{}</a>', change_url(thing), text or str(thing))
+def link(instance: Model, text: str = "") -> SafeString:
+    """Return a link to the page of an object in the admin."""
+    return format_html('<a href="{}">{}</a>', change_url(instance), text or str(instance))
 
 
 def pretty(text: str) -> SafeString:
-    """Show a longer text as it is."""
-    cut = text if len(text) <= _PRETTY_LIMIT else text[:_PRETTY_LIMIT] + "\n..."
-    return format_html('<pre class="code">{}</pre>', cut)
+    """Return a long text as preformatted HTML, cut at a limit."""
+    visible = text if len(text) <= _PRETTY_LIMIT else text[:_PRETTY_LIMIT] + "\n..."
+    return format_html('<pre class="code">{}</pre>', visible)
 
 
 def _change_url(queryset: QuerySet[M]) -> str:

@@ -1,4 +1,4 @@
-"""What a configuration would become, beside its form: changes, the sweep's points, what each is expected to take."""
+"""Preview beside the form of a configuration: its changes, the points of its sweep, and their predictions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class PointRow(NamedTuple):
     problems: list[str]
     run: Run | None
     gpus: int
-    """0 where it cannot run."""
+    """0 if the point cannot run."""
     expected: Expected | None
 
 
 class Preview(NamedTuple):
-    """All that is shown of a sweep before anything of it runs."""
+    """Preview of a sweep before it is launched."""
 
     points: list[PointRow]
     left_out: int
@@ -38,25 +38,25 @@ class Preview(NamedTuple):
     sweep_problems: list[str]
     has_runs: bool
     gpus: str
-    """Least to most GPUs of a point."""
+    """Smallest and largest number of GPUs of a point, as text."""
     total: str
-    """Of all points together, as far as they are predicted."""
+    """Predicted time of all points together, as text."""
     map: DeviceMap | None
 
     @property
     def number(self) -> int:
-        """Points in all."""
+        """Total number of points."""
         return len(self.points) + self.left_out
 
 
 def preview(data: Mapping[str, Any], sweep: Mapping[str, Any], runs: Mapping[str, Run] = NO_RUNS) -> Preview:
-    """Expand a configuration; `runs` are those that it has, by the digest of their point."""
+    """Expand a configuration; `runs` are its existing runs by the digest of their point."""
     try:
         points = [launchable(point) for point in expand(data, sweep)]
     except ConfigError as error:
         return Preview([], 0, 0, [str(problem) for problem in error.problems], False, "", "", None)
     pools = Pools()
-    rows = [_row(point, runs, pools) for point in points[:POINTS_SHOWN]]
+    rows = [_point_row(point, runs, pools) for point in points[:POINTS_SHOWN]]
     sizes = sorted({point.config.world_size for point in points if point.config})
     return Preview(
         rows,
@@ -66,11 +66,11 @@ def preview(data: Mapping[str, Any], sweep: Mapping[str, Any], runs: Mapping[str
         bool(runs),
         str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}" if sizes else "",
         _total(rows, points),
-        _map(data),
+        _device_map(data),
     )
 
 
-def _row(point: Point, runs: Mapping[str, Run], pools: Pools) -> PointRow:
+def _point_row(point: Point, runs: Mapping[str, Run], pools: Pools) -> PointRow:
     return PointRow(
         point_label(point.values) or "the configuration itself",
         [str(problem) for problem in point.problems],
@@ -93,7 +93,7 @@ def _total(rows: list[PointRow], points: list[Point]) -> str:
     return f"about {duration(sum(seconds))} of training, {sum(hours):.3g} device hours{rest}"
 
 
-def _map(data: Mapping[str, Any]) -> DeviceMap | None:
+def _device_map(data: Mapping[str, Any]) -> DeviceMap | None:
     config, _ = check(data)
     return None if config is None or not config.engine.has_device_map else device_map.draw(config.sharding.grid)
 
@@ -104,7 +104,7 @@ def saved_preview(config: Config) -> Preview:
 
 
 def typed_preview(form: ConfigForm) -> Preview | None:
-    """Preview what was typed; None where fields cannot be read."""
+    """Preview the values in a form; None if fields contain invalid values."""
     data = form.data_of_config
     try:
         complete(data)
@@ -120,15 +120,15 @@ def version_before(config: Config) -> Config | None:
 
 
 def changes_between(old: Config | None, data: Mapping[str, Any], sweep: Any) -> list[tuple[str, Any, Any]]:
-    """List the fields that differ from a stored version: name, its value, the new one."""
+    """List the fields that differ from a stored version: name, old value, new value."""
     if old is None:
         return []
-    now = {**_complete(data), "sweep": sweep}
-    return [(field, before, after) for field, (before, after) in difference(_flat(old), now).items()]
+    new = {**_complete(data), "sweep": sweep}
+    return [(field, before, after) for field, (before, after) in difference(_with_sweep(old), new).items()]
 
 
-def _flat(config: Config) -> dict[str, Any]:
-    """All fields and the sweep; what was stored by an older parlab may lack some or have others."""
+def _with_sweep(config: Config) -> dict[str, Any]:
+    """Return all fields and the sweep; configs stored by older versions may have other fields."""
     return {**_complete(config.data), "sweep": config.sweep}
 
 

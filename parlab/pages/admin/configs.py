@@ -1,3 +1,5 @@
+"""The admin of configurations: a form with a check, a preview of the sweep, and presets."""
+
 import json
 from collections.abc import Sequence
 from math import prod
@@ -35,7 +37,7 @@ _CHANGES_SHOWN = 5
 
 @admin.register(Config)
 class ConfigAdmin(admin.ModelAdmin[Config]):
-    """A Config is edited as the fields of its RunConfig; saving a used one makes the next version."""
+    """Edit a Config as the fields of its RunConfig; saving a used version creates the next one."""
 
     list_display = ("__str__", "note", "point_count", "run_count", "created_by", "created_at", "short_digest")
     list_filter = (("experiment", admin.RelatedOnlyFieldListFilter), "created_at")
@@ -43,7 +45,7 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
     search_fields = ("experiment__name", "note", "digest")
     change_form_template = "admin/lab/config/change_form.html"
     actions = ("launch",)
-    _seen_only = ("experiment", "note", "configuration", "axes")
+    _read_only_fields = ("experiment", "note", "configuration", "axes")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Config]:
         return super().get_queryset(request).annotate(runs_made=Count("runs"))
@@ -53,21 +55,21 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
 
     def get_fieldsets(self, request: HttpRequest, obj: Config | None = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
-            return [(None, {"fields": self._seen_only})]
+            return [(None, {"fields": self._read_only_fields})]
         return fieldsets()
 
     def get_readonly_fields(self, request: HttpRequest, obj: Config | None = None) -> Any:
-        return self._seen_only if obj is not None and not self.has_change_permission(request, obj) else ()
+        return self._read_only_fields if obj is not None and not self.has_change_permission(request, obj) else ()
 
     def has_delete_permission(self, request: HttpRequest, obj: Config | None = None) -> bool:
-        # What runs were made from says what they are: it goes with its experiment only.
+        # Runs refer to their config, so a used config is deleted only with its experiment.
         return super().has_delete_permission(request, obj) and (obj is None or not obj.is_used)
 
     def get_deleted_objects(
         self, objs: QuerySet[Config] | Sequence[Config], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        used = [f"{config}, of which runs were made: it goes with its experiment" for config in objs if config.is_used]
-        return [str(one) for one in objs], {"configs": len(objs)}, set(), used
+        used = [f"{config} is used by runs; delete its experiment instead" for config in objs if config.is_used]
+        return [str(config) for config in objs], {"configs": len(objs)}, set(), used
 
     def has_launch_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("lab.add_run")
@@ -93,10 +95,10 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
         return super().changeform_view(request, object_id, form_url, context)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Begin a new configuration with what `?preset=` names."""
+        """Fill a new configuration with the values of `?preset=`."""
         initial = super().get_changeform_initial_data(request)
-        chosen = PRESETS.get(str(initial.pop("preset", "")))
-        return initial | (typed_values(chosen.data, chosen.sweep) if chosen else {})
+        preset = PRESETS.get(str(initial.pop("preset", "")))
+        return initial | (typed_values(preset.data, preset.sweep) if preset else {})
 
     def get_urls(self) -> list[URLPattern]:
         own = [
@@ -106,7 +108,7 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
         return own + super().get_urls()
 
     def check_view(self, request: HttpRequest) -> HttpResponse:
-        """Say what is wrong with what was typed so far, and what it would become; stores nothing."""
+        """Return errors and a preview of the values in the form, without saving anything."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if not (self.has_add_permission(request) or self.has_change_permission(request)):
@@ -116,11 +118,11 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
         form = ConfigForm(request.POST, instance=config)
         form.fields["experiment"].required = False
         form.is_valid()
-        found = typed_preview(form)
+        preview = typed_preview(form)
         context = {
-            "preview": found,
+            "preview": preview,
             "against": config,
-            "changes": changes_between(config, form.data_of_config, form.cleaned_data["sweep"]) if found else [],
+            "changes": changes_between(config, form.data_of_config, form.cleaned_data["sweep"]) if preview else [],
             "is_typed": True,
         }
         return JsonResponse(
@@ -133,13 +135,13 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
         )
 
     def preset_view(self, request: HttpRequest, key: str) -> HttpResponse:
-        """Give the fields of a configuration to start from, as the form has them."""
+        """Return the form values of a preset."""
         if key not in PRESETS:
-            raise Http404(f"no preset {key}; there are {', '.join(PRESETS)}")
+            raise Http404(f"unknown preset {key}; use {', '.join(PRESETS)}")
         return JsonResponse(form_values(PRESETS[key].data, PRESETS[key].sweep))
 
     def save_model(self, request: HttpRequest, obj: Config, form: Any, change: bool) -> None:
-        # "Add" never overwrites a version that its writer has not seen.
+        # "Add" must not overwrite a version that the user has not seen.
         based_on = Config(pk=obj.pk, digest=form.cleaned_data["seen_digest"])
         saved = services.config_save(
             experiment=obj.experiment,
@@ -153,25 +155,25 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
         obj.refresh_from_db()
 
     def response_add(self, request: HttpRequest, obj: Config, post_url_continue: str | None = None) -> HttpResponse:
-        return self._say_what_was_saved(request, obj)
+        return self._saved_response(request, obj)
 
     def response_change(self, request: HttpRequest, obj: Config) -> HttpResponse:
-        return self._say_what_was_saved(request, obj)
+        return self._saved_response(request, obj)
 
-    def _say_what_was_saved(self, request: HttpRequest, config: Config) -> HttpResponse:
+    def _saved_response(self, request: HttpRequest, config: Config) -> HttpResponse:
         changes = changes_between(version_before(config), config.data, config.sweep)
-        shown = [f"{field} {_shown(before)} → {_shown(now)}" for field, before, now in changes[:_CHANGES_SHOWN]]
+        texts = [f"{field} {_value_text(old)} → {_value_text(new)}" for field, old, new in changes[:_CHANGES_SHOWN]]
         more = f" and {len(changes) - _CHANGES_SHOWN} more" if len(changes) > _CHANGES_SHOWN else ""
-        what = f"Saved as v{config.version} of {config.experiment}."
-        if shown:
-            what += f" Changed since v{config.version - 1}: {'; '.join(shown)}{more}."
-        messages.success(request, what)
+        message = f"Saved as v{config.version} of {config.experiment}."
+        if texts:
+            message += f" Changed since v{config.version - 1}: {'; '.join(texts)}{more}."
+        messages.success(request, message)
         return HttpResponseRedirect(change_url(config))
 
     @admin.action(description="Launch", permissions=["launch"])
     def launch(self, request: HttpRequest, queryset: QuerySet[Config]) -> HttpResponse | None:
         def act(config: Config) -> str:
-            return launched(fleet.launch(config=config, user=request.user))  # type: ignore[arg-type]
+            return launch_sentence(fleet.launch(config=config, user=request.user))  # type: ignore[arg-type]
 
         act_on_each(request, queryset, act)
         return back(request, queryset)
@@ -204,15 +206,17 @@ def _preset_groups() -> list[tuple[str, list[tuple[str, str]]]]:
     return list(groups.items())
 
 
-def launched(launch: services.Launch) -> str:
-    """Say what a launch did, and what it could not do and why."""
+def launch_sentence(launch: services.Launch) -> str:
+    """Describe the result of a launch, including points that cannot run."""
     parts = [f"launched {len(launch.created)} {_plural('run', len(launch.created))}"]
     if launch.existing:
-        parts.append(f"{launch.existing} {_plural('point', launch.existing)} had a run already")
+        parts.append(f"{launch.existing} {_plural('point', launch.existing)} already had a run")
     if launch.invalid:
-        why = launch.invalid[0].problems[0]
+        problem = launch.invalid[0].problems[0]
         count = len(launch.invalid)
-        parts.append(f"{count} {_plural('point', count)} cannot run: {point_label(launch.invalid[0].values)}: {why}")
+        parts.append(
+            f"{count} {_plural('point', count)} cannot run: {point_label(launch.invalid[0].values)}: {problem}"
+        )
     return "; ".join(parts)
 
 
@@ -220,5 +224,5 @@ def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "unset" if value is None else str(value)

@@ -1,3 +1,5 @@
+"""The admin of the device catalogue."""
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ from parlab.lab.models.device import PRECISIONS
 
 
 class PeaksWidget(forms.MultiWidget):
-    """A number for each precision, under its name."""
+    """One labelled number input for each precision."""
 
     def __init__(self) -> None:
         super().__init__({name: forms.NumberInput(attrs={"step": "any", "min": "0"}) for name in PRECISIONS})
@@ -23,39 +25,39 @@ class PeaksWidget(forms.MultiWidget):
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
         values = value if isinstance(value, list) else self.decompress(value)
         inputs = []
-        for place, (precision, widget, one) in enumerate(zip(PRECISIONS, self.widgets, values, strict=True)):
-            known = {"id": f"id_{name}_{place}"}
-            shown = widget.render(f"{name}_{precision}", one, known, renderer)
-            inputs.append((known["id"], precision, shown))
+        for index, (precision, widget, peak) in enumerate(zip(PRECISIONS, self.widgets, values, strict=True)):
+            element_id = f"id_{name}_{index}"
+            html = widget.render(f"{name}_{precision}", peak, {"id": element_id}, renderer)
+            inputs.append((element_id, precision, html))
         return format_html('<div class="peaks">{}</div>', format_html_join("", '<label for="{}">{} {}</label>', inputs))
 
 
 class PeaksField(forms.MultiValueField):
-    """Peaks in TFLOP/s as `Device.peak_tflops` holds them; a precision that the device lacks is left empty."""
+    """Peaks in TFLOP/s by precision, as in `Device.peak_tflops`; unsupported precisions are empty."""
 
     def __init__(self, **kwargs: Any) -> None:
-        least = MinValueValidator(0.001, "A peak is above 0; leave the field empty where there is none.")
+        least = MinValueValidator(0.001, "Enter a peak above 0, or leave the field empty.")
         fields = [forms.FloatField(required=False, validators=[least]) for _ in PRECISIONS]
         super().__init__(fields, require_all_fields=False, widget=PeaksWidget(), **kwargs)
 
     def compress(self, data_list: Sequence[float | None]) -> dict[str, float]:
-        given = zip(PRECISIONS, data_list or [None] * len(PRECISIONS), strict=True)
-        return {precision: peak for precision, peak in given if peak is not None}
+        peaks = zip(PRECISIONS, data_list or [None] * len(PRECISIONS), strict=True)
+        return {precision: peak for precision, peak in peaks if peak is not None}
 
 
 class DeviceForm(forms.ModelForm[Device]):
     peak_tflops = PeaksField(
-        label="Peak (TFLOP/s)", help_text="Without sparsity, as the data sheet has it; empty where there is none."
+        label="Peak (TFLOP/s)", help_text="From the data sheet, without sparsity. Leave unsupported precisions empty."
     )
 
     class Meta:
         model = Device
-        fields = "__all__"  # noqa: DJ007  # a catalogue: all of it is for people
+        fields = "__all__"  # noqa: DJ007  # all fields of the catalogue are editable
 
 
 @admin.register(Device)
 class DeviceAdmin(admin.ModelAdmin[Device]):
-    """The catalogue of GPUs and processors that the plan page offers."""
+    """The catalogue of GPUs and CPUs on the plan page."""
 
     form = DeviceForm
     list_display = (
@@ -73,5 +75,5 @@ class DeviceAdmin(admin.ModelAdmin[Device]):
 
     @admin.display(description="peak (TFLOP/s)")
     def peaks(self, device: Device) -> SafeString:
-        found = [(name, f"{device.peak_tflops[name]:g}") for name in PRECISIONS if name in device.peak_tflops]
-        return format_html_join(SafeString("<br>"), "{} {}", found)
+        peaks = [(name, f"{device.peak_tflops[name]:g}") for name in PRECISIONS if name in device.peak_tflops]
+        return format_html_join(SafeString("<br>"), "{} {}", peaks)

@@ -1,3 +1,5 @@
+"""The admin of experiments."""
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,23 +13,23 @@ from django.utils.safestring import SafeString
 from parlab.lab import services
 from parlab.lab.models import Config, Experiment, Finding, Run, Snapshot, Source
 
-from .acting import MadeBy, act_on_each, back, buttons, link
+from .acting import CreatedBy, act_on_each, back, buttons, link
 
-_GOES_ALONG: dict[str, type[Model]] = {
-    "versions of its configuration": Config,
+_DELETED_MODELS: dict[str, type[Model]] = {
+    "configuration versions": Config,
     "runs with their logs and series": Run,
     "snapshots and pictures": Snapshot,
     "imported files": Source,
     "findings": Finding,
 }
-"""What is deleted with an experiment."""
+"""Rows that are deleted with an experiment: description -> model."""
 
 
-class ConfigInline(MadeBy, admin.TabularInline[Config, Experiment]):
-    """The versions of an experiment's configuration, each a link to its form."""
+class ConfigInline(CreatedBy, admin.TabularInline[Config, Experiment]):
+    """The configuration versions of an experiment, each with a link to its form."""
 
     model = Config
-    fields = readonly_fields = ("version_link", "note", "run_count", "made_by", "created_at")
+    fields = readonly_fields = ("version_link", "note", "run_count", "creator", "created_at")
     extra = 0
     can_delete = False
     verbose_name_plural = "Config versions"
@@ -64,7 +66,7 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
     actions = ("clone",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Experiment]:
-        # Two joined counts would multiply each other's rows.
+        # Two joined counts would multiply each other.
         return super().get_queryset(request).annotate(configs_made=_count_of(Config), runs_made=_count_of(Run))
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
@@ -82,13 +84,14 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
     def get_deleted_objects(
         self, objs: QuerySet[Experiment] | Sequence[Experiment], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        # What goes is counted, not listed: an experiment may have thousands of runs, each with snapshots.
+        # Count the related rows instead of listing them: an experiment may have thousands of runs, each with snapshots.
         active = Run.objects.active().filter(experiment__in=objs).select_related("experiment")
         counts = {
-            words: model._default_manager.filter(experiment__in=objs).count() for words, model in _GOES_ALONG.items()
+            name: model._default_manager.filter(experiment__in=objs).count() for name, model in _DELETED_MODELS.items()
         }
-        held = [f"{run}, which is {run.state}: cancel it first" for run in active]
-        return [str(one) for one in objs], {words: count for words, count in counts.items() if count}, set(), held
+        blocking = [f"{run} is {run.state}; cancel it first" for run in active]
+        names = [str(experiment) for experiment in objs]
+        return names, {name: count for name, count in counts.items() if count}, set(), blocking
 
     def delete_model(self, request: HttpRequest, obj: Experiment) -> None:
         services.experiment_delete(experiment=obj)
@@ -101,17 +104,17 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
         if change:
             super().save_model(request, obj, form, change)
             return
-        made = services.experiment_create(
+        created = services.experiment_create(
             name=obj.name, question=obj.question, notes=obj.notes, owner=obj.owner, source=obj.source
         )
-        obj.pk = made.pk
+        obj.pk = created.pk
         obj.refresh_from_db()
 
     @admin.action(description="Clone", permissions=["add"])
     def clone(self, request: HttpRequest, queryset: QuerySet[Experiment]) -> HttpResponse | None:
         def act(experiment: Experiment) -> str:
             clone = services.experiment_clone(experiment=experiment, user=request.user)  # type: ignore[arg-type]
-            return format_html("cloned as {}, with its latest config and no runs", link(clone))
+            return format_html("cloned as {}, with its latest configuration and without runs", link(clone))
 
         act_on_each(request, queryset, act)
         return back(request, queryset)
@@ -130,5 +133,5 @@ class ExperimentAdmin(admin.ModelAdmin[Experiment]):
 
 
 def _count_of(model: type[Config] | type[Run]) -> Any:
-    mine = model._default_manager.filter(experiment=OuterRef("pk")).order_by().values("experiment")
-    return Coalesce(Subquery(mine.annotate(count=Count("pk")).values("count")), 0)
+    related = model._default_manager.filter(experiment=OuterRef("pk")).order_by().values("experiment")
+    return Coalesce(Subquery(related.annotate(count=Count("pk")).values("count")), 0)

@@ -1,3 +1,5 @@
+"""The admin of nodes."""
+
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +17,7 @@ from .acting import pretty
 
 @admin.register(Node)
 class NodeAdmin(admin.ModelAdmin[Node]):
-    """Nodes register themselves; people say which of them may take runs."""
+    """Nodes register themselves; administrators enable and disable them."""
 
     list_display = (
         "name",
@@ -54,26 +56,26 @@ class NodeAdmin(admin.ModelAdmin[Node]):
     def get_deleted_objects(
         self, objs: QuerySet[Node] | Sequence[Node], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        held = [
-            f"{node}, where {count} {'attempt' if count == 1 else 'attempts'} ran: disable it instead"
+        blocking = [
+            f"{node} has {count} {'attempt' if count == 1 else 'attempts'}; disable it instead"
             for node in objs
             if (count := node.attempts.count())
         ]
-        return [str(one) for one in objs], {"nodes": len(objs)}, set(), held
+        return [str(node) for node in objs], {"nodes": len(objs)}, set(), blocking
 
     def save_model(self, request: HttpRequest, obj: Node, form: Any, change: bool) -> None:
-        # Everything else in the row is the node's own and may have changed since the page was made.
+        # The node itself writes all other columns and may have changed them since the page was rendered.
         obj.save(update_fields=["is_enabled"])
 
     @admin.action(description="Enable", permissions=["change"])
     def enable(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
         names = self._set_enabled(queryset, True)
-        messages.success(request, f"Enabled {names}; queued runs of the pool may start there within seconds")
+        messages.success(request, f"Enabled {names}; queued runs of its pool can start there within seconds")
 
     @admin.action(description="Disable", permissions=["change"])
     def disable(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
         names = self._set_enabled(queryset, False)
-        messages.success(request, f"Disabled {names}; runs there go on, new ones go elsewhere")
+        messages.success(request, f"Disabled {names}; its runs continue, new runs start on other nodes")
 
     def _set_enabled(self, queryset: QuerySet[Node], is_enabled: bool) -> str:
         names = list(queryset.values_list("name", flat=True))

@@ -1,4 +1,4 @@
-"""Users with their groups and tokens."""
+"""The admin of users, with their groups and tokens."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -23,37 +23,39 @@ admin.site.unregister(User)
 
 @admin.register(User)
 class PersonAdmin(UserAdmin[User]):
-    """People; what they may do comes from their groups."""
+    """Users; their permissions come from their groups."""
 
     list_display = ("username", "in_groups", "is_active", "is_staff", "is_superuser", "tokens", "last_login")
     list_filter = ("groups", "is_active", "is_staff")
     actions = ("make_token", "revoke_token")
-    # What happened is nobody's to edit.
+    # Set by Django, never by hand.
     readonly_fields = ("last_login", "date_joined")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
-        in_force = Count("api_tokens", Q(api_tokens__revoked_at=None))
-        return super().get_queryset(request).annotate(tokens_now=in_force).prefetch_related("groups")
+        active = Count("api_tokens", Q(api_tokens__revoked_at=None))
+        return super().get_queryset(request).annotate(tokens_now=active).prefetch_related("groups")
 
     def has_change_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
-        # Whoever sets a superuser's password is one.
-        return super().has_change_permission(request, obj) and _is_within_reach(request, obj)
+        # Changing the password of a superuser grants superuser rights.
+        return super().has_change_permission(request, obj) and _may_manage(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
-        return super().has_delete_permission(request, obj) and _is_within_reach(request, obj)
+        return super().has_delete_permission(request, obj) and _may_manage(request, obj)
 
     def get_deleted_objects(
         self, objs: QuerySet[User] | Sequence[User], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        """Tokens go with their person; whoever made something stays, so that it says who made it."""
-        made = Collector(using=router.db_for_write(User))
-        held = []
+        """Delete tokens with their user; users who created objects cannot be deleted, as objects refer to them."""
+        collector = Collector(using=router.db_for_write(User))
+        blocking = []
         for person in objs:
             try:
-                made.collect([person])
+                collector.collect([person])
             except ProtectedError:
-                held.append(f"{person}, who made things that stay: untick Active, which ends logins and tokens")
-        return [str(one) for one in objs], {"people": len(objs)}, set(), held
+                blocking.append(
+                    f"{person} created objects that remain; clear Active instead to disable logins and tokens"
+                )
+        return [str(person) for person in objs], {"people": len(objs)}, set(), blocking
 
     def get_readonly_fields(self, request: HttpRequest, obj: User | None = None) -> Any:
         fields = super().get_readonly_fields(request, obj)
@@ -64,41 +66,40 @@ class PersonAdmin(UserAdmin[User]):
         person = form.instance
         edits = person.groups.filter(name__in=(OPERATOR, ADMIN)).exists()
         if edits and not person.is_staff:
-            text = (
-                f"User {person} may launch and change runs; configurations are edited here, which needs staff status."
-            )
+            text = f"User {person} may launch and change runs, but editing configurations requires staff status."
             messages.warning(request, text)
 
-    @admin.action(description="Make API tokens", permissions=["token"])
+    @admin.action(description="Create API tokens", permissions=["token"])
     def make_token(self, request: HttpRequest, queryset: QuerySet[User]) -> HttpResponse | None:
-        """Show each new token in the answer to this request, and nowhere else."""
+        """Show new tokens in the response to this request only."""
         by = cast(User, request.user)
-        made: list[tuple[User, str]] = []
+        created: list[tuple[User, str]] = []
         for person in queryset.filter(is_active=True):
-            if not _is_within_reach(request, person):
-                messages.error(request, f"{person}: only a superuser makes tokens for a superuser.")
+            if not _may_manage(request, person):
+                messages.error(request, f"{person}: only a superuser can create tokens for a superuser.")
                 continue
             try:
                 name = f"made by {by} at {timezone.now():%Y-%m-%d %H:%M:%S}"
-                made.append((person, services.token_create(user=person, name=name, by=by)[1]))
+                created.append((person, services.token_create(user=person, name=name, by=by)[1]))
             except ValueError as problem:
                 messages.error(request, f"{person}: {problem}.")
-        if not made:
+        if not created:
             return None
-        context = {**self.admin_site.each_context(request), "title": "New API tokens", "made": made}
-        answer = TemplateResponse(request, "admin/lab/tokens.html", context | {"opts": self.model._meta})
-        answer.headers["Cache-Control"] = "no-store"
-        return answer
+        context = {**self.admin_site.each_context(request), "title": "New API tokens", "made": created}
+        response = TemplateResponse(request, "admin/lab/tokens.html", context | {"opts": self.model._meta})
+        response.headers["Cache-Control"] = "no-store"
+        return response
 
     @admin.action(description="Revoke API tokens", permissions=["token"])
     def revoke_token(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
         count = services.tokens_revoke(tokens=ApiToken.objects.filter(user__in=queryset), by=cast(User, request.user))
         messages.success(
-            request, f"Revoked {count} {'token' if count == 1 else 'tokens'}; requests with them end in 401."
+            request,
+            f"Revoked {count} {'token' if count == 1 else 'tokens'}; revoked tokens are answered with 401.",
         )
 
     def has_token_permission(self, request: HttpRequest) -> bool:
-        # Who holds another's token may do what the other one may.
+        # A token grants all permissions of its user.
         return request.user.has_perm("lab.add_apitoken") and request.user.has_perm("auth.change_user")
 
     @admin.display(description="groups")
@@ -110,5 +111,5 @@ class PersonAdmin(UserAdmin[User]):
         return int(getattr(person, "tokens_now", 0))
 
 
-def _is_within_reach(request: HttpRequest, person: User | None) -> bool:
+def _may_manage(request: HttpRequest, person: User | None) -> bool:
     return person is None or not person.is_superuser or bool(request.user.is_superuser)

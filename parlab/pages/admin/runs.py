@@ -1,3 +1,5 @@
+"""The admin of runs and their attempts."""
+
 import json
 import shlex
 from typing import Any
@@ -12,11 +14,11 @@ from parlab.charts.format import quantity
 from parlab.fleet import services as fleet
 from parlab.lab.models import Attempt, Run
 
-from .acting import MadeBy, act_on_each, back, buttons, confirmation, link, pretty
+from .acting import CreatedBy, act_on_each, back, buttons, confirmation, link, pretty
 
 
 class AttemptInline(admin.StackedInline[Attempt, Run]):
-    """The tries at a run; nodes write them, nobody else."""
+    """The attempts of a run; only nodes write them."""
 
     model = Attempt
     fieldsets = (
@@ -56,8 +58,8 @@ class AttemptInline(admin.StackedInline[Attempt, Run]):
 
 
 @admin.register(Run)
-class RunAdmin(MadeBy, admin.ModelAdmin[Run]):
-    """Runs are made by a launch and changed by their nodes; people cancel and relaunch them."""
+class RunAdmin(CreatedBy, admin.ModelAdmin[Run]):
+    """Runs are created by launching a configuration and updated by their nodes; users cancel and relaunch them."""
 
     list_display = (
         "__str__",
@@ -76,7 +78,7 @@ class RunAdmin(MadeBy, admin.ModelAdmin[Run]):
     inlines = (AttemptInline,)
     actions = ("cancel", "relaunch")
     fieldsets = (
-        (None, {"fields": ("experiment", "number", "label", "config_link", "origin", "made_by")}),
+        (None, {"fields": ("experiment", "number", "label", "config_link", "origin", "creator")}),
         (
             "State",
             {
@@ -114,32 +116,32 @@ class RunAdmin(MadeBy, admin.ModelAdmin[Run]):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         run = self.get_object(request, object_id)
-        possible = (
+        names = (
             () if run is None or run.origin != Run.Origin.MEASURED else ("relaunch",) if run.is_final else ("cancel",)
         )
         hidden = {"show_save": False, "show_save_and_continue": False, "show_close": False}
-        context = (extra_context or {}) | hidden | buttons(self, request, *possible)
+        context = (extra_context or {}) | hidden | buttons(self, request, *names)
         return super().change_view(request, object_id, form_url, context)
 
     @admin.action(description="Cancel", permissions=["change"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Run]) -> HttpResponse | None:
-        question = "Cancel these runs? What they have measured so far is kept."
-        ask = confirmation(self, request, queryset, action="cancel", question=question, yes="Cancel the runs")
-        if ask is not None:
-            return ask
+        question = "Cancel these runs? Their measurements so far are kept."
+        page = confirmation(self, request, queryset, action="cancel", question=question, yes="Cancel the runs")
+        if page is not None:
+            return page
 
         def act(run: Run) -> str:
-            return "cancelled" if fleet.cancel(run=run).is_final else "its node was asked to stop it"
+            return "cancelled" if fleet.cancel(run=run).is_final else "cancellation requested from its node"
 
         act_on_each(request, queryset, act)
         return back(request, queryset)
 
     @admin.action(description="Relaunch", permissions=["change"])
     def relaunch(self, request: HttpRequest, queryset: QuerySet[Run]) -> HttpResponse | None:
-        question = "Relaunch these runs? The new attempt's results take the place of the present ones in all tables."
-        ask = confirmation(self, request, queryset, action="relaunch", question=question, yes="Relaunch the runs")
-        if ask is not None:
-            return ask
+        question = "Relaunch these runs? The results of the new attempts replace the current ones in all tables."
+        page = confirmation(self, request, queryset, action="relaunch", question=question, yes="Relaunch the runs")
+        if page is not None:
+            return page
 
         def act(run: Run) -> str:
             attempt = fleet.relaunch(run=run, user=request.user)  # type: ignore[arg-type]
@@ -172,7 +174,7 @@ class RunAdmin(MadeBy, admin.ModelAdmin[Run]):
     def config_link(self, run: Run) -> SafeString:
         return link(run.config)
 
-    @admin.display(description="waits because")
+    @admin.display(description="waiting for")
     def waits_because(self, run: Run) -> str:
         return fleet.waiting_reason(run) or "-"
 

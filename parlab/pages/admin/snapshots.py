@@ -1,3 +1,5 @@
+"""The admin of snapshots."""
+
 import json
 
 from django.contrib import admin
@@ -8,12 +10,12 @@ from django.utils.safestring import SafeString
 
 from parlab.lab.models import Snapshot
 
-from .acting import OnlyLookedAt, link, pretty
+from .acting import ReadOnly, link, pretty
 
 
 @admin.register(Snapshot)
-class SnapshotAdmin(OnlyLookedAt, admin.ModelAdmin[Snapshot]):
-    """Snapshots are looked at, never changed."""
+class SnapshotAdmin(ReadOnly, admin.ModelAdmin[Snapshot]):
+    """A read-only view of snapshots."""
 
     list_display = ("__str__", "kind", "run", "attempt_number", "created_at")
     list_filter = ("kind", ("experiment", admin.RelatedOnlyFieldListFilter), "created_at")
@@ -33,7 +35,7 @@ class SnapshotAdmin(OnlyLookedAt, admin.ModelAdmin[Snapshot]):
 
     @admin.display(description="digest")
     def name(self, snapshot: Snapshot) -> SafeString:
-        state = "the content is the one it was named by" if snapshot.is_intact else "THE CONTENT WAS ALTERED"
+        state = "the content matches the digest" if snapshot.is_intact else "THE CONTENT WAS ALTERED"
         return format_html("<code>{}</code> ({})", snapshot.digest, state)
 
     @admin.display(description="content")

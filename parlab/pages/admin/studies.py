@@ -1,3 +1,5 @@
+"""The admin of studies."""
+
 from typing import Any
 
 from django.contrib import admin
@@ -5,7 +7,7 @@ from django.http import HttpRequest
 
 from parlab.tuner.models import Study, Trial
 
-from .acting import MadeBy
+from .acting import CreatedBy
 
 
 class TrialInline(admin.TabularInline[Trial, Study]):
@@ -21,14 +23,14 @@ class TrialInline(admin.TabularInline[Trial, Study]):
 
 
 @admin.register(Study)
-class StudyAdmin(MadeBy, admin.ModelAdmin[Study]):
+class StudyAdmin(CreatedBy, admin.ModelAdmin[Study]):
     """A read-only view of a study; its own page starts, pauses and cancels it."""
 
     list_display = ["__str__", "strategy", "objective", "state", "created_by", "created_at"]
     list_filter = ["state", "strategy", "objective"]
     list_select_related = ["config__experiment", "created_by"]
     exclude = ["created_by"]
-    readonly_fields = ["made_by"]
+    readonly_fields = ["creator"]
     inlines = [TrialInline]
 
     def has_add_permission(self, request: HttpRequest) -> bool:

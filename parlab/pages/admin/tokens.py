@@ -1,3 +1,5 @@
+"""The admin of API tokens."""
+
 from typing import cast
 
 from django.contrib import admin, messages
@@ -8,15 +10,15 @@ from django.http import HttpRequest
 from parlab.lab import services
 from parlab.lab.models import ApiToken
 
-from .acting import OnlyLookedAt
+from .acting import ReadOnly
 
 
-class InForce(admin.SimpleListFilter):
+class ActiveFilter(admin.SimpleListFilter):
     title = "state"
     parameter_name = "in_force"
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[ApiToken]) -> list[tuple[str, str]]:
-        return [("yes", "In force"), ("no", "Revoked")]
+        return [("yes", "Active"), ("no", "Revoked")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> QuerySet[ApiToken]:
         value = self.value()
@@ -24,11 +26,11 @@ class InForce(admin.SimpleListFilter):
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(OnlyLookedAt, admin.ModelAdmin[ApiToken]):
-    """Tokens are made by their people (or for them, on the list of users); here they are looked at and revoked."""
+class ApiTokenAdmin(ReadOnly, admin.ModelAdmin[ApiToken]):
+    """View and revoke tokens; users create their own, administrators create them in the list of users."""
 
     list_display = ("name", "user", "ends_with", "in_force", "created_at", "created_by", "last_used_at", "revoked_at")
-    list_filter = (InForce, ("user", admin.RelatedOnlyFieldListFilter))
+    list_filter = (ActiveFilter, ("user", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("user", "created_by")
     search_fields = ("name", "user__username", "ending")
     fields = ("name", "user", "ends_with", "created_at", "created_by", "last_used_at", "revoked_at", "revoked_by")
@@ -42,13 +44,14 @@ class ApiTokenAdmin(OnlyLookedAt, admin.ModelAdmin[ApiToken]):
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> None:
         count = services.tokens_revoke(tokens=queryset, by=cast(User, request.user))
         messages.success(
-            request, f"Revoked {count} {'token' if count == 1 else 'tokens'}; requests with them end in 401."
+            request,
+            f"Revoked {count} {'token' if count == 1 else 'tokens'}; revoked tokens are answered with 401.",
         )
 
     @admin.display(description="ends with")
     def ends_with(self, token: ApiToken) -> str:
         return f"…{token.ending}"
 
-    @admin.display(description="in force", boolean=True)
+    @admin.display(description="active", boolean=True)
     def in_force(self, token: ApiToken) -> bool:
         return not token.is_revoked

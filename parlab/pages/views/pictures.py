@@ -130,7 +130,7 @@ def draw(request: HttpRequest, slug: str) -> HttpResponse:
     """Ask for the panels of a run."""
     number = request.POST.get("run", "")
     run = get_object_or_404(Run, experiment__slug=slug, number=int(number) if number.isdecimal() else 0)
-    job = lab.pictures_ask(user=cast(User, request.user), run=run)
+    job = lab.pictures_request(user=cast(User, request.user), run=run)
     send(job.pk)
     return _back(slug)
 

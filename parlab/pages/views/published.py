@@ -71,7 +71,7 @@ def draw_again(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     user = cast(User, request.user)
     if not may_edit(user, found.report):
         raise PermissionDenied("this report belongs to somebody else")
-    send(lab.pictures_ask(user=user, version=found).pk)
+    send(lab.pictures_request(user=user, version=found).pk)
     return redirect(found)
 
 

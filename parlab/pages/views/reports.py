@@ -137,7 +137,7 @@ def _ask_for_panels(experiment: Experiment, user: User) -> None:
     drawn = Snapshot.objects.filter(run=OuterRef("pk"), kind=Snapshot.Kind.IMAGE, content__has_key="panel")
     if user.has_perm("lab.add_snapshot"):
         for run in experiment.runs.filter(~Exists(drawn)).order_by("number")[:MAX_PANELS]:
-            send(lab.pictures_ask(user=user, run=run).pk)
+            send(lab.pictures_request(user=user, run=run).pk)
 
 
 def _beginning(experiment: Experiment | None) -> tuple[str, list[dict[str, Any]]]:
