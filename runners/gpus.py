@@ -57,7 +57,7 @@ def used_by(
 
     The order is the driver's, which is also CUDA's where all GPUs are alike.
     """
-    if config.cluster.device == "cpu":
+    if not config.device.may_use_gpus:
         return []
     seen = _visible(gpus, environment.get("CUDA_VISIBLE_DEVICES"))
     if config.engine.has_device_map and config.sharding.device_mapping:

@@ -15,17 +15,6 @@ from runners.processes import MARKER
 SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKER_URL")
 """What the daemon needs and a training must not see."""
 
-OPEN_MPI = {
-    # A daemon in a container is often root, and knows what it starts.
-    **{f"{name}_ALLOW_RUN_AS_ROOT{more}": "1" for name in ("OMPI", "PRTE") for more in ("", "_CONFIRM")},
-    # As torchrun does: as many ranks as are asked for, each on any core.
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "PRTE_MCA_hwloc_default_binding_policy": "none",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_hwloc_base_binding_policy": "none",
-}
-"""Variables for mpirun of Open MPI 5 (PRTE_) and 4 (OMPI_); others do not know them."""
-
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -48,33 +37,27 @@ def ranks_command(config: RunConfig, config_path: Path) -> list[str]:
             " or network.apply emulate"
         )
     engine = [sys.executable, "-m", config.engine.module, "--config", str(config_path)]
-    if config.launcher.kind == "plain" or config.engine.starts_its_own_ranks:
+    if not config.starter.starts_ranks or config.engine.starts_its_own_ranks:
         return engine
-    if config.launcher.kind == "torchrun":
-        return [*launcher(config), *engine[1:]]
-    return [sys.executable, "-m", "runners.ports", *launcher(config), *engine]
+    if config.starter.needs_port:
+        return [sys.executable, "-m", "runners.ports", *launcher(config), *engine]
+    return [*launcher(config), *engine[1:]]
 
 
 def launcher(config: RunConfig, port: str = PLACEHOLDER) -> list[str]:
-    """Build what stands before a command so that it starts once for each rank, on this machine.
+    """Return the arguments that, before a command, start it once per rank on this machine; none for one process.
 
-    torchrun is followed by a script or -m, the others by a program. They need runners.ports, or a free port.
+    A launcher that is a module must be followed by a script or -m, one that is a program by a program. The latter
+    needs runners.ports in front of it, or a free port.
     """
-    kind, count = config.launcher.kind, config.world_size
-    program = shutil.which(kind, path=str(Path(sys.executable).parent)) or kind
-    as_torch_wants = [sys.executable, "-m", "runners.ranks"]
-    if kind == "torchrun":
-        # Without the address the name of the machine is looked up, which hangs where it has none.
-        options = ["--nnodes=1", f"--nproc-per-node={count}", "--standalone", "--local-addr=127.0.0.1"]
-        return [sys.executable, "-m", "torch.distributed.run", *options]
-    if kind == "deepspeed":
-        options = [f"--num_gpus={count}", "--master_addr=127.0.0.1", f"--master_port={port}", "--no_local_rank"]
-        return [program, *options, "--no_python", *as_torch_wants]
-    if kind == "mpirun":
-        return [program, "-np", str(count), *as_torch_wants]
-    if kind == "srun":
-        return [program, "--nodes=1", f"--ntasks={count}", "--kill-on-bad-exit=1", *as_torch_wants]
-    return []
+    row = config.starter
+    options = [option.format(ranks=config.world_size, port=port) for option in row.options]
+    if row.module:
+        return [sys.executable, "-m", row.module, *options]
+    if not row.program:
+        return []
+    program = shutil.which(row.program, path=str(Path(sys.executable).parent)) or row.program
+    return [program, *options, sys.executable, "-m", "runners.ranks"]
 
 
 def additions(config: RunConfig, base: Mapping[str, str], marker: str) -> dict[str, str]:
@@ -88,10 +71,9 @@ def additions(config: RunConfig, base: Mapping[str, str], marker: str) -> dict[s
     }
     # All ranks are on this machine: gloo need not find an address for the machine's name.
     added["GLOO_SOCKET_IFNAME"] = base.get("GLOO_SOCKET_IFNAME", "lo")
-    if config.launcher.kind == "mpirun":
-        added |= OPEN_MPI
-    if config.launcher.kind == "deepspeed" and config.cluster.device == "cpu":
-        added["DS_ACCELERATOR"] = "cpu"  # or it counts GPUs, and finds none
+    added |= config.starter.environment
+    if not config.device.may_use_gpus:
+        added |= config.starter.cpu_environment
     return added
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from parlab.lab.models import Attempt, Node
+from runners.config.devices import DEVICES
 from runners.protocol import RunState
 
 ON_NODE = (RunState.DISPATCHED, RunState.RUNNING)
@@ -24,7 +25,7 @@ class Need(NamedTuple):
     @property
     def gpus(self) -> int:
         """GPUs that there must be; a run that may also use the processor needs none."""
-        return self.ranks if self.device == "cuda" else 0
+        return self.ranks if DEVICES[self.device].needs_gpus else 0
 
 
 @dataclass
@@ -40,7 +41,8 @@ class Room:
         """Account for a run that is on the node."""
         self.slots -= 1
         # `auto` takes GPUs only where there are enough of them; two runs on one GPU would both measure wrong.
-        if need.device == "cuda" or (need.device == "auto" and need.ranks <= gpu_count(self.node)):
+        device = DEVICES[need.device]
+        if device.needs_gpus or (device.may_use_gpus and need.ranks <= gpu_count(self.node)):
             self.gpus -= need.ranks
 
     def fits(self, need: Need) -> bool:

@@ -14,6 +14,7 @@ from django.utils import timezone
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Node, Run
 from parlab.lab.services import Launch, storable
+from runners.config.devices import DEVICES
 from runners.protocol import HEARTBEAT_S, LEASE_S, SPEC_LIFETIME_S, Heartbeat, RunState
 
 from .capacity import ON_NODE, Need, Room, best, rooms
@@ -99,7 +100,8 @@ def _assign_queued(now: datetime) -> list[int]:
 def _candidates(queued: QuerySet[Run], free: list[Room]) -> QuerySet[Run]:
     """Leave out runs that no free node can take, so that they hold up nobody behind them."""
     most_gpus = max(room.gpus for room in free)
-    fitting = ~Q(resolved__cluster__device="cuda") | Q(resolved__cluster__gpus_per_node__lte=most_gpus)
+    need_gpus = [row.name for row in DEVICES.values() if row.needs_gpus]
+    fitting = ~Q(resolved__cluster__device__in=need_gpus) | Q(resolved__cluster__gpus_per_node__lte=most_gpus)
     in_pools = queued.filter(resolved__cluster__pool__in={room.node.pool for room in free})
     return in_pools.filter(fitting).only("resolved", "attempt_number")[:_RUNS_A_ROUND]
 

@@ -16,6 +16,7 @@ from parlab.lab.models import Attempt, Experiment, Run, Source
 from parlab.pages.read_bandwidths import FORMATS, messages_of
 from parlab.series import store
 from runners.config import engine_of
+from runners.config.devices import DEVICES
 from runners.protocol import RunState
 
 OPERATIONS = {
@@ -170,7 +171,7 @@ def _limit_bytes(run: Run, attempt: Attempt) -> float | None:
     """What a process may use: the configured limit on a CPU, the memory of a GPU where the node told it."""
     hardware = attempt.node.hardware if attempt.node else {}
     gpus = hardware.get("gpus") or []
-    if gpus and run.resolved["cluster"]["device"] != "cpu":
+    if gpus and DEVICES[run.resolved["cluster"]["device"]].may_use_gpus:
         return min((float(gpu["memory_bytes"]) for gpu in gpus if gpu.get("memory_bytes")), default=None)
     mib = run.resolved["launcher"].get("memory_limit_mib")
     return float(mib) * 2**20 if mib else None
@@ -180,7 +181,7 @@ def _per_node(run: Run, attempt: Attempt) -> int:
     """Count the ranks that a node like this one takes: one on each GPU, or as many as its cores have threads for."""
     if attempt.node is None:
         return 0
-    if run.resolved["cluster"]["device"] != "cpu" and (gpus := gpu_count(attempt.node)):
+    if DEVICES[run.resolved["cluster"]["device"]].may_use_gpus and (gpus := gpu_count(attempt.node)):
         return gpus
     return int(attempt.node.hardware.get("cpu_cores") or 0) // int(run.resolved["launcher"]["threads_per_rank"])
 

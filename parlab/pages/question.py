@@ -11,6 +11,7 @@ from parlab.fleet.capacity import gpu_count
 from parlab.lab.models import Node
 from parlab.lab.services import config_check
 from runners.config import ConfigError, Problem
+from runners.config.devices import DEVICES
 
 MAX_COUNTS = 12
 """Different numbers of ranks that one question asks about."""
@@ -89,7 +90,7 @@ class Question(forms.Form):
     """Field of a RunConfig -> field of this form, for problems of the one that belong to the other."""
 
     pool = forms.ChoiceField(label="Node pool", help_text="Nodes that may take the runs.")
-    device = choice("Device", "auto takes GPUs where the node has enough of them.", "auto", "cpu", "cuda")
+    device = choice("Device", "auto takes GPUs where the node has enough of them.", *DEVICES)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -172,6 +173,6 @@ class ModelQuestion(Question):
     def launcher(self) -> dict[str, Any]:
         """Limit processes on a CPU only: what CUDA itself takes of a process' memory would break the limit."""
         given = self.cleaned_data
-        nodes = Node.objects.filter(pool=given["pool"]) if given["device"] == "auto" else []
-        on_gpus = given["device"] == "cuda" or any(gpu_count(node) for node in nodes)
+        device, nodes = DEVICES[given["device"]], Node.objects.filter(pool=given["pool"])
+        on_gpus = device.needs_gpus or (device.may_use_gpus and any(gpu_count(node) for node in nodes))
         return {"memory_limit_mib": None if on_gpus else given["memory_limit_mib"]}

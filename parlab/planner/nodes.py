@@ -26,7 +26,7 @@ def cluster_of(hardware: Mapping[str, Any], config: RunConfig, name: str = "") -
     """
     ranks, per_node = config.world_size, min(config.gpus_per_node, config.world_size)
     gpus = list(hardware.get("gpus") or [])
-    if gpus and config.cluster.device != "cpu" and len(gpus) >= per_node:
+    if gpus and config.device.may_use_gpus and len(gpus) >= per_node:
         device = _gpu(gpus[0])
     else:
         device = process(hardware, per_node, config.launcher.threads_per_rank, config.launcher.memory_limit_mib)

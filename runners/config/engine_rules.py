@@ -102,9 +102,10 @@ def _sharding_problems(config: RunFields) -> Iterator[Problem]:
             f" {config.train.global_batch_size}; use micro_batch_size = global_batch_size / accum_degree"
         )
         yield Problem("train.micro_batch_size", config.train.micro_batch_size, message)
-    named = {device[:3] for stage in (sharding.device_mapping or {}).values() for device in stage.values()}
-    if other := {"cpu": {"GPU"}, "cuda": {"CPU"}}.get(device, set()) & named:
-        message = f"device {device} and a map with {other.pop()}s contradict each other; use auto, or another map"
+    kinds = {device[:3] for stage in (sharding.device_mapping or {}).values() for device in stage.values()}
+    excluded = {"GPU"} if not config.device.may_use_gpus else {"CPU"} if not config.device.may_use_cpu else set()
+    for kind in sorted(kinds & excluded):
+        message = f"device {device} contradicts device_mapping, which names {kind}s; use auto, or another map"
         yield Problem("cluster.device", device, message)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from .device_map import map_problems
+from .devices import DEVICES, Device
 from .engines import ENGINES, Engine, training_engine
+from .launchers import LAUNCHERS, Launcher
 from .sections import (
     AutotuningSection,
     CapacitySection,
@@ -58,6 +60,16 @@ class RunFields(Section):
     def training_engine(self) -> Engine:
         """Engine that trains: for a search, that of its trials."""
         return training_engine(self.engine, self.capacity.engine)
+
+    @property
+    def device(self) -> Device:
+        """Row of `cluster.device`."""
+        return DEVICES[self.cluster.device]
+
+    @property
+    def starter(self) -> Launcher:
+        """Row of `launcher.kind`."""
+        return LAUNCHERS[self.launcher.kind]
 
     @property
     def world_size(self) -> int:

@@ -90,9 +90,9 @@ def emulation_problems(config: RunFields) -> Iterator[Problem]:
         choice = " or ".join(engine_names(lambda row: row.can_emulate_compute))
         message = f"compute emulated is for engine {choice}, not {parallel.engine}; use real, or engine {choice}"
         yield Problem("train.compute", "emulated", message)
-    if config.cluster.device == "cuda":
-        message = "compute emulated needs no GPU and leaves it alone; use device cpu or auto"
-        yield Problem("cluster.device", "cuda", message)
+    if config.device.needs_gpus:
+        message = "compute emulated uses no GPU; use device cpu or auto"
+        yield Problem("cluster.device", config.device.name, message)
     stages = parallel.pipeline_parallel_size * parallel.virtual_stages
     for name in ("forward_ms", "backward_ms"):
         given = getattr(times, name)

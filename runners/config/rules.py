@@ -193,7 +193,7 @@ def _placement_problems(config: RunFields) -> Iterator[Problem]:
             f"{cluster.nodes} x {cluster.gpus_per_node} GPUs is not {layout};"
             " leave gpus_per_node empty or make them equal",
         )
-    if config.launcher.kind == "plain" and world_size > 1 and not config.engine.is_external:
-        yield Problem(
-            "launcher.kind", "plain", f"launcher plain starts one process, the layout needs {world_size}; use torchrun"
-        )
+    if not config.starter.starts_ranks and world_size > 1 and not config.engine.is_external:
+        name = config.starter.name
+        message = f"launcher {name} starts one process, but the layout needs {world_size}; use torchrun"
+        yield Problem("launcher.kind", name, message)

@@ -7,10 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from . import engines
+from . import devices, engines, launchers
 from .named import NameIn
 
 EngineName = Annotated[str, NameIn(lambda: engines.ENGINES)]
+DeviceName = Annotated[str, NameIn(lambda: devices.DEVICES)]
+LauncherName = Annotated[str, NameIn(lambda: launchers.LAUNCHERS)]
 TrialEngineName = Annotated[str, NameIn(lambda: engines.engine_names(lambda row: row.may_be_a_trial))]
 Positive = Annotated[int, Field(ge=1, le=2**40)]
 Argument = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -126,7 +128,7 @@ class ClusterSection(Section):
     """Machines."""
     gpus_per_node: Positive | None = None
     """GPUs (or CPU processes) on each node; empty: as many as TP·PP·DP needs."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: DeviceName = devices.AUTO.name
     """auto takes GPUs where the node has enough of them, CPU processes otherwise."""
 
 
@@ -257,7 +259,7 @@ class CommandSection(Section):
 class LauncherSection(Section):
     """How the processes are started, watched and started again."""
 
-    kind: Literal["torchrun", "plain", "deepspeed", "mpirun", "srun"] = "torchrun"
+    kind: LauncherName = launchers.TORCHRUN.name
     """What starts one process per GPU; plain starts one process in all."""
     threads_per_rank: Annotated[int, Field(ge=1, le=1024)] = 1
     """OMP_NUM_THREADS of each rank."""

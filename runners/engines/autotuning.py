@@ -107,7 +107,7 @@ def variables(config: RunConfig, directory: Path, base: Mapping[str, str]) -> di
     """Return the environment of the tuner."""
     found = {**base, **launch.additions(config, base, base.get(processes.MARKER, ""))}
     found["PATH"] = os.pathsep.join([str(directory / "bin"), str(Path(sys.executable).parent), base.get("PATH", "")])
-    if config.cluster.device == "cpu" or not has_gpus():
+    if not config.device.may_use_gpus or not has_gpus():
         found |= {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": str(config.world_size)}
     elif "CUDA_VISIBLE_DEVICES" in base:
         found[VISIBLE_DEVICES] = found.pop("CUDA_VISIBLE_DEVICES")

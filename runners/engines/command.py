@@ -99,7 +99,7 @@ def run(rank: Rank) -> None:
     check_allowed(argv, read_allowed(os.environ))
     port = ports.free_port()
     whole = launched(config, argv, port)
-    if config.launcher.kind not in ("plain", "torchrun"):
+    if config.starter.needs_port:
         os.environ |= ports.variables(port)
         os.environ |= launch.additions(config, os.environ, os.environ.get(MARKER, ""))
     rank.printer.emit(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from runners.config import ConfigError, Problem, RunConfig, check
+from runners.config.devices import AUTO, DEVICES
 from runners.engines.process_group import Place, place_by_hand, place_from_environment
 from runners.schedules import SCHEDULES
 
@@ -79,7 +80,7 @@ FLAGS = (
     Flag("--precision", "train.precision", "fp32", "arithmetic", str, ("fp32", "bf16")),
     Flag("--optimizer", "train.optimizer", "adam", "optimizer", str, ("adam", "adamw", "sgd")),
     Flag("--seed", "train.seed", 1234, "seed of weights and data, the same on every rank", _whole(0)),
-    Flag("--device", "cluster.device", "auto", "where to compute", str, ("auto", "cpu", "cuda")),
+    Flag("--device", "cluster.device", AUTO.name, "where to compute", str, tuple(DEVICES)),
     Flag("--threads", "launcher.threads_per_rank", 1, "CPU threads of this rank"),
     Flag("--profiling", "", "no-profiling", "print every operation", str, ("no-profiling", "profiling")),
 )

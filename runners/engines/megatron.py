@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runners.config import RunConfig
+from runners.config.devices import DEVICES
 from runners.engines.layout import open_layout
 from runners.engines.megatron_flags import UNUSED, argument_dump, arguments_of, read_flags
 from runners.engines.megatron_log import MegatronLog
@@ -65,7 +66,7 @@ def _print_arguments(rank: Rank, unused: Mapping[str, Any]) -> None:
         f" tensor-model-parallel size: {parallel.tensor_parallel_size},"
         f" pipeline-model-parallel size: {parallel.pipeline_parallel_size}"
     )
-    backend = "nccl" if rank.device.type == "cuda" else "gloo"
+    backend = DEVICES[rank.device.type].backend
     for line in argument_dump(arguments_of(config, place, backend, unused)):
         rank.printer.log(line)
     if unused:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from runners.config import ConfigError, Problem, RunConfig
+from runners.config.devices import CPU, DEVICES
 from runners.engines.meeting import check_that_devices_differ, identity, meet
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -63,18 +64,18 @@ def choose_device(config: RunConfig, place: Place) -> torch.device:
     Raises ConfigError when GPUs are asked for and the machine has too few.
     """
     # Passes that only wait leave GPUs to those who compute.
-    wanted = "cpu" if config.train.compute == "emulated" else config.cluster.device
-    gpus = torch.cuda.device_count() if wanted != "cpu" and torch.cuda.is_available() else 0
+    choice = CPU if config.train.compute == "emulated" else config.device
+    gpus = torch.cuda.device_count() if choice.may_use_gpus and torch.cuda.is_available() else 0
     if gpus >= place.local_world_size:
         return torch.device("cuda", place.local_rank)
-    if wanted == "cuda":
+    if choice.needs_gpus:
         raise ConfigError(
             [
                 Problem(
                     "cluster.device",
-                    "cuda",
-                    f"device cuda needs a GPU for each rank on this machine ({place.local_world_size}), and torch"
-                    f" {torch.__version__} finds {gpus}; use cpu or auto, or a node with more GPUs",
+                    choice.name,
+                    f"device {choice.name} needs a GPU for each rank on this machine ({place.local_world_size}), and"
+                    f" torch {torch.__version__} finds {gpus}; use cpu or auto, or a node with more GPUs",
                 )
             ]
         )
@@ -106,7 +107,7 @@ def join(place: Place, device: torch.device, timeout: timedelta, transport: str 
     if place.local_world_size == place.world_size and sys.platform == "linux":
         # gloo otherwise looks for a network interface by the machine's name, which need not resolve.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    backend = transport or ("nccl" if device.type == "cuda" else "gloo")
+    backend = transport or DEVICES[device.type].backend
     store = meet(place.init_method, place.rank, place.world_size, timeout)
     if backend == "nccl":
         check_that_devices_differ(store, place.rank, place.world_size, identity(device), str(device))

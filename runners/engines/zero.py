@@ -165,7 +165,7 @@ def train_steps(rank: Rank, trainer: ZeroTrainer, iterations: int) -> list[float
 
 def refuse_fp16_on_cpu(rank: Rank) -> None:
     """Raise ConfigError for fp16 where there is no GPU: DeepSpeed has no fp16 arithmetic on a CPU."""
-    if rank.config.cluster.device == "cpu" or not torch.cuda.is_available():
+    if not rank.config.device.may_use_gpus or not torch.cuda.is_available():
         message = "fp16 is not trained on a CPU by DeepSpeed; use bf16 or fp32, or a node with GPUs"
         raise ConfigError([Problem("train.precision", "fp16", message)])
 

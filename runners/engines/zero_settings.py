@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from runners.config import ConfigError, Problem, RunConfig
+from runners.config.devices import DEVICES
 from runners.engines.rank import Rank
 
 BUCKET_VALUES = 500_000_000
@@ -63,7 +64,7 @@ def import_deepspeed(rank: Rank) -> ModuleType:
         raise ConfigError([Problem("parallel.engine", "zero", message)]) from error
     # A C++ extension for ranks on one CPU, compiled at the first start for a minute; gloo does without a compiler.
     vars(transport)["build_shm_op"] = lambda: None
-    backend = "nccl" if rank.device.type == "cuda" else "gloo"
+    backend = DEVICES[rank.device.type].backend
     if not dist.is_initialized():
         dist.init_process_group(
             backend, store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1, timeout=rank.timeout

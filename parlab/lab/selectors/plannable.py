@@ -13,6 +13,7 @@ from parlab.planner.hardware import Gpu
 from parlab.planner.nodes import cluster_of
 from parlab.planner.stated import stated_job
 from runners.config import RunConfig, check
+from runners.config.devices import AUTO
 from runners.protocol import RunState
 
 NO_DEVICE = "does not say on which GPU it ran"
@@ -92,7 +93,7 @@ def _observation(run: Run, job: Job, where: Cluster) -> Observation:
 def _machine(config: RunConfig, attempt: Attempt) -> Mapping[str, Any]:
     machine = dict((attempt.node.hardware if attempt.node else None) or {})
     machine |= {name: value for name, value in attempt.environment.items() if value}
-    if config.cluster.device == "auto" and not machine.get("gpus_used", machine.get("gpus")):
+    if config.device is AUTO and not machine.get("gpus_used", machine.get("gpus")):
         machine["gpus"] = []
     return machine
 
