@@ -1,11 +1,11 @@
-"""FLOP/s that must fit: with the model and the time, with each other, with the device's peak, with their sum."""
+"""FLOP/s that must agree with the model and the step time, with each other, with the peak, and with their sum."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from parlab.findings.doubts import Amount, Doubt, RunFacts, agree, looks_like, percent, ratio_of, shown
+from parlab.findings.contradictions import Amount, Contradiction, RunFacts, agree, looks_like, percent, ratio_of, shown
 from parlab.findings.facts import Sizes, figure_amount, number, part, run_sizes, segment_sizes
 from parlab.findings.rates import record_amount
 from parlab.formats.schema import Document, StepRecord
@@ -13,22 +13,22 @@ from parlab.planner.flops import Shape, executed_flops, model_flops, parameters
 from parlab.planner.hardware import Peak, peak_of
 
 FORMULA = 0.10
-"""Tools count embeddings, layer norms and the attention of masked positions differently: 10 % around each variant."""
+"""10 % around each variant: tools differ in how they count embeddings, layer norms and masked attention."""
 
 CONSTANT = 0.02
-"""TFLOP/s x time is the work of a step, so it stays the same within a run; times are printed with few digits."""
+"""TFLOP/s x time is the work of a step, which is constant within a run; times are printed with few digits."""
 
 LEAST_RECORDS = 5
-"""Fewer have no median that leaves a slow start out."""
+"""With fewer records the median does not exclude a slow start."""
 
 UNKNOWN_VOCABULARY = (0, 262_144)
-"""Where no argument says: nothing, or the largest vocabulary of known models."""
+"""Range if no argument gives the size: none, to the largest vocabulary of known models."""
 
 _PEAK_NAMES = ("mfu_pct", "hfu_pct", "memory_share_pct", "gpu_util_pct")
 
 
 class Work(NamedTuple):
-    """FLOPs of an iteration by one way of counting; a range where the vocabulary is unknown."""
+    """FLOPs of an iteration by one formula; a range if the vocabulary size is unknown."""
 
     name: str
     low: float
@@ -36,7 +36,7 @@ class Work(NamedTuple):
 
 
 def variants(sizes: Sizes) -> list[Work]:
-    """List the ways in which tools count the FLOPs of an iteration; empty where sizes are missing or not covered."""
+    """Return the FLOPs of an iteration by each known formula; empty if sizes are missing or it is not covered."""
     if not (sizes.layers and sizes.hidden and sizes.sequence and sizes.global_batch and sizes.is_plain):
         return []
     vocabularies = (sizes.vocabulary, sizes.vocabulary) if sizes.vocabulary else UNKNOWN_VOCABULARY
@@ -54,81 +54,82 @@ def variants(sizes: Sizes) -> list[Work]:
 
 
 def _half_attention(shape: Shape, batch: float) -> float:
-    """Model FLOPs as tools count them that leave out the masked half of causal attention."""
+    """Return the model FLOPs without the masked half of causal attention, as some tools count them."""
     layers, hidden, sequence, _ = shape
     return model_flops(shape, batch) - 6 * batch * sequence**2 * layers * hidden
 
 
-def model_work(flops_per_gpu: Amount, step_s: Amount, sizes: Sizes) -> Doubt | None:
-    """Compare FLOP/s x time x GPUs with the FLOPs that the model needs; a doubt only where no variant fits."""
-    known = variants(sizes)
+def model_work(flops_per_gpu: Amount, step_s: Amount, sizes: Sizes) -> Contradiction | None:
+    """Compare FLOP/s x time x GPUs with the FLOPs that the model needs by any of the formulas."""
+    works = variants(sizes)
     done = flops_per_gpu.times(step_s).scaled(float(sizes.gpus or 0))
-    if not known or done.value <= 0:
+    if not works or done.value <= 0:
         return None
-    for work in known:
+    for work in works:
         if work.low * (1 - FORMULA) <= done.value + done.slack and done.value - done.slack <= work.high * (1 + FORMULA):
             return None
-    near = min(known, key=lambda work: min(ratio_of(done.value, work.low), ratio_of(done.value, work.high)))
+    near = min(works, key=lambda work: min(ratio_of(done.value, work.low), ratio_of(done.value, work.high)))
     bound = near.low if done.value < near.low else near.high
     expected = bound / (step_s.value * (sizes.gpus or 1))
-    return Doubt(
+    return Contradiction(
         f"{shown(flops_per_gpu.value / 1e12)} TFLOP/s per GPU x {shown(sizes.gpus or 0)} GPUs x {shown(step_s.value)} s"
-        f" are {shown(done.value / 1e15)} PFLOP a step, but the model needs {shown(bound / 1e15)} PFLOP"
-        f" ({near.name}, the nearest way of counting), which is {shown(expected / 1e12)} TFLOP/s per GPU"
+        f" = {shown(done.value / 1e15)} PFLOP per step, but the model needs {shown(bound / 1e15)} PFLOP"
+        f" ({near.name}, the closest formula), which would be {shown(expected / 1e12)} TFLOP/s per GPU"
         f"{looks_like(ratio_of(done.value, bound), sizes.counts)}.",
         {"tflops_per_gpu": flops_per_gpu.value / 1e12, "step_time_s": step_s.value, "flops_per_step": done.value,
          "expected_flops_per_step": bound},
     )  # fmt: skip
 
 
-def constant_work(usual: tuple[Amount, Amount], last: tuple[Amount, Amount]) -> Doubt | None:
-    """Compare FLOP/s x time of the last step with the usual one of its batch; each is (FLOP/s per GPU, seconds)."""
+def constant_work(usual: tuple[Amount, Amount], last: tuple[Amount, Amount]) -> Contradiction | None:
+    """Compare FLOP/s x time of the last record with that of the medians; each is (FLOP/s per GPU, seconds)."""
     before, after = usual[0].times(usual[1]), last[0].times(last[1])
     if before.value <= 0 or after.value <= 0 or agree(before, after, CONSTANT):
         return None
-    return Doubt(
-        f"The run's medians of {shown(usual[0].value / 1e12)} TFLOP/s x {shown(usual[1].value)} s are"
-        f" {shown(before.value / 1e12)} TFLOP a step and GPU, but its last step's {shown(last[0].value / 1e12)} TFLOP/s"
-        f" x {shown(last[1].value)} s are {shown(after.value / 1e12)} TFLOP.",
+    return Contradiction(
+        f"The medians of the run, {shown(usual[0].value / 1e12)} TFLOP/s x {shown(usual[1].value)} s, give"
+        f" {shown(before.value / 1e12)} TFLOP per step and GPU, but the last record,"
+        f" {shown(last[0].value / 1e12)} TFLOP/s x {shown(last[1].value)} s, gives {shown(after.value / 1e12)} TFLOP.",
         {"usual_flops_per_gpu_and_step": before.value, "last_flops_per_gpu_and_step": after.value},
     )
 
 
-def above_peak(share_pct: Amount, name: str) -> Doubt | None:
-    """A share of a peak above 100 %."""
+def above_peak(share_pct: Amount, name: str) -> Contradiction | None:
+    """Check that a utilization is at most 100 %."""
     if share_pct.value - share_pct.slack <= 100:
         return None
-    return Doubt(
-        f"{name} of {shown(share_pct.value)} % is more than 100 %: the peak or the formula it was computed with is"
-        " wrong, or the time leaves work out.",
+    return Contradiction(
+        f"{name} of {shown(share_pct.value)} % is more than 100 %: the peak or the formula behind it is wrong, or the"
+        " measured time omits part of the work.",
         {"stated_pct": share_pct.value, "largest_possible_pct": 100.0},
     )
 
 
-def above_device(flops_per_gpu: float, peak: Peak, device: str) -> Doubt | None:
-    """FLOP/s per GPU above what the device can do."""
+def above_device(flops_per_gpu: float, peak: Peak, device: str) -> Contradiction | None:
+    """Check the FLOP/s per GPU that a run needs against the peak of its device."""
     if flops_per_gpu <= peak.flops_per_s:
         return None
-    return Doubt(
-        f"{shown(flops_per_gpu / 1e12)} TFLOP/s per GPU are {percent(flops_per_gpu / peak.flops_per_s)} of the"
-        f" {shown(peak.flops_per_s / 1e12)} TFLOP/s that a {device} can do ({peak.source}).",
+    return Contradiction(
+        f"At this step time the model needs at least {shown(flops_per_gpu / 1e12)} TFLOP/s per GPU,"
+        f" {percent(flops_per_gpu / peak.flops_per_s)} of the {shown(peak.flops_per_s / 1e12)} TFLOP/s peak of"
+        f" {device} ({peak.source}).",
         {"tflops_per_gpu": flops_per_gpu / 1e12, "peak_tflops": peak.flops_per_s / 1e12},
     )
 
 
-def total(told: Amount, gpus: float, per_gpu: Amount, unit: str) -> Doubt | None:
+def total(stated: Amount, gpus: float, per_gpu: Amount, unit: str) -> Contradiction | None:
     """Compare an aggregate with GPUs x the figure of one GPU, in the same unit."""
     expected = per_gpu.scaled(gpus)
-    if expected.value <= 0 or agree(told, expected):
+    if expected.value <= 0 or agree(stated, expected):
         return None
-    return Doubt(
-        f"{shown(told.value)} {unit} are stated for all GPUs, but {shown(gpus)} GPUs x {shown(per_gpu.value)} {unit}"
-        f" are {shown(expected.value)} {unit}{looks_like(ratio_of(told.value, expected.value))}.",
-        {"aggregate": told.value, "gpus": gpus, "per_gpu": per_gpu.value, "expected_aggregate": expected.value},
+    return Contradiction(
+        f"{shown(stated.value)} {unit} are stated for all GPUs, but {shown(gpus)} GPUs x {shown(per_gpu.value)} {unit}"
+        f" = {shown(expected.value)} {unit}{looks_like(ratio_of(stated.value, expected.value))}.",
+        {"aggregate": stated.value, "gpus": gpus, "per_gpu": per_gpu.value, "expected_aggregate": expected.value},
     )
 
 
-def model_work_in_document(document: Document) -> Iterator[Doubt]:
+def model_work_in_document(document: Document) -> Iterator[Contradiction]:
     for index, segment in enumerate(document.segments):
         record = segment.last or segment.first
         pair = _work_of(record)
@@ -136,13 +137,13 @@ def model_work_in_document(document: Document) -> Iterator[Doubt]:
         if record is None or pair is None:
             continue
         batch = record.values.get("global_batch_size")
-        doubt = model_work(*pair, sizes._replace(global_batch=int(batch)) if batch else sizes)
-        if doubt:
-            yield doubt.at(record.line, segment=index, figure="tflops_per_gpu")
+        contradiction = model_work(*pair, sizes._replace(global_batch=int(batch)) if batch else sizes)
+        if contradiction:
+            yield contradiction.at(record.line, segment=index, figure="tflops_per_gpu")
 
 
-def constant_work_in_document(document: Document) -> Iterator[Doubt]:
-    """Compare the last record with the medians: where the product is constant, the medians are of one record."""
+def constant_work_in_document(document: Document) -> Iterator[Contradiction]:
+    """Compare the last record with the medians; if FLOP/s x time is constant, the medians describe the same work."""
     for index, segment in enumerate(document.segments):
         flops, step, batches = (
             segment.metrics.get(name) for name in ("flops_per_gpu", "step_time_s", "global_batch_size")
@@ -152,8 +153,8 @@ def constant_work_in_document(document: Document) -> Iterator[Doubt]:
             continue
         if (batches is not None and batches.min != batches.max) or segment_sizes(segment).is_curriculum:
             continue
-        if doubt := constant_work((Amount(flops.median), Amount(step.median)), last):
-            yield doubt.at(segment.last.line, segment=index, figure="tflops_per_gpu")
+        if contradiction := constant_work((Amount(flops.median), Amount(step.median)), last):
+            yield contradiction.at(segment.last.line, segment=index, figure="tflops_per_gpu")
 
 
 def _work_of(record: StepRecord | None) -> tuple[Amount, Amount] | None:
@@ -163,51 +164,51 @@ def _work_of(record: StepRecord | None) -> tuple[Amount, Amount] | None:
     return (flops, step) if flops and step and flops.value > 0 and step.value > 0 else None
 
 
-def peak_in_document(document: Document) -> Iterator[Doubt]:
-    """Utilisations above 100 % in the records of logs and in prose."""
+def peak_in_document(document: Document) -> Iterator[Contradiction]:
+    """Check utilizations in the records of logs and in prose."""
     for index, segment in enumerate(document.segments):
         for name in _PEAK_NAMES:
             metric = segment.metrics.get(name)
-            doubt = above_peak(Amount(metric.max), _title(name)) if metric else None
-            if doubt:
+            contradiction = above_peak(Amount(metric.max), _title(name)) if metric else None
+            if contradiction:
                 line = segment.lines.first if segment.lines else None
-                yield doubt.at(line, segment=index, figure=name)
+                yield contradiction.at(line, segment=index, figure=name)
     for name in _PEAK_NAMES:
         for number_of_figure, figure in enumerate(document.figures.get(name, [])):
-            if figure.value is not None and (doubt := above_peak(figure_amount(figure), _title(name))):
-                yield doubt.at(figure.line, figure=name, index=number_of_figure)
+            if figure.value is not None and (contradiction := above_peak(figure_amount(figure), _title(name))):
+                yield contradiction.at(figure.line, figure=name, index=number_of_figure)
 
 
 def _title(name: str) -> str:
-    return {"mfu_pct": "An MFU", "hfu_pct": "An HFU", "memory_share_pct": "A share of memory"}.get(
-        name, "A GPU utilisation"
+    return {"mfu_pct": "An MFU", "hfu_pct": "An HFU", "memory_share_pct": "A memory utilization"}.get(
+        name, "A GPU utilization"
     )
 
 
-def totals_in_document(document: Document) -> Iterator[Doubt]:
-    """Tokens/s of all GPUs against tokens/s per GPU, where a log prints both."""
+def totals_in_document(document: Document) -> Iterator[Contradiction]:
+    """Compare tokens/s of all GPUs with tokens/s per GPU if a log prints both."""
     for index, segment in enumerate(document.segments):
         record, gpus = segment.last, segment.launch.world_size
         if record is None or not gpus:
             continue
-        told, each = record_amount(record, "tokens_per_s"), record_amount(record, "tokens_per_s_per_gpu")
-        doubt = total(told, gpus, each, "tokens/s") if told and each else None
-        if doubt:
-            yield doubt.at(record.line, segment=index, figure="tokens_per_s")
+        stated, each = record_amount(record, "tokens_per_s"), record_amount(record, "tokens_per_s_per_gpu")
+        contradiction = total(stated, gpus, each, "tokens/s") if stated and each else None
+        if contradiction:
+            yield contradiction.at(record.line, segment=index, figure="tokens_per_s")
 
 
-def model_work_of_run(run: RunFacts) -> Iterator[Doubt]:
+def model_work_of_run(run: RunFacts) -> Iterator[Contradiction]:
     tflops, step = number(run.summary.get("tflops_per_gpu")), _step(run)
-    # What was computed from the time itself says nothing more about it.
+    # TFLOP/s that were computed from the step time cannot contradict it.
     if tflops and step and "flops_formula" not in run.summary:
         sizes = run_sizes(run)
-        doubt = model_work(Amount(tflops * 1e12), Amount(step), sizes._replace(gpus=sizes.gpus or 1))
-        if doubt:
-            yield doubt.at(run=run.number, figure="tflops_per_gpu")
+        contradiction = model_work(Amount(tflops * 1e12), Amount(step), sizes._replace(gpus=sizes.gpus or 1))
+        if contradiction:
+            yield contradiction.at(run=run.number, figure="tflops_per_gpu")
 
 
-def above_reference(share: float, name: str, peak: Mapping[str, Any]) -> Doubt | None:
-    """An MFU or HFU that was computed, above the peak that it names."""
+def above_reference(share: float, name: str, peak: Mapping[str, Any]) -> Contradiction | None:
+    """Check a computed MFU or HFU against the peak that it refers to."""
     flops = number(peak.get("flops"))
     if flops is None:
         return None
@@ -215,46 +216,46 @@ def above_reference(share: float, name: str, peak: Mapping[str, Any]) -> Doubt |
     if share * flops <= max(flops, largest.flops_per_s if largest else 0.0):
         return None
     remedy = (
-        "the node was busy when that was measured; start its daemon again while it is idle, and then reingest"
+        "the node was busy when the peak was measured; restart its daemon while the node is idle, then run reingest"
         if peak.get("kind") == "measured"
-        else "the peak, the sizes of the model or the step time are wrong"
+        else "the peak, the model sizes or the step time are wrong"
     )
-    return Doubt(
-        f"{name} of {percent(share)} is more than 100 % of the {shown(flops / 1e12)} TFLOP/s that a device can do in"
-        f" {peak.get('precision')} ({peak.get('source')}): {remedy}.",
+    return Contradiction(
+        f"{name} of {percent(share)} is more than 100 % of the {peak.get('precision')} peak of"
+        f" {shown(flops / 1e12)} TFLOP/s ({peak.get('source')}): {remedy}.",
         {"share_pct": 100 * share, "largest_possible_pct": 100.0, "peak_tflops": flops / 1e12},
     )
 
 
-def peak_of_run(run: RunFacts) -> Iterator[Doubt]:
-    """Check a stated MFU, and the FLOP/s that time and model give against the peak of the device."""
+def peak_of_run(run: RunFacts) -> Iterator[Contradiction]:
+    """Check a stated MFU, and the FLOP/s that follow from time and model, against the peak of the device."""
     for name in ("mfu_pct", "hfu_pct"):
-        told = number(run.summary.get(name))
-        doubt = above_peak(Amount(told), _title(name)) if told is not None else None
-        if doubt:
-            yield doubt.at(run=run.number, figure=name)
+        share_pct = number(run.summary.get(name))
+        contradiction = above_peak(Amount(share_pct), _title(name)) if share_pct is not None else None
+        if contradiction:
+            yield contradiction.at(run=run.number, figure=name)
     reference = part(run.summary, "peak")
     if reference:
         for name in ("mfu", "hfu"):
             share = number(run.summary.get(name))
-            doubt = above_reference(share, _title(f"{name}_pct"), reference) if share is not None else None
-            if doubt:
-                yield doubt.at(run=run.number, figure=name)
+            contradiction = above_reference(share, _title(f"{name}_pct"), reference) if share is not None else None
+            if contradiction:
+                yield contradiction.at(run=run.number, figure=name)
                 return
         return
     sizes, step = run_sizes(run), _step(run)
     peak = _largest_peak(run.device, sizes.precision)
-    known = variants(sizes)
-    if peak and known and step and sizes.gpus:
-        # The least work that any way of counting knows: a run is never blamed for a formula.
-        least = min(work.low for work in known)
-        doubt = above_device(least / (step * sizes.gpus), peak, run.device or "")
-        if doubt:
-            yield doubt.at(run=run.number, figure="step_time_s")
+    works = variants(sizes)
+    if peak and works and step and sizes.gpus:
+        # The formula with the fewest FLOPs, so that the choice of formula cannot cause a finding.
+        least = min(work.low for work in works)
+        contradiction = above_device(least / (step * sizes.gpus), peak, run.device or "")
+        if contradiction:
+            yield contradiction.at(run=run.number, figure="step_time_s")
 
 
 def _largest_peak(device: str | None, precision: str | None) -> Peak | None:
-    """fp32 may run on tensor cores as TF32, at a user's wish that no configuration shows."""
+    """Return the peak of a device; for fp32 also that of TF32, which a user may enable outside the configuration."""
     if not device or not precision:
         return None
     peaks = [peak_of(device, name) for name in ((precision, "tf32") if precision == "fp32" else (precision,))]

@@ -1,4 +1,4 @@
-"""What rules need to know of a launch, whoever tells it: a segment of a document or a stored run."""
+"""Sizes of a launch that the rules need, from a segment of a document or from a stored run."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from parlab.findings.doubts import Amount, Counts, RunFacts, printed
+from parlab.findings.contradictions import Amount, Counts, RunFacts, printed
 from parlab.formats.schema import Figure, Segment
 
 _RECOMPUTE = ("recompute_granularity", "recompute_activations", "checkpoint_activations", "recompute")
-# Ranks that share a sequence (Megatron-LM, torchtitan, DeepSpeed-Ulysses): a factor of the layout like TP, PP and DP.
+# Ranks that share a sequence (Megatron-LM, torchtitan, DeepSpeed-Ulysses): a factor of the layout like TP and DP.
 _CONTEXT = (
     "context_parallel_size", "context_parallel_degree", "cp_size", "cp", "sequence_parallel_size",
     "ds_sequence_parallel_size",
 )  # fmt: skip
-# Layouts that are no product of TP, PP, DP and CP: replicas times shards, an encoder beside the decoder.
+# Layouts that are not a product of TP, PP, DP and CP: replicas times shards, an encoder beside the decoder.
 _OTHER_LAYOUTS = (
     "data_parallel_shard_degree", "dp_shard", "hsdp_shard_size", "encoder_pipeline_model_parallel_size",
     "encoder_tensor_model_parallel_size",
 )  # fmt: skip
-# Megatron-LM's names (arguments.py) and others' for what the formulas of planner.flops do not cover.
+# Arguments of Megatron-LM (arguments.py) and other trainers that the formulas of planner.flops do not cover.
 _OTHER_SHAPES = (
     "num_experts", "moe_num_experts", "swiglu", "group_query_attention", "num_query_groups", "num_key_value_heads",
     "multi_latent_attention", "hybrid_override_pattern", "decoder_seq_length", "untie_embeddings_and_output_weights",
@@ -31,7 +31,7 @@ _CURRICULA = ("curriculum_learning", "curriculum_learning_legacy", "variable_seq
 
 
 class Sizes(NamedTuple):
-    """Sizes of a launch; None where nothing says. Batches count sequences."""
+    """Sizes of a launch; None if unknown. Batch sizes count sequences."""
 
     gpus: int | None = None
     tensor: int | None = None
@@ -50,9 +50,9 @@ class Sizes(NamedTuple):
     is_plain: bool = True
     """A transformer that planner.flops describes: no experts, gates or grouped queries."""
     is_ramped: bool = False
-    """The global batch size grows during the training."""
+    """The global batch size grows during training."""
     is_curriculum: bool = False
-    """The sequence length changes during the training."""
+    """The sequence length changes during training."""
 
     @property
     def counts(self) -> Counts:
@@ -60,7 +60,7 @@ class Sizes(NamedTuple):
 
 
 def segment_sizes(segment: Segment) -> Sizes:
-    """Read the sizes of a segment from its launch."""
+    """Return the sizes of a segment's launch."""
     launch, arguments = segment.launch, _by_last_name(segment.launch.arguments)
     return Sizes(
         gpus=launch.world_size,
@@ -84,11 +84,11 @@ def segment_sizes(segment: Segment) -> Sizes:
 
 
 def run_sizes(run: RunFacts) -> Sizes:
-    """Read the sizes of a run from its resolved configuration; what its launch was told stands over it."""
+    """Return the sizes of a run: arguments of its launch, otherwise its resolved configuration."""
 
     def get(section: str, name: str) -> Any:
-        told = run.arguments.get(name)
-        return told if told is not None else part(run.config, section).get(name)
+        argument = run.arguments.get(name)
+        return argument if argument is not None else part(run.config, section).get(name)
 
     arguments = _by_last_name(run.arguments)
     cluster = part(run.config, "cluster")
@@ -118,13 +118,13 @@ def run_sizes(run: RunFacts) -> Sizes:
 
 
 def part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a section of nested data; an empty one where there is none."""
-    found = data.get(name)
-    return found if isinstance(found, Mapping) else {}
+    """Return a section of nested data; empty if there is none."""
+    section = data.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 def count(value: Any) -> int | None:
-    """Return a positive whole number; None for anything else."""
+    """Return a positive integer; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**53 or value != int(value):
         return None
     return int(value)
@@ -138,15 +138,15 @@ def number(value: Any) -> float | None:
 
 
 def stated(segment: Segment, name: str) -> Figure | None:
-    """Return a figure that prose near a launch states, if it is a number."""
+    """Return a figure that the prose near a launch states, if it is a number."""
     figure = segment.figures.get(name)
     return figure if figure is not None and figure.value is not None else None
 
 
 def figure_amount(figure: Figure) -> Amount:
-    """Return a figure with the precision of its digits: of the number it is, or of the only one in its words.
+    """Return a figure with the precision of its digits: those of its own number, or of the only number in its text.
 
-    The second may be in another unit: `0.35 s per iteration` is 350 +- 5 ms.
+    The number in the text may be in another unit: `0.35 s per iteration` is 350 +- 5 ms.
     """
     value = figure.value or 0.0
     amounts = [amount for word in figure.text.split() if (amount := printed(word)) is not None]
@@ -166,13 +166,13 @@ def _recompute(arguments: Mapping[str, Any]) -> str | None:
         if isinstance(value, bool):
             if not value:
                 return "none"
-            # A switch of Megatron-LM since 2022 means selective, the one before it full recomputation.
+            # recompute_activations (since 2022) means selective recomputation, the older checkpoint_activations full.
             return "selective" if name == "recompute_activations" else "full"
     return None
 
 
 def _by_last_name(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Forget the sections of nested settings: `parallelism.context_parallel_degree` -> context_parallel_degree."""
+    """Remove the sections of nested settings: `parallelism.context_parallel_degree` -> context_parallel_degree."""
     return {name.rpartition(".")[2]: value for name, value in arguments.items()}
 
 

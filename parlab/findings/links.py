@@ -1,16 +1,16 @@
-"""Links as they were set and as they were measured before a run."""
+"""Configured links and their measurements before a run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from parlab.findings.doubts import Doubt, RunFacts, percent, shown
+from parlab.findings.contradictions import Contradiction, RunFacts, percent, shown
 from parlab.findings.facts import count, number, part
 
 TOLERANCE = 0.10
 SLACK_S = 100e-6
-"""What waking up two processes takes and varies by, on a machine that does other things too."""
+"""Time to wake up two processes on a machine that is not idle, and its variation."""
 
 
 class _Setting(NamedTuple):
@@ -18,8 +18,8 @@ class _Setting(NamedTuple):
     bits_per_s: float | None
 
 
-def links_of_run(run: RunFacts) -> Iterator[Doubt]:
-    """Compare round trips and rates; with loss a rate is not compared, since TCP slows down for it."""
+def links_of_run(run: RunFacts) -> Iterator[Contradiction]:
+    """Compare round trips and rates; with packet loss rates are not compared, because TCP slows down."""
     network = part(run.config, "network")
     measured = run.summary.get("links")
     if network.get("apply") != "emulate" or not isinstance(measured, list):
@@ -33,18 +33,19 @@ def links_of_run(run: RunFacts) -> Iterator[Doubt]:
             continue
         source, target = ends[0] - 1, ends[1] - 1
         there, back = _setting(network, source, target), _setting(network, target, source)
-        trip, wanted = number(link.get("round_trip_s")), there.delay_s + back.delay_s
-        if trip is not None and abs(trip - wanted) > TOLERANCE * wanted + SLACK_S + 2 * jitter_s:
-            yield Doubt(
-                f"The round trip between {source} and {target} took {shown(1e3 * trip)} ms before the run, the delays"
-                f" are set to {shown(1e3 * wanted)} ms: the machine was too busy, or slower than that by itself.",
-                {"measured_round_trip_ms": 1e3 * trip, "set_round_trip_ms": 1e3 * wanted},
+        trip, expected = number(link.get("round_trip_s")), there.delay_s + back.delay_s
+        if trip is not None and abs(trip - expected) > TOLERANCE * expected + SLACK_S + 2 * jitter_s:
+            yield Contradiction(
+                f"The round trip between {source} and {target} took {shown(1e3 * trip)} ms before the run, but the"
+                f" configured delays add up to {shown(1e3 * expected)} ms: the machine was too busy, or its own latency"
+                " is higher.",
+                {"measured_round_trip_ms": 1e3 * trip, "set_round_trip_ms": 1e3 * expected},
             ).at(run=run.number, figure=f"round trip {source} to {target}")
         rate, limit = number(link.get("bits_per_s")), there.bits_per_s
         if rate is not None and limit and not network.get("loss_pct") and abs(rate / limit - 1) > TOLERANCE:
-            yield Doubt(
+            yield Contradiction(
                 f"The link from {source} to {target} carried {shown(rate / 1e9)} Gbit/s before the run,"
-                f" {percent(rate / limit)} of the {shown(limit / 1e9)} Gbit/s that it is set to.",
+                f" {percent(rate / limit)} of the configured {shown(limit / 1e9)} Gbit/s.",
                 {"measured_gbit_per_s": rate / 1e9, "set_gbit_per_s": limit / 1e9},
             ).at(run=run.number, figure=f"rate {source} to {target}")
 

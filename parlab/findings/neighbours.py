@@ -1,4 +1,4 @@
-"""Points of one sweep beside each other: throughput off the others', efficiency above 1, hidden settings."""
+"""Comparisons between the points of a sweep: throughput outliers, efficiency above 1, hidden settings."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from parlab.findings.doubts import Doubt, RunFacts, percent, shown, times
+from parlab.findings.contradictions import Contradiction, RunFacts, percent, shown, times
 from parlab.findings.facts import number, part, run_sizes, segment_sizes, stated
 from parlab.formats.schema import Document, Segment
 
 OFF = 2.0
-"""Healthy points of published sweeps lie within a quarter of what their neighbours give; twice is another cause."""
+"""Healthy points of published sweeps lie within 25 % of the interpolation; a factor of 2 has another cause."""
 
 LEAST_POINTS = 4
-"""With a point and its two neighbours nobody can say which of the three is wrong; a fourth can."""
+"""With a point and its two neighbours it cannot be decided which of the three is wrong; a fourth point can tell."""
 
 ABOVE_ONE = 0.05
-"""Caches and clocks make a run a few percent faster than its share; more is another configuration or another clock."""
+"""Caches and clock rates may add a few percent; more means another configuration or another clock rate."""
 
-# Settings that make two results incomparable when nobody sees that they differ.
+# Settings that make two results incomparable if the difference is not visible.
 HIDDEN = (
     "model.kind", "model.num_layers", "model.hidden_size", "model.sequence_length", "model.vocab_size",
     "model.attention_mask", "train.precision", "train.recompute", "train.optimizer",
 )  # fmt: skip
-# What changes with the number of GPUs; everything else must be the same for a comparison of efficiency.
+# Settings that change with the number of GPUs; a comparison of efficiency needs all others to be equal.
 _SCALE = (
     "parallel.data_parallel_size", "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size",
     "cluster.nodes", "cluster.gpus_per_node", "train.global_batch_size",
@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 
 class Off(NamedTuple):
-    """A point far off its neighbours, and the y between them."""
+    """An outlier, and the y that its neighbours give."""
 
     point: Point
     expected: float
@@ -54,28 +54,28 @@ class Off(NamedTuple):
 
 
 def off_neighbours(points: Sequence[Point]) -> list[Off]:
-    """Find the points far off the log-log interpolation of their neighbours.
+    """Return the points that are far from the log-log interpolation of their neighbours.
 
-    A point is judged by its nearest neighbours that are not doubted themselves, and only if it also stands out from
-    the line through all points (Theil-Sen: the median of the slopes of all pairs, which a quarter of wrong points
-    does not move). The two ends have a neighbour on one side only and are not judged.
+    A point is compared with its nearest neighbours that are not outliers themselves, and only if it is also far from
+    the line through all points (Theil-Sen: the median slope of all pairs, which is robust against a quarter of wrong
+    points). The two ends have a neighbour on one side only and are not checked.
     """
-    known = sorted((point for point in points if point.x > 0 and point.y > 0), key=lambda point: point.x)
-    if len(known) < LEAST_POINTS or len({point.x for point in known}) < len(known):
+    positive = sorted((point for point in points if point.x > 0 and point.y > 0), key=lambda point: point.x)
+    if len(positive) < LEAST_POINTS or len({point.x for point in positive}) < len(positive):
         return []
-    residual = _residuals(known)
-    doubted: list[Off] = []
-    left = list(known)
-    for point in sorted(known[1:-1], key=lambda point: -abs(residual[point.owner])):
-        at = left.index(point)
-        if abs(residual[point.owner]) < math.log(OFF) or not 0 < at < len(left) - 1:
+    residual = _residuals(positive)
+    outliers: list[Off] = []
+    remaining = list(positive)
+    for point in sorted(positive[1:-1], key=lambda point: -abs(residual[point.owner])):
+        at = remaining.index(point)
+        if abs(residual[point.owner]) < math.log(OFF) or not 0 < at < len(remaining) - 1:
             continue
-        low, high = left[at - 1], left[at + 1]
-        found = Off(point, _interpolated(low, high, point.x), low, high)
-        if found.factor >= OFF:
-            doubted.append(found)
-            left.remove(point)
-    return doubted
+        low, high = remaining[at - 1], remaining[at + 1]
+        outlier = Off(point, _interpolated(low, high, point.x), low, high)
+        if outlier.factor >= OFF:
+            outliers.append(outlier)
+            remaining.remove(point)
+    return outliers
 
 
 def _residuals(points: Sequence[Point]) -> dict[int, float]:
@@ -91,40 +91,40 @@ def _interpolated(low: Point, high: Point, x: float) -> float:
     return math.exp(math.log(low.y) + share * (math.log(high.y) - math.log(low.y)))
 
 
-def off(found: Off, axis: str, ms_per_sample: float | None = None, unit: str = "samples/s") -> Doubt:
-    """Say how far a throughput is off its neighbours', in ms per sample where that is what was stated."""
-    point, low, high = found.point, found.low, found.high
-    told, expected = f"{shown(point.y)} {unit}", f"{shown(found.expected)} {unit}"
+def off(outlier: Off, axis: str, ms_per_sample: float | None = None, unit: str = "samples/s") -> Contradiction:
+    """Describe an outlier in throughput, in ms per sample if the document states that."""
+    point, low, high = outlier.point, outlier.low, outlier.high
+    stated_text, expected = f"{shown(point.y)} {unit}", f"{shown(outlier.expected)} {unit}"
     if ms_per_sample is not None:
-        told = f"{shown(ms_per_sample)} ms per sample ({told})"
-        expected = f"{shown(1e3 / found.expected)} ms ({expected})"
-    compared = "slower" if found.expected > point.y else "faster"
-    return Doubt(
-        f"{told} at {axis} {shown(point.x)} is {times(found.factor)} {compared}"
-        f" than the {expected} between its neighbours at {shown(low.x)} and {shown(high.x)}; look for another"
-        " configuration, a slow node or link, or a slip in writing it down.",
-        {"throughput": point.y, "expected_throughput": found.expected, "factor": found.factor},
+        stated_text = f"{shown(ms_per_sample)} ms per sample ({stated_text})"
+        expected = f"{shown(1e3 / outlier.expected)} ms ({expected})"
+    compared = "slower" if outlier.expected > point.y else "faster"
+    return Contradiction(
+        f"{stated_text} at {axis} {shown(point.x)} is {times(outlier.factor)} {compared}"
+        f" than the {expected} interpolated between its neighbours at {shown(low.x)} and {shown(high.x)}; check for"
+        " a different configuration, a slow node or link, or a typing error.",
+        {"throughput": point.y, "expected_throughput": outlier.expected, "factor": outlier.factor},
     )
 
 
-def efficiency(smallest: Point, point: Point, unit: str = "samples/s") -> Doubt | None:
-    """Compare the throughput per GPU of a point with that of the smallest one; x counts GPUs."""
+def efficiency(smallest: Point, point: Point, unit: str = "samples/s") -> Contradiction | None:
+    """Compare the throughput per GPU of a point with that of the smallest point; x is the number of GPUs."""
     if smallest.y <= 0 or not 0 < smallest.x < point.x:
         return None
     share = (point.y / point.x) / (smallest.y / smallest.x)
     if share <= 1 + ABOVE_ONE:
         return None
-    return Doubt(
-        f"{shown(point.y)} {unit} on {shown(point.x)} GPUs are an efficiency of {percent(share)} against"
-        f" {shown(smallest.y)} {unit} on {shown(smallest.x)}: more than 100 %. Either the smaller run was slowed"
-        " down or they do not do the same work.",
+    return Contradiction(
+        f"{shown(point.y)} {unit} on {shown(point.x)} GPUs is an efficiency of {percent(share)} relative to"
+        f" {shown(smallest.y)} {unit} on {shown(smallest.x)}, more than 100 %: either the smaller run was slowed down,"
+        " or the two do not do the same work.",
         {"efficiency": share, "throughput": point.y, "gpus": point.x, "smallest_throughput": smallest.y,
          "smallest_gpus": smallest.x},
     )  # fmt: skip
 
 
 def _segment_points(document: Document) -> list[list[Point]]:
-    """Group the launches of a document that do the same work by it; x counts GPUs."""
+    """Group the launches of a document by the work that they do; x is the number of GPUs."""
     groups: dict[Hashable, list[Point]] = {}
     for index, segment in enumerate(document.segments):
         throughput, sizes = _throughput(segment), segment_sizes(segment)
@@ -135,39 +135,39 @@ def _segment_points(document: Document) -> list[list[Point]]:
 
 
 def _throughput(segment: Segment) -> float | None:
-    told = stated(segment, "ms_per_sample")
+    figure = stated(segment, "ms_per_sample")
     if segment.samples_per_s:
         return segment.samples_per_s
-    return 1e3 / told.value if told and told.value and told.value > 0 else None
+    return 1e3 / figure.value if figure and figure.value and figure.value > 0 else None
 
 
-def off_in_document(document: Document) -> Iterator[Doubt]:
+def off_in_document(document: Document) -> Iterator[Contradiction]:
     for points in _segment_points(document):
-        for found in off_neighbours(points):
-            index = found.point.owner
+        for outlier in off_neighbours(points):
+            index = outlier.point.owner
             segment = document.segments[index]
-            told = None if segment.samples_per_s else stated(segment, "ms_per_sample")
-            if told:
-                yield off(found, "GPUs", told.value).at(told.line, segment=index, figure="ms_per_sample")
+            figure = None if segment.samples_per_s else stated(segment, "ms_per_sample")
+            if figure:
+                yield off(outlier, "GPUs", figure.value).at(figure.line, segment=index, figure="ms_per_sample")
             else:
                 line = segment.lines.first if segment.lines else None
-                yield off(found, "GPUs").at(line, segment=index, figure="samples_per_s")
+                yield off(outlier, "GPUs").at(line, segment=index, figure="samples_per_s")
 
 
-def efficiency_in_document(document: Document) -> Iterator[Doubt]:
-    """Compare each launch with the smallest; several launches of the smallest size leave no one to compare with."""
+def efficiency_in_document(document: Document) -> Iterator[Contradiction]:
+    """Compare each launch with the smallest; nothing is compared if several launches have the smallest size."""
     for points in _segment_points(document):
         ordered = sorted(points, key=lambda point: point.x)
         if len(ordered) < 2 or ordered[0].x == ordered[1].x:
             continue
         for point in ordered[1:]:
-            if doubt := efficiency(ordered[0], point):
+            if contradiction := efficiency(ordered[0], point):
                 lines = document.segments[point.owner].lines
-                yield doubt.at(lines.first if lines else None, segment=point.owner, figure="samples_per_s")
+                yield contradiction.at(lines.first if lines else None, segment=point.owner, figure="samples_per_s")
 
 
-def hidden_in_document(document: Document) -> Iterator[Doubt]:
-    """Launches under headings of one document are meant to be compared: their work must be the same.
+def hidden_in_document(document: Document) -> Iterator[Contradiction]:
+    """Compare the work of the launches under the headings of a document, which readers will compare.
 
     A setting that a heading names is not hidden.
     """
@@ -178,12 +178,12 @@ def hidden_in_document(document: Document) -> Iterator[Doubt]:
             names = ("num_layers", "hidden_size", "sequence_length", "precision")
             work: dict[str, Any] = {name: getattr(launch, name) for name in names}
             work["recompute"] = segment_sizes(segment).recompute
-            words = segment.section.lower()
-            shown_work = {name: value for name, value in work.items() if str(value).lower() not in words}
-            results.append(_Result(index, f"launch {index + 1}", shown_work))
-    for result, doubt in different(results):
+            heading = segment.section.lower()
+            unnamed_work = {name: value for name, value in work.items() if str(value).lower() not in heading}
+            results.append(_Result(index, f"launch {index + 1}", unnamed_work))
+    for result, contradiction in different(results):
         lines = document.segments[result.owner].lines
-        yield doubt.at(lines.first if lines else None, segment=result.owner, figure="launch")
+        yield contradiction.at(lines.first if lines else None, segment=result.owner, figure="launch")
 
 
 class _Result(NamedTuple):
@@ -192,10 +192,10 @@ class _Result(NamedTuple):
     work: Mapping[str, Any]
 
 
-def different(results: Sequence[_Result]) -> Iterator[tuple[_Result, Doubt]]:
-    """Find the results whose settings are not those of most others; an untold setting counts as the same.
+def different(results: Sequence[_Result]) -> Iterator[tuple[_Result, Contradiction]]:
+    """Return the results whose settings differ from the majority; unspecified settings are assumed equal.
 
-    Where no value has a majority the setting was varied on purpose, and it is no hidden one.
+    A setting without a majority was varied on purpose and is not hidden.
     """
     usual: dict[str, Any] = {}
     for name in dict.fromkeys(name for result in results for name in result.work):
@@ -204,31 +204,33 @@ def different(results: Sequence[_Result]) -> Iterator[tuple[_Result, Doubt]]:
         if values.count(most) * 2 > len(values):
             usual[name] = most
     for result in results:
-        wrong = {
+        differences = {
             name: (value, usual[name])
             for name, value in result.work.items()
             if value is not None and name in usual and value != usual[name]
         }
-        if wrong:
-            words = "; ".join(f"its {_title(name)} is {told}, not {other}" for name, (told, other) in wrong.items())
+        if differences:
+            clauses = "; ".join(
+                f"its {_title(name)} is {value}, not {most}" for name, (value, most) in differences.items()
+            )
             numbers = {
-                f"{whose}{name}": found
-                for name, pair in wrong.items()
-                for whose, value in zip(("", "usual_"), pair, strict=True)
-                if (found := number(value)) is not None
+                f"{prefix}{name}": numeric
+                for name, pair in differences.items()
+                for prefix, value in zip(("", "usual_"), pair, strict=True)
+                if (numeric := number(value)) is not None
             }
-            message = f"{result.name.capitalize()} does other work than the results beside it: {words}."
-            yield result, Doubt(message, numbers)
+            message = f"{result.name.capitalize()} does not do the same work as the other results: {clauses}."
+            yield result, Contradiction(message, numbers)
 
 
 def _title(name: str) -> str:
     return name.rpartition(".")[2].replace("_", " ")
 
 
-def off_in_sweep(runs: Sequence[RunFacts]) -> Iterator[Doubt]:
-    """Judge each run along every numeric axis of its sweep, among the runs that share all its other values."""
+def off_in_sweep(runs: Sequence[RunFacts]) -> Iterator[Contradiction]:
+    """Check each run along every numeric axis of its sweep, among the runs that share all its other values."""
     measured = {index: run for index, run in enumerate(runs) if _samples_per_s(run)}
-    doubted: set[int] = set()
+    reported: set[int] = set()
     for axis in dict.fromkeys(name for run in measured.values() for name in run.point):
         groups: dict[Hashable, list[Point]] = {}
         for index, run in measured.items():
@@ -237,15 +239,15 @@ def off_in_sweep(runs: Sequence[RunFacts]) -> Iterator[Doubt]:
                 others = tuple(sorted((name, repr(value)) for name, value in run.point.items() if name != axis))
                 groups.setdefault((others, _work(run, [axis])), []).append(Point(index, x, y))
         for points in groups.values():
-            for found in off_neighbours(points):
-                owner = found.point.owner
-                if owner not in doubted:
-                    doubted.add(owner)
-                    yield off(found, _title(axis)).at(run=runs[owner].number, figure="samples_per_s")
+            for outlier in off_neighbours(points):
+                owner = outlier.point.owner
+                if owner not in reported:
+                    reported.add(owner)
+                    yield off(outlier, _title(axis)).at(run=runs[owner].number, figure="samples_per_s")
 
 
-def efficiency_in_sweep(runs: Sequence[RunFacts]) -> Iterator[Doubt]:
-    """Compare runs that differ in nothing but their number of GPUs (and what follows from it) with the smallest."""
+def efficiency_in_sweep(runs: Sequence[RunFacts]) -> Iterator[Contradiction]:
+    """Compare runs that differ only in their number of GPUs, and settings that depend on it, with the smallest."""
     groups: dict[Hashable, list[Point]] = {}
     for index, run in enumerate(runs):
         gpus, throughput = run_sizes(run).gpus, _samples_per_s(run)
@@ -255,12 +257,12 @@ def efficiency_in_sweep(runs: Sequence[RunFacts]) -> Iterator[Doubt]:
     for points in groups.values():
         ordered = sorted(points, key=lambda point: (point.x, -point.y))
         for point in ordered[1:]:
-            if doubt := efficiency(ordered[0], point):
-                yield doubt.at(run=runs[point.owner].number, figure="samples_per_s")
+            if contradiction := efficiency(ordered[0], point):
+                yield contradiction.at(run=runs[point.owner].number, figure="samples_per_s")
 
 
-def hidden_in_sweep(runs: Sequence[RunFacts]) -> Iterator[Doubt]:
-    """Compare measured runs in the settings that no axis of the sweep shows."""
+def hidden_in_sweep(runs: Sequence[RunFacts]) -> Iterator[Contradiction]:
+    """Compare measured runs in the settings that are not axes of the sweep."""
     axes = {name for run in runs for name in run.point}
     names = [name for name in HIDDEN if name not in axes]
     results = [
@@ -268,8 +270,8 @@ def hidden_in_sweep(runs: Sequence[RunFacts]) -> Iterator[Doubt]:
         for index, run in enumerate(runs)
         if _samples_per_s(run)
     ]
-    for result, doubt in different(results):
-        yield doubt.at(run=runs[result.owner].number)
+    for result, contradiction in different(results):
+        yield contradiction.at(run=runs[result.owner].number)
 
 
 def _work(run: RunFacts, but: Sequence[str]) -> tuple[str, ...]:
@@ -278,8 +280,8 @@ def _work(run: RunFacts, but: Sequence[str]) -> tuple[str, ...]:
 
 def _setting(run: RunFacts, dotted: str) -> Any:
     section, _, name = dotted.partition(".")
-    told = run.arguments.get(name)
-    return told if told is not None else part(run.config, section).get(name)
+    argument = run.arguments.get(name)
+    return argument if argument is not None else part(run.config, section).get(name)
 
 
 def _samples_per_s(run: RunFacts) -> float | None:

@@ -1,13 +1,13 @@
-"""Times and throughputs that must fit together: per sample, per step, per second."""
+"""Times and throughputs that must agree: per sample, per step, per second."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from parlab.findings.doubts import (
+from parlab.findings.contradictions import (
     Amount,
+    Contradiction,
     Counts,
-    Doubt,
     RunFacts,
     agree,
     looks_like,
@@ -20,86 +20,88 @@ from parlab.findings.facts import figure_amount, number, part, run_sizes, segmen
 from parlab.formats.schema import Document, Segment, StepRecord
 
 SAME = 0.01
-"""Tools average over slightly different steps; beyond what digits hide, figures of one run differ by less."""
+"""Tools average over slightly different steps; beyond rounding, figures of one run differ by less."""
 
 THROUGHPUTS_APART = 3.0
-"""Two throughputs of one log may cover other windows, with and without a slow start; three times is another count."""
+"""Throughputs of one log may cover different windows, with or without a slow start; a factor of 3 is more."""
 
-# Throughputs of something else than the training step: evaluation, or the engine's part of a step of several models.
+# Throughputs of something other than the training step: evaluation, or the engine's part of a multi-model step.
 _OTHER_STEPS = ("eval", "valid", "test", "predict", "engine", "generat")
 
 
-def per_sample(ms: Amount, batch: float, step_s: Amount, counts: Counts | None = None) -> Doubt | None:
+def per_sample(ms: Amount, batch: float, step_s: Amount, counts: Counts | None = None) -> Contradiction | None:
     """Compare ms per sample x global batch size with the step time."""
     product = ms.scaled(batch / 1e3)
     if product.value <= 0 or step_s.value <= 0 or agree(product, step_s, SAME):
         return None
-    return Doubt(
-        f"{shown(ms.value)} ms per sample x {shown(batch)} samples are {shown(product.value)} s a step, but the step"
+    return Contradiction(
+        f"{shown(ms.value)} ms per sample x {shown(batch)} samples = {shown(product.value)} s per step, but the step"
         f" takes {shown(step_s.value)} s{looks_like(ratio_of(product.value, step_s.value), counts)}.",
         {"ms_per_sample": ms.value, "global_batch_size": batch, "step_time_s": step_s.value},
     )
 
 
-def samples_per_second(told: Amount, batch: float, step_s: Amount, counts: Counts | None = None) -> Doubt | None:
+def samples_per_second(
+    stated_rate: Amount, batch: float, step_s: Amount, counts: Counts | None = None
+) -> Contradiction | None:
     """Compare samples per second with global batch size over step time."""
     if batch <= 0 or step_s.value <= 0:
         return None
     expected = Amount(batch).over(step_s)
-    if agree(told, expected, SAME):
+    if agree(stated_rate, expected, SAME):
         return None
-    return Doubt(
-        f"{shown(told.value)} samples/s are stated, but {shown(batch)} samples in {shown(step_s.value)} s are"
-        f" {shown(expected.value)} samples/s{looks_like(ratio_of(told.value, expected.value), counts)}.",
-        {"samples_per_s": told.value, "global_batch_size": batch, "step_time_s": step_s.value,
+    return Contradiction(
+        f"{shown(stated_rate.value)} samples/s are stated, but {shown(batch)} samples / {shown(step_s.value)} s ="
+        f" {shown(expected.value)} samples/s{looks_like(ratio_of(stated_rate.value, expected.value), counts)}.",
+        {"samples_per_s": stated_rate.value, "global_batch_size": batch, "step_time_s": step_s.value,
          "expected_samples_per_s": expected.value},
     )  # fmt: skip
 
 
-def less_than_a_sample(told: Amount, step_s: Amount) -> Doubt | None:
-    """A step works on one sample at least; where even the batch is unknown, this still shows a wrong unit."""
-    product = told.times(step_s)
+def less_than_a_sample(stated_rate: Amount, step_s: Amount) -> Contradiction | None:
+    """Check that a step processes at least one sample, which detects a wrong unit even if the batch size is unknown."""
+    product = stated_rate.times(step_s)
     if not 0 < product.value + product.slack < 1 - SAME:
         return None
-    return Doubt(
-        f"{shown(told.value)} samples/s are printed for steps of {shown(step_s.value)} s: {shown(product.value)}"
-        " samples a step, less than one; it looks like a throughput in samples/ms or one that was divided by 1,000.",
-        {"samples_per_s": told.value, "step_time_s": step_s.value, "samples_per_step": product.value},
+    return Contradiction(
+        f"{shown(stated_rate.value)} samples/s are printed for steps of {shown(step_s.value)} s: {shown(product.value)}"
+        " samples per step, less than one; the unit may be samples/ms.",
+        {"samples_per_s": stated_rate.value, "step_time_s": step_s.value, "samples_per_step": product.value},
     )
 
 
-def tokens_per_second(told: Amount, samples_per_s: Amount, sequence: int) -> Doubt | None:
+def tokens_per_second(stated_rate: Amount, samples_per_s: Amount, sequence: int) -> Contradiction | None:
     """Compare tokens per second with samples per second x sequence length."""
     expected = samples_per_s.scaled(float(sequence))
-    if told.value <= 0 or expected.value <= 0 or agree(told, expected, SAME):
+    if stated_rate.value <= 0 or expected.value <= 0 or agree(stated_rate, expected, SAME):
         return None
-    clause = looks_like(ratio_of(told.value, expected.value))
-    if told.value < expected.value and not clause:
-        return None  # padding counts as samples, not as tokens
-    return Doubt(
-        f"{shown(told.value)} tokens/s are stated, but {shown(samples_per_s.value)} samples/s of {shown(sequence)}"
-        f" tokens are {shown(expected.value)} tokens/s{clause}.",
-        {"tokens_per_s": told.value, "samples_per_s": samples_per_s.value, "sequence_length": float(sequence)},
+    clause = looks_like(ratio_of(stated_rate.value, expected.value))
+    if stated_rate.value < expected.value and not clause:
+        return None  # padding is part of the samples, but not of the tokens
+    return Contradiction(
+        f"{shown(stated_rate.value)} tokens/s are stated, but {shown(samples_per_s.value)} samples/s x"
+        f" {shown(sequence)} tokens = {shown(expected.value)} tokens/s{clause}.",
+        {"tokens_per_s": stated_rate.value, "samples_per_s": samples_per_s.value, "sequence_length": float(sequence)},
     )
 
 
-def throughputs(by_name: Mapping[str, float]) -> Doubt | None:
-    """Compare the throughputs that one log prints under several names."""
-    known = {name: value for name, value in by_name.items() if value > 0}
-    if len(known) < 2:
+def throughputs(by_name: Mapping[str, float]) -> Contradiction | None:
+    """Compare the throughputs that one log prints under different names."""
+    rates = {name: value for name, value in by_name.items() if value > 0}
+    if len(rates) < 2:
         return None
-    least, most = min(known, key=lambda name: known[name]), max(known, key=lambda name: known[name])
-    ratio = known[most] / known[least]
+    least, most = min(rates, key=lambda name: rates[name]), max(rates, key=lambda name: rates[name])
+    ratio = rates[most] / rates[least]
     if ratio <= THROUGHPUTS_APART:
         return None
-    return Doubt(
-        f"One log states {shown(known[least])} samples/s ({_words(least)}) and {shown(known[most])} samples/s"
-        f" ({_words(most)}), {times(ratio)} as many; find out which one counts all samples of a step.",
-        {least: known[least], most: known[most]},
+    return Contradiction(
+        f"The log states {shown(rates[least])} samples/s ({_title(least)}) and {shown(rates[most])} samples/s"
+        f" ({_title(most)}), {times(ratio)} as many; check which of them counts all samples of a step.",
+        {least: rates[least], most: rates[most]},
     )
 
 
-def _words(name: str) -> str:
+def _title(name: str) -> str:
     return name.removesuffix("_samples_per_s").replace("_", " ") or name
 
 
@@ -114,14 +116,14 @@ def record_amount(record: StepRecord, name: str) -> Amount | None:
     return Amount(value)
 
 
-def per_sample_in_document(document: Document) -> Iterator[Doubt]:
+def per_sample_in_document(document: Document) -> Iterator[Contradiction]:
     for index, segment in enumerate(document.segments):
-        told, sizes = stated(segment, "ms_per_sample"), segment_sizes(segment)
+        figure, sizes = stated(segment, "ms_per_sample"), segment_sizes(segment)
         step = _stated_step(segment) or _measured_step(segment)
-        if told and sizes.global_batch and step:
-            doubt = per_sample(figure_amount(told), sizes.global_batch, step, sizes.counts)
-            if doubt:
-                yield doubt.at(told.line, segment=index, figure="ms_per_sample")
+        if figure and sizes.global_batch and step:
+            contradiction = per_sample(figure_amount(figure), sizes.global_batch, step, sizes.counts)
+            if contradiction:
+                yield contradiction.at(figure.line, segment=index, figure="ms_per_sample")
 
 
 def _stated_step(segment: Segment) -> Amount | None:
@@ -133,29 +135,29 @@ def _measured_step(segment: Segment) -> Amount | None:
     return Amount(segment.step_time_s.mean) if segment.step_time_s else None
 
 
-def samples_per_second_in_document(document: Document) -> Iterator[Doubt]:
-    """Check the first and the last record of each launch, as printed."""
+def samples_per_second_in_document(document: Document) -> Iterator[Contradiction]:
+    """Check the first and the last record of each launch as printed."""
     for index, segment in enumerate(document.segments):
         sizes = segment_sizes(segment)
         for record in _ends(segment):
-            told, step = record_amount(record, "samples_per_s"), record_amount(record, "step_time_s")
-            if told is None or step is None:
+            rate, step = record_amount(record, "samples_per_s"), record_amount(record, "step_time_s")
+            if rate is None or step is None:
                 continue
             batch = record.values.get("global_batch_size") or sizes.global_batch
-            doubt = less_than_a_sample(_as_printed(record, told), step)
-            if doubt is None and batch:
-                doubt = samples_per_second(told, batch, step, sizes.counts)
-            if doubt:
-                yield doubt.at(record.line, segment=index, figure="samples_per_s")
+            contradiction = less_than_a_sample(_as_printed(record, rate), step)
+            if contradiction is None and batch:
+                contradiction = samples_per_second(rate, batch, step, sizes.counts)
+            if contradiction:
+                yield contradiction.at(record.line, segment=index, figure="samples_per_s")
                 break
 
 
-def _as_printed(record: StepRecord, told: Amount) -> Amount:
-    """A reader that knows a tool's error gives the corrected value; the doubt is about what was printed."""
+def _as_printed(record: StepRecord, rate: Amount) -> Amount:
+    """Return the printed value: a reader may have corrected a known error of the tool."""
     for cell in record.printed.values():
         if cell.name == "samples_per_s" and cell.unit in ("", "samples/s") and (amount := printed(cell.value)):
             return amount
-    return told
+    return rate
 
 
 def _ends(segment: Segment) -> list[StepRecord]:
@@ -165,59 +167,59 @@ def _ends(segment: Segment) -> list[StepRecord]:
     return [first, last]
 
 
-def tokens_per_second_in_document(document: Document) -> Iterator[Doubt]:
+def tokens_per_second_in_document(document: Document) -> Iterator[Contradiction]:
     for index, segment in enumerate(document.segments):
         sequence = segment.launch.sequence_length
         for record in _ends(segment):
-            told, samples = record_amount(record, "tokens_per_s"), record_amount(record, "samples_per_s")
-            if told and samples and sequence and (doubt := tokens_per_second(told, samples, sequence)):
-                yield doubt.at(record.line, segment=index, figure="tokens_per_s")
+            tokens, samples = record_amount(record, "tokens_per_s"), record_amount(record, "samples_per_s")
+            if tokens and samples and sequence and (contradiction := tokens_per_second(tokens, samples, sequence)):
+                yield contradiction.at(record.line, segment=index, figure="tokens_per_s")
                 break
 
 
-def throughputs_in_document(document: Document) -> Iterator[Doubt]:
+def throughputs_in_document(document: Document) -> Iterator[Contradiction]:
     for index, segment in enumerate(document.segments):
-        known = {
+        rates = {
             name: metric.median
             for name, metric in segment.metrics.items()
             if name.endswith("samples_per_s") and not name.startswith(_OTHER_STEPS) and metric.count > 1
         }
-        doubt = throughputs(known)
-        if doubt:
+        contradiction = throughputs(rates)
+        if contradiction:
             lines = segment.lines
-            yield doubt.at(lines.first if lines else None, segment=index, figure="samples_per_s")
+            yield contradiction.at(lines.first if lines else None, segment=index, figure="samples_per_s")
 
 
-def rates_of_run(run: RunFacts) -> Iterator[Doubt]:
-    """Check samples/s of a summary against its step time and batch."""
+def rates_of_run(run: RunFacts) -> Iterator[Contradiction]:
+    """Check samples/s of a summary against its step time and global batch size."""
     sizes, step = run_sizes(run), run_step(run)
-    told = number(run.summary.get("samples_per_s"))
-    if step and told is not None and sizes.global_batch and not sizes.is_ramped:
-        doubt = samples_per_second(Amount(told), sizes.global_batch, step, sizes.counts)
-        if doubt:
-            yield doubt.at(run=run.number, figure="samples_per_s")
+    rate = number(run.summary.get("samples_per_s"))
+    if step and rate is not None and sizes.global_batch and not sizes.is_ramped:
+        contradiction = samples_per_second(Amount(rate), sizes.global_batch, step, sizes.counts)
+        if contradiction:
+            yield contradiction.at(run=run.number, figure="samples_per_s")
 
 
-def tokens_of_run(run: RunFacts) -> Iterator[Doubt]:
-    told, samples = number(run.summary.get("tokens_per_s")), number(run.summary.get("samples_per_s"))
+def tokens_of_run(run: RunFacts) -> Iterator[Contradiction]:
+    tokens, samples = number(run.summary.get("tokens_per_s")), number(run.summary.get("samples_per_s"))
     sequence = run_sizes(run).sequence
-    if told is not None and samples is not None and sequence:
-        doubt = tokens_per_second(Amount(told), Amount(samples), sequence)
-        if doubt:
-            yield doubt.at(run=run.number, figure="tokens_per_s")
+    if tokens is not None and samples is not None and sequence:
+        contradiction = tokens_per_second(Amount(tokens), Amount(samples), sequence)
+        if contradiction:
+            yield contradiction.at(run=run.number, figure="tokens_per_s")
 
 
-def per_sample_of_run(run: RunFacts) -> Iterator[Doubt]:
+def per_sample_of_run(run: RunFacts) -> Iterator[Contradiction]:
     sizes, step = run_sizes(run), run_step(run)
-    told = number(run.summary.get("ms_per_sample"))
-    if step and told is not None and sizes.global_batch and not sizes.is_ramped:
-        doubt = per_sample(Amount(told), sizes.global_batch, step, sizes.counts)
-        if doubt:
-            yield doubt.at(run=run.number, figure="ms_per_sample")
+    ms = number(run.summary.get("ms_per_sample"))
+    if step and ms is not None and sizes.global_batch and not sizes.is_ramped:
+        contradiction = per_sample(Amount(ms), sizes.global_batch, step, sizes.counts)
+        if contradiction:
+            yield contradiction.at(run=run.number, figure="ms_per_sample")
 
 
 def run_step(run: RunFacts) -> Amount | None:
-    """Return the step time of a run's summary: its median, or else a mean."""
+    """Return the step time of a run's summary: its median, otherwise a mean."""
     times = part(run.summary, "step_time_s")
     for name in ("median", "mean", "mean_without_first"):
         if (value := number(times.get(name))) is not None and value > 0:

@@ -1,4 +1,4 @@
-"""Rows of result tables: the same rules, on columns that are known by their names."""
+"""The rules applied to rows of result tables, whose columns are recognised by their headings."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from statistics import median
 from typing import NamedTuple
 
 from parlab.findings import compute, neighbours, sizes
-from parlab.findings.doubts import Amount, Doubt, agree, looks_like, printed, ratio_of, shown
+from parlab.findings.contradictions import Amount, Contradiction, agree, looks_like, printed, ratio_of, shown
 from parlab.findings.facts import Sizes
 from parlab.formats.schema import Cell, Document, Table
 
 WORK = 0.03
-"""Rows of one table count the same FLOPs per parameter, token and sequence. Their authors round time and size on the
-way, which has been seen to add up to 2 %."""
+"""Rows of one table count the same FLOPs per parameter, token and sequence. Authors round times and sizes, which adds
+up to 2 % in published tables."""
 
 UNIT = 0.05
-"""Aggregates printed in another unit are off by 1,000 within their few digits."""
+"""Aggregates in the wrong unit differ by a factor of 1,000, up to the rounding of their few digits."""
 
 MAX_ROWS = 2_000
 
-# Meaning -> names of columns, in small letters without signs. What is not here is not judged.
+# Meaning -> headings in lower case without punctuation. Other columns are not checked.
 _COLUMNS: dict[str, frozenset[str]] = {
     "gpus": frozenset({"gpus", "gpu", "number of gpus", "num gpus", "n gpus", "world size", "accelerators"}),
     "tensor": frozenset({"tp", "tp size", "tensor parallel", "tensor parallel size", "tensor model parallel size"}),
@@ -59,7 +59,7 @@ _COUNTS = (
     "global_batch",
     "accumulation",
 )
-# Columns that say what work a row did; rows are compared along their GPUs only where these agree.
+# Columns that describe the work of a row; rows are compared along their GPUs only if these are equal.
 _SETTING = re.compile(
     r"(?i)seq|layer|hidden|zero|vocab|precision|dtype|heads|schedule|recompute|checkpoint|mode|network"
 )
@@ -69,63 +69,63 @@ _SIZE_UNITS = {"B": 1e9, "M": 1e6, "T": 1e12, "K": 1e3}
 
 
 class Row(NamedTuple):
-    """The known cells of one row, by meaning."""
+    """The recognised cells of one row, by meaning."""
 
     table: int
     number: int
     line: int
     cells: dict[str, Amount]
 
-    def place(self, doubt: Doubt, column: int | None) -> Doubt:
-        return doubt.at(self.line, table=self.table, row=self.number, column=column)
+    def place(self, contradiction: Contradiction, column: int | None) -> Contradiction:
+        return contradiction.at(self.line, table=self.table, row=self.number, column=column)
 
 
-class Known(NamedTuple):
-    """A table whose columns are known by meaning."""
+class ResultTable(NamedTuple):
+    """A table with the meanings of its columns."""
 
     table: int
     columns: dict[str, int]
     rows: list[Row]
 
 
-def read(index: int, table: Table, needed: Collection[str], also: Collection[str] = ()) -> Known | None:
-    """Find the columns that are known and read the cells of those asked for; None if a needed column is missing."""
+def read(index: int, table: Table, required: Collection[str], optional: Collection[str] = ()) -> ResultTable | None:
+    """Read the cells of the required and optional columns; None if a required column is missing."""
     columns: dict[str, int] = {}
     for number, name in enumerate(table.columns):
         meaning = _meaning(name, table, number)
         if meaning and meaning not in columns:
             columns[meaning] = number
-    if not columns.keys() >= set(needed):
+    if not columns.keys() >= set(required):
         return None
-    wanted = {meaning: column for meaning, column in columns.items() if meaning in needed or meaning in also}
+    selected = {meaning: column for meaning, column in columns.items() if meaning in required or meaning in optional}
     time_unit = _unit_of_column(table, columns.get("time"))
     rows = []
     for number, cells in enumerate(table.rows[:MAX_ROWS]):
-        found = {
+        amounts = {
             meaning: amount
-            for meaning, column in wanted.items()
+            for meaning, column in selected.items()
             if column < len(cells) and (amount := _amount(meaning, cells[column], time_unit)) is not None
         }
-        rows.append(Row(index, number, line_of(table, number), found))
-    return Known(index, columns, rows)
+        rows.append(Row(index, number, line_of(table, number), amounts))
+    return ResultTable(index, columns, rows)
 
 
 def line_of(table: Table, row: int) -> int:
-    """Line of a row in a pipe table, whose `line` is the one above the dashes; of any other table, where it begins."""
+    """Return the line of a row of a pipe table, whose `line` is the last of its header; else the table's first line."""
     return table.line + 2 + row if table.align else table.line
 
 
 def _meaning(name: str, table: Table, number: int) -> str | None:
-    words = re.sub(r"[^a-z0-9]+", " ", name[:100].lower()).strip()
+    heading = re.sub(r"[^a-z0-9]+", " ", name[:100].lower()).strip()
     is_share = "%" in name or any(row[number].unit == "%" for row in table.rows[:20] if number < len(row))
     for meaning, names in _COLUMNS.items():
-        if words in names and is_share == (meaning in ("share", "efficiency")):
+        if heading in names and is_share == (meaning in ("share", "efficiency")):
             return meaning
     return None
 
 
 def _unit_of_column(table: Table, column: int | None) -> float | None:
-    """Seconds per unit of the time column; None where no cell says, because then a speed may be anything."""
+    """Return the seconds per unit of the time column; None if no cell has a unit, because "speed" is ambiguous."""
     if column is None:
         return None
     units = {row[column].unit for row in table.rows if column < len(row) and row[column].kind == "number"} - {""}
@@ -164,148 +164,150 @@ def _sizes(row: Row) -> Sizes:
     )
 
 
-def _tables(document: Document, needed: Collection[str], also: Collection[str] = ()) -> Iterator[Known]:
+def _tables(document: Document, required: Collection[str], optional: Collection[str] = ()) -> Iterator[ResultTable]:
     for index, table in enumerate(document.tables):
-        if known := read(index, table, needed, also):
-            yield known
+        if result_table := read(index, table, required, optional):
+            yield result_table
 
 
-def layouts(document: Document) -> Iterator[Doubt]:
+def layouts(document: Document) -> Iterator[Contradiction]:
     """GPUs of a row against TP x PP x DP, or MP x DP."""
-    for known in _tables(document, ("gpus", "data"), ("tensor", "pipeline", "context", "model_parallel")):
-        for row in known.rows:
-            doubt = sizes.layout(_sizes(row)) or _model_parallel(row)
-            if doubt:
-                yield row.place(doubt, known.columns["gpus"])
+    for result_table in _tables(document, ("gpus", "data"), ("tensor", "pipeline", "context", "model_parallel")):
+        for row in result_table.rows:
+            contradiction = sizes.layout(_sizes(row)) or _model_parallel(row)
+            if contradiction:
+                yield row.place(contradiction, result_table.columns["gpus"])
 
 
-def _model_parallel(row: Row) -> Doubt | None:
-    found = [row.cells.get(name) for name in ("gpus", "model_parallel", "data")]
-    if None in found:
+def _model_parallel(row: Row) -> Contradiction | None:
+    cells = [row.cells.get(name) for name in ("gpus", "model_parallel", "data")]
+    if None in cells:
         return None
-    gpus, model, data = (int(amount.value) for amount in found if amount)
+    gpus, model, data = (int(amount.value) for amount in cells if amount)
     if gpus == model * data:
         return None
-    return Doubt(
-        f"{shown(gpus)} GPUs are stated, but MP {shown(model)} x DP {shown(data)} are {shown(model * data)}.",
+    return Contradiction(
+        f"{shown(gpus)} GPUs are stated, but MP {shown(model)} x DP {shown(data)} = {shown(model * data)}.",
         {"gpus": float(gpus), "expected_gpus": float(model * data)},
     )
 
 
-def batches(document: Document) -> Iterator[Doubt]:
-    """Global batch of a row against micro batch x accumulation x DP."""
-    for known in _tables(document, ("global_batch", "micro_batch", "data"), ("accumulation",)):
-        for row in known.rows:
-            doubt = sizes.batch(_sizes(row))
-            if doubt:
-                yield row.place(doubt, known.columns["global_batch"])
+def batches(document: Document) -> Iterator[Contradiction]:
+    """Compare the global batch size of a row with micro batch x accumulation x DP."""
+    for result_table in _tables(document, ("global_batch", "micro_batch", "data"), ("accumulation",)):
+        for row in result_table.rows:
+            contradiction = sizes.batch(_sizes(row))
+            if contradiction:
+                yield row.place(contradiction, result_table.columns["global_batch"])
 
 
-def aggregates(document: Document) -> Iterator[Doubt]:
-    """Aggregate FLOP/s against GPUs x FLOP/s per GPU; one doubt for a column that is in another unit throughout."""
-    for known in _tables(document, ("aggregate", "gpus", "flops_per_gpu")):
-        index, column = known.table, known.columns["aggregate"]
+def aggregates(document: Document) -> Iterator[Contradiction]:
+    """Compare aggregate FLOP/s with GPUs x FLOP/s per GPU; report a column in the wrong unit once."""
+    for result_table in _tables(document, ("aggregate", "gpus", "flops_per_gpu")):
+        index, column = result_table.table, result_table.columns["aggregate"]
         name = document.tables[index].columns[column]
         unit, factor = ("PFLOP/s", 1e3) if "pf" in name.lower() else ("TFLOP/s", 1.0)
-        wrong: list[tuple[Row, Doubt]] = []
+        wrong: list[tuple[Row, Contradiction]] = []
         thousandths: list[Row] = []
-        judged = 0
-        for row in known.rows:
-            told, gpus, each = (row.cells.get(part) for part in ("aggregate", "gpus", "flops_per_gpu"))
-            if told is None or gpus is None or each is None or told.value <= 0:
+        checked = 0
+        for row in result_table.rows:
+            stated, gpus, each = (row.cells.get(part) for part in ("aggregate", "gpus", "flops_per_gpu"))
+            if stated is None or gpus is None or each is None or stated.value <= 0:
                 continue
-            judged += 1
+            checked += 1
             in_unit = each.scaled(1 / factor)
-            if doubt := compute.total(told, gpus.value, in_unit, unit):
-                wrong.append((row, doubt))
-                if agree(told.scaled(1e3), in_unit.times(gpus), UNIT):
+            if contradiction := compute.total(stated, gpus.value, in_unit, unit):
+                wrong.append((row, contradiction))
+                if agree(stated.scaled(1e3), in_unit.times(gpus), UNIT):
                     thousandths.append(row)
-        if judged and len(thousandths) == judged and unit == "TFLOP/s":
-            row, doubt = wrong[0]
-            yield Doubt(
-                f"The column {name} says {shown(row.cells['aggregate'].value)} where {shown(doubt.numbers['gpus'])}"
-                f" GPUs x {shown(doubt.numbers['per_gpu'])} TFLOP/s are"
-                f" {shown(doubt.numbers['expected_aggregate'])} TFLOP/s: 1,000 times as"
-                f" much, in all {judged} rows; the column is in PFLOP/s.",
-                doubt.numbers,
+        if checked and len(thousandths) == checked and unit == "TFLOP/s":
+            row, contradiction = wrong[0]
+            yield Contradiction(
+                f"The column {name} states {shown(row.cells['aggregate'].value)} where"
+                f" {shown(contradiction.numbers['gpus'])} GPUs x {shown(contradiction.numbers['per_gpu'])} TFLOP/s ="
+                f" {shown(contradiction.numbers['expected_aggregate'])} TFLOP/s, 1,000 times as much, in all"
+                f" {checked} rows; the column is in PFLOP/s.",
+                contradiction.numbers,
             ).at(document.tables[index].line, row.line, table=index, column=column)
             continue
-        for row, doubt in wrong:
-            yield row.place(doubt, column)
+        for row, contradiction in wrong:
+            yield row.place(contradiction, column)
 
 
-def work(document: Document) -> Iterator[Doubt]:
-    """FLOP/s x time x GPUs over batch and model size: the same in all rows of a table that counts in one way."""
-    for known in _tables(document, _WORK):
-        column = known.columns["flops_per_gpu"]
-        judged = [(row, amount) for row in known.rows if (amount := _work_per_parameter(row)) is not None]
-        if len(judged) < 3:
+def work(document: Document) -> Iterator[Contradiction]:
+    """Compare FLOP/s x time x GPUs / (batch x model size), which is the same in all rows that use one formula."""
+    for result_table in _tables(document, _WORK):
+        column = result_table.columns["flops_per_gpu"]
+        checked = [(row, amount) for row in result_table.rows if (amount := _work_per_parameter(row)) is not None]
+        if len(checked) < 3:
             continue
-        usual = median(amount.value for _, amount in judged)
-        for row, amount in judged:
+        usual = median(amount.value for _, amount in checked)
+        for row, amount in checked:
             if agree(amount, Amount(usual), WORK):
                 continue
-            told = row.cells["flops_per_gpu"].value
-            expected = told * usual / amount.value
+            stated = row.cells["flops_per_gpu"].value
+            expected = stated * usual / amount.value
             yield row.place(
-                Doubt(
-                    f"{shown(told)} TFLOP/s per GPU are stated, but size, batch, GPUs and the time of"
+                Contradiction(
+                    f"{shown(stated)} TFLOP/s per GPU are stated, but model size, batch size, GPUs and the time of"
                     f" {shown(row.cells['time'].value)} s give {shown(expected)} TFLOP/s by the formula of the other"
-                    f" {len(judged) - 1} rows{looks_like(ratio_of(told, expected))}.",
-                    {"tflops_per_gpu": told, "expected_tflops_per_gpu": expected},
+                    f" {len(checked) - 1} rows{looks_like(ratio_of(stated, expected))}.",
+                    {"tflops_per_gpu": stated, "expected_tflops_per_gpu": expected},
                 ),
                 column,
             )
 
 
 def _work_per_parameter(row: Row) -> Amount | None:
-    found = [row.cells.get(name) for name in _WORK]
-    if any(amount is None or amount.value <= 0 for amount in found):
+    amounts = [row.cells.get(name) for name in _WORK]
+    if any(amount is None or amount.value <= 0 for amount in amounts):
         return None
-    flops, time, gpus, batch, size = (amount for amount in found if amount)
+    flops, time, gpus, batch, size = (amount for amount in amounts if amount)
     return flops.times(time).times(gpus).over(batch).over(size)
 
 
-def shares(document: Document) -> Iterator[Doubt]:
-    """Shares of a peak above 100 %."""
-    for known in _tables(document, ("share",)):
-        for row in known.rows:
-            told = row.cells.get("share")
-            if told and (doubt := compute.above_peak(told, "A share of the peak")):
-                yield row.place(doubt, known.columns["share"])
+def shares(document: Document) -> Iterator[Contradiction]:
+    """Check shares of a peak against 100 %."""
+    for result_table in _tables(document, ("share",)):
+        for row in result_table.rows:
+            share = row.cells.get("share")
+            if share and (contradiction := compute.above_peak(share, "A share of the peak")):
+                yield row.place(contradiction, result_table.columns["share"])
 
 
-def efficiencies(document: Document) -> Iterator[Doubt]:
-    """Scaling efficiencies above 100 %, by more than neighbours.ABOVE_ONE."""
-    for known in _tables(document, ("efficiency",)):
-        for row in known.rows:
-            told = row.cells.get("efficiency")
-            if told and told.value - told.slack > 100 * (1 + neighbours.ABOVE_ONE):
-                words = f"An efficiency of {shown(told.value)} % is stated: more than 100 % of the share of its GPUs."
-                yield row.place(Doubt(words, {"efficiency_pct": told.value}), known.columns["efficiency"])
+def efficiencies(document: Document) -> Iterator[Contradiction]:
+    """Check scaling efficiencies against 100 % + neighbours.ABOVE_ONE."""
+    for result_table in _tables(document, ("efficiency",)):
+        for row in result_table.rows:
+            stated = row.cells.get("efficiency")
+            if stated and stated.value - stated.slack > 100 * (1 + neighbours.ABOVE_ONE):
+                message = f"A scaling efficiency of {shown(stated.value)} % is stated, which is more than 100 %."
+                yield row.place(
+                    Contradiction(message, {"efficiency_pct": stated.value}), result_table.columns["efficiency"]
+                )
 
 
-def _scaling(document: Document) -> Iterator[tuple[Known, str, list[neighbours.Point]]]:
+def _scaling(document: Document) -> Iterator[tuple[ResultTable, str, list[neighbours.Point]]]:
     """Yield groups of rows of the same work with GPUs and throughput; a point's owner is the row's number."""
-    for known in _tables(document, ("gpus", "throughput")):
-        table = document.tables[known.table]
+    for result_table in _tables(document, ("gpus", "throughput")):
+        table = document.tables[result_table.table]
         groups: dict[tuple[str, ...], list[neighbours.Point]] = {}
-        for row in known.rows:
+        for row in result_table.rows:
             gpus, rate = row.cells.get("gpus"), row.cells.get("throughput")
             if gpus and rate and rate.value > 0:
-                key = _work_of(table, row.number, known.columns)
+                key = _work_of(table, row.number, result_table.columns)
                 groups.setdefault(key, []).append(neighbours.Point(row.number, gpus.value, rate.value))
-        unit = table.columns[known.columns["throughput"]]
-        yield from ((known, unit, points) for points in groups.values())
+        unit = table.columns[result_table.columns["throughput"]]
+        yield from ((result_table, unit, points) for points in groups.values())
 
 
 def _work_of(table: Table, row: int, columns: dict[str, int]) -> tuple[str, ...]:
-    """What a row says of its work: its words (models, methods), model size and settings; not its results."""
-    known = {column for meaning, column in columns.items() if meaning != "size"}
+    """Return the cells that describe the work of a row: texts (models, methods), model size and settings."""
+    recognised = {column for meaning, column in columns.items() if meaning != "size"}
     return tuple(
         cell.text
         for column, cell in enumerate(table.rows[row])
-        if column not in known
+        if column not in recognised
         and (
             column == columns.get("size")
             or cell.kind == "text"
@@ -314,20 +316,20 @@ def _work_of(table: Table, row: int, columns: dict[str, int]) -> tuple[str, ...]
     )
 
 
-def off_neighbours(document: Document) -> Iterator[Doubt]:
-    """Throughputs of rows far off those of their neighbours along the number of GPUs."""
-    for known, unit, points in _scaling(document):
-        for found in neighbours.off_neighbours(points):
-            row = known.rows[found.point.owner]
-            yield row.place(neighbours.off(found, "GPUs", unit=unit), known.columns["throughput"])
+def off_neighbours(document: Document) -> Iterator[Contradiction]:
+    """Check the throughputs of rows against those of their neighbours along the number of GPUs."""
+    for result_table, unit, points in _scaling(document):
+        for outlier in neighbours.off_neighbours(points):
+            row = result_table.rows[outlier.point.owner]
+            yield row.place(neighbours.off(outlier, "GPUs", unit=unit), result_table.columns["throughput"])
 
 
-def above_smallest(document: Document) -> Iterator[Doubt]:
-    """Throughputs per GPU above that of the row with the fewest GPUs."""
-    for known, unit, points in _scaling(document):
+def above_smallest(document: Document) -> Iterator[Contradiction]:
+    """Compare the throughput per GPU of rows with that of the row with the fewest GPUs."""
+    for result_table, unit, points in _scaling(document):
         ordered = sorted(points, key=lambda point: point.x)
         if len(ordered) < 2 or ordered[0].x == ordered[1].x:
             continue
         for point in ordered[1:]:
-            if doubt := neighbours.efficiency(ordered[0], point, unit):
-                yield known.rows[point.owner].place(doubt, known.columns["throughput"])
+            if contradiction := neighbours.efficiency(ordered[0], point, unit):
+                yield result_table.rows[point.owner].place(contradiction, result_table.columns["throughput"])

@@ -54,7 +54,7 @@ def test_whether_a_number_is_doubtful_stands_on_home_and_beside_the_number(page:
     page.goto("/")
     waiting = page.locator("section[aria-labelledby=waiting]")
     doubt = waiting.locator("li").filter(
-        has_text="1,280 samples are stated, but 100 iterations of 128 samples are 12,800"
+        has_text="1,280 samples are stated, but 100 iterations x 128 samples = 12,800"
     )
     expect(doubt).to_contain_text("error")
     doubt.locator("a[data-doubt]").click()

@@ -1,4 +1,4 @@
-"""Text -> findings, by way of the real readers."""
+"""Text -> findings, read by the real readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a document or a summary holds, the rules raise nothing, end, and say everything once."""
+"""For any content of a document or summary the rules do not raise, terminate, and report each contradiction once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parlab.findings import MAX_PER_RULE, RULES, RunFacts, document_findings, run_findings, sweep_findings
-from parlab.findings.doubts import Amount, agree, looks_like, printed, shown
+from parlab.findings.contradictions import Amount, agree, looks_like, printed, shown
 from parlab.findings.tables import _COLUMNS
 from parlab.formats.schema import (
     Cell,
@@ -56,77 +56,81 @@ ANYTHING: list[Any] = [
 
 
 class Maker:
-    """Documents and runs of hostile numbers, the same for the same seed."""
+    """Generates documents and runs with extreme numbers, deterministic for a seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
-    def one(self, choices: Sequence[Any]) -> Any:
+    def choice(self, choices: Sequence[Any]) -> Any:
         return self.random.choice(choices)
 
     def some(self, names: Sequence[str], make: Callable[[], Any]) -> dict[str, Any]:
         return {name: make() for name in names if self.random.random() < 0.5}
 
     def figure(self) -> Figure:
-        value = self.one([None, *NUMBERS])
+        value = self.choice([None, *NUMBERS])
         return Figure(value=value, text=f"{value} ms", line=3, section="Results")
 
     def statistic(self) -> Statistic:
-        low, high = sorted((self.one(NUMBERS), self.one(NUMBERS)))
+        low, high = sorted((self.choice(NUMBERS), self.choice(NUMBERS)))
         return Statistic(count=2, first=low, last=high, mean=low, median=low, min=low, max=high)
 
     def record(self) -> StepRecord | None:
-        values = self.some(VALUES, lambda: self.one(NUMBERS))
-        printed = {name: PrintedCell(value=self.one(LABELS), name=name) for name in values}
-        time = self.one([None, "2024-01-01 10:00:00", "x"])
-        record = StepRecord(iteration=self.one(WHOLE), line=9, time=time, values=values, printed=printed)
+        values = self.some(VALUES, lambda: self.choice(NUMBERS))
+        printed = {name: PrintedCell(value=self.choice(LABELS), name=name) for name in values}
+        time = self.choice([None, "2024-01-01 10:00:00", "x"])
+        record = StepRecord(iteration=self.choice(WHOLE), line=9, time=time, values=values, printed=printed)
         return record if self.random.random() < 0.7 else None
 
     def segment(self) -> Segment:
         sizes = [name for name in Launch.model_fields if name.endswith(("size", "steps", "length", "layers"))]
-        seconds = self.one(NUMBERS)
+        seconds = self.choice(NUMBERS)
         return Segment(
             launch=Launch(
-                **self.some(sizes, lambda: self.one(WHOLE)),
-                precision=self.one([None, "fp16"]),
-                arguments=self.some(ARGUMENTS, lambda: self.one(ANYTHING)),
+                **self.some(sizes, lambda: self.choice(WHOLE)),
+                precision=self.choice([None, "fp16"]),
+                arguments=self.some(ARGUMENTS, lambda: self.choice(ANYTHING)),
             ),
-            records=self.one([0, 2]),
+            records=self.choice([0, 2]),
             first=self.record(),
             last=self.record(),
-            step_time_s=self.one([None, StepTime(median=seconds, mean=seconds, p10=seconds, p90=seconds)]),
-            samples_per_s=self.one([None, *NUMBERS]),
+            step_time_s=self.choice([None, StepTime(median=seconds, mean=seconds, p10=seconds, p90=seconds)]),
+            samples_per_s=self.choice([None, *NUMBERS]),
             timers_s=self.some(TIMERS, self.statistic),
             metrics=self.some(VALUES, self.statistic),
-            steps=self.one([None, Steps(count=2, first=self.one(WHOLE), last=self.one(WHOLE))]),
+            steps=self.choice([None, Steps(count=2, first=self.choice(WHOLE), last=self.choice(WHOLE))]),
             figures=self.some(FIGURES, self.figure),
-            section=self.one([None, "8 GPUs", "16 GPUs, fp16"]),
-            lines=self.one([None, Lines(first=1, last=2)]),
+            section=self.choice([None, "8 GPUs", "16 GPUs, fp16"]),
+            lines=self.choice([None, Lines(first=1, last=2)]),
         )
 
     def table(self) -> Table:
         """Rows may be shorter or longer than the header."""
-        columns = [self.one(COLUMNS) for _ in range(self.one([0, 1, 4, 8]))]
-        rows = [[self.cell() for _ in range(self.one([0, 4, 8, 9]))] for _ in range(self.one([0, 1, 4, 6]))]
+        columns = [self.choice(COLUMNS) for _ in range(self.choice([0, 1, 4, 8]))]
+        rows = [[self.cell() for _ in range(self.choice([0, 4, 8, 9]))] for _ in range(self.choice([0, 1, 4, 6]))]
         return Table(line=1, columns=columns, header=[columns], rows=rows, section="Results")
 
     def cell(self) -> Cell:
-        text = self.one(LABELS)
+        text = self.choice(LABELS)
         if self.random.random() < 0.3:
             return Cell(text=text, kind="text")
-        return Cell(text=text, kind="number", value=self.one(NUMBERS), unit=self.one(["", "s", "B", "%"]))
+        return Cell(text=text, kind="number", value=self.choice(NUMBERS), unit=self.choice(["", "s", "B", "%"]))
 
     def nested(self, depth: int = 0) -> Any:
         names = ["device_mapping", "stage_cnt", "sharding_size", "stage_0"]
-        return self.one(ANYTHING) if depth > 3 else self.some(names, lambda: self.nested(depth + self.one([1, 2, 4])))
+        return (
+            self.choice(ANYTHING)
+            if depth > 3
+            else self.some(names, lambda: self.nested(depth + self.choice([1, 2, 4])))
+        )
 
     def document(self) -> Document:
         return Document(
             file="x",
             format="x",
-            segments=[self.segment() for _ in range(self.one([0, 1, 5]))],
-            tables=[self.table() for _ in range(self.one([0, 1, 3]))],
-            figures=self.some(FIGURES, lambda: [self.figure() for _ in range(self.one([0, 1, 2]))]),
+            segments=[self.segment() for _ in range(self.choice([0, 1, 5]))],
+            tables=[self.table() for _ in range(self.choice([0, 1, 3]))],
+            figures=self.some(FIGURES, lambda: [self.figure() for _ in range(self.choice([0, 1, 2]))]),
             configs=[Config(line=1, data=self.nested()) for _ in range(2)],
         )
 
@@ -134,7 +138,7 @@ class Maker:
         summary = self.some(
             ["samples_per_s", "tokens_per_s", "ms_per_sample", "step_time_s", "timers_s", "loss", "steps", "mfu_pct",
              "tflops_per_gpu"],
-            lambda: self.one([self.one(ANYTHING), self.part(["median", "first", "last", "left_out", *TIMERS])]),
+            lambda: self.choice([self.choice(ANYTHING), self.part(["median", "first", "last", "left_out", *TIMERS])]),
         )  # fmt: skip
         fields = [
             "global_batch_size",
@@ -147,17 +151,17 @@ class Maker:
         ]
         return RunFacts(
             number,
-            self.one(["finished", "oom"]),
+            self.choice(["finished", "oom"]),
             self.some(["train", "model", "parallel", "cluster"], lambda: self.part(fields)),
             summary,
-            self.some(["world_size", "global_batch_size", "swiglu", "num_layers"], lambda: self.one(ANYTHING)),
-            self.some(["train.micro_batch_size", "parallel.schedule"], lambda: self.one(ANYTHING)),
-            self.one([None, "NVIDIA A100-SXM4-40GB", ""]),
+            self.some(["world_size", "global_batch_size", "swiglu", "num_layers"], lambda: self.choice(ANYTHING)),
+            self.some(["train.micro_batch_size", "parallel.schedule"], lambda: self.choice(ANYTHING)),
+            self.choice([None, "NVIDIA A100-SXM4-40GB", ""]),
         )
 
     def part(self, names: Sequence[str]) -> Any:
-        inner = {"median": self.one(ANYTHING), "by_rank": {"0": self.one(ANYTHING)}}
-        return self.one([self.one(ANYTHING), *[self.some(names, lambda: self.one([*ANYTHING, inner]))] * 4])
+        inner = {"median": self.choice(ANYTHING), "by_rank": {"0": self.choice(ANYTHING)}}
+        return self.choice([self.choice(ANYTHING), *[self.some(names, lambda: self.choice([*ANYTHING, inner]))] * 4])
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
@@ -167,16 +171,16 @@ def test_no_document_makes_a_rule_raise_or_a_finding_unfit_for_json(seed: int) -
         document = Maker(seed * len(CASES) + case).document()
         before = document.model_dump_json()
 
-        found = document_findings(document)
+        findings = document_findings(document)
 
         assert document.model_dump_json() == before
-        places = [(finding.rule, finding.where.model_dump_json()) for finding in found]
+        places = [(finding.rule, finding.where.model_dump_json()) for finding in findings]
         assert len(set(places)) == len(places), case
-        for finding in found:
+        for finding in findings:
             assert finding.message.endswith("."), case
             json.dumps(finding.model_dump(), allow_nan=False)
-        rules |= {finding.rule for finding in found}
-    # Documents that no rule has anything to say of would prove nothing.
+        rules |= {finding.rule for finding in findings}
+    # Documents without findings would prove nothing.
     assert len(rules) > len(RULES) // 2
 
 
@@ -186,11 +190,11 @@ def test_no_run_and_no_sweep_makes_a_rule_raise(seed: int) -> None:
     for case in CASES:
         maker = Maker(seed * len(CASES) + case)
         runs = [maker.run(number) for number in range(1, 8)]
-        found = [*(finding for run in runs for finding in run_findings(run)), *sweep_findings(runs)]
-        for finding in found:
+        findings = [*(finding for run in runs for finding in run_findings(run)), *sweep_findings(runs)]
+        for finding in findings:
             assert finding.where.run is not None
             json.dumps(finding.model_dump(), allow_nan=False)
-        rules |= {finding.rule for finding in found}
+        rules |= {finding.rule for finding in findings}
     assert len(rules) > 2
 
 
@@ -198,9 +202,9 @@ def test_a_table_of_wrong_rows_gives_a_bounded_number_of_findings() -> None:
     row = [Cell(text=text, kind="number", value=float(text)) for text in ("8", "1", "1", "1")]
     table = Table(line=1, columns=["GPUs", "TP", "PP", "DP"], header=[], rows=[row] * 5000)
 
-    found = document_findings(Document(file="x", format="x", tables=[table] * 20))
+    findings = document_findings(Document(file="x", format="x", tables=[table] * 20))
 
-    assert len(found) == MAX_PER_RULE
+    assert len(findings) == MAX_PER_RULE
 
 
 @given(st.decimals(min_value="0.001", max_value="1e9", places=3))
@@ -230,13 +234,13 @@ def test_amounts_carry_their_digits_through_products_and_quotients() -> None:
     assert math.isclose(quotient.slack, 0.6)
 
 
-def test_numbers_in_sentences_keep_their_digits() -> None:
+def test_numbers_in_messages_keep_their_digits() -> None:
     assert [shown(value) for value in (12800.0, 0.87, 44.9, 27.497, 123456.7, 1e22)] == [
         "12,800", "0.87", "44.9", "27.497", "123,457", "1e+22",
     ]  # fmt: skip
 
 
 def test_a_factor_is_named_only_near_a_known_one() -> None:
-    assert "1,000 looks like a unit" in looks_like(1010)
-    assert "8 looks like bits taken for bytes" in looks_like(7.9)
+    assert "1,000 suggests a wrong unit prefix" in looks_like(1010)
+    assert "8 suggests bits instead of bytes" in looks_like(7.9)
     assert looks_like(3.0) == looks_like(math.inf) == looks_like(1.0) == ""

@@ -1,4 +1,4 @@
-"""The rules as a whole: each is documented, and each has a place where it is looked for."""
+"""The table of rules: each is documented and has at least one check."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def test_the_documentation_has_a_row_for_each_rule_with_its_severity() -> None:
     assert rows == [(id, rule.severity) for id, rule in RULES.items()]
 
 
-def test_each_rule_is_looked_for_somewhere() -> None:
+def test_each_rule_has_a_check() -> None:
     assert [id for id, rule in RULES.items() if not (rule.documents or rule.runs or rule.sweeps)] == []

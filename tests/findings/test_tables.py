@@ -23,8 +23,8 @@ def only(findings: list[Finding]) -> Finding:
     return findings[0]
 
 
-def line_with(text: str, words: str) -> int:
-    return next(number for number, line in enumerate(text.splitlines(), 1) if words in line)
+def line_with(text: str, excerpt: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), 1) if excerpt in line)
 
 
 @pytest.mark.parametrize(
@@ -40,24 +40,24 @@ def test_aggregates_in_the_unit_of_their_column_are_healthy_within_their_digits(
 def test_an_aggregate_column_in_peta_called_tera_is_one_finding_of_the_column() -> None:
     text = SCALING.format(aggregate="TFlops Aggreg", first="4.2", second="17.9")
 
-    found = only(findings_of(text))
+    finding = only(findings_of(text))
 
-    assert (found.rule, found.severity) == ("aggregate", "error")
-    assert "4.2 where 32 GPUs x 131 TFLOP/s are 4,192 TFLOP/s" in found.message
-    assert "all 2 rows; the column is in PFLOP/s" in found.message
-    assert (found.where.table, found.where.row, found.where.column) == (0, None, 11)
-    assert found.lines == [3, 5]
+    assert (finding.rule, finding.severity) == ("aggregate", "error")
+    assert "4.2 where 32 GPUs x 131 TFLOP/s = 4,192 TFLOP/s" in finding.message
+    assert "all 2 rows; the column is in PFLOP/s" in finding.message
+    assert (finding.where.table, finding.where.row, finding.where.column) == (0, None, 11)
+    assert finding.lines == [3, 5]
 
 
 def test_one_wrong_aggregate_is_a_finding_of_its_row_and_looks_like_a_node_of_8() -> None:
     text = SCALING.format(aggregate="TFlops Aggreg", first="4190", second="2240")
 
-    found = only(findings_of(text))
+    finding = only(findings_of(text))
 
-    assert (found.where.row, found.where.column) == (1, 11)
-    assert "2,240 TFLOP/s are stated for all GPUs, but 128 GPUs x 140 TFLOP/s are 17,920 TFLOP/s" in found.message
-    assert "one GPU for a node of 8" in found.message
-    assert found.lines == [line_with(text, "2240")]
+    assert (finding.where.row, finding.where.column) == (1, 11)
+    assert "2,240 TFLOP/s are stated for all GPUs, but 128 GPUs x 140 TFLOP/s = 17,920 TFLOP/s" in finding.message
+    assert "one GPU instead of a node of 8" in finding.message
+    assert finding.lines == [line_with(text, "2240")]
 
 
 def test_rows_whose_sizes_do_not_multiply_are_found_with_their_line() -> None:
@@ -67,18 +67,18 @@ def test_rows_whose_sizes_do_not_multiply_are_found_with_their_line() -> None:
     layout, batch = findings_of(text)
 
     assert (layout.rule, layout.where.row, layout.lines) == ("gpus-of-layout", 0, [line_with(text, "2304")])
-    assert "TP 2 x PP 1 x DP 32 are 64" in layout.message
+    assert "TP 2 x PP 1 x DP 32 = 64" in layout.message
     assert (batch.rule, batch.where.row, batch.lines) == ("batch-of-parts", 1, [line_with(text, "4096")])
-    assert "520 sequences" in batch.message
+    assert "global batch size of 520 is stated" in batch.message
 
 
 def test_gpus_are_compared_with_mp_and_dp_where_only_they_are_known() -> None:
     table = "# T\n\n| GPUs | MP | DP |\n| --: | --: | --: |\n| 64 | 16 | 4 |\n| 64 | 16 | 2 |\n"
 
-    found = only(findings_of(table))
+    finding = only(findings_of(table))
 
-    assert (found.rule, found.where.row) == ("gpus-of-layout", 1)
-    assert "MP 16 x DP 2 are 32" in found.message
+    assert (finding.rule, finding.where.row) == ("gpus-of-layout", 1)
+    assert "MP 16 x DP 2 = 32" in finding.message
 
 
 WORK = """# T
@@ -93,19 +93,19 @@ WORK = """# T
 """
 
 
-def test_rows_that_count_flops_in_one_way_are_healthy() -> None:
+def test_rows_with_the_same_flops_formula_are_healthy() -> None:
     assert rules_of(WORK.format(time="206s", batch="1024")) == []
 
 
 def test_a_row_whose_tflops_do_not_fit_its_time_is_found() -> None:
-    found = only(findings_of(WORK.format(time="186s", batch="1024")))
+    finding = only(findings_of(WORK.format(time="186s", batch="1024")))
 
-    assert (found.rule, found.where.row, found.where.column) == ("flops-times-time", 1, 7)
-    assert "49.6 TFLOP/s per GPU are stated" in found.message
-    assert "186 s give 54." in found.message
+    assert (finding.rule, finding.where.row, finding.where.column) == ("flops-times-time", 1, 7)
+    assert "49.6 TFLOP/s per GPU are stated" in finding.message
+    assert "186 s give 54." in finding.message
 
 
-def test_a_time_column_without_a_unit_is_not_guessed_at() -> None:
+def test_a_time_column_without_a_unit_is_not_checked() -> None:
     text = WORK.format(time="186", batch="1024").replace("146s", "146").replace("104s", "104").replace("126s", "126")
 
     assert rules_of(text) == []
@@ -151,7 +151,7 @@ HEALTHY = {
 }  # fmt: skip
 
 
-def test_a_healthy_tuning_page_raises_nothing() -> None:
+def test_a_healthy_tuning_page_has_no_findings() -> None:
     assert rules_of(TUNING.format(**HEALTHY)) == []
 
 
@@ -161,20 +161,20 @@ def test_improvements_cut_or_rounded_are_healthy(improvement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "rule", "words", "line"),
+    ("change", "rule", "excerpt", "line"),
     [
         (
             {"footer": "18"},
             "total-of-rows",
-            "18 experiments are stated in all, but the 3 rows add up to 17",
+            "18 experiments are stated in total, but the 3 rows add up to 17",
             "Total number",
         ),
-        ({"prose": "71"}, "total-of-rows", "71 experiments are stated in all", "Number of experiments"),
-        ({"total": "16"}, "total-of-rows", "16 experiments are stated in all", "| global"),
+        ({"prose": "71"}, "total-of-rows", "71 experiments are stated in total", "Number of experiments"),
+        ({"total": "16"}, "total-of-rows", "16 experiments are stated in total", "| global"),
         ({"best": "286.14"}, "best-row", "a row is better: 288.09 (z0)", "| global"),
-        ({"best": "291.11"}, "best-row", "no row has it; the best of the rows is 288.09 (z0)", "| global"),
+        ({"best": "291.11"}, "best-row", "no row contains it; the best row is 288.09 (z0)", "| global"),
         ({"name": "z1_gas1_tmbspg22"}, "best-row", "the best value 288.09 is z0_gas1_tmbspg22", "| global"),
-        ({"improvement": "1.15x"}, "improvement", "268.28 over 250.22 is 1.07 times", "Improvement"),
+        ({"improvement": "1.15x"}, "improvement", "268.28 / 250.22 is 1.07 times", "Improvement"),
         (
             {"tuned": "201.00", "improvement": "Inf"},
             "tuner-metric",
@@ -184,26 +184,26 @@ def test_improvements_cut_or_rounded_are_healthy(improvement: str) -> None:
     ],
 )
 def test_a_summary_that_contradicts_itself_is_found_on_its_line(
-    change: dict[str, str], rule: str, words: str, line: str
+    change: dict[str, str], rule: str, excerpt: str, line: str
 ) -> None:
     text = TUNING.format(**HEALTHY | change)
 
-    found = only(findings_of(text))
+    finding = only(findings_of(text))
 
-    assert found.rule == rule
-    assert words in found.message
-    assert line_with(text, line) in found.lines
+    assert finding.rule == rule
+    assert excerpt in finding.message
+    assert line_with(text, line) in finding.lines
 
 
-def test_a_zero_of_the_tuner_that_stayed_a_number_is_a_placeholder() -> None:
+def test_a_best_metric_of_zero_is_a_placeholder() -> None:
     document = document_of(TUNING.format(**HEALTHY))
     cell = document.tables[1].rows[2][2]
     assert cell.kind == "failure"
     cell.kind, cell.value = "number", 0.0
 
-    found = only(document_findings(document))
-    assert (found.rule, found.where.row) == ("placeholder", 2)
-    assert "z3 is 0" in found.message
+    finding = only(document_findings(document))
+    assert (finding.rule, finding.where.row) == ("placeholder", 2)
+    assert "z3 is 0" in finding.message
 
 
 def scaling(rates: dict[int, float]) -> str:
@@ -218,18 +218,18 @@ def test_a_scaling_table_with_falling_efficiency_is_healthy() -> None:
 def test_a_row_whose_throughput_is_far_off_its_neighbours_is_found() -> None:
     text = scaling({8: 100.0, 16: 19.0, 32: 350.0, 64: 620.0})
 
-    found = only(findings_of(text))
+    finding = only(findings_of(text))
 
-    assert (found.rule, found.where.row, found.where.column) == ("off-neighbours", 1, 3)
-    assert "19 samples/s at GPUs 16 is 9.85 times slower" in found.message
-    assert found.lines == [line_with(text, "| 16 |")]
+    assert (finding.rule, finding.where.row, finding.where.column) == ("off-neighbours", 1, 3)
+    assert "19 samples/s at GPUs 16 is 9.85 times slower" in finding.message
+    assert finding.lines == [line_with(text, "| 16 |")]
 
 
-def test_a_row_with_more_than_its_share_is_found() -> None:
-    found = only(findings_of(scaling({8: 100.0, 16: 190.0, 32: 480.0, 64: 620.0})))
+def test_a_row_with_an_efficiency_above_one_is_found() -> None:
+    finding = only(findings_of(scaling({8: 100.0, 16: 190.0, 32: 480.0, 64: 620.0})))
 
-    assert (found.rule, found.where.row) == ("efficiency-above-one", 2)
-    assert "480 samples/s on 32 GPUs are an efficiency of 120 % against 100 samples/s on 8" in found.message
+    assert (finding.rule, finding.where.row) == ("efficiency-above-one", 2)
+    assert "480 samples/s on 32 GPUs is an efficiency of 120 % relative to 100 samples/s on 8" in finding.message
 
 
 def test_rows_of_other_models_are_not_compared() -> None:

@@ -33,7 +33,7 @@ def make_finding(experiment: Experiment) -> MakeFinding:
         source: Source | None = None,
         rule: str = "samples-per-second",
         severity: str = "error",
-        message: str = "8 samples/s are stated, but 4 samples in 0.4 s are 10 samples/s.",
+        message: str = "8 samples/s are stated, but 4 samples / 0.4 s = 10 samples/s.",
         lines: tuple[int, ...] = (),
         **where: Any,
     ) -> Finding:
@@ -130,7 +130,7 @@ def test_the_panel_shows_both_numbers_the_rule_and_the_place_in_the_log(
     panel = page.get(f"{EXPERIMENT}findings/?id={doubted.pk}", headers={"HX-Request": "true"})
     assert "<html" not in panel.content.decode()
     shown = text(panel)
-    assert "8 samples/s are stated, but 4 samples in 0.4 s are 10 samples/s." in shown
+    assert "8 samples/s are stated, but 4 samples / 0.4 s = 10 samples/s." in shown
     assert "Samples/s 8 Expected samples/s 10" in shown
     assert f'href="/findings/rules/#{doubted.rule}"' in panel.content.decode()
     assert '<span class="meant"><i>3</i> elapsed 4 s' in panel.content.decode()
