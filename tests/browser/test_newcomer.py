@@ -53,9 +53,7 @@ def test_why_a_run_failed_stands_on_home_and_on_its_page(page: Page) -> None:
 def test_whether_a_number_is_doubtful_stands_on_home_and_beside_the_number(page: Page) -> None:
     page.goto("/")
     waiting = page.locator("section[aria-labelledby=waiting]")
-    doubt = waiting.locator("li").filter(
-        has_text="1,280 samples are stated, but 100 iterations x 128 samples = 12,800"
-    )
+    doubt = waiting.locator("li").filter(has_text="1,280 samples are stated, but 100 iterations x 128 samples = 12,800")
     expect(doubt).to_contain_text("error")
     doubt.locator("a[data-doubt]").click()
     panel = page.get_by_role("dialog", name="Findings about this number")
