@@ -62,7 +62,8 @@ def refuse_unless_zero(found: StudySpace) -> None:
             )
         if parallel.zero_offload != "none":
             raise ValueError(
-                f"strategy autotuner: DeepSpeed's autotuner drops offloading, zero_offload is {parallel.zero_offload};"
+                f"strategy autotuner: DeepSpeed's autotuner does not support offloading, but zero_offload is"
+                f" {parallel.zero_offload};"
                 " use strategy planned, or zero_offload none"
             )
 

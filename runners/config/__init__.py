@@ -1,7 +1,7 @@
-"""RunConfig: the one definition of a configuration, for the admin, the API and the runner.
+"""RunConfig: the definition of a configuration, shared by the admin, the API and the runner.
 
-A configuration is a tree of sections and a launcher. Whatever is wrong with one is reported as `Problem`s that name
-the field, its value and the remedy; nothing is dropped or corrected in silence.
+A configuration is a tree of sections. Errors are reported as `Problem`s that name the field, its value and the remedy;
+no value is dropped or corrected silently.
 """
 
 from .engines import ENGINES, Engine, engine_names, engine_of, training_engine

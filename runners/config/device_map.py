@@ -1,4 +1,4 @@
-"""What is wrong with the map of devices of engine sharding."""
+"""Rules of the device map of engine sharding."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ DEVICE = re.compile(r"(?:GPU|CPU):(?:0|[1-9][0-9]{0,3})")
 
 
 def map_problems(sharding: ShardingSection) -> Iterator[Problem]:
-    """What is wrong with the map of devices itself."""
+    """Check the device map by itself."""
     mapping, field = sharding.device_mapping, "sharding.device_mapping"
     if mapping is None:
-        message = 'engine sharding needs device_mapping; use one like {"stage_0": {"shard_0": "CPU:0"}}'
+        message = 'engine sharding requires device_mapping; use one like {"stage_0": {"shard_0": "CPU:0"}}'
         yield Problem(field, None, message)
         return
     levels: list[tuple[str, Mapping[str, Any], int, str]] = [("", mapping, sharding.stage_cnt, "stage_cnt")]
     levels += [(f".{name}", shards, sharding.sharding_size, "sharding_size") for name, shards in mapping.items()]
-    for level, names, count, counted in levels:
+    for level, names, count, size in levels:
         kind = "shard" if level else "stage"
         if set(names) != {f"{kind}_{number}" for number in range(count)}:
             message = (
-                f"{counted} is {count}, these are {len(names)} names; use {kind}_0 to {kind}_{count - 1}, each once"
+                f"{size} is {count}, but the map has {len(names)} names here;"
+                f" use {kind}_0 to {kind}_{count - 1}, each once"
             )
             yield Problem(field + level, ", ".join(names)[:200], message)
     devices = {device for shards in mapping.values() for device in shards.values()}
     for device in sorted(devices):
         if not DEVICE.fullmatch(device):
-            yield Problem(field, device, f"{device[:60]} is no device; use GPU:n or CPU:n, n from 0")
+            yield Problem(field, device, f"unknown device {device[:60]}; use GPU:n or CPU:n, n from 0")

@@ -32,11 +32,12 @@ def _autotuning_problems(config: RunFields) -> Iterator[Problem]:
     first, most = config.train.micro_batch_size, config.autotuning.max_micro_batch_size
     if first > most:
         message = (
-            f"max_micro_batch_size {most} is below train.micro_batch_size {first}, where it begins; use {first} or more"
+            f"max_micro_batch_size {most} is below train.micro_batch_size {first}, where the search starts;"
+            f" use {first} or more"
         )
         yield Problem("autotuning.max_micro_batch_size", most, message)
     if config.parallel.zero_offload != "none":
-        message = "DeepSpeed's autotuner drops offloading from what it tries; use none, or a sweep of engine zero"
+        message = "DeepSpeed's autotuner does not support offloading; use none, or a sweep of engine zero"
         yield Problem("parallel.zero_offload", config.parallel.zero_offload, message)
 
 
@@ -50,7 +51,9 @@ def _huggingface_problems(model: ModelSection, engine: Engine) -> Iterator[Probl
         )
         yield Problem("model.implementation", model.implementation, message)
     if model.attention_mask == "prefix":
-        message = "Hugging Face's models have no prefix mask; use attention_mask causal, or implementation parlab"
+        message = (
+            "Hugging Face models do not support the prefix mask; use attention_mask causal, or implementation parlab"
+        )
         yield Problem("model.attention_mask", "prefix", message)
 
 
@@ -58,23 +61,23 @@ def _offload_problems(parallel: ParallelSection, engine: Engine) -> Iterator[Pro
     offload, stage = parallel.zero_offload, parallel.zero_stage
     if not engine.can_offload:
         choice = " or ".join(engine_names(lambda row: row.can_offload and not row.is_external))
-        message = f"zero_offload {offload} is for engine {choice}, not {engine.name}; use none, or engine {choice}"
+        message = f"zero_offload {offload} requires engine {choice}, not {engine.name}; use none, or engine {choice}"
         yield Problem("parallel.zero_offload", offload, message)
     elif stage < (least := 3 if offload == "all" else 1):
-        message = f"zero_offload {offload} needs zero_stage {least} or more, this is {stage}; use none, or zero_stage 3"
+        message = f"zero_offload {offload} requires zero_stage {least} or more, not {stage}; use none, or zero_stage 3"
         yield Problem("parallel.zero_offload", offload, message)
 
 
 def _command_problems(config: RunFields) -> Iterator[Problem]:
     if config.command.argv is None:
-        message = 'engine command needs argv; use a list like ["/opt/train.py", "--layers", "{model.num_layers}"]'
+        message = 'engine command requires argv; use a list like ["/opt/train.py", "--layers", "{model.num_layers}"]'
         yield Problem("command.argv", None, message)
     fields = {f"{section}.{name}" for section, values in config for name in type(values).model_fields}
-    known = {"world_size", "num_micro_batches", *fields}
+    placeholders = {"world_size", "num_micro_batches", *fields}
     for argument in config.command.argv or []:
         for name in PLACEHOLDER.findall(argument):
-            if name not in known:
-                message = f"{{{name}}} is no field; use {{section.field}}, {{world_size}} or {{num_micro_batches}}"
+            if name not in placeholders:
+                message = f"unknown field {{{name}}}; use {{section.field}}, {{world_size}} or {{num_micro_batches}}"
                 yield Problem("command.argv", argument, message)
 
 
@@ -83,7 +86,8 @@ def _sharding_problems(config: RunFields) -> Iterator[Problem]:
     yield from map_problems(sharding)
     size, stages, degree = sharding.sharding_size, sharding.stage_cnt, sharding.accum_degree
     if stages > model.num_layers:
-        message = f"stage_cnt {stages} is more than num_layers {model.num_layers}; use at most that, or more layers"
+        most = model.num_layers
+        message = f"stage_cnt {stages} is greater than num_layers {most}; use at most {most}, or more layers"
         yield Problem("sharding.stage_cnt", stages, message)
     for name in ("hidden_size", "vocab_size"):
         whole = getattr(model, name)
@@ -91,10 +95,10 @@ def _sharding_problems(config: RunFields) -> Iterator[Problem]:
             message = f"sharding_size {size} does not divide {name} {whole}; use {divisors(whole)}"
             yield Problem("sharding.sharding_size", size, message)
     if sharding.mode == "sharding" and degree > 1:
-        message = f"accum_degree {degree} is a pipeline; use 1, or mode hybrid"
+        message = f"mode sharding has one micro batch, but accum_degree is {degree}; use 1, or mode hybrid"
         yield Problem("sharding.accum_degree", degree, message)
     if sharding.mode == "pipeline" and size > 1:
-        message = f"sharding_size {size} in mode pipeline; use 1, or mode hybrid"
+        message = f"mode pipeline has one shard per stage, but sharding_size is {size}; use 1, or mode hybrid"
         yield Problem("sharding.sharding_size", size, message)
     if config.train.micro_batch_size * degree != config.train.global_batch_size:
         message = (
@@ -113,13 +117,17 @@ def _collectives_problems(config: RunFields) -> Iterator[Problem]:
     sizes, ranks = config.collectives, config.world_size
     if ranks < 2:
         yield Problem(
-            "parallel.data_parallel_size", ranks, "one rank has nobody to talk to; use data_parallel_size 2 or more"
+            "parallel.data_parallel_size",
+            ranks,
+            "a collective operation requires several ranks; use data_parallel_size 2 or more",
         )
     if sizes.max_bytes < sizes.min_bytes:
-        message = f"max_bytes {sizes.max_bytes} is less than min_bytes {sizes.min_bytes}; use at least that"
+        message = f"max_bytes {sizes.max_bytes} is less than min_bytes {sizes.min_bytes}; use {sizes.min_bytes} or more"
         yield Problem("collectives.max_bytes", sizes.max_bytes, message)
     if sizes.min_bytes < 4 * ranks:
-        message = f"min_bytes {sizes.min_bytes} is less than one number for each of {ranks} ranks; use {4 * ranks}"
+        message = (
+            f"min_bytes {sizes.min_bytes} is less than one 4-byte number per rank for {ranks} ranks; use {4 * ranks}"
+        )
         yield Problem("collectives.min_bytes", sizes.min_bytes, message + " or more")
 
 

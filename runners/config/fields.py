@@ -24,7 +24,7 @@ from .sections import (
 
 
 class RunFields(Section):
-    """All sections, each valid by itself; whether they fit together is the concern of the rules."""
+    """All sections, each valid by itself; RunConfig also checks whether they fit together."""
 
     model: ModelSection = ModelSection()
     """The network that is trained."""
@@ -73,7 +73,7 @@ class RunFields(Section):
 
     @property
     def world_size(self) -> int:
-        """Ranks of the run: TP·PP·DP, or the devices that a map of shards names."""
+        """Ranks of the run: TP·PP·DP, or the number of devices of a device map."""
         parallel = self.parallel
         if self.engine.has_device_map and self.sharding.device_mapping and not list(map_problems(self.sharding)):
             return len(self.sharding.devices)
@@ -88,12 +88,12 @@ class RunFields(Section):
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs on each node, also where the configuration leaves it to the layout."""
+        """GPUs on each node; derived from the layout if the configuration leaves it empty."""
         return self.cluster.gpus_per_node or self.world_size // self.cluster.nodes
 
     @property
     def num_hosts(self) -> int:
-        """Ends of the links of section network: nodes where there are several, else ranks."""
+        """Ends of the links of section network: nodes if there are several, else ranks."""
         return self.cluster.nodes if self.cluster.nodes > 1 else self.world_size
 
     @property

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in words."""
+"""Problems of a configuration: field, value and remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a configuration: dotted field, its value, and a remedy in words."""
+    """One problem of a configuration: dotted field, its value, and a message with a remedy."""
 
     field: str
     value: Any
@@ -18,7 +18,7 @@ class Problem(NamedTuple):
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot run, with all its problems."""
+    """Raised for a configuration that cannot run, with all its problems."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)

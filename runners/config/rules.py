@@ -1,4 +1,4 @@
-"""What no single field can see: sizes that do not divide, layouts that an engine does not train."""
+"""Rules that involve several fields: sizes that must divide each other, layouts, schedules and placement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .sections import ModelSection
 
 
 def contradictions(config: RunFields) -> Iterator[Problem]:
-    """What no single field can see: sizes that do not divide, layouts that an engine does not train."""
+    """Rules that involve several fields: sizes that must divide each other, layouts, schedules and placement."""
     model, train, parallel = config.model, config.train, config.parallel
     heads, tensor, pipeline = model.num_attention_heads, parallel.tensor_parallel_size, parallel.pipeline_parallel_size
 
@@ -33,7 +33,7 @@ def contradictions(config: RunFields) -> Iterator[Problem]:
         yield Problem(
             "parallel.pipeline_parallel_size",
             pipeline,
-            f"pipeline_parallel_size {pipeline} is more than num_layers {model.num_layers};"
+            f"pipeline_parallel_size {pipeline} is greater than num_layers {model.num_layers};"
             f" use at most {model.num_layers} stages or more layers",
         )
     share = train.micro_batch_size * parallel.data_parallel_size
@@ -53,14 +53,15 @@ def contradictions(config: RunFields) -> Iterator[Problem]:
         yield Problem(
             "train.micro_batch_size",
             train.micro_batch_size,
-            f"{parallel.schedule} needs at least as many micro batches as stages: {config.num_micro_batches} micro"
-            f" batches for {pipeline} stages; use a smaller micro_batch_size, a larger global_batch_size or gpipe",
+            f"{parallel.schedule} requires at least as many micro batches as stages, but there are"
+            f" {config.num_micro_batches} for {pipeline} stages; use a smaller micro_batch_size, a larger"
+            " global_batch_size or schedule gpipe",
         )
     if train.warmup_steps >= train.iterations:
         yield Problem(
             "train.warmup_steps",
             train.warmup_steps,
-            f"warmup_steps {train.warmup_steps} leaves nothing of {train.iterations} iterations to measure;"
+            f"warmup_steps {train.warmup_steps} of {train.iterations} iterations leave no step to measure;"
             f" use at most {train.iterations - 1}",
         )
     yield from _mask_problems(model)
@@ -75,26 +76,37 @@ def contradictions(config: RunFields) -> Iterator[Problem]:
 def _mask_problems(model: ModelSection) -> Iterator[Problem]:
     mask = model.attention_mask
     if model.kind == "bert" and mask != "bidirectional":
-        yield Problem("model.attention_mask", mask, f"a bert looks both ways, not {mask}; use bidirectional")
+        yield Problem(
+            "model.attention_mask",
+            mask,
+            f"bert needs attention_mask bidirectional, not {mask}; use bidirectional, or kind gpt",
+        )
     if model.kind == "gpt" and mask == "bidirectional":
         remedy = "use causal or prefix, or kind bert"
-        yield Problem("model.attention_mask", mask, f"a gpt that looks both ways sees what it has to guess; {remedy}")
+        yield Problem(
+            "model.attention_mask",
+            mask,
+            f"with attention_mask bidirectional, a gpt would see the tokens that it predicts; {remedy}",
+        )
     length, longest = model.prefix_length, model.sequence_length - 1
     if model.attention_mask == "prefix" and not 1 <= length <= longest:
         remedy = f"use 1 to {longest}" if longest else "use a longer sequence, or another attention_mask"
         yield Problem(
             "model.prefix_length",
             length,
-            f"prefix_length {length} leaves no prefix or nothing after it in {model.sequence_length} tokens; {remedy}",
+            f"prefix_length {length} must leave a prefix and at least one token after it in"
+            f" {model.sequence_length} tokens; {remedy}",
         )
     if model.attention_backend == "flex" and mask != "prefix":
-        message = f"attention_backend flex is for attention_mask prefix, not {mask}; use sdpa, or attention_mask prefix"
+        message = (
+            f"attention_backend flex requires attention_mask prefix, not {mask}; use sdpa, or attention_mask prefix"
+        )
         yield Problem("model.attention_backend", "flex", message)
     if model.attention_mask != "prefix" and length:
         yield Problem(
             "model.prefix_length",
             length,
-            f"prefix_length {length} has no meaning with attention_mask {model.attention_mask};"
+            f"prefix_length {length} has no effect with attention_mask {model.attention_mask};"
             " use 0, or attention_mask prefix",
         )
 
@@ -112,20 +124,20 @@ def _tensor_problems(config: RunFields) -> Iterator[Problem]:
         yield Problem(
             "parallel.sequence_parallel",
             True,
-            "sequence_parallel needs ranks that share layers, tensor_parallel_size is 1; use 2 or more, or false",
+            "sequence_parallel requires tensor parallelism, but tensor_parallel_size is 1; use 2 or more, or false",
         )
     elif config.parallel.sequence_parallel and model.sequence_length % tensor:
         yield Problem(
             "model.sequence_length",
             model.sequence_length,
-            f"tensor_parallel_size {tensor} does not divide sequence_length {model.sequence_length} for"
-            " sequence_parallel; use a multiple, or sequence_parallel false",
+            f"tensor_parallel_size {tensor} does not divide sequence_length {model.sequence_length}, which"
+            " sequence_parallel requires; use a multiple, or sequence_parallel false",
         )
     if config.train.loss_scale is not None and config.train.precision != "fp16":
         yield Problem(
             "train.loss_scale",
             config.train.loss_scale,
-            f"loss_scale is for precision fp16, not {config.train.precision}; leave it empty, or use fp16",
+            f"loss_scale requires precision fp16, not {config.train.precision}; leave it empty, or use fp16",
         )
 
 
@@ -136,17 +148,17 @@ def _schedule_problems(config: RunFields) -> Iterator[Problem]:
         yield Problem(
             "parallel.warmup_slope",
             slope,
-            f"warmup_slope {slope} is for schedule 1f1b, not {parallel.schedule}; use 1, or schedule 1f1b",
+            f"warmup_slope {slope} requires schedule 1f1b, not {parallel.schedule}; use 1, or schedule 1f1b",
         )
     if parallel.wire_precision == "int8" and chunks > 1:
-        message = "wire_precision int8 corrects its errors within one chunk of layers; use bf16, or virtual_stages 1"
+        message = "wire_precision int8 supports one chunk of layers per rank only; use bf16, or virtual_stages 1"
         yield Problem("parallel.wire_precision", "int8", message)
     if parallel.schedule != "interleaved-1f1b":
         if chunks > 1:
             yield Problem(
                 "parallel.virtual_stages",
                 chunks,
-                f"virtual_stages {chunks} is for schedule interleaved-1f1b, not {parallel.schedule};"
+                f"virtual_stages {chunks} requires schedule interleaved-1f1b, not {parallel.schedule};"
                 " use 1, or schedule interleaved-1f1b",
             )
         return
@@ -154,7 +166,7 @@ def _schedule_problems(config: RunFields) -> Iterator[Problem]:
         yield Problem(
             "parallel.schedule",
             parallel.schedule,
-            "interleaved-1f1b needs a pipeline, pipeline_parallel_size is 1; use at least 2, or schedule 1f1b",
+            "interleaved-1f1b requires several stages, not pipeline_parallel_size 1; use 2 or more, or schedule 1f1b",
         )
     elif not 2 <= chunks <= num_layers // stages:
         most = num_layers // stages
@@ -162,14 +174,14 @@ def _schedule_problems(config: RunFields) -> Iterator[Problem]:
         yield Problem(
             "parallel.virtual_stages",
             chunks,
-            f"virtual_stages {chunks} does not interleave {num_layers} layers on {stages} ranks; {remedy}",
+            f"virtual_stages {chunks} cannot interleave {num_layers} layers on {stages} ranks; {remedy}",
         )
     if config.num_micro_batches % stages:
         yield Problem(
             "train.global_batch_size",
             config.train.global_batch_size,
-            f"interleaved-1f1b needs a multiple of pipeline_parallel_size {stages} micro batches, these are"
-            f" {config.num_micro_batches}; use another global_batch_size or micro_batch_size, or schedule 1f1b",
+            f"with interleaved-1f1b, the number of micro batches must be a multiple of pipeline_parallel_size {stages},"
+            f" not {config.num_micro_batches}; use another global_batch_size or micro_batch_size, or schedule 1f1b",
         )
 
 
@@ -190,8 +202,8 @@ def _placement_problems(config: RunFields) -> Iterator[Problem]:
         yield Problem(
             "cluster.gpus_per_node",
             cluster.gpus_per_node,
-            f"{cluster.nodes} x {cluster.gpus_per_node} GPUs is not {layout};"
-            " leave gpus_per_node empty or make them equal",
+            f"nodes {cluster.nodes} x gpus_per_node {cluster.gpus_per_node} is not {layout} GPUs;"
+            " leave gpus_per_node empty, or make them equal",
         )
     if not config.starter.starts_ranks and world_size > 1 and not config.engine.is_external:
         name = config.starter.name

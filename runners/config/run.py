@@ -1,4 +1,4 @@
-"""RunConfig, and how a configuration is read."""
+"""RunConfig, and reading a configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .sections import PLACEHOLDER, Section
 
 
 class RunConfig(RunFields):
-    """One fully described training run."""
+    """One fully described run."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -28,14 +28,14 @@ class RunConfig(RunFields):
         return self
 
     def resolved(self) -> dict[str, Any]:
-        """Every field with its value, none left to a default."""
+        """Return every field with its value, defaults included."""
         data = self.model_dump(mode="json")
         data["cluster"]["gpus_per_node"] = self.gpus_per_node
         return data
 
 
 def check(data: Mapping[str, Any]) -> tuple[RunConfig | None, list[Problem]]:
-    """Read a configuration: (RunConfig, []) or (None, every problem that could be found)."""
+    """Read a configuration; return (RunConfig, []) or (None, all problems)."""
     try:
         return RunConfig.model_validate(data), []
     except ValidationError as error:
@@ -48,20 +48,20 @@ def _problems_of(detail: ErrorDetails) -> list[Problem]:
     field = ".".join(str(part) for part in detail["loc"])
     value = detail["input"]
     if detail["type"] == "extra_forbidden":
-        known = ", ".join(sorted(_fields_beside(field)))
-        return [Problem(field, value, f"unknown field {field}; known here: {known or 'none'}")]
+        fields = ", ".join(sorted(_fields_beside(field)))
+        return [Problem(field, value, f"unknown field {field}" + (f"; use one of {fields}" if fields else ""))]
     if detail["type"] == "missing":
-        return [Problem(field, None, f"{field} is missing; give it a value")]
-    shown = json.dumps(value, default=str)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    reason = detail["msg"]
-    return [Problem(field, value, f"{shown} cannot be {field}: {reason[:1].lower()}{reason[1:]}")]
+        return [Problem(field, None, f"{field} is required; set it")]
+    text = json.dumps(value, default=str)
+    text = text if len(text) <= 60 else text[:57] + "..."
+    reason = detail["msg"].replace("Input should be", "must be", 1)
+    return [Problem(field, value, f"invalid value {text} for {field}: {reason[:1].lower()}{reason[1:]}")]
 
 
 def complete(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Every field with its value or its default, whether or not they fit together.
+    """Return every field with its value or its default, without checking whether they fit together.
 
-    Raises ConfigError for unknown fields and for values that a field cannot have.
+    Raises ConfigError for unknown fields and invalid values.
     """
     try:
         return RunConfig.model_validate(data).model_dump(mode="json")
@@ -80,33 +80,33 @@ def complete(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sections() -> dict[str, type[Section]]:
-    """Section name -> its class, in the order in which people think of them."""
+    """Return section name -> class, in the order of RunConfig."""
     return {name: cast(type[Section], field.annotation) for name, field in RunConfig.model_fields.items()}
 
 
 def _fields_beside(field: str) -> list[str]:
     section, _, _name = field.rpartition(".")
-    known = sections()
+    by_name = sections()
     if not section:
-        return list(known)
-    return list(known[section].model_fields) if section in known else []
+        return list(by_name)
+    return list(by_name[section].model_fields) if section in by_name else []
 
 
 def filled_fields(resolved: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Keep of a resolved configuration of engine command the fields that its command was filled with, by section.
+    """Return the fields of a resolved configuration that fill the arguments of its command, by section.
 
-    Of its other fields nobody told the command anything: they hold defaults, not facts.
+    The command never receives the other fields: they hold defaults, not facts.
     """
     argv = (resolved.get("command") or {}).get("argv") or []
-    named = {name.partition(".")[::2] for argument in argv for name in PLACEHOLDER.findall(argument) if "." in name}
+    filled = {name.partition(".")[::2] for argument in argv for name in PLACEHOLDER.findall(argument) if "." in name}
     return {
-        section: {name: value for name, value in resolved.get(section, {}).items() if (section, name) in named}
+        section: {name: value for name, value in resolved.get(section, {}).items() if (section, name) in filled}
         for section in sections()
     }
 
 
 def field_names() -> list[str]:
-    """All dotted field names, as sweep axes name them."""
+    """Return all dotted field names, as sweep axes name them."""
     return [f"{name}.{field}" for name, section in sections().items() for field in section.model_fields]
 
 

@@ -1,4 +1,4 @@
-"""Sweeps: axes, their points, and what tells two configurations apart."""
+"""Sweeps: axes and their points, and differences between configurations."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .run import RunConfig, check, field_names, with_values
 
 MAX_SWEEP_POINTS = 2_000
 TOGETHER = ","
-"""Stands between the fields of an axis that change together: "network.delay_ms, network.bandwidth_gbps"."""
+"""Separates the fields of an axis that change together: "network.delay_ms, network.bandwidth_gbps"."""
 
 
 class Point(NamedTuple):
-    """One point of a sweep: the axis values, and either a RunConfig or the reasons why it cannot run."""
+    """One point of a sweep: the axis values, and either a RunConfig or its problems."""
 
     values: dict[str, Any]
     config: RunConfig | None
@@ -25,32 +25,38 @@ class Point(NamedTuple):
 
 
 def sweep_problems(sweep: Any) -> list[Problem]:
-    """What is wrong with the sweep itself: unknown fields, axes without values, too many points."""
+    """Check the sweep itself: unknown fields, axes without values, too many points."""
     if not isinstance(sweep, Mapping):
-        return [Problem("sweep", sweep, 'a sweep maps fields to lists, like {"train.micro_batch_size": [1, 2, 4]}')]
+        return [
+            Problem(
+                "sweep", sweep, 'a sweep must map fields to lists; use one like {"train.micro_batch_size": [1, 2, 4]}'
+            )
+        ]
     problems = []
-    known = set(field_names())
+    fields = set(field_names())
     points = 1
     used: set[str] = set()
     for axis, values in sweep.items():
         for field in axis_fields(axis):
-            if field not in known:
-                near = ", ".join(sorted(name for name in known if name.rpartition(".")[2] == field.rpartition(".")[2]))
+            if field not in fields:
+                near = ", ".join(sorted(name for name in fields if name.rpartition(".")[2] == field.rpartition(".")[2]))
                 remedy = f"use {near}" if near else "use section.field"
-                problems.append(Problem("sweep", axis, f"axis {field} is no field; {remedy}"))
+                problems.append(Problem("sweep", axis, f"unknown field {field}; {remedy}"))
             elif field in used:
-                problems.append(Problem("sweep", axis, f"{field} is in two axes; leave it in one"))
+                problems.append(Problem("sweep", axis, f"{field} is in two axes; remove it from one of them"))
             used.add(field)
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-            problems.append(Problem("sweep", values, f"axis {axis} needs a list of at least one value, like [1, 2, 4]"))
+            problems.append(
+                Problem("sweep", values, f"axis {axis} requires a list of at least one value, like [1, 2, 4]")
+            )
             continue
         problems += _together_problems(axis, values)
-        seen = [json.dumps(value, sort_keys=True, default=str) for value in values]
-        repeated = sorted({value for value in seen if seen.count(value) > 1})
+        texts = [json.dumps(value, sort_keys=True, default=str) for value in values]
+        repeated = sorted({text for text in texts if texts.count(text) > 1})
         if repeated:
             problems.append(
                 Problem(
-                    "sweep", values, f"axis {axis} names {', '.join(repeated)} more than once; name each value once"
+                    "sweep", values, f"axis {axis} contains {', '.join(repeated)} more than once; list each value once"
                 )
             )
         points *= len(values)
@@ -59,7 +65,8 @@ def sweep_problems(sweep: Any) -> list[Problem]:
             Problem(
                 "sweep",
                 points,
-                f"{points} points are more than {MAX_SWEEP_POINTS}; split the sweep into several configs",
+                f"the sweep has {points} points, but at most {MAX_SWEEP_POINTS} are allowed;"
+                " split it into several configurations",
             )
         )
     return problems
@@ -74,7 +81,7 @@ def _together_problems(axis: Any, values: Sequence[Any]) -> list[Problem]:
     count = len(axis_fields(axis))
     if count == 1 or all(isinstance(value, list | tuple) and len(value) == count for value in values):
         return []
-    message = f"axis {axis} has {count} fields; give each of its points as a list of {count} values"
+    message = f"axis {axis} has {count} fields; write each of its points as a list of {count} values"
     return [Problem("sweep", values, message)]
 
 
@@ -84,9 +91,9 @@ def _values_of(axis: str, value: Any) -> dict[str, Any]:
 
 
 def expand(data: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> list[Point]:
-    """All points of a sweep in the order of its axes, invalid ones included with their reasons.
+    """Return all points of a sweep in the order of its axes, invalid ones with their problems.
 
-    An empty sweep is one point. Raises ConfigError when the sweep itself makes no sense.
+    An empty sweep is one point. Raises ConfigError for an invalid sweep.
     """
     problems = sweep_problems(sweep)
     if problems:
@@ -96,18 +103,18 @@ def expand(data: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> list[
         values: dict[str, Any] = {}
         for axis, value in zip(sweep, combination, strict=True):
             values |= _values_of(axis, value)
-        config, found = check(with_values(data, values))
-        points.append(Point(values, config, found))
+        config, invalid = check(with_values(data, values))
+        points.append(Point(values, config, invalid))
     return points
 
 
 def digest(data: Any) -> str:
-    """SHA-256 over canonical JSON: equal configurations have equal digests whatever their key order."""
+    """Return the SHA-256 of the canonical JSON, which does not depend on the order of keys."""
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Dotted fields whose values differ: field -> (old, new); None where one side has no value."""
+    """Return the dotted fields whose values differ: field -> (old, new); None if one side has no value."""
     changed: dict[str, tuple[Any, Any]] = {}
     for key in [*old, *(key for key in new if key not in old)]:
         before, after = old.get(key), new.get(key)

@@ -88,22 +88,22 @@ def test_two_editors_of_one_version_make_two_versions(admin: Client, config: Con
 @pytest.mark.parametrize(
     ("field", "text", "message"),
     [
-        ("model__num_layers", "many", "&quot;many&quot; cannot be model.num_layers"),
-        ("model__num_layers", "0", "0 cannot be model.num_layers: input should be greater than or equal to 1"),
+        ("model__num_layers", "many", "invalid value &quot;many&quot; for model.num_layers"),
+        ("model__num_layers", "0", "invalid value 0 for model.num_layers: must be greater than or equal to 1"),
         ("model__num_layers", "", "num_layers is empty; give it a value, for example 4"),
-        ("model__num_layers", "9" * 5000, "cannot be model.num_layers"),
+        ("model__num_layers", "9" * 5000, "for model.num_layers"),
         ("parallel__schedule", "zigzag", "zigzag cannot be schedule; choose gpipe, 1f1b"),
-        ("train__learning_rate", "nan", "cannot be train.learning_rate"),
-        ("cluster__pool", "Not A Pool!", "Not A Pool!&quot; cannot be cluster.pool"),
+        ("train__learning_rate", "nan", "for train.learning_rate"),
+        ("cluster__pool", "Not A Pool!", "Not A Pool!&quot; for cluster.pool"),
         ("model__num_attention_heads", "3", "num_attention_heads 3 does not divide hidden_size 32; use 1, 2, 4"),
         ("sweep", "[1,", "the sweep is not JSON"),
         ("sweep", "[" * 5000, "nested too deeply"),
         ("sweep", '{"train.seed": [[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]}', "nested too deeply"),
-        ("sweep", "[1, 2]", "a sweep maps fields to lists"),
+        ("sweep", "[1, 2]", "a sweep must map fields to lists"),
         ("sweep", '{"train.seed": [1], "train.seed": [2]}', "train.seed stands there twice"),
         ("sweep", '{"train.learning_rate": [NaN]}', "NaN is no number"),
         ("sweep", '{"micro_batch_size": [1]}', "use train.micro_batch_size"),
-        ("sweep", '{"train.seed": []}', "needs a list of at least one value"),
+        ("sweep", '{"train.seed": []}', "requires a list of at least one value"),
         ("sweep", '{"cluster.pool": ["\\u0000"]}', "not plain JSON"),
         ("sweep", '{"train.micro_batch_size": [3, 5]}', "none of the 2 points can run"),
     ],
@@ -125,7 +125,7 @@ def test_what_is_wrong_stands_at_its_field_and_nothing_typed_is_lost(
 def test_some_impossible_points_are_fine_and_shown(admin: Client, config: Config) -> None:
     page = admin.get(url(config)).content.decode()
     assert "1 of 6 points cannot run." in page
-    assert "no: train.micro_batch_size: 1f1b needs at least as many micro batches as stages" in page
+    assert "no: train.micro_batch_size: 1f1b requires at least as many micro batches as stages" in page
 
 
 def test_a_new_config_starts_from_the_defaults(admin: Client, experiment: Experiment, typed: Typed) -> None:

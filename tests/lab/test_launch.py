@@ -30,7 +30,7 @@ def test_a_launch_queues_a_run_with_an_attempt_for_every_point_that_can_run(conf
     assert [run.number for run in launch.created] == [1, 2, 3, 4, 5]
     (invalid,) = launch.invalid
     assert invalid.values == {"parallel.schedule": "1f1b", "train.micro_batch_size": 4}
-    assert "1f1b needs at least as many micro batches as stages" in str(invalid.problems[0])
+    assert "1f1b requires at least as many micro batches as stages" in str(invalid.problems[0])
     for run in config.runs.all():
         assert run.state == RunState.QUEUED == run.current_attempt().state
         assert run.resolved["cluster"]["gpus_per_node"] == 2

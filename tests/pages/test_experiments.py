@@ -199,7 +199,7 @@ def test_cells_say_why_there_is_no_number(
     response = page.get(EXPERIMENT)
     # 1f1b with one micro batch for two stages cannot run; 1f1b with two was not launched.
     assert cells(response)[2:] == [["gpipe", "500", "OOM", "running"], ["1f1b", "failed", DASH, "cannot run"]]
-    assert "1 of 6 points cannot run: 1f1b needs at least as many micro batches as stages" in text(response)
+    assert "1 of 6 points cannot run: 1f1b requires at least as many micro batches as stages" in text(response)
     assert "Launch 1 run" in text(response)
     assert 'data-run="2" data-state="oom"' in response.content.decode()
 

@@ -92,7 +92,7 @@ def test_the_limit_for_processes_on_a_cpu_is_not_set_where_gpus_are(page: Client
         ("throughput", "tensor_parallel_size", "2", "does not divide 1 ranks; use multiples of 2"),
         ("throughput", "iterations", "1", "use at least 2"),
         ("bandwidth", "ranks", "1", "none of the"),
-        ("bandwidth", "min_bytes", "4", "is less than one number for each of 2 ranks"),
+        ("bandwidth", "min_bytes", "4", "is less than one 4-byte number per rank for 2 ranks"),
     ],
 )
 def test_what_does_not_fit_is_said_at_its_field_before_and_after_sending(
@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_said_at_its_field_before_and_after_sending(
 ) -> None:
     data = filled(key, **{field: value})
     if key == "bandwidth" and field == "ranks":
-        message = "one rank has nobody to talk to"
+        message = "a collective operation requires several ranks"
     live = page.post(f"/questions/{key}/preview/", data, headers={"HX-Request": "true"})
     content = html.unescape(live.content.decode())
     assert message in content

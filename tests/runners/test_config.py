@@ -43,10 +43,10 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
 @pytest.mark.parametrize(
     ("data", "field", "words"),
     [
-        ({"model": {"layers": 3}}, "model.layers", "unknown field model.layers; known here: attention_backend"),
-        ({"modle": {}}, "modle", "unknown field modle; known here: "),
-        ({"train": {"iterations": 0}}, "train.iterations", "0 cannot be train.iterations"),
-        ({"train": {"learning_rate": float("nan")}}, "train.learning_rate", "cannot be train.learning_rate"),
+        ({"model": {"layers": 3}}, "model.layers", "unknown field model.layers; use one of attention_backend"),
+        ({"modle": {}}, "modle", "unknown field modle; use one of autotuning"),
+        ({"train": {"iterations": 0}}, "train.iterations", "invalid value 0 for train.iterations"),
+        ({"train": {"learning_rate": float("nan")}}, "train.learning_rate", "for train.learning_rate"),
         (
             {"model": {"hidden_size": 30, "num_attention_heads": 4}},
             "model.num_attention_heads",
@@ -55,7 +55,7 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
         (
             {"parallel": {"pipeline_parallel_size": 8}},
             "parallel.pipeline_parallel_size",
-            "pipeline_parallel_size 8 is more than num_layers 4; use at most 4 stages",
+            "pipeline_parallel_size 8 is greater than num_layers 4; use at most 4 stages",
         ),
         (
             {"train": {"global_batch_size": 10, "micro_batch_size": 4}},
@@ -65,7 +65,7 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
         (
             {"train": {"global_batch_size": 2}, "parallel": {"pipeline_parallel_size": 4}},
             "train.micro_batch_size",
-            "1f1b needs at least as many micro batches as stages",
+            "1f1b requires at least as many micro batches as stages",
         ),
         ({"train": {"iterations": 2, "warmup_steps": 2}}, "train.warmup_steps", "use at most 1"),
         (
@@ -76,20 +76,24 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
         (
             {"cluster": {"gpus_per_node": 3}, "parallel": {"pipeline_parallel_size": 2}},
             "cluster.gpus_per_node",
-            "leave gpus_per_node empty or make them equal",
+            "leave gpus_per_node empty, or make them equal",
         ),
         (
             {"model": {"attention_mask": "prefix"}},
             "model.prefix_length",
-            "prefix_length 0 leaves no prefix or nothing after it in 64 tokens; use 1 to 63",
+            "prefix_length 0 must leave a prefix and at least one token after it in 64 tokens; use 1 to 63",
         ),
         ({"model": {"prefix_length": 5}}, "model.prefix_length", "use 0, or attention_mask prefix"),
         (
             {"parallel": {"schedule": "gpipe", "warmup_slope": 2}},
             "parallel.warmup_slope",
-            "warmup_slope 2 is for schedule 1f1b, not gpipe; use 1, or schedule 1f1b",
+            "warmup_slope 2 requires schedule 1f1b, not gpipe; use 1, or schedule 1f1b",
         ),
-        ({"model": {"kind": "bert"}}, "model.attention_mask", "a bert looks both ways, not causal; use bidirectional"),
+        (
+            {"model": {"kind": "bert"}},
+            "model.attention_mask",
+            "bert needs attention_mask bidirectional, not causal; use bidirectional",
+        ),
         ({"model": {"attention_mask": "bidirectional"}}, "model.attention_mask", "use causal or prefix, or kind bert"),
         (
             {"parallel": MEGATRON | {"tensor_parallel_size": 4}, "model": {"vocab_size": 1022}},
@@ -113,21 +117,21 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
             "engine pipeline does not support gradient_clipping 1.0; use 0",
         ),
         ({"parallel": {"virtual_stages": 2}}, "parallel.virtual_stages", "use 1, or schedule interleaved-1f1b"),
-        ({"parallel": INTERLEAVED | {"pipeline_parallel_size": 1}}, "parallel.schedule", "use at least 2, or"),
+        ({"parallel": INTERLEAVED | {"pipeline_parallel_size": 1}}, "parallel.schedule", "use 2 or more, or"),
         (
             {"parallel": INTERLEAVED | {"virtual_stages": 1}},
             "parallel.virtual_stages",
-            "virtual_stages 1 does not interleave 4 layers on 2 ranks; use 2 to 2",
+            "virtual_stages 1 cannot interleave 4 layers on 2 ranks; use 2 to 2",
         ),
         (
             {"parallel": INTERLEAVED, "model": {"num_layers": 3}},
             "parallel.virtual_stages",
-            "does not interleave 3 layers on 2 ranks; use at least 4 layers, or schedule 1f1b",
+            "cannot interleave 3 layers on 2 ranks; use at least 4 layers, or schedule 1f1b",
         ),
         (
             {"parallel": INTERLEAVED, "train": {"global_batch_size": 3}},
             "train.global_batch_size",
-            "needs a multiple of pipeline_parallel_size 2 micro batches, these are 3",
+            "must be a multiple of pipeline_parallel_size 2, not 3",
         ),
         ({"train": {"precision": "fp16"}}, "train.precision", "use fp32 or bf16"),
     ],
@@ -179,12 +183,12 @@ def test_no_sweep_is_one_point() -> None:
     ("sweep", "words"),
     [
         ({"micro_batch_size": [1]}, "use train.micro_batch_size"),
-        ({"train.nothing": [1]}, "is no field; use section.field"),
-        ({"train.seed": []}, "needs a list of at least one value"),
-        ({"train.seed": "12"}, "needs a list of at least one value"),
-        ({"train.seed": [1, 2, 1]}, "names 1 more than once"),
-        ({"train.seed": list(range(MAX_SWEEP_POINTS + 1))}, "split the sweep"),
-        ([1, 2], "a sweep maps fields to lists"),
+        ({"train.nothing": [1]}, "unknown field train.nothing; use section.field"),
+        ({"train.seed": []}, "requires a list of at least one value"),
+        ({"train.seed": "12"}, "requires a list of at least one value"),
+        ({"train.seed": [1, 2, 1]}, "contains 1 more than once"),
+        ({"train.seed": list(range(MAX_SWEEP_POINTS + 1))}, "split it into several"),
+        ([1, 2], "a sweep must map fields to lists"),
     ],
 )
 def test_a_sweep_that_makes_no_sense_is_refused_with_a_remedy(sweep: Any, words: str) -> None:

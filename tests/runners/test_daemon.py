@@ -134,7 +134,7 @@ def test_a_configuration_that_cannot_run_here_is_a_failed_run_that_says_why(
     server.start(1, config={**SMALL, "model": {"num_layers": 1}})
     report = server.end_of(1)
     assert report.state == "failed"
-    assert "pipeline_parallel_size 2 is more than num_layers 1; use at most 1 stages" in report.reason
+    assert "pipeline_parallel_size 2 is greater than num_layers 1; use at most 1 stages" in report.reason
 
 
 def test_a_training_sees_its_configuration_and_none_of_the_nodes_secrets(machine: NodeMachine, server: Server) -> None:

@@ -15,21 +15,21 @@ TIMES = {"emulation": {"forward_ms": 25, "backward_ms": [75]}, "train": {"comput
 @pytest.mark.parametrize(
     ("network", "field", "words"),
     [
-        ({"apply": "emulate", "delay_ms": -1}, "network.delay_ms", "-1 cannot be network.delay_ms"),
+        ({"apply": "emulate", "delay_ms": -1}, "network.delay_ms", "invalid value -1 for network.delay_ms"),
         ({"apply": "emulate", "delay_ms": 1e6}, "network.delay_ms", "less than or equal to 10000"),
         ({"apply": "emulate", "bandwidth_gbps": 0}, "network.bandwidth_gbps", "greater than or equal to 0.001"),
         ({"apply": "emulate", "bandwidth_gbps": float("inf")}, "network.bandwidth_gbps", "finite"),
         ({"apply": "emulate", "loss_pct": 100}, "network.loss_pct", "less than or equal to 50"),
-        ({"apply": "emulate", "delay_ms": 1, "jitter_ms": 2}, "network.jitter_ms", "use at most that"),
+        ({"apply": "emulate", "delay_ms": 1, "jitter_ms": 2}, "network.jitter_ms", "use at most 1"),
         ({"delay_ms": 1}, "network.delay_ms", "no effect with apply none"),
         ({"apply": "emulate", "interface": "eth0"}, "network.interface", "leave it empty"),
-        ({"apply": "interface", "delay_ms": 1}, "network.interface", "needs the name of one"),
+        ({"apply": "interface", "delay_ms": 1}, "network.interface", "requires the name of a network interface"),
         ({"apply": "interface", "delay_ms": 1, "interface": "lo"}, "network.interface", "use apply emulate"),
         ({"apply": "interface", "delay_ms": 1, "interface": "a b; rm"}, "network.interface", "should match pattern"),
-        ({"apply": "interface", "interface": "eth0"}, "network.apply", "shapes nothing"),
+        ({"apply": "interface", "interface": "eth0"}, "network.apply", "without delay, rate or loss"),
         ({"apply": "emulate", "links": [{"source": 0, "target": 2}]}, "network.links.0", "0 to 1"),
-        ({"apply": "emulate", "links": [{"source": 1, "target": 1}]}, "network.links.0", "no link"),
-        ({"apply": "emulate", "links": [{"source": 0, "target": 1}] * 2}, "network.links.1", "given twice"),
+        ({"apply": "emulate", "links": [{"source": 1, "target": 1}]}, "network.links.0", "use two different ends"),
+        ({"apply": "emulate", "links": [{"source": 0, "target": 1}] * 2}, "network.links.1", "listed twice"),
         (
             {"apply": "emulate", "delay_ms": 5, "jitter_ms": 2, "links": [{"source": 0, "target": 1, "delay_ms": 1}]},
             "network.links.0",
@@ -46,20 +46,20 @@ def test_links_that_make_no_sense_are_refused(network: dict[str, Any], field: st
 @pytest.mark.parametrize(
     ("data", "field", "words"),
     [
-        ({"network": {"apply": "emulate"}}, "network.apply", "one rank has no links"),
+        ({"network": {"apply": "emulate"}}, "network.apply", "a single rank has no links"),
         (
             PAIR | {"network": {"apply": "emulate"}, "parallel": {"engine": "capacity"}},
             "network.apply",
             "engine capacity starts its own processes",
         ),
-        ({"train": {"compute": "emulated"}}, "emulation.forward_ms", "give a number, or source_run"),
-        ({"emulation": {"forward_ms": 3}}, "emulation.forward_ms", "is for train.compute emulated"),
+        ({"train": {"compute": "emulated"}}, "emulation.forward_ms", "set it, or source_run"),
+        ({"emulation": {"forward_ms": 3}}, "emulation.forward_ms", "requires train.compute emulated"),
         (
             {"emulation": {"forward_ms": [1, 2, 3], "backward_ms": 1}, "train": {"compute": "emulated"}} | PAIR,
             "emulation.forward_ms",
-            "3 times for 2 stages; use one, or 2",
+            "3 values for 2 stages; use 1 value, or 2",
         ),
-        (TIMES | {"parallel": {"engine": "zero"}}, "train.compute", "for engine pipeline, not zero"),
+        (TIMES | {"parallel": {"engine": "zero"}}, "train.compute", "requires engine pipeline, not zero"),
         (TIMES | {"cluster": {"device": "cuda"}}, "cluster.device", "use device cpu or auto"),
         ({"emulation": {"source_run": "../3"}}, "emulation.source_run", "should match pattern"),
     ],
@@ -98,7 +98,7 @@ def test_fields_of_one_axis_change_together() -> None:
     [
         ({"train.seed, train.iterations": [[1, 2], 3]}, "a list of 2 values"),
         ({"train.seed, train.iterations": [[1, 2, 3]]}, "a list of 2 values"),
-        ({"train.seed, train.seeds": [[1, 2]]}, "axis train.seeds is no field"),
+        ({"train.seed, train.seeds": [[1, 2]]}, "unknown field train.seeds"),
         ({"train.seed": [1], "train.seed, train.iterations": [[1, 2]]}, "train.seed is in two axes"),
     ],
 )
