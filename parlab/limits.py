@@ -29,18 +29,29 @@ _FORM = (
 
 
 class BodyLimit:
-    """ASGI middleware that refuses larger bodies with status 413; `uploads` lists the paths that accept files."""
+    """ASGI middleware that refuses larger bodies with status 413.
 
-    def __init__(self, application: Application, *, upload_bytes: int, uploads: tuple[str, ...]) -> None:
+    `uploads` lists the paths that accept files, `upload_prefixes` the beginnings of such paths.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        *,
+        upload_bytes: int,
+        uploads: tuple[str, ...],
+        upload_prefixes: tuple[str, ...] = (),
+    ) -> None:
         self.application = application
         self.upload_bytes = upload_bytes
         self.uploads = uploads
+        self.upload_prefixes = upload_prefixes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.application(scope, receive, send)
             return
-        is_upload = scope["path"] in self.uploads
+        is_upload = scope["path"] in self.uploads or scope["path"].startswith(self.upload_prefixes)
         # The multipart form around the files has some bytes, too.
         limit = self.upload_bytes + 2**20 if is_upload else FORM_BYTES
         text = _UPLOAD.format(self.upload_bytes >> 20) if is_upload else _FORM.format(limit >> 20)

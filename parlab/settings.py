@@ -89,6 +89,7 @@ INSTALLED_APPS = [
     "parlab.series",
     "parlab.ingest",
     "parlab.fleet",
+    "parlab.tracking",
     "parlab.tuner",
     "parlab.pages",
     "parlab.demo",
@@ -152,6 +153,13 @@ UPLOAD_LIMIT_MIB = env.int("PARLAB_UPLOAD_LIMIT_MIB", default=2_048)
 FILE_UPLOAD_TEMP_DIR = DATA_DIR / "uploads"
 FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True, mode=0o700)
 
+# --- tracking --------------------------------------------------------------------------------------------------------
+# Where the artifacts of tracked runs are stored, and the largest one.
+ARTIFACTS_DIR = Path(env.str("PARLAB_ARTIFACTS_DIR", default=str(DATA_DIR / "artifacts"))).resolve()
+ARTIFACT_LIMIT_MIB = env.int("PARLAB_ARTIFACT_LIMIT_MIB", default=2_048)
+# A reporting run that is silent for longer is lost until it reports again.
+TRACKING_SILENCE_S = env.float("PARLAB_TRACKING_SILENCE_S", default=1_800.0)
+
 # --- pictures --------------------------------------------------------------------------------------------------------
 # The browser that draws pictures and PDF; empty selects the first installed Chromium or Chrome.
 CHROMIUM = env.str("PARLAB_CHROMIUM", default="")
@@ -187,7 +195,13 @@ REDIS_URL = env.str("REDIS_URL", default="") or (
     EMBEDDED_REDIS_FILE.read_text().strip() if EMBEDDED_REDIS_FILE.exists() else "redis://127.0.0.1:6379/0"
 )
 CELERY_BROKER_URL = REDIS_URL
-CELERY_IMPORTS = ["parlab.ingest.tasks", "parlab.fleet.tasks", "parlab.tuner.tasks", "parlab.publishing.tasks"]
+CELERY_IMPORTS = [
+    "parlab.ingest.tasks",
+    "parlab.fleet.tasks",
+    "parlab.tracking.tasks",
+    "parlab.tuner.tasks",
+    "parlab.publishing.tasks",
+]
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = CONTROL_QUEUE
 PICTURES_QUEUE = "pictures"
@@ -214,6 +228,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat")
 CELERY_BEAT_SCHEDULE = {
     "dispatch": {"task": "parlab.fleet.dispatch", "schedule": 1.0, "options": {"expires": 5}},
     "reap": {"task": "parlab.fleet.reap", "schedule": 5.0, "options": {"expires": 10}},
+    "reap tracked runs": {"task": "parlab.tracking.reap", "schedule": 15.0, "options": {"expires": 15}},
     "draw again": {"task": "parlab.publishing.resume", "schedule": 20.0, "options": {"expires": 20}},
     "tune": {"task": "parlab.tuner.advance", "schedule": 2.0, "options": {"expires": 10}},
 }

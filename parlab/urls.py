@@ -5,6 +5,7 @@ from django.urls import include, path
 
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("", include("parlab.tracking.mlflow.urls")),
     path("api/", include("parlab.api.urls")),
     path("", include("parlab.demo.urls")),
     path("", include("parlab.pages.urls")),

@@ -22,17 +22,33 @@ from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 MAX_METRICS = 200
 """Distinct metrics of one attempt; further ones stay in the log only."""
+MAX_REPORTED_METRICS = 10_000
+"""The same for a run that a script reports."""
 MAX_FACTS = 100
 MAX_STEP = 2**31 - 1
 LATEST_TIME = 1e11
 """Unix seconds; a time beyond the year 5000 is not a time."""
 
 NOTEWORTHY = frozenset({"start", "oom", "error", "end"})
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:+/-]*")
-_MAX_NAME = 80
 _TIMERS = "timer/"
 _ABSENT = None
 _NAN = float("nan")
+_INFINITE: dict[Any, float] = {"inf": float("inf"), "-inf": float("-inf")}
+"""JSON has no infinities: as texts they are values of `metrics`."""
+
+
+class Limits(NamedTuple):
+    """What an attempt's events may contain; events beyond stay in the log as text."""
+
+    ranks: int
+    metrics: int = MAX_METRICS
+    name: re.Pattern[str] = re.compile(r"[A-Za-z_][A-Za-z0-9_.:+/-]{0,79}")
+    first_step: int = 0
+
+
+def reported_limits(ranks: int = 2**31 - 1) -> Limits:
+    """Return the limits for a run that a script reports: other tools allow more names, and steps below zero."""
+    return Limits(ranks, MAX_REPORTED_METRICS, re.compile(r"[^\x00-\x1f]{1,250}"), -MAX_STEP)
 
 
 class Fact(NamedTuple):
@@ -64,13 +80,13 @@ class Parsed:
         return sum(len(columns) for columns in self.series.values())
 
 
-def parse(output: bytes, *, world_size: int, known: Collection[str] = (), last_step: int | None = None) -> Parsed:
+def parse(output: bytes, *, limits: Limits, known: Collection[str] = (), last_step: int | None = None) -> Parsed:
     """Read the complete lines of a piece of output; what follows the last newline is not looked at.
 
     `known` are the metrics that earlier pieces of the same attempt brought, `last_step` the highest step
     of them: with those, any way to cut an output into pieces at line ends gives the same points.
     """
-    parser = _Parser(world_size, set(known), last_step)
+    parser = _Parser(limits, set(known), last_step)
     lines = output.split(b"\n")
     del lines[-1]
     for line in lines:
@@ -89,8 +105,8 @@ class _Rows:
 
 
 class _Parser:
-    def __init__(self, world_size: int, known: set[str], last_step: int | None) -> None:
-        self._world_size = world_size
+    def __init__(self, limits: Limits, known: set[str], last_step: int | None) -> None:
+        self._limits = limits
         self._known = known
         self._last_step = last_step
         self._steps = 0
@@ -105,7 +121,7 @@ class _Parser:
             self._refused["no JSON object of one short line"] += 1
             return
         name, rank, time = event.pop("event", None), event.pop("rank", None), event.pop("t", None)
-        if type(rank) is not int or not -1 <= rank < self._world_size:
+        if type(rank) is not int or not -1 <= rank < self._limits.ranks:
             self._refused["rank out of range"] += 1
         elif (type(time) is not float and type(time) is not int) or not 0 <= time < LATEST_TIME:
             self._refused["no time"] += 1
@@ -123,7 +139,7 @@ class _Parser:
         if name == "telemetry":
             # It comes from beside the training and belongs to the step that was last heard of.
             step = self._last_step or 0
-        elif type(step) is not int or not 0 <= step <= MAX_STEP:
+        elif type(step) is not int or not self._limits.first_step <= step <= MAX_STEP:
             self._refused["no step"] += 1
             return
         else:
@@ -131,9 +147,11 @@ class _Parser:
             if self._last_step is None or step > self._last_step:
                 self._last_step = step
         rows, row = self._row(rank, step, time)
-        timers = event.pop("timers_s", None)
+        timers, metrics = event.pop("timers_s", None), event.pop("metrics", None)
         del event["parlab"]
         self._add(rows, row, event, "")
+        if type(metrics) is dict:
+            self._add(rows, row, {name: _INFINITE.get(value, value) for name, value in metrics.items()}, "")
         if type(timers) is dict:
             self._add(rows, row, timers, _TIMERS)
 
@@ -148,7 +166,7 @@ class _Parser:
     def _link(self, time: float, event: dict[str, Any]) -> None:
         """Take what a link gave before the training: series of its source, before the first step."""
         source, target = event.get("source"), event.get("target")
-        if not all(type(end) is int and 0 <= end < self._world_size for end in (source, target)):
+        if not all(type(end) is int and 0 <= end < self._limits.ranks for end in (source, target)):
             self._refused["a link without ends"] += 1
             return
         rows, row = self._row(cast(int, source), 0, time)
@@ -186,12 +204,12 @@ class _Parser:
             values.append(_NAN if value is None else value)
 
     def _accepts(self, metric: str, prefix: str) -> bool:
-        if len(metric) > _MAX_NAME or not _NAME.fullmatch(metric) or (not prefix and metric.startswith(_TIMERS)):
+        if not self._limits.name.fullmatch(metric) or (not prefix and metric.startswith(_TIMERS)):
             self._refused["metric name too long or odd"] += 1
             return False
         if metric not in self._known:
-            if len(self._known) >= MAX_METRICS:
-                self._refused[f"more than {MAX_METRICS} metrics"] += 1
+            if len(self._known) >= self._limits.metrics:
+                self._refused[f"more than {self._limits.metrics} metrics"] += 1
                 return False
             self._known.add(metric)
         return True

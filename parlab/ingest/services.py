@@ -13,11 +13,12 @@ from django.db import DatabaseError, transaction
 from django.utils import timezone
 
 from parlab.ingest import printed, utilisation
-from parlab.ingest.events import Parsed, parse
+from parlab.ingest.events import Limits, Parsed, parse, reported_limits
 from parlab.ingest.imported_summary import with_utilisation
 from parlab.ingest.launches import Sections
+from parlab.ingest.reported import summarise_reported
 from parlab.ingest.summary import summarise
-from parlab.lab.models import Attempt
+from parlab.lab.models import Attempt, Run
 from parlab.lab.services import attempt_report, launch_store, run_findings_refresh, summary_store
 from parlab.series import log, operations, store
 from runners.config import engine_of, filled_fields
@@ -57,7 +58,7 @@ def batch_apply(*, batch: Batch) -> int:
         return attempt.committed
     attempt.committed = batch.next_sequence
     if batch.output:
-        _output_append(attempt, batch.output)
+        output_append(attempt, batch.output)
     if not RunState(attempt.state).is_final:
         attempt.lease_expires_at = timezone.now() + timedelta(seconds=LEASE_S)
     attempt.save(update_fields=["committed", "last_step", "lease_expires_at"])
@@ -68,17 +69,18 @@ def batch_apply(*, batch: Batch) -> int:
         # Findings are worth no batch: they are computed once it is stored, and a failure of theirs is only logged.
         transaction.on_commit(partial(run_findings_refresh, run=attempt.run), robust=True)
     elif batch.output:
-        _summarise_now_and_then(attempt)
+        summarise_now_and_then(attempt)
     return batch.next_sequence
 
 
-def _output_append(attempt: Attempt, output: bytes) -> None:
+def output_append(attempt: Attempt, output: bytes) -> None:
+    """Add output to the log of a locked attempt, and its events to the series; the caller saves `last_step`."""
     unfinished = log.append_log(attempt.pk, output)
     known = {info.metric for info in store.metrics(attempt.pk)}
     is_read = _is_read(attempt)
     parsed = parse(
         unfinished + output,
-        world_size=_world_size(attempt.run.resolved),
+        limits=_limits(attempt.run),
         known=known,
         last_step=None if is_read else attempt.last_step,
     )
@@ -99,6 +101,10 @@ def _parsed_store(attempt: Attempt, parsed: Parsed) -> None:
         logger.info("run %s attempt %s: %d left in the log as text: %s", attempt.run_id, attempt.number, count, reason)
 
 
+def _limits(run: Run) -> Limits:
+    return reported_limits() if run.origin == Run.Origin.REPORTED else Limits(_world_size(run.resolved))
+
+
 def _world_size(resolved: Mapping[str, Any]) -> int:
     cluster = resolved["cluster"]
     return int(cluster["nodes"]) * int(cluster["gpus_per_node"])
@@ -107,6 +113,9 @@ def _world_size(resolved: Mapping[str, Any]) -> int:
 def attempt_summarise(*, attempt: Attempt) -> None:
     """Compute an attempt's summary from its series and keep it."""
     resolved = attempt.run.resolved
+    if attempt.run.origin == Run.Origin.REPORTED:
+        summary_store(attempt=attempt, summary=summarise_reported(attempt.pk, resolved))
+        return
     engine = engine_of(resolved)
     if engine.is_external:
         _command_summarise(attempt)
@@ -169,7 +178,8 @@ def _printed_reference(attempt: Attempt, sections: Sections) -> utilisation.Refe
     return _reference(attempt, {**attempt.run.resolved, "train": sections["train"]})
 
 
-def _summarise_now_and_then(attempt: Attempt) -> None:
+def summarise_now_and_then(attempt: Attempt) -> None:
+    """Compute the summary of an active attempt, at most every few seconds."""
     key = f"parlab.ingest.summary.{attempt.pk}"
     if not cache.add(key, True, SUMMARY_EVERY_S):
         return
@@ -198,10 +208,10 @@ def _series_rebuild(attempt: Attempt) -> None:
     operations.delete(attempt.pk)
     attempt.last_step, attempt.summary = None, {}
     Attempt.objects.filter(pk=attempt.pk).update(summary={})
-    world_size, known, unfinished = _world_size(attempt.run.resolved), set[str](), b""
+    limits, known, unfinished = _limits(attempt.run), set[str](), b""
     for output in log.read_log(attempt.pk):
         unfinished += output
-        parsed = parse(unfinished, world_size=world_size, known=known, last_step=attempt.last_step)
+        parsed = parse(unfinished, limits=limits, known=known, last_step=attempt.last_step)
         _parsed_store(attempt, parsed)
         known |= {metric for metric, _ in parsed.series}
         unfinished = log.unfinished_line(unfinished)

@@ -1,4 +1,4 @@
-"""Compression of text responses. Pictures and downloads are not compressed again."""
+"""Pages, figures and numbers travel compressed; pictures and files are compressed already."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TEXTS = frozenset({"text/html", "application/json", "text/csv", "text/markdown"}
 
 
 class TextCompression(GZipMiddleware):
-    """GZipMiddleware limited to text responses; it pads them, which hides the length of pages that contain a secret."""
+    """Django's own compression, which hides the length of pages with a secret, for texts only."""
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         kind = response.headers.get("Content-Type", "").partition(";")[0]

@@ -1,4 +1,4 @@
-"""Preferences of users."""
+"""What a person chose of a page, and wants to find again."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from django.db import models
 
 
 class Preference(models.Model):
-    """A preference of a user, for example the hidden columns of a list."""
+    """One choice of one person, such as the columns that a list leaves out."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
     name = models.CharField(max_length=60)

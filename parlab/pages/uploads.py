@@ -1,4 +1,4 @@
-"""Uploaded files, stored on disk between preview and import so that they are uploaded once. Deleted after a day."""
+"""Files between their upload and their import: kept on disk, so that a preview costs one upload; gone after a day."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _FACTS = "upload.json"
 
 
 class File(BaseModel):
-    """A file of an upload, with its previews or its error."""
+    """One file of an upload, with what became of it."""
 
     name: str
     size: int
     previews: list[Preview] = []
-    """Expected results, or actual results after the import; an archive contains several files."""
+    """What would be made, and after the import what was; an archive holds several files."""
     refused: str = ""
 
 
 class Upload(BaseModel):
-    """Files that a user uploaded in one request."""
+    """What one person uploaded at once."""
 
     key: str
     user: int
@@ -53,13 +53,13 @@ class Upload(BaseModel):
         return (self.directory / str(number)).open("rb")
 
     def save(self) -> None:
-        """Write the metadata atomically: a killed server leaves either the old or the new version."""
+        """Write the facts so that a killed server leaves the old ones or the new ones."""
         draft = self.directory / f".{_FACTS}-{secrets.token_hex(4)}"
         draft.write_text(self.model_dump_json(), encoding="utf-8")
         draft.replace(self.directory / _FACTS)
 
     def finish(self) -> None:
-        """Delete the uploaded files, and keep the results of their import."""
+        """Keep what became of the files, and no longer the files."""
         self.is_done = True
         self.save()
         for number in range(len(self.files)):
@@ -70,12 +70,12 @@ class Upload(BaseModel):
 
 
 def uploads() -> Path:
-    """Return the upload directory. It also holds temporary upload files, so that large files are moved, not copied."""
+    """Where uploads lie; the web server's own temporary files too, so that a large one is moved, not copied."""
     return Path(settings.FILE_UPLOAD_TEMP_DIR)
 
 
 def upload_keep(files: Sequence[UploadedFile[Any]], *, user: int, experiment: int | None, format: str) -> Upload:
-    """Store uploaded files until they are imported. Raises OSError, for example if the disk is full."""
+    """Keep uploaded files until they are imported; raises OSError when the disk does not take them."""
     forget_old()
     upload = Upload(
         key=secrets.token_hex(16),
@@ -99,13 +99,13 @@ def _keep(file: UploadedFile[Any], target: Path) -> None:
     if isinstance(file, TemporaryUploadedFile):
         shutil.move(file.temporary_file_path(), target)
         return
-    with target.open("wb") as copy:
+    with target.open("wb") as kept:
         for chunk in file.chunks():
-            copy.write(chunk)
+            kept.write(chunk)
 
 
 def upload_find(key: str, *, user: int) -> Upload | None:
-    """Return an upload of a user; None if it was deleted or belongs to another user."""
+    """Find what a person uploaded; None where it is gone, or was somebody else's."""
     if not _KEY.match(key):
         return None
     try:
@@ -117,12 +117,12 @@ def upload_find(key: str, *, user: int) -> Upload | None:
 
 @contextmanager
 def upload_claimed(key: str, *, user: int) -> Iterator[Upload | None]:
-    """Lock an upload. A second caller waits, then reads the result of the first. A killed server releases it."""
-    upload = upload_find(key, user=user)
+    """Hold an upload: whoever comes second waits, and then sees what became of it. A killed server lets go."""
+    found = upload_find(key, user=user)
     try:
-        lock = (upload.directory / ".lock").open("a") if upload else None
+        lock = (found.directory / ".lock").open("a") if found else None
     except FileNotFoundError:
-        lock = None  # discarded in the meantime
+        lock = None  # discarded a moment ago
     if lock is None:
         yield None
         return
@@ -132,7 +132,7 @@ def upload_claimed(key: str, *, user: int) -> Iterator[Upload | None]:
 
 
 def forget_old() -> None:
-    """Delete uploads that were not imported within a day, and leftovers of a killed server."""
+    """Delete what nobody imported within a day, and what a killed server left behind."""
     before = time.time() - KEEP_S
     uploads().mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in uploads().iterdir():

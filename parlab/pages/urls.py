@@ -1,4 +1,4 @@
-"""URLs of the pages."""
+"""Where the pages are."""
 
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path

@@ -180,16 +180,32 @@ class Resolver:
     def _value(self, found: Directive) -> Block:
         _, kept = self._chosen(found.options)
         options = found.options
-        fields = fields_of(kept)
-        field = field_named(found.name, fields if found.name in fields else fields_of(self._load(options).records))
-        measured = _measured(kept, field, options)
-        doubts = [self.doubt(finding) for finding in dict.fromkeys(d for r in measured for d in doubts_of(r, field))]
-        values = [record[field] for record in measured]
+        field = field_named(found.name, fields_of(kept)) if found.name in fields_of(kept) else None
+        if field is None:
+            field = field_named(found.name, fields_of(self._load(options).records))
+        having = [r for r in kept if r.get(field) is not None and (r.get("state") == FINISHED or "run" in options)]
+        if not having:
+            raise ValueError(f"{field} was not measured in {'this run' if len(kept) == 1 else 'these runs'}")
+        if len(having) > 1 and "aggregate" not in options:
+            raise ValueError(
+                f"{len(having)} runs have {field}; choose one with run= or where=, or say aggregate=median"
+            )
+        doubts = [self.doubt(one) for one in dict.fromkeys(d for r in having for d in doubts_of(r, field))]
+        values = [r[field] for r in having]
         if not all(is_number(value) for value in values):
-            texts = ["OOM" if value == OOM else plain_value(value) for value in values]
-            return blocks.ValueBlock(text=", ".join(dict.fromkeys(texts)), doubts=doubts)
-        text, exact = _value_texts(field, _aggregated(values, options), options)
-        return blocks.ValueBlock(text=text, exact=exact, doubts=doubts)
+            words = ["OOM" if value == OOM else plain_value(value) for value in values]
+            return blocks.ValueBlock(text=", ".join(dict.fromkeys(words)), doubts=doubts)
+        aggregate = options.get("aggregate", "median")
+        if aggregate not in AGGREGATES:
+            raise ValueError(f"aggregate {aggregate!r} is unknown; use {', '.join(AGGREGATES)}")
+        value = values[0] if len(values) == 1 else AGGREGATES[aggregate](values)
+        unit = shown_unit(field, [value], options.get("unit", ""))
+        decimals = number(options, "decimals", most=12)
+        text = number_text(value / unit.factor, decimals, is_count=not unit.name)
+        if not unit.name and decimals is None:
+            text = plain_value(value)
+        text += f"{SPACE}{unit.name}" if unit.name else ""
+        return blocks.ValueBlock(text=text, exact=exact_quantity(value, unit.base).strip(), doubts=doubts)
 
     def _config(self, found: Directive) -> Block:
         loaded, kept = self._chosen(found.options)
@@ -232,34 +248,6 @@ def resolve(document: Document, *, report: Report, figures: Figures) -> Content:
 def _finding(finding: Finding) -> blocks.Finding:
     reason = finding.acknowledged_reason if finding.is_acknowledged else ""
     return blocks.Finding(severity=finding.severity, message=finding.message, rule=finding.rule, acknowledged=reason)
-
-
-def _measured(records: Sequence[Record], field: str, options: Mapping[str, str]) -> list[Record]:
-    """Return the records that have the field; raises ValueError unless they give one value."""
-    measured = [r for r in records if r.get(field) is not None and (r.get("state") == FINISHED or "run" in options)]
-    if not measured:
-        raise ValueError(f"{field} was not measured in {'this run' if len(records) == 1 else 'these runs'}")
-    if len(measured) > 1 and "aggregate" not in options:
-        raise ValueError(f"{len(measured)} runs have {field}; choose one with run= or where=, or add aggregate=median")
-    return measured
-
-
-def _aggregated(values: Sequence[float], options: Mapping[str, str]) -> float:
-    aggregate = options.get("aggregate", "median")
-    if aggregate not in AGGREGATES:
-        raise ValueError(f"aggregate {aggregate!r} is unknown; use {', '.join(AGGREGATES)}")
-    return values[0] if len(values) == 1 else AGGREGATES[aggregate](values)
-
-
-def _value_texts(field: str, value: float, options: Mapping[str, str]) -> tuple[str, str]:
-    """Write a value with its unit, as it is shown and with all digits."""
-    unit = shown_unit(field, [value], options.get("unit", ""))
-    decimals = number(options, "decimals", most=12)
-    if not unit.name and decimals is None:
-        text = plain_value(value)
-    else:
-        text = number_text(value / unit.factor, decimals, is_count=not unit.name)
-    return f"{text}{SPACE}{unit.name}" if unit.name else text, exact_quantity(value, unit.base).strip()
 
 
 def _options(wanted: Mapping[str, str], points: Sequence[RunPoint]) -> Options:

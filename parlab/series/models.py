@@ -6,7 +6,7 @@ class SeriesChunk(models.Model):
 
     # The unique constraint below starts with the attempt: a second index would only take space.
     attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+", db_index=False)
-    metric = models.CharField(max_length=80)
+    metric = models.CharField(max_length=250)
     rank = models.IntegerField(help_text="-1 for what belongs to the node.")
     position = models.BigIntegerField(help_text="Index of its first point within the series.")
     is_last = models.BooleanField(

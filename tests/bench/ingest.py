@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 from django.db import transaction
 
-from parlab.ingest.events import parse
+from parlab.ingest.events import Limits, parse
 from parlab.ingest.services import batch_apply
 from parlab.lab.models import Attempt
 from parlab.series import store
@@ -85,7 +85,7 @@ def _apply(attempt: Attempt, output: bytes) -> int:
 def _apply_as_rows(attempt: Attempt, output: bytes) -> int:
     points = 0
     for batch in batches(output, attempt):
-        parsed = parse(batch.output, world_size=RANKS)
+        parsed = parse(batch.output, limits=Limits(RANKS))
         points += parsed.points
         with transaction.atomic():
             PointRow._default_manager.bulk_create(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlab.ingest.events import MAX_METRICS, Parsed, parse
+from parlab.ingest.events import MAX_METRICS, Limits, Parsed, parse
 from parlab.series.columns import Columns
 
 from .output import event, step, training
@@ -50,7 +50,7 @@ ODD_LINES = [
 
 
 def read(output: bytes, world_size: int = 2) -> Parsed:
-    return parse(output, world_size=world_size)
+    return parse(output, limits=Limits(world_size))
 
 
 def plain(series: Mapping[tuple[str, int], Columns]) -> dict[tuple[str, int], list[tuple[int, float, str]]]:
@@ -127,7 +127,7 @@ def test_an_attempt_has_a_limited_number_of_metrics() -> None:
     lines = b"".join(step(1, **fields) for fields in names)
     parsed = read(lines)
     assert len({metric for metric, _ in parsed.series}) == MAX_METRICS
-    later = parse(lines + step(2, new=1), world_size=2, known={metric for metric, _ in parsed.series})
+    later = parse(lines + step(2, new=1), limits=Limits(2), known={metric for metric, _ in parsed.series})
     assert ("new", 0) not in later.series
 
 
@@ -211,7 +211,7 @@ def test_any_output_cut_anywhere_gives_the_same_points_as_in_one_piece(
     known, last_step, rest, joined = set[str](), None, b"", dict[tuple[str, int], list[Columns]]()
     for piece in pieces:
         rest += piece
-        parsed = parse(rest, world_size=2, known=known, last_step=last_step)
+        parsed = parse(rest, limits=Limits(2), known=known, last_step=last_step)
         rest = rest[rest.rfind(b"\n") + 1 :]
         last_step = parsed.last_step
         for key, columns in parsed.series.items():

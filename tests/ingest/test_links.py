@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from parlab.ingest.events import parse
+from parlab.ingest.events import Limits, parse
 from parlab.ingest.summary import summary_of
 from parlab.series.columns import Columns
 
@@ -20,7 +20,7 @@ def link(source: Any = 0, target: Any = 1, **more: Any) -> bytes:
 
 def links(output: bytes) -> Any:
     series: dict[str, dict[int, Columns]] = {}
-    for (metric, rank), columns in parse(output, world_size=3).series.items():
+    for (metric, rank), columns in parse(output, limits=Limits(3)).series.items():
         series.setdefault(metric, {})[rank] = columns
     return summary_of(series, {}).get("links")
 
@@ -31,7 +31,7 @@ def test_measured_links_are_part_of_the_summary_and_steps_are_as_they_were() -> 
         {"source": 0, "target": 1, "round_trip_s": 0.0201, "bits_per_s": 9.9e8},
         {"source": 1, "target": 2, "round_trip_s": 0.0201},
     ]
-    parsed, plain = parse(output, world_size=3), parse(training(4), world_size=3)
+    parsed, plain = parse(output, limits=Limits(3)), parse(training(4), limits=Limits(3))
     assert parsed.last_step == plain.last_step
     assert parsed.series["step_time_s", 0].steps.tolist() == plain.series["step_time_s", 0].steps.tolist()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlab.ingest.events import parse
+from parlab.ingest.events import Limits, parse
 from parlab.ingest.summary import summarise, summary_of
 from parlab.lab.models import Attempt
 from parlab.series import store
@@ -23,7 +23,7 @@ RESOLVED = {"train": {"global_batch_size": 4}, "model": {"sequence_length": 16}}
 
 def summary(output: bytes) -> dict[str, Any]:
     series: dict[str, dict[int, Columns]] = {}
-    for (metric, rank), columns in parse(output, world_size=8).series.items():
+    for (metric, rank), columns in parse(output, limits=Limits(8)).series.items():
         series.setdefault(metric, {})[rank] = columns
     found = summary_of(series, RESOLVED)
     json.dumps(found, allow_nan=False)
@@ -32,7 +32,7 @@ def summary(output: bytes) -> dict[str, Any]:
 
 def test_the_summary_of_a_stored_training(make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt()
-    store.append(attempt.pk, parse(training(10), world_size=2).series)
+    store.append(attempt.pk, parse(training(10), limits=Limits(2)).series)
     assert summarise(attempt.pk, attempt.run.resolved) == {
         "steps": {"count": 9, "first": 2, "last": 10, "left_out": [1], "why": "warm-up"},
         "step_time_s": {"median": 0.75, "p10": 0.75, "p90": 0.75, "mean": 0.75, "mean_without_first": 0.75},
@@ -58,7 +58,7 @@ def test_a_summary_takes_two_queries(
     make_attempt: Callable[..., Attempt], django_assert_num_queries: Callable[[int], Any]
 ) -> None:
     attempt = make_attempt()
-    store.append(attempt.pk, parse(training(10), world_size=2).series)
+    store.append(attempt.pk, parse(training(10), limits=Limits(2)).series)
     with django_assert_num_queries(2):
         summarise(attempt.pk, RESOLVED)
 

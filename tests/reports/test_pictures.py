@@ -115,8 +115,8 @@ def test_a_refused_file_does_not_keep_the_others_away(page: Client, experiment: 
 
     html = page.post(reverse("picture-upload", args=[experiment.slug]), {"files": files}, follow=True).content.decode()
 
-    assert "Uploaded 1 picture " in html
-    assert "Not uploaded: &lt;i&gt;bad.png is no PNG" in html
+    assert "Kept 1 picture," in html
+    assert "Not kept: &lt;i&gt;bad.png is no PNG" in html
     assert "it is a web page" in html
     assert "<i>bad" not in html
     assert StoredFile.objects.count() == 1

@@ -264,8 +264,8 @@ def test_each_template_makes_a_report_without_a_problem(page: Client, four_runs:
 def test_a_new_report_needs_what_the_form_asks_for(page: Client, experiment: Experiment) -> None:
     for form, message in (
         ({"title": "", "template": "blank"}, "title is empty; enter a title"),
-        ({"title": "A", "template": "none"}, "Unknown template &#x27;none&#x27;"),
-        ({"title": "A", "template": "blank", "experiment": "gone"}, "Experiment gone no longer exists"),
+        ({"title": "A", "template": "none"}, "Template &#x27;none&#x27; is unknown"),
+        ({"title": "A", "template": "blank", "experiment": "gone"}, "Experiment gone does not exist any more"),
     ):
         response = page.post(reverse("report-new"), form)
         assert response.status_code == 400

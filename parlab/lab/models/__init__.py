@@ -11,14 +11,18 @@ from .snapshot import Snapshot
 from .source import Picture, Source, SourceChunk
 from .stored_file import StoredFile
 from .token import ApiToken
+from .tracked import Artifact, ExperimentLabel, LatestMetric, RunParameter, RunTag, TrackedRun
 
 __all__ = [
     "ApiToken",
+    "Artifact",
     "Attempt",
     "Config",
     "Device",
     "Experiment",
+    "ExperimentLabel",
     "Finding",
+    "LatestMetric",
     "Node",
     "Picture",
     "PictureJob",
@@ -27,9 +31,12 @@ __all__ = [
     "ReportLink",
     "ReportVersion",
     "Run",
+    "RunParameter",
+    "RunTag",
     "Snapshot",
     "Source",
     "SourceChunk",
     "StoredFile",
     "Tag",
+    "TrackedRun",
 ]

@@ -12,7 +12,7 @@ class ExperimentQuerySet(models.QuerySet["Experiment"]):
 class Experiment(models.Model):
     """A question with the configurations, runs and notes that answer it."""
 
-    name = models.CharField(max_length=120, unique=True)
+    name = models.CharField(max_length=500, unique=True)
     slug = models.SlugField(max_length=120, unique=True)
     question = models.TextField(blank=True, help_text="The question to answer, in one or two sentences.")
     notes = models.TextField(blank=True, help_text="Results and next steps.")

@@ -66,6 +66,7 @@ class Run(models.Model):
         MEASURED = "measured", "measured by parlab"
         PUBLISHED = "published", "published figures, entered as data"
         IMPORTED = "imported", "imported from a file"
+        REPORTED = "reported", "reported by a script"
 
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="runs")
     # Not PROTECT: deleting an experiment deletes its configs and runs; a used config cannot be deleted alone.

@@ -1,4 +1,4 @@
-"""Filters for simulated schedules."""
+"""Simulated schedules in templates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEIGHTS = (4, 8, 16, 32)
 
 @register.filter
 def percent(share: float | None) -> SafeString:
-    """Format a fraction as per cent without the sign, which is in the heading."""
+    """A share as per cent without its sign: the heading has it."""
     if share is None:
         return format_html('<span class="none" title="not measured">{}</span>', numbers.DASH)
     shown = 100 * share if abs(share) > 5e-5 else 0.0
@@ -29,13 +29,13 @@ def percent(share: float | None) -> SafeString:
 
 @register.filter
 def lanes_class(lanes: int) -> str:
-    """Return the CSS class for the height of a timeline: {{ lanes|lanes_class }}."""
+    """Class that makes a timeline high enough for its lanes: {{ lanes|lanes_class }}."""
     return f"lanes-{next((most for most in _HEIGHTS if lanes <= most), _HEIGHTS[-1])}"
 
 
 @register.filter
 def with_choice(address: str, code: str) -> str:
-    """Replace the lower of the two drawn schedules in a query string."""
+    """An address where the lower of two drawn schedules is another one."""
     query = QueryDict(address, mutable=True)
     query["two"] = code
     return query.urlencode()
@@ -43,43 +43,42 @@ def with_choice(address: str, code: str) -> str:
 
 @register.filter
 def choice_sentence(choice: Choice) -> str:
-    """Return a sentence with the chosen slope and its alternatives."""
+    """Say which slope was picked, and why not another."""
     best = choice.best
-    others = [outcome for outcome in choice.compared if outcome.wire == best.wire and outcome.plan != best.plan]
+    others = [one for one in choice.compared if one.wire == best.wire and one.plan != best.plan]
     compared = ", ".join(
-        f"slope {outcome.plan.warmup_slope} {numbers.quantity(outcome.simulation.iteration_s, 's')}"
-        f" ({outcome.held} in flight)"
-        for outcome in others
+        f"slope {one.plan.warmup_slope} {numbers.quantity(one.simulation.iteration_s, 's')} ({one.held} held)"
+        for one in others
     )
-    sentence = (
-        f"Slope {best.plan.warmup_slope} is the smallest within 1 % of the fastest:"
-        f" {numbers.quantity(best.simulation.iteration_s, 's')}, {best.held} micro batches in flight"
+    said = (
+        f"Slope {best.plan.warmup_slope} is the gentlest within 1 % of the fastest:"
+        f" {numbers.quantity(best.simulation.iteration_s, 's')}, {best.held} micro batches held"
     )
     return (
-        f"{sentence}; {compared}. Slopes of {choice.rule_slope} and above hide a round trip (1 + 2c/t)."
+        f"{said}; {compared}. A round trip is hidden from slope {choice.rule_slope} on (1 + 2c/t)."
         if others
-        else f"{sentence}."
+        else f"{said}."
     )
 
 
 @register.simple_tag
 def network_value(cell: NetworkCell, source: str, unit: Unit) -> SafeString:
-    """Render a number of a cell with its origin: {% network_value cell "measured" unit %}."""
+    """One number of a cell with where it comes from: {% network_value cell "measured" unit %}."""
     if source in ("measured", "emulated"):
-        measurement = cell.measured if source == "measured" else cell.emulated
-        if measurement is None or measurement.step_time_s is None:
+        found = cell.measured if source == "measured" else cell.emulated
+        if found is None or found.step_time_s is None:
             return _dash()
-        run = measurement.run
+        run = found.run
         note = f"run {run.number} of {run.experiment.name}, {run.get_origin_display()}"
-        return _number(measurement.step_time_s, unit, run.get_absolute_url(), note)
+        return _number(found.step_time_s, unit, run.get_absolute_url(), note)
     if cell.simulated is None:
         return _dash()
     if source == "bound":
-        note = f"limited by {cell.simulated.bound.binds}"
+        note = f"{cell.simulated.bound.binds} binds"
         return _number(cell.simulated.bound.seconds, unit, "", note)
     note = "calibrated with this cell"
     if cell.error is not None:
-        note = f"{numbers.significant(100 * cell.error)} % error; open the timeline"
+        note = f"{numbers.significant(100 * cell.error)} % off; look at its timeline"
     return _number(cell.simulated.simulation.iteration_s, unit, f"{reverse('simulate')}?{cell.address}", note)
 
 

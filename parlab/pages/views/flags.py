@@ -1,4 +1,4 @@
-"""Fill the configuration form from pasted text."""
+"""What was pasted, read into the fields of a configuration's form."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from runners.config import ConfigError
 
 @require_POST
 def read_flags(request: HttpRequest) -> HttpResponse:
-    """Return form values for a pasted command line or configuration. Stores nothing."""
+    """Answer with the form's values for a pasted command line or configuration; stores nothing."""
     if not (request.user.has_perm("lab.add_config") or request.user.has_perm("lab.change_config")):
         raise PermissionDenied
     try:
-        reading = pasted.read(request.POST.get("flags", ""))
+        found = pasted.read(request.POST.get("flags", ""))
     except (ConfigError, ValueError) as error:
         return JsonResponse({"said": f"Nothing was read: {error}."}, status=400)
-    return JsonResponse({"values": reading.values, "said": reading.summary})
+    return JsonResponse({"values": found.values, "said": found.said})

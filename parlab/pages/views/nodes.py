@@ -1,4 +1,4 @@
-"""The list of nodes."""
+"""The nodes that run the daemon."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render

@@ -1,4 +1,4 @@
-"""Reports: list, editor, publication."""
+"""Reports: the list, writing one, and what was published."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from parlab.charts.registry import EXPERIMENT_FIGURES
+from parlab.charts.telemetry import KINDS
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Experiment, Report, Run, Snapshot
-from parlab.pages import experiment_figures
+from parlab.pages import experiment_figures, telemetry
 from parlab.pages.windows import WIDE, Window
 from parlab.publishing.drawn import live_page
 from parlab.publishing.publish import publish
@@ -39,25 +40,30 @@ from .figures import RUN_FIGURES
 
 PER_PAGE = 50
 MAX_PANELS = 4
-"""Maximum number of runs whose panels are drawn for a new report; the gallery draws others."""
+"""Runs whose panels are drawn for a new report; the gallery draws others."""
 MAX_EXPERIMENTS = 500
-"""Maximum number of experiments in the form; others have a link on their own page."""
+"""Experiments that the form offers; the page of a larger lab's experiment offers itself."""
 
 
 def figures() -> Figures:
-    """Return how to draw all figures of the pages of experiments and runs."""
+    """All figures that the pages of experiments and runs show."""
     of_run: dict[str, Callable[[Run, Attempt], Drawing]] = {
-        name: partial(_few_points, draw) for name, draw in RUN_FIGURES.items()
+        name: partial(_few_points, made) for name, made in RUN_FIGURES.items()
     }
+    of_run |= {name: partial(_telemetry, name) for name in KINDS}
     return Figures(experiment_figures.drawing, of_run)
 
 
-def _few_points(draw: Callable[[Run, Attempt, Window], Drawing], run: Run, attempt: Attempt) -> Drawing:
-    return draw(run, attempt, Window(WIDE))
+def _few_points(made: Callable[[Run, Attempt, Window], Drawing], run: Run, attempt: Attempt) -> Drawing:
+    return made(run, attempt, Window(WIDE))
+
+
+def _telemetry(name: str, _run: Run, attempt: Attempt) -> Drawing:
+    return telemetry.drawing(attempt, name, Window(WIDE))
 
 
 def may_edit(user: User, report: Report) -> bool:
-    """Return whether a user may edit a report: with the permission, or as its owner."""
+    """Whoever may change reports, and the owner of this one."""
     return user.has_perm("lab.change_report") or (report.owner_id == user.pk and user.has_perm("lab.add_report"))
 
 
@@ -68,41 +74,39 @@ def find_report(slug: str) -> Report:
 def _editable(request: HttpRequest, slug: str) -> Report:
     report = find_report(slug)
     if not may_edit(cast(User, request.user), report):
-        raise PermissionDenied("this report belongs to another user")
+        raise PermissionDenied("this report belongs to somebody else")
     return report
 
 
 @require_GET
 def reports(request: HttpRequest) -> HttpResponse:
     query = request.GET.get("q", "").replace("\0", "").strip()[:200]
-    reports = Report.objects.select_related("owner", "experiment", "saved_by").defer("text")
+    found = Report.objects.select_related("owner", "experiment", "saved_by").defer("text")
     for word in query.split():
-        reports = reports.filter(
-            Q(title__icontains=word) | Q(text__icontains=word) | Q(experiment__name__icontains=word)
-        )
-    reports = reports.annotate(
+        found = found.filter(Q(title__icontains=word) | Q(text__icontains=word) | Q(experiment__name__icontains=word))
+    found = found.annotate(
         published=Max("versions__number"),
         published_at=Max("versions__published_at"),
         shared=Count("versions__links", filter=Q(versions__links__revoked_at=None), distinct=True),
     )
-    page = Paginator(reports.order_by("-saved_at", "-pk"), PER_PAGE).get_page(request.GET.get("page"))
+    page = Paginator(found.order_by("-saved_at", "-pk"), PER_PAGE).get_page(request.GET.get("page"))
     return render(request, "reports/reports.html", {"section": "reports", "page": page, "report_query": query})
 
 
 @require_http_methods(["GET", "POST"])
 @permission_required("lab.add_report", raise_exception=True)
 def new(request: HttpRequest) -> HttpResponse:
-    """Show the form; on POST, create a report and open its editor."""
+    """Show the form; make a report and open its editor."""
     slug = request.POST.get("experiment", request.GET.get("experiment", "")).replace("\0", "")
     experiment = Experiment.objects.filter(slug=slug).first() if slug else None
-    template_key = request.POST.get("template", "blank")
+    wanted = request.POST.get("template", "blank")
     problem = ""
     if request.method == "POST":
-        template = TEMPLATES.get(template_key)
+        template = TEMPLATES.get(wanted)
         if template is None:
-            problem = f"Unknown template {template_key[:40]!r}. Select a listed template."
+            problem = f"Template {wanted[:40]!r} is unknown. Choose one of the list."
         elif slug and experiment is None:
-            problem = f"Experiment {slug[:120]} no longer exists. Select another experiment."
+            problem = f"Experiment {slug[:120]} does not exist any more. Choose another one."
         else:
             try:
                 report = lab.report_create(
@@ -111,25 +115,25 @@ def new(request: HttpRequest) -> HttpResponse:
                     experiment=experiment,
                     user=cast(User, request.user),
                 )
-                if template_key == "case" and experiment is not None:
+                if wanted == "case" and experiment is not None:
                     _ask_for_panels(experiment, cast(User, request.user))
                 return redirect("report-edit", report.slug)
             except ValueError as error:
-                problem = f"The report was not created: {error}."
+                problem = f"Nothing was made: {error}."
     context = {
         "section": "reports",
         "experiments": list(Experiment.objects.values_list("slug", "name")[:MAX_EXPERIMENTS]),
         "selected_experiment": slug,
         "title": request.POST.get("title", experiment.name if experiment else ""),
         "templates": TEMPLATES,
-        "template": template_key,
+        "template": wanted,
         "problem": problem,
     }
     return render(request, "reports/new.html", context, status=400 if problem else 200)
 
 
 def _ask_for_panels(experiment: Experiment, user: User) -> None:
-    """Queue the panels that a report about single runs starts with, for runs without panels."""
+    """Have the panels drawn that a report about single runs begins with, where nobody drew them yet."""
     drawn = Snapshot.objects.filter(run=OuterRef("pk"), kind=Snapshot.Kind.IMAGE, content__has_key="panel")
     if user.has_perm("lab.add_snapshot"):
         for run in experiment.runs.filter(~Exists(drawn)).order_by("number")[:MAX_PANELS]:
@@ -137,7 +141,7 @@ def _ask_for_panels(experiment: Experiment, user: User) -> None:
 
 
 def _beginning(experiment: Experiment | None) -> tuple[str, list[dict[str, Any]]]:
-    """Return the name and the runs of the experiment, from which a template is filled."""
+    """What a template is made for: name and runs of the experiment."""
     if experiment is None:
         return "", []
     runs = selectors.experiment_runs(experiment, selectors.experiment_versions(experiment, ""))
@@ -146,27 +150,27 @@ def _beginning(experiment: Experiment | None) -> tuple[str, list[dict[str, Any]]
 
 @require_GET
 def report(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show a report with current numbers, and its published versions."""
-    report = find_report(slug)
-    page = live_page(report, report.text, figures(), reverse("report-figure", args=[slug]))
+    """Show a report as it would be published now, and what was published."""
+    found = find_report(slug)
+    page = live_page(found, found.text, figures(), reverse("report-figure", args=[slug]))
     context = {
         "section": "reports",
-        "report": report,
+        "report": found,
         "page": page,
-        "versions": list(report.versions.select_related("published_by").defer("content", "text")),
-        "may_edit": may_edit(cast(User, request.user), report),
+        "versions": list(found.versions.select_related("published_by").defer("content", "text")),
+        "may_edit": may_edit(cast(User, request.user), found),
     }
     return render(request, "reports/report.html", context)
 
 
 @require_GET
 def edit(request: HttpRequest, slug: str) -> HttpResponse:
-    report = _editable(request, slug)
-    other = lab.report_editing(report=report, user=cast(User, request.user))
+    found = _editable(request, slug)
+    other = lab.report_editing(report=found, user=cast(User, request.user))
     context = {
         "section": "reports",
-        "report": report,
-        "page": live_page(report, report.text, figures(), reverse("report-figure", args=[slug])),
+        "report": found,
+        "page": live_page(found, found.text, figures(), reverse("report-figure", args=[slug])),
         "other": other,
         "kinds": DIRECTIVES,
         "figures": EXPERIMENT_FIGURES,
@@ -177,22 +181,22 @@ def edit(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_POST
 def preview(request: HttpRequest, slug: str) -> HttpResponse:
-    """Render the text of the editor without saving it."""
-    report = _editable(request, slug)
-    page = live_page(report, request.POST.get("text", ""), figures(), reverse("report-figure", args=[slug]))
-    return render(request, "reports/body.html", {"page": page, "title": request.POST.get("title", report.title)})
+    """Answer with the report as the editor's text would make it; nothing is saved."""
+    found = _editable(request, slug)
+    page = live_page(found, request.POST.get("text", ""), figures(), reverse("report-figure", args=[slug]))
+    return render(request, "reports/body.html", {"page": page, "title": request.POST.get("title", found.title)})
 
 
 @require_POST
 def save(request: HttpRequest, slug: str) -> HttpResponse:
-    """Save an edit of a revision; 409 with the newer text if another user saved in the meantime."""
-    report = _editable(request, slug)
+    """Save what was written upon a revision: 409 with who was faster where somebody else saved since."""
+    found = _editable(request, slug)
     revision = request.POST.get("revision", "")
     if not revision.isdecimal():
-        return JsonResponse({"problem": "The revision is not a number. Reload the page."}, status=400)
+        return JsonResponse({"problem": "The revision is no number. Load the page again."}, status=400)
     try:
         saved = lab.report_save(
-            report=report,
+            report=found,
             title=request.POST.get("title", ""),
             text=request.POST.get("text", ""),
             revision=int(revision),
@@ -217,23 +221,21 @@ def _stale(stale: lab.Stale) -> dict[str, Any]:
 
 @require_POST
 def editing(request: HttpRequest, slug: str) -> HttpResponse:
-    """Record that the editor is open (sent every 15 s), and return who else has it open."""
-    report = _editable(request, slug)
-    other = lab.report_editing(report=report, user=cast(User, request.user))
-    return JsonResponse({"other": other.get_username() if other else "", "revision": report.revision})
+    """Answer the editor's page, which says every 15 s that it is open: who else has it open."""
+    found = _editable(request, slug)
+    other = lab.report_editing(report=found, user=cast(User, request.user))
+    return JsonResponse({"other": other.get_username() if other else "", "revision": found.revision})
 
 
 @require_GET
 def figure(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the figure of a directive, `?d=figure throughput`, or with `&format=csv` its numbers."""
-    report = find_report(slug)
-    parsed = directive(request.GET.get("d", "")[:2_000])
-    block = Resolver(report, figures()).block(parsed)
+    """Draw what one directive asks for: `?d=figure throughput`; `&format=csv` for its numbers."""
+    found = find_report(slug)
+    wanted = directive(request.GET.get("d", "")[:2_000])
+    block = Resolver(found, figures()).block(wanted)
     if not isinstance(block, FigureBlock):
-        message = block.message if isinstance(block, ProblemBlock) else "the directive is not a figure"
-        return HttpResponse(
-            json.dumps({"figure": None, "caption": "", "empty": message}), content_type="application/json"
-        )
+        said = block.message if isinstance(block, ProblemBlock) else "this is no figure"
+        return HttpResponse(json.dumps({"figure": None, "caption": "", "empty": said}), content_type="application/json")
     if request.GET.get("format") == "csv":
         return csv_file(block.numbers, f"{slug}.csv")
     answer = {"figure": block.figure, "caption": block.caption, "empty": None}
@@ -250,29 +252,29 @@ def csv_file(numbers: Any, name: str) -> HttpResponse:
 
 @require_POST
 def publish_now(request: HttpRequest, slug: str) -> HttpResponse:
-    """Publish the displayed revision; refuse if the text has changed since."""
-    report = _editable(request, slug)
+    """Freeze the report as it was seen; nothing is published of a text that changed since."""
+    found = _editable(request, slug)
     revision = request.POST.get("revision", "")
     if not revision.isdecimal():
         raise Http404("no revision")
     try:
-        version = publish(report=report, revision=int(revision), figures=figures(), user=cast(User, request.user))
+        version = publish(report=found, revision=int(revision), figures=figures(), user=cast(User, request.user))
     except lab.Stale as stale:
-        messages.error(request, f"Nothing was published: {stale}. Review the changes, then publish again.")
-        return redirect(report)
+        messages.error(request, f"Nothing was published: {stale}. Read it again, then publish.")
+        return redirect(found)
     except ValueError as problem:
         messages.error(request, f"Nothing was published: {problem}.")
-        return redirect(report)
-    messages.success(request, f"Published as version {version.number}. Its numbers and figures are frozen.")
+        return redirect(found)
+    messages.success(request, f"Published as version {version.number}: its numbers and figures stay as they are now.")
     return redirect(version)
 
 
 @require_POST
 def delete(request: HttpRequest, slug: str) -> HttpResponse:
-    report = find_report(slug)
+    found = find_report(slug)
     user = cast(User, request.user)
-    if not (user.has_perm("lab.delete_report") or (report.owner_id == user.pk and may_edit(user, report))):
-        raise PermissionDenied("this report belongs to another user")
-    lab.report_delete(report=report)
-    messages.success(request, f"Deleted {report.title} with its published versions; shared links no longer work.")
+    if not (user.has_perm("lab.delete_report") or (found.owner_id == user.pk and may_edit(user, found))):
+        raise PermissionDenied("this report belongs to somebody else")
+    lab.report_delete(report=found)
+    messages.success(request, f"Deleted {found.title} with all it published; its links lead nowhere now.")
     return redirect("reports")

@@ -1,0 +1,172 @@
+"""Names that other tools give to settings and metrics -> parlab's own. Pure.
+
+Sources of the names: Hugging Face Trainer and Accelerate, Lightning, Megatron-LM, NeMo, DeepSpeed, torchtitan, TRL,
+verl, nanoGPT, MosaicML Composer, as their documentation and logs have them. A name in neither table keeps its meaning
+open: it is stored and drawn, but nothing is computed from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .quantities import to_float, to_int, unit_of
+from .schema import Launch
+
+# Field of a Launch -> names of settings, reduced by `plain`; the first name that is present counts.
+_SETTINGS: dict[str, tuple[str, ...]] = {
+    "micro_batch_size": ("microbatchsize", "perdevicetrainbatchsize", "trainmicrobatchsizepergpu", "perdevicebatchsize",
+                         "microbatchsizepergpu", "mbs", "devicetrainmicrobatchsize", "localbatchsize"),
+    "global_batch_size": ("globalbatchsize", "trainbatchsize", "globaltrainbatchsize", "effectivebatchsize",
+                          "totaltrainbatchsize", "gbs"),
+    "gradient_accumulation_steps": ("gradientaccumulationsteps", "accumulategradbatches", "gradaccumsteps",
+                                    "accumulationsteps"),
+    "sequence_length": ("sequencelength", "seqlength", "seqlen", "maxseqlen", "maxseqlength", "maxlength", "blocksize",
+                        "encoderseqlength", "contextlength"),
+    "num_layers": ("numlayers", "numhiddenlayers", "nlayers", "nlayer"),
+    "hidden_size": ("hiddensize", "dmodel", "nembd", "hiddendim", "embeddim"),
+    "num_attention_heads": ("numattentionheads", "nheads", "nhead", "numheads"),
+    "world_size": ("worldsize", "numgpus", "ngpus", "gpus", "numdevices", "numprocesses"),
+    "data_parallel_size": ("dataparallelsize", "dp", "dpsize", "dataparallelreplicatedegree"),
+    "tensor_parallel_size": ("tensormodelparallelsize", "tensorparallelsize", "tensorparalleldegree", "tp", "tpsize"),
+    "pipeline_parallel_size": ("pipelinemodelparallelsize", "pipelineparallelsize", "pipelineparalleldegree", "pp",
+                               "ppsize"),
+    "zero_stage": ("zerostage", "zerooptimizationstage"),
+}  # fmt: skip
+_PRECISIONS = {
+    "fp32": "fp32", "32": "fp32", "float32": "fp32", "32true": "fp32", "no": "fp32",
+    "fp16": "fp16", "16": "fp16", "float16": "fp16", "16mixed": "fp16", "16true": "fp16", "half": "fp16",
+    "bf16": "bf16", "bfloat16": "bf16", "bf16mixed": "bf16", "bf16true": "bf16", "fp8": "fp8",
+}  # fmt: skip
+_PRECISION_NAMES = ("precision", "mixedprecision", "dtype", "torchdtype", "paramsdtype")
+
+
+class Quantity(NamedTuple):
+    """What a metric is: the name of parlab's series and the factor to its unit."""
+
+    name: str
+    scale: float = 1.0
+
+
+# Reduced name without its unit -> series. Words of a path before the last slash are left out where they only say that
+# the value is of the training (`train/loss`).
+_METRICS: dict[str, Quantity] = {
+    "loss": Quantity("loss"), "trainloss": Quantity("loss"), "lmloss": Quantity("loss"),
+    "reducedtrainloss": Quantity("loss"), "trainlossstep": Quantity("loss"), "globalavgloss": Quantity("loss"),
+    "steptime": Quantity("step_time_s"), "iterationtime": Quantity("step_time_s"), "itertime": Quantity("step_time_s"),
+    "timeperstep": Quantity("step_time_s"), "trainsteptiming": Quantity("step_time_s"), "dt": Quantity("step_time_s"),
+    "timestep": Quantity("step_time_s"), "timingsstep": Quantity("step_time_s"), "endtoend": Quantity("step_time_s"),
+    "elapsedtimeperiteration": Quantity("step_time_s"), "timemetricsendtoend": Quantity("step_time_s"),
+    "samplespers": Quantity("samples_per_s"), "samplespersec": Quantity("samples_per_s"),
+    "samplespersecond": Quantity("samples_per_s"), "trainsamplespersecond": Quantity("samples_per_s"),
+    "throughputsamplespersec": Quantity("samples_per_s"), "sequencespersecond": Quantity("samples_per_s"),
+    "tokenspers": Quantity("tokens_per_s"), "tokenspersec": Quantity("tokens_per_s"),
+    "tokenspersecond": Quantity("tokens_per_s"), "toksec": Quantity("tokens_per_s"), "tps": Quantity("tokens_per_s"),
+    "traintokenspersecond": Quantity("tokens_per_s"), "throughputtokenspersec": Quantity("tokens_per_s"),
+    "memorypeak": Quantity("memory_peak_bytes"), "maxmemoryallocated": Quantity("memory_peak_bytes"),
+    "peakmemory": Quantity("memory_peak_bytes"), "memorymaxactive": Quantity("memory_peak_bytes"),
+    "maxallocated": Quantity("memory_peak_bytes"), "peakmemoryallocated": Quantity("memory_peak_bytes"),
+    "memoryallocated": Quantity("memory_bytes"), "memory": Quantity("memory_bytes"),
+    "gradnorm": Quantity("grad_norm"), "globalgradnorm": Quantity("grad_norm"),
+    "learningrate": Quantity("learning_rate"), "lr": Quantity("learning_rate"),
+    "tflopspergpu": Quantity("tflops_per_gpu"), "tflops": Quantity("tflops_per_gpu"),
+    "mfu": Quantity("mfu"), "perfmfuactor": Quantity("mfu"), "bf16mfu": Quantity("mfu"),
+}  # fmt: skip
+_UNIT_SUFFIX = re.compile(r"^(.+?)[\s_./(\[-]+(ns|us|ms|s|sec|seconds|gib|gb|mib|mb|kib|kb|bytes|b|pct|%)[)\]]?$", re.I)
+_TRAINING = frozenset({"train", "training", "perf", "throughput", "timing_s", "time_metrics", "loss_metrics", "system"})
+
+
+def plain(name: str) -> str:
+    """Reduce a name to lower-case letters and digits: `train/Tokens_per-sec` -> traintokenspersec."""
+    return re.sub(r"[^a-z0-9]+", "", name[:250].lower())
+
+
+def quantity_of_metric(name: str) -> Quantity | None:
+    """Return what a metric means, from its name and the unit in it; None where the name is not known."""
+    name = name[:250]
+    path, _, last = name.rpartition("/")
+    if path and not set(path.lower().split("/")) & _TRAINING:
+        return None  # `eval/loss` is another quantity
+    for candidate in (name, last):
+        known = _METRICS.get(plain(candidate))
+        if known is not None:
+            return known
+        match = _UNIT_SUFFIX.match(candidate)
+        if match is None:
+            continue
+        known, unit = _METRICS.get(plain(match[1])), unit_of(match[2].lower() if match[2] != "b" else "bytes")
+        if known is not None and unit is not None and known.name.endswith(f"_{unit[0]}"):
+            return Quantity(known.name, unit[1])
+    return None
+
+
+def launch_of(settings: Mapping[str, Any]) -> Launch:
+    """Return the settings of a run as a Launch: those with a known meaning under normal names, all as arguments.
+
+    Values may be numbers or their texts; a value of another kind leaves its normal field empty.
+    """
+    reduced: dict[str, Any] = {}
+    for name, value in settings.items():
+        reduced.setdefault(plain(name), value)
+        reduced.setdefault(plain(re.split(r"[/.]", name)[-1]), value)
+    fields: dict[str, Any] = {}
+    for field, names in _SETTINGS.items():
+        for name in names:
+            number = _whole(reduced.get(name))
+            if number is not None:
+                fields[field] = number
+                break
+    precision = _precision(reduced)
+    if precision is not None:
+        fields["precision"] = precision
+    derived = _derive(fields)
+    arguments = {str(name): _typed(value) for name, value in settings.items()}
+    return Launch(**fields, derived=derived, arguments=arguments)
+
+
+def _derive(fields: dict[str, Any]) -> dict[str, str]:
+    """Fill the global batch where the micro batch, accumulation and ranks state it; returns how."""
+    micro, accumulation = fields.get("micro_batch_size"), fields.get("gradient_accumulation_steps", 1)
+    ranks = fields.get("data_parallel_size")
+    if ranks is None and "world_size" in fields:
+        ranks = fields["world_size"] // max(
+            1, fields.get("tensor_parallel_size", 1) * fields.get("pipeline_parallel_size", 1)
+        )
+    if "global_batch_size" in fields or not micro or not ranks:
+        return {}
+    fields["global_batch_size"] = micro * accumulation * ranks
+    return {"global_batch_size": f"micro batch {micro} x accumulation {accumulation} x data parallel {ranks}"}
+
+
+def _precision(reduced: Mapping[str, Any]) -> str | None:
+    for name in _PRECISION_NAMES:
+        value = _PRECISIONS.get(plain(str(reduced.get(name, "")).removeprefix("torch.")))
+        if value is not None:
+            return value
+    for name in ("bf16", "fp16"):
+        if str(reduced.get(name)).lower() in ("true", "1"):
+            return name
+    return None
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int):
+        number: int | None = value
+    elif isinstance(value, float):
+        number = int(value) if value.is_integer() else None
+    else:
+        number = to_int(str(value)[:40])
+    return number if number is not None and 0 <= number < 2**53 else None
+
+
+def _typed(value: Any) -> Any:
+    """Read a text as the number or truth value that it writes."""
+    if not isinstance(value, str) or len(value) > 40:
+        return value
+    if value in ("True", "true", "False", "false"):
+        return value.lower() == "true"
+    number = to_int(value)
+    return number if number is not None else value if (real := to_float(value)) is None else real

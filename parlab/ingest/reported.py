@@ -1,0 +1,84 @@
+"""The series of a run that a script reports -> its summary, by the normal names of its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parlab.formats.names import quantity_of_metric
+from parlab.ingest.summary import ByRank, summary_of
+from parlab.series import store
+from parlab.series.columns import Columns
+
+_RATES = ("samples_per_s", "tokens_per_s", "tflops_per_gpu", "mfu")
+_TIMERS = "timer/"
+_MIN_STEPS = 3
+"""Reports that a step time from their time stamps needs; two could be a start and an end."""
+
+
+class Source(NamedTuple):
+    """Which reported metric stands for a quantity, and the factor to its unit."""
+
+    metric: str
+    scale: float
+
+
+def sources_of(metrics: Mapping[str, Any] | set[str] | list[str]) -> dict[str, Source]:
+    """Choose the metric of each quantity: the one that has the quantity's own name, else the first by name."""
+    chosen: dict[str, Source] = {}
+    for metric in sorted(metrics):
+        quantity = quantity_of_metric(metric)
+        if quantity is not None and (quantity.name not in chosen or metric == quantity.name):
+            chosen[quantity.name] = Source(metric, quantity.scale)
+    return chosen
+
+
+def summarise_reported(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Summarise a reported run; `sources` in the summary names the metric behind each quantity."""
+    metrics = {info.metric for info in store.metrics(attempt_id)}
+    sources = sources_of(metrics)
+    read = {source.metric for source in sources.values()} | {name for name in metrics if name.startswith(_TIMERS)}
+    by_metric: dict[str, dict[int, Columns]] = {name: {} for name in read}
+    for (_, metric, rank), columns in store.read_many([attempt_id], read).items():
+        by_metric[metric][rank] = columns
+    series: dict[str, ByRank] = {name: by_metric[name] for name in read if name.startswith(_TIMERS)}
+    for name, source in sources.items():
+        series[name] = {rank: _scaled(columns, source.scale) for rank, columns in by_metric[source.metric].items()}
+    is_derived = "step_time_s" not in series and bool(derived := _step_times(series))
+    if is_derived:
+        series["step_time_s"] = {0: derived}
+    summary = summary_of(series, resolved)
+    for name in _RATES:
+        if name not in summary and (rate := _median(series.get(name, {}))) is not None:
+            summary[name] = rate
+    if is_derived and "basis" in summary:
+        summary["basis"] += "; step times are the time stamps of the reports divided by their steps"
+    if sources:
+        summary["sources"] = {name: source.metric for name, source in sorted(sources.items())}
+    return summary
+
+
+def _scaled(columns: Columns, scale: float) -> Columns:
+    return columns if scale == 1.0 else Columns(columns.steps, columns.times, columns.values * scale)
+
+
+def _step_times(series: Mapping[str, ByRank]) -> Columns:
+    """Compute seconds a step from the time stamps of consecutive reports of the quantity that was reported most."""
+    longest = max((columns for ranks in series.values() for columns in ranks.values()), key=len, default=None)
+    empty = Columns.joined([])
+    if longest is None or len(longest) < _MIN_STEPS:
+        return empty
+    steps, times = np.diff(longest.steps), np.diff(longest.times)
+    counts = (steps > 0) & (times > 0)
+    if np.count_nonzero(counts) < _MIN_STEPS - 1:
+        return empty
+    seconds = times[counts] / steps[counts]
+    return Columns(longest.steps[1:][counts], longest.times[1:][counts], seconds)
+
+
+def _median(by_rank: ByRank) -> float | None:
+    values = np.concatenate([np.empty(0), *(columns.values for columns in by_rank.values())])
+    finite = values[np.isfinite(values) & (np.abs(values) < 1e18)]
+    return float(np.median(finite)) if len(finite) else None

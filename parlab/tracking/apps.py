@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class TrackingConfig(AppConfig):
+    name = "parlab.tracking"
+    verbose_name = "Tracking"

@@ -1,0 +1,187 @@
+"""Files of tracked runs: bytes stored once under their SHA-256, paths as rows.
+
+Layout below settings.ARTIFACTS_DIR: `objects/ab/abcdef...` and `parts/UPLOAD/00001` for uploads in several parts.
+A file is complete before its name exists (written to a draft, synced, renamed), so a power cut leaves no half object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from django.conf import settings
+from django.db import transaction
+
+from parlab.lab.models import Artifact, TrackedRun
+
+BLOCK_BYTES = 1 << 20
+MAX_PATH = 1_000
+MAX_FILES = 100_000
+_UPLOAD_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class BadArtifact(ValueError):
+    """A path or file that cannot be stored; the message names value and remedy."""
+
+
+class Entry(NamedTuple):
+    """A file or folder in a listing."""
+
+    path: str
+    is_dir: bool
+    size: int
+
+
+def clean_path(path: str) -> str:
+    """Check a relative path; raises BadArtifact for one that is absolute, climbs out or is too long."""
+    if not path or len(path) > MAX_PATH:
+        raise BadArtifact(f"Invalid artifact path of {len(path)} characters; use 1 to {MAX_PATH}")
+    parts = path.split("/")
+    if path.startswith("/") or "\\" in path or "\x00" in path or any(part in ("", ".", "..") for part in parts):
+        raise BadArtifact(f"Invalid artifact path {path[:200]!r}; use a relative path without '..', '.' or backslashes")
+    return path
+
+
+def artifact_store(*, tracked: TrackedRun, path: str, blocks: Iterable[bytes]) -> Artifact:
+    """Store a file of a run, replacing one of the same path. Raises BadArtifact beyond the limits."""
+    path = clean_path(path)
+    limit = settings.ARTIFACT_LIMIT_MIB << 20
+    draft = _root() / "drafts" / secrets.token_hex(16)
+    draft.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    digest, size = hashlib.sha256(), 0
+    try:
+        with draft.open("xb") as file:
+            for block in blocks:
+                size += len(block)
+                if size > limit:
+                    raise BadArtifact(
+                        f"Artifact {path[:200]} is larger than {settings.ARTIFACT_LIMIT_MIB} MiB; store a smaller file"
+                        " or have PARLAB_ARTIFACT_LIMIT_MIB raised"
+                    )
+                digest.update(block)
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        target = object_path(digest.hexdigest())
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft.rename(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return _row_store(tracked, path, digest.hexdigest(), size)
+
+
+@transaction.atomic
+def _row_store(tracked: TrackedRun, path: str, sha256: str, size: int) -> Artifact:
+    TrackedRun.objects.select_for_update(no_key=True).get(pk=tracked.pk)
+    if tracked.artifacts.count() >= MAX_FILES:
+        raise BadArtifact(f"Run {tracked.uuid} has {MAX_FILES} artifacts; pack files into archives")
+    if tracked.artifacts.filter(path__startswith=f"{path}/").exists():
+        raise BadArtifact(f"Artifact path {path[:200]!r} is a folder of this run; use another file name")
+    artifact, _ = Artifact.objects.update_or_create(
+        tracked=tracked, path=path, defaults={"sha256": sha256, "size": size}
+    )
+    return artifact
+
+
+def artifact_blocks(artifact: Artifact) -> Iterator[bytes]:
+    """Read the bytes of an artifact in blocks; raises FileNotFoundError where they are missing on the disk."""
+    with object_path(artifact.sha256).open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            yield block
+
+
+def artifacts_delete(*, tracked: TrackedRun, path: str) -> int:
+    """Delete a file or a folder of a run; returns how many files. Bytes that no row refers to any more go too."""
+    path = clean_path(path)
+    with transaction.atomic():
+        rows = tracked.artifacts.filter(path=path) | tracked.artifacts.filter(path__startswith=f"{path}/")
+        digests = set(rows.values_list("sha256", flat=True))
+        count, _ = rows.delete()
+    for sha256 in digests - set(Artifact.objects.filter(sha256__in=digests).values_list("sha256", flat=True)):
+        object_path(sha256).unlink(missing_ok=True)
+    return count
+
+
+def listing(tracked: TrackedRun, folder: str = "") -> list[Entry]:
+    """List the files and folders directly below a folder of a run, sorted by path."""
+    prefix = f"{clean_path(folder)}/" if folder else ""
+    entries: dict[str, Entry] = {}
+    for path, size in tracked.artifacts.filter(path__startswith=prefix).values_list("path", "size"):
+        name, slash, _ = path.removeprefix(prefix).partition("/")
+        entries[name] = Entry(prefix + name, bool(slash), 0 if slash else size)
+    return [entries[name] for name in sorted(entries)]
+
+
+def object_path(sha256: str) -> Path:
+    """Return where the bytes with this digest are stored."""
+    return _root() / "objects" / sha256[:2] / sha256
+
+
+def upload_create() -> str:
+    """Begin an upload in several parts; returns its ID."""
+    upload_id = secrets.token_hex(16)
+    (_root() / "parts" / upload_id).mkdir(parents=True, mode=0o700)
+    return upload_id
+
+
+def part_store(*, upload_id: str, number: int, blocks: Iterable[bytes]) -> str:
+    """Store one part (numbers from 1); returns its SHA-256. Raises BadArtifact for an unknown upload."""
+    directory = _upload(upload_id)
+    if not 1 <= number <= 10_000:
+        raise BadArtifact(f"Invalid part number {number}; use 1 to 10000")
+    digest = hashlib.sha256()
+    draft = directory / f".{number}-{secrets.token_hex(4)}"
+    limit, size = settings.ARTIFACT_LIMIT_MIB << 20, 0
+    try:
+        with draft.open("xb") as file:
+            for block in blocks:
+                size += len(block)
+                if size > limit:
+                    raise BadArtifact(f"Part {number} is larger than {settings.ARTIFACT_LIMIT_MIB} MiB; send less")
+                digest.update(block)
+                file.write(block)
+        draft.rename(directory / f"{number:05d}")
+    finally:
+        draft.unlink(missing_ok=True)
+    return digest.hexdigest()
+
+
+def upload_complete(*, tracked: TrackedRun, path: str, upload_id: str, numbers: Iterable[int]) -> Artifact:
+    """Join the parts of an upload in the order of their numbers and store the file."""
+    directory = _upload(upload_id)
+    paths = [directory / f"{number:05d}" for number in sorted(numbers)]
+    missing = [part.name for part in paths if not part.exists()]
+    if missing or not paths:
+        raise BadArtifact(f"Parts {', '.join(missing) or 'none'} of upload {upload_id} are missing; send them first")
+
+    def blocks() -> Iterator[bytes]:
+        for part in paths:
+            with part.open("rb") as file:
+                while block := file.read(BLOCK_BYTES):
+                    yield block
+
+    artifact = artifact_store(tracked=tracked, path=path, blocks=blocks())
+    upload_abort(upload_id=upload_id)
+    return artifact
+
+
+def upload_abort(*, upload_id: str) -> None:
+    """Delete the parts of an upload."""
+    shutil.rmtree(_upload(upload_id), ignore_errors=True)
+
+
+def _upload(upload_id: str) -> Path:
+    directory = _root() / "parts" / upload_id
+    if not _UPLOAD_ID.fullmatch(upload_id) or not directory.is_dir():
+        raise BadArtifact(f"Unknown upload {upload_id[:40]!r}; create it again")
+    return directory
+
+
+def _root() -> Path:
+    return Path(settings.ARTIFACTS_DIR)

@@ -1,0 +1,172 @@
+"""Rows -> MLflow's JSON, and the look-ups that its IDs need."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
+
+from django.contrib.auth.models import User
+from django.db.models import Model, QuerySet
+
+from parlab.lab.models import Experiment, LatestMetric, TrackedRun
+from parlab.lab.services import experiment_create
+
+from .protocol import JSON, Call, integer, invalid, missing
+
+DEFAULT_ID, DEFAULT_NAME = "0", "Default"
+M = TypeVar("M", bound=Model)
+
+
+def moment(milliseconds: float) -> datetime:
+    """Return the time of unix milliseconds, cut to what a datetime holds."""
+    return datetime.fromtimestamp(min(max(milliseconds / 1000, 0.0), 2.5e11), UTC)
+
+
+def milliseconds(time: datetime) -> int:
+    return int(time.timestamp() * 1000)
+
+
+# --- look-ups --------------------------------------------------------------------------------------------------------
+
+
+def experiment_of(experiment_id: str, user: User) -> Experiment:
+    """Find an experiment by MLflow's ID; "0" creates the default one on first use."""
+    if experiment_id == DEFAULT_ID:
+        return default_experiment(user)
+    number = integer(experiment_id)
+    experiment = None if number is None else Experiment.objects.filter(pk=number).first()
+    if experiment is None:
+        raise missing("experiment with ID", experiment_id)
+    return experiment
+
+
+def default_experiment(user: User) -> Experiment:
+    experiment = Experiment.objects.filter(name=DEFAULT_NAME).first()
+    if experiment is not None:
+        return experiment
+    try:
+        return experiment_create(name=DEFAULT_NAME, owner=user, question="Runs that name no experiment.")
+    except ValueError:
+        return Experiment.objects.get(name=DEFAULT_NAME)
+
+
+def run_of(call: Call, *, is_change: bool = False) -> TrackedRun:
+    """Find the run that a request names; raises MlflowError for none, or for a deleted one that is to change."""
+    run_id = call.text("run_id", call.text("run_uuid", ""), at_most=256)
+    if not run_id:
+        raise invalid("Missing value for required parameter 'run_id'")
+    tracked = TrackedRun.objects.select_related("run__experiment").filter(uuid=run_id).first()
+    if tracked is None:
+        raise missing("run with ID", run_id)
+    if is_change and tracked.deleted_at is not None:
+        raise invalid(f"Run {run_id} is deleted and must be restored before it can change")
+    return tracked
+
+
+def experiment_id(experiment: Experiment) -> str:
+    return DEFAULT_ID if experiment.name == DEFAULT_NAME else str(experiment.pk)
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def experiment_json(experiment: Experiment) -> JSON:
+    identity = experiment_id(experiment)
+    return {
+        "experiment_id": identity,
+        "name": experiment.name,
+        "artifact_location": f"mlflow-artifacts:/{identity}",
+        "lifecycle_stage": "deleted" if experiment.archived_at else "active",
+        "creation_time": milliseconds(experiment.created_at),
+        "last_update_time": milliseconds(experiment.updated_at),
+        "tags": [{"key": label.key, "value": label.value} for label in experiment.labels.all()],
+    }
+
+
+def artifact_root(tracked: TrackedRun) -> str:
+    return f"mlflow-artifacts:/{experiment_id(tracked.run.experiment)}/{tracked.uuid}/artifacts"
+
+
+def run_info(tracked: TrackedRun) -> JSON:
+    info: JSON = {
+        "run_id": tracked.uuid,
+        "run_uuid": tracked.uuid,
+        "run_name": tracked.name,
+        "experiment_id": experiment_id(tracked.run.experiment),
+        "user_id": tracked.user_name,
+        "status": tracked.status,
+        "start_time": tracked.start_ms or milliseconds(tracked.run.queued_at),
+        "artifact_uri": artifact_root(tracked),
+        "lifecycle_stage": "deleted" if tracked.deleted_at else "active",
+    }
+    if tracked.end_ms is not None:
+        info["end_time"] = tracked.end_ms
+    return info
+
+
+def run_json(tracked: TrackedRun) -> JSON:
+    """Write a run with its data; prefetch metrics, parameters and tags for many."""
+    return {
+        "info": run_info(tracked),
+        "data": {
+            "metrics": [latest_json(metric) for metric in tracked.metrics.all()],
+            "params": [{"key": parameter.key, "value": parameter.value} for parameter in tracked.parameters.all()],
+            "tags": [{"key": tag.key, "value": tag.value} for tag in tracked.tags.all()],
+        },
+        "inputs": {"dataset_inputs": tracked.inputs, "model_inputs": []},
+        "outputs": {"model_outputs": tracked.outputs},
+    }
+
+
+def latest_json(metric: LatestMetric) -> JSON:
+    return metric_json(metric.key, math.nan if metric.value is None else metric.value, metric.timestamp_ms, metric.step)
+
+
+def metric_json(key: str, value: float, timestamp_ms: int, step: int) -> JSON:
+    return {"key": key, "value": number_json(value), "timestamp": timestamp_ms, "step": step}
+
+
+def number_json(value: float) -> float | str:
+    """Write a float as protobuf's JSON does: NaN and infinities are texts."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+# --- pages of results ------------------------------------------------------------------------------------------------
+
+
+class ResultPage(NamedTuple):
+    """A page of rows and the token of the next one; an empty token at the end."""
+
+    rows: list[Any]
+    token: str
+
+
+def page_of(rows: QuerySet[M] | Sequence[Any], call: Call, *, default: int, at_most: int) -> ResultPage:
+    """Cut the page that `max_results` and `page_token` ask for."""
+    size = call.whole("max_results", default, at_least=1, at_most=at_most)
+    start = _offset(call.text("page_token", "", at_most=500))
+    page = list(rows[start : start + size + 1])
+    return ResultPage(page[:size], _token(start + size) if len(page) > size else "")
+
+
+def _token(offset: int) -> str:
+    return base64.b64encode(json.dumps({"offset": offset}).encode()).decode()
+
+
+def _offset(token: str) -> int:
+    if not token:
+        return 0
+    try:
+        offset = integer(json.loads(base64.b64decode(token, validate=True))["offset"])
+    except (binascii.Error, ValueError, KeyError, TypeError):
+        offset = None
+    if offset is None or not 0 <= offset < 10**12:
+        raise invalid(f"Invalid page_token {token[:80]!r}; use the one of the page before")
+    return offset

@@ -1,0 +1,127 @@
+"""Artifacts: the listing of a run and the proxied artifact store.
+
+Paths of the store are `EXPERIMENT/RUN/artifacts/PATH`, as the artifact URI of a run says.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from django.http import FileResponse, HttpResponse, HttpResponseBase
+from django.urls import reverse
+
+from parlab.lab.models import Artifact, TrackedRun
+from parlab.tracking import artifacts
+
+from .entities import artifact_root, run_of
+from .protocol import JSON, Call, MlflowError, entries, integer, invalid, missing
+
+
+def of_run(call: Call) -> JSON:
+    """List a folder of a run's artifacts, with paths relative to its root."""
+    tracked = run_of(call)
+    files = [_entry_json(entry, entry.path) for entry in artifacts.listing(tracked, call.text("path", ""))]
+    return {"root_uri": artifact_root(tracked), "files": files}
+
+
+def listing(call: Call) -> JSON:
+    """List a folder of the store, with paths relative to the folder."""
+    tracked, folder = _place(call.text("path"), is_folder=True)
+    entries_ = artifacts.listing(tracked, folder)
+    return {"files": [_entry_json(entry, entry.path.rpartition("/")[2]) for entry in entries_]}
+
+
+def _entry_json(entry: artifacts.Entry, path: str) -> JSON:
+    return {"path": path, "is_dir": entry.is_dir} | ({} if entry.is_dir else {"file_size": entry.size})
+
+
+def upload(call: Call) -> JSON:
+    tracked, path = _place(call.text("artifact_path"))
+    _refuse_deleted(tracked)
+    artifacts.artifact_store(tracked=tracked, path=path, blocks=_blocks(call))
+    return {}
+
+
+def download(call: Call) -> HttpResponseBase:
+    tracked, path = _place(call.text("artifact_path"))
+    artifact: Artifact | None = tracked.artifacts.filter(path=path).first()
+    if artifact is None:
+        raise missing("artifact", path)
+    try:
+        file = artifacts.object_path(artifact.sha256).open("rb")
+    except FileNotFoundError:
+        raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"The bytes of artifact {path[:200]!r} are missing") from None
+    # As a download and never as a page: an artifact may hold scripts.
+    media_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
+    response = FileResponse(file, as_attachment=True, filename=path.rpartition("/")[2], content_type=media_type)
+    response["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+def delete(call: Call) -> JSON:
+    tracked, path = _place(call.text("artifact_path"))
+    _refuse_deleted(tracked)
+    if not artifacts.artifacts_delete(tracked=tracked, path=path):
+        raise missing("artifact", path)
+    return {}
+
+
+# --- uploads in several parts ----------------------------------------------------------------------------------------
+
+
+def multipart_create(call: Call) -> JSON:
+    _upload_place(call)
+    count = call.whole("num_parts", 1, at_least=1, at_most=10_000)
+    upload_id = artifacts.upload_create()
+    base = call.http.build_absolute_uri(reverse("mlflow-part", args=[upload_id, 0])).removesuffix("0")
+    headers = {"Authorization": call.http.headers.get("Authorization", "")}
+    parts = [{"part_number": number, "url": f"{base}{number}", "headers": headers} for number in range(1, count + 1)]
+    return {"upload_id": upload_id, "credentials": parts}
+
+
+def multipart_part(call: Call) -> HttpResponseBase:
+    number = integer(call.text("number")) or 0
+    digest = artifacts.part_store(upload_id=call.text("upload_id"), number=number, blocks=_blocks(call))
+    return HttpResponse(headers={"ETag": f'"{digest}"'})
+
+
+def multipart_complete(call: Call) -> JSON:
+    tracked, path = _upload_place(call)
+    _refuse_deleted(tracked)
+    numbers = [integer(part.get("part_number")) or 0 for part in entries(call, "parts")]
+    artifacts.upload_complete(tracked=tracked, path=path, upload_id=call.text("upload_id"), numbers=numbers)
+    return {}
+
+
+def _upload_place(call: Call) -> tuple[TrackedRun, str]:
+    """Return the run and the path that an upload goes to; clients send the path on their own disk as file name."""
+    name = call.text("path").replace("\\", "/").rpartition("/")[2]
+    return _place(f"{call.text('artifact_path')}/{name}")
+
+
+def multipart_abort(call: Call) -> JSON:
+    artifacts.upload_abort(upload_id=call.text("upload_id"))
+    return {}
+
+
+def _blocks(call: Call) -> Iterator[bytes]:
+    while block := call.http.read(artifacts.BLOCK_BYTES):
+        yield block
+
+
+def _refuse_deleted(tracked: TrackedRun) -> None:
+    if tracked.deleted_at is not None:
+        raise invalid(f"Run {tracked.uuid} is deleted and must be restored before it can change")
+
+
+def _place(path: str, *, is_folder: bool = False) -> tuple[TrackedRun, str]:
+    """Split a path of the store into the run and the path among its artifacts."""
+    parts = path.strip("/").split("/", 3)
+    if len(parts) < 3 or parts[2] != "artifacts" or (len(parts) < 4 and not is_folder):
+        raise invalid(f"Invalid artifact path {quote(path[:200])!r}; expected EXPERIMENT/RUN/artifacts/PATH")
+    tracked = TrackedRun.objects.select_related("run__experiment").filter(uuid=parts[1]).first()
+    if tracked is None:
+        raise missing("run with ID", parts[1])
+    return tracked, artifacts.clean_path(parts[3]) if len(parts) == 4 and parts[3] else ""

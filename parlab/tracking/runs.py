@@ -1,0 +1,347 @@
+"""The life of a run that a script reports: start, report, end, come back.
+
+A script outside cannot be told what state it is in: it reports, falls silent, and may come back, so unlike the state
+of a launched attempt the state of a reported one may return to `running`. Series and log go through the same code as
+a node's batches: every report becomes event lines, and these stay the truth from which all else can be rebuilt.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+import orjson
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import Max
+from django.utils import timezone
+
+from parlab.formats.names import launch_of
+from parlab.ingest.launches import resolved_of
+from parlab.ingest.services import attempt_summarise, output_append, summarise_now_and_then
+from parlab.lab.models import (
+    Attempt,
+    Config,
+    Experiment,
+    ExperimentLabel,
+    LatestMetric,
+    Run,
+    RunParameter,
+    RunTag,
+    TrackedRun,
+)
+from parlab.lab.services import run_findings_refresh, storable
+from parlab.lab.services.configs import lock_experiment
+from runners.config import digest, sections
+from runners.protocol import EVENT_LINE_LIMIT, RunState
+
+logger = logging.getLogger(__name__)
+
+NOTE = "Settings as the reporting scripts state them"
+STATES = {
+    TrackedRun.Status.RUNNING: RunState.RUNNING,
+    TrackedRun.Status.SCHEDULED: RunState.RUNNING,
+    TrackedRun.Status.FINISHED: RunState.FINISHED,
+    TrackedRun.Status.FAILED: RunState.FAILED,
+    TrackedRun.Status.KILLED: RunState.CANCELLED,
+}
+_MAX_MS = 10**14
+_BLOCK = 500
+
+
+class Conflict(ValueError):
+    """A report that contradicts what the run has already stored."""
+
+
+class Point(NamedTuple):
+    """One value of one metric."""
+
+    key: str
+    value: float
+    timestamp_ms: int
+    step: int
+
+
+def tracked_run_start(
+    *,
+    experiment: Experiment,
+    user: User,
+    name: str = "",
+    user_name: str = "",
+    start_ms: int | None = None,
+    tags: Mapping[str, str] | None = None,
+    run_uuid: str | None = None,
+) -> TrackedRun:
+    """Create a run in state running, with its only attempt."""
+    now = timezone.now()
+    started_at = _moment(start_ms) or now
+    with transaction.atomic():
+        lock_experiment(experiment)
+        config = _config(experiment, user)
+        identity = run_uuid or uuid.uuid4().hex
+        last: int | None = experiment.runs.aggregate(last=Max("number"))["last"]
+        run = Run.objects.create(
+            experiment=experiment,
+            config=config,
+            number=(last or 0) + 1,
+            label=storable.text(name)[:300],
+            origin=Run.Origin.REPORTED,
+            point={},
+            point_digest=digest({"reported": identity}),
+            resolved=config.data,
+            state=RunState.RUNNING,
+            started_at=started_at,
+            created_by=user,
+        )
+        Attempt.objects.create(run=run, number=1, state=RunState.RUNNING, started_at=started_at)
+        tracked = TrackedRun.objects.create(
+            run=run,
+            uuid=identity,
+            name=storable.text(name)[:500],
+            user_name=storable.text(user_name)[:256],
+            start_ms=start_ms,
+            last_report_at=now,
+        )
+        tags_set(tracked=tracked, tags=tags or {})
+    logger.info("run %s of %s reports as %s", run.number, experiment, identity)
+    return tracked
+
+
+def _config(experiment: Experiment, user: User) -> Config:
+    """Return the version that reported runs of an experiment refer to; it holds no settings of its own."""
+    existing = experiment.configs.filter(runs__origin=Run.Origin.REPORTED).first()
+    if existing is not None:
+        return existing
+    last: int | None = experiment.configs.aggregate(last=Max("version"))["last"]
+    data: dict[str, dict[str, Any]] = {section: {} for section in sections()}
+    return Config.objects.create(
+        experiment=experiment,
+        version=(last or 0) + 1,
+        data=data,
+        sweep={},
+        digest=digest({"data": data, "sweep": {}}),
+        note=NOTE,
+        created_by=user,
+    )
+
+
+@transaction.atomic
+def tracked_run_update(
+    *, tracked: TrackedRun, status: str | None = None, end_ms: int | None = None, name: str | None = None
+) -> TrackedRun:
+    """Change name, status or end of a run; an end computes its summary and findings."""
+    attempt, tracked = _lock(tracked)
+    if name is not None:
+        tracked.name = storable.text(name)[:500]
+        Run.objects.filter(pk=tracked.run_id).update(label=tracked.name[:300])
+    if status is not None:
+        tracked.status = TrackedRun.Status(status)
+        tracked.end_ms = end_ms if STATES[tracked.status].is_final else None
+        _state_set(attempt, STATES[tracked.status], ended_at=_moment(tracked.end_ms))
+    tracked.last_report_at = timezone.now()
+    tracked.save(update_fields=["name", "status", "end_ms", "last_report_at"])
+    return tracked
+
+
+def _state_set(attempt: Attempt, state: RunState, *, ended_at: datetime | None = None, reason: str = "") -> None:
+    """Set the state of a reported run, in either direction; a final one is summarised."""
+    facts = {
+        "state": state,
+        "reason": reason,
+        "ended_at": (ended_at or timezone.now()) if state.is_final else None,
+    }
+    Attempt.objects.filter(pk=attempt.pk).update(**facts)
+    Run.objects.filter(pk=attempt.run_id).update(**facts)
+    if state.is_final:
+        attempt.refresh_from_db()
+        attempt_summarise(attempt=attempt)
+        transaction.on_commit(partial(run_findings_refresh, run=attempt.run), robust=True)
+
+
+@transaction.atomic
+def tracked_run_delete(*, tracked: TrackedRun) -> None:
+    """Mark a run as deleted; `tracked_run_restore` undoes it."""
+    TrackedRun.objects.filter(pk=tracked.pk, deleted_at=None).update(deleted_at=timezone.now())
+
+
+@transaction.atomic
+def tracked_run_restore(*, tracked: TrackedRun) -> None:
+    TrackedRun.objects.filter(pk=tracked.pk).update(deleted_at=None)
+
+
+@transaction.atomic
+def parameters_set(*, tracked: TrackedRun, parameters: Mapping[str, str]) -> None:
+    """Store parameters; raises Conflict where one has another value already. Updates the run's configuration."""
+    if not parameters:
+        return
+    _lock(tracked)
+    existing = dict(tracked.parameters.filter(key__in=list(parameters)).values_list("key", "value"))
+    for key, value in parameters.items():
+        if key in existing and existing[key] != value:
+            raise Conflict(
+                f"Parameter {key!r} of run {tracked.uuid} is {existing[key]!r} and cannot change to {value!r};"
+                " log it under another key or start another run"
+            )
+    new = [
+        RunParameter(tracked=tracked, key=key, value=value) for key, value in parameters.items() if key not in existing
+    ]
+    RunParameter.objects.bulk_create(new, batch_size=_BLOCK)
+    if new:
+        launch = launch_of(dict(tracked.parameters.values_list("key", "value")))
+        Run.objects.filter(pk=tracked.run_id).update(
+            launch=storable.json(launch.model_dump()), resolved=resolved_of(launch)
+        )
+    _touch(tracked)
+
+
+@transaction.atomic
+def tags_set(*, tracked: TrackedRun, tags: Mapping[str, str]) -> None:
+    """Store tags, replacing earlier values."""
+    RunTag.objects.bulk_create(
+        [RunTag(tracked=tracked, key=key, value=value) for key, value in tags.items()],
+        update_conflicts=True,
+        unique_fields=["tracked", "key"],
+        update_fields=["value"],
+        batch_size=_BLOCK,
+    )
+    if tags:
+        _touch(tracked)
+
+
+@transaction.atomic
+def labels_set(*, experiment: Experiment, labels: Mapping[str, str]) -> None:
+    """Store key-value labels of an experiment, replacing earlier values."""
+    ExperimentLabel.objects.bulk_create(
+        [ExperimentLabel(experiment=experiment, key=key, value=value) for key, value in labels.items()],
+        update_conflicts=True,
+        unique_fields=["experiment", "key"],
+        update_fields=["value"],
+    )
+
+
+@transaction.atomic
+def points_append(*, tracked: TrackedRun, points: Sequence[Point]) -> None:
+    """Append points to the run's series in the order given, and its log; a silent run is running again."""
+    if not points:
+        return
+    attempt, tracked = _lock(tracked)
+    output_append(attempt, b"".join(event_lines(points)))
+    attempt.save(update_fields=["last_step"])
+    _latest_update(tracked, points)
+    if RunState(attempt.state) == RunState.LOST:
+        _state_set(attempt, STATES[TrackedRun.Status(tracked.status)])
+    _touch(tracked)
+    transaction.on_commit(partial(summarise_now_and_then, attempt), robust=True)
+
+
+def event_lines(points: Iterable[Point]) -> Iterable[bytes]:
+    """Write points as event lines; neighbours of one step and time share a line until it is full."""
+    place: tuple[int, int] | None = None
+    values: dict[str, Any] = {}
+    size = 0
+    for point in points:
+        width = len(point.key) + 40
+        if place != (point.step, point.timestamp_ms) or point.key in values or size + width > EVENT_LINE_LIMIT - 200:
+            if place is not None:
+                yield _event_line(*place, values)
+            place, values, size = (point.step, point.timestamp_ms), {}, 0
+        values[point.key] = point.value
+        size += width
+    if place is not None:
+        yield _event_line(*place, values)
+
+
+def _event_line(step: int, timestamp_ms: int, values: Mapping[str, float]) -> bytes:
+    # JSON has no infinities: they travel as texts, and null is not a number.
+    metrics = {
+        key: value if math.isfinite(value) else (None if math.isnan(value) else str(value))
+        for key, value in values.items()
+    }
+    event = {"t": timestamp_ms / 1000, "rank": 0, "event": "step", "step": step, "metrics": metrics}
+    return b'{"parlab":1,' + orjson.dumps(event)[1:] + b"\n"
+
+
+def _latest_update(tracked: TrackedRun, points: Sequence[Point]) -> None:
+    """Keep for each metric the point of the highest step, then time, then value."""
+
+    def rank(step: int, timestamp_ms: int, value: float | None) -> tuple[int, int, float]:
+        return step, timestamp_ms, -math.inf if value is None or math.isnan(value) else value
+
+    best: dict[str, Point] = {}
+    for point in points:
+        held = best.get(point.key)
+        if held is None or rank(point.step, point.timestamp_ms, point.value) >= rank(
+            held.step, held.timestamp_ms, held.value
+        ):
+            best[point.key] = point
+    keys = list(best)
+    for start in range(0, len(keys), _BLOCK):
+        block = keys[start : start + _BLOCK]
+        stored = {row.key: row for row in tracked.metrics.filter(key__in=block)}
+        rows = []
+        for key in block:
+            point, row = best[key], stored.get(key)
+            if row is not None and rank(row.step, row.timestamp_ms, row.value) > rank(
+                point.step, point.timestamp_ms, point.value
+            ):
+                continue
+            value = None if math.isnan(point.value) else point.value
+            rows.append(
+                LatestMetric(tracked=tracked, key=key, value=value, timestamp_ms=point.timestamp_ms, step=point.step)
+            )
+        LatestMetric.objects.bulk_create(
+            rows,
+            update_conflicts=True,
+            unique_fields=["tracked", "key"],
+            update_fields=["value", "timestamp_ms", "step"],
+        )
+
+
+def _lock(tracked: TrackedRun) -> tuple[Attempt, TrackedRun]:
+    """Lock a run's attempt until the transaction ends; return it and the run as they now are."""
+    attempt = (
+        Attempt.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("run", "node")
+        .get(run_id=tracked.run_id)
+    )
+    return attempt, TrackedRun.objects.get(pk=tracked.pk)
+
+
+def _touch(tracked: TrackedRun) -> None:
+    TrackedRun.objects.filter(pk=tracked.pk).update(last_report_at=timezone.now())
+
+
+def _moment(milliseconds: int | None) -> datetime | None:
+    if milliseconds is None or not 0 < milliseconds < _MAX_MS:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def reap() -> int:
+    """Mark running runs that have been silent for TRACKING_SILENCE_S as lost; returns how many."""
+    limit_s = settings.TRACKING_SILENCE_S
+    silent = TrackedRun.objects.filter(
+        run__state=RunState.RUNNING, last_report_at__lt=timezone.now() - timedelta(seconds=limit_s)
+    )
+    return sum(_lose(tracked, limit_s) for tracked in silent)
+
+
+@transaction.atomic
+def _lose(tracked: TrackedRun, limit_s: float) -> bool:
+    attempt, tracked = _lock(tracked)
+    silence_s = (timezone.now() - tracked.last_report_at).total_seconds()
+    if silence_s < limit_s or RunState(attempt.state) != RunState.RUNNING:
+        return False  # a report came in between
+    _state_set(
+        attempt,
+        RunState.LOST,
+        ended_at=tracked.last_report_at,
+        reason=f"no report for {silence_s:.0f} s; it returns to running with its next report",
+    )
+    return True

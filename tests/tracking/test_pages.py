@@ -1,0 +1,76 @@
+"""Runs that a script reports, on the pages that other runs have."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from parlab.ingest.services import attempt_reingest
+from parlab.lab.models import Experiment, Run, TrackedRun
+from parlab.series import store
+from parlab.tracking import runs
+from parlab.tracking.runs import Point
+
+
+@pytest.fixture
+def tracked(experiment: Experiment, user: User) -> TrackedRun:
+    tracked = runs.tracked_run_start(experiment=experiment, user=user, name="warm-up 100")
+    runs.parameters_set(tracked=tracked, parameters={"per_device_train_batch_size": "4", "num_hidden_layers": "12"})
+    now = int(timezone.now().timestamp() * 1000)
+    points = [
+        Point(key, 2.0 - step / 10, now + 500 * step, step) for step in range(8) for key in ("loss", "my/own key")
+    ]
+    runs.points_append(tracked=tracked, points=points)
+    return tracked
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_run_experiment_and_lists_answer_for_a_reported_run(page: Client, tracked: TrackedRun, is_over: bool) -> None:
+    if is_over:
+        runs.tracked_run_update(tracked=tracked, status="FINISHED")
+    run = tracked.run
+    for url in (
+        run.get_absolute_url(),
+        run.experiment.get_absolute_url(),
+        "/",
+        "/experiments/",
+        f"{run.get_absolute_url()}figures/step-time.json",
+    ):
+        response = page.get(url)
+        assert response.status_code == 200, url
+    text = page.get(run.get_absolute_url()).content.decode()
+    assert "warm-up 100" in text
+
+
+def test_the_step_time_follows_from_the_time_stamps_of_reports(tracked: TrackedRun) -> None:
+    runs.tracked_run_update(tracked=tracked, status="FINISHED")
+    summary = Run.objects.get(pk=tracked.run_id).summary
+    assert summary["step_time_s"]["median"] == pytest.approx(0.5, rel=1e-3)
+    assert "time stamps of the reports" in summary["basis"]
+    assert summary["sources"] == {"loss": "loss"}
+
+
+def test_a_silent_run_is_lost_and_returns_with_its_next_report(tracked: TrackedRun, settings: Any) -> None:
+    settings.TRACKING_SILENCE_S = 60.0
+    assert runs.reap() == 0
+    TrackedRun.objects.update(last_report_at=timezone.now() - timedelta(seconds=90))
+    assert runs.reap() == 1
+    lost = Run.objects.get()
+    assert (lost.state, lost.reason) == ("lost", "no report for 90 s; it returns to running with its next report")
+    runs.points_append(tracked=tracked, points=[Point("loss", 1.0, 1_000, 9)])
+    run = Run.objects.get()
+    assert (run.state, run.reason, run.ended_at) == ("running", "", None)
+
+
+def test_reingest_builds_the_series_of_a_reported_run_again(tracked: TrackedRun) -> None:
+    attempt = tracked.run.current_attempt()
+    before = store.read(attempt.pk, "my/own key", rank=0)
+    attempt_reingest(attempt=attempt)
+    after = store.read(attempt.pk, "my/own key", rank=0)
+    assert (after.steps.tolist(), after.values.tolist()) == (before.steps.tolist(), before.values.tolist())
+    assert len(after) == 8
