@@ -107,7 +107,7 @@ class Resolver:
         records: list[Record] = []
         for experiment in experiments:
             versions = selectors.experiment_versions(experiment, version)
-            if version.isdecimal() and not (versions.shown and versions.shown.version == int(version)):
+            if version.isdecimal() and not (versions.selected and versions.selected.version == int(version)):
                 raise ValueError(f"experiment {experiment.slug} has no version {version}")
             mine = selectors.experiment_runs(experiment, versions)
             doubts = selectors.run_doubts(selectors.experiment_findings(experiment), mine)

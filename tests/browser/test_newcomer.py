@@ -31,7 +31,7 @@ def test_which_configuration_is_best_and_by_how_much_stands_on_home_and_one_clic
     scaling = row(page, "Megatron BERT 345M on 1 to 128 A100")
     expect(scaling).to_contain_text("samples/s")
     expect(scaling).to_contain_text("65.5 %")
-    expect(scaling).to_contain_text("128 against 64 GPUs")
+    expect(scaling).to_contain_text("128 vs 64 GPUs")
     scaling.get_by_role("link", name="Megatron BERT 345M").click()
     expect(page.locator("[data-verdict]")).to_contain_text("Fastest: #6 GPUs 128")
     expect(page.locator("[data-verdict]")).to_contain_text("65.5 % ahead of #5")

@@ -105,7 +105,7 @@ def test_a_run_shows_what_its_links_were_set_to_and_gave(source: Run, user: User
     source.summary = {"links": [{"source": 0, "target": 1, "round_trip_s": 0.0201}]}
     source.save()
     (row,) = link_rows(source)
-    assert row == ("0 to 1", "10.0\u202fms, as fast as it goes", "20.1\u202fms", DASH)
+    assert row == ("0 to 1", "10.0\u202fms, unlimited rate", "20.1\u202fms", DASH)
     browser = Client()
     browser.force_login(user)
     assert "20.1\u202fms" in browser.get(source.get_absolute_url()).content.decode()

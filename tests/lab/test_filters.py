@@ -133,19 +133,19 @@ def test_tags_owner_name_and_archive_narrow_experiments(runs: list[Run], user: U
     ("query", "said"),
     [
         ("enigne:x", "did you mean engine?"),
-        ("florp:x", "No run has a field florp; there are tag, name, "),
-        ("state:ooom", "No state is called ooom; did you mean oom?"),
-        ("gpus>lots", "lots is no number for gpus: write, for example, gpus>16."),
-        ("memory>8GHz", "8GHz is no number for memory: write, for example, memory>8GiB."),
-        ("tag:", "There is no value behind it"),
-        ("engine>3", "engine is a text and has no order"),
-        ("tag>3", "tag is a text: write tag:3."),
-        ("is:nice", "is:nice means nothing"),
+        ("florp:x", "Unknown field florp; use tag, name, "),
+        ("state:ooom", "Unknown state ooom; did you mean oom?"),
+        ("gpus>lots", "Invalid number lots for gpus: write, for example, gpus>16."),
+        ("memory>8GHz", "Invalid number 8GHz for memory: write, for example, memory>8GiB."),
+        ("tag:", "The value is missing"),
+        ("engine>3", "engine is a text field without an order"),
+        ("tag>3", "tag is a text field: write tag:3."),
+        ("is:nice", "Unknown term is:nice"),
         ("gpus>1,2", "gpus > takes one value, not 2."),
-        ("model.num_layers>many", "many is no number"),
+        ("model.num_layers>many", "Invalid number many"),
     ],
 )
-def test_nonsense_is_left_out_and_explained(runs: list[Run], query: str, said: str) -> None:
+def test_invalid_terms_are_ignored_and_explained(runs: list[Run], query: str, said: str) -> None:
     found = run_list(query=f"{query} engine:megatron", page=None)
     assert [line.run.number for line in found.rows] == [1]
     assert [problem.term for problem in found.filter.problems] == [query]

@@ -84,7 +84,7 @@ def test_the_attempt_before_has_its_own_numbers_and_its_own_machine(
     Attempt.objects.filter(pk=second.pk).update(environment=facts)
     finish(second, 0.25)
     response = page.get(url(1))
-    assert "Attempt before: 1" in text(response)
+    assert "Previous attempt: 1" in text(response)
     assert rows(response, "Environment") == {"hostname": ["new", "old"]}
     assert rows(response, "Results")["Step time (ms)"] == ["250", "500", "+100 %"]
     assert "No differences: both have the same configuration." in text(response)
@@ -98,11 +98,11 @@ def test_the_version_before_is_offered_by_the_same_point(
     newer = make_config(data=data, sweep=SWEEP)
     runs = lab.config_launch(config=newer, user=user).created
     response = page.get(url(runs[0].number))
-    assert "Version before: 1, run 1" in text(response)
+    assert "Previous version: 1, run 1" in text(response)
     assert rows(response, "Configuration")["Iterations"] == ["9", "4"]
     four_runs[0].delete()
     planned = page.get(url(runs[0].number, **{"with": "v1"}))
-    assert "Version before: 1, not run" in text(planned)
+    assert "Previous version: 1, not run" in text(planned)
     assert rows(planned, "Configuration")["Iterations"] == ["9", "4"]
     assert "Results" not in text(planned)
 

@@ -183,7 +183,7 @@ def test_three_axes_become_a_table_per_schedule_in_the_shape_of_the_paper(
     assert "Schedule gpipe" in text(response)
     assert why in text(response)
     assert re.search(r'id="launch"[^>]* disabled', response.content.decode())
-    assert "published elsewhere" in text(response)
+    assert "These are published results" in text(response)
     assert "p10\N{EN DASH}p90" not in text(response)
 
 

@@ -164,7 +164,7 @@ def test_a_lead_says_what_to_know_before_one_believes_it(page: Client, four_runs
     assert "less than its steps vary: ±60.0 %" in text(page.get("/"))
     assert "less than its steps vary: ±60.0 %" in text(page.get("/experiments/"))
     Run.objects.filter(pk=second.pk).update(launch={"world_size": 64})
-    assert "2 against 64 GPUs" in text(page.get("/"))
+    assert "2 vs 64 GPUs" in text(page.get("/"))
 
 
 def test_where_only_flops_are_stated_they_tell_who_leads(page: Client, four_runs: list[Run]) -> None:

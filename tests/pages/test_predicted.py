@@ -66,9 +66,9 @@ def test_the_experiment_shows_the_figure_where_iterations_were_timed(page: Clien
 def test_a_sweep_that_cannot_be_predicted_says_why(page: Client, sweep: list[Run]) -> None:
     Run.objects.filter(pk=sweep[0].pk).update(resolved=with_values(sweep[0].resolved, {"network.apply": "emulate"}))
     address = f"{sweep[0].experiment.get_absolute_url()}figures/predicted.json"
-    assert "Not predicted: 1 run: it ran on links that were shaped or emulated." in page.get(address).json()["caption"]
+    assert "Not predicted: 1 run: its links were shaped or emulated." in page.get(address).json()["caption"]
     Run.objects.update(origin=Run.Origin.PUBLISHED)
-    assert "7 runs: does not say on which GPU it ran" in page.get(address).json()["empty"]
+    assert "7 runs: the GPU is not stated" in page.get(address).json()["empty"]
 
 
 def test_runs_of_one_cluster_and_engine_are_offered_as_a_calibration(page: Client, sweep: list[Run]) -> None:
@@ -92,12 +92,12 @@ def test_emulated_links_calibrate_nothing(page: Client, sweep: list[Run]) -> Non
         Run.objects.filter(pk=run.pk).update(resolved=emulated)
     pool = selectors.calibration_pool()
     assert pool.groups == []
-    assert pool.sources[0].unused == ["8 runs: it ran on links that were shaped or emulated"]
+    assert pool.sources[0].unused == ["8 runs: its links were shaped or emulated"]
 
 
 def test_runs_of_which_no_machine_is_known_are_not_taken_for_runs_on_a_cpu(page: Client, sweep: list[Run]) -> None:
     Attempt.objects.update(node=None, environment={})
-    assert selectors.calibration_pool().sources[0].unused == ["8 runs: nothing is known of the machine it ran on"]
+    assert selectors.calibration_pool().sources[0].unused == ["8 runs: the hardware is not recorded"]
 
 
 @pytest.fixture
@@ -118,17 +118,17 @@ def test_files_that_say_their_sizes_calibrate_on_the_device_that_is_planned_for(
     Run.objects.filter(pk=logs[0].pk).update(resolved=logs[0].resolved | {"model": {"num_layers": 24}})
     Run.objects.filter(pk=logs[1].pk).update(point={"network setting": "10 ms"})
     (group,) = selectors.calibration_pool().groups
-    assert group.title.endswith("on a GPU that its files do not name, 6 runs")
+    assert group.title.endswith("on a GPU not named in its files, 6 runs")
     text = page.get("/plan/", {"calibration": group.key, "gpu": "H100 SXM"}).content.decode()
-    assert "taken as H100 SXM: 6 times" in text
+    assert "assuming H100 SXM: 6 times" in text
     assert "The files of the calibration name no GPU: their runs are taken as run on H100 SXM." in text
     assert "1 run: model.hidden_size, model.sequence_length are missing" in text
-    assert "1 run: its links were shaped, in words that the planner does not read" in text
+    assert "1 run: its links were shaped in a way that the planner does not support" in text
 
 
 def test_files_that_name_their_gpu_are_predicted(page: Client, logs: list[Run]) -> None:
     address = f"{logs[0].experiment.get_absolute_url()}figures/predicted.json"
-    assert "8 runs: does not say on which GPU it ran" in page.get(address).json()["empty"]
+    assert "8 runs: the GPU is not stated" in page.get(address).json()["empty"]
     for run in logs:
         run.summary["peak"] = {"device": "A100 SXM4 80 GB"}
         run.save()

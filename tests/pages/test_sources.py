@@ -121,7 +121,7 @@ def test_an_experiment_of_files_offers_no_launch(page: Client, four_runs: list[R
     Run.objects.update(origin="imported")
     content = page.get(EXPERIMENT).content.decode()
     assert 'id="launch"' not in content
-    assert "published elsewhere" not in content
+    assert "These are published results" not in content
 
 
 def test_columns_that_no_imported_run_fills_are_left_out(page: Client, four_runs: list[Run]) -> None:

@@ -1,4 +1,4 @@
-"""Reads shaped for a page or a figure."""
+"""Queries for pages, figures, reports and the API, which return plain values."""
 
 from .device_grids import device_grid
 from .experiments import (
@@ -45,7 +45,7 @@ from .runs import (
 )
 from .sources import source_bytes, source_lines, source_stream
 from .sweep import METRICS, Metric, SweepEntry, metrics_of, run_points, sweep_entries
-from .utilisation import compute, measured_pct, peak_words, share_pct
+from .utilisation import compute, measured_pct, peak_text, share_pct
 
 __all__ = [
     "METRICS",
@@ -92,7 +92,7 @@ __all__ = [
     "measured_pct",
     "metrics_of",
     "other_runs",
-    "peak_words",
+    "peak_text",
     "pipeline_of",
     "predicted_points",
     "remaining_s",

@@ -1,4 +1,4 @@
-"""The language in which lists are filtered: `engine:megatron gpus>=16 state:oom tag:v100 samples_per_s>100 words`."""
+"""The filter language of lists: `engine:megatron gpus>=16 state:oom tag:v100 samples_per_s>100 text`."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _LARGEST = 1e300
 
 
 class Field(NamedTuple):
-    """What a term may ask of a run."""
+    """A field of runs in filter terms."""
 
     lookup: str
     kind: str
     """"text" or "number"."""
     help: str
     unit: str = ""
-    """Unit of the stored number; a value may be written with a prefix of it."""
+    """Unit of the stored number; values in terms may use a prefix of it."""
     values: Sequence[str] = ()
-    """All values there are, where they are few."""
+    """All possible values, for fields with few values."""
 
 
 FIELDS: dict[str, Field] = {
     "state": Field("state", "text", "state of a run", values=[state.value for state in RunState]),
-    "origin": Field("origin", "text", "where its numbers come from", values=[origin.value for origin in Run.Origin]),
-    "engine": Field("engine", "text", "engine that trains"),
+    "origin": Field("origin", "text", "origin of the results", values=[origin.value for origin in Run.Origin]),
+    "engine": Field("engine", "text", "engine"),
     "schedule": Field("schedule", "text", "pipeline schedule"),
-    "precision": Field("precision", "text", "arithmetic"),
-    "gpus": Field("gpus", "number", "GPUs, or processes without any"),
+    "precision": Field("precision", "text", "numeric precision"),
+    "gpus": Field("gpus", "number", "number of GPUs, or of processes without GPUs"),
     "tp": Field("tensor_parallel_size", "number", "tensor parallel size"),
     "pp": Field("pipeline_parallel_size", "number", "pipeline stages"),
     "dp": Field("data_parallel_size", "number", "data parallel size"),
@@ -53,12 +53,12 @@ FIELDS: dict[str, Field] = {
     "global_batch": Field("global_batch_size", "number", "global batch size"),
     "samples_per_s": Field("samples_per_s", "number", "throughput"),
     "tokens_per_s": Field("tokens_per_s", "number", "throughput in tokens"),
-    "step_time": Field("step_time_s", "number", "median time of a step", "s"),
-    "ms_per_sample": Field("ms_per_sample", "number", "milliseconds of a step per sample"),
+    "step_time": Field("step_time_s", "number", "median step time", "s"),
+    "ms_per_sample": Field("ms_per_sample", "number", "step time per sample in milliseconds"),
     "memory": Field("memory_max_bytes", "number", "peak memory of a rank", "B"),
     "mfu": Field("mfu", "number", "model FLOPs utilisation, 0 to 1 or in %", "%"),
-    "run": Field("number", "number", "number of a run within its experiment"),
-    "label": Field("label", "text", "name of a run's point"),
+    "run": Field("number", "number", "number of the run within its experiment"),
+    "label": Field("label", "text", "label of the run"),
 }
 ALIASES = {
     "throughput": "samples_per_s", "samples": "samples_per_s", "tokens": "tokens_per_s", "step_time_s": "step_time",
@@ -66,42 +66,42 @@ ALIASES = {
     "tensor_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp", "gpu": "gpus",
 }  # fmt: skip
 EXPERIMENT_FIELDS = {
-    "tag": "a tag of the experiment",
-    "name": "a part of the experiment's name",
-    "owner": "who made it",
-    "is": "is:archived, is:active (runs go on) or is:doubted (open findings)",
+    "tag": "tag of the experiment",
+    "name": "part of the name of the experiment",
+    "owner": "owner of the experiment",
+    "is": "is:archived, is:active (active runs) or is:doubted (open findings)",
 }
 _CONFIG_FIELDS = frozenset(field_names())
 
 
 class Problem(NamedTuple):
-    """A term that makes no sense, and what to write instead."""
+    """An invalid term, with a correction."""
 
     term: str
     message: str
 
 
 class Filter(NamedTuple):
-    """A filter as conditions; terms with problems are left out of them."""
+    """A filter as query conditions; invalid terms are ignored."""
 
     text: str
     experiments: Q
-    """What holds of an experiment itself."""
+    """Condition on experiments."""
     runs: Q
-    """What one of its runs must fulfil, all at once."""
+    """Condition on runs; one run must fulfil all of it."""
     has_run_terms: bool
     wants_archived: bool
     problems: list[Problem]
 
     def of_experiments(self) -> Q:
-        """Condition on experiments: their own terms, and a run for those of runs."""
+        """Return the condition on experiments: their own terms, and the existence of a run that fulfils the others."""
         if not self.has_run_terms:
             return self.experiments
         return self.experiments & Q(Exists(Run.objects.filter(self.runs, experiment=OuterRef("pk"))))
 
 
-class _Parsed:
-    """Collects the conditions of a filter term by term."""
+class _Conditions:
+    """Accumulates the conditions of a filter term by term."""
 
     def __init__(self) -> None:
         self.experiments, self.runs = Q(), Q()
@@ -112,45 +112,48 @@ class _Parsed:
         self.runs &= condition
         self.has_run_terms = True
 
+    def filter(self, text: str) -> Filter:
+        return Filter(text, self.experiments, self.runs, self.has_run_terms, self.wants_archived, self.problems)
 
-class _Nonsense(ValueError):
-    """A term that cannot be read; says why and what to write."""
+
+class _InvalidTerm(ValueError):
+    """An invalid term; the message contains a correction."""
 
 
 def parse(text: str) -> Filter:
-    """Read a filter. Terms are joined by "and"; `a,b` means one of them, `-` in front or `!=` the opposite."""
-    # No text of PostgreSQL holds a NUL, so nothing could be found by one.
+    """Parse a filter. All terms must hold; `a,b` matches either value; a leading `-` or `!=` negates a term."""
+    # PostgreSQL text cannot contain NUL, so no row could match it.
     text = " ".join(text.replace("\0", " ").split())[:MAX_LENGTH]
-    parsed = _Parsed()
+    conditions = _Conditions()
     for number, match in enumerate(_TERM.finditer(text)):
         if number >= MAX_TERMS:
-            parsed.problems.append(Problem("", f"Only the first {MAX_TERMS} terms count; leave some out."))
+            conditions.problems.append(Problem("", f"Only the first {MAX_TERMS} terms are used; remove some."))
             break
         try:
-            _add(parsed, match)
-        except _Nonsense as error:
-            parsed.problems.append(Problem(match[0], str(error)))
-    return Filter(text, parsed.experiments, parsed.runs, parsed.has_run_terms, parsed.wants_archived, parsed.problems)
+            _add(conditions, match)
+        except _InvalidTerm as error:
+            conditions.problems.append(Problem(match[0], str(error)))
+    return conditions.filter(text)
 
 
 def split(text: str) -> tuple[str, list[str]]:
-    """Part a filter into its terms and its words: where runs are chosen, words are looked for in runs too."""
-    terms, words = [], []
+    """Split a filter into its field terms and its plain words, which a search for runs also looks up in labels."""
+    terms, texts = [], []
     for match in _TERM.finditer(" ".join(text.replace("\0", " ").split())[:MAX_LENGTH]):
         if match["word"] is None:
             terms.append(match[0])
         elif word := match["word"].strip('"'):
-            words.append(word)
-    return " ".join(terms), words[:MAX_TERMS]
+            texts.append(word)
+    return " ".join(terms), texts[:MAX_TERMS]
 
 
-def _add(parsed: _Parsed, match: re.Match[str]) -> None:
+def _add(conditions: _Conditions, match: re.Match[str]) -> None:
     if match["word"] is not None:
-        _add_word(parsed, match["word"].strip('"'))
+        _add_word(conditions, match["word"].strip('"'))
         return
     field, operator = match["field"].lower(), "=" if match["operator"] == ":" else match["operator"]
     if match["operator"] == ":" and match["value"][:1] in ("<", ">"):
-        # People write gpus:>=16 too.
+        # gpus:>=16 is accepted too.
         operator, value = _operator_of(match["value"])
     else:
         value = match["value"]
@@ -159,17 +162,17 @@ def _add(parsed: _Parsed, match: re.Match[str]) -> None:
     operator = "=" if operator == "!=" else operator
     if field in EXPERIMENT_FIELDS:
         if operator != "=":
-            raise _Nonsense(f"{field} is a text: write {field}:{values[0]}.")
-        condition = _EXPERIMENT_TERMS[field](parsed, values)
-        parsed.experiments &= ~condition if is_not else condition
+            raise _InvalidTerm(f"{field} is a text field: write {field}:{values[0]}.")
+        condition = _EXPERIMENT_TERMS[field](conditions, values)
+        conditions.experiments &= ~condition if is_not else condition
         return
-    found = _field(field)
+    column = _field(field)
     if len(values) > 1 and operator != "=":
-        raise _Nonsense(f"{field} {operator} takes one value, not {len(values)}.")
+        raise _InvalidTerm(f"{field} {operator} takes one value, not {len(values)}.")
     condition = Q()
-    for one in values:
-        condition |= _condition(field, found, operator, one)
-    parsed.run_term(~condition if is_not else condition)
+    for text in values:
+        condition |= _condition(field, column, operator, text)
+    conditions.run_term(~condition if is_not else condition)
 
 
 def _operator_of(value: str) -> tuple[str, str]:
@@ -179,17 +182,17 @@ def _operator_of(value: str) -> tuple[str, str]:
 
 def _values(value: str) -> list[str]:
     quoted = value.startswith('"')
-    found = [value.strip('"')] if quoted else [part for part in value.split(",") if part]
-    if not found or not found[0]:
-        raise _Nonsense("There is no value behind it: write, for example, state:oom or gpus>=16.")
-    return found[:MAX_VALUES]
+    values = [value.strip('"')] if quoted else [part for part in value.split(",") if part]
+    if not values or not values[0]:
+        raise _InvalidTerm("The value is missing: write, for example, state:oom or gpus>=16.")
+    return values[:MAX_VALUES]
 
 
-def _add_word(parsed: _Parsed, word: str) -> None:
+def _add_word(conditions: _Conditions, word: str) -> None:
     if word in ("", "-", "and", "AND"):
         return
     named = Q(name__icontains=word) | Q(slug__icontains=word) | Q(question__icontains=word) | Q(notes__icontains=word)
-    parsed.experiments &= named | Q(Exists(Tag.objects.filter(experiment=OuterRef("pk"), name=word.lower())))
+    conditions.experiments &= named | Q(Exists(Tag.objects.filter(experiment=OuterRef("pk"), name=word.lower())))
 
 
 def _field(name: str) -> Field:
@@ -198,10 +201,10 @@ def _field(name: str) -> Field:
         return FIELDS[name]
     if name in _CONFIG_FIELDS:
         return Field(f"resolved__{name.replace('.', '__')}", "config", "a field of the configuration")
-    known = [*FIELDS, *EXPERIMENT_FIELDS, *ALIASES, *_CONFIG_FIELDS]
-    near = difflib.get_close_matches(name, known, 1, 0.6)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join([*EXPERIMENT_FIELDS, *FIELDS])}."
-    raise _Nonsense(f"No run has a field {name}; {hint}")
+    names = [*FIELDS, *EXPERIMENT_FIELDS, *ALIASES, *_CONFIG_FIELDS]
+    near = difflib.get_close_matches(name, names, 1, 0.6)
+    hint = f"did you mean {near[0]}?" if near else f"use {', '.join([*EXPERIMENT_FIELDS, *FIELDS])}."
+    raise _InvalidTerm(f"Unknown field {name}; {hint}")
 
 
 def _condition(name: str, field: Field, operator: str, value: str) -> Q:
@@ -212,16 +215,16 @@ def _condition(name: str, field: Field, operator: str, value: str) -> Q:
         number = _number(name, field, value)
         if lookup:
             return Q(**{f"{field.lookup}__{lookup}": number})
-        # Measured numbers are shown with three digits: who copies one means what rounds to it.
+        # Lists show measured numbers with three digits, so a copied number must match all values that round to it.
         slack = 0.0 if number == int(number) and not field.unit else abs(number) * 0.005
         return Q(**{f"{field.lookup}__gte": number - slack, f"{field.lookup}__lte": number + slack})
     if operator != "=":
-        raise _Nonsense(f"{name} is a text and has no order: write {name}:{value}.")
+        raise _InvalidTerm(f"{name} is a text field without an order: write {name}:{value}.")
     value = value.lower()
     if field.values and value not in field.values:
         near = difflib.get_close_matches(value, field.values, 1, 0.5)
         hint = f"did you mean {near[0]}?" if near else f"use {', '.join(field.values)}."
-        raise _Nonsense(f"No {name} is called {value}; {hint}")
+        raise _InvalidTerm(f"Unknown {name} {value}; {hint}")
     if field.values:
         return Q(**{field.lookup: value})
     if value.endswith("*"):
@@ -230,73 +233,73 @@ def _condition(name: str, field: Field, operator: str, value: str) -> Q:
 
 
 def _number(name: str, field: Field, text: str) -> float:
-    """Read a number with a prefix or unit: 1.5k, 8GiB, 500ms, 40%."""
+    """Parse a number with a prefix or unit: 1.5k, 8GiB, 500ms, 40%."""
     match = _NUMBER.match(text)
     unit = match["unit"] if match else ""
     factor = UNIT_FACTORS.get(field.unit, UNIT_FACTORS[""]).get(unit)
     example = {"s": "500ms", "B": "8GiB", "%": "40%"}.get(field.unit, "16")
     if match is None or factor is None:
-        raise _Nonsense(f"{text} is no number for {name}: write, for example, {name}>{example}.")
+        raise _InvalidTerm(f"Invalid number {text} for {name}: write, for example, {name}>{example}.")
     number = float(match["number"]) * factor
     if abs(number) > _LARGEST:
-        raise _Nonsense(f"{text} is beyond any {name}.")
+        raise _InvalidTerm(f"{text} is too large for {name}.")
     return number
 
 
 def _config_condition(field: Field, operator: str, value: str) -> Q:
-    """Compare with a field of the configuration, which may hold a number, a text, yes/no or nothing."""
+    """Compare with a field of the configuration, which may be a number, a string, a boolean or null."""
     lookup = _COMPARISONS.get(operator)
     match = _NUMBER.match(value)
     number = float(match["number"]) if match and not match["unit"] else None
     if number is not None and abs(number) > _LARGEST:
-        raise _Nonsense(f"{value} is beyond any field.")
+        raise _InvalidTerm(f"{value} is too large.")
     if lookup and number is None:
-        raise _Nonsense(f"{value} is no number, and only numbers have an order.")
+        raise _InvalidTerm(f"Invalid number {value}: only numbers can be compared.")
     if lookup:
         return Q(**{f"{field.lookup}__{lookup}": number})
     condition = Q(**{f"{field.lookup}__iexact": value})
     if number is not None:
         condition |= Q(**{field.lookup: int(number) if number == int(number) else number})
-    words = {"yes": True, "true": True, "no": False, "false": False, "none": None, "null": None}
-    if value.lower() in words:
-        condition |= Q(**{field.lookup: words[value.lower()]})
+    constants = {"yes": True, "true": True, "no": False, "false": False, "none": None, "null": None}
+    if value.lower() in constants:
+        condition |= Q(**{field.lookup: constants[value.lower()]})
     return condition
 
 
-def _tag(_parsed: _Parsed, values: Sequence[str]) -> Q:
+def _tag(_conditions: _Conditions, values: Sequence[str]) -> Q:
     return Q(Exists(Tag.objects.filter(experiment=OuterRef("pk"), name__in=[value.lower() for value in values])))
 
 
-def _name(_parsed: _Parsed, values: Sequence[str]) -> Q:
+def _name(_conditions: _Conditions, values: Sequence[str]) -> Q:
     condition = Q()
     for value in values:
         condition |= Q(name__icontains=value.strip("*")) | Q(slug__icontains=value.strip("*"))
     return condition
 
 
-def _owner(_parsed: _Parsed, values: Sequence[str]) -> Q:
+def _owner(_conditions: _Conditions, values: Sequence[str]) -> Q:
     condition = Q()
     for value in values:
         condition |= Q(owner__username__iexact=value)
     return condition
 
 
-def _is(parsed: _Parsed, values: Sequence[str]) -> Q:
+def _is(conditions: _Conditions, values: Sequence[str]) -> Q:
     condition = Q()
     for value in values:
         if value == "archived":
-            parsed.wants_archived = True
+            conditions.wants_archived = True
             condition |= Q(archived_at__isnull=False)
         elif value == "active":
             condition |= Q(Exists(Run.objects.active().filter(experiment=OuterRef("pk"))))
         elif value == "doubted":
             condition |= Q(Exists(Finding.objects.open().filter(experiment=OuterRef("pk"))))
         else:
-            raise _Nonsense(f"is:{value} means nothing; use is:archived, is:active or is:doubted.")
+            raise _InvalidTerm(f"Unknown term is:{value}; use is:archived, is:active or is:doubted.")
     return condition
 
 
-_EXPERIMENT_TERMS: dict[str, Callable[[_Parsed, Sequence[str]], Q]] = {
+_EXPERIMENT_TERMS: dict[str, Callable[[_Conditions, Sequence[str]], Q]] = {
     "tag": _tag,
     "name": _name,
     "owner": _owner,
@@ -305,13 +308,13 @@ _EXPERIMENT_TERMS: dict[str, Callable[[_Parsed, Sequence[str]], Q]] = {
 
 
 def completions(tags: Sequence[str]) -> list[dict[str, Any]]:
-    """What a term may begin with, and its values where they are few: for the suggestions under the search."""
-    known = {"tag": list(tags), "is": ["active", "doubted", "archived"]}
-    found = [
-        {"name": name, "sign": ":", "help": meaning, "values": known.get(name, [])}
+    """Return the suggestions below the search field: the beginnings of terms, and their values if there are few."""
+    values = {"tag": list(tags), "is": ["active", "doubted", "archived"]}
+    suggestions = [
+        {"name": name, "sign": ":", "help": meaning, "values": values.get(name, [])}
         for name, meaning in EXPERIMENT_FIELDS.items()
     ]
-    found += [
+    suggestions += [
         {
             "name": name,
             "sign": ">=" if field.kind == "number" else ":",
@@ -320,11 +323,11 @@ def completions(tags: Sequence[str]) -> list[dict[str, Any]]:
         }
         for name, field in FIELDS.items()
     ]
-    return found
+    return suggestions
 
 
 def field_help() -> Iterator[tuple[str, str]]:
-    """List the fields and what they mean, for the help beside the search."""
+    """Yield all fields with their description, for the help beside the search field."""
     yield from EXPERIMENT_FIELDS.items()
     for name, field in FIELDS.items():
         choices = f": {', '.join(field.values)}" if field.values else ""

@@ -1,4 +1,4 @@
-"""Findings, and the numbers of runs and documents that they doubt."""
+"""Findings, sorted to the numbers of runs and documents that they concern."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from django.db.models import Q
 from parlab.lab.models import Experiment, Finding, Run
 
 RUN = "run"
-"""Column of doubts about a run that no single number of it carries."""
+"""Column of findings about a run as a whole."""
 
-# What a finding names -> the number of a run that a table shows for it (names of METRICS).
+# Figure of a finding -> column in tables of runs (names of METRICS).
 _COLUMNS = {
     "step_time_s": "step_time",
     "ms_per_sample": "step_time",
@@ -29,26 +29,26 @@ _COLUMNS = {
 }
 
 Doubts = Mapping[str, Sequence[Finding]]
-"""Of one run: column -> findings, RUN for those of the run itself."""
+"""Findings of one run by column; RUN for those of the run as a whole."""
 
 
 def experiment_findings(experiment: Experiment) -> list[Finding]:
-    """Read all findings of an experiment with what lists show of their run and source; open and grave ones first."""
-    found = experiment.findings.select_related("run", "source", "acknowledged_by").defer(
+    """Return all findings of an experiment with their run and source; open findings and errors first."""
+    findings = experiment.findings.select_related("run", "source", "acknowledged_by").defer(
         "run__resolved", "run__summary", "run__launch", "source__document"
     )
-    return sorted(found, key=_rank)
+    return sorted(findings, key=_rank)
 
 
 def run_findings(run: Run) -> list[Finding]:
-    """Read the findings of a run, those of its part of a document included."""
-    mine = Q(run=run) | Q(run=None, source=None)
+    """Return the findings of a run, including those of its part of a document."""
+    candidates = Q(run=run) | Q(run=None, source=None)
     if run.source_id is not None:
-        mine |= Q(run=None, source=run.source_id)
-    found = run.experiment.findings.filter(mine).select_related("run", "source", "acknowledged_by")
-    found = found.defer("run__resolved", "run__summary", "run__launch", "source__document")
+        candidates |= Q(run=None, source=run.source_id)
+    findings = run.experiment.findings.filter(candidates).select_related("run", "source", "acknowledged_by")
+    findings = findings.defer("run__resolved", "run__summary", "run__launch", "source__document")
     places = _places([run])
-    return sorted((finding for finding in found if run.pk in _runs_of(finding, places)), key=_rank)
+    return sorted((finding for finding in findings if run.pk in _runs_of(finding, places)), key=_rank)
 
 
 def _rank(finding: Finding) -> tuple[bool, int, int]:
@@ -56,7 +56,7 @@ def _rank(finding: Finding) -> tuple[bool, int, int]:
 
 
 def run_doubts(findings: Iterable[Finding], runs: Iterable[Run]) -> dict[int, Doubts]:
-    """Sort findings to the numbers of runs: id of the run -> column -> findings."""
+    """Assign findings to columns of runs: run id -> column -> findings."""
     places = _places(runs)
     doubts: defaultdict[int, defaultdict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
     for finding in findings:
@@ -70,14 +70,14 @@ class _Places(NamedTuple):
     numbers: dict[int, int]
     """Number of a run -> its id."""
     parts: dict[tuple[int | None, str], list[int]]
-    """Source and part of it -> the runs that were made of this part."""
-    known: set[int]
+    """Source and part of it -> ids of the runs created from this part."""
+    ids: set[int]
 
 
 def _places(runs: Iterable[Run]) -> _Places:
     places = _Places({}, {}, set())
     for run in runs:
-        places.known.add(run.pk)
+        places.ids.add(run.pk)
         places.numbers[run.number] = run.pk
         for part in _parts(run.place):
             places.parts.setdefault((run.source_id, part), []).append(run.pk)
@@ -85,7 +85,7 @@ def _places(runs: Iterable[Run]) -> _Places:
 
 
 def _parts(place: Mapping[str, Any]) -> list[str]:
-    """Name the part of a document that a run was made of: its launch, its cell, or its row of a table."""
+    """Name the part of a document that a run was created from: a segment, or a cell or row of a table."""
     if "segment" in place:
         return [f"segment {place['segment']}"]
     if "table" not in place or "row" not in place:
@@ -95,9 +95,9 @@ def _parts(place: Mapping[str, Any]) -> list[str]:
 
 
 def _runs_of(finding: Finding, places: _Places) -> list[int]:
-    """Name the runs that a finding is about, among those of `places`."""
+    """Return the ids of the runs that a finding concerns, among those in `places`."""
     if finding.run_id is not None:
-        return [finding.run_id] if finding.run_id in places.known else []
+        return [finding.run_id] if finding.run_id in places.ids else []
     where = finding.where
     if finding.source_id is None:
         return [places.numbers[where["run"]]] if where.get("run") in places.numbers else []
@@ -112,12 +112,12 @@ class TableDoubts(NamedTuple):
 
     cells: dict[tuple[int, int], list[Finding]]
     columns: dict[int, list[Finding]]
-    """Those about a whole column stand in its heading."""
+    """Findings about a whole column, shown in its heading."""
     whole: list[Finding]
 
 
 def table_doubts(findings: Iterable[Finding], source_id: int) -> dict[int, TableDoubts]:
-    """Sort findings to the cells of a source's tables: index of the table -> its doubts."""
+    """Assign findings to the cells of the tables of a source: index of the table -> findings."""
     doubts: dict[int, TableDoubts] = {}
     for finding in findings:
         where = finding.where
@@ -135,14 +135,14 @@ def table_doubts(findings: Iterable[Finding], source_id: int) -> dict[int, Table
 
 
 def figure_doubts(findings: Iterable[Finding], source_id: int) -> dict[tuple[str, str], list[Finding]]:
-    """Sort findings to the figures that a document states: name and either "#index" or "line n" -> findings."""
+    """Assign findings to the figures in a document: (name, "#index" or "line n") -> findings."""
     doubts: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         where = finding.where
         name = where.get("figure")
         if finding.source_id != source_id or not name or "table" in where:
             continue
-        # Of a figure of a launch, the lines say which of the document's figures it is.
+        # Figures of a segment are identified by their lines.
         is_numbered = "index" in where and "segment" not in where
         for place in [f"#{where['index']}"] if is_numbered else [f"line {line}" for line in finding.lines]:
             doubts.setdefault((name, place), []).append(finding)

@@ -1,4 +1,4 @@
-"""The home page: what runs, what came out, what needs a look."""
+"""The home page: active runs, recent results, failures and open findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READY_READ = 16
 
 
 class ActiveRun(NamedTuple):
-    """A run that waits or goes on."""
+    """A queued or running run."""
 
     run: Run
     step: int | None
@@ -30,14 +30,14 @@ class ActiveRun(NamedTuple):
 
 
 class RecentResult(NamedTuple):
-    """An experiment that runs of ended lately."""
+    """An experiment whose runs ended recently."""
 
     experiment: Experiment
     ended_at: datetime
     states: list[StateCount]
     lead: Lead | None
     doubts: list[Finding]
-    """Of the run that leads, those that nobody has acknowledged."""
+    """Open findings of the best run."""
 
 
 class Home(NamedTuple):
@@ -45,22 +45,20 @@ class Home(NamedTuple):
     active_count: int
     recent: list[RecentResult]
     troubled: list[Run]
-    """Runs that failed, were lost or had not enough memory, the last ones first."""
+    """Runs that failed, were lost or ran out of memory, most recent first."""
     findings: list[Finding]
     findings_count: int
     ready: list[Experiment]
-    """Those that have a configuration and no runs yet."""
+    """Experiments with a configuration but without runs."""
     has_experiments: bool
 
 
 def home() -> Home:
-    """Read what the home page shows, in a number of queries that does not grow."""
+    """Return the contents of the home page with a constant number of queries."""
     findings = Finding.objects.open().filter(experiment__archived_at=None)
-    waiting = sorted(
-        findings.values_list("severity", "pk"), key=lambda row: (row[0] != Finding.Severity.ERROR, -row[1])
-    )
-    shown = findings.select_related("experiment", "run").defer("run__resolved", "run__summary", "run__launch")
-    found = shown.in_bulk([pk for _, pk in waiting[:FINDINGS_SHOWN]])
+    ranked = sorted(findings.values_list("severity", "pk"), key=lambda row: (row[0] != Finding.Severity.ERROR, -row[1]))
+    full = findings.select_related("experiment", "run").defer("run__resolved", "run__summary", "run__launch")
+    by_id = full.in_bulk([pk for _, pk in ranked[:FINDINGS_SHOWN]])
     active, count = active_runs()
     recent, ready = _recent(), _ready()
     return Home(
@@ -68,23 +66,23 @@ def home() -> Home:
         active_count=count,
         recent=recent,
         troubled=_troubled(),
-        findings=[found[pk] for _, pk in waiting[:FINDINGS_SHOWN] if pk in found],
-        findings_count=len(waiting),
+        findings=[by_id[pk] for _, pk in ranked[:FINDINGS_SHOWN] if pk in by_id],
+        findings_count=len(ranked),
         ready=ready,
         has_experiments=bool(active or recent or ready) or Experiment.objects.exists(),
     )
 
 
 def active_runs() -> tuple[list[ActiveRun], int]:
-    """Read the runs that go on, running ones first, and how many there are in all."""
+    """Return the first active runs, running ones first, and the total number of active runs."""
     runs = Run.objects.active().filter(experiment__archived_at=None)
     states = list(runs.values_list("pk", "state"))
     order = [RunState.RUNNING, RunState.DISPATCHED, RunState.QUEUED]
     first = sorted(states, key=lambda row: (order.index(RunState(row[1])), row[0]))[:ACTIVE_SHOWN]
-    kept = {pk: place for place, (pk, _) in enumerate(first)}
-    found: list[Any] = list(with_current_attempt(runs.select_related("experiment").filter(pk__in=kept)))
-    shown = [ActiveRun(run, run.last_step, _remaining_s(run)) for run in found]
-    return sorted(shown, key=lambda row: kept[row.run.pk]), len(states)
+    positions = {pk: position for position, (pk, _) in enumerate(first)}
+    selected: list[Any] = list(with_current_attempt(runs.select_related("experiment").filter(pk__in=positions)))
+    active = [ActiveRun(run, run.last_step, _remaining_s(run)) for run in selected]
+    return sorted(active, key=lambda item: positions[item.run.pk]), len(states)
 
 
 def _remaining_s(run: Any) -> float | None:
@@ -92,12 +90,12 @@ def _remaining_s(run: Any) -> float | None:
     done = run.last_step or 0
     if measured is None or not done or not run.iterations:
         return None
-    left: int = max(0, run.iterations - done)
-    return measured.median * left
+    remaining_steps: int = max(0, run.iterations - done)
+    return measured.median * remaining_steps
 
 
 def _recent() -> list[RecentResult]:
-    """Read the experiments that runs of ended last, with the run that leads in each."""
+    """Return the experiments whose runs ended most recently, with their leads."""
     ended = Run.objects.final().filter(experiment__archived_at=None, ended_at__isnull=False)
     last = dict(
         ended.order_by().values_list("experiment_id").annotate(last=Max("ended_at")).order_by("-last")[:RECENT_SHOWN]
@@ -106,7 +104,7 @@ def _recent() -> list[RecentResult]:
     states = experiment_states(last)
     leads = experiment_leads(last)
     doubts: dict[int, list[Finding]] = {}
-    for finding in Finding.objects.open().filter(run__in=[one.best.pk for one in leads.values()]):
+    for finding in Finding.objects.open().filter(run__in=[lead.best.pk for lead in leads.values()]):
         doubts.setdefault(finding.experiment_id, []).append(finding)
     return [
         RecentResult(experiments[pk], at, states[pk], leads.get(pk), doubts.get(pk, []))

@@ -1,4 +1,4 @@
-"""Which run of an experiment is the fastest, and by how much."""
+"""The fastest run of an experiment, and its lead over the next one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parlab.lab.models import Run
 from runners.protocol import RunState
 
 _BEST = 2
-"""Runs of an experiment that tell who leads and by how much."""
+"""Number of runs that determine a lead."""
 
 LEAD_ORDER = (
     F("samples_per_s").desc(nulls_last=True),
@@ -21,42 +21,42 @@ LEAD_ORDER = (
     F("step_time_s").asc(nulls_last=True),
     F("number").asc(),
 )
-"""The fastest first; runs of one experiment mostly have the same numbers."""
+"""Fastest first; runs of one experiment mostly have the same kinds of numbers."""
 _HAS_SPEED = Q(samples_per_s__isnull=False) | Q(tokens_per_s__isnull=False) | Q(step_time_s__isnull=False)
 
 
 class Lead(NamedTuple):
-    """The fastest run beside the next one."""
+    """The fastest run and the next one."""
 
     best: Run
     unit: str
     value: float
     second: Run | None
     ahead: float | None
-    """How many times as fast as the second one; None where there is none to compare with."""
+    """Speed of the best run divided by that of the second; None without a second run."""
     noise: float | None = None
-    """Half the range from p10 to p90 of the steps of whichever varies more, in per cent of its median."""
+    """Half the p10 to p90 range of the step times in percent of their median, of the run that varies more."""
 
     @property
     def is_within_noise(self) -> bool:
-        """Whether single steps vary more than the two runs differ, so that another try may turn them round."""
+        """Whether step times vary more than the two runs differ, so that a repetition may reverse their order."""
         return self.percent is not None and self.noise is not None and self.percent < self.noise
 
     @property
     def differs(self) -> str:
-        """How many GPUs the two have, where that differs: then the lead says how it scales, not who is better."""
+        """The GPU counts of the two runs if they differ: the lead then shows scaling, not a better configuration."""
         if self.second is None or self.best.gpus == self.second.gpus:
             return ""
-        return f"{_count(self.best.gpus)} against {_count(self.second.gpus)} GPUs"
+        return f"{_count(self.best.gpus)} vs {_count(self.second.gpus)} GPUs"
 
     @property
     def percent(self) -> float | None:
-        """How much faster than the second one, in per cent."""
+        """How much faster the best run is than the second, in percent."""
         return None if self.ahead is None else 100 * (self.ahead - 1)
 
 
 def lead(runs: Sequence[Run]) -> Lead | None:
-    """Compare the first two of runs in LEAD_ORDER; None where the first has no speed."""
+    """Compare the first two runs, given in LEAD_ORDER; None if the first run has no speed."""
     if not runs:
         return None
     best, second = runs[0], runs[1] if len(runs) > 1 else None
@@ -78,7 +78,7 @@ _SPEEDS = {
     "step_time_s": "s",
     "tflops_per_gpu": "TFLOP/s",
 }
-"""What a lead is told in, the first that is known; FLOP/s of a GPU where a table states nothing else."""
+"""Fields that express a lead, in order of preference: name -> unit; FLOP/s per GPU for tables with no other."""
 
 
 def _speed(run: Run, name: str) -> float | None:
@@ -89,15 +89,15 @@ def _speed(run: Run, name: str) -> float | None:
 
 
 def _noise(runs: Iterable[Run]) -> float | None:
-    """Say how much steps vary, in per cent; None where the spread of one of the runs is not known."""
-    found = []
+    """Return the largest variation of step times in percent; None if a run has no percentiles."""
+    percentages = []
     for run in runs:
         spread = (run.summary.get("step_time_s") or {}) if "summary" in run.__dict__ else run.__dict__
         low, middle, high = (spread.get(name) for name in ("p10", "median", "p90"))
         if low is None or high is None or not middle:
             return None
-        found.append(50 * (high - low) / middle)
-    return max(found, default=None)
+        percentages.append(50 * (high - low) / middle)
+    return max(percentages, default=None)
 
 
 def _count(gpus: float | None) -> str:
@@ -105,23 +105,23 @@ def _count(gpus: float | None) -> str:
 
 
 def experiment_leads(experiment_ids: Iterable[int], runs: Q | None = None) -> dict[int, Lead]:
-    """Say for each experiment which finished run is the fastest, and how far ahead of the next."""
+    """Return the lead of the fastest finished run of each experiment."""
     finished = Run.objects.filter(runs or Q(), experiment__in=list(experiment_ids), state=RunState.FINISHED).order_by()
     standing = Window(RowNumber(), partition_by=F("experiment_id"), order_by=list(LEAD_ORDER))
     leads = _leads(finished.filter(_HAS_SPEED).annotate(standing=standing).filter(standing__lte=_BEST))
-    without = {pk for pk in experiment_ids if pk not in leads}
-    if without:
-        # Few: of tables that state nothing but FLOP/s, and only there their JSON is looked into.
+    remaining = {pk for pk in experiment_ids if pk not in leads}
+    if remaining:
+        # Few experiments: imported tables that only state FLOP/s. Only for them the JSON is searched.
         rate = [F("tflops_per_gpu").desc(), F("number").asc()]
         by_rate = Window(RowNumber(), partition_by=F("experiment_id"), order_by=rate)
-        stated = finished.filter(experiment__in=without, summary__tflops_per_gpu__isnull=False)
+        stated = finished.filter(experiment__in=remaining, summary__tflops_per_gpu__isnull=False)
         ranked = stated.annotate(tflops_per_gpu=_stated("tflops_per_gpu")).annotate(standing=by_rate)
         leads |= _leads(ranked.filter(standing__lte=_BEST))
     return leads
 
 
 def _leads(first: QuerySet[Run]) -> dict[int, Lead]:
-    """Read the first runs of experiments with what tells how far they are apart, not their whole summaries."""
+    """Read the first runs of experiments with the numbers of their lead, without their complete summaries."""
     runs = Run.objects.defer("resolved", "summary", "launch", "point").annotate(
         p10=_stated("step_time_s__p10"),
         median=_stated("step_time_s__median"),
@@ -129,18 +129,18 @@ def _leads(first: QuerySet[Run]) -> dict[int, Lead]:
         tflops_per_gpu=_stated("tflops_per_gpu"),
     )
     by_experiment: dict[int, list[Run]] = {}
-    for run in sorted(runs.filter(pk__in=first.values("pk")), key=_place):
+    for run in sorted(runs.filter(pk__in=first.values("pk")), key=_lead_key):
         by_experiment.setdefault(run.experiment_id, []).append(run)
     leads = {pk: lead(members) for pk, members in by_experiment.items()}
-    return {pk: one for pk, one in leads.items() if one is not None}
+    return {pk: item for pk, item in leads.items() if item is not None}
 
 
 def _stated(path: str) -> Cast:
     return Cast(KT(f"summary__{path}"), FloatField())
 
 
-def _place(run: Run) -> tuple[float, float, float, float, int]:
-    """LEAD_ORDER for rows that have been read, with the rate of a GPU where nothing else is known."""
+def _lead_key(run: Run) -> tuple[float, float, float, float, int]:
+    """Return the sort key of LEAD_ORDER for loaded rows, with FLOP/s per GPU as the last criterion."""
     slowest = float("inf")
     return (
         -(run.samples_per_s or 0.0),
@@ -152,22 +152,22 @@ def _place(run: Run) -> tuple[float, float, float, float, int]:
 
 
 class Verdict(NamedTuple):
-    """What the runs of an experiment say at a glance."""
+    """The outcome of the runs of an experiment."""
 
     lead: Lead | None
     slowest: Run | None
-    """The slowest finished run beside the fastest, where there are more than two."""
+    """The slowest finished run, if there are more than two."""
     times: float | None
-    """How many times as fast as the slowest the fastest is."""
+    """Speedup of the fastest run over the slowest."""
     failed: list[Run]
     """Runs that failed or were lost."""
     differs: str
-    """On what the work of a step of finished runs differs, in words; such runs are compared with care."""
+    """Settings in which the work of a step differs between finished runs, as text; their speeds are not comparable."""
 
 
 def verdict(runs: Sequence[Run]) -> Verdict:
-    """Sum up runs that have been read: which is best, by how much, and what went wrong."""
-    finished = sorted((run for run in runs if run.state == RunState.FINISHED), key=_place)
+    """Summarize loaded runs: the lead of the best, the speedup over the slowest, and the failures."""
+    finished = sorted((run for run in runs if run.state == RunState.FINISHED), key=_lead_key)
     best = lead(finished)
     ends = lead([finished[0], finished[-1]]) if len(finished) > 2 else None
     return Verdict(
@@ -175,18 +175,18 @@ def verdict(runs: Sequence[Run]) -> Verdict:
         ends.second if ends else None,
         ends.ahead if ends else None,
         [run for run in runs if run.state in (RunState.FAILED, RunState.LOST)],
-        ", ".join(words for words, of in _WORK.items() if len({repr(of(run)) for run in finished}) > 1),
+        ", ".join(name for name, value_of in _WORK.items() if len({repr(value_of(run)) for run in finished}) > 1),
     )
 
 
-def _set(section: str, name: str) -> Callable[[Run], Any]:
+def _setting(section: str, name: str) -> Callable[[Run], Any]:
     return lambda run: run.resolved.get(section, {}).get(name)
 
 
 _WORK: dict[str, Callable[[Run], Any]] = {
     "GPUs": lambda run: run.gpus,
-    "layers": _set("model", "num_layers"),
-    "hidden size": _set("model", "hidden_size"),
-    "sequence length": _set("model", "sequence_length"),
-    "precision": _set("train", "precision"),
+    "layers": _setting("model", "num_layers"),
+    "hidden size": _setting("model", "hidden_size"),
+    "sequence length": _setting("model", "sequence_length"),
+    "precision": _setting("train", "precision"),
 }

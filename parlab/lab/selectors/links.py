@@ -9,7 +9,7 @@ from runners.config import Point
 
 
 def why_no_links(points: Iterable[Point]) -> str:
-    """Say why no node that is there can make the links that points ask for; empty where one can, or none asks."""
+    """Explain why no online node can emulate the links of points; empty if one can, or if no point needs it."""
     pools = {point.config.cluster.pool for point in points if point.config and point.config.network.apply == "emulate"}
     if not pools:
         return ""

@@ -1,4 +1,4 @@
-"""The two lists that a filter narrows: experiments, and runs of all experiments."""
+"""The filtered lists of experiments and of runs of all experiments."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ExperimentRow(NamedTuple):
 
     experiment: Experiment
     states: list[StateCount]
-    """Of the runs that the filter asks for."""
+    """Of the runs that match the filter."""
     lead: Lead | None
     last_activity_at: datetime
     findings: int
-    """Those that nobody has acknowledged."""
+    """Number of open findings."""
     tags: Sequence[Tag]
 
 
@@ -59,13 +59,13 @@ class RunList(NamedTuple):
 
 
 def _count_of(objects: QuerySet[Any]) -> Coalesce:
-    mine = objects.filter(experiment=OuterRef("pk")).order_by().values("experiment")
-    return Coalesce(Subquery(mine.annotate(value=Count("pk")).values("value")), 0)
+    related = objects.filter(experiment=OuterRef("pk")).order_by().values("experiment")
+    return Coalesce(Subquery(related.annotate(value=Count("pk")).values("value")), 0)
 
 
 def _active_at() -> Greatest:
-    mine = Run.objects.filter(experiment=OuterRef("pk")).order_by().values("experiment")
-    at = mine.annotate(at=Max(Coalesce("ended_at", "started_at", "queued_at"))).values("at")
+    related = Run.objects.filter(experiment=OuterRef("pk")).order_by().values("experiment")
+    at = related.annotate(at=Max(Coalesce("ended_at", "started_at", "queued_at"))).values("at")
     return Greatest("updated_at", Coalesce(Subquery(at), "updated_at"))
 
 
@@ -74,7 +74,7 @@ def _best_of(field: str) -> Subquery:
     return Subquery(finished.annotate(value=Max(field)).values("value"))
 
 
-# Name of a column -> what the list of experiments is sorted by; read only where it is asked for.
+# Sort key -> expression; only the selected one is evaluated.
 _EXPERIMENT_ORDERS: dict[str, Any] = {
     "activity": None,
     "name": F("name"),
@@ -93,34 +93,34 @@ _RUN_ORDERS: dict[str, Any] = {
 RUN_SORT = "-ended"
 
 
-def _order(sort: str, known: Mapping[str, Any], default: str) -> tuple[str, str, bool]:
-    """Read `?sort=-best`: (as it is understood, name, whether the largest come first)."""
+def _order(sort: str, orders: Mapping[str, Any], default: str) -> tuple[str, str, bool]:
+    """Parse `?sort=-best`: return (valid sort, name, whether it is descending)."""
     name = sort.removeprefix("-")
-    if name not in known:
+    if name not in orders:
         sort, name = default, default.removeprefix("-")
     return sort, name, sort.startswith("-")
 
 
 def _ordered(value: Any, descending: bool) -> OrderBy:
-    # What was not measured stands last, either way.
+    # Missing values are last in both directions.
     return OrderBy(value, descending=descending, nulls_last=True)
 
 
 def experiment_list(*, query: str, page: str | None, sort: str = "") -> ExperimentList:
-    """Find the experiments that a filter asks for; the last active first, unless sorted otherwise."""
-    asked = filters.parse(query)
+    """Return the experiments that match a filter, by default the most recently active first."""
+    query_filter = filters.parse(query)
     sort, name, descending = _order(sort, _EXPERIMENT_ORDERS, EXPERIMENT_SORT)
-    found = Experiment.objects.filter(asked.of_experiments())
-    found = found.annotate(active_at=_active_at(), doubted=_count_of(Finding.objects.open()))
-    if not asked.wants_archived:
-        found = found.filter(archived_at=None)
+    matches = Experiment.objects.filter(query_filter.of_experiments())
+    matches = matches.annotate(active_at=_active_at(), doubted=_count_of(Finding.objects.open()))
+    if not query_filter.wants_archived:
+        matches = matches.filter(archived_at=None)
     value = F("active_at") if name == "activity" else _EXPERIMENT_ORDERS[name]
-    ordered = found.select_related("owner").defer("notes", "source").order_by(_ordered(value, descending), "-pk")
-    shown = Paginator(ordered, EXPERIMENTS_PER_PAGE).get_page(page)
+    ordered = matches.select_related("owner").defer("notes", "source").order_by(_ordered(value, descending), "-pk")
+    page_objects = Paginator(ordered, EXPERIMENTS_PER_PAGE).get_page(page)
     # mypy does not see annotated columns on a page's objects.
-    experiments: list[Any] = list(shown.object_list)
+    experiments: list[Any] = list(page_objects.object_list)
     ids = [experiment.pk for experiment in experiments]
-    states, leads = experiment_states(ids, asked.runs), experiment_leads(ids, asked.runs)
+    states, leads = experiment_states(ids, query_filter.runs), experiment_leads(ids, query_filter.runs)
     tags = experiment_tags(ids)
     rows = [
         ExperimentRow(
@@ -133,49 +133,49 @@ def experiment_list(*, query: str, page: str | None, sort: str = "") -> Experime
         )
         for experiment in experiments
     ]
-    return ExperimentList(rows, shown, asked, sort)
+    return ExperimentList(rows, page_objects, query_filter, sort)
 
 
 def experiment_tags(experiment_ids: Sequence[int]) -> dict[int, list[Tag]]:
-    """Read the tags of experiments, in the order of the alphabet."""
-    found: dict[int, list[Tag]] = {}
+    """Return the tags of experiments in alphabetical order: experiment id -> tags."""
+    tags: dict[int, list[Tag]] = {}
     for tag in Tag.objects.filter(experiment__in=experiment_ids).order_by("name"):
-        found.setdefault(tag.experiment_id, []).append(tag)
-    return found
+        tags.setdefault(tag.experiment_id, []).append(tag)
+    return tags
 
 
 def tag_names() -> list[str]:
-    """List the tags in use, to offer them."""
+    """Return the names of tags in use, as suggestions."""
     return list(Tag.objects.order_by("name").values_list("name", flat=True).distinct()[:200])
 
 
 def run_list(*, query: str, page: str | None, sort: str = "") -> RunList:
-    """Find the runs of all experiments that a filter asks for; the last ended first, unless sorted otherwise."""
-    asked = filters.parse(query)
+    """Return the runs of all experiments that match a filter, by default the most recently ended first."""
+    query_filter = filters.parse(query)
     sort, name, descending = _order(sort, _RUN_ORDERS, RUN_SORT)
-    wanted = Experiment.objects.filter(asked.experiments)
-    if not asked.wants_archived:
-        wanted = wanted.filter(archived_at=None)
-    # Ids first: they are found in an index, where whole rows would be read for every run that is passed over.
-    found = Run.objects.filter(asked.runs, experiment__in=wanted.values("pk"))
-    ids = found.order_by(_ordered(_RUN_ORDERS[name], descending), "-pk").values_list("pk", flat=True)
-    shown = Paginator(ids, RUNS_PER_PAGE).get_page(page)
-    listed = list(shown.object_list)
+    experiments = Experiment.objects.filter(query_filter.experiments)
+    if not query_filter.wants_archived:
+        experiments = experiments.filter(archived_at=None)
+    # Select ids first: they come from an index, without reading the rows of skipped runs.
+    matches = Run.objects.filter(query_filter.runs, experiment__in=experiments.values("pk"))
+    ids = matches.order_by(_ordered(_RUN_ORDERS[name], descending), "-pk").values_list("pk", flat=True)
+    page_objects = Paginator(ids, RUNS_PER_PAGE).get_page(page)
+    run_ids = list(page_objects.object_list)
     rows = Run.objects.select_related("experiment").defer(
         "resolved", "summary", "launch", "experiment__notes", "experiment__source"
     )
-    runs = rows.in_bulk(listed)
-    counted = Finding.objects.open().filter(run__in=listed).order_by().values_list("run_id")
+    runs = rows.in_bulk(run_ids)
+    counted = Finding.objects.open().filter(run__in=run_ids).order_by().values_list("run_id")
     doubted = dict(counted.annotate(number=Count("pk")))
     lines = [
         RunLine(run, run.ended_at or run.started_at or run.queued_at, doubted.get(pk, 0))
-        for pk in listed
+        for pk in run_ids
         if (run := runs.get(pk))
     ]
-    return RunList(lines, shown, asked, sort)
+    return RunList(lines, page_objects, query_filter, sort)
 
 
 def matching_runs(run_ids: Sequence[int], condition: Q | None = None) -> list[Run]:
-    """Read chosen runs in the order in which they were chosen."""
-    found = Run.objects.filter(condition or Q()).select_related("experiment", "config").in_bulk(list(run_ids))
-    return [found[pk] for pk in dict.fromkeys(run_ids) if pk in found]
+    """Return the selected runs in the order of their ids in `run_ids`."""
+    runs = Run.objects.filter(condition or Q()).select_related("experiment", "config").in_bulk(list(run_ids))
+    return [runs[pk] for pk in dict.fromkeys(run_ids) if pk in runs]

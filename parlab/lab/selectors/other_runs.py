@@ -1,4 +1,4 @@
-"""Runs to compare a run with, as a search selects them."""
+"""Search for runs to compare with a run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from parlab.lab.models import Experiment, Run
 from . import filters
 
 MAX_OFFERED = 20
-"""Runs that a search offers at a time."""
+"""Maximum number of search results."""
 _NUMBER = re.compile(r"#?(\d{1,9})")
 
 
 class OtherRuns(NamedTuple):
-    """Runs that a search found, with what could not be understood of it."""
+    """Search results, and the invalid terms of the search."""
 
     runs: list[Run]
     is_more: bool
@@ -25,32 +25,32 @@ class OtherRuns(NamedTuple):
 
 
 def other_runs(run: Run, query: str) -> OtherRuns:
-    """Search runs to compare with: terms as in the lists; words in labels and names of experiments; `#7`, `7`."""
+    """Search for runs to compare with: terms as in lists, words in labels and experiment names, run numbers."""
     terms, words = filters.split(query)
-    asked = filters.parse(terms)
+    parsed = filters.parse(terms)
     numbers = [int(match[1]) for word in words if (match := _NUMBER.fullmatch(word))]
-    condition = asked.runs
+    condition = parsed.runs
     for word in words:
-        condition &= _says(word)
-    if asked.experiments:
-        condition &= Q(experiment__in=Experiment.objects.filter(asked.experiments).values("pk"))
-    if not asked.wants_archived:
+        condition &= _word_condition(word)
+    if parsed.experiments:
+        condition &= Q(experiment__in=Experiment.objects.filter(parsed.experiments).values("pk"))
+    if not parsed.wants_archived:
         condition &= Q(experiment__archived_at=None) | Q(experiment=run.experiment_id)
     runs = Run.objects.filter(condition).exclude(pk=run.pk).select_related("experiment")
-    is_meant = Case(When(number__in=numbers, then=0), default=1)
-    # Those of its own experiment first; of others the newest.
-    mine = list(_light(runs.filter(experiment=run.experiment_id).order_by(is_meant, "number")))
-    missing = MAX_OFFERED + 1 - len(mine)
-    others = _light(runs.exclude(experiment=run.experiment_id).order_by(is_meant, "-pk"))
-    found = [*mine, *others[:missing]] if missing > 0 else mine
-    return OtherRuns(found[:MAX_OFFERED], len(found) > MAX_OFFERED, asked.problems)
+    number_order = Case(When(number__in=numbers, then=0), default=1)
+    # Runs of the same experiment first, then the newest of other experiments.
+    same = list(_light(runs.filter(experiment=run.experiment_id).order_by(number_order, "number")))
+    missing = MAX_OFFERED + 1 - len(same)
+    others = _light(runs.exclude(experiment=run.experiment_id).order_by(number_order, "-pk"))
+    matches = [*same, *others[:missing]] if missing > 0 else same
+    return OtherRuns(matches[:MAX_OFFERED], len(matches) > MAX_OFFERED, parsed.problems)
 
 
-def _says(word: str) -> Q:
+def _word_condition(word: str) -> Q:
     match = _NUMBER.fullmatch(word)
     if match is None:
         return Q(label__icontains=word) | Q(experiment__name__icontains=word)
-    # A number is that of a run, or stands for itself in a label: 4 is not in 64.
+    # A number matches the number of a run, or a whole number in a label: 4 does not match 64.
     return Q(number=int(match[1])) | Q(label__regex=rf"(^|[^0-9.]){match[1]}([^0-9.]|$)")
 
 

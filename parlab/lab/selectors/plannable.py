@@ -1,4 +1,4 @@
-"""Runs as the planner sees them: what was trained where, what it took, and why a run teaches nothing."""
+"""Runs as observations for the planner: job, cluster and measurements, or the reason why a run is not used."""
 
 from __future__ import annotations
 
@@ -16,65 +16,65 @@ from runners.config import RunConfig, check
 from runners.config.devices import AUTO
 from runners.protocol import RunState
 
-NO_DEVICE = "does not say on which GPU it ran"
+NO_DEVICE = "the GPU is not stated"
 _LINKS = ("network", "delay", "latency", "bandwidth")
 
 
-class Seen(NamedTuple):
-    """A run that ended: as an observation, or with the reason why it is none."""
+class Candidate(NamedTuple):
+    """A run that ended, as an observation or with the reason why it is not one."""
 
     run: Run
     observation: Observation | None
     reason: str = ""
-    is_device_said: bool = True
-    """False where a file names no GPU: the observation is then on whatever device is planned for."""
+    is_device_stated: bool = True
+    """False if an imported file does not name the GPU: the observation is then on the device being planned for."""
 
 
-def seen_runs(runs: Iterable[Run]) -> list[Seen]:
-    """Look at all runs that finished or ran out of memory; two queries."""
-    wanted = {run.pk: run for run in runs if run.state in (RunState.FINISHED, RunState.OOM)}
-    places: dict[int, Attempt] = {}
-    for attempt in Attempt.objects.filter(run__in=wanted).select_related("node"):
-        if attempt.number == wanted[attempt.run_id].attempt_number:
-            places[attempt.run_id] = attempt
-    return [_seen(run, places.get(pk)) for pk, run in wanted.items()]
+def calibration_candidates(runs: Iterable[Run]) -> list[Candidate]:
+    """Return the runs that finished or ran out of memory as candidates, with two queries."""
+    ended = {run.pk: run for run in runs if run.state in (RunState.FINISHED, RunState.OOM)}
+    attempts: dict[int, Attempt] = {}
+    for attempt in Attempt.objects.filter(run__in=ended).select_related("node"):
+        if attempt.number == ended[attempt.run_id].attempt_number:
+            attempts[attempt.run_id] = attempt
+    return [_candidate(run, attempts.get(pk)) for pk, run in ended.items()]
 
 
-def _seen(run: Run, attempt: Attempt | None) -> Seen:
+def _candidate(run: Run, attempt: Attempt | None) -> Candidate:
     try:
         if run.state != RunState.OOM and not run.step_time_s:
-            raise ValueError("no time of an iteration is known")
+            raise ValueError("the step time is not available")
         return _imported(run) if run.origin == Run.Origin.IMPORTED else _configured(run, attempt)
     except ValueError as error:
-        return Seen(run, None, str(error))
+        return Candidate(run, None, str(error))
 
 
-def _configured(run: Run, attempt: Attempt | None) -> Seen:
+def _configured(run: Run, attempt: Attempt | None) -> Candidate:
     config, _problems = check(run.resolved)
     if config is None:
-        raise ValueError("its configuration is not valid any more")
+        raise ValueError("its configuration is no longer valid")
     if config.network.apply != "none":
-        raise ValueError("it ran on links that were shaped or emulated")
+        raise ValueError("its links were shaped or emulated")
     job = job_of(config)
     if run.origin == Run.Origin.PUBLISHED or attempt is None:
         raise ValueError(NO_DEVICE)
     if attempt.node is None and not attempt.environment:
-        raise ValueError("nothing is known of the machine it ran on")
-    return Seen(run, _observation(run, job, cluster_of(_machine(config, attempt), config, _place(attempt))))
+        raise ValueError("the hardware is not recorded")
+    return Candidate(run, _observation(run, job, cluster_of(_machine(config, attempt), config, _place(attempt))))
 
 
-def _imported(run: Run) -> Seen:
-    """A run of a file: its sections say what they say, and seldom the GPU."""
-    if any(word in axis.lower() for axis in run.point for word in _LINKS):
-        raise ValueError("its links were shaped, in words that the planner does not read")
-    named = _device_named(run)
-    gpu = named or device("A100 80GB")
+def _imported(run: Run) -> Candidate:
+    """Return the observation of an imported run; imported files rarely name the GPU."""
+    if any(term in axis.lower() for axis in run.point for term in _LINKS):
+        raise ValueError("its links were shaped in a way that the planner does not support")
+    stated_gpu = _stated_device(run)
+    gpu = stated_gpu or device("A100 80GB")
     job, where = stated_job(run.resolved, gpu, run.gpus)
-    return Seen(run, _observation(run, job, where), "" if named else NO_DEVICE, named is not None)
+    return Candidate(run, _observation(run, job, where), "" if stated_gpu else NO_DEVICE, stated_gpu is not None)
 
 
-def _device_named(run: Run) -> Gpu | None:
-    """The device whose peak the run was held against, where its file names one."""
+def _stated_device(run: Run) -> Gpu | None:
+    """Return the device that the file names as the source of its peak FLOP/s; None without one."""
     name = (run.summary.get("peak") or {}).get("device")
     if not isinstance(name, str):
         return None
@@ -99,5 +99,5 @@ def _machine(config: RunConfig, attempt: Attempt) -> Mapping[str, Any]:
 
 
 def _place(attempt: Attempt) -> str:
-    """Name the machines: those of the same device and pool are one cluster."""
+    """Return the name of the cluster: nodes with the same device in the same pool form one cluster."""
     return attempt.node.pool if attempt.node else "default"

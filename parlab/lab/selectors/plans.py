@@ -1,4 +1,4 @@
-"""What the planner takes from the database: devices to plan with, measured runs to calibrate on."""
+"""Inputs of the planner from the database: the device catalogue, and measured runs for calibration."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from parlab.planner import Calibration, Cluster, Job, Observation, calibrate, cl
 from parlab.planner.hardware import Gpu
 from runners.protocol import RunState
 
-from .plannable import Seen, seen_runs
+from .plannable import Candidate, calibration_candidates
 
 MAX_RUNS = 300
-"""The newest runs that are looked at for calibrations, of those that parlab measured and of those of files."""
+"""Maximum number of runs considered for calibrations, newest first; for measured and imported runs each."""
 FEWEST = 4
-"""Runs of a cluster and family that are worth a calibration."""
+"""Minimum number of runs of a cluster and model family for a calibration."""
 _FEWEST_OTHERS = 2
-"""Runs of the other half of a sweep that calibrate: few move the constants little."""
-_WORDS = {Run.Origin.MEASURED: "measured", Run.Origin.IMPORTED: "imported"}
+"""Minimum number of runs in the other half of a sweep for its calibration."""
+_ORIGINS = {Run.Origin.MEASURED: "measured", Run.Origin.IMPORTED: "imported"}
 
 
 class CalibrationGroup(NamedTuple):
@@ -31,110 +31,119 @@ class CalibrationGroup(NamedTuple):
     key: str
     title: str
     device: str
-    """Empty where the files name no GPU: they are taken as run on the device that is planned for."""
+    """Empty if the files do not name the GPU: the runs are then assumed to use the device being planned for."""
     observations: tuple[Observation, ...]
 
 
 class CalibrationSource(NamedTuple):
-    """An experiment and what its runs are to calibrations."""
+    """An experiment, with the number of its runs used for calibrations."""
 
     experiment: Experiment
     origin: str
     used: int
     unused: list[str]
-    """Why the others are not used: "3 runs: ..."."""
+    """Reasons why other runs are not used: "3 runs: ..."."""
 
 
 class CalibrationPool(NamedTuple):
-    """The calibrations that the database has to offer, and where they come from."""
+    """The available calibrations, and the experiments that they come from."""
 
     groups: list[CalibrationGroup]
     sources: list[CalibrationSource]
 
 
 def devices() -> list[Device]:
-    """The catalogue, GPUs before processors."""
+    """Return the device catalogue, GPUs before CPUs."""
     return sorted(Device.objects.all(), key=lambda device: (device.name.startswith("CPU"), device.name))
 
 
 def device_named(name: str) -> Gpu | None:
-    """One device of the catalogue; None where there is none of that name."""
-    found = Device.objects.filter(name__iexact=name.strip()).first()
-    return found.gpu if found else None
+    """Return a device of the catalogue by name; None if there is none."""
+    device = Device.objects.filter(name__iexact=name.strip()).first()
+    return device.gpu if device else None
 
 
 def calibration_pool() -> CalibrationPool:
-    """Look for clusters and families, and imported experiments, of which enough runs are known; most runs first."""
-    seen: list[Seen] = []
-    for origin in _WORDS:
+    """Group runs by cluster and model family, or by imported experiment; largest groups first, small ones left out."""
+    candidates: list[Candidate] = []
+    for origin in _ORIGINS:
         ended = Run.objects.filter(origin=origin, state__in=(RunState.FINISHED, RunState.OOM))
-        seen += seen_runs(ended.select_related("experiment").order_by("-pk")[:MAX_RUNS])
-    groups: dict[str, list[Seen]] = {}
-    for one in seen:
-        if one.observation is not None:
-            groups.setdefault(_key(one, one.observation), []).append(one)
-    enough = {key: members for key, members in groups.items() if _times(members) >= FEWEST}
-    used = {one.run.pk for members in enough.values() for one in members}
-    found = [_group(key, members) for key, members in enough.items()]
-    return CalibrationPool(sorted(found, key=lambda group: -len(group.observations)), _sources(seen, used))
+        candidates += calibration_candidates(ended.select_related("experiment").order_by("-pk")[:MAX_RUNS])
+    by_key: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        if candidate.observation is not None:
+            by_key.setdefault(_group_key(candidate, candidate.observation), []).append(candidate)
+    sufficient = {key: members for key, members in by_key.items() if _timed_count(members) >= FEWEST}
+    used = {candidate.run.pk for members in sufficient.values() for candidate in members}
+    groups = [_group(key, members) for key, members in sufficient.items()]
+    return CalibrationPool(sorted(groups, key=lambda group: -len(group.observations)), _sources(candidates, used))
 
 
-def _times(members: Sequence[Seen]) -> int:
-    return sum(one.observation is not None and one.observation.iteration_s is not None for one in members)
+def _timed_count(members: Sequence[Candidate]) -> int:
+    observations = [candidate.observation for candidate in members]
+    return sum(observation is not None and observation.iteration_s is not None for observation in observations)
 
 
-def _key(one: Seen, seen: Observation) -> str:
-    """Name what runs have in common that calibrate together: a document is one cluster and one code base."""
-    if one.run.origin == Run.Origin.IMPORTED:
-        return f"imported/{one.run.experiment_id}"
-    return _place_key(seen.job, seen.cluster)
+def _group_key(candidate: Candidate, observation: Observation) -> str:
+    """Return the key of runs that are calibrated together: all runs of a document share a cluster and a code base."""
+    if candidate.run.origin == Run.Origin.IMPORTED:
+        return f"imported/{candidate.run.experiment_id}"
+    return _cluster_key(observation.job, observation.cluster)
 
 
-def _place_key(job: Job, where: Cluster) -> str:
+def _cluster_key(job: Job, where: Cluster) -> str:
     return f"{where.name}/{where.device.name}/{job.family}"
 
 
-def _group(key: str, members: Sequence[Seen]) -> CalibrationGroup:
-    observations = tuple(one.observation for one in members if one.observation is not None)
+def _group(key: str, members: Sequence[Candidate]) -> CalibrationGroup:
+    observations = tuple(candidate.observation for candidate in members if candidate.observation is not None)
     job, where = observations[0].job, observations[0].cluster
-    is_device_said = all(one.is_device_said for one in members)
+    is_device_stated = all(candidate.is_device_stated for candidate in members)
     if members[0].run.origin == Run.Origin.IMPORTED:
-        place = where.device.name if is_device_said else "a GPU that its files do not name"
+        place = where.device.name if is_device_stated else "a GPU not named in its files"
         title = f"{members[0].run.experiment.name} on {place}"
     else:
         title = f"engine {job.family} on {where.device.name} (pool {where.name})"
-    device = where.device.name if is_device_said else ""
+    device = where.device.name if is_device_stated else ""
     return CalibrationGroup(key, f"{title}, {len(members)} runs", device, observations)
 
 
-def _sources(seen: Sequence[Seen], used: set[int]) -> list[CalibrationSource]:
-    """Say of each experiment how many runs calibrate, and why the others do not."""
-    by_experiment: dict[int, list[Seen]] = {}
-    for one in seen:
-        by_experiment.setdefault(one.run.experiment_id, []).append(one)
-    found = []
+def _sources(candidates: Sequence[Candidate], used: set[int]) -> list[CalibrationSource]:
+    """Count the runs of each experiment that are used for calibrations, with reasons for the others."""
+    by_experiment: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        by_experiment.setdefault(candidate.run.experiment_id, []).append(candidate)
+    sources = []
     for members in by_experiment.values():
         reasons = Counter(
-            one.reason if one.observation is None else f"fewer than {FEWEST} runs of that cluster and family"
-            for one in members
-            if one.run.pk not in used
+            candidate.reason
+            if candidate.observation is None
+            else f"fewer than {FEWEST} runs with this cluster and model family"
+            for candidate in members
+            if candidate.run.pk not in used
         )
-        unused = [f"{count} {'run' if count == 1 else 'runs'}: {reason}" for reason, count in reasons.most_common()]
         run = members[0].run
-        teaching = sum(one.run.pk in used for one in members)
-        found.append(CalibrationSource(run.experiment, _WORDS[Run.Origin(run.origin)], teaching, unused))
-    return sorted(found, key=lambda source: -source.used)
+        used_count = sum(candidate.run.pk in used for candidate in members)
+        origin = _ORIGINS[Run.Origin(run.origin)]
+        sources.append(CalibrationSource(run.experiment, origin, used_count, _counted(reasons)))
+    return sorted(sources, key=lambda source: -source.used)
+
+
+def _counted(reasons: Counter[str]) -> list[str]:
+    return [f"{count} {'run' if count == 1 else 'runs'}: {reason}" for reason, count in reasons.most_common()]
 
 
 def calibration_of(group: CalibrationGroup, gpu: Gpu) -> Calibration:
-    """Fit the planner to a group of runs, on `gpu` where no file names theirs; the same runs are fitted once."""
+    """Fit the planner to a group of runs, on `gpu` if their files do not name one; results are cached."""
     if group.device:
         return _calibrated(group.observations, group.title)
-    moved = tuple(replace(one, cluster=_on(one.cluster, gpu)) for one in group.observations)
-    return _calibrated(moved, f"{group.title}, taken as {gpu.name}")
+    moved = tuple(
+        replace(observation, cluster=_on_device(observation.cluster, gpu)) for observation in group.observations
+    )
+    return _calibrated(moved, f"{group.title}, assuming {gpu.name}")
 
 
-def _on(where: Cluster, gpu: Gpu) -> Cluster:
+def _on_device(where: Cluster, gpu: Gpu) -> Cluster:
     return cluster(gpu, where.gpus, where.gpus_per_node, name=where.name)
 
 
@@ -144,7 +153,7 @@ def _calibrated(observations: tuple[Observation, ...], title: str) -> Calibratio
 
 
 class Predictions(NamedTuple):
-    """Runs predicted, and why the others are not."""
+    """Predictions of runs, and the reasons why other runs have none."""
 
     points: list[PredictedPoint]
     left_out: list[str]
@@ -152,38 +161,38 @@ class Predictions(NamedTuple):
 
 
 def predicted_points(runs: Sequence[Run]) -> Predictions:
-    """Predicted beside measured time of an experiment's runs.
+    """Return the predicted and measured step times of the runs of an experiment.
 
-    Each half of the runs is predicted after a calibration on the other half, so that no prediction has seen its own
-    run; with fewer than two runs in the other half it is the uncalibrated prediction.
+    Each half of the runs is predicted after a calibration on the other half, so that no run contributes to its own
+    prediction. With fewer than two runs in the other half, predictions are uncalibrated.
     """
-    groups: dict[str, list[Seen]] = {}
+    groups: dict[str, list[Candidate]] = {}
     reasons: Counter[str] = Counter()
-    for one in seen_runs(runs):
-        if one.observation is None or not one.is_device_said:
-            reasons[one.reason] += 1
+    for candidate in calibration_candidates(runs):
+        if candidate.observation is None or not candidate.is_device_stated:
+            reasons[candidate.reason] += 1
         else:
-            groups.setdefault(_key(one, one.observation), []).append(one)
-    left_out = [f"{count} {'run' if count == 1 else 'runs'}: {reason}" for reason, count in reasons.most_common()]
-    return Predictions([point for members in groups.values() for point in _half_by_half(members)], left_out)
+            groups.setdefault(_group_key(candidate, candidate.observation), []).append(candidate)
+    points = [point for members in groups.values() for point in _half_by_half(members)]
+    return Predictions(points, _counted(reasons))
 
 
-def _half_by_half(members: Sequence[Seen]) -> Iterable[PredictedPoint]:
-    known = [(one.run, one.observation) for one in members if one.observation is not None]
+def _half_by_half(members: Sequence[Candidate]) -> Iterable[PredictedPoint]:
+    observed = [(candidate.run, candidate.observation) for candidate in members if candidate.observation is not None]
     for half in (0, 1):
-        others = tuple(seen for _run, seen in known[1 - half :: 2])
+        others = tuple(observation for _run, observation in observed[1 - half :: 2])
         calibration = _calibrated(others, f"{len(others)} other runs") if len(others) >= _FEWEST_OTHERS else None
-        for run, seen in known[half::2]:
-            prediction = predict_job(seen.job, seen.cluster, calibration)
+        for run, observation in observed[half::2]:
+            prediction = predict_job(observation.job, observation.cluster, calibration)
             yield PredictedPoint(
                 number=run.number,
                 values=run.point,
-                measured_s=seen.iteration_s,
+                measured_s=observation.iteration_s,
                 predicted_s=prediction.iteration_s,
-                plain_s=predict_job(seen.job, seen.cluster).iteration_s,
-                measured_bytes=seen.memory_bytes,
+                plain_s=predict_job(observation.job, observation.cluster).iteration_s,
+                measured_bytes=observation.memory_bytes,
                 predicted_bytes=prediction.memory_bytes,
-                is_oom=seen.is_oom,
+                is_oom=observation.is_oom,
                 fits=prediction.fits,
                 basis=prediction.basis,
             )

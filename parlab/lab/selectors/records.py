@@ -1,4 +1,4 @@
-"""Runs as flat records, for pivots, reports and whatever else asks for a field by its name."""
+"""Runs as flat records with fields by name, for pivot tables and reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .findings import RUN, Doubts
 from .runs import step_time
 from .utilisation import share_pct
 
-# Column of a doubt (names of METRICS) -> the fields of a record that it is about.
+# Column of a finding (names of METRICS) -> the fields of a record that it concerns.
 _DOUBTED = {
     "step_time": ("step_time_s", "step_time_p10_s", "step_time_p90_s", "ms_per_sample"),
     "samples": ("samples_per_s",),
@@ -22,26 +22,26 @@ _DOUBTED = {
     "mfu": ("mfu_pct", "hfu_pct"),
     RUN: ("run",),
 }
-# Parts of a summary that are numbers by themselves.
+# Parts of a summary that are plain numbers.
 _PLAIN = ("ms_per_sample", "tflops_per_gpu", "model_flops_per_iteration", "skipped_iterations")
 _CELLS = ("step_time_s", "samples_per_s", "tokens_per_s", "ms_per_sample")
-"""Numbers that the one cell of a run may state."""
+"""Fields that the single cell of a run may state."""
 MAX_CELL = 80
 
 
 def run_records(runs: Iterable[Run], doubts: Mapping[int, Doubts] | None = None) -> list[dict[str, Any]]:
-    """Lay out each run as one record: field -> value, numbers in SI units.
+    """Return each run as a record: field -> value, numbers in SI units.
 
-    `run`, `label`, `state`, `reason`, `origin`, `version` and `gpus`; what it was set to under dotted names
-    (`train.micro_batch_size`) and its axes as its point names them; `step_time_s`, `samples_per_s` and the like,
-    `timer.<name>` in seconds, `figure.<name>` for what its file states besides; `doubts` by field, and `printed`:
-    the words of an imported table by field, brackets and all.
+    `run`, `label`, `state`, `reason`, `origin`, `version` and `gpus`; settings under dotted names
+    (`train.micro_batch_size`) and axes as named in the point; `step_time_s`, `samples_per_s` and the like,
+    `timer.<name>` in seconds, `figure.<name>` for other values stated by its file; `doubts` by field, and `printed`:
+    the original cell texts of an imported table by field.
     """
     return [_record(run, (doubts or {}).get(run.pk, {})) for run in runs]
 
 
 def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "run": run.number,
         "label": run.label,
         "state": run.state,
@@ -53,17 +53,17 @@ def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
         **_numbers(run),
         **run_settings(run),
     }
-    # A program that was told None was told something.
-    record = {name: value for name, value in known.items() if value is not None or name.startswith("argument.")}
+    # None is a value where a program got it as an argument.
+    record = {name: value for name, value in fields.items() if value is not None or name.startswith("argument.")}
     record["doubts"] = {
-        field: tuple(found) for column, found in doubts.items() for field in _DOUBTED.get(column, (column,))
+        field: tuple(findings) for column, findings in doubts.items() for field in _DOUBTED.get(column, (column,))
     }
-    record["printed"] = _printed(run.summary.get("figures") or {}, record)
+    record["printed"] = _printed_cells(run.summary.get("figures") or {}, record)
     return record
 
 
-def _printed(figures: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, str]:
-    """Keep the cells of an imported table as they were printed; sentences of a page are no cells."""
+def _printed_cells(figures: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the cell texts of an imported table by field; texts that do not start with a digit are not cells."""
     printed: dict[str, str] = {}
     for name, figure in figures.items():
         text = str(figure.get("text", "")) if isinstance(figure, Mapping) else ""
@@ -76,14 +76,14 @@ def _printed(figures: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str,
 
 
 def _is_same(number: Any, value: Any) -> bool:
-    """Say whether a number is the one of a cell, which may be in thousandths."""
+    """Return whether a number equals that of a cell, which may be in thousandths."""
     if not isinstance(number, int | float) or not isinstance(value, int | float):
         return False
     return any(math.isclose(number, value * factor) for factor in (1.0, 1e-3))
 
 
 def run_settings(run: Run) -> dict[str, Any]:
-    """Lay out what a run was set to, by dotted names; its own axes stand over the configuration."""
+    """Return the settings of a run by dotted name; the axes of its point override the configuration."""
     settings: dict[str, Any] = {}
     for name, value in (run.launch.get("arguments") or {}).items():
         settings[f"argument.{name}"] = value
@@ -94,9 +94,9 @@ def run_settings(run: Run) -> dict[str, Any]:
 
 
 def _accumulation(run: Run) -> int | None:
-    told = run.launch.get("gradient_accumulation_steps")
-    if told is not None:
-        return int(told)
+    stated_steps = run.launch.get("gradient_accumulation_steps")
+    if stated_steps is not None:
+        return int(stated_steps)
     train, parallel = run.resolved.get("train", {}), run.resolved.get("parallel", {})
     sizes = train.get("global_batch_size"), train.get("micro_batch_size"), parallel.get("data_parallel_size")
     return sizes[0] // (sizes[1] * sizes[2]) if all(sizes) else None
@@ -123,18 +123,18 @@ def _numbers(run: Run) -> dict[str, Any]:
         numbers[f"timer.{name}"] = timer.get("median")
     texts = stated(summary)
     for name, figure in (summary.get("figures") or {}).items():
-        numbers[f"figure.{name}"] = _figure(figure, texts.get(name))
+        numbers[f"figure.{name}"] = _figure_value(figure, texts.get(name))
     return numbers
 
 
-def _figure(figure: Any, text: str | None) -> Any:
-    """Take a figure's number where it is one without a unit, else the words that its file prints."""
+def _figure_value(figure: Any, text: str | None) -> Any:
+    """Return the number of a figure without a unit, else the text in its file."""
     value = figure.get("value") if isinstance(figure, Mapping) else None
     return value if value is not None and not (figure.get("unit") and text) else text
 
 
 def varied_fields(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """List the fields on which records differ, those of the sweep first: what a pivot offers as rows and columns."""
+    """List the fields in which records differ, axes of the sweep first: the choices for rows and columns of a pivot."""
     names = dict.fromkeys(
         name for record in records for name in record if name not in ("doubts", "printed", "run", "label")
     )

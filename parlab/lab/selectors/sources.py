@@ -17,19 +17,19 @@ class Line(NamedTuple):
 
     number: int
     text: str
-    is_meant: bool
-    """Not one of those around it."""
+    is_requested: bool
+    """Whether the line was requested, rather than shown as context."""
 
 
 def source_bytes(source: Source) -> Iterator[bytes]:
-    """Read an imported file as it was, piece by piece."""
+    """Yield the original bytes of an imported file in chunks."""
     rows = source.chunks.order_by("position").values_list("data", flat=True)
     for data in rows.iterator(chunk_size=4):
         yield zstandard.decompress(bytes(data))
 
 
 async def source_stream(source_id: int) -> AsyncIterator[bytes]:
-    """Read an imported file as it was for an ASGI server, which would collect a plain iterator in memory first."""
+    """Yield the original bytes asynchronously; an ASGI server would first collect a plain iterator in memory."""
     position = -1
     while True:
         rows = SourceChunk.objects.filter(source_id=source_id, position__gt=position).order_by("position")
@@ -41,9 +41,9 @@ async def source_stream(source_id: int) -> AsyncIterator[bytes]:
 
 
 def source_lines(source: Source, first: int, last: int, *, around: int = 2) -> list[Line]:
-    """Read some lines of an imported file with those around them; long ones are cut."""
+    """Return lines of an imported file with their context; long lines are truncated."""
     begin, end = max(1, first - around), last + around
-    found: list[Line] = []
+    lines: list[Line] = []
     number, line = 1, b""
     for data in source_bytes(source):
         breaks = data.count(b"\n")
@@ -55,17 +55,17 @@ def source_lines(source: Source, first: int, last: int, *, around: int = 2) -> l
             if not piece.endswith(b"\n"):
                 continue
             if number >= begin:
-                found.append(_source_line(number, line, first, last))
+                lines.append(_source_line(number, line, first, last))
             number, line = number + 1, b""
             if number > end:
-                return found
+                return lines
     if line and begin <= number <= end:
-        found.append(_source_line(number, line, first, last))
-    return found
+        lines.append(_source_line(number, line, first, last))
+    return lines
 
 
 def _lines_of(data: bytes) -> Iterator[bytes]:
-    """Split at line feeds only: a progress bar that was drawn again is one line."""
+    """Split at line feeds only, so that a redrawn progress bar is one line."""
     start = 0
     while (at := data.find(b"\n", start)) >= 0:
         yield data[start : at + 1]
@@ -76,9 +76,9 @@ def _lines_of(data: bytes) -> Iterator[bytes]:
 
 def _source_line(number: int, line: bytes, first: int, last: int) -> Line:
     text = line.decode("utf-8", "replace").rstrip("\r\n")
-    shown = "".join(
+    visible = "".join(
         character if character.isprintable() or character == "\t" else "\N{MIDDLE DOT}" for character in text
     )
-    if len(shown) > LINE_WIDTH:
-        shown = shown[:LINE_WIDTH] + "\N{HORIZONTAL ELLIPSIS}"
-    return Line(number, shown, first <= number <= last)
+    if len(visible) > LINE_WIDTH:
+        visible = visible[:LINE_WIDTH] + "\N{HORIZONTAL ELLIPSIS}"
+    return Line(number, visible, first <= number <= last)

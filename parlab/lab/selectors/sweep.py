@@ -13,7 +13,7 @@ from runners.config import Point, digest
 from runners.protocol import RunState
 
 from .runs import step_time
-from .utilisation import compute, peak_words, share_pct
+from .utilisation import compute, peak_text, share_pct
 
 VERSION_AXIS = "configuration"
 
@@ -146,7 +146,7 @@ def run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         gpu_util_pct=share_pct(summary, "gpu_util"),
         loss=(summary.get("loss") or {}).get("last"),
         flops_per_gpu=compute(summary),
-        peak=peak_words(summary),
+        peak=peak_text(summary),
         roof=_roof(run),
         is_published=run.origin != Run.Origin.MEASURED,
         is_emulated=run.is_emulated,

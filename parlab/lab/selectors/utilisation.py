@@ -1,4 +1,4 @@
-"""How much of its devices a run uses, as its summary says: computed here, or stated by its file."""
+"""Device utilisation in the summary of a run: computed by parlab, or stated by the imported file."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from parlab.charts.format import quantity
 
 
 def compute(summary: Mapping[str, Any]) -> float | None:
-    """Read the FLOP/s of each device."""
+    """Return the achieved FLOP/s per device; None if not available."""
     tera = _number(summary.get("tflops_per_gpu"))
     return None if tera is None else tera * 1e12
 
 
 def share_pct(summary: Mapping[str, Any], name: str) -> float | None:
-    """Read a share in per cent, "mfu", "hfu" or "gpu_util": as it was computed here, else as a file states it."""
-    ours = measured_pct(summary, name)
-    return ours if ours is not None else _number(summary.get(f"{name}_pct"))
+    """Return "mfu", "hfu" or "gpu_util" in percent, as computed by parlab, else as stated by the file."""
+    computed = measured_pct(summary, name)
+    return computed if computed is not None else _number(summary.get(f"{name}_pct"))
 
 
 def measured_pct(summary: Mapping[str, Any], name: str) -> float | None:
-    """Read a share in per cent as it was computed here; the utilisation of GPUs is their mean over the timed steps."""
+    """Return a share in percent as computed by parlab; "gpu_util" is the mean of all GPUs over the timed steps."""
     if name == "gpu_util":
         return _number(_part(summary, "gpu_utilization").get("mean"))
-    ours = _number(summary.get(name))
-    return None if ours is None else 100 * ours
+    share = _number(summary.get(name))
+    return None if share is None else 100 * share
 
 
-def peak_words(summary: Mapping[str, Any]) -> str:
-    """Name what MFU divides by: `312 TFLOP/s in bf16 (A100 SXM4 40 GB, NVIDIA ... data sheet)`; empty without one."""
+def peak_text(summary: Mapping[str, Any]) -> str:
+    """Describe the peak of MFU: `312 TFLOP/s in bf16 (A100 SXM4 40 GB, NVIDIA ... data sheet)`; empty if unknown."""
     peak = _part(summary, "peak")
     flops = _number(peak.get("flops"))
     if flops is None:
@@ -39,8 +39,8 @@ def peak_words(summary: Mapping[str, Any]) -> str:
 
 
 def _part(summary: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = summary.get(name)
-    return found if isinstance(found, Mapping) else {}
+    part = summary.get(name)
+    return part if isinstance(part, Mapping) else {}
 
 
 def _number(value: Any) -> float | None:

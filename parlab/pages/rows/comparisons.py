@@ -1,4 +1,4 @@
-"""Runs beside each other: what was set differently, and what came of it."""
+"""A comparison of runs: different settings and results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runners.protocol import RunState
 
 
 class Difference(NamedTuple):
-    """One field on which runs differ, with the value of each run as text."""
+    """A field with different values, with the value of each run as text."""
 
     field: str
     title: str
@@ -26,14 +26,14 @@ class Difference(NamedTuple):
 class ResultCell(NamedTuple):
     text: str
     note: str
-    """All digits, or why there is no number."""
+    """All digits, or the reason why there is no number."""
     is_best: bool
     relative: str
-    """Against the first run: `+12.3 %`."""
+    """Difference from the first run: `+12.3 %`."""
 
 
 class Result(NamedTuple):
-    """One number of all runs, in one unit."""
+    """One measure of all runs, in one unit."""
 
     name: str
     title: str
@@ -45,16 +45,17 @@ class Comparison(NamedTuple):
     runs: list[Run]
     differences: list[Difference]
     same: list[tuple[str, str]]
-    """Fields that all runs have with the same value."""
+    """Fields with the same value in all runs."""
     results: list[Result]
     points: list[RunPoint]
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
-    """Lay runs beside each other, in the order given; the first one is what the others are measured against."""
+    """Compare runs in the given order; differences are relative to the first run."""
     settings = [_settings(run) for run in runs]
     names = list(dict.fromkeys(name for setting in settings for name in setting))
-    differences, same = [], []
+    differences: list[Difference] = []
+    same: list[tuple[str, str]] = []
     for name in names:
         values = [field_value(setting[name]) if name in setting else DASH for setting in settings]
         if len(set(values)) > 1:
@@ -71,40 +72,40 @@ def compare(runs: Sequence[Run]) -> Comparison:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """Keep what was set; a program that was told None was told something."""
-    known = {"gpus": int(run.gpus or 1), **run_settings(run)}
-    return {name: value for name, value in known.items() if value is not None or name.startswith("argument.")}
+    """Return the settings of a run without unset fields; None is a value only where a program got it as an argument."""
+    fields = {"gpus": int(run.gpus or 1), **run_settings(run)}
+    return {name: value for name, value in fields.items() if value is not None or name.startswith("argument.")}
 
 
 def results(runs: Sequence[Run]) -> list[Result]:
-    """Lay the numbers of runs beside each other, those that at least one of them has."""
+    """Return the measures that at least one of the runs has."""
     return _results(runs, [run_point(run, {}) for run in runs])
 
 
 def _results(runs: Sequence[Run], points: Sequence[RunPoint]) -> list[Result]:
-    found = []
+    rows = []
     for name, measure in MEASURES.items():
         values = [None if run.state == RunState.OOM else measure.value(p) for run, p in zip(runs, points, strict=True)]
         if any(value is not None for value in values):
-            found.append(_result(name, measure, runs, values))
-    return found
+            rows.append(_result(name, measure, runs, values))
+    return rows
 
 
 def _result(name: str, measure: Measure, runs: Sequence[Run], values: Sequence[float | None]) -> Result:
-    plain = measure.is_as_it_is
-    unit = Unit(1.0, measure.unit, measure.unit) if plain else unit_for(values, measure.unit)
+    is_unscaled = measure.is_as_it_is
+    unit = Unit(1.0, measure.unit, measure.unit) if is_unscaled else unit_for(values, measure.unit)
     finished = [v for run, v in zip(runs, values, strict=True) if v is not None and run.state == RunState.FINISHED]
     best = (min if measure.least_is_best else max)(finished) if len(finished) > 1 else None
-    # Bold once: of equals the first.
-    place_of_best = next((n for n, v in enumerate(values) if v == best and runs[n].state == RunState.FINISHED), None)
+    # Of equal values, only the first is marked as the best.
+    best_index = next((n for n, v in enumerate(values) if v == best and runs[n].state == RunState.FINISHED), None)
     cells = [
         ResultCell(
             "OOM" if run.state == RunState.OOM else significant(None if value is None else value / unit.factor),
             run.reason if value is None else f"{value!r} {measure.unit}",
-            best is not None and place == place_of_best,
-            _relative(value, values[0]) if place else "",
+            best is not None and index == best_index,
+            _relative(value, values[0]) if index else "",
         )
-        for place, (run, value) in enumerate(zip(runs, values, strict=True))
+        for index, (run, value) in enumerate(zip(runs, values, strict=True))
     ]
     return Result(name, measure.title, unit.name, cells)
 

@@ -1,4 +1,4 @@
-"""One run beside another one: what was set differently, on what it ran, and what came of it."""
+"""The differences between two runs: settings, environments and results."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from .comparisons import Result, results
 
 _ATTEMPT = re.compile(r"attempt-(\d{1,5})")
 _VERSION = re.compile(r"v(\d{1,9})")
-_OF_THE_RUN_ITSELF = ("shell", "variables.PARLAB_RUN")
-"""Facts of an environment that name the run, and so differ always."""
+_RUN_SPECIFIC = ("shell", "variables.PARLAB_RUN")
+"""Entries of an environment that contain the name of the run and therefore always differ."""
 
 
 class Side(NamedTuple):
-    """A run as one side of a difference: itself, one of its attempts, or its point under another version."""
+    """One side of a difference: a run, one of its attempts, or its point in another version."""
 
     address: str
-    """What a link calls it: `7`, `slug/7`, `attempt-1`, `v2`."""
+    """Value of `?with=`: `7`, `slug/7`, `attempt-1`, `v2`."""
     title: str
     run: Run
-    """With the state and the numbers of the attempt that is meant."""
+    """The run, with state and results of this attempt."""
     attempt: Attempt | None
     ran: bool = True
-    """False for a version of the configuration that nobody has run at this point."""
+    """False for a version of the configuration without a run at this point."""
 
 
 class Suggestion(NamedTuple):
-    """A run that one would compare with first."""
+    """A suggested run to compare with."""
 
     address: str
     title: str
@@ -47,12 +47,12 @@ class Suggestion(NamedTuple):
 
 class Row(NamedTuple):
     name: str
-    mine: str
-    theirs: str
+    left: str
+    right: str
 
 
 class Section(NamedTuple):
-    """The fields of one section of a configuration that differ."""
+    """The differing fields of one section of a configuration."""
 
     title: str
     rows: list[Row]
@@ -61,28 +61,28 @@ class Section(NamedTuple):
 class Difference(NamedTuple):
     settings: list[Section]
     same: list[tuple[str, str]]
-    """Fields that both have with the same value."""
+    """Fields with the same value on both sides."""
     environment: list[Row]
-    knows_environment: bool
-    """Whether both sides say on what they ran."""
+    has_environments: bool
+    """Whether both sides have a recorded environment."""
     results: list[Result]
 
 
 def attempt_side(run: Run, attempt: Attempt | None) -> Side:
-    """Take a run as one of its attempts left it; without one as it stands."""
+    """Return a run with the results of one of its attempts; without an attempt, with its current results."""
     if attempt is None:
         return Side(str(run.number), f"Run {run.number}", run, None)
     if attempt.number == run.attempt_number:
         return Side(str(run.number), f"Run {run.number}", run, attempt)
-    seen = copy.copy(run)
-    seen.state, seen.reason, seen.summary = attempt.state, attempt.reason, attempt.summary
+    past = copy.copy(run)
+    past.state, past.reason, past.summary = attempt.state, attempt.reason, attempt.summary
     for name, value in headline(attempt.summary).items():
-        setattr(seen, name, value)
-    return Side(f"attempt-{attempt.number}", f"Attempt {attempt.number} of run {run.number}", seen, attempt)
+        setattr(past, name, value)
+    return Side(f"attempt-{attempt.number}", f"Attempt {attempt.number} of run {run.number}", past, attempt)
 
 
 def other_side(run: Run, address: str) -> Side | None:
-    """Find what a link compares a run with; None where there is no such run, attempt or version any more."""
+    """Return the side with an address; None if that run, attempt or version does not exist."""
     if match := _ATTEMPT.fullmatch(address):
         attempt = run.attempts.select_related("node").filter(number=int(match[1])).first()
         return attempt_side(run, attempt) if attempt else None
@@ -93,19 +93,19 @@ def other_side(run: Run, address: str) -> Side | None:
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
         return None
     runs = Run.objects.select_related("experiment", "config")
-    found = runs.filter(experiment__slug=slug or run.experiment.slug, number=int(number)).first()
-    if found is None:
+    other = runs.filter(experiment__slug=slug or run.experiment.slug, number=int(number)).first()
+    if other is None:
         return None
-    side = attempt_side(found, found.attempts.select_related("node").filter(number=found.attempt_number).first())
-    if found.experiment_id == run.experiment_id:
+    side = attempt_side(other, other.attempts.select_related("node").filter(number=other.attempt_number).first())
+    if other.experiment_id == run.experiment_id:
         return side
     return side._replace(
-        address=f"{found.experiment.slug}/{found.number}", title=f"{side.title} of {found.experiment.name}"
+        address=f"{other.experiment.slug}/{other.number}", title=f"{side.title} of {other.experiment.name}"
     )
 
 
 def _version_side(run: Run, config: Config) -> Side | None:
-    """Take the same point of the sweep as another version would run it."""
+    """Return the same point of the sweep, as resolved by another version."""
     resolved = _resolved(config, run.point_digest)
     if resolved is None:
         return None
@@ -119,52 +119,53 @@ def _resolved(config: Config, point_digest: str) -> dict[str, Any] | None:
         points = config.points()
     except ConfigError:
         return None
-    same = next((one for one in points if one.config and digest(one.values) == point_digest), None)
-    return same.config.resolved() if same and same.config else None
+    configs = (point.config for point in points if point.config and digest(point.values) == point_digest)
+    config_at_point = next(configs, None)
+    return config_at_point.resolved() if config_at_point else None
 
 
 def suggestions(run: Run, attempt: Attempt | None) -> list[Suggestion]:
-    """Name what one would compare a run with first: the best of its sweep, its last attempt, the version before."""
+    """Suggest runs to compare with: the best of the sweep, the previous attempt, the previous version."""
     finished = Run.objects.filter(config=run.config_id, state=RunState.FINISHED).order_by(*LEAD_ORDER)
     best = list(finished.values_list("number", flat=True)[:2])
-    found = []
+    runs = []
     if best[:1] == [run.number]:
-        found += [Suggestion(str(number), f"Next best of the sweep: run {number}") for number in best[1:]]
+        runs += [Suggestion(str(number), f"Next best of the sweep: run {number}") for number in best[1:]]
     else:
-        found += [Suggestion(str(number), f"Best of the sweep: run {number}") for number in best[:1]]
+        runs += [Suggestion(str(number), f"Best of the sweep: run {number}") for number in best[:1]]
     if attempt is not None and attempt.number > 1:
-        found.append(Suggestion(f"attempt-{attempt.number - 1}", f"Attempt before: {attempt.number - 1}"))
-    return [*found, *_version_before(run)]
+        runs.append(Suggestion(f"attempt-{attempt.number - 1}", f"Previous attempt: {attempt.number - 1}"))
+    return [*runs, *_version_before(run)]
 
 
 def _version_before(run: Run) -> list[Suggestion]:
     config = run.experiment.configs.filter(version__lt=run.config.version).order_by("-version").first()
     if config is None:
         return []
-    told = f"Version before: {config.version}"
+    title = f"Previous version: {config.version}"
     same = config.runs.filter(point_digest=run.point_digest).first()
     if same is not None:
-        return [Suggestion(str(same.number), f"{told}, run {same.number}")]
+        return [Suggestion(str(same.number), f"{title}, run {same.number}")]
     if _resolved(config, run.point_digest) is not None:
-        return [Suggestion(f"v{config.version}", f"{told}, not run")]
+        return [Suggestion(f"v{config.version}", f"{title}, not run")]
     best = config.runs.filter(state=RunState.FINISHED).order_by(*LEAD_ORDER).first()
-    return [Suggestion(str(best.number), f"{told}, its best: run {best.number}")] if best else []
+    return [Suggestion(str(best.number), f"{title}, its best: run {best.number}")] if best else []
 
 
-def run_difference(mine: Side, theirs: Side) -> Difference:
-    """Lay two sides beside each other; the numbers of the second are told against the first."""
-    settings = [_texts(run_settings(side.run)) for side in (mine, theirs)]
-    rows, same = _rows(*settings)
-    environments = [dict(flat(side.attempt.environment)) if side.attempt else {} for side in (mine, theirs)]
+def run_difference(left: Side, right: Side) -> Difference:
+    """Compare two sides; results of the second are relative to the first."""
+    settings = [_texts(run_settings(side.run)) for side in (left, right)]
+    rows, same = _difference_rows(*settings)
+    environments = [dict(flat(side.attempt.environment)) if side.attempt else {} for side in (left, right)]
     for environment in environments:
-        for name in _OF_THE_RUN_ITSELF:
+        for name in _RUN_SPECIFIC:
             environment.pop(name, None)
     return Difference(
         [Section(title, list(group)) for title, group in groupby(_by_section(rows), key=_section)],
         same,
-        _rows(*environments)[0] if all(environments) else [],
+        _difference_rows(*environments)[0] if all(environments) else [],
         all(environments),
-        results([mine.run, theirs.run]) if mine.ran and theirs.ran else [],
+        results([left.run, right.run]) if left.ran and right.ran else [],
     )
 
 
@@ -172,11 +173,11 @@ def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
     return {name: field_value(value) for name, value in settings.items()}
 
 
-def _rows(mine: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[list[Row], list[tuple[str, str]]]:
-    names = dict.fromkeys([*mine, *theirs])
-    rows = [Row(name, mine.get(name, DASH), theirs.get(name, DASH)) for name in names]
-    return [row for row in rows if row.mine != row.theirs], [
-        (row.name, row.mine) for row in rows if row.mine == row.theirs
+def _difference_rows(left: Mapping[str, str], right: Mapping[str, str]) -> tuple[list[Row], list[tuple[str, str]]]:
+    names = dict.fromkeys([*left, *right])
+    rows = [Row(name, left.get(name, DASH), right.get(name, DASH)) for name in names]
+    return [row for row in rows if row.left != row.right], [
+        (row.name, row.left) for row in rows if row.left == row.right
     ]
 
 

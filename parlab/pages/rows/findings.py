@@ -12,51 +12,51 @@ from parlab.lab.selectors.sources import Line, source_lines
 
 
 class FindingRow(NamedTuple):
-    """A finding as lists and panels show it."""
+    """A finding as displayed in lists and panels."""
 
     finding: Finding
     title: str
-    """What the rule says must agree."""
+    """Title of the rule."""
     numbers: list[tuple[str, float]]
-    """The numbers that were compared, by name."""
+    """The compared numbers by name."""
     place: str
-    """Where it is, in words; without the lines of its source."""
+    """The place in the document as text, without lines."""
     lines: str
-    """Lines of its source, as words; empty where it has none."""
+    """The lines of its source as text; empty without lines."""
     excerpt: Sequence[Line] = ()
-    """Those lines themselves, where a page wants them."""
+    """The lines of the source with their context, if requested."""
 
 
 def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
-    """Shape findings for a list."""
+    """Return findings as rows of a list."""
     return [
         FindingRow(
             finding,
             RULES[finding.rule].title if finding.rule in RULES else "",
             [(figure_title(name), value) for name, value in finding.numbers.items()],
-            _place(finding),
-            _lines(finding.lines) if finding.source_id else "",
+            _place_text(finding),
+            _lines_text(finding.lines) if finding.source_id else "",
         )
         for finding in findings
     ]
 
 
-def _place(finding: Finding) -> str:
-    where, words = finding.where, []
+def _place_text(finding: Finding) -> str:
+    where, parts = finding.where, []
     if "segment" in where:
-        words.append(f"launch {where['segment'] + 1}")
+        parts.append(f"launch {where['segment'] + 1}")
     if "table" in where:
-        words.append(f"table {where['table'] + 1}")
+        parts.append(f"table {where['table'] + 1}")
     if "row" in where:
-        words.append(f"row {where['row'] + 1}")
+        parts.append(f"row {where['row'] + 1}")
     if "column" in where:
-        words.append(f"column {where['column'] + 1}")
+        parts.append(f"column {where['column'] + 1}")
     if where.get("figure"):
-        words.append(str(where["figure"]).replace("_", " "))
-    return ", ".join(words)
+        parts.append(str(where["figure"]).replace("_", " "))
+    return ", ".join(parts)
 
 
-def _lines(lines: Sequence[int]) -> str:
+def _lines_text(lines: Sequence[int]) -> str:
     if not lines:
         return ""
     if len(lines) > 3:
@@ -65,7 +65,7 @@ def _lines(lines: Sequence[int]) -> str:
 
 
 def with_excerpts(rows: Sequence[FindingRow], limit: int = 3) -> list[FindingRow]:
-    """Add the lines of the files to the first findings; a line far down in a large log takes a second to find."""
+    """Add excerpts of the source to the first findings; seeking a line near the end of a large log takes a second."""
     return [_with_excerpt(row) for row in rows[:limit]] + list(rows[limit:])
 
 

@@ -11,7 +11,7 @@ from runners.config import NetworkSection
 
 
 class LinkRow(NamedTuple):
-    """One measured link, in words."""
+    """One measured link as text."""
 
     ends: str
     set_to: str
@@ -20,17 +20,17 @@ class LinkRow(NamedTuple):
 
 
 def link_rows(run: Run) -> list[LinkRow]:
-    """List the links of a run that were measured before its ranks were started."""
+    """Return the links of a run as measured before its ranks started."""
     measured = run.summary.get("links") or []
-    given = {name: value for name, value in run.resolved.get("network", {}).items() if value is not None}
+    fields = {name: value for name, value in run.resolved.get("network", {}).items() if value is not None}
     try:
-        network = NetworkSection.model_validate(given)
+        network = NetworkSection.model_validate(fields)
     except ValueError:  # stored by another version of parlab
         network = NetworkSection()
-    return [_row(link, network) for link in measured]
+    return [_link_row(link, network) for link in measured]
 
 
-def _row(link: Mapping[str, float], network: NetworkSection) -> LinkRow:
+def _link_row(link: Mapping[str, float], network: NetworkSection) -> LinkRow:
     source, target = int(link["source"]), int(link["target"])
     delay, rate = network.delay_ms, network.bandwidth_gbps
     for special in network.links:
@@ -38,7 +38,7 @@ def _row(link: Mapping[str, float], network: NetworkSection) -> LinkRow:
             delay = delay if special.delay_ms is None else special.delay_ms
             rate = rate if special.bandwidth_gbps is None else special.bandwidth_gbps
     set_to = f"{quantity(delay / 1e3, 's') if delay else 'no delay'}, "
-    set_to += "as fast as it goes" if rate is None else quantity(1e9 * rate, "bit/s")
+    set_to += "unlimited rate" if rate is None else quantity(1e9 * rate, "bit/s")
     trip, bits = link.get("round_trip_s"), link.get("bits_per_s")
     return LinkRow(
         f"{source} to {target}",

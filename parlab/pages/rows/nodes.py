@@ -1,4 +1,4 @@
-"""Nodes: what they are and how busy."""
+"""Nodes with their hardware and slots in use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NodeRow(NamedTuple):
 
 
 def node_list() -> list[NodeRow]:
-    """Read all nodes with the number of their slots in use."""
+    """Return all nodes with the number of slots in use."""
     holding = Q(attempts__state__in=[RunState.DISPATCHED, RunState.RUNNING])
     used = dict(Node.objects.annotate(used=Count("attempts", filter=holding)).values_list("pk", "used"))
     return [
@@ -31,7 +31,7 @@ def node_list() -> list[NodeRow]:
 
 
 def _devices(hardware: dict[str, Any]) -> str:
-    """Name the GPUs, equal ones once: `4 x NVIDIA H200 (139 GiB)`."""
+    """List the GPUs, grouped by kind: `4 x NVIDIA H200 (139 GiB)`."""
     counted: dict[str, int] = {}
     for gpu in hardware.get("gpus") or []:
         name = str(gpu.get("name", "GPU"))
@@ -49,18 +49,18 @@ def _processor(hardware: dict[str, Any]) -> str:
         parts.append(quantity(float(hardware["memory_bytes"]), "B"))
     if hardware.get("cpu_model"):
         parts.append(str(hardware["cpu_model"]))
-    if reached := _matmul(hardware):
-        parts.append(reached)
+    if rates := _matmul_text(hardware):
+        parts.append(rates)
     return ", ".join(parts)
 
 
-def _matmul(hardware: dict[str, Any]) -> str:
-    """Say what the processor's matrix products were measured to reach: `200 GFLOP/s in fp32, 540 GFLOP/s in bf16`."""
+def _matmul_text(hardware: dict[str, Any]) -> str:
+    """List the measured matrix product rates of the CPU: `measured 200 GFLOP/s in fp32 and 540 GFLOP/s in bf16`."""
     measured = hardware.get("matmul")
     flops = measured.get("flops") if isinstance(measured, dict) else None
-    reached = []
+    rates = []
     for precision, by_threads in flops.items() if isinstance(flops, dict) else ():
-        found = [v for v in by_threads.values() if isinstance(v, int | float)] if isinstance(by_threads, dict) else []
-        if found:
-            reached.append(f"{quantity(float(max(found)), 'FLOP/s')} in {precision}")
-    return f"measured {' and '.join(reached)}" if reached else ""
+        values = [v for v in by_threads.values() if isinstance(v, int | float)] if isinstance(by_threads, dict) else []
+        if values:
+            rates.append(f"{quantity(float(max(values)), 'FLOP/s')} in {precision}")
+    return f"measured {' and '.join(rates)}" if rates else ""

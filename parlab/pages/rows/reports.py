@@ -1,4 +1,4 @@
-"""An experiment as a report tells it."""
+"""An experiment as a downloadable report."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NUMBERS = {
     "memory": ("Peak memory", "memory_max_bytes", "B"),
 }
 _SHARES = {"mfu": ("MFU", "mfu"), "utilisation": ("GPU utilisation", "gpu_util")}
-"""Columns that a report has where a run has them."""
+"""Columns that appear only if a run has a value."""
 
 
 def experiment_report(experiment: Experiment) -> Report:
-    """Read an experiment's runs with their numbers, and the findings that doubt them."""
+    """Return the runs of an experiment with their results and the findings about them."""
     runs = list(experiment.runs.order_by("number"))
     findings = experiment_findings(experiment)
     numbers = {finding.pk: number for number, finding in enumerate(findings, 1)}
@@ -42,12 +42,12 @@ def experiment_report(experiment: Experiment) -> Report:
             *(title for title, _ in shares.values()),
             "Reason",
         ],
-        rows=[_row(run, doubts.get(run.pk, {}), numbers, shares) for run in runs],
-        doubts=[_doubt(finding) for finding in findings],
+        rows=[_run_cells(run, doubts.get(run.pk, {}), numbers, shares) for run in runs],
+        doubts=[_doubt_of(finding) for finding in findings],
     )
 
 
-def _row(
+def _run_cells(
     run: Run,
     doubts: Mapping[str, Sequence[Finding]],
     numbers: Mapping[int, int],
@@ -71,6 +71,6 @@ def _row(
     ]
 
 
-def _doubt(finding: Finding) -> Doubt:
+def _doubt_of(finding: Finding) -> Doubt:
     reason = finding.acknowledged_reason if finding.is_acknowledged else ""
     return Doubt(finding.severity, finding.message, finding.rule, reason)

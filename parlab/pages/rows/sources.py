@@ -16,14 +16,14 @@ from parlab.lab.selectors.findings import TableDoubts, figure_doubts, table_doub
 
 
 class CellView(NamedTuple):
-    """One cell of a document's table, as it stands there."""
+    """One cell of a table in a document, as printed."""
 
     text: str
     kind: str
     """"number", "text", "blank" or "failure"."""
     align: str
     note: str
-    """The number and unit that were read, and settings that stood in brackets."""
+    """The parsed number with unit, and settings in brackets."""
     doubts: Sequence[Finding]
 
 
@@ -51,7 +51,7 @@ class TableView(NamedTuple):
 
 
 class FigureView(NamedTuple):
-    """One number that the text states."""
+    """One number stated in the text."""
 
     name: str
     title: str
@@ -64,7 +64,7 @@ class FigureView(NamedTuple):
 
 
 class ImageView(NamedTuple):
-    """A picture that a document refers to; `picture` is its id where it lay beside the document."""
+    """A picture that a document refers to; `picture` is its id if it was imported with the document."""
 
     reference: str
     alt: str
@@ -98,7 +98,7 @@ class SourceView(NamedTuple):
     unread: int
     unread_examples: list[Mapping[str, Any]]
     findings: int
-    """Findings about it that nobody has acknowledged."""
+    """Number of open findings about the file."""
 
     @property
     def has_content(self) -> bool:
@@ -106,23 +106,23 @@ class SourceView(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """How much a page of it is."""
+        """Approximate size on a page, in table cells."""
         return sum(table.size for table in self.tables) + len(self.figures) + 20 * len(self.configs)
 
 
 _COLUMNS = ("pk", "name", "format", "size", "sha256", "created_at", "created_by__username")
-# Segments hold most of a long log's document, and no page of a source shows them: the runs do.
+# Segments make up most of the document of a long log; pages of runs show them, not pages of sources.
 _PARTS = ("lines", "tables", "figures", "images", "configs", "unread")
 
 
 def source_views(experiment: Experiment, findings: Iterable[Finding], only: int | None = None) -> list[SourceView]:
-    """Read the imported files of an experiment, or one of them, with everything that a page shows of them."""
+    """Return the imported files of an experiment, or `only` one of them, with their contents."""
     sources = experiment.sources.order_by("pk") if only is None else experiment.sources.filter(pk=only)
     pictures: dict[tuple[int, str], int] = {}
     rows = list(sources.annotate(runs_made=Count("runs")).values(*_COLUMNS, "runs_made", *_paths()))
     if rows:
-        known = Source.objects.filter(pk__in=[row["pk"] for row in rows], pictures__isnull=False)
-        for source, reference, picture in known.values_list("pk", "pictures__reference", "pictures__pk"):
+        references = Source.objects.filter(pk__in=[row["pk"] for row in rows], pictures__isnull=False)
+        for source, reference, picture in references.values_list("pk", "pictures__reference", "pictures__pk"):
             pictures[source, reference] = picture
     findings = list(findings)
     return [_source_view(row, pictures, findings) for row in rows]
@@ -136,9 +136,9 @@ def _source_view(
     row: Mapping[str, Any], pictures: Mapping[tuple[int, str], int], findings: Sequence[Finding]
 ) -> SourceView:
     pk = row["pk"]
-    part = {name: row[f"document__{name}"] for name in _PARTS}
+    parts = {name: row[f"document__{name}"] for name in _PARTS}
     in_tables, in_figures = table_doubts(findings, pk), figure_doubts(findings, pk)
-    unread = part["unread"] or {}
+    unread = parts["unread"] or {}
     return SourceView(
         pk=pk,
         name=row["name"],
@@ -147,10 +147,10 @@ def _source_view(
         sha256=row["sha256"],
         created_at=row["created_at"],
         created_by=row["created_by__username"],
-        lines=part["lines"] or 0,
+        lines=parts["lines"] or 0,
         runs=row["runs_made"],
-        tables=[_table(index, table, in_tables.get(index)) for index, table in enumerate(part["tables"] or [])],
-        figures=_figures(part["figures"] or {}, in_figures),
+        tables=[_table_view(index, table, in_tables.get(index)) for index, table in enumerate(parts["tables"] or [])],
+        figures=_figure_views(parts["figures"] or {}, in_figures),
         images=[
             ImageView(
                 image["source"],
@@ -159,13 +159,13 @@ def _source_view(
                 image["line"],
                 pictures.get((pk, image["source"])),
             )
-            for image in part["images"] or []
+            for image in parts["images"] or []
         ],
         configs=[
             ConfigView(
                 config.get("section") or "", config["line"], json.dumps(config["data"], indent=2, ensure_ascii=False)
             )
-            for config in part["configs"] or []
+            for config in parts["configs"] or []
         ],
         unread=unread.get("lines", 0),
         unread_examples=unread.get("examples", []),
@@ -173,14 +173,18 @@ def _source_view(
     )
 
 
-def _table(index: int, table: Mapping[str, Any], doubts: TableDoubts | None) -> TableView:
+def _table_view(index: int, table: Mapping[str, Any], doubts: TableDoubts | None) -> TableView:
     doubts = doubts or TableDoubts({}, {}, [])
     columns, rows = table["columns"], table["rows"]
     aligned = [*table.get("align", []), *[""] * len(columns)]
-    # Where the document does not say, numbers stand to the right as everywhere.
+    # Without an alignment in the document, columns with numbers are right-aligned.
     align = [
         aligned[n] or ("right" if any(n < len(row) and row[n]["kind"] == "number" for row in rows) else "left")
         for n in range(len(columns))
+    ]
+    cells = [
+        [_cell_view(cell, align[n], doubts.cells.get((number, n), [])) for n, cell in enumerate(row[: len(columns)])]
+        for number, row in enumerate(rows)
     ]
     return TableView(
         index,
@@ -188,15 +192,12 @@ def _table(index: int, table: Mapping[str, Any], doubts: TableDoubts | None) -> 
         table.get("section") or "",
         table["line"],
         [ColumnView(name, align[n], doubts.columns.get(n, [])) for n, name in enumerate(columns)],
-        [
-            [_cell(cell, align[n], doubts.cells.get((number, n), [])) for n, cell in enumerate(row[: len(columns)])]
-            for number, row in enumerate(rows)
-        ],
+        cells,
         doubts.whole,
     )
 
 
-def _cell(cell: Mapping[str, Any], align: str, doubts: Sequence[Finding]) -> CellView:
+def _cell_view(cell: Mapping[str, Any], align: str, doubts: Sequence[Finding]) -> CellView:
     notes = []
     if cell["kind"] == "number" and cell.get("value") is not None:
         notes.append(f"{exact(cell['value'])} {cell.get('unit', '')}".strip())
@@ -204,10 +205,10 @@ def _cell(cell: Mapping[str, Any], align: str, doubts: Sequence[Finding]) -> Cel
     return CellView(cell["text"], cell["kind"], align, ", ".join(notes), doubts)
 
 
-def _figures(
+def _figure_views(
     figures: Mapping[str, Sequence[Mapping[str, Any]]], doubts: Mapping[tuple[str, str], Sequence[Finding]]
 ) -> list[FigureView]:
-    shown = [
+    views = [
         FigureView(
             name,
             figure_title(name),
@@ -218,7 +219,7 @@ def _figures(
             figure.get("line", 0),
             doubts.get((name, f"#{number}"), doubts.get((name, f"line {figure.get('line', 0)}"), [])),
         )
-        for name, stated in figures.items()
-        for number, figure in enumerate(stated)
+        for name, occurrences in figures.items()
+        for number, figure in enumerate(occurrences)
     ]
-    return sorted(shown, key=lambda figure: figure.line)
+    return sorted(views, key=lambda figure: figure.line)

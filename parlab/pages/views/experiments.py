@@ -96,7 +96,7 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
     metric = metric if metric in selectors.METRICS else "step_time"
     versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
     runs = selectors.experiment_runs(experiment, versions)
-    plan = selectors.launch_plan(versions.shown, runs)
+    plan = selectors.launch_plan(versions.selected, runs)
     findings = selectors.experiment_findings(experiment)
     doubts = selectors.run_doubts(findings, runs)
     page = Paginator(runs, RUNS_PER_PAGE).get_page(request.GET.get("page"))

@@ -176,7 +176,7 @@ def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
         "findings": findings,
         "attempt": attempt,
         "figures": selectors.run_figures(run),
-        "peak": selectors.peak_words(run.summary),
+        "peak": selectors.peak_text(run.summary),
         "flops_per_device": selectors.compute(run.summary),
         "has_steps": engine_reads.has_steps(run),
         "mfu_pct": selectors.measured_pct(run.summary, "mfu"),
