@@ -1,4 +1,4 @@
-"""A report as a page: read, filled with blocks, written as HTML for the place where it is shown."""
+"""A report as a page: parse the text, resolve its directives, render HTML."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from parlab.reports.source import begins_with_heading
 from .resolve import Figures, resolve
 
 Address = Callable[[str], str]
-"""Name of a file of the report (`figure-1.json`) -> where it is."""
+"""Name of a file of the report (`figure-1.json`) -> its URL."""
 
 
 class Page(NamedTuple):
     """A report ready for a template."""
 
     body: SafeString
-    """Clean HTML: what people wrote went through nh3, the rest is escaped where it is made."""
+    """Safe HTML: texts of users are sanitised by nh3, everything else is escaped."""
     has_title: bool
-    """Whether the text brings its own."""
+    """Whether the text begins with its own title."""
     has_figures: bool
     problem: str = ""
-    """Why the whole text cannot be shown."""
+    """Reason why the text cannot be rendered."""
 
 
 def live_page(report: Report, text: str, figures: Figures, figure_url: str) -> Page:
-    """Write a report as it would be published now; its figures are asked for at `figure_url?d=<directive>`."""
+    """Render a report with current data; its figures are loaded from `figure_url?d=<directive>`."""
     try:
         document = read(text)
     except ValueError as problem:
@@ -47,7 +47,7 @@ def live_page(report: Report, text: str, figures: Figures, figure_url: str) -> P
 
     def figure(name: str, directive: Directive, block: FigureBlock) -> str:
         query = f"?d={quote(directive.source)}"
-        # The same directive keeps its element while the text around it changes: nothing is drawn twice.
+        # A directive keeps its element while the text around it changes, so that its figure is not drawn again.
         key = sha256(directive.source.encode()).hexdigest()[:12]
         return _figure(name, block, content, f"{figure_url}{query}", f"{figure_url}{query}&format=csv", f"live-{key}")
 
@@ -55,7 +55,7 @@ def live_page(report: Report, text: str, figures: Figures, figure_url: str) -> P
 
 
 def frozen_page(version: ReportVersion, address: Address, *, pictures: Mapping[str, str] | None = None) -> Page:
-    """Write a published version; figures named in `pictures` (name -> address) are pictures, the others are drawn."""
+    """Render a published version; figures in `pictures` (name -> URL) become images, the others are drawn by Plotly."""
     content = Content.model_validate(version.content)
 
     def figure(name: str, _directive: Directive, block: FigureBlock) -> str:
@@ -63,8 +63,8 @@ def frozen_page(version: ReportVersion, address: Address, *, pictures: Mapping[s
             return _drawn(name, block, content, pictures[name])
         return _figure(name, block, content, address(f"{name}.json"), address(f"{name}.csv"), name)
 
-    found = Pictures(figure, lambda block: _picture(block, address(f"picture-{block.sha256}")))
-    return _page(read(version.text), content, found)
+    renderers = Pictures(figure, lambda block: _picture(block, address(f"picture-{block.sha256}")))
+    return _page(read(version.text), content, renderers)
 
 
 def _page(document: Document, content: Content, pictures: Pictures) -> Page:
@@ -87,7 +87,7 @@ def _drawn(name: str, block: FigureBlock, content: Content, address: str) -> str
 
 
 def _picture(block: PictureBlock, address: str) -> str:
-    """Show a picture of the gallery; without an address, by its content's name."""
+    """Render a picture of the gallery; without an address, by its digest."""
     source = address or reverse("stored-picture", args=[block.sha256])
     width = block.shown_width or min(block.width, 1200)
     height = round(block.height * width / max(block.width, 1))

@@ -1,4 +1,4 @@
-"""A published version in the formats that people hand on: Markdown, RST, HTML, LaTeX, CSV, PDF, or all of them."""
+"""Exports of a published version: Markdown, RST, HTML, LaTeX, CSV, PDF, or an archive of all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORMATS = {
 
 
 class Export(NamedTuple):
-    """A file to send, or why there is none."""
+    """A file to download, or the reason why it is not available."""
 
     name: str
     media_type: str
@@ -51,8 +51,8 @@ class _Parts(NamedTuple):
 
 
 def export(version: ReportVersion, ending: str) -> Export:
-    """Write a version in one of FORMATS; a PDF that is not drawn yet, or cannot be, says so."""
-    files = {one.name: bytes(one.file.data) for one in version.files.select_related("file")}
+    """Return a version in one of FORMATS; `problem` is set for a PDF that is not available."""
+    files = {entry.name: bytes(entry.file.data) for entry in version.files.select_related("file")}
     parts = _Parts(version, Content.model_validate(version.content), files)
     name = f"{version.report.slug}-v{version.number}"
     if ending == "pdf":
@@ -60,17 +60,17 @@ def export(version: ReportVersion, ending: str) -> Export:
         return Export(f"{name}.pdf", "application/pdf", data, "" if data else _no_pdf(version))
     if ending == "zip":
         return Export(f"{name}.zip", "application/zip", _archive(parts))
-    made, media_type = _TEXTS[ending]
-    return Export(f"{name}.{ending}", f"{media_type}; charset=utf-8", made(parts).encode())
+    write, media_type = _TEXTS[ending]
+    return Export(f"{name}.{ending}", f"{media_type}; charset=utf-8", write(parts).encode())
 
 
 def _no_pdf(version: ReportVersion) -> str:
     job = version.jobs.order_by("-pk").first()
     if job is None or job.state == PictureJob.State.DONE:
-        return "There is no PDF of this version. Ask for the pictures again on its page."
+        return "This version has no PDF. Request the pictures again on its page."
     if job.state == PictureJob.State.FAILED:
-        return f"There is no PDF of this version: {job.problem}"
-    return "The PDF is being made. Try again in a moment."
+        return f"The PDF of this version is not available: {job.problem}"
+    return "The PDF is being created. Try again in a moment."
 
 
 def _markdown(parts: _Parts) -> str:
@@ -98,7 +98,7 @@ def _html(parts: _Parts) -> str:
 
 
 def page_html(version: ReportVersion, content: Content, files: Mapping[str, bytes]) -> str:
-    """Write a version as one file that needs nothing else: pictures inside, no script."""
+    """Return a version as a self-contained HTML file: embedded pictures, no scripts."""
 
     def figure(name: str, _directive: Directive, block: FigureBlock) -> str:
         caption = f"<figcaption>{escape(block.caption)}{marks_html(block.doubts, content)}</figcaption>"
@@ -109,15 +109,15 @@ def page_html(version: ReportVersion, content: Content, files: Mapping[str, byte
             inner = f'<p class="report-title">{title}</p>{numbers_html(block.numbers)}'
         return f'<figure class="report-figure card" id="{name}">{inner}{caption}</figure>'
 
-    stored = {one.sha256: one for one in StoredFile.objects.filter(sha256__in=_shown(content))}
+    stored_files = {file.sha256: file for file in StoredFile.objects.filter(sha256__in=_picture_digests(content))}
 
     def picture(block: PictureBlock) -> str:
-        found = stored.get(block.sha256)
+        file = stored_files.get(block.sha256)
         caption = f"<figcaption>{escape(block.caption)}</figcaption>" if block.caption else ""
-        if found is None:
+        if file is None:
             return f'<p class="muted">This picture was deleted: {escape(block.caption)}</p>'
         width = block.shown_width or block.width
-        source = inside(bytes(found.data), found.media_type)
+        source = inside(bytes(file.data), file.media_type)
         alternative = escape(block.caption or "picture")
         return (
             f'<figure class="report-figure"><img src="{source}" alt="{alternative}" width="{width}">{caption}</figure>'
@@ -133,18 +133,18 @@ def page_html(version: ReportVersion, content: Content, files: Mapping[str, byte
     return render_to_string("reports/alone.html", context)
 
 
-def _shown(content: Content) -> list[str]:
+def _picture_digests(content: Content) -> list[str]:
     return [block.sha256 for block in content.blocks.values() if isinstance(block, PictureBlock)]
 
 
 def inside(data: bytes, media_type: str) -> str:
-    """Write bytes as an address that holds them: a page with it needs no other file."""
+    """Return bytes as a data URL."""
     return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
 
 
 @cache
 def style() -> str:
-    """Take the site's own style along, so that a report looks alike wherever it is read."""
+    """Return the style sheets of the site, so that an exported report looks the same."""
     folder = Path(settings.BASE_DIR) / "static" / "css"
     names = ("tokens.css", "site.css", "engines.css", "reports.css")
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
@@ -153,8 +153,8 @@ def style() -> str:
 def _archive(parts: _Parts) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for ending, (made, _) in _TEXTS.items():
-            archive.writestr(f"report.{ending}", made(parts))
+        for ending, (write, _) in _TEXTS.items():
+            archive.writestr(f"report.{ending}", write(parts))
         if "report.pdf" in parts.files:
             archive.writestr("report.pdf", parts.files["report.pdf"])
         for name, data in parts.files.items():

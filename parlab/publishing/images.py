@@ -1,4 +1,4 @@
-"""Uploaded pictures: told by their content, and written anew, so that nothing but pixels is kept."""
+"""Uploaded pictures: recognised by their content and re-encoded, so that only pixels are stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPAQUE = ("L", "RGB")
 
 
 class Clean(NamedTuple):
-    """A picture as it is kept."""
+    """A picture as it is stored."""
 
     data: bytes
     media_type: str
@@ -25,10 +25,10 @@ class Clean(NamedTuple):
 
 
 def cleaned(file: IO[bytes], *, name: str, size: int, limit: int) -> Clean:
-    """Check an uploaded picture and write it anew. Raises ValueError with what it is and what to do."""
+    """Check and re-encode an uploaded picture. Raises ValueError with the reason and the remedy."""
     if size > limit:
         raise ValueError(
-            f"{name} is {quantity(size, 'B')}, above the limit of {quantity(limit, 'B')}; make it smaller,"
+            f"{name} has {quantity(size, 'B')}, more than the limit of {quantity(limit, 'B')}; make it smaller,"
             " or save it as JPEG"
         )
     data = file.read(limit + 1)
@@ -37,26 +37,26 @@ def cleaned(file: IO[bytes], *, name: str, size: int, limit: int) -> Clean:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             return _rewritten(data, name)
     except UnidentifiedImageError as problem:
-        raise ValueError(f"{name} is no PNG, JPEG or WebP picture{_like(data)}") from problem
+        raise ValueError(f"{name} is not a PNG, JPEG or WebP picture{_actual_type(data)}") from problem
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as problem:
-        raise ValueError(f"{name} would unpack to more pixels than {MAX_PIXELS:,}; make it smaller") from problem
+        raise ValueError(f"{name} has more than {MAX_PIXELS:,} pixels; make it smaller") from problem
     except (OSError, SyntaxError, ValueError, EOFError) as problem:
         if isinstance(problem, ValueError) and str(problem).startswith(name):
             raise
-        raise ValueError(f"{name} is damaged and cannot be read: export it again") from problem
+        raise ValueError(f"{name} is damaged and cannot be read; export it again") from problem
 
 
 def _rewritten(data: bytes, name: str) -> Clean:
     with Image.open(io.BytesIO(data), formats=list(FORMATS)) as picture:
         kind = str(picture.format)
         if picture.width * picture.height > MAX_PIXELS:
-            raise ValueError(f"{name} has {picture.width} x {picture.height} pixels, too many; make it smaller")
+            raise ValueError(f"{name} has {picture.width} x {picture.height} pixels; make it smaller")
         upright = ImageOps.exif_transpose(picture)
         has_alpha = "A" in upright.getbands() or "transparency" in upright.info
         plain = upright if upright.mode in _OPAQUE else upright.convert("RGBA" if has_alpha else "RGB")
         if kind == "JPEG" and plain.mode == "RGBA":
             plain = plain.convert("RGB")
-        # A copy of the pixels alone: comments, places and previews stay behind.
+        # Copy only the pixels: comments, locations and thumbnails are dropped.
         bare = Image.new(plain.mode, plain.size)
         bare.paste(plain)
     stream = io.BytesIO()
@@ -67,15 +67,15 @@ def _rewritten(data: bytes, name: str) -> Clean:
     return Clean(stream.getvalue(), FORMATS[kind], bare.width, bare.height)
 
 
-def _like(data: bytes) -> str:
-    """Say what the file looks like instead."""
+def _actual_type(data: bytes) -> str:
+    """Return a description of the actual file type, as the end of a sentence."""
     head = data[:1_000].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if b"<svg" in head:
-        return ": it is an SVG drawing, which may hold programs. Export it as PNG"
+        return ": it is an SVG drawing, which may contain scripts. Export it as PNG"
     if head.startswith((b"<!doctype html", b"<html", b"<script", b"<head", b"<body")):
-        return ": it is a web page, whatever its name says"
+        return ": it is a web page"
     if head.startswith((b"gif8",)):
         return ": it is a GIF. Export it as PNG"
     if head.startswith((b"%pdf",)):
         return ": it is a PDF. Export the page as PNG"
-    return "; whatever its name says, it does not begin like one" if data else ": it is empty"
+    return ": its content is not recognised" if data else ": it is empty"

@@ -1,4 +1,4 @@
-"""The two panels of a run as pages of their own: what it was set to, and what came out."""
+"""The two panels of a run as HTML pages: configuration and results."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ WIDTH = 1000
 MAX_ARGUMENTS = 200
 MAX_POINTS = 1_000
 _UTILISATION = "GPU util"
-"""What imported files call what the numbers have as GPU utilisation."""
+"""Name of the GPU utilisation in imported files."""
 BAR = 120
-"""Pixels of the longest timer's bar."""
+"""Length of the longest timer bar in pixels."""
 
 
 class Panel(NamedTuple):
-    """A page that is about to become a picture."""
+    """A page to be drawn as a picture."""
 
     name: str
     caption: str
@@ -43,21 +43,21 @@ class Panel(NamedTuple):
 class Timer(NamedTuple):
     name: str
     text: str
-    """In ms."""
+    """Time in ms."""
     bar: int
-    """Pixels."""
+    """Length in pixels."""
 
 
 def step_figure(run: Run) -> Mapping[str, Any] | None:
-    """Draw the step time of a run as Plotly's JSON; None where it printed no steps."""
+    """Return the step time figure of a run as Plotly JSON, or None for a run without steps."""
     attempt = run.attempts.filter(number=run.attempt_number).first()
     if attempt is None:
         return None
-    found = store.read(attempt.pk, "step_time_s", max_points=MAX_POINTS)
+    columns_by_rank = store.read(attempt.pk, "step_time_s", max_points=MAX_POINTS)
     drawing = curves.step_time(
         {
             rank: Curve(columns.steps.tolist(), columns.times.tolist(), columns.values.tolist())
-            for rank, columns in found.items()
+            for rank, columns in columns_by_rank.items()
         },
         warmup_steps=int(run.resolved.get("train", {}).get("warmup_steps", 0)),
         iterations=run.iterations,
@@ -66,7 +66,7 @@ def step_figure(run: Run) -> Mapping[str, Any] | None:
 
 
 def panels(run: Run, *, curve: bytes = b"") -> list[Panel]:
-    """Write both panels of a run from what is stored of it; `curve` is its step figure as SVG."""
+    """Return both panels of a run; `curve` is its step time figure as SVG."""
     findings = selectors.run_findings(run)
     (record,) = selectors.run_records([run], selectors.run_doubts(findings, [run]))
     shared = {"run": run, "experiment": run.experiment, "style": SafeString(style()), "width": WIDTH}
@@ -83,10 +83,10 @@ def panels(run: Run, *, curve: bytes = b"") -> list[Panel]:
 
 
 def _configuration(run: Run) -> dict[str, Any]:
-    """Show what had a meaning for the run: not the fields that its engine ignores, no place that the map shows."""
+    """Return what applies to the run: no fields that its engine ignores, no placements that the map shows."""
     drawn = device_map.draw(selectors.device_grid(run))
-    told = selectors.flat(run.launch.get("arguments", {}))
-    shown = [row for row in told if drawn is None or not row[0].startswith("device_mapping.")]
+    arguments = selectors.flat(run.launch.get("arguments", {}))
+    shown = [row for row in arguments if drawn is None or not row[0].startswith("device_mapping.")]
     return {
         "map": drawn,
         "sections": _in_use(run, selectors.config_sections(run.resolved, run.point, run.config)),
@@ -96,30 +96,30 @@ def _configuration(run: Run) -> dict[str, Any]:
 
 
 def _in_use(run: Run, sections: Sequence[ConfigSection]) -> list[ConfigSection]:
-    """Leave out what changes nothing with the engine of the run; an imported run names none and keeps all."""
+    """Omit the fields that the engine of the run ignores; an imported run has no engine and keeps all."""
     if not run.resolved.get("parallel", {}).get("engine"):
         return list(sections)
     unused = unused_fields(run.resolved)
-    kept = [
+    used_sections = [
         section._replace(fields=[field for field in section.fields if f"{section.name}.{field.name}" not in unused])
         for section in sections
     ]
-    return [section for section in kept if section.fields]
+    return [section for section in used_sections if section.fields]
 
 
 def _results(run: Run, record: Record) -> dict[str, Any]:
     numbers = numbers_of(record)
-    said = {(fact.name, fact.text) for fact in numbers}
-    known = {fact.field for fact in numbers}
+    shown = {(fact.name, fact.text) for fact in numbers}
+    fields = {fact.field for fact in numbers}
     return {
         "headlines": [(fact.name, *fact.text.partition(SPACE)) for fact in numbers if fact.field in HEADLINES],
         "numbers": [fact for fact in numbers if fact.field not in HEADLINES],
         "timers": _bars(timers_of(record)),
-        # What stands among the numbers is not said again in the words of the file.
+        # Figures of the file that are already among the numbers are not repeated.
         "figures": [
             (name, text)
             for name, text in selectors.run_figures(run)
-            if (name, text) not in said and not (name == _UTILISATION and "gpu_util_pct" in known)
+            if (name, text) not in shown and not (name == _UTILISATION and "gpu_util_pct" in fields)
         ],
     }
 
@@ -130,6 +130,6 @@ def _bars(timers: Sequence[Fact]) -> list[Timer]:
 
 
 def _side_by_side(facts: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-    """Lay a long list out in two columns."""
+    """Split a long list into two columns."""
     half = (len(facts) + 1) // 2 if len(facts) > 12 else len(facts)
     return [part for part in (facts[:half], facts[half:]) if part]

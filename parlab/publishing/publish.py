@@ -1,4 +1,4 @@
-"""Publish: read what a text asks for at one moment, freeze it, and let a worker draw its pictures."""
+"""Publish a report: resolve its directives, freeze the content, and request its pictures."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .tasks import send
 def publish(*, report: Report, revision: int, figures: Figures, user: User) -> ReportVersion:
     """Freeze a report as its next version.
 
-    Raises lab.Stale where its text is not that of `revision` any more, ValueError for a text that cannot be shown.
+    Raises lab.Stale if the text has changed since `revision`, and ValueError for a text that cannot be rendered.
     """
     if report.revision != revision:
         raise lab.Stale(report)
     content = resolve(read(report.text), report=report, figures=figures)
     version = lab.report_publish(report=report, content=content.model_dump(mode="json"), revision=revision, user=user)
-    shown = {block.sha256 for block in content.blocks.values() if isinstance(block, PictureBlock)}
-    # Held by the version: whoever deletes the picture from its gallery leaves it here.
-    held = [
+    digests = {block.sha256 for block in content.blocks.values() if isinstance(block, PictureBlock)}
+    # The version keeps its pictures when they are deleted from the gallery.
+    files = [
         ReportFile(version=version, name=f"picture-{stored.sha256}", file=stored)
-        for stored in StoredFile.objects.filter(sha256__in=shown).defer("data")
+        for stored in StoredFile.objects.filter(sha256__in=digests).defer("data")
     ]
-    ReportFile.objects.bulk_create(held, ignore_conflicts=True)
+    ReportFile.objects.bulk_create(files, ignore_conflicts=True)
     if not version.jobs.exists():
         job = lab.pictures_request(user=user, version=version)
         transaction.on_commit(partial(send, job.pk))

@@ -1,4 +1,4 @@
-"""Directives of a report -> blocks, from what the database holds now. What cannot be shown says why, in its place."""
+"""Directives of a report -> blocks with the current data of the database; errors become blocks in their place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from django.db.models import Q
 
 from parlab.charts.axes import GPUS, RUN
-from parlab.charts.format import SPACE, exact_quantity
+from parlab.charts.format import SPACE, Unit, exact_quantity
 from parlab.charts.measures import AUTO, DEFAULT, MEASURES, SCALES, Options, Scale
 from parlab.charts.points import RunPoint, is_number
 from parlab.charts.registry import EXPERIMENT_FIGURES, Figure
@@ -19,7 +19,7 @@ from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Finding, Report, Run, Snapshot
 from parlab.reports import blocks
 from parlab.reports.blocks import Block, Content
-from parlab.reports.directives import Directive, chosen, listed, number
+from parlab.reports.directives import Directive, listed, number, select_records
 from parlab.reports.document import Document
 from parlab.reports.facts import run_block
 from parlab.reports.pivot import AGGREGATES, FINISHED, OOM, Record, doubts_of, field_named, fields_of, number_text
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 
 class DrawExperiment(Protocol):
-    """Draws a figure of these runs."""
+    """Draws a figure of runs."""
 
     def __call__(self, figure: Figure, runs: Sequence[Run], options: Options = ..., /) -> Drawing: ...
 
 
 class Figures(NamedTuple):
-    """How the figures of a report are drawn; pages provide it, since they read series and files."""
+    """How to draw the figures of a report; provided by pages, which read series and files."""
 
     draw: DrawExperiment
     of_run: Mapping[str, Callable[[Run, Attempt], Drawing]]
@@ -52,13 +52,13 @@ class _Loaded(NamedTuple):
 
 
 class Resolver:
-    """Reads what the directives of one report ask for; an experiment that several name is read once."""
+    """Resolves the directives of one report; loads each experiment only once."""
 
     def __init__(self, report: Report, figures: Figures) -> None:
         self.report, self.figures = report, figures
         self.findings: list[Finding] = []
         self._loaded: dict[tuple[str, str], _Loaded] = {}
-        self._made: dict[str, Callable[[Directive], Block]] = {
+        self._resolvers: dict[str, Callable[[Directive], Block]] = {
             "figure": self._figure,
             "table pivot": self._pivot,
             "table runs": self._runs,
@@ -69,21 +69,21 @@ class Resolver:
             "panel": self._panel,
         }
 
-    def block(self, found: Directive) -> Block:
-        """Make what a directive stands for; whatever is wrong with it becomes words in its place."""
-        if found.problem:
-            return blocks.ProblemBlock(message=found.problem)
+    def block(self, directive: Directive) -> Block:
+        """Return the block of a directive; an invalid directive becomes a ProblemBlock."""
+        if directive.problem:
+            return blocks.ProblemBlock(message=directive.problem)
         try:
-            return self._made[found.kind](found)
+            return self._resolvers[directive.kind](directive)
         except ValueError as problem:
             return blocks.ProblemBlock(message=str(problem))
         except Exception:
-            # Numbers of any origin meet here: one that a chart cannot draw must not take the page with it.
-            logger.exception("a directive of report %s could not be shown: %s", self.report.slug, found.source)
-            return blocks.ProblemBlock(message="parlab could not make this; its log says why")
+            # Numbers of any origin arrive here: one that a chart cannot draw must not break the whole page.
+            logger.exception("a directive of report %s could not be shown: %s", self.report.slug, directive.source)
+            return blocks.ProblemBlock(message="parlab could not create this; see the server log for the reason")
 
     def doubt(self, finding: Finding) -> int:
-        """Number a finding in the order in which the report meets it."""
+        """Return the number of a finding, in the order of first occurrence in the report."""
         if finding not in self.findings:
             self.findings.append(finding)
         return self.findings.index(finding) + 1
@@ -100,8 +100,8 @@ class Resolver:
         )
         if not experiments:
             raise ValueError(
-                "this report has no experiment of its own (any more); say which one: experiment=slug, as its address"
-                " has it"
+                "this report has no default experiment, or it was deleted; add experiment=slug, with the slug from the"
+                " address of an experiment"
             )
         runs: list[Run] = []
         records: list[Record] = []
@@ -109,140 +109,163 @@ class Resolver:
             versions = selectors.experiment_versions(experiment, version)
             if version.isdecimal() and not (versions.selected and versions.selected.version == int(version)):
                 raise ValueError(f"experiment {experiment.slug} has no version {version}")
-            mine = selectors.experiment_runs(experiment, versions)
-            doubts = selectors.run_doubts(selectors.experiment_findings(experiment), mine)
-            beside = {"experiment": experiment.name} if len(experiments) > 1 else {}
-            runs += mine
-            records += [{**beside, **record} for record in selectors.run_records(mine, doubts)]
+            experiment_runs = selectors.experiment_runs(experiment, versions)
+            doubts = selectors.run_doubts(selectors.experiment_findings(experiment), experiment_runs)
+            columns = {"experiment": experiment.name} if len(experiments) > 1 else {}
+            runs += experiment_runs
+            records += [{**columns, **record} for record in selectors.run_records(experiment_runs, doubts)]
         return _Loaded(experiments, runs, records)
 
-    def _chosen(self, options: Mapping[str, str]) -> tuple[_Loaded, list[Record]]:
-        """Read the records that `where` and `run` leave; raises ValueError where none are left."""
+    def _selected(self, options: Mapping[str, str]) -> tuple[_Loaded, list[Record]]:
+        """Return the records selected by `where` and `run`; raises ValueError if there are none."""
         loaded = self._load(options)
-        kept = chosen(loaded.records, options.get("where", ""), fields_of(loaded.records))
-        wanted = number(options, "run")
-        if wanted is not None:
-            kept = [record for record in kept if record["run"] == wanted]
-            if not kept:
-                where = loaded.experiments[0].slug
-                raise ValueError(f"experiment {where} has no run {wanted} any more, or another version has it")
-        if not kept:
-            raise ValueError(f"no run fits where={options.get('where', '')!r}" if "where" in options else "no runs yet")
-        return loaded, kept
+        records = select_records(loaded.records, options.get("where", ""), fields_of(loaded.records))
+        run_number = number(options, "run")
+        if run_number is not None:
+            records = [record for record in records if record["run"] == run_number]
+            if not records:
+                slug = loaded.experiments[0].slug
+                raise ValueError(f"experiment {slug} has no run {run_number} in this version, or it was deleted")
+        if not records:
+            raise ValueError(f"no run matches where={options['where']!r}" if "where" in options else "no runs yet")
+        return loaded, records
 
-    def _figure(self, found: Directive) -> Block:
-        loaded, kept = self._chosen(found.options)
-        if "run" in found.options:
-            drawing = self._run_figure(found.name, _run_of(loaded, kept[0]))
-        elif found.name in EXPERIMENT_FIGURES:
-            wanted = {id(record) for record in kept}
-            runs = [run for run, record in zip(loaded.runs, loaded.records, strict=True) if id(record) in wanted]
-            drawing = self._experiment_figure(found, runs)
+    def _figure(self, directive: Directive) -> Block:
+        loaded, records = self._selected(directive.options)
+        if "run" in directive.options:
+            drawing = self._run_figure(directive.name, _run_of(loaded, records[0]))
+        elif directive.name in EXPERIMENT_FIGURES:
+            selected = {id(record) for record in records}
+            runs = [run for run, record in zip(loaded.runs, loaded.records, strict=True) if id(record) in selected]
+            drawing = self._experiment_figure(directive, runs)
         else:
-            alone = " (of one run: add run=)" if found.name in self.figures.of_run else ""
-            there = ", ".join(EXPERIMENT_FIGURES)
-            raise ValueError(f"figure {found.name!r} is unknown{alone}; there are {there}")
+            hint = (
+                " of an experiment; add run= for the figure of a run" if directive.name in self.figures.of_run else ""
+            )
+            names = ", ".join(EXPERIMENT_FIGURES)
+            raise ValueError(f"unknown figure {directive.name!r}{hint}; use one of {names}")
         if drawing.figure is None:
             raise ValueError(drawing.empty or "there is nothing to draw")
         figure: dict[str, Any] = json.loads(drawing.figure.to_json())
-        doubts = sorted({self.doubt(one) for record in kept for one in _all_doubts(record)})
-        title = found.options.get("title") or str(figure["layout"].get("title", {}).get("text") or found.name)
+        doubts = sorted({self.doubt(finding) for record in records for finding in _all_doubts(record)})
+        title = directive.options.get("title") or str(figure["layout"].get("title", {}).get("text") or directive.name)
         figure["layout"].setdefault("title", {})["text"] = title.replace("<", "&lt;")
         numbers = [drawing.table.header, *drawing.table.rows]
         return blocks.FigureBlock(
             title=title, figure=figure, caption=drawing.caption, numbers=json.loads(json.dumps(numbers)), doubts=doubts
         )
 
-    def _experiment_figure(self, found: Directive, runs: Sequence[Run]) -> Drawing:
-        wanted = {name: text for name, text in found.options.items() if name in Options._fields}
-        figure = EXPERIMENT_FIGURES[found.name]
-        if wanted and not figure.choices:
-            raise ValueError(f"figure {figure.name} has fixed axes; remove {', '.join(wanted)}")
-        return self.figures.draw(figure, runs, _options(wanted, selectors.run_points(runs)) if wanted else AUTO)
+    def _experiment_figure(self, directive: Directive, runs: Sequence[Run]) -> Drawing:
+        axis_options = {name: text for name, text in directive.options.items() if name in Options._fields}
+        figure = EXPERIMENT_FIGURES[directive.name]
+        if axis_options and not figure.choices:
+            raise ValueError(f"figure {figure.name} has fixed axes; remove {', '.join(axis_options)}")
+        options = _axis_options(axis_options, selectors.run_points(runs)) if axis_options else AUTO
+        return self.figures.draw(figure, runs, options)
 
     def _run_figure(self, name: str, run: Run) -> Drawing:
         if name not in self.figures.of_run:
-            raise ValueError(f"figure {name!r} of a run is unknown; there are {', '.join(self.figures.of_run)}")
+            raise ValueError(f"unknown figure {name!r} of a run; use one of {', '.join(self.figures.of_run)}")
         attempt = run.attempts.filter(number=run.attempt_number).first()
         if attempt is None:
-            raise ValueError(f"run {run.number} has no curves: its figures were published without any")
+            raise ValueError(f"run {run.number} has no curves: only its figures were published")
         return self.figures.of_run[name](run, attempt)
 
-    def _pivot(self, found: Directive) -> Block:
-        return pivot_block(self._load(found.options).records, found.options, self.doubt)
+    def _pivot(self, directive: Directive) -> Block:
+        return pivot_block(self._load(directive.options).records, directive.options, self.doubt)
 
-    def _runs(self, found: Directive) -> Block:
-        return runs_block(self._load(found.options).records, found.options, self.doubt)
+    def _runs(self, directive: Directive) -> Block:
+        return runs_block(self._load(directive.options).records, directive.options, self.doubt)
 
-    def _run_table(self, found: Directive) -> Block:
-        return run_block(self._chosen(found.options)[1][0], found.options, self.doubt)
+    def _run_table(self, directive: Directive) -> Block:
+        return run_block(self._selected(directive.options)[1][0], directive.options, self.doubt)
 
-    def _value(self, found: Directive) -> Block:
-        _, kept = self._chosen(found.options)
-        options = found.options
-        field = field_named(found.name, fields_of(kept)) if found.name in fields_of(kept) else None
-        if field is None:
-            field = field_named(found.name, fields_of(self._load(options).records))
-        having = [r for r in kept if r.get(field) is not None and (r.get("state") == FINISHED or "run" in options)]
-        if not having:
-            raise ValueError(f"{field} was not measured in {'this run' if len(kept) == 1 else 'these runs'}")
-        if len(having) > 1 and "aggregate" not in options:
-            raise ValueError(
-                f"{len(having)} runs have {field}; choose one with run= or where=, or say aggregate=median"
-            )
-        doubts = [self.doubt(one) for one in dict.fromkeys(d for r in having for d in doubts_of(r, field))]
-        values = [r[field] for r in having]
+    def _value(self, directive: Directive) -> Block:
+        """Return one number, or the texts of a field that is not numeric."""
+        options = directive.options
+        field, records = self._value_records(directive)
+        doubts = [
+            self.doubt(finding)
+            for finding in dict.fromkeys(finding for record in records for finding in doubts_of(record, field))
+        ]
+        values = [record[field] for record in records]
         if not all(is_number(value) for value in values):
-            words = ["OOM" if value == OOM else plain_value(value) for value in values]
-            return blocks.ValueBlock(text=", ".join(dict.fromkeys(words)), doubts=doubts)
+            texts = ["OOM" if value == OOM else plain_value(value) for value in values]
+            return blocks.ValueBlock(text=", ".join(dict.fromkeys(texts)), doubts=doubts)
         aggregate = options.get("aggregate", "median")
         if aggregate not in AGGREGATES:
-            raise ValueError(f"aggregate {aggregate!r} is unknown; use {', '.join(AGGREGATES)}")
+            raise ValueError(f"unknown aggregate {aggregate!r}; use one of {', '.join(AGGREGATES)}")
         value = values[0] if len(values) == 1 else AGGREGATES[aggregate](values)
         unit = shown_unit(field, [value], options.get("unit", ""))
-        decimals = number(options, "decimals", most=12)
-        text = number_text(value / unit.factor, decimals, is_count=not unit.name)
-        if not unit.name and decimals is None:
-            text = plain_value(value)
-        text += f"{SPACE}{unit.name}" if unit.name else ""
+        text = _value_text(value, unit, number(options, "decimals", most=12))
         return blocks.ValueBlock(text=text, exact=exact_quantity(value, unit.base).strip(), doubts=doubts)
 
-    def _config(self, found: Directive) -> Block:
-        loaded, kept = self._chosen(found.options)
-        run = _run_of(loaded, kept[0])
-        told = _nested(run.launch.get("arguments") or {}) if run.origin == Run.Origin.IMPORTED else run.resolved
-        only = listed(found.options.get("only", ""))
-        lacking = next((name for name in only if name not in told), None)
-        if lacking is not None:
-            raise ValueError(f"the configuration has no part {lacking!r}; there are {', '.join(told)}")
-        shown = {name: told[name] for name in only} if only else told
+    def _value_records(self, directive: Directive) -> tuple[str, list[Record]]:
+        """Return the field of a value and the records to take it from; raises ValueError if the choice is not clear."""
+        options = directive.options
+        _, records = self._selected(options)
+        field = directive.name
+        if field not in fields_of(records):
+            field = field_named(field, fields_of(self._load(options).records))
+        measured = [
+            record
+            for record in records
+            if record.get(field) is not None and (record.get("state") == FINISHED or "run" in options)
+        ]
+        if not measured:
+            raise ValueError(f"{field} was not measured in {'this run' if len(records) == 1 else 'these runs'}")
+        if len(measured) > 1 and "aggregate" not in options:
+            raise ValueError(
+                f"{len(measured)} runs have {field}; select one with run= or where=, or add aggregate=median"
+            )
+        return field, measured
+
+    def _config(self, directive: Directive) -> Block:
+        loaded, records = self._selected(directive.options)
+        run = _run_of(loaded, records[0])
+        imported = run.origin == Run.Origin.IMPORTED
+        configuration = _nested(run.launch.get("arguments") or {}) if imported else run.resolved
+        only = listed(directive.options.get("only", ""))
+        missing = next((name for name in only if name not in configuration), None)
+        if missing is not None:
+            raise ValueError(f"the configuration has no part {missing!r}; use one of {', '.join(configuration)}")
+        shown = {name: configuration[name] for name in only} if only else configuration
         return blocks.CodeBlock(text=json.dumps(shown, indent=2, ensure_ascii=False))
 
-    def _picture(self, found: Directive) -> Block:
-        if len(found.name) < 6:
-            raise ValueError(f"{found.name!r} is too short for the name of a picture; the gallery says it in full")
-        pictures = Snapshot.objects.filter(Q(kind=Snapshot.Kind.IMAGE), digest__startswith=found.name)[:2]
+    def _picture(self, directive: Directive) -> Block:
+        if len(directive.name) < 6:
+            raise ValueError(f"picture name {directive.name!r} is too short; copy the directive from the gallery")
+        pictures = Snapshot.objects.filter(Q(kind=Snapshot.Kind.IMAGE), digest__startswith=directive.name)[:2]
         if len(pictures) != 1:
-            said = "names several pictures" if pictures else "is no picture of any gallery, or it was deleted"
-            raise ValueError(f"{found.name!r} {said}; copy the directive from the gallery")
-        return _picture_block(pictures[0], found)
+            problem = "matches several pictures" if pictures else "does not exist, or it was deleted"
+            raise ValueError(f"picture {directive.name!r} {problem}; copy the directive from the gallery")
+        return _picture_block(pictures[0], directive)
 
-    def _panel(self, found: Directive) -> Block:
-        loaded, kept = self._chosen(found.options)
-        run = _run_of(loaded, kept[0])
-        drawn = run.snapshots.filter(kind=Snapshot.Kind.IMAGE, content__panel=found.name).order_by("-pk").first()
+    def _panel(self, directive: Directive) -> Block:
+        loaded, records = self._selected(directive.options)
+        run = _run_of(loaded, records[0])
+        drawn = run.snapshots.filter(kind=Snapshot.Kind.IMAGE, content__panel=directive.name).order_by("-pk").first()
         if drawn is None:
             raise ValueError(
-                f"the panel {found.name} of run {run.number} was not drawn yet; draw it on the page Pictures"
+                f"the panel {directive.name} of run {run.number} has not been drawn yet; draw it on the page Pictures"
             )
-        return _picture_block(drawn, found)
+        return _picture_block(drawn, directive)
+
+
+def _value_text(value: float, unit: Unit, decimals: int | None) -> str:
+    if not unit.name and decimals is None:
+        return plain_value(value)
+    text = number_text(value / unit.factor, decimals, is_count=not unit.name)
+    return f"{text}{SPACE}{unit.name}" if unit.name else text
 
 
 def resolve(document: Document, *, report: Report, figures: Figures) -> Content:
-    """Make all blocks of a report, and list the findings about its numbers."""
+    """Return all blocks of a report and the findings about its numbers."""
     resolver = Resolver(report, figures)
-    made = {found.source: resolver.block(found) for found in document.directives() if not found.problem}
-    return Content(blocks=made, order=list(made), findings=[_finding(finding) for finding in resolver.findings])
+    resolved = {
+        directive.source: resolver.block(directive) for directive in document.directives() if not directive.problem
+    }
+    return Content(blocks=resolved, order=list(resolved), findings=[_finding(finding) for finding in resolver.findings])
 
 
 def _finding(finding: Finding) -> blocks.Finding:
@@ -250,56 +273,58 @@ def _finding(finding: Finding) -> blocks.Finding:
     return blocks.Finding(severity=finding.severity, message=finding.message, rule=finding.rule, acknowledged=reason)
 
 
-def _options(wanted: Mapping[str, str], points: Sequence[RunPoint]) -> Options:
-    """Read what a figure shall show; raises ValueError, with what there is, for what makes no sense."""
-    y = wanted.get("y", DEFAULT)
+def _axis_options(texts: Mapping[str, str], points: Sequence[RunPoint]) -> Options:
+    """Return the axis options of a figure; raises ValueError with the valid values."""
+    y = texts.get("y", DEFAULT)
     if y not in MEASURES:
-        raise ValueError(f"y={y!r} is unknown; there are {', '.join(MEASURES)}")
+        raise ValueError(f"unknown y={y!r}; use one of {', '.join(MEASURES)}")
     axes = list(dict.fromkeys(axis for point in points for axis in point.values))
-    x = wanted.get("x", "")
+    x = texts.get("x", "")
     x = x if x in ("", GPUS, RUN) else field_named(x, axes)
     scales: dict[str, Scale] = {}
     for name in ("x_scale", "y_scale"):
-        scale = next((known for known in SCALES if known == wanted.get(name, "auto")), None)
+        scale = next((scale for scale in SCALES if scale == texts.get(name, "auto")), None)
         if scale is None:
-            raise ValueError(f"{name}={wanted[name]!r} is unknown; there are {', '.join(SCALES)}")
+            raise ValueError(f"unknown {name}={texts[name]!r}; use one of {', '.join(SCALES)}")
         scales[name] = scale
-    by = [field_named(axis, axes) for axis in listed(wanted.get("by", ""))]
+    by = [field_named(axis, axes) for axis in listed(texts.get("by", ""))]
     return Options(y=y, x=x, by=by, x_scale=scales["x_scale"], y_scale=scales["y_scale"])
 
 
-def _picture_block(snapshot: Snapshot, found: Directive) -> Block:
+def _picture_block(snapshot: Snapshot, directive: Directive) -> Block:
     content = snapshot.content
     if "sha256" not in content or not content.get("width"):
-        raise ValueError("this picture is only referred to by an imported page; it did not lie beside it")
+        raise ValueError("an imported page refers to this picture, but its file was not imported")
     return blocks.PictureBlock(
         sha256=content["sha256"],
         media_type=content["media_type"],
         width=content["width"],
         height=content["height"],
-        caption=found.options.get("caption", content.get("caption", "")),
-        shown_width=number(found.options, "width", most=4000),
+        caption=directive.options.get("caption", content.get("caption", "")),
+        shown_width=number(directive.options, "width", most=4000),
     )
 
 
 def _experiment(slug: str) -> Experiment:
-    found = Experiment.objects.filter(slug=slug).first()
-    if found is None:
-        raise ValueError(f"there is no experiment {slug!r} (any more); name another one, or take this away")
-    return found
+    experiment = Experiment.objects.filter(slug=slug).first()
+    if experiment is None:
+        raise ValueError(
+            f"experiment {slug!r} does not exist, or it was deleted; use another slug, or remove this directive"
+        )
+    return experiment
 
 
 def _run_of(loaded: _Loaded, record: Record) -> Run:
-    return next(run for run, known in zip(loaded.runs, loaded.records, strict=True) if known is record)
+    return next(run for run, candidate in zip(loaded.runs, loaded.records, strict=True) if candidate is record)
 
 
 def _all_doubts(record: Record) -> list[Finding]:
-    known: Mapping[str, Sequence[Finding]] = record.get("doubts") or {}
-    return list(dict.fromkeys(one for found in known.values() for one in found))
+    doubts: Mapping[str, Sequence[Finding]] = record.get("doubts") or {}
+    return list(dict.fromkeys(finding for findings in doubts.values() for finding in findings))
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Put dotted arguments back into the levels that a file has them in."""
+    """Return dotted arguments as nested dictionaries, as in their file."""
     nested: dict[str, Any] = {}
     for name, value in flat.items():
         level = nested
@@ -307,7 +332,7 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         for part in parts:
             below = level.setdefault(part, {})
             if not isinstance(below, dict):
-                return dict(flat)  # the name of a value is also that of a level: show them as they are
+                return dict(flat)  # a name stands for a value and for a level: keep the dotted names
             level = below
         level[last] = value
     return nested

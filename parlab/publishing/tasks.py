@@ -1,4 +1,4 @@
-"""Pictures are drawn by a worker of their own queue: they take seconds, and nothing else shall wait for them."""
+"""Tasks of the queue `pictures`: drawing takes seconds, so a separate worker does it."""
 
 import logging
 
@@ -18,14 +18,14 @@ def draw(job_id: int) -> None:
 
 @shared_task(name="parlab.publishing.resume")
 def resume() -> None:
-    """Send again what was never begun, and what a killed worker left."""
+    """Send again jobs that were never started, and jobs of killed workers."""
     for job_id in lab.picture_jobs_stalled().values_list("pk", flat=True)[:20]:
         draw.delay(job_id)
 
 
 def send(job_id: int) -> None:
-    """Ask a worker to draw; where the broker is away, the beat does so later."""
+    """Send a job to a worker; if the broker is unavailable, beat sends it later."""
     try:
         draw.delay(job_id)
     except (OperationalError, OSError) as error:
-        logger.warning("pictures of job %s wait until the broker is back: %s", job_id, error)
+        logger.warning("pictures of job %s wait until the broker is available: %s", job_id, error)

@@ -1,1 +1,1 @@
-"""An experiment as a document to hand on: plain data in, text out."""
+"""Reports of experiments: plain data in, text out."""

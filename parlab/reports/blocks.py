@@ -1,4 +1,4 @@
-"""What stands where a report has a directive: plain data that is frozen when the report is published. Pure."""
+"""Contents of the directives of a report: plain data that is frozen when the report is published. Pure."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from pydantic import BaseModel, Field
 
 
 class Text(BaseModel):
-    """A text of a table, with the findings that doubt it by their number in the report, from 1."""
+    """A table cell; `doubts` are the numbers of the findings about it in the report, from 1."""
 
     text: str
     doubts: list[int] = []
     state: str = "value"
-    """A pivot's state: "value", "several", "missing", "oom", ...; "name" of a heading of a row."""
+    """State of a pivot cell: "value", "several", "missing", "oom", ...; "name" marks a row heading."""
     is_number: bool = False
     is_best: bool = False
     exact: str = ""
-    """All digits, or why there is no number."""
+    """The number with all digits, or the reason why there is none."""
 
 
 class TableBlock(BaseModel):
-    """A table: headings, rows, a title above and a sentence below."""
+    """A table with headings, rows, a title and a caption."""
 
     kind: Literal["table"] = "table"
     title: str = ""
     header: list[Text]
     spanning: str = ""
-    """What the columns after the names of the rows have in common: stands above them."""
+    """Common heading of the value columns, shown above them."""
     names: int = 1
-    """Columns that name a row."""
+    """Number of columns with row headings."""
     rows: list[list[Text]]
     caption: str = ""
     numbers: list[list[Any]] = []
-    """The cells in SI units with all digits, for CSV; headings first."""
+    """Headings and cells for CSV, in SI units with all digits."""
 
 
 class FigureBlock(BaseModel):
-    """A figure with its data, so that it can be drawn for ever."""
+    """A figure with its data, so that it can be drawn at any time."""
 
     kind: Literal["figure"] = "figure"
     title: str
@@ -57,7 +57,7 @@ class ValueBlock(BaseModel):
 
 
 class CodeBlock(BaseModel):
-    """A configuration as it was set."""
+    """A configuration as source text."""
 
     kind: Literal["code"] = "code"
     language: str = "json"
@@ -77,7 +77,7 @@ class PictureBlock(BaseModel):
 
 
 class ProblemBlock(BaseModel):
-    """Why nothing stands here, and what to do."""
+    """The reason why a directive cannot be shown, with the remedy."""
 
     kind: Literal["problem"] = "problem"
     message: str
@@ -89,35 +89,37 @@ Block = Annotated[
 
 
 class Finding(BaseModel):
-    """A doubt about numbers of the report, as its last section tells it."""
+    """A finding about numbers of the report, as shown in its last section."""
 
     severity: str
     message: str
     rule: str
     acknowledged: str = ""
-    """Why a person says that it is no fault; empty while it is open."""
+    """Reason of the acknowledgement; empty for an open finding."""
 
 
 class Content(BaseModel):
-    """All that the directives of a text stand for: source of the directive -> block, and the findings they name."""
+    """Resolved directives of a text (source of the directive -> block) and the findings about their numbers."""
 
     blocks: dict[str, Block] = {}
     order: list[str] = []
-    """Sources in the order of the text: a database may keep an object's names in another one."""
+    """Sources in the order of the text: a database may reorder the keys of a JSON object."""
     findings: list[Finding] = []
 
     def at(self, source: str) -> Block:
-        return self.blocks.get(source) or ProblemBlock(message="this was not part of the report when it was published")
+        return self.blocks.get(source) or ProblemBlock(
+            message="this directive was not part of the report when it was published"
+        )
 
     def in_order(self) -> list[Block]:
         return [self.blocks[source] for source in self.order or self.blocks]
 
     def figures(self) -> list[tuple[str, FigureBlock]]:
-        """List the figures with the names that their pictures have, in the order of the text."""
-        found = [block for block in self.in_order() if isinstance(block, FigureBlock)]
-        return [(f"figure-{number}", block) for number, block in enumerate(found, 1)]
+        """Return (file name without extension, block) of the figures, in the order of the text."""
+        figures = [block for block in self.in_order() if isinstance(block, FigureBlock)]
+        return [(f"figure-{number}", block) for number, block in enumerate(figures, 1)]
 
     def tables(self) -> list[tuple[str, TableBlock]]:
-        """List the tables with the names that their files have."""
-        found = [block for block in self.in_order() if isinstance(block, TableBlock)]
-        return [(f"table-{number}", block) for number, block in enumerate(found, 1)]
+        """Return (file name without extension, block) of the tables, in the order of the text."""
+        tables = [block for block in self.in_order() if isinstance(block, TableBlock)]
+        return [(f"table-{number}", block) for number, block in enumerate(tables, 1)]

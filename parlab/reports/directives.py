@@ -1,4 +1,4 @@
-"""`{{ figure throughput experiment=slug }}`: what a report asks to stand in its text, read strictly. Pure."""
+"""Strict parser of report directives such as `{{ figure throughput experiment=slug }}`. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _COMMA = re.compile(r"(?<!\\),")
 _CONDITION = re.compile(r"\s*(.+?)\s*(!=|>=|<=|=|>|<)\s*(.*?)\s*$", re.DOTALL)
 
 SOURCE = ("experiment", "version", "where", "title")
-"""Options of everything that is made of runs."""
+"""Options of all directives that show runs."""
 
 
 class Kind(NamedTuple):
-    """What a directive may say: names after its kind, and options."""
+    """Syntax of a kind of directive: names and options."""
 
     names: tuple[str, ...]
-    """Known second words; empty: any word."""
+    """Valid names after the kind; empty allows any name."""
     options: tuple[str, ...]
-    needed: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     needs_name: bool = True
     is_inline: bool = False
     shape: str = ""
-    """How it is written, for messages and the editor's help."""
+    """Example, for error messages and the help of the editor."""
 
 
 KINDS: dict[str, Kind] = {
@@ -38,7 +38,7 @@ KINDS: dict[str, Kind] = {
     "table pivot": Kind(
         (),
         (*SOURCE, "rows", "columns", "value", "aggregate", "unit", "decimals", "best", "details"),
-        needed=("value",),
+        required=("value",),
         needs_name=False,
         shape="{{ table pivot rows=parallel.schedule columns=train.micro_batch_size value=step_time_s }}",
     ),
@@ -48,7 +48,7 @@ KINDS: dict[str, Kind] = {
         needs_name=False,
         shape='{{ table runs columns="GPUs=gpus, ms per sample=ms_per_sample" }}',
     ),
-    "table run": Kind((), (*SOURCE, "run", "what"), needed=("run",), needs_name=False, shape="{{ table run run=1 }}"),
+    "table run": Kind((), (*SOURCE, "run", "what"), required=("run",), needs_name=False, shape="{{ table run run=1 }}"),
     "value": Kind(
         (),
         (*SOURCE, "run", "aggregate", "unit", "decimals"),
@@ -56,12 +56,12 @@ KINDS: dict[str, Kind] = {
         shape="{{ value samples_per_s run=3 }}",
     ),
     "config": Kind(
-        (), (*SOURCE, "run", "only"), needed=("run",), needs_name=False, shape="{{ config run=1 only=parallel }}"
+        (), (*SOURCE, "run", "only"), required=("run",), needs_name=False, shape="{{ config run=1 only=parallel }}"
     ),
     "panel": Kind(
         ("configuration", "results"),
         (*SOURCE, "run", "caption", "width"),
-        needed=("run",),
+        required=("run",),
         shape="{{ panel configuration run=1 }}",
     ),
     "picture": Kind((), ("caption", "width"), shape="{{ picture 3f6c1a9e }}"),
@@ -70,10 +70,10 @@ _TABLES = sorted(kind.partition(" ")[2] for kind in KINDS if kind.startswith("ta
 
 
 class Directive(NamedTuple):
-    """One directive as it was written; `problem` says what is wrong with it, and what to do."""
+    """A parsed directive; `problem` describes a syntax error and its remedy."""
 
     source: str
-    """The text between the braces, blanks made one: what a frozen block is found by."""
+    """The text between the braces with normalised white space; the key of its block."""
     kind: str
     name: str = ""
     options: Mapping[str, str] = {}
@@ -85,8 +85,8 @@ class Directive(NamedTuple):
 
 
 def directive(text: str) -> Directive:
-    """Read what stands between `{{` and `}}`; what cannot be read becomes a problem that a person understands."""
-    # No database takes a NUL, and nobody means one.
+    """Parse the text between `{{` and `}}`; a syntax error is returned as `problem`."""
+    # PostgreSQL does not store NUL characters.
     source = " ".join(text.replace("\0", "\N{REPLACEMENT CHARACTER}").split())
     try:
         kind, name, options = _read(source)
@@ -97,64 +97,64 @@ def directive(text: str) -> Directive:
 
 
 def _read(source: str) -> tuple[str, str, dict[str, str]]:
-    words, options = _words(source)
-    if not words:
-        raise ValueError(f"empty braces; write for example {KINDS['figure'].shape}")
-    kind, rest = words[0], words[1:]
+    arguments, options = _arguments(source)
+    if not arguments:
+        raise ValueError(f"empty directive; write, for example, {KINDS['figure'].shape}")
+    kind, rest = arguments[0], arguments[1:]
     if kind == "table":
         if not rest or f"table {rest[0]}" not in KINDS:
-            raise ValueError(f"table {rest[0] if rest else '(nothing)'} is unknown; there are {', '.join(_TABLES)}")
+            raise ValueError(f"unknown table {rest[0] if rest else '(empty)'}; use one of {', '.join(_TABLES)}")
         kind, rest = f"table {rest[0]}", rest[1:]
     if kind not in KINDS:
-        known = ", ".join(dict.fromkeys(name.partition(" ")[0] for name in KINDS))
-        raise ValueError(f"directive {kind!r} is unknown; there are {known}")
-    wanted = KINDS[kind]
-    if len(rest) != int(wanted.needs_name):
+        names = ", ".join(dict.fromkeys(name.partition(" ")[0] for name in KINDS))
+        raise ValueError(f"unknown directive {kind!r}; use one of {names}")
+    kind_syntax = KINDS[kind]
+    if len(rest) != int(kind_syntax.needs_name):
         raise ValueError(
-            f"{kind} takes {'one name' if wanted.needs_name else 'no further words'}, not {len(rest)};"
-            f" write for example {wanted.shape}"
+            f"{kind} takes {'one name' if kind_syntax.needs_name else 'no name'}, not {len(rest)};"
+            f" write, for example, {kind_syntax.shape}"
         )
-    if wanted.names and rest[0] not in wanted.names:
-        raise ValueError(f"{kind} {rest[0]!r} is unknown; there are {' and '.join(wanted.names)}")
-    unknown = next((option for option in options if option not in wanted.options), None)
+    if kind_syntax.names and rest[0] not in kind_syntax.names:
+        raise ValueError(f"unknown {kind} {rest[0]!r}; use {' or '.join(kind_syntax.names)}")
+    unknown = next((option for option in options if option not in kind_syntax.options), None)
     if unknown is not None:
-        raise ValueError(f"option {unknown!r} of {kind} is unknown; there are {', '.join(wanted.options)}")
-    lacking = next((option for option in wanted.needed if not options.get(option)), None)
-    if lacking is not None:
-        raise ValueError(f"{kind} needs {lacking}=; write for example {wanted.shape}")
+        raise ValueError(f"unknown option {unknown!r} of {kind}; use {', '.join(kind_syntax.options)}")
+    missing = next((option for option in kind_syntax.required if not options.get(option)), None)
+    if missing is not None:
+        raise ValueError(f"{kind} requires {missing}=; write, for example, {kind_syntax.shape}")
     return kind, rest[0] if rest else "", options
 
 
-def _words(source: str) -> tuple[list[str], dict[str, str]]:
-    words: list[str] = []
+def _arguments(source: str) -> tuple[list[str], dict[str, str]]:
+    arguments: list[str] = []
     options: dict[str, str] = {}
     at = 0
     while at < len(source):
         match = _WORD.match(source, at)
         if match is None:
             raise ValueError(
-                f'cannot read {source[at : at + 40].strip()!r}; write option=value, and "quotes" around a value with'
-                " blanks"
+                f'cannot read {source[at : at + 40].strip()!r}; write option=value, with "quotes" around a value that'
+                " contains spaces"
             )
         name, value = match[1], (match[2] or match[3]).strip('"')
         if name is None:
-            words.append(value)
+            arguments.append(value)
         elif name in options:
-            raise ValueError(f"option {name!r} stands twice; keep one of them")
+            raise ValueError(f"duplicate option {name!r}; remove one of them")
         else:
             options[name] = value
         at = match.end()
-    return words, options
+    return arguments, options
 
 
 def listed(text: str) -> list[str]:
-    """Split `a, b` into its parts; a comma behind a backslash belongs to its part."""
+    """Split `a, b` at its commas; `\\,` is a comma within a part."""
     parts = (part.replace("\\,", ",").strip() for part in _COMMA.split(text))
     return [part for part in parts if part]
 
 
 def number(options: Mapping[str, str], name: str, *, most: int = 10**9) -> int | None:
-    """Read an option that is a whole number; raises ValueError where it is none."""
+    """Return an option as a whole number, None if it is not set; raises ValueError for other texts."""
     text = options.get(name)
     if text is None:
         return None
@@ -163,26 +163,26 @@ def number(options: Mapping[str, str], name: str, *, most: int = 10**9) -> int |
     return int(text)
 
 
-def chosen(records: Sequence[Mapping[str, Any]], where: str, fields: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Keep the records of which all conditions hold: `schedule=gpipe, micro_batch_size>=2`.
+def select_records(records: Sequence[Mapping[str, Any]], where: str, fields: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Return the records that match all conditions: `schedule=gpipe, micro_batch_size>=2`.
 
-    Raises ValueError for what is no condition or names a field that no record has.
+    Raises ValueError for a malformed condition and for a field that no record has.
     """
-    kept = list(records)
+    selected = list(records)
     for text in listed(where):
         match = _CONDITION.match(text)
         if match is None:
-            raise ValueError(f'condition {text!r} cannot be read; write where="field=value, other>=8"')
+            raise ValueError(f'invalid condition {text!r}; write where="field=value, other>=8"')
         field = field_named(match[1], fields)
-        kept = [record for record in kept if field in record and _holds(record[field], match[2], match[3])]
-    return kept
+        selected = [record for record in selected if field in record and _matches(record[field], match[2], match[3])]
+    return selected
 
 
-def _holds(value: Any, operator: str, wanted: str) -> bool:
+def _matches(value: Any, operator: str, operand: str) -> bool:
     try:
-        left, right = float(value), float(wanted)
+        left, right = float(value), float(operand)
     except (TypeError, ValueError):
-        same = str(value).strip().lower() == wanted.strip().lower()
+        same = str(value).strip().lower() == operand.strip().lower()
         return same if operator == "=" else operator == "!=" and not same
     return {
         "=": left == right,

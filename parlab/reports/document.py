@@ -1,6 +1,6 @@
-"""A report's text -> Markdown tokens, with directives as tokens of their own. Pure.
+"""A report's text -> Markdown tokens; directives become tokens. Pure.
 
-Markdown inside of code stays as it is written, `\\{{` is no directive, and HTML is text.
+Directives within code are not parsed, `\\{{` escapes a directive, and HTML is treated as text.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from .directives import Directive, directive
 
 BLOCK, INLINE = "directive_block", "directive_inline"
 MAX_LENGTH = 200_000
-"""Characters of a report."""
+"""Maximum length of a report in characters."""
 MAX_DIRECTIVES = 200
 _MAX_LINES = 30
-"""Lines of one directive."""
+"""Maximum number of lines of a directive."""
 
 
 class Document(NamedTuple):
-    """A text that was read."""
+    """A parsed text."""
 
     text: str
     tokens: Sequence[Token]
 
     def directives(self) -> list[Directive]:
-        """List the directives once each, in the order of the text."""
-        found = (token.meta["directive"] for token in walk(self.tokens) if token.type in (BLOCK, INLINE))
-        return list({one.source: one for one in found}.values())
+        """Return the distinct directives in the order of the text."""
+        directives = (token.meta["directive"] for token in walk(self.tokens) if token.type in (BLOCK, INLINE))
+        return list({directive.source: directive for directive in directives}.values())
 
 
 def read(text: str) -> Document:
-    """Read a report's text. Raises ValueError where it is too long or holds too many directives."""
+    """Parse a report's text. Raises ValueError if it is too long or contains too many directives."""
     if len(text) > MAX_LENGTH:
-        raise ValueError(f"the text has {len(text)} characters, more than {MAX_LENGTH}; make two reports of it")
+        raise ValueError(f"the text has {len(text)} characters, more than {MAX_LENGTH}; split it into two reports")
     document = Document(text, parser().parse(text))
     count = len(document.directives())
     if count > MAX_DIRECTIVES:
-        raise ValueError(f"the text has {count} directives, more than {MAX_DIRECTIVES}; make two reports of it")
+        raise ValueError(f"the text has {count} directives, more than {MAX_DIRECTIVES}; split it into two reports")
     return document
 
 
 def parser() -> MarkdownIt:
-    """Make the one reader of report texts: CommonMark with tables, without HTML, with directives."""
+    """Return the parser of report texts: CommonMark with tables and directives, without HTML."""
     markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     markdown.block.ruler.before("fence", BLOCK, _block_rule, {"alt": ["paragraph", "blockquote", "list"]})
     markdown.inline.ruler.before("escape", INLINE, _inline_rule)
@@ -55,14 +55,14 @@ def parser() -> MarkdownIt:
 
 
 def walk(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Go through all tokens, those inside of others included."""
+    """Yield all tokens, including nested ones."""
     for token in tokens:
         yield token
         yield from walk(token.children or [])
 
 
 def _block_rule(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
-    """Take lines that are one directive from `{{` to `}}` and nothing else."""
+    """Parse lines that contain exactly one directive, from `{{` to `}}`."""
     if state.is_code_block(start_line) or not _line(state, start_line).startswith("{{"):
         return False
     text = ""
@@ -76,14 +76,14 @@ def _block_rule(state: StateBlock, start_line: int, end_line: int, silent: bool)
     text = text.strip()
     if not text.endswith("}}") or "}}" in text[:-2] or "{{" in text[2:]:
         return False
-    found = directive(text[2:-2])
-    if found.is_inline:
+    block_directive = directive(text[2:-2])
+    if block_directive.is_inline:
         return False
     if not silent:
         state.line = line + 1
         token = state.push(BLOCK, "div", 0)
         token.map = [start_line, state.line]
-        token.meta = {"directive": found}
+        token.meta = {"directive": block_directive}
     return True
 
 
@@ -92,19 +92,22 @@ def _line(state: StateBlock, line: int) -> str:
 
 
 def _inline_rule(state: StateInline, silent: bool) -> bool:
-    """Take a directive in the middle of a sentence."""
+    """Parse a directive within a sentence."""
     if not state.src.startswith("{{", state.pos):
         return False
     end = state.src.find("}}", state.pos)
     if end < 0:
-        found = Directive(state.src[state.pos + 2 :][:80], "", problem="{{ begins a directive that no }} ends")
+        inline_directive = Directive(
+            state.src[state.pos + 2 :][:80], "", problem="the closing }} of this directive is missing"
+        )
         end = len(state.src) - 2
     else:
-        found = directive(state.src[state.pos + 2 : end])
-        if not found.problem and not found.is_inline:
-            found = found._replace(problem=f"{found.kind} needs a line of its own; only value stands in a sentence")
+        inline_directive = directive(state.src[state.pos + 2 : end])
+        if not inline_directive.problem and not inline_directive.is_inline:
+            problem = f"{inline_directive.kind} must be on a line of its own; only value can be used in a sentence"
+            inline_directive = inline_directive._replace(problem=problem)
     if not silent:
         token = state.push(INLINE, "span", 0)
-        token.meta = {"directive": found, "start": state.pos, "end": end + 2}
+        token.meta = {"directive": inline_directive, "start": state.pos, "end": end + 2}
     state.pos = end + 2
     return True

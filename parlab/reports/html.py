@@ -1,4 +1,4 @@
-"""A report as HTML: text cleaned of whatever could run, with tables, values and figures put in after that. Pure."""
+"""A report as HTML: the text is sanitised first, then tables, values and figures are inserted. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PLACE = re.compile(r'<(div|span) data-block="(\d+)"></(?:div|span)>')
 
 
 class Pictures(NamedTuple):
-    """How figures and pictures get into the page: each gives HTML of its own making."""
+    """Functions that render figures and pictures as HTML."""
 
     figure: Callable[[str, Directive, FigureBlock], str]
     """Name of the figure in the report (`figure-1`), its directive, its block -> HTML."""
@@ -43,8 +43,8 @@ class Pictures(NamedTuple):
 
 
 def html(document: Document, content: Content, pictures: Pictures) -> str:
-    """Write a report; the answer holds no script, no style and nothing that a browser would fetch by itself,
-    besides what `pictures` puts there.
+    """Return a report as HTML. Apart from the output of `pictures`, it contains no scripts, no styles and nothing that
+    a browser would load.
     """
     markdown = parser()
     tokens = list(document.tokens)
@@ -60,41 +60,41 @@ def html(document: Document, content: Content, pictures: Pictures) -> str:
         BLOCK: place,
         INLINE: place,
         "image": _image,
-        "th_open": _cell,
-        "td_open": _cell,
+        "th_open": _markdown_cell,
+        "td_open": _markdown_cell,
         "table_open": lambda *_: '<div class="scroll card" tabindex="0"><table class="list">\n',
         "table_close": lambda *_: "</table></div>\n",
     }
-    written = markdown.renderer.render(tokens, markdown.options, {})
-    cleaned = nh3.clean(written, tags=_TAGS, attributes=_ATTRIBUTES, url_schemes=_SCHEMES)
+    rendered = markdown.renderer.render(tokens, markdown.options, {})
+    cleaned = nh3.clean(rendered, tags=_TAGS, attributes=_ATTRIBUTES, url_schemes=_SCHEMES)
     names = {id(block): name for name, block in content.figures()}
 
-    def filled(match: re.Match[str]) -> str:
-        return _block(directives[int(match[2])].meta["directive"], content, names, pictures)
+    def block_html(match: re.Match[str]) -> str:
+        return _directive_html(directives[int(match[2])].meta["directive"], content, names, pictures)
 
-    return _PLACE.sub(filled, cleaned) + _findings(content)
+    return _PLACE.sub(block_html, cleaned) + _findings_html(content)
 
 
 def _image(tokens: Sequence[Token], index: int, _options: Any, _env: Any) -> str:
-    """Link to a picture that lies elsewhere: a report loads nothing from other places."""
+    """Render an external picture as a link: a report loads nothing from other hosts."""
     token = tokens[index]
     source = str(token.attrs.get("src", ""))
     return f'<a href="{escape(source)}">{escape(token.content or source)}</a>'
 
 
-def _cell(tokens: Sequence[Token], index: int, _options: Any, _env: Any) -> str:
-    """Align a cell of the text's own tables by a class: the page allows no style attributes."""
+def _markdown_cell(tokens: Sequence[Token], index: int, _options: Any, _env: Any) -> str:
+    """Align a table cell by a class, since the page allows no style attributes."""
     token = tokens[index]
     right = "right" in str(token.attrs.get("style", ""))
     return f'<{token.tag} class="number">' if right else f"<{token.tag}>"
 
 
-def _block(found: Directive, content: Content, names: dict[int, str], pictures: Pictures) -> str:
-    block = ProblemBlock(message=found.problem) if found.problem else content.at(found.source)
+def _directive_html(directive: Directive, content: Content, names: dict[int, str], pictures: Pictures) -> str:
+    block = ProblemBlock(message=directive.problem) if directive.problem else content.at(directive.source)
     if isinstance(block, TableBlock):
         return table_html(block, content)
     if isinstance(block, FigureBlock):
-        return pictures.figure(names[id(block)], found, block)
+        return pictures.figure(names[id(block)], directive, block)
     if isinstance(block, ValueBlock):
         hover = f' class="report-value" title="{escape(block.exact)}"' if block.exact else ""
         return f"<span{hover}>{escape(block.text)}</span>{marks_html(block.doubts, content)}"
@@ -102,12 +102,12 @@ def _block(found: Directive, content: Content, names: dict[int, str], pictures: 
         return f'<pre class="card"><code>{escape(block.text)}</code></pre>'
     if isinstance(block, PictureBlock):
         return pictures.picture(block)
-    source = f"<code>{{{{ {escape(found.source)} }}}}</code>"
+    source = f"<code>{{{{ {escape(directive.source)} }}}}</code>"
     return f'<span class="report-problem" role="note">Not shown: {escape(block.message)}. {source}</span>'
 
 
 def marks_html(doubts: Sequence[int], content: Content) -> str:
-    """Write the triangles of a number; each leads to its finding at the end of the report."""
+    """Return the markers of a number; each links to its finding at the end of the report."""
     return "".join(
         f'<a class="report-doubt" href="#finding-{number}" title="{escape(_message(number, content))}">'
         f'\N{BLACK UP-POINTING TRIANGLE}{number}<span class="unseen"> doubted</span></a>'
@@ -120,16 +120,16 @@ def _message(number: int, content: Content) -> str:
 
 
 def table_html(block: TableBlock, content: Content) -> str:
-    """Write a table with its title above and its caption below."""
+    """Return a table with its title above and its caption below."""
     names, values = block.header[: block.names], block.header[block.names :]
     if block.spanning and values:
         first = "".join(f'<th scope="col" rowspan="2">{escape(text.text)}</th>' for text in names)
         group = f'<th scope="colgroup" class="axis" colspan="{len(values)}">{escape(block.spanning)}</th>'
-        second = "".join(_heading(text, content) for text in values)
+        second = "".join(_column_heading(text, content) for text in values)
         head = f"<tr>{first}{group}</tr><tr>{second}</tr>"
     else:
-        head = f"<tr>{''.join(_heading(text, content) for text in block.header)}</tr>"
-    body = "".join(f"<tr>{''.join(_text(text, content) for text in row)}</tr>" for row in block.rows)
+        head = f"<tr>{''.join(_column_heading(text, content) for text in block.header)}</tr>"
+    body = "".join(f"<tr>{''.join(_cell_html(text, content) for text in row)}</tr>" for row in block.rows)
     title = f'<p class="report-title">{escape(block.title)}</p>' if block.title else ""
     caption = f'<p class="muted">{escape(block.caption)}</p>' if block.caption else ""
     kind = "sweep" if block.spanning else "list"
@@ -140,12 +140,12 @@ def table_html(block: TableBlock, content: Content) -> str:
     )
 
 
-def _heading(text: Text, content: Content) -> str:
+def _column_heading(text: Text, content: Content) -> str:
     kind = ' class="number"' if text.is_number else ""
     return f'<th scope="col"{kind}>{escape(text.text)}{marks_html(text.doubts, content)}</th>'
 
 
-def _text(text: Text, content: Content) -> str:
+def _cell_html(text: Text, content: Content) -> str:
     shown = f"<b>{escape(text.text)}</b>" if text.is_best else escape(text.text)
     inner = shown + marks_html(text.doubts, content)
     if text.state == "name":
@@ -155,7 +155,7 @@ def _text(text: Text, content: Content) -> str:
     return f'<td class="cell-{escape(text.state)}{number}"{hover}>{inner}</td>'
 
 
-def _findings(content: Content) -> str:
+def _findings_html(content: Content) -> str:
     if not content.findings:
         return ""
     items = "".join(
@@ -168,12 +168,12 @@ def _findings(content: Content) -> str:
 
 
 def numbers_html(numbers: Sequence[Sequence[Any]]) -> str:
-    """Write the numbers of a figure as a table, where there is no picture of it."""
+    """Return the numbers of a figure as a table, used when there is no picture of it."""
     if not numbers:
         return ""
     head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in numbers[0])
     rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(_written(value))}</td>' for value in row)}</tr>" for row in numbers[1:200]
+        f"<tr>{''.join(f'<td>{escape(_number_or_dash(value))}</td>' for value in row)}</tr>" for row in numbers[1:200]
     )
     return (
         f'<div class="scroll card" tabindex="0"><table class="list"><thead><tr>{head}</tr></thead>'
@@ -181,5 +181,5 @@ def numbers_html(numbers: Sequence[Sequence[Any]]) -> str:
     )
 
 
-def _written(value: Any) -> str:
+def _number_or_dash(value: Any) -> str:
     return DASH if value is None else str(value)

@@ -1,4 +1,4 @@
-"""A report in Markdown: numbers with what doubts them."""
+"""A summary report in Markdown: numbers with markers for their findings."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ _MARKUP = re.compile(r"([\\`*_\[\]<>|#~])")
 
 
 class Cell(NamedTuple):
-    """A text of a table and the findings that doubt it, by their place in the report's list from 1."""
+    """A table cell and the numbers of the findings about it, from 1."""
 
     text: str
     doubts: Sequence[int] = ()
 
 
 class Doubt(NamedTuple):
-    """A finding as a report tells it."""
+    """A finding as shown in a report."""
 
     severity: str
     message: str
     rule: str
     acknowledged: str = ""
-    """Why a person says that it is no fault; empty while it is open."""
+    """Reason of the acknowledgement; empty for an open finding."""
 
 
 class Report(NamedTuple):
-    """What a report says of an experiment."""
+    """The contents of a summary report of an experiment."""
 
     title: str
     question: str
@@ -38,12 +38,14 @@ class Report(NamedTuple):
 
 
 def markdown(report: Report) -> str:
-    """Write a report; a doubted number carries a triangle with the number of its finding."""
+    """Return a report as Markdown; a triangle marks a number with the number of its finding."""
     parts = [f"# {plain(report.title)}"]
     parts += [plain(text) for text in (report.question, report.source) if text]
     if report.rows:
         head = [f"| {' | '.join(plain(column) for column in report.columns)} |", "|" + " --- |" * len(report.columns)]
-        parts.append("\n".join([*head, *(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in report.rows)]))
+        parts.append(
+            "\n".join([*head, *(f"| {' | '.join(_cell_markdown(cell) for cell in row)} |" for row in report.rows)])
+        )
     else:
         parts.append("No runs yet.")
     if report.doubts:
@@ -53,14 +55,14 @@ def markdown(report: Report) -> str:
 
 
 def plain(text: str) -> str:
-    """Make a text of one line that is no markup, whoever wrote it."""
+    """Return a text on one line with all markup escaped."""
     return _MARKUP.sub(r"\\\1", " ".join(text.split()))
 
 
-def _cell(cell: Cell) -> str:
+def _cell_markdown(cell: Cell) -> str:
     return " ".join([plain(cell.text), *(f"▲{number}" for number in cell.doubts)])
 
 
 def doubt_line(number: int, doubt: Doubt) -> str:
-    said = f"{number}. ▲{number} **{doubt.severity}** {plain(doubt.message)} (rule {plain(doubt.rule)})"
-    return f"{said} Acknowledged: {plain(doubt.acknowledged)}" if doubt.acknowledged else said
+    line = f"{number}. ▲{number} **{doubt.severity}** {plain(doubt.message)} (rule {plain(doubt.rule)})"
+    return f"{line} Acknowledged: {plain(doubt.acknowledged)}" if doubt.acknowledged else line

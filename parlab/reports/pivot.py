@@ -1,7 +1,7 @@
-"""Records -> a table: some fields along the rows, some across, one value in the cells. Pure.
+"""Records -> a pivot table: fields along the rows, fields across the columns, one value in the cells. Pure.
 
-A record is a run as plain data: field -> value, with `state` and, by field, the `doubts` about its numbers
-(`lab.selectors.run_records` makes them). Numbers are in SI units; the table chooses one unit for all its cells.
+A record is a run as plain data: field -> value, with its `state` and the `doubts` (findings) by field;
+`lab.selectors.run_records` creates them. Numbers are in SI units; all cells of a table share one display unit.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Record = Mapping[str, Any]
 VALUE, SEVERAL, MISSING, ABSENT = "value", "several", "missing", "absent"
 FINISHED, OOM = "finished", "oom"
 RUN_DOUBTS = "run"
-"""Under this name a record keeps the doubts about all of it."""
+"""Key of the findings about the whole run in `doubts`."""
 HIDDEN = ("doubts", "printed")
-"""What a record says about its fields; no fields themselves."""
+"""Keys of a record that are not fields."""
 MAX_CELLS = 20_000
 
 AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
@@ -39,27 +39,27 @@ AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 class Cell(NamedTuple):
-    """One place of a table: a number, several made one, or the word that says why there is none."""
+    """A cell of a table: a number, an aggregate of several, or the state that explains why there is none."""
 
     state: str
     """"value", "several" (aggregated), "missing" (finished without this number), "absent" (no record), or the state
     of the record: "oom", "failed", "lost", "running", ..."""
     text: str
-    """What to show: three digits in the unit of the table, OOM, a state, a dash."""
+    """Text to show: three significant digits in the unit of the table, OOM, a state or a dash."""
     value: Any = None
     low: float | None = None
-    """Smallest of several; None for one value."""
+    """Smallest of several values; None for a single value."""
     high: float | None = None
     records: tuple[int, ...] = ()
-    """Which records it was made of, by their place in what was given."""
+    """Indices of the records of this cell."""
     doubts: tuple[Any, ...] = ()
     is_best: bool = False
     note: str = ""
-    """More for a hover: of how many it was made, or the reason of a failure."""
+    """Text for the tooltip: the number of aggregated records, or the reason of a failure."""
 
 
 class Table(NamedTuple):
-    """A pivot: headings of rows and columns as tuples of axis values, and a list of cells per row."""
+    """A pivot table: row and column headings as tuples of axis values, and a list of cells per row."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -69,9 +69,9 @@ class Table(NamedTuple):
     cells: Sequence[Sequence[Cell]]
     unit: Unit
     left_out: tuple[int, ...] = ()
-    """Records that lack one of the axes."""
+    """Indices of records that lack one of the axes."""
     emulation: str = ""
-    """Whether its numbers are of runs that only waited: emulated, partly emulated, or nothing."""
+    """"emulated" or "partly emulated" if runs waited instead of computing, else empty."""
 
     @property
     def row_titles(self) -> list[str]:
@@ -100,38 +100,38 @@ def pivot(
     unit: str = "",
     decimals: int | None = None,
 ) -> Table:
-    """Shape records into a table.
+    """Return a pivot table of records.
 
-    Fields may be named by their last part where that is clear (`micro_batch_size`). Cells show three significant
-    digits, or `decimals` places where given. Raises ValueError, with what there is, for a field that no record has,
-    an axis that is named twice, an unknown aggregate or unit, and a table of more than 20 000 cells.
+    Fields may be abbreviated to their last part if that is unambiguous (`micro_batch_size`). Cells show three
+    significant digits, or `decimals` decimal places. Raises ValueError, with the valid values, for an unknown field,
+    a duplicate axis, an unknown aggregate or unit, and a table with more than 20,000 cells.
     """
     if aggregate not in AGGREGATES:
-        raise ValueError(f"aggregate {aggregate!r} is unknown; use {', '.join(AGGREGATES)}")
+        raise ValueError(f"unknown aggregate {aggregate!r}; use one of {', '.join(AGGREGATES)}")
     names = fields_of(records)
     rows = [field_named(name, names) for name in rows]
     columns = [field_named(name, names) for name in columns]
     value = field_named(value, names)
     axes = [*rows, *columns]
-    twice = next((axis for axis in axes if axes.count(axis) > 1), None)
-    if twice is not None:
-        raise ValueError(f"field {twice!r} is named twice; give each axis its own field")
+    duplicate = next((axis for axis in axes if axes.count(axis) > 1), None)
+    if duplicate is not None:
+        raise ValueError(f"duplicate field {duplicate!r}; use a different field for each axis")
     used = [n for n, record in enumerate(records) if all(axis in record for axis in axes)]
     row_headings = _headings([records[n] for n in used], rows)
     column_headings = _headings([records[n] for n in used], columns)
     if len(row_headings) * len(column_headings) > MAX_CELLS:
         raise ValueError(
-            f"{len(row_headings)} rows and {len(column_headings)} columns are more than {MAX_CELLS} cells;"
-            " choose fields with fewer values, or show fewer runs"
+            f"{len(row_headings)} rows and {len(column_headings)} columns exceed {MAX_CELLS} cells;"
+            " use fields with fewer values, or select fewer runs"
         )
     by_place: dict[tuple[str, str], list[int]] = {}
     for n in used:
         place = _key(_values(records[n], rows)), _key(_values(records[n], columns))
         by_place.setdefault(place, []).append(n)
-    chosen = shown_unit(value, (r.get(value) for r in records if is_number(r.get(value))), unit)
+    unit_shown = shown_unit(value, (r.get(value) for r in records if is_number(r.get(value))), unit)
     cells = [
         [
-            _cell(records, by_place.get((_key(row), _key(column)), []), value, aggregate, chosen, decimals)
+            _pivot_cell(records, by_place.get((_key(row), _key(column)), []), value, aggregate, unit_shown, decimals)
             for column in column_headings
         ]
         for row in row_headings
@@ -139,40 +139,42 @@ def pivot(
     left_out = tuple(sorted(set(range(len(records))) - set(used)))
     marks = [bool(records[n].get("emulated")) for n in used if value in records[n]]
     emulation = emulated_share(marks)
-    return Table(rows, columns, value, row_headings, column_headings, cells, chosen, left_out, emulation)
+    return Table(rows, columns, value, row_headings, column_headings, cells, unit_shown, left_out, emulation)
 
 
 def fields_of(records: Sequence[Record]) -> list[str]:
-    """List the fields that at least one record has, in the order in which they come."""
+    """Return the fields of all records, in order of first occurrence."""
     return list(dict.fromkeys(name for record in records for name in record if name not in HIDDEN))
 
 
 def field_named(name: str, fields: Sequence[str]) -> str:
-    """Find the field that a person means: its name, or the end of it where only one ends so.
+    """Return the field with this name, or the only field whose last part has this name.
 
-    Raises ValueError with the fields that there are.
+    Raises ValueError with the existing fields.
     """
     if name in fields:
         return name
     plain = _plain(name)
-    ending = [field for field in fields if _plain(field) == plain] or [
+    matches = [field for field in fields if _plain(field) == plain] or [
         field for field in fields if _plain(field.rpartition(".")[2]) == plain
     ]
-    if len(ending) > 1:
-        # What a program was told says the same as the configuration that was read from it.
-        ending = [field for field in ending if not field.startswith("argument.")] or ending
-    if len(ending) == 1:
-        return ending[0]
-    if ending:
-        raise ValueError(f"field {name!r} may mean {' or '.join(ending)}; write one of them in full")
-    there = ", ".join(fields[:30]) or "none, for there are no runs"
-    raise ValueError(f"no run has a field {name!r}; there are {there}{' and more' if len(fields) > 30 else ''}")
+    if len(matches) > 1:
+        # Launch arguments repeat the configuration that was read from them.
+        matches = [field for field in matches if not field.startswith("argument.")] or matches
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise ValueError(f"ambiguous field {name!r}; use {' or '.join(matches)}")
+    if not fields:
+        raise ValueError(f"unknown field {name!r}; there are no runs")
+    names = ", ".join(fields[:30])
+    raise ValueError(f"unknown field {name!r}; use one of {names}{' and more' if len(fields) > 30 else ''}")
 
 
 def with_best(table: Table, *, per: str = "row") -> Table:
-    """Mark the best finished number of each row ("row"), column ("column") or of the whole table ("table"), once.
+    """Mark the best number of each row ("row"), of each column ("column") or of the whole table ("table").
 
-    Nothing is marked where the field does not say whether more is better, or where there is nothing to choose from.
+    Nothing is marked if the field does not imply whether larger is better, or if there is only one number.
     """
     least = least_is_best(table.value)
     if least is None:
@@ -181,9 +183,9 @@ def with_best(table: Table, *, per: str = "row") -> Table:
     places = [(r, c) for r, row in enumerate(marked) for c in range(len(row))]
     for _, group in itertools.groupby(sorted(places, key=lambda at: _group(at, per)), key=lambda at: _group(at, per)):
         measured = [(marked[r][c].value, r, c) for r, c in group if marked[r][c].state in (VALUE, SEVERAL)]
-        measured = [found for found in measured if is_number(found[0])]
+        measured = [entry for entry in measured if is_number(entry[0])]
         if len(measured) > 1:
-            _, r, c = min(measured, key=lambda found: found[0] if least else -found[0])
+            _, r, c = min(measured, key=lambda entry: entry[0] if least else -entry[0])
             marked[r][c] = marked[r][c]._replace(is_best=True)
     return table._replace(cells=marked)
 
@@ -201,49 +203,49 @@ def _values(record: Record, axes: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _key(values: tuple[Any, ...]) -> str:
-    # 1 and 1.0 are one value of an axis, True is not.
+    # 1 and 1.0 are the same value of an axis; True is a different one.
     return json.dumps([float(v) if is_number(v) else v for v in values], default=str)
 
 
 def _headings(records: Sequence[Record], axes: Sequence[str]) -> list[tuple[Any, ...]]:
-    """List the combinations of axis values that occur, sorted axis by axis."""
-    found = {_key(_values(record, axes)): _values(record, axes) for record in records}
+    """Return the existing combinations of axis values, sorted axis by axis."""
+    headings = {_key(_values(record, axes)): _values(record, axes) for record in records}
     order = [
         {_key((value,)): place for place, value in enumerate(in_order(record[axis] for record in records))}
         for axis in axes
     ]
     return sorted(
-        found.values(),
+        headings.values(),
         key=lambda heading: [place.get(_key((v,)), 0) for v, place in zip(heading, order, strict=True)],
     )
 
 
-def _cell(
+def _pivot_cell(
     records: Sequence[Record], places: Sequence[int], value: str, aggregate: str, unit: Unit, decimals: int | None
 ) -> Cell:
     if not places:
         return Cell(ABSENT, DASH, note="Not part of these runs")
     doubts = tuple(dict.fromkeys(doubt for n in places for doubt in doubts_of(records[n], value)))
     ended = [n for n in places if records[n].get("state", FINISHED) == FINISHED]
-    found = [(n, records[n][value]) for n in ended if records[n].get(value) is not None]
-    if not found:
-        return _empty(records, places, ended)._replace(doubts=doubts)
-    said = _apart(records, places, len(found))
-    numbers = [float(v) for _, v in found if is_number(v)]
-    if len(numbers) < len(found):
-        texts = list(dict.fromkeys(field_value(v) for _, v in found))
+    measured = [(n, records[n][value]) for n in ended if records[n].get(value) is not None]
+    if not measured:
+        return _empty_cell(records, places, ended)._replace(doubts=doubts)
+    note = _omitted_note(records, places, len(measured))
+    numbers = [float(v) for _, v in measured if is_number(v)]
+    if len(numbers) < len(measured):
+        texts = list(dict.fromkeys(field_value(v) for _, v in measured))
         state = VALUE if len(texts) == 1 else SEVERAL
-        return Cell(state, ", ".join(texts), texts[0], None, None, tuple(places), doubts, False, said)
-    number = found[0][1] if len(found) == 1 else AGGREGATES[aggregate](numbers)
+        return Cell(state, ", ".join(texts), texts[0], None, None, tuple(places), doubts, False, note)
+    number = measured[0][1] if len(measured) == 1 else AGGREGATES[aggregate](numbers)
     text = number_text(number / unit.factor, decimals, is_count=not unit.name)
-    if len(found) == 1:
-        return Cell(VALUE, text, number, None, None, tuple(places), doubts, False, said)
-    said = f"{aggregate} of {len(found)}{'; ' if said else ''}{said}"
-    return Cell(SEVERAL, text, number, min(numbers), max(numbers), tuple(places), doubts, False, said)
+    if len(measured) == 1:
+        return Cell(VALUE, text, number, None, None, tuple(places), doubts, False, note)
+    note = f"{aggregate} of {len(measured)}{'; ' if note else ''}{note}"
+    return Cell(SEVERAL, text, number, min(numbers), max(numbers), tuple(places), doubts, False, note)
 
 
 def number_text(number: float, decimals: int | None, *, is_count: bool) -> str:
-    """Write a number for a cell: three significant digits, so many decimals where wanted, and counts in full."""
+    """Format a number: `decimals` places if given, counts in full, else three significant digits."""
     if decimals is not None:
         return f"{number:.{decimals}f}"
     if is_count and number == int(number) and abs(number) < 1e9:
@@ -252,12 +254,12 @@ def number_text(number: float, decimals: int | None, *, is_count: bool) -> str:
 
 
 def doubts_of(record: Record, value: str) -> Sequence[Any]:
-    """List what doubts a number of a record: findings about this field, and about the whole run."""
-    known: Mapping[str, Sequence[Any]] = record.get("doubts") or {}
-    return [*known.get(value, ()), *known.get(RUN_DOUBTS, ())]
+    """Return the findings about a number of a record: those about its field and those about the whole run."""
+    doubts: Mapping[str, Sequence[Any]] = record.get("doubts") or {}
+    return [*doubts.get(value, ()), *doubts.get(RUN_DOUBTS, ())]
 
 
-def _empty(records: Sequence[Record], places: Sequence[int], ended: Sequence[int]) -> Cell:
+def _empty_cell(records: Sequence[Record], places: Sequence[int], ended: Sequence[int]) -> Cell:
     if ended:
         return Cell(MISSING, DASH, records=tuple(places), note="Not measured")
     states = [str(records[n].get("state")) for n in places]
@@ -266,10 +268,10 @@ def _empty(records: Sequence[Record], places: Sequence[int], ended: Sequence[int
     return Cell(state, "OOM" if state == OOM else state, records=tuple(places), note=reason)
 
 
-def _apart(records: Sequence[Record], places: Sequence[int], measured: int) -> str:
-    """Say which records of a cell its number leaves out."""
+def _omitted_note(records: Sequence[Record], places: Sequence[int], measured: int) -> str:
+    """Return a note about the records of a cell that its number omits."""
     if measured == len(places):
         return ""
     others = [str(records[n].get("state", FINISHED)) for n in places]
-    words = [f"{others.count(state)} {state}" for state in dict.fromkeys(others) if state != FINISHED]
-    return f"without {', '.join(words)}" if words else f"{len(places) - measured} without this number"
+    counts = [f"{others.count(state)} {state}" for state in dict.fromkeys(others) if state != FINISHED]
+    return f"without {', '.join(counts)}" if counts else f"{len(places) - measured} without this number"

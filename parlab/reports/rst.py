@@ -1,4 +1,4 @@
-"""A report as reStructuredText: its Markdown turned, block by block. Pure."""
+"""A report as reStructuredText, converted from Markdown block by block. Pure."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ _MARKS = {"em_open": "*", "em_close": "*", "strong_open": "**", "strong_close": 
 
 
 def rst(document: Document, content: Content, *, title: str, with_pictures: bool) -> str:
-    """Write a report as reStructuredText; pictures are named `figures/figure-1.png`, as they lie in the archive."""
+    """Return a report as reStructuredText; pictures have the paths of the archive, such as `figures/figure-1.png`."""
     writer = _Writer(content, {id(block): name for name, block in content.figures()}, with_pictures)
     parts = [] if begins_with_heading(document) else [_heading(plain(title), 1)]
     parts += writer.blocks(list(document.tokens))
     if content.findings:
         parts.append(_heading("Findings", 2))
         parts += [
-            f"{number}. {marks_text([number]).strip()} **{one.severity}** {plain(one.message)} (rule {plain(one.rule)})"
-            + (f" Acknowledged: {plain(one.acknowledged)}" if one.acknowledged else "")
-            for number, one in enumerate(content.findings, 1)
+            f"{number}. {marks_text([number]).strip()} **{finding.severity}** {plain(finding.message)}"
+            + f" (rule {plain(finding.rule)})"
+            + (f" Acknowledged: {plain(finding.acknowledged)}" if finding.acknowledged else "")
+            for number, finding in enumerate(content.findings, 1)
         ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def plain(text: str) -> str:
-    """Make a text of one line that is no markup, and no directive such as `.. include::`."""
+    """Return a text on one line with markup and directives such as `.. include::` escaped."""
     return _no_block(_MARKUP.sub(r"\\\1", _BLANKS.sub(" ", text)))
 
 
 def _no_block(text: str) -> str:
-    """Keep lines from beginning a list, a directive or a field, and from ending as the head of a literal block."""
+    """Escape line beginnings that start a list, directive or field, and line ends that start a literal block."""
     return _HEAD.sub(":\\:", _START.sub(r"\\\1", text))
 
 
 def _heading(text: str, level: int) -> str:
-    # Wide characters may take two columns: too long an underline is right, too short a one is an error.
+    # Wide characters may take two columns: an underline may be too long, but not too short.
     return f"{text}\n{_UNDERLINES[min(level, 6) - 1] * max(2 * len(text), 3)}"
 
 
 class _Writer:
-    """Walks over the tokens; a list or a quotation is written by itself and then indented."""
+    """Converts tokens; a list or a quotation is converted separately and then indented."""
 
     def __init__(self, content: Content, names: dict[int, str], with_pictures: bool) -> None:
         self.content, self.names, self.with_pictures = content, names, with_pictures
@@ -61,11 +62,11 @@ class _Writer:
         parts, at = [], 0
         while at < len(tokens):
             end = _end(tokens, at)
-            parts.append(self._one(tokens[at], tokens[at + 1 : end]))
+            parts.append(self._block(tokens[at], tokens[at + 1 : end]))
             at = end + 1
         return parts
 
-    def _one(self, token: Token, inner: Sequence[Token]) -> str:
+    def _block(self, token: Token, inner: Sequence[Token]) -> str:
         if token.type == "heading_open":
             return _heading(self._inline(inner[0]), int(token.tag[1]))
         if token.type == "paragraph_open":
@@ -101,38 +102,38 @@ class _Writer:
         return _list_table(rows, "")
 
     def _inline(self, token: Token) -> str:
-        written, links = "", []
+        text, links = "", []
         for child in token.children or []:
             if child.type == "text":
-                written += _MARKUP.sub(r"\\\1", child.content)
+                text += _MARKUP.sub(r"\\\1", child.content)
             elif child.type in ("softbreak", "hardbreak"):
-                written += "\n"
+                text += "\n"
             elif child.type == "code_inline":
-                written += f"``{child.content.strip()}``"
+                text += f"``{child.content.strip()}``"
             elif child.type == "link_open":
                 links.append(str(child.attrs.get("href", "")))
-                written += "`"
+                text += "`"
             elif child.type == "link_close":
-                written += f" <{links.pop()}>`__"
+                text += f" <{links.pop()}>`__"
             elif child.type == "image":
-                written += f"`{plain(child.content or 'picture')} <{child.attrs.get('src', '')}>`__"
+                text += f"`{plain(child.content or 'picture')} <{child.attrs.get('src', '')}>`__"
             elif child.type == INLINE:
-                written += self._value(child.meta["directive"])
+                text += self._value(child.meta["directive"])
             else:
-                written += _MARKS.get(child.type, "")
-        return _no_block(written)
+                text += _MARKS.get(child.type, "")
+        return _no_block(text)
 
-    def _value(self, found: Directive) -> str:
-        block = ProblemBlock(message=found.problem) if found.problem else self.content.at(found.source)
+    def _value(self, directive: Directive) -> str:
+        block = ProblemBlock(message=directive.problem) if directive.problem else self.content.at(directive.source)
         if isinstance(block, ValueBlock):
             return plain(block.text) + marks_text(block.doubts)
         message = block.message if isinstance(block, ProblemBlock) else "no number"
         return f"**(not shown: {plain(message)})**"
 
-    def _directive(self, found: Directive) -> str:
-        block = ProblemBlock(message=found.problem) if found.problem else self.content.at(found.source)
+    def _directive(self, directive: Directive) -> str:
+        block = ProblemBlock(message=directive.problem) if directive.problem else self.content.at(directive.source)
         if isinstance(block, TableBlock):
-            rows = [[_cell(text) for text in row] for row in [headings(block), *block.rows]]
+            rows = [[_cell_rst(text) for text in row] for row in [headings(block), *block.rows]]
             return "\n\n".join(filter(None, [_list_table(rows, plain(block.title)), plain(block.caption)]))
         if isinstance(block, FigureBlock):
             caption = f"{plain(block.title)}. {plain(block.caption)}{marks_text(block.doubts)}"
@@ -150,7 +151,7 @@ class _Writer:
 
 
 def _end(tokens: Sequence[Token], at: int) -> int:
-    """Find the token that closes this one; itself where it closes at once."""
+    """Return the index of the closing token; the same index for a self-closing token."""
     depth: int = tokens[at].nesting
     while depth > 0:
         at += 1
@@ -163,9 +164,9 @@ def _code(text: str, language: str) -> str:
     return f".. code-block:: {name}\n\n{indent(text, '    ')}"
 
 
-def _cell(text: Text) -> str:
-    written = plain(text.text)
-    return (f"**{written}**" if text.is_best and written else written) + marks_text(text.doubts)
+def _cell_rst(text: Text) -> str:
+    escaped = plain(text.text)
+    return (f"**{escaped}**" if text.is_best and escaped else escaped) + marks_text(text.doubts)
 
 
 def _list_table(rows: Sequence[Sequence[str]], title: str) -> str:

@@ -1,4 +1,4 @@
-"""Records -> the tables of a report: pivots and lists of runs, in the shape of a paper. Pure."""
+"""Records -> the tables of a report: pivot tables and lists of runs. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parlab.charts.format import DASH, SPACE, exact_quantity, field_value
 from parlab.charts.points import is_number
 
 from .blocks import TableBlock, Text
-from .directives import chosen, listed, number
+from .directives import listed, number, select_records
 from .pivot import (
     AGGREGATES,
     FINISHED,
@@ -28,7 +28,7 @@ from .pivot import (
 from .units import PLAIN, shown_unit, title_of, unit_of
 
 Number = Callable[[Any], int]
-"""Gives a doubt its number in the report."""
+"""Returns the number of a finding in the report."""
 MAX_ROWS = 500
 _BEST = ("row", "column", "table", "none")
 _FIELD = re.compile(r"\{([^{}]+)\}")
@@ -37,17 +37,17 @@ DEFAULT_COLUMNS = ("run", "label", "state", "step_time_s", "samples_per_s", "tok
 
 
 def pivot_block(records: Sequence[Record], options: Mapping[str, str], doubt: Number) -> TableBlock:
-    """Make `table pivot`: rows, columns, value, and how its cells are written.
+    """Return `table pivot`.
 
-    `unit` is one of the value's units, or "cells" (each cell says its own); `decimals` the places after the point;
-    `details` a text in brackets behind each number, such as `gas = {gradient_accumulation_steps}`; with
-    `decimals=printed` cells of imported tables stand as their file prints them. Raises ValueError.
+    `unit` is one of the units of the value, or "cells" to write the unit into each cell; `decimals` is the number of
+    decimal places; `details` is a text in brackets after each number, such as `gas = {gradient_accumulation_steps}`.
+    With `decimals=printed`, cells of imported tables are shown as printed in their file. Raises ValueError.
     """
     fields = fields_of(records)
     records = _filtered(records, options, fields)
     best = options.get("best", "row")
     if best not in _BEST:
-        raise ValueError(f"best={best!r} is unknown; use {', '.join(_BEST)}")
+        raise ValueError(f"unknown best={best!r}; use one of {', '.join(_BEST)}")
     is_printed = options.get("decimals") == "printed"
     in_cells = options.get("unit") == "cells"
     table = pivot(
@@ -63,19 +63,19 @@ def pivot_block(records: Sequence[Record], options: Mapping[str, str], doubt: Nu
         table = with_best(table, per=best)
 
     def text(cell: Cell) -> Text:
-        written = cell.text
+        cell_text = cell.text
         only = records[cell.records[0]] if len(cell.records) == 1 else {}
         printed = (only.get("printed") or {}).get(table.value) if is_printed else None
         if printed:
-            written = str(printed)
+            cell_text = str(printed)
         elif is_number(cell.value):
-            written += f"{SPACE}{table.unit.name}" if in_cells and table.unit.name else ""
+            cell_text += f"{SPACE}{table.unit.name}" if in_cells and table.unit.name else ""
             details = _details(options.get("details", ""), only, fields)
-            written += f" ({details})" if details else ""
+            cell_text += f" ({details})" if details else ""
         exact = exact_quantity(cell.value, table.unit.base).strip() if is_number(cell.value) else ""
         hover = "; ".join(part for part in (exact, cell.note) if part)
-        doubts = [doubt(one) for one in cell.doubts]
-        return Text(text=written, doubts=doubts, state=cell.state, is_number=True, is_best=cell.is_best, exact=hover)
+        doubts = [doubt(finding) for finding in cell.doubts]
+        return Text(text=cell_text, doubts=doubts, state=cell.state, is_number=True, is_best=cell.is_best, exact=hover)
 
     names = [Text(text=title) for title in table.row_titles]
     values = [Text(text=said or title_of(table.value), is_number=True) for said in table.column_texts]
@@ -96,16 +96,14 @@ def pivot_block(records: Sequence[Record], options: Mapping[str, str], doubt: Nu
 
 def _filtered(records: Sequence[Record], options: Mapping[str, str], fields: Sequence[str]) -> list[Record]:
     where = options.get("where", "")
-    kept = chosen(records, where, fields)
-    if not kept:
-        raise ValueError(
-            f"no run fits where={where!r}; change the conditions" if where else "there are no runs to show yet"
-        )
-    return kept
+    selected = select_records(records, where, fields)
+    if not selected:
+        raise ValueError(f"no run matches where={where!r}; change the conditions" if where else "there are no runs yet")
+    return selected
 
 
 def _details(template: str, record: Record, fields: Sequence[str]) -> str:
-    """Fill a template, leaving out the parts (between commas) whose fields the record has not."""
+    """Fill a template; omit the comma-separated parts whose fields the record lacks."""
     parts = []
     for part in template.split(","):
         values = [record.get(field_named(name, fields)) for name in _FIELD.findall(part)]
@@ -115,32 +113,33 @@ def _details(template: str, record: Record, fields: Sequence[str]) -> str:
 
 
 def filled(template: str, record: Record, fields: Sequence[str]) -> str:
-    """Put the values of a record for `{field}` in a template. Raises ValueError for a field that nobody has."""
+    """Replace `{field}` in a template by the values of a record. Raises ValueError for a field that no record has."""
 
     def value(match: re.Match[str]) -> str:
-        found = record.get(field_named(match[1], fields))
-        return DASH if found is None else plain_value(found)
+        field_value = record.get(field_named(match[1], fields))
+        return DASH if field_value is None else plain_value(field_value)
 
     return _FIELD.sub(value, template)
 
 
 def plain_value(value: object) -> str:
-    """Write a value as a program prints it: whole numbers in full, others with all their digits."""
+    """Return a value as text: whole numbers in full, others with all digits."""
     if isinstance(value, float):
         return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
     return str(value)
 
 
-def _caption(table: Table, says_units: bool) -> str:
+def _caption(table: Table, has_units: bool) -> str:
     unit = table.unit.name
-    said = f"{title_of(table.value)}{f' in {unit}' if unit and not says_units else ''}."
-    said += f" {table.emulation.capitalize()}." if table.emulation else ""
+    caption = f"{title_of(table.value)}{f' in {unit}' if unit and not has_units else ''}."
+    caption += f" {table.emulation.capitalize()}." if table.emulation else ""
     several = sum(cell.low is not None for row in table.cells for cell in row)
     if several:
-        said += f" {several} {'cell is' if several == 1 else 'cells are'} made of several runs."
+        caption += f" {several} {'cell aggregates' if several == 1 else 'cells aggregate'} several runs."
     if table.left_out:
-        said += f" {len(table.left_out)} {'run has' if len(table.left_out) == 1 else 'runs have'} other axes."
-    return said
+        runs = "1 run lacks" if len(table.left_out) == 1 else f"{len(table.left_out)} runs lack"
+        caption += f" {runs} one of the row or column fields."
+    return caption
 
 
 def _numbers(table: Table) -> list[list[Any]]:
@@ -166,29 +165,30 @@ class _Column(NamedTuple):
 
 
 def runs_block(records: Sequence[Record], options: Mapping[str, str], doubt: Number) -> TableBlock:
-    """Make `table runs`: a row per run, columns as `Title=field`, `Title=field unit .2` or `Title=a{field}_b{field}`.
+    """Return `table runs`: a row per run, columns as `Title=field`, `Title=field unit .2` or `Title=a{field}_b{field}`.
 
-    `sort=field` or `sort=-field`; `total="all, sum, max, at max"` adds a row: a text, or how its column adds up;
-    "at max" takes the text of the row that holds the maximum of the nearest column to the left. Raises ValueError.
+    `sort=field` or `sort=-field` sorts the rows. `total="all, sum, max, at max"` adds a row with a text or an aggregate
+    for each column; "at max" is the text in the row with the maximum of the nearest column to the left that has "max".
+    Raises ValueError.
     """
     fields = fields_of(records)
-    kept = _sorted(_filtered(records, options, fields), options.get("sort", ""), fields)[:MAX_ROWS]
-    wanted = listed(options.get("columns", "")) or [name for name in DEFAULT_COLUMNS if name in fields]
-    columns = [_column(text, kept, fields, number(options, "decimals", most=12)) for text in wanted]
+    runs = _sorted(_filtered(records, options, fields), options.get("sort", ""), fields)[:MAX_ROWS]
+    column_texts = listed(options.get("columns", "")) or [name for name in DEFAULT_COLUMNS if name in fields]
+    columns = [_column(text, runs, fields, number(options, "decimals", most=12)) for text in column_texts]
     has_run = any(column.field == "run" for column in columns)
-    rows = [[_cell(record, column, fields, doubt, has_run=has_run) for column in columns] for record in kept]
+    rows = [[_run_cell(record, column, fields, doubt, has_run=has_run) for column in columns] for record in runs]
     numbers = [[column.field or column.title for column in columns]]
     numbers += [[record.get(column.field, cell.text) for column, cell in zip(columns, row, strict=True)]
-                for record, row in zip(kept, rows, strict=True)]  # fmt: skip
+                for record, row in zip(runs, rows, strict=True)]  # fmt: skip
     if options.get("total"):
-        rows.append(_total([part.strip() for part in options["total"].split(",")], kept, columns, rows))
+        rows.append(_total([part.strip() for part in options["total"].split(",")], runs, columns, rows))
         numbers.append([text.text for text in rows[-1]])
     header = [
-        Text(text=c.title + (f" ({c.unit})" if c.unit else ""), is_number=bool(c.field) and _is_numeric(kept, c.field))
+        Text(text=c.title + (f" ({c.unit})" if c.unit else ""), is_number=bool(c.field) and _is_numeric(runs, c.field))
         for c in columns
     ]
-    left = len(records) - len(kept) if not options.get("where") else 0
-    caption = f"The first {MAX_ROWS} runs; {left} more are not shown." if left else ""
+    omitted = len(records) - len(runs) if not options.get("where") else 0
+    caption = f"The first {MAX_ROWS} runs; {omitted} more are not shown." if omitted else ""
     return TableBlock(title=options.get("title", ""), header=header, rows=rows, caption=caption, numbers=numbers)
 
 
@@ -206,32 +206,32 @@ def _sorted(records: list[Record], sort: str, fields: Sequence[str]) -> list[Rec
         size = float(value) if isinstance(value, int | float) else 0.0
         return is_number(value), size, "" if is_number(value) else str(value)
 
-    having = sorted((r for r in records if r.get(field) is not None), key=key, reverse=sort.startswith("-"))
-    return having + [r for r in records if r.get(field) is None]
+    measured = sorted((r for r in records if r.get(field) is not None), key=key, reverse=sort.startswith("-"))
+    return measured + [r for r in records if r.get(field) is None]
 
 
 def _column(text: str, records: Sequence[Record], fields: Sequence[str], decimals: int | None) -> _Column:
     title, has_title, rest = text.partition("=")
     rest = rest.strip() if has_title else title.strip()
     if "{" in rest:
-        filled(rest, {}, fields)  # raises for a field that nobody has
+        filled(rest, {}, fields)  # raises ValueError for an unknown field
         return _Column(title.strip(), "", rest, None, "", 1.0)
     match = _DECIMALS.match(rest)
     if match:
         rest, decimals = match[1], int(match[2])
     field, unit = _with_unit(rest, fields)
     base = unit_of(field)
-    found = [r.get(field) for r in records if is_number(r.get(field))]
-    shown = shown_unit(field, found, unit)
+    values = [r.get(field) for r in records if is_number(r.get(field))]
+    display_unit = shown_unit(field, values, unit)
     name = title.strip() if has_title else title_of(field)
-    # A heading of the author's own says its unit as it likes.
-    said = shown.name if base != PLAIN and (unit or not has_title) else ""
-    factor = shown.factor if unit or not has_title else 1.0
-    return _Column(name, field, "", decimals, said, factor)
+    # A title chosen by the author may contain the unit already.
+    unit_name = display_unit.name if base != PLAIN and (unit or not has_title) else ""
+    factor = display_unit.factor if unit or not has_title else 1.0
+    return _Column(name, field, "", decimals, unit_name, factor)
 
 
 def _with_unit(text: str, fields: Sequence[str]) -> tuple[str, str]:
-    """Take the unit from the end of `memory_max_bytes MiB`; a field may have blanks in its own name."""
+    """Split `memory_max_bytes MiB` into field and unit; the name of a field may contain spaces."""
     try:
         return field_named(text, fields), ""
     except ValueError:
@@ -245,11 +245,11 @@ def _with_unit(text: str, fields: Sequence[str]) -> tuple[str, str]:
         raise
 
 
-def _cell(record: Record, column: _Column, fields: Sequence[str], doubt: Number, *, has_run: bool) -> Text:
+def _run_cell(record: Record, column: _Column, fields: Sequence[str], doubt: Number, *, has_run: bool) -> Text:
     if column.template:
         return Text(text=filled(column.template, record, fields))
     value = record.get(column.field)
-    doubts = [doubt(one) for one in _doubts(record, column.field, has_run=has_run)]
+    doubts = [doubt(finding) for finding in _doubts(record, column.field, has_run=has_run)]
     if value is None:
         state = str(record.get("state", FINISHED))
         text = "OOM" if state == OOM and unit_of(column.field) else DASH
@@ -266,32 +266,34 @@ def _cell(record: Record, column: _Column, fields: Sequence[str], doubt: Number,
 
 
 def _doubts(record: Record, field: str, *, has_run: bool) -> Sequence[Any]:
-    """List the doubts of a cell; those about the run as a whole stand at its number, else at all it measured."""
-    known: Mapping[str, Sequence[Any]] = record.get("doubts") or {}
+    """Return the findings of a cell; findings about the whole run mark its number if shown, else all its results."""
+    doubts: Mapping[str, Sequence[Any]] = record.get("doubts") or {}
     if has_run or not (unit_of(field) or field.startswith("figure.")):
-        return known.get(field, ())
+        return doubts.get(field, ())
     return doubts_of(record, field)
 
 
 def _total(
-    words: Sequence[str], records: Sequence[Record], columns: Sequence[_Column], rows: Sequence[Sequence[Text]]
+    parts: Sequence[str], records: Sequence[Record], columns: Sequence[_Column], rows: Sequence[Sequence[Text]]
 ) -> list[Text]:
-    if len(words) != len(columns):
-        raise ValueError(f"total has {len(words)} parts for {len(columns)} columns; give one for each, - for none")
+    if len(parts) != len(columns):
+        raise ValueError(
+            f"total has {len(parts)} parts for {len(columns)} columns; write one part per column, - for an empty cell"
+        )
     total: list[Text] = []
     at = 0
-    for place, (word, column) in enumerate(zip(words, columns, strict=True)):
+    for place, (part, column) in enumerate(zip(parts, columns, strict=True)):
         values = [(float(r[column.field]), n) for n, r in enumerate(records) if is_number(r.get(column.field))]
-        if word == "at max":
+        if part == "at max":
             total.append(rows[at][place].model_copy(update={"is_best": False}))
-        elif word in AGGREGATES:
+        elif part in AGGREGATES:
             if not values:
-                raise ValueError(f"total: {word} of {column.title!r} needs numbers; write - there")
-            at = max(values)[1] if word == "max" else at
-            made = AGGREGATES[word]([value for value, _ in values])
-            text = number_text(made / column.factor, column.decimals, is_count=not unit_of(column.field))
+                raise ValueError(f"total: {part} of {column.title!r} requires numbers; write - for this column")
+            at = max(values)[1] if part == "max" else at
+            aggregate = AGGREGATES[part]([value for value, _ in values])
+            text = number_text(aggregate / column.factor, column.decimals, is_count=not unit_of(column.field))
             whole = not unit_of(column.field) and column.decimals is None
-            total.append(Text(text=plain_value(made) if whole else text, is_number=True))
+            total.append(Text(text=plain_value(aggregate) if whole else text, is_number=True))
         else:
-            total.append(Text(text=DASH if word == "-" else word, state="value" if place else "name"))
+            total.append(Text(text=DASH if part == "-" else part, state="value" if place else "name"))
     return total

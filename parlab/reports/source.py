@@ -1,4 +1,4 @@
-"""A report as Markdown: its own text, with what the directives stand for written into it. Pure."""
+"""A report as Markdown: its text with all directives replaced by their contents. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRIANGLE = "\N{BLACK UP-POINTING TRIANGLE}"
 
 
 def markdown_text(document: Document, content: Content, *, title: str, with_pictures: bool) -> str:
-    """Write a report as Markdown; pictures are named `figures/figure-1.png`, as they lie in the archive."""
+    """Return a report as Markdown; pictures have the paths of the archive, such as `figures/figure-1.png`."""
     lines = document.text.split("\n")
     names = {id(block): name for name, block in content.figures()}
     replaced: list[tuple[int, int, str]] = []
@@ -21,40 +21,40 @@ def markdown_text(document: Document, content: Content, *, title: str, with_pict
         if token.map is None:
             continue
         if token.type == BLOCK:
-            said = _block(token.meta["directive"], content, names, with_pictures)
+            block_text = _block_markdown(token.meta["directive"], content, names, with_pictures)
             indent = lines[token.map[0]][: len(lines[token.map[0]]) - len(lines[token.map[0]].lstrip())]
-            text = "\n".join(f"{indent}{line}" if line else line for line in f"\n{said}\n".split("\n"))
+            text = "\n".join(f"{indent}{line}" if line else line for line in f"\n{block_text}\n".split("\n"))
             replaced.append((token.map[0], token.map[1], text))
         if token.type == "inline":
             for child in token.children or []:
                 if child.type == INLINE:
                     raw = token.content[child.meta["start"] : child.meta["end"]]
-                    _fill(lines, token.map[0], token.map[1], raw, _inline(child.meta["directive"], content))
+                    _fill(lines, token.map[0], token.map[1], raw, _inline_markdown(child.meta["directive"], content))
     for first, last, text in reversed(replaced):
         lines[first:last] = [text]
     head = "" if begins_with_heading(document) else f"# {plain(title)}\n\n"
-    return head + "\n".join(lines).strip() + "\n" + _findings(content.findings)
+    return head + "\n".join(lines).strip() + "\n" + _findings_markdown(content.findings)
 
 
 def begins_with_heading(document: Document) -> bool:
-    """Say whether the text brings its own title."""
+    """Return whether the text begins with its own title."""
     return bool(document.tokens) and document.tokens[0].type == "heading_open" and document.tokens[0].tag == "h1"
 
 
 def _fill(lines: list[str], first: int, last: int, raw: str, text: str) -> None:
-    """Put a text where a directive stands; one that runs over the end of a line takes those lines together."""
+    """Replace a directive by a text; the lines of a directive that spans several are joined."""
     for number in range(first, last):
         if raw in lines[number]:
             lines[number] = lines[number].replace(raw, text, 1)
             return
     joined = "\n".join(line.strip() for line in lines[first:last])
     if raw in joined:
-        kept = joined.replace(raw, text, 1)
-        lines[first:last] = [kept, *[""] * (last - first - 1)]
+        replaced = joined.replace(raw, text, 1)
+        lines[first:last] = [replaced, *[""] * (last - first - 1)]
 
 
-def _block(found: Directive, content: Content, names: dict[int, str], with_pictures: bool) -> str:
-    block = ProblemBlock(message=found.problem) if found.problem else content.at(found.source)
+def _block_markdown(directive: Directive, content: Content, names: dict[int, str], with_pictures: bool) -> str:
+    block = ProblemBlock(message=directive.problem) if directive.problem else content.at(directive.source)
     if isinstance(block, TableBlock):
         return table_markdown(block)
     if isinstance(block, FigureBlock):
@@ -63,24 +63,24 @@ def _block(found: Directive, content: Content, names: dict[int, str], with_pictu
         caption = f"{plain(block.title)}. {plain(block.caption)}{marks}"
         return f"![{plain(block.title)}](figures/{name}.png)\n\n{caption}" if with_pictures else f"*{caption}*"
     if isinstance(block, CodeBlock):
-        # Longer than any row of backticks inside: nothing ends the code early.
+        # A fence longer than any run of backticks inside, so that nothing closes the code block early.
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
         return f"{fence}{block.language}\n{block.text}\n{fence}"
     if isinstance(block, PictureBlock):
-        words = plain(block.caption) or "picture"
-        return f"![{words}](figures/{picture_name(block)})"
+        alternative = plain(block.caption) or "picture"
+        return f"![{alternative}](figures/{picture_name(block)})"
     if isinstance(block, ValueBlock):
-        return _inline(found, content)
-    return f"> **Not shown:** {plain(block.message)}. `{{{{ {found.source} }}}}`"
+        return _inline_markdown(directive, content)
+    return f"> **Not shown:** {plain(block.message)}. `{{{{ {directive.source} }}}}`"
 
 
 def picture_name(block: PictureBlock) -> str:
-    """Name the file of a gallery's picture in an archive."""
+    """Return the file name of a gallery picture in an archive."""
     return f"{block.sha256[:12]}.{block.media_type.partition('/')[2]}"
 
 
-def _inline(found: Directive, content: Content) -> str:
-    block = ProblemBlock(message=found.problem) if found.problem else content.at(found.source)
+def _inline_markdown(directive: Directive, content: Content) -> str:
+    block = ProblemBlock(message=directive.problem) if directive.problem else content.at(directive.source)
     if isinstance(block, ValueBlock):
         return plain(block.text) + marks_text(block.doubts)
     message = block.message if isinstance(block, ProblemBlock) else "no number"
@@ -88,22 +88,22 @@ def _inline(found: Directive, content: Content) -> str:
 
 
 def marks_text(doubts: list[int]) -> str:
-    """Write the triangles behind a number."""
+    """Return the markers after a number."""
     return "".join(f" {TRIANGLE}{number}" for number in doubts)
 
 
 def table_markdown(block: TableBlock) -> str:
-    """Write a table; what spans its columns goes into each heading: `Micro batch size: 1`."""
-    heads = [_cell(text) for text in headings(block)]
+    """Return a table; the common heading of its columns becomes part of each heading: `Micro batch size: 1`."""
+    heads = [_cell_markdown(text) for text in headings(block)]
     align = [" ---: " if column.is_number else " --- " for column in block.header]
     rows = [f"| {' | '.join(heads)} |", f"|{'|'.join(align)}|"]
-    rows += [f"| {' | '.join(_cell(text) for text in row)} |" for row in block.rows]
+    rows += [f"| {' | '.join(_cell_markdown(text) for text in row)} |" for row in block.rows]
     parts = [f"**{plain(block.title)}**" if block.title else "", "\n".join(rows), plain(block.caption)]
     return "\n\n".join(part for part in parts if part)
 
 
 def headings(block: TableBlock) -> list[Text]:
-    """List the headings for formats with one line of them."""
+    """Return the headings for formats that have one heading row."""
     if not block.spanning:
         return block.header
     return [
@@ -112,16 +112,16 @@ def headings(block: TableBlock) -> list[Text]:
     ]
 
 
-def _cell(text: Text) -> str:
-    written = plain(text.text)
-    return (f"**{written}**" if text.is_best else written) + marks_text(text.doubts)
+def _cell_markdown(text: Text) -> str:
+    escaped = plain(text.text)
+    return (f"**{escaped}**" if text.is_best else escaped) + marks_text(text.doubts)
 
 
-def _findings(findings: list[Finding]) -> str:
+def _findings_markdown(findings: list[Finding]) -> str:
     if not findings:
         return ""
     lines = [
-        doubt_line(number, Doubt(one.severity, one.message, one.rule, one.acknowledged))
-        for number, one in enumerate(findings, 1)
+        doubt_line(number, Doubt(finding.severity, finding.message, finding.rule, finding.acknowledged))
+        for number, finding in enumerate(findings, 1)
     ]
     return "\n## Findings\n\n" + "\n".join(lines) + "\n"

@@ -20,13 +20,13 @@ _LATEX = {
 
 
 def table_csv(numbers: Sequence[Sequence[Any]]) -> str:
-    """Write rows as CSV that no spreadsheet takes for formulas."""
+    """Return rows as CSV, with texts quoted that a spreadsheet would run as formulas."""
     stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows([[_harmless(value) for value in row] for row in numbers])
+    csv.writer(stream, lineterminator="\n").writerows([[_without_formula(value) for value in row] for row in numbers])
     return stream.getvalue()
 
 
-def _harmless(value: Any) -> Any:
+def _without_formula(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
     text = str(value)
@@ -34,19 +34,19 @@ def _harmless(value: Any) -> Any:
 
 
 def table_latex(block: TableBlock, *, label: str, findings: Sequence[str] = ()) -> str:
-    """Write a table for LaTeX with package booktabs; a doubted number carries a triangle, explained below it."""
+    """Return a LaTeX table (package booktabs); triangles mark numbers with findings, explained below the table."""
     columns = "".join("r" if text.is_number else "l" for text in block.header)
     lines = [r"\begin{table}", r"  \centering"]
     if block.title or block.caption:
-        said = ". ".join(part.rstrip(".") for part in (block.title, block.caption) if part)
-        lines.append(f"  \\caption{{{latex(said)}.}}")
+        caption = ". ".join(part.rstrip(".") for part in (block.title, block.caption) if part)
+        lines.append(f"  \\caption{{{latex(caption)}.}}")
     lines += [f"  \\label{{tab:{label}}}", f"  \\begin{{tabular}}{{{columns}}}", r"    \toprule", *_head(block)]
-    lines += [r"    \midrule", *(f"    {' & '.join(_cell(text) for text in row)} \\\\" for row in block.rows)]
+    lines += [r"    \midrule", *(f"    {' & '.join(_cell_latex(text) for text in row)} \\\\" for row in block.rows)]
     lines += [r"    \bottomrule", r"  \end{tabular}"]
-    named = sorted({number for row in [block.header, *block.rows] for text in row for number in text.doubts})
+    marked = sorted({number for row in [block.header, *block.rows] for text in row for number in text.doubts})
     lines += [
         f"  \\par\\footnotesize $^{{\\triangle {number}}}$ {latex(findings[number - 1])}"
-        for number in named
+        for number in marked
         if number <= len(findings)
     ]
     return "\n".join([*lines, r"\end{table}", ""])
@@ -55,22 +55,22 @@ def table_latex(block: TableBlock, *, label: str, findings: Sequence[str] = ()) 
 def _head(block: TableBlock) -> list[str]:
     values = len(block.header) - block.names
     if not block.spanning or values < 2:
-        return [f"    {' & '.join(_cell(text) for text in headings(block))} \\\\"]
+        return [f"    {' & '.join(_cell_latex(text) for text in headings(block))} \\\\"]
     first = block.names + 1
     blank = " & " * block.names
     return [
         f"    {blank}\\multicolumn{{{values}}}{{c}}{{{latex(block.spanning)}}} \\\\",
         f"    \\cmidrule(lr){{{first}-{len(block.header)}}}",
-        f"    {' & '.join(_cell(text) for text in block.header)} \\\\",
+        f"    {' & '.join(_cell_latex(text) for text in block.header)} \\\\",
     ]
 
 
-def _cell(text: Text) -> str:
-    written = latex(text.text)
+def _cell_latex(text: Text) -> str:
+    escaped = latex(text.text)
     marks = "".join(f"$^{{\\triangle {number}}}$" for number in text.doubts)
-    return (f"\\textbf{{{written}}}" if text.is_best else written) + marks
+    return (f"\\textbf{{{escaped}}}" if text.is_best else escaped) + marks
 
 
 def latex(text: str) -> str:
-    """Write a text of one line so that LaTeX prints it, whoever wrote it."""
-    return "".join(_LATEX.get(one, one) for one in " ".join(text.split(" ")).replace("\n", " "))
+    """Return a text on one line, escaped for LaTeX."""
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.split(" ")).replace("\n", " "))

@@ -1,4 +1,4 @@
-"""Reports to begin with, in the shapes that notes of this field have, for the runs that are there. Pure."""
+"""Templates of reports, filled for the existing runs of an experiment. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_SECTIONS = 24
 
 
 class Template(NamedTuple):
-    """A shape of a report; `text` makes it for the records of an experiment."""
+    """A report template; `text` returns the report for the records of an experiment."""
 
     title: str
     says: str
@@ -19,30 +19,30 @@ class Template(NamedTuple):
 
 
 def blank(_name: str, _records: Sequence[Record]) -> str:
-    """Begin with nothing but the best figure."""
-    return "{{ figure throughput }}\n\nWrite what it shows.\n"
+    """Return a report with one figure."""
+    return "{{ figure throughput }}\n\nDescribe the figure here.\n"
 
 
 def case(_name: str, records: Sequence[Record]) -> str:
-    """One configuration and its result."""
+    """Return a section per run with its configuration and results."""
     fields = fields_of(records)
     parts = []
     for record in records[:MAX_SECTIONS]:
         run = record["run"]
         numbers = [field for field in (*_NUMBERS, *fields) if field in record and _is_result(field)]
-        said = "\n".join(
+        list_of_numbers = "\n".join(
             f"- `{field.removeprefix('figure.')}` = {_value(field, run)}" for field in dict.fromkeys(numbers)
         )
         parts.append(
             f"## Run {run}\n\n### Configuration\n\n{{{{ config run={run} }}}}\n\n"
-            f"### Status\n\n{said or 'No numbers yet.'}\n\n"
+            f"### Status\n\n{list_of_numbers or 'No results yet.'}\n\n"
             f"### Snapshots\n\n{{{{ panel configuration run={run} }}}}\n\n{{{{ panel results run={run} }}}}\n"
         )
     return "\n".join(parts) or blank("", [])
 
 
 def schedules(_name: str, records: Sequence[Record]) -> str:
-    """Two tables: a schedule each, networks down, micro batches across."""
+    """Return a table per schedule: networks as rows, micro batch sizes as columns."""
     fields = fields_of(records)
     network = _varied(records, [f for f in fields if "network" in f.lower() or f.startswith("cluster.")])
     names = list(dict.fromkeys(str(r["parallel.schedule"]) for r in records if "parallel.schedule" in r))
@@ -56,20 +56,20 @@ def schedules(_name: str, records: Sequence[Record]) -> str:
     for record in records:
         if "parallel.schedule" not in record and record.get("state") != "finished" and record.get("reason"):
             title, run = record.get("section", record["label"]), record["run"]
-            said = f"Run {run}: {{{{ value state run={run} }}}}. {{{{ value reason run={run} }}}}"
-            parts.append(f"## {title}\n\n{said}\n")
+            text = f"Run {run}: {{{{ value state run={run} }}}}. {{{{ value reason run={run} }}}}"
+            parts.append(f"## {title}\n\n{text}\n")
     return "\n".join(parts) or blank("", [])
 
 
 def scaling(_name: str, records: Sequence[Record]) -> str:
-    """An overview, then a page per run: arguments, utilisation, memory, time per sample, timers."""
+    """Return an overview and a section per run: arguments, utilisation, memory, time per sample, timers."""
     columns = ["GPUs=gpus", "Global batch=train.global_batch_size"]
     columns += [
         f"{title}={field}"
         for title, field in (
             ("GPU util %", "gpu_util_pct .0"),
-            ("Least memory", "memory_min_bytes MiB .0"),
-            ("Most memory", "memory_max_bytes MiB .0"),
+            ("Minimum memory", "memory_min_bytes MiB .0"),
+            ("Peak memory", "memory_max_bytes MiB .0"),
             ("ms per sample", "ms_per_sample .2"),
         )
         if field.split(" ")[0] in fields_of(records)
@@ -110,17 +110,17 @@ def _scaling_page(record: Record) -> str:
 
 
 def published(_name: str, records: Sequence[Record]) -> str:
-    """Questions, then the main scaling table: a row per model."""
+    """Return questions and the main scaling table with a row per model."""
     fields = fields_of(records)
     named = next((f for f in fields if f.removeprefix("argument.") in ("model size", "model")), "label")
-    wanted = [
+    candidates = [
         ("Model size", named), ("Attention heads", "model.num_attention_heads"), ("Hidden size", "model.hidden_size"),
         ("Layers", "model.num_layers"), ("TP", "parallel.tensor_parallel_size"),
         ("PP", "parallel.pipeline_parallel_size"), ("DP", "parallel.data_parallel_size"),
         ("MP", "model_parallel_size"), ("GPUs", "gpus"), ("Micro BS", "train.micro_batch_size"),
         ("Global BS", "train.global_batch_size"), ("TFLOP/s per GPU", "tflops_per_gpu"),
     ]  # fmt: skip
-    columns = [f"{title}={field}" for title, field in wanted if field in fields]
+    columns = [f"{title}={field}" for title, field in candidates if field in fields]
     columns += [
         f"{field.removeprefix('figure.')}={field}{' .1' if _is_fraction(records, field) else ''}"
         for field in fields
@@ -134,7 +134,7 @@ def published(_name: str, records: Sequence[Record]) -> str:
 
 
 def autotuning(_name: str, records: Sequence[Record]) -> str:
-    """Baseline, hand-tuned and tuned side by side, then the tuning spaces with their sum."""
+    """Return baseline, hand-tuned and tuned results side by side, then the tuning spaces with their total."""
     fields = fields_of(records)
     parts = []
     if "variant" in fields:
@@ -156,17 +156,19 @@ def autotuning(_name: str, records: Sequence[Record]) -> str:
 
 
 TEMPLATES: dict[str, Template] = {
-    "blank": Template("Figure and text", "The throughput of the experiment and an empty page below it.", blank),
-    "case": Template("Configuration and result", "What one run was set to and what came out.", case),
+    "blank": Template("Figure and text", "The throughput figure and space for text.", blank),
+    "case": Template("Configuration and result", "Configuration and results of each run.", case),
     "schedules": Template(
-        "Schedules on networks", "A table per schedule: networks down, micro batches across.", schedules
+        "Schedules on networks", "A table per schedule: networks as rows, micro batch sizes as columns.", schedules
     ),
     "scaling": Template(
-        "Scaling", "An overview, then a page per run: arguments, memory, ms per sample, timers.", scaling
+        "Scaling", "An overview and a section per run: arguments, memory, ms per sample, timers.", scaling
     ),
-    "published": Template("Questions and scaling table", "What to find out, and a row per model.", published),
+    "published": Template(
+        "Questions and scaling table", "Questions and a scaling table with a row per model.", published
+    ),
     "autotuning": Template(
-        "Autotuning", "Baseline, hand-tuned and tuned, and what each tuning space found.", autotuning
+        "Autotuning", "Baseline, hand-tuned and tuned results, and the best result of each tuning space.", autotuning
     ),
 }
 
@@ -184,7 +186,7 @@ def _value(field: str, run: int) -> str:
 
 
 def _varied(records: Sequence[Record], fields: Sequence[str]) -> str:
-    """Choose the field that differs most often; empty where none does."""
+    """Return the field with the most distinct values; empty if no field varies."""
     counts = {field: len({repr(r[field]) for r in records if field in r}) for field in fields}
     most = max(counts, key=lambda field: counts[field], default="")
     return most if counts.get(most, 0) > 1 else ""

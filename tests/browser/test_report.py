@@ -32,7 +32,7 @@ def test_a_report_is_written_published_shared_and_revoked(page: Page, browser: B
     # The preview follows the text, which saves itself; what cannot be shown says so in its place.
     page.get_by_label("Text in Markdown").fill(TEXT)
     expect(preview).to_contain_text("11.21\N{NARROW NO-BREAK SPACE}s a step")
-    expect(preview.get_by_role("note")).to_contain_text("figure 'nonsense' is unknown; there are throughput")
+    expect(preview.get_by_role("note")).to_contain_text("unknown figure 'nonsense'; use one of throughput")
     expect(preview.get_by_role("cell", name="8.38")).to_be_visible()
     expect(page.get_by_role("status").filter(has_text=re.compile(r"^Saved \d"))).to_be_visible()
     figure = preview.locator(".report-live .main-svg").first

@@ -64,10 +64,10 @@ def test_out_of_memory_stands_in_a_shaped_table(
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("?rows=nobody.has_this", "no run has a field 'nobody.has_this'; there are run, label"),
-        ("?rows=parallel.schedule&columns=parallel.schedule", "is named twice"),
-        ("?rows=parallel.schedule&value=samples_per_s&of=guess", "aggregate 'guess' is unknown"),
-        (f"?rows={EVIL}", "no run has a field"),
+        ("?rows=nobody.has_this", "unknown field 'nobody.has_this'; use one of run, label"),
+        ("?rows=parallel.schedule&columns=parallel.schedule", "duplicate field"),
+        ("?rows=parallel.schedule&value=samples_per_s&of=guess", "unknown aggregate 'guess'"),
+        (f"?rows={EVIL}", "unknown field"),
     ],
 )
 def test_a_shape_that_makes_no_sense_is_explained(page: Client, four_runs: list[Run], query: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Rows for reports: a sweep with numbers, a report about it, and browsers of people."""
+"""Rows for reports: a sweep with results, a report about it, and browsers of users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.pages.conftest import SWEEP, finish
 
 @pytest.fixture
 def reader(user: User) -> Client:
-    """A browser of somebody who may only look."""
+    """A browser of a user with read access only."""
     client = Client()
     client.force_login(get_user_model().objects.create_user("reader", password="only looking here"))
     return client

@@ -45,7 +45,7 @@ def job_of(version: ReportVersion) -> PictureJob:
 
 
 @pytest.mark.slow
-def test_a_version_gets_its_figures_as_pictures_and_itself_as_pdf(
+def test_a_version_gets_pictures_of_its_figures_and_a_pdf(
     page: Client, browser: str, no_orphans: None, four_runs: list[Run], make_version: Publish
 ) -> None:
     version = make_version("Text\n\n{{ figure throughput }}\n\n{{ figure memory }}\n")
@@ -108,7 +108,7 @@ def test_without_a_browser_the_page_names_the_remedy_and_the_rest_works(
 
     html = page.get(url).content.decode()
     assert waiting.status_code == 409
-    assert "being made" in waiting.content.decode()
+    assert "being created" in waiting.content.decode()
     assert "Pictures and PDF are not available: Chromium is not installed on the server. Install" in html
     assert "data-figure-url" in html
     pdf = page.get(f"{url}report.pdf")
@@ -199,7 +199,9 @@ def test_a_page_reaches_no_network(browser: str) -> None:
         assert Page(running, "<p>text").evaluate(fetch, url) == "blocked"
 
 
-def test_one_worker_takes_a_job_and_a_killed_ones_is_taken_up(four_runs: list[Run], make_version: Publish) -> None:
+def test_one_worker_claims_a_job_and_the_job_of_a_killed_worker_is_retried(
+    four_runs: list[Run], make_version: Publish
+) -> None:
     job = job_of(make_version("text"))
 
     first = lab.picture_job_claim(job_id=job.pk)

@@ -1,4 +1,4 @@
-"""Facts of one run, and the panels that are made of them before a browser draws them."""
+"""Facts of one run, and the HTML of its panels."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def rows(what: str) -> dict[str, str]:
     return {name.text: value.text.replace("\N{NARROW NO-BREAK SPACE}", " ") for name, value in block.rows}
 
 
-def test_numbers_are_what_was_measured_and_never_what_was_set() -> None:
+def test_numbers_are_results_and_never_settings() -> None:
     assert rows("numbers") == {
         "Step time": "1.50 s",
         "Time per sample": "2.50 ms",
-        "Most memory": "1.00 GiB",
-        "Least memory": "1.00 GiB",
+        "Peak memory": "1.00 GiB",
+        "Minimum memory": "1.00 GiB",
         "MFU": "40.0 %",
         "Wait": "4.00 s",
     }
@@ -49,19 +49,21 @@ def test_numbers_are_what_was_measured_and_never_what_was_set() -> None:
     assert rows("configuration") == {"network.loss_pct": "0", "network.delay_ms": "10", "launcher.timeout_s": "3600"}
 
 
-def test_a_doubted_number_of_one_run_carries_its_mark_and_all_digits() -> None:
+def test_a_number_with_a_finding_has_a_mark_and_all_digits() -> None:
     first = run_block(RECORD, {}, lambda doubt: 7).rows[0][1]
     assert (first.doubts, first.exact) == ([7], "1.5\N{NARROW NO-BREAK SPACE}s")
 
 
-@pytest.mark.parametrize(("options", "words"), [({"what": "x"}, "use numbers, timers"), ({"what": "timers"}, "has no")])
-def test_what_a_run_does_not_have_is_said(options: dict[str, str], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+@pytest.mark.parametrize(
+    ("options", "message"), [({"what": "x"}, "use one of numbers, timers"), ({"what": "timers"}, "has no")]
+)
+def test_missing_facts_are_reported(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         run_block({"run": 1}, options, lambda doubt: 1)
 
 
 @pytest.mark.django_db
-def test_panels_show_what_had_a_meaning(four_runs: list[Run]) -> None:
+def test_panels_omit_fields_without_effect(four_runs: list[Run]) -> None:
     configuration, results = (panel.html for panel in panels(four_runs[0], curve=b"<svg/>"))
 
     assert "pipeline_parallel_size" in configuration

@@ -12,7 +12,7 @@ from parlab.lab.models import Attempt, Finding
 from parlab.reports.markdown import Cell, Doubt, Report, markdown
 
 
-def test_a_doubted_number_carries_its_finding_and_the_list_tells_it() -> None:
+def test_a_number_with_a_finding_is_marked_and_the_finding_is_listed() -> None:
     text = markdown(
         Report(
             title="Scaling",
@@ -29,7 +29,7 @@ def test_a_doubted_number_carries_its_finding_and_the_list_tells_it() -> None:
     assert text.rstrip().endswith("Acknowledged: slow node")
 
 
-def test_names_from_people_are_no_markup_and_no_second_column() -> None:
+def test_names_are_escaped() -> None:
     text = markdown(Report("<script>*a*</script>", "", "", ["A|B"], [[Cell("x | y\n# z")]], []))
 
     assert "\\<script\\>\\*a\\*\\</script\\>" in text
@@ -67,6 +67,6 @@ def test_the_report_of_an_experiment_is_offered_on_its_page_and_by_a_command(
     assert out.getvalue().strip() == text.strip()
 
 
-def test_a_report_of_an_experiment_that_is_not_there_says_which_are(db: None) -> None:
+def test_a_report_of_an_unknown_experiment_lists_the_existing_ones(db: None) -> None:
     with pytest.raises(CommandError, match="no experiment nowhere; there are none yet"):
         call_command("report", "nowhere")

@@ -1,4 +1,4 @@
-"""The gallery: pictures by their content, whoever named them what, and who may take them away again."""
+"""The gallery: pictures are identified by their content; permissions to upload and delete them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def picture(kind: str = "PNG", size: tuple[int, int] = (8, 6), mode: str = "RGB"
 
 
 def bomb() -> bytes:
-    """A PNG of a few bytes that says it has 60,000 x 60,000 pixels."""
+    """Return a PNG of a few bytes whose header claims 60,000 x 60,000 pixels."""
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
     chunks = b""
     for name, data in ((b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")):
@@ -50,8 +50,8 @@ def upload(client: Client, experiment: Experiment, data: bytes, name: str = "fig
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (HTML, "figure.png is no PNG, JPEG or WebP picture: it is a web page, whatever its name says"),
-        (SVG, "it is an SVG drawing, which may hold programs. Export it as PNG"),
+        (HTML, "figure.png is not a PNG, JPEG or WebP picture: it is a web page"),
+        (SVG, "it is an SVG drawing, which may contain scripts. Export it as PNG"),
         (picture("GIF", mode="P"), "it is a GIF. Export it as PNG"),
         (b"%PDF-1.4 ...", "it is a PDF"),
         (b"", "it is empty"),
@@ -60,7 +60,7 @@ def upload(client: Client, experiment: Experiment, data: bytes, name: str = "fig
         (bomb(), "make it smaller"),
     ],
 )
-def test_what_is_no_picture_is_refused_by_its_content(data: bytes, message: str) -> None:
+def test_other_files_are_refused_by_their_content(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=r"figure\.png") as refused:
         cleaned(io.BytesIO(data), name="figure.png", size=len(data), limit=LIMIT)
 
@@ -68,12 +68,12 @@ def test_what_is_no_picture_is_refused_by_its_content(data: bytes, message: str)
 
 
 def test_a_picture_above_the_limit_is_refused_before_it_is_read() -> None:
-    with pytest.raises(ValueError, match=r"is 100.MiB, above the limit of 12.0.MiB; make it smaller"):
+    with pytest.raises(ValueError, match=r"has 100.MiB, more than the limit of 12.0.MiB; make it smaller"):
         cleaned(io.BytesIO(b""), name="huge.png", size=100 * 2**20, limit=LIMIT)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
-def test_only_pixels_are_kept(kind: str) -> None:
+def test_only_pixels_are_stored(kind: str) -> None:
     hidden = b"<script>alert('hidden')</script>"
     info = PngImagePlugin.PngInfo()
     info.add_text("Comment", hidden.decode())
@@ -94,7 +94,7 @@ def test_only_pixels_are_kept(kind: str) -> None:
     assert Image.open(io.BytesIO(clean.data)).format == kind
 
 
-def test_an_uploaded_figure_stands_in_the_gallery_under_its_digest(page: Client, experiment: Experiment) -> None:
+def test_an_uploaded_figure_is_listed_in_the_gallery_by_its_digest(page: Client, experiment: Experiment) -> None:
     html = upload(page, experiment, picture(), caption="Our <b>own</b> figure")
     upload(page, experiment, picture(), caption="Our <b>own</b> figure")
 
@@ -110,19 +110,19 @@ def test_an_uploaded_figure_stands_in_the_gallery_under_its_digest(page: Client,
     assert kept.content == stored.content
 
 
-def test_a_refused_file_does_not_keep_the_others_away(page: Client, experiment: Experiment) -> None:
+def test_a_refused_file_does_not_affect_the_others(page: Client, experiment: Experiment) -> None:
     files = [SimpleUploadedFile("good.png", picture()), SimpleUploadedFile("<i>bad.png", HTML)]
 
     html = page.post(reverse("picture-upload", args=[experiment.slug]), {"files": files}, follow=True).content.decode()
 
     assert "Kept 1 picture," in html
-    assert "Not kept: &lt;i&gt;bad.png is no PNG" in html
+    assert "Not kept: &lt;i&gt;bad.png is not a PNG" in html
     assert "it is a web page" in html
     assert "<i>bad" not in html
     assert StoredFile.objects.count() == 1
 
 
-def test_who_may_only_look_neither_uploads_nor_deletes(page: Client, reader: Client, experiment: Experiment) -> None:
+def test_a_reader_neither_uploads_nor_deletes(page: Client, reader: Client, experiment: Experiment) -> None:
     upload(page, experiment, picture())
     snapshot = Snapshot.objects.get()
 
@@ -133,7 +133,7 @@ def test_who_may_only_look_neither_uploads_nor_deletes(page: Client, reader: Cli
     assert Snapshot.objects.exists()
 
 
-def test_a_person_deletes_their_own_picture_and_nobody_elses(page: Client, experiment: Experiment) -> None:
+def test_users_delete_only_their_own_pictures(page: Client, experiment: Experiment) -> None:
     upload(page, experiment, picture())
     person = get_user_model().objects.create_user("uploader", password="brings figures")
     person.user_permissions.add(Permission.objects.get(codename="add_snapshot"))
@@ -149,7 +149,7 @@ def test_a_person_deletes_their_own_picture_and_nobody_elses(page: Client, exper
     assert StoredFile.objects.count() == 1
 
 
-def test_results_are_no_picture_that_could_be_deleted(page: Client, four_runs: list[Run]) -> None:
+def test_results_cannot_be_deleted_as_pictures(page: Client, four_runs: list[Run]) -> None:
     run = four_runs[0]
     imported = Snapshot.objects.create(
         experiment=run.experiment, kind="image", digest="0" * 64, content={"source": "figures/a.JPG"}
@@ -160,7 +160,7 @@ def test_results_are_no_picture_that_could_be_deleted(page: Client, four_runs: l
     assert page.post(reverse("picture-delete", args=[run.experiment.slug, imported.pk])).status_code == 403
 
 
-def test_a_published_report_keeps_a_picture_that_its_gallery_lost(
+def test_a_published_report_keeps_a_picture_deleted_from_the_gallery(
     page: Client, experiment: Experiment, make_version: Callable[[str], ReportVersion]
 ) -> None:
     upload(page, experiment, picture(size=(40, 20)), caption="Device map")
@@ -171,7 +171,7 @@ def test_a_published_report_keeps_a_picture_that_its_gallery_lost(
 
     page.post(reverse("picture-delete", args=[experiment.slug, snapshot.pk]))
 
-    assert "is no picture of any gallery, or it was deleted" in page.get(draft).content.decode()
+    assert "does not exist, or it was deleted" in page.get(draft).content.decode()
     html = page.get(version.get_absolute_url()).content.decode()
     url = reverse("report-file", args=[version.report.slug, 1, f"picture-{snapshot.content['sha256']}"])
     assert f'src="{url}"' in html
@@ -180,7 +180,7 @@ def test_a_published_report_keeps_a_picture_that_its_gallery_lost(
     assert 'src="data:image/png;base64,' in alone
 
 
-def test_a_picture_of_a_report_is_no_way_to_other_pictures(
+def test_a_shared_report_gives_no_access_to_other_pictures(
     page: Client, experiment: Experiment, make_version: Callable[[str], ReportVersion]
 ) -> None:
     upload(page, experiment, picture())

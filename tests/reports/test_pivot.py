@@ -13,8 +13,8 @@ from parlab.reports.pivot import Table, pivot, with_best
 def record(
     schedule: str, micro: int, seconds: float | None = None, state: str = "finished", **more: Any
 ) -> dict[str, Any]:
-    known: dict[str, Any] = {"parallel.schedule": schedule, "train.micro_batch_size": micro, "state": state, **more}
-    return known | ({} if seconds is None else {"step_time_s": seconds})
+    fields: dict[str, Any] = {"parallel.schedule": schedule, "train.micro_batch_size": micro, "state": state, **more}
+    return fields | ({} if seconds is None else {"step_time_s": seconds})
 
 
 RECORDS = [
@@ -31,7 +31,7 @@ def texts(table: Table) -> list[list[str]]:
     return [[cell.text for cell in row] for row in table.cells]
 
 
-def test_values_stand_at_their_axes_and_a_cell_without_one_says_why() -> None:
+def test_values_are_in_their_cells_and_empty_cells_give_the_reason() -> None:
     table = pivot(RECORDS, ["schedule"], ["micro_batch_size"], "step_time_s")
 
     assert table.row_texts == [["gpipe"], ["1f1b"]]
@@ -47,15 +47,15 @@ def test_values_stand_at_their_axes_and_a_cell_without_one_says_why() -> None:
     assert table.unit.name == "s"
 
 
-def test_a_table_says_whether_its_runs_only_waited() -> None:
-    emulated = [one | {"emulated": True} for one in RECORDS]
+def test_a_table_states_whether_its_runs_were_emulated() -> None:
+    emulated = [entry | {"emulated": True} for entry in RECORDS]
     assert pivot(RECORDS, ["schedule"], ["micro_batch_size"], "step_time_s").emulation == ""
     assert pivot(emulated, ["schedule"], ["micro_batch_size"], "step_time_s").emulation == "emulated"
     both = [*RECORDS[:1], *emulated[1:]]
     assert pivot(both, ["schedule"], ["micro_batch_size"], "step_time_s").emulation == "partly emulated"
 
 
-def test_places_that_no_record_has_are_absent_and_records_without_an_axis_are_left_out() -> None:
+def test_cells_without_records_are_absent_and_records_without_an_axis_are_omitted() -> None:
     table = pivot(
         [record("gpipe", 1, 1.0), record("1f1b", 2, 2.0), {"state": "oom"}],
         ["schedule"],
@@ -67,7 +67,7 @@ def test_places_that_no_record_has_are_absent_and_records_without_an_axis_are_le
     assert table.left_out == (2,)
 
 
-def test_several_records_of_a_cell_become_one_number_that_says_so() -> None:
+def test_several_records_of_a_cell_are_aggregated_with_a_note() -> None:
     several = [record("gpipe", 1, seconds) for seconds in (1.0, 2.0, 9.0)] + [record("gpipe", 1, state="failed")]
 
     (cell,) = pivot(several, ["schedule"], [], "step_time_s").cells[0]
@@ -79,14 +79,14 @@ def test_several_records_of_a_cell_become_one_number_that_says_so() -> None:
     assert least.value == 1.0
 
 
-def test_one_unit_serves_all_cells_and_decimals_keep_the_shape_of_a_paper() -> None:
+def test_all_cells_share_a_unit_and_decimals_can_be_fixed() -> None:
     quick = [record("gpipe", 1, 0.00664), record("gpipe", 2, 0.01121)]
 
     assert pivot(quick, [], ["micro_batch_size"], "step_time_s").unit.name == "ms"
     assert texts(pivot(quick, [], ["micro_batch_size"], "step_time_s", unit="ms", decimals=3)) == [["6.640", "11.210"]]
 
 
-def test_the_best_of_a_row_is_marked_once_and_out_of_memory_never() -> None:
+def test_the_best_number_of_a_row_is_marked_once() -> None:
     table = with_best(pivot(RECORDS, ["schedule"], ["micro_batch_size"], "step_time_s"))
 
     assert [[cell.is_best for cell in row] for row in table.cells] == [[True, False, False], [False, False, False]]
@@ -94,13 +94,13 @@ def test_the_best_of_a_row_is_marked_once_and_out_of_memory_never() -> None:
     assert [cell.is_best for row in whole.cells for cell in row].count(True) == 1
 
 
-def test_doubts_come_along_with_the_number_they_are_about() -> None:
+def test_findings_follow_the_number_they_refer_to() -> None:
     doubted = [{**record("gpipe", 1, 1.0), "doubts": {"step_time_s": (3,), "samples_per_s": (4,), "run": (5,)}}]
 
     assert pivot(doubted, ["schedule"], [], "step_time_s").cells[0][0].doubts == (3, 5)
 
 
-def test_texts_and_counts_are_shown_as_they_are() -> None:
+def test_texts_and_counts_are_shown_unchanged() -> None:
     named = [{"space": "z0", "best": "z0_gas1", "number": 12345, "state": "finished"}]
 
     assert texts(pivot(named, ["space"], [], "best")) == [["z0_gas1"]]
@@ -110,27 +110,27 @@ def test_texts_and_counts_are_shown_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((["nonsense"], [], "step_time_s"), "no run has a field 'nonsense'; there are parallel.schedule"),
-        ((["schedule"], ["schedule"], "step_time_s"), "field 'parallel.schedule' is named twice"),
-        ((["schedule"], [], "step_time_s", "average"), "aggregate 'average' is unknown; use median"),
-        (([], [], "batch"), "no run has a field 'batch'"),
+        ((["nonsense"], [], "step_time_s"), "unknown field 'nonsense'; use one of parallel.schedule"),
+        ((["schedule"], ["schedule"], "step_time_s"), "duplicate field 'parallel.schedule'"),
+        ((["schedule"], [], "step_time_s", "average"), "unknown aggregate 'average'; use one of median"),
+        (([], [], "batch"), "unknown field 'batch'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_what_there_is(arguments: tuple[Any, ...], message: str) -> None:
+def test_invalid_arguments_are_refused_with_the_valid_values(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pivot(RECORDS, *arguments)
 
 
-def test_an_ambiguous_name_asks_for_the_whole_one() -> None:
-    with pytest.raises(ValueError, match=r"may mean a\.size or b\.size"):
+def test_an_ambiguous_name_is_refused_with_the_full_names() -> None:
+    with pytest.raises(ValueError, match=r"ambiguous field 'size'; use a\.size or b\.size"):
         pivot([{"a.size": 1, "b.size": 2, "state": "finished"}], ["size"], [], "a.size")
 
 
-def test_a_unit_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="unit 'GiB' does not fit step_time_s; there are h, min, ms, s, us"):
+def test_an_invalid_unit_is_refused() -> None:
+    with pytest.raises(ValueError, match="invalid unit 'GiB' for step_time_s; use one of h, min, ms, s, us"):
         pivot(RECORDS, ["schedule"], [], "step_time_s", unit="GiB")
 
 
-def test_no_records_say_so() -> None:
-    with pytest.raises(ValueError, match="there are none, for there are no runs"):
+def test_a_table_without_records_is_refused() -> None:
+    with pytest.raises(ValueError, match="there are no runs"):
         pivot([], ["schedule"], [], "step_time_s")

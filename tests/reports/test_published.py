@@ -60,7 +60,7 @@ def doubted(run: Run) -> Finding:
     )
 
 
-def test_a_published_version_stays_as_it_was(page: Client, four_runs: list[Run], make_version: Publish) -> None:
+def test_a_published_version_does_not_change(page: Client, four_runs: list[Run], make_version: Publish) -> None:
     version = make_version(TEXT)
     before = page.get(version.get_absolute_url()).content.decode()
     article = before[before.index("<article") : before.index("</article>")]
@@ -80,7 +80,7 @@ def test_a_published_version_stays_as_it_was(page: Client, four_runs: list[Run],
         ReportVersion.objects.all().delete()
 
 
-def test_publishing_the_same_again_makes_no_second_version(
+def test_publishing_unchanged_content_creates_no_version(
     page: Client, four_runs: list[Run], make_version: Publish
 ) -> None:
     version = make_version(TEXT)
@@ -94,7 +94,7 @@ def test_publishing_the_same_again_makes_no_second_version(
     assert list(ReportVersion.objects.values_list("number", flat=True)) == [2, 1]
 
 
-def test_a_text_that_changed_since_it_was_read_is_not_published(page: Client, make_version: Publish) -> None:
+def test_a_text_changed_in_the_meantime_is_not_published(page: Client, make_version: Publish) -> None:
     version = make_version("first")
     slug = version.report.slug
     page.post(reverse("report-save", args=[slug]), {"title": "T", "text": "second", "revision": 1})
@@ -105,7 +105,7 @@ def test_a_text_that_changed_since_it_was_read_is_not_published(page: Client, ma
     assert ReportVersion.objects.count() == 1
 
 
-def test_markdown_is_the_text_with_numbers_in_it(page: Client, four_runs: list[Run], make_version: Publish) -> None:
+def test_markdown_contains_the_text_with_numbers(page: Client, four_runs: list[Run], make_version: Publish) -> None:
     doubted(four_runs[0])
     text = file(page, make_version(TEXT), "report.md").decode()
 
@@ -118,7 +118,7 @@ def test_markdown_is_the_text_with_numbers_in_it(page: Client, four_runs: list[R
     assert "- two with 500.00 ms ▲1" in text
 
 
-def test_rst_is_read_by_docutils_without_a_word(page: Client, four_runs: list[Run], make_version: Publish) -> None:
+def test_rst_is_parsed_by_docutils_without_warnings(page: Client, four_runs: list[Run], make_version: Publish) -> None:
     doubted(four_runs[0])
     text = file(page, make_version(TEXT), "report.rst").decode()
     warnings = io.StringIO()
@@ -131,7 +131,7 @@ def test_rst_is_read_by_docutils_without_a_word(page: Client, four_runs: list[Ru
     assert "▲1" in text
 
 
-def test_words_of_others_are_no_directives_of_rst_and_end_no_code(
+def test_imported_texts_are_no_rst_directives_and_end_no_code_block(
     page: Client, four_runs: list[Run], make_version: Publish
 ) -> None:
     """Axis values and texts may look like markup of the format that they are exported to."""
@@ -150,12 +150,12 @@ def test_words_of_others_are_no_directives_of_rst_and_end_no_code(
     settings = {"warning_stream": warnings, "report_level": 1, "file_insertion_enabled": False}
     tree = docutils.core.publish_doctree(rst, settings_overrides=settings)
 
-    assert warnings.getvalue() == ""  # a refused include would be told here
+    assert warnings.getvalue() == ""  # a refused include would be reported here
     assert tree.astext().count(".. include:: /etc/hostname") == 2
     assert "````json\n" in file(page, version, "report.md").decode()
 
 
-def test_html_is_one_file_that_runs_and_loads_nothing(
+def test_html_is_one_file_without_scripts_or_external_resources(
     page: Client, four_runs: list[Run], make_version: Publish
 ) -> None:
     doubted(four_runs[0])
@@ -168,7 +168,7 @@ def test_html_is_one_file_that_runs_and_loads_nothing(
     assert "▲1" in text
 
 
-def test_latex_tables_have_rules_and_escaped_words(page: Client, four_runs: list[Run], make_version: Publish) -> None:
+def test_latex_tables_have_rules_and_escaped_texts(page: Client, four_runs: list[Run], make_version: Publish) -> None:
     doubted(four_runs[0])
     text = file(page, make_version(TEXT), "report.tex").decode()
 
@@ -180,7 +180,9 @@ def test_latex_tables_have_rules_and_escaped_words(page: Client, four_runs: list
     assert text.count("{") == text.count("}")
 
 
-def test_csv_holds_all_digits_of_tables_and_figures(page: Client, four_runs: list[Run], make_version: Publish) -> None:
+def test_csv_contains_all_digits_of_tables_and_figures(
+    page: Client, four_runs: list[Run], make_version: Publish
+) -> None:
     version = make_version(TEXT)
 
     table = list(csv.reader(io.StringIO(file(page, version, "table-1.csv").decode())))
@@ -191,11 +193,11 @@ def test_csv_holds_all_digits_of_tables_and_figures(page: Client, four_runs: lis
     assert len(figure) == 5
 
 
-def test_the_archive_holds_every_format(page: Client, four_runs: list[Run], make_version: Publish) -> None:
+def test_the_archive_contains_every_format(page: Client, four_runs: list[Run], make_version: Publish) -> None:
     archive = zipfile.ZipFile(io.BytesIO(file(page, make_version(TEXT), "report.zip")))
 
-    wanted = {"report.md", "report.rst", "report.html", "report.tex", "tables/table-1.csv", "figures/figure-1.csv"}
-    assert wanted <= set(archive.namelist())
+    expected = {"report.md", "report.rst", "report.html", "report.tex", "tables/table-1.csv", "figures/figure-1.csv"}
+    assert expected <= set(archive.namelist())
 
 
 def test_a_report_over_two_experiments_names_both(
@@ -229,7 +231,7 @@ def test_a_shared_link_needs_no_login_shows_nothing_else_and_ends_when_revoked(
     assert len(link.token) >= 43
     assert "20.0" in html
     assert set(re.findall(r'(?:href|src|action)="(/[^"]*)"', html)) <= {
-        found for found in re.findall(r'"(/[^"]*)"', html) if found.startswith(("/static/", url))
+        link for link in re.findall(r'"(/[^"]*)"', html) if link.startswith(("/static/", url))
     }
     assert response.headers["Referrer-Policy"] == "no-referrer"
     assert "no-store" in response.headers["Cache-Control"]
@@ -244,12 +246,12 @@ def test_a_shared_link_needs_no_login_shows_nothing_else_and_ends_when_revoked(
     assert ReportLink.objects.filter(revoked_at=None).get().token != link.token
 
 
-def test_a_wrong_token_is_not_found(client: Client) -> None:
+def test_an_unknown_token_is_not_found(client: Client) -> None:
     for token in ("x", "a" * 43, "../", "%00"):
         assert client.get(f"/shared/{token}/").status_code == 404
 
 
-def test_who_may_only_look_neither_shares_nor_revokes(
+def test_a_reader_neither_shares_nor_revokes(
     reader: Client, page: Client, make_version: Publish, four_runs: list[Run]
 ) -> None:
     version = make_version(TEXT)

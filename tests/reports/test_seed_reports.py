@@ -42,16 +42,16 @@ def written(user: User) -> Callable[[str, str], Written]:
     def write(number: str, template: str) -> Written:
         path = next(SEEDS.glob(f"{number}_*"))
         text = path.read_bytes()
-        found = source_import(experiment=None, name=path.name, stream=io.BytesIO(text), user=user)
-        experiment = found.experiment
+        imported = source_import(experiment=None, name=path.name, stream=io.BytesIO(text), user=user)
+        experiment = imported.experiment
         assert experiment is not None
         runs = selectors.experiment_runs(experiment, selectors.experiment_versions(experiment, ""))
         made = TEMPLATES[template].text(experiment.name, selectors.run_records(runs))
         report = lab.report_create(title=experiment.name, text=made, experiment=experiment, user=user)
         content = resolve(read(report.text), report=report, figures=figures())
         problems = [block.message for block in content.blocks.values() if isinstance(block, ProblemBlock)]
-        assert [problem for problem in problems if "was not drawn yet" not in problem] == []
-        return found.document, content, experiment, text.decode()
+        assert [problem for problem in problems if "has not been drawn yet" not in problem] == []
+        return imported.document, content, experiment, text.decode()
 
     return write
 
@@ -103,9 +103,9 @@ def test_a_page_per_size_holds_arguments_memory_and_timers(written: Callable[[st
     assert [row[titles.index("GPU util %")] for row in cells(overview)] == [f"{int(v)}" for v in said[0]]
     assert [row[titles.index("ms per sample")] for row in cells(overview)] == [f"{float(v):.2f}" for v in said[1]]
     memory = [re.findall(r"(\d+)MiB", line) for line in re.findall(r"GPU mem: .*", text)]
-    assert [row[titles.index("Most memory (MiB)")] for row in cells(overview)] == [sizes[-2] for sizes in memory]
+    assert [row[titles.index("Peak memory (MiB)")] for row in cells(overview)] == [sizes[-2] for sizes in memory]
     least = [sizes[0] if len(sizes) > 2 else DASH for sizes in memory]
-    assert [row[titles.index("Least memory (MiB)")] for row in cells(overview)] == least
+    assert [row[titles.index("Minimum memory (MiB)")] for row in cells(overview)] == least
     totals = [value for source, value in content.blocks.items() if source.startswith("value memory_total_bytes")]
     assert [getattr(value, "text", "").partition(SPACE)[0] for value in totals] == [sizes[-1] for sizes in memory]
     timers = [block for block in pages if block.header[0].text == "Timer"]

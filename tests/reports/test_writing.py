@@ -26,7 +26,9 @@ def shown(client: Client, report: Report) -> str:
     return client.get(report.get_absolute_url()).content.decode()
 
 
-def test_a_report_shows_figures_tables_and_values_of_now(page: Client, four_runs: list[Run], make_report: Make) -> None:
+def test_a_report_shows_current_figures_tables_and_values(
+    page: Client, four_runs: list[Run], make_report: Make
+) -> None:
     text = f"# Schedules\n\nBest: {{{{ value samples_per_s run=3 }}}}.\n\n{{{{ figure throughput }}}}\n\n{PIVOT}\n"
     report = make_report(text)
 
@@ -47,27 +49,27 @@ def test_a_report_shows_figures_tables_and_values_of_now(page: Client, four_runs
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{{ chart throughput }}", "directive &#x27;chart&#x27; is unknown; there are figure, table, value, config"),
-        ("{{ figure nonsense }}", "figure &#x27;nonsense&#x27; is unknown; there are throughput"),
-        ("{{ figure throughput experiment=gone }}", "there is no experiment &#x27;gone&#x27; (any more)"),
-        ("{{ figure step-time run=99 }}", "has no run 99 any more"),
-        ("{{ table pivot rows=nobody_has value=step_time_s }}", "no run has a field &#x27;nobody_has&#x27;"),
-        ("{{ table pivot rows=schedule }}", "table pivot needs value="),
-        ("{{ table heap }}", "table heap is unknown; there are pivot, run, runs"),
-        ("{{ value step_time_s }}", "4 runs have step_time_s; choose one with run="),
-        ("{{ value step_time_s run=1 colour=red }}", "option &#x27;colour&#x27; of value is unknown"),
-        ("{{ value step_time_s run=1 run=2 }}", "option &#x27;run&#x27; stands twice"),
-        ('{{ value step_time_s where="schedule~gpipe" }}', "condition &#x27;schedule~gpipe&#x27; cannot be read"),
-        ("{{ figure throughput where=schedule=nothing }}", "no run fits where="),
+        ("{{ chart throughput }}", "unknown directive &#x27;chart&#x27;; use one of figure, table, value, config"),
+        ("{{ figure nonsense }}", "unknown figure &#x27;nonsense&#x27;; use one of throughput"),
+        ("{{ figure throughput experiment=gone }}", "experiment &#x27;gone&#x27; does not exist, or it was deleted"),
+        ("{{ figure step-time run=99 }}", "has no run 99 in this version, or it was deleted"),
+        ("{{ table pivot rows=nobody_has value=step_time_s }}", "unknown field &#x27;nobody_has&#x27;"),
+        ("{{ table pivot rows=schedule }}", "table pivot requires value="),
+        ("{{ table heap }}", "unknown table heap; use one of pivot, run, runs"),
+        ("{{ value step_time_s }}", "4 runs have step_time_s; select one with run="),
+        ("{{ value step_time_s run=1 colour=red }}", "unknown option &#x27;colour&#x27; of value"),
+        ("{{ value step_time_s run=1 run=2 }}", "duplicate option &#x27;run&#x27;"),
+        ('{{ value step_time_s where="schedule~gpipe" }}', "invalid condition &#x27;schedule~gpipe&#x27;"),
+        ("{{ figure throughput where=schedule=nothing }}", "no run matches where="),
         ("{{ value step_time_s run=one }}", "run=&#x27;one&#x27; is not a whole number"),
-        ("{{ picture ../../etc/passwd }}", "is no picture of any gallery"),
+        ("{{ picture ../../etc/passwd }}", "does not exist, or it was deleted"),
         ("{{ picture abc }}", "is too short"),
-        ("{{ }}", "empty braces"),
-        ("{{ figure throughput", "{{ begins a directive that no }} ends"),
-        ("In a sentence {{ figure throughput }}.", "needs a line of its own"),
+        ("{{ }}", "empty directive"),
+        ("{{ figure throughput", "the closing }} of this directive is missing"),
+        ("In a sentence {{ figure throughput }}.", "must be on a line of its own"),
     ],
 )
-def test_what_cannot_be_shown_says_why_in_its_place(
+def test_an_invalid_directive_is_reported_in_its_place(
     page: Client, four_runs: list[Run], make_report: Make, text: str, message: str
 ) -> None:
     report = make_report(f"Before.\n\n{text}\n\nAfter.")
@@ -80,7 +82,7 @@ def test_what_cannot_be_shown_says_why_in_its_place(
     assert f"Not shown: {message}" in html or message in html.split("Not shown: ")[1][:400]
 
 
-def test_a_figure_shows_what_its_options_choose(page: Client, four_runs: list[Run], make_report: Make) -> None:
+def test_the_options_of_a_figure_select_axes_and_scales(page: Client, four_runs: list[Run], make_report: Make) -> None:
     report = make_report("")
     url = reverse("report-figure", args=[report.slug])
 
@@ -88,42 +90,42 @@ def test_a_figure_shows_what_its_options_choose(page: Client, four_runs: list[Ru
         answer: dict[str, Any] = json.loads(page.get(url, {"d": f"figure throughput {options}"}).content)
         return answer
 
-    chosen = drawn("y=step_time x=micro_batch_size by=schedule y_scale=log")
-    layout = chosen["figure"]["layout"]
+    log_figure = drawn("y=step_time x=micro_batch_size by=schedule y_scale=log")
+    layout = log_figure["figure"]["layout"]
     assert layout["yaxis"]["type"] == "log"
     assert "Step time" in layout["yaxis"]["title"]["text"]
-    assert drawn("y=speed")["empty"].startswith("y='speed' is unknown; there are samples_per_s")
-    assert drawn("x=nothing")["empty"].startswith("no run has a field 'nothing'")
-    assert drawn("x_scale=cubic")["empty"].startswith("x_scale='cubic' is unknown; there are auto, linear, log")
+    assert drawn("y=speed")["empty"].startswith("unknown y='speed'; use one of samples_per_s")
+    assert drawn("x=nothing")["empty"].startswith("unknown field 'nothing'")
+    assert drawn("x_scale=cubic")["empty"].startswith("unknown x_scale='cubic'; use one of auto, linear, log")
     assert json.loads(page.get(url, {"d": "figure utilisation y=step_time"}).content)["empty"].startswith(
         "figure utilisation has fixed axes"
     )
 
 
 @pytest.mark.parametrize("name", ["predicted", "bandwidth"])
-def test_figures_that_need_more_than_points_say_what_the_experiments_page_says(
+def test_a_figure_without_data_has_the_same_message_as_on_the_experiment_page(
     page: Client, four_runs: list[Run], make_report: Make, name: str
 ) -> None:
     report = make_report(f"{{{{ figure {name} }}}}")
 
-    said = page.get(reverse("report-figure", args=[report.slug]), {"d": f"figure {name}"}).json()
+    answer = page.get(reverse("report-figure", args=[report.slug]), {"d": f"figure {name}"}).json()
     there = page.get(reverse("experiment-figure", args=[four_runs[0].experiment.slug, name])).json()
 
-    assert said["empty"] == there["empty"]
-    assert said["empty"]
+    assert answer["empty"] == there["empty"]
+    assert answer["empty"]
 
 
-def test_a_deleted_run_leaves_words_and_no_error(page: Client, four_runs: list[Run], make_report: Make) -> None:
+def test_a_deleted_run_is_reported_in_its_place(page: Client, four_runs: list[Run], make_report: Make) -> None:
     report = make_report('{{ value step_time_s run=2 }}\n\n{{ figure throughput where="run!=2" }}')
     four_runs[1].delete()
 
     html = shown(page, report)
 
-    assert "has no run 2 any more" in html
+    assert "has no run 2 in this version, or it was deleted" in html
     assert "data-figure-url" in html
 
 
-def test_a_draft_whose_experiment_was_deleted_says_so_and_what_it_published_stays(
+def test_a_draft_reports_its_deleted_experiment_and_published_versions_stay(
     page: Client, four_runs: list[Run], make_version: Callable[[str], ReportVersion]
 ) -> None:
     version = make_version("{{ value step_time_s run=1 }} a step")
@@ -133,13 +135,13 @@ def test_a_draft_whose_experiment_was_deleted_says_so_and_what_it_published_stay
     lab.experiment_delete(experiment=four_runs[0].experiment)
 
     draft = page.get(reverse("written-report", args=[version.report.slug])).content.decode()
-    assert "has no experiment of its own (any more); say which one" in draft
+    assert "has no default experiment, or it was deleted; add experiment=slug" in draft
     assert page.get(url).status_code == 200
     assert page.get(f"{url}report.md").content == before
     assert b"500" in before
 
 
-def test_hostile_text_runs_nowhere(page: Client, experiment: Experiment, make_report: Make) -> None:
+def test_hostile_text_is_never_executed(page: Client, experiment: Experiment, make_report: Make) -> None:
     report = make_report(
         "# <script>alert(1)</script>\n\n<img src=x onerror=alert(2)>\n\n[click](javascript:alert(3))"
         " [data](data:text/html;base64,PHNjcmlwdD4=) ![beacon](https://elsewhere.example/pixel.png)\n\n"
@@ -160,7 +162,7 @@ def test_hostile_text_runs_nowhere(page: Client, experiment: Experiment, make_re
     assert 'href="https://elsewhere.example/pixel.png"' in body
 
 
-def test_directives_in_code_and_behind_a_backslash_are_text(
+def test_directives_in_code_and_escaped_directives_are_text(
     page: Client, four_runs: list[Run], make_report: Make
 ) -> None:
     html = shown(page, make_report("`{{ value x }}` and \\{{ value y }}\n\n```\n{{ figure throughput }}\n```\n"))
@@ -170,7 +172,7 @@ def test_directives_in_code_and_behind_a_backslash_are_text(
     assert "data-figure-url" not in html
 
 
-def test_a_doubted_number_carries_its_triangle_and_its_finding(
+def test_a_number_with_a_finding_is_marked_and_the_finding_is_listed(
     page: Client, four_runs: list[Run], make_report: Make
 ) -> None:
     run = four_runs[0]
@@ -194,14 +196,14 @@ def test_a_doubted_number_carries_its_triangle_and_its_finding(
     assert message in html
 
 
-def test_the_second_who_saves_is_warned_and_keeps_their_text(page: Client, make_report: Make, user: User) -> None:
+def test_a_conflicting_save_is_refused_and_keeps_the_text(page: Client, make_report: Make, user: User) -> None:
     report = make_report("first")
     url = reverse("report-save", args=[report.slug])
 
-    one = page.post(url, {"title": "T", "text": "mine", "revision": 1})
+    saved = page.post(url, {"title": "T", "text": "mine", "revision": 1})
     two = page.post(url, {"title": "T", "text": "theirs", "revision": 1})
 
-    assert one.json()["revision"] == 2
+    assert saved.json()["revision"] == 2
     assert two.status_code == 409
     assert two.json()["text"] == "mine"
     assert two.json()["problem"].startswith("Not saved: ada saved this report at")
@@ -214,7 +216,7 @@ def test_the_second_who_saves_is_warned_and_keeps_their_text(page: Client, make_
     assert page.post(url, {"title": "T", "text": "x", "revision": "new"}).status_code == 400
 
 
-def test_whoever_opens_a_report_that_is_being_edited_is_told(
+def test_opening_a_report_that_is_being_edited_shows_a_warning(
     page: Client, make_report: Make, user: User, django_user_model: type[User]
 ) -> None:
     report = make_report("text")
@@ -240,14 +242,14 @@ def test_a_preview_shows_a_text_without_saving_it(page: Client, four_runs: list[
     assert Report.objects.get().text == "old"
 
 
-def test_a_text_that_is_too_long_says_so(page: Client, make_report: Make) -> None:
+def test_a_text_that_is_too_long_is_refused(page: Client, make_report: Make) -> None:
     report = make_report("x" * 200_001)
 
     assert "the text has 200001 characters, more than 200000" in shown(page, report)
 
 
 @pytest.mark.parametrize("template", list(TEMPLATES))
-def test_each_template_makes_a_report_without_a_problem(page: Client, four_runs: list[Run], template: str) -> None:
+def test_each_template_creates_a_report_without_problems(page: Client, four_runs: list[Run], template: str) -> None:
     slug = four_runs[0].experiment.slug
     form = {"title": "Mine", "experiment": slug, "template": template}
 
@@ -255,13 +257,13 @@ def test_each_template_makes_a_report_without_a_problem(page: Client, four_runs:
 
     report = Report.objects.get()
     assert response.headers["Location"] == reverse("report-edit", args=[report.slug])
-    said = re.findall(r"Not shown: ([^<]*)", shown(page, report))
+    problems = re.findall(r"Not shown: ([^<]*)", shown(page, report))
     # Panels are being drawn.
-    assert [words for words in said if "was not drawn yet" not in words] == []
+    assert [problem for problem in problems if "has not been drawn yet" not in problem] == []
     assert PictureJob.objects.count() == (4 if template == "case" else 0)
 
 
-def test_a_new_report_needs_what_the_form_asks_for(page: Client, experiment: Experiment) -> None:
+def test_a_new_report_requires_valid_fields(page: Client, experiment: Experiment) -> None:
     for form, message in (
         ({"title": "", "template": "blank"}, "title is empty; enter a title"),
         ({"title": "A", "template": "none"}, "Template &#x27;none&#x27; is unknown"),
@@ -273,7 +275,7 @@ def test_a_new_report_needs_what_the_form_asks_for(page: Client, experiment: Exp
     assert not Report.objects.exists()
 
 
-def test_who_may_only_look_reads_but_does_not_write(reader: Client, make_report: Make) -> None:
+def test_a_reader_cannot_write(reader: Client, make_report: Make) -> None:
     report = make_report("text")
 
     assert reader.get(report.get_absolute_url()).status_code == 200
@@ -284,14 +286,14 @@ def test_who_may_only_look_reads_but_does_not_write(reader: Client, make_report:
     assert reader.get(reverse("report-new")).status_code == 403
 
 
-def test_two_reports_of_one_title_have_their_own_addresses(user: User) -> None:
+def test_reports_with_the_same_title_have_different_addresses(user: User) -> None:
     reports = [lab.report_create(title="Same", text="", experiment=None, user=user) for _ in range(3)]
 
     assert [report.slug for report in reports] == ["same", "same-2", "same-3"]
     assert lab.report_create(title="New", text="", experiment=None, user=user).slug == "new-2"
 
 
-def test_a_comma_behind_a_backslash_belongs_to_its_value(page: Client, four_runs: list[Run], make_report: Make) -> None:
+def test_an_escaped_comma_belongs_to_its_value(page: Client, four_runs: list[Run], make_report: Make) -> None:
     run = four_runs[0]
     run.point = {**run.point, "network": "slow, far"}
     run.save()
@@ -301,7 +303,7 @@ def test_a_comma_behind_a_backslash_belongs_to_its_value(page: Client, four_runs
     assert 'title="0.5' in html
 
 
-def test_a_nul_in_what_people_send_is_no_error(page: Client, four_runs: list[Run], make_report: Make) -> None:
+def test_a_nul_character_in_a_request_is_no_error(page: Client, four_runs: list[Run], make_report: Make) -> None:
     report = make_report("text")
     text = "{{ figure throughput experiment=a\0b }} {{ value a\0 run=1 }}\n\n{{ picture a\0bcdefg }}\n"
 
