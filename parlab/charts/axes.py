@@ -1,4 +1,4 @@
-"""Which axis of a sweep runs along x, and which tell the lines of a figure apart."""
+"""Choice of the x axis of a figure, and of the axes that separate its lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from . import theme
-from .format import field_title, field_value
+from .format import field_label, field_value
 from .measures import AUTO, Options
 from .points import RunPoint, emulated_share, is_number, varied
 
@@ -24,16 +24,16 @@ PREFERRED = "train.micro_batch_size"
 
 
 class Plan(NamedTuple):
-    """Which axis runs along x, and which axes tell the lines apart."""
+    """The x axis, and the axes that separate the lines."""
 
     x: str
     lines: list[str]
 
 
 def plan(points: Sequence[RunPoint], options: Options = AUTO) -> Plan:
-    """Choose x: GPUs where they vary, else micro batch size, else the first axis of numbers, else the first.
+    """Choose x: GPUs if they vary, else micro batch size, else the first numeric axis, else the first axis.
 
-    What a person chose stands above that, as far as the points have it.
+    A person's choice takes precedence if the points have that axis.
     """
     axes = varied(points)
     chosen = _planned(points, axes)
@@ -45,11 +45,11 @@ def plan(points: Sequence[RunPoint], options: Options = AUTO) -> Plan:
 
 def _planned(points: Sequence[RunPoint], axes: list[str]) -> Plan:
     if len({point.gpus for point in points}) > 1:
-        # An imported sweep may call the number of GPUs what it likes.
+        # An imported sweep can have the number of GPUs under another name.
         lines = [axis for axis in axes if axis not in SIZE_AXES and not _is_gpus(points, axis)]
-        # Two layouts of as many GPUs are no line: then the sizes tell the points apart.
-        seen = [(point.gpus, names_of(point, lines)) for point in points]
-        return Plan(GPUS, lines if len(set(seen)) == len(seen) else axes)
+        # Several layouts of the same number of GPUs do not form a line: then sizes separate the lines too.
+        places = [(point.gpus, names_of(point, lines)) for point in points]
+        return Plan(GPUS, lines if len(set(places)) == len(places) else axes)
     numeric = [axis for axis in axes if all(is_number(point.values.get(axis)) for point in points)]
     x = PREFERRED if PREFERRED in numeric else next(iter(numeric or axes), RUN)
     return Plan(x, [axis for axis in axes if axis != x])
@@ -60,7 +60,7 @@ def _is_gpus(points: Sequence[RunPoint], axis: str) -> bool:
 
 
 def alike(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> tuple[list[RunPoint], list[RunPoint]]:
-    """Part the points into those with the axes that most measured ones have, and the others."""
+    """Split the points into those with the most common axes of the measured ones, and the others."""
     kinds = [frozenset(point.values) for point in measured]
     most = max(kinds, key=kinds.count)
     return (
@@ -91,14 +91,14 @@ def x_axis(values: Sequence[Any], axis: str, options: Options = AUTO) -> dict[st
     is_log = (axis == GPUS or doubling) if options.x_scale == "auto" else options.x_scale == "log"
     if is_log and min(values) > 0:
         return {"type": "log", **ticks}
-    # Doublings lie on each other at the beginning of a linear axis.
+    # On a linear axis, ticks at doublings would overlap near zero.
     return {"type": "linear", **({} if doubling else ticks)}
 
 
 def log_ticks(values: Iterable[float]) -> dict[str, Any]:
-    """Space the ticks of a logarithmic axis so that their numbers do not lie on each other."""
-    known = [value for value in values if value > 0]
-    decades = math.log10(max(known) / min(known)) if known else 0.0
+    """Space the ticks of a logarithmic axis so that their labels do not overlap."""
+    positive = [value for value in values if value > 0]
+    decades = math.log10(max(positive) / min(positive)) if positive else 0.0
     if decades < 0.9:
         return {}
     return {"dtick": "D2"} if decades < 3 else {"dtick": math.ceil(decades / 8)}
@@ -110,14 +110,11 @@ def shown_x(point: RunPoint, chosen: Plan) -> Any:
 
 
 def series_name(names: tuple[str, ...], lines: Sequence[str]) -> str:
-    named = [
-        f"{field_title(axis).lower()} {name}" if name.isdigit() else name
-        for name, axis in zip(names, lines, strict=True)
-    ]
+    named = [f"{field_label(axis)} {name}" if name.isdigit() else name for name, axis in zip(names, lines, strict=True)]
     return ", ".join(named) or "measured"
 
 
 def emulation_mark(members: Sequence[RunPoint]) -> str:
-    """Say of a line that its points are not what a machine computed."""
-    said = emulated_share([point.is_emulated for point in members])
-    return f" ({said})" if said else ""
+    """Return a mark for the name of a line with emulated runs."""
+    share = emulated_share([point.is_emulated for point in members])
+    return f" ({share})" if share else ""

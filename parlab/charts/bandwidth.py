@@ -15,14 +15,14 @@ from .theme import Drawing, Style, Table
 GIGA = 1e9
 """nccl-tests' GB/s are 10^9 bytes/s."""
 MAX_FULL = 3
-"""Of more series than this, only busbw is drawn at first; the legend shows the rest."""
+"""With more series than this, only busbw is visible at first; the legend switches the rest on."""
 MAX_TICKS = 16
 SLOWER = 1.05
-"""A first trial that took so much longer than the others is worth a word."""
+"""From this ratio on, the caption mentions that the first trial was slower."""
 
 
 class Message(NamedTuple):
-    """What the trials of one message size gave."""
+    """Results of the trials of a message size."""
 
     run: int
     operation: str
@@ -33,25 +33,25 @@ class Message(NamedTuple):
     """Bytes per second: size over time."""
     busbw: float | None
     time_s: float | None = None
-    """Mean of the trials that are not apart."""
+    """Mean of the trials after the first."""
     first_time_s: float | None = None
     wrong: int | None = None
     source: str = ""
-    """File that it was read from."""
+    """Name of the imported file."""
     elements: int | None = None
-    """How many numbers the message holds."""
+    """Number of elements of the message."""
     kind: str = ""
     """Type of the elements."""
     redop: str = ""
 
     @property
     def first_algbw(self) -> float | None:
-        """Bandwidth of the first trial, with its connections and buffers."""
+        """Bandwidth of the first trial, which also sets up connections and buffers."""
         return self.size / self.first_time_s if self.first_time_s else None
 
 
 Series = tuple[str, str]
-"""Operation and number of ranks (with the file), which one line is about."""
+"""Operation and number of ranks (with the file) of a line."""
 
 
 TITLE = "Bandwidth"
@@ -90,14 +90,13 @@ def figure(messages: Sequence[Message]) -> Drawing:
 
 
 def _series(message: Message) -> Series:
-    ranks = f"{message.ranks} ranks" if message.ranks else "ranks not told"
+    ranks = f"{message.ranks} ranks" if message.ranks else "unknown ranks"
     return message.operation, f"{ranks} ({message.source})" if message.source else ranks
 
 
 def _ticks(sizes: Sequence[int]) -> dict[str, object]:
-    every = -(-len(sizes) // MAX_TICKS)
-    shown = sizes[::every]
-    return {"tickvals": shown, "ticktext": [quantity(size, "B") for size in shown]}
+    ticks = sizes[:: -(-len(sizes) // MAX_TICKS)]
+    return {"tickvals": ticks, "ticktext": [quantity(size, "B") for size in ticks]}
 
 
 def _traces(series: Series, members: Sequence[Message], style: Style, is_crowded: bool) -> list[go.Scatter]:
@@ -126,31 +125,31 @@ def _traces(series: Series, members: Sequence[Message], style: Style, is_crowded
 
 
 def caption(messages: Sequence[Message]) -> str:
-    """Say the highest bus bandwidth, where it was reached, and what the first trial cost."""
+    """State the highest bus bandwidth, where it was reached, and the cost of the first trial."""
     if not messages:
-        return "Nothing measured yet."
-    known = [(message.busbw, message) for message in messages if message.busbw is not None]
-    if not known:
+        return "Nothing has been measured yet."
+    with_busbw = [(message.busbw, message) for message in messages if message.busbw is not None]
+    if not with_busbw:
         best = max(messages, key=lambda message: message.algbw)
-        return f"{quantity(best.algbw, 'B/s')} algbw at most."
-    # The all-reduce is what people ask for; without one, whatever was fastest.
-    asked = [item for item in known if item[1].operation == "all-reduce"] or known
-    busbw, best = max(asked, key=lambda item: item[0])
+        return f"Highest algbw: {quantity(best.algbw, 'B/s')}."
+    # All-reduce is the operation of data parallelism; without one, the fastest operation.
+    candidates = [item for item in with_busbw if item[1].operation == "all-reduce"] or with_busbw
+    busbw, best = max(candidates, key=lambda item: item[0])
     ranks = f" between {best.ranks} ranks" if best.ranks else ""
-    said = f"{best.operation}{ranks} reaches a busbw of {gigabytes(busbw)} with {quantity(best.size, 'B')}"
+    text = f"{best.operation}{ranks} reaches a busbw of {gigabytes(busbw)} with {quantity(best.size, 'B')}"
     if best.first_time_s and best.time_s and best.first_time_s > SLOWER * best.time_s:
-        said += f"; its first trial took {significant(best.first_time_s / best.time_s)} times as long"
+        text += f"; its first trial took {significant(best.first_time_s / best.time_s)} times as long"
     wrong = sum(message.wrong or 0 for message in messages)
-    return said + (f". {wrong} numbers arrived WRONG: believe none of these." if wrong else ".")
+    return text + (f". {wrong} elements had WRONG values: do not trust these numbers." if wrong else ".")
 
 
 def gigabytes(bytes_per_s: float) -> str:
-    """Write a bandwidth in nccl-tests' unit, and in that of network cards: `13.5 GB/s (108 Gbit/s)`."""
+    """Write a bandwidth in the units of nccl-tests and of network cards: `13.5 GB/s (108 Gbit/s)`."""
     return f"{significant(bytes_per_s / GIGA)} GB/s ({significant(8 * bytes_per_s / GIGA)} Gbit/s)"
 
 
 def table(messages: Sequence[Message]) -> Table:
-    """List all numbers under nccl-tests' names, SI units."""
+    """Return all numbers with the names of nccl-tests, in SI units."""
     header = [
         "run", "source", "operation", "ranks", "size_bytes", "count", "type", "redop",
         "time_s", "first_time_s", "algbw_bytes_per_s", "busbw_bytes_per_s", "wrong",

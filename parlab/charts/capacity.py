@@ -1,4 +1,4 @@
-"""The search of engine capacity: what was tried, what fits, and the answer in words."""
+"""A capacity search: its trials, and its result as text."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ LABELS = {
     "processes": ("process", "processes"),
 }
 
-LIMIT_NOTE = " On a CPU the limit counts what a process allocates, the peak also the code that it shares with others."
+LIMIT_NOTE = " On a CPU the limit applies to allocated memory; the peak also includes shared code."
 
 FEW = 8
 
 
 class Trial(NamedTuple):
-    """One short real run."""
+    """A short run."""
 
     number: int
     value: int
     fits: bool
     seconds: float | None
     memory_bytes: float | None
-    """Peak of the rank that needed most."""
+    """Peak of the rank with the highest use."""
     parameters: int | None
     tokens_per_s: float | None
 
 
 class Search(NamedTuple):
-    """A search with what it was about."""
+    """A search with its settings."""
 
     find: str
     """num_layers, micro_batch_size or processes."""
     trials: Sequence[Trial]
     at_most: int
     limit_bytes: float | None
-    """What each process, or each GPU, may use."""
+    """Limit of each process, or each GPU."""
     is_done: bool
     is_cut: bool = False
-    """It ended (cancelled, failed) before it found the border."""
+    """Whether it ended (cancelled, failed) before it found the limit."""
     per_node: int = 0
-    """GPUs (or processes) of a node; 0 where nobody knows."""
+    """GPUs (or processes) of a node; 0 if unknown."""
 
     @property
     def is_rising(self) -> bool:
-        """Whether more of it makes a run fit."""
+        """Whether larger values make a run fit."""
         return self.find == "processes"
 
     @property
     def best(self) -> Trial | None:
-        """The trial that is the answer so far."""
+        """The best trial so far."""
         fitting = [trial for trial in self.trials if trial.fits]
         if not fitting:
             return None
@@ -65,7 +65,7 @@ class Search(NamedTuple):
 
     @property
     def beyond(self) -> Trial | None:
-        """The nearest trial on the other side of the border."""
+        """The nearest trial that ran out of memory."""
         best, failing = self.best, [trial for trial in self.trials if not trial.fits]
         if not failing:
             return None
@@ -75,36 +75,36 @@ class Search(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether the largest value that was allowed fits, so that more may."""
+        """Whether the largest allowed value fits, so that larger ones could."""
         return not self.is_rising and self.best is not None and self.beyond is None
 
     @property
     def nodes(self) -> int | None:
-        """Nodes that the fewest processes fill."""
+        """Nodes needed by the fewest processes."""
         return -(-self.best.value // self.per_node) if self.is_rising and self.best and self.per_node else None
 
     @property
     def title(self) -> str:
-        """Name what is looked for, as the head of a column."""
-        many = LABELS[self.find][1]
-        return many[:1].upper() + many[1:]
+        """Return the searched value as the heading of a column."""
+        plural = LABELS[self.find][1]
+        return plural[:1].upper() + plural[1:]
 
     def counted(self, value: int) -> str:
-        """Write a value with what it counts."""
-        one, many = LABELS[self.find]
-        return f"{value} {one if value == 1 else many}"
+        """Write a value with its unit: `4 layers`."""
+        singular, plural = LABELS[self.find]
+        return f"{value} {singular if value == 1 else plural}"
 
 
 def answer(search: Search) -> str:
-    """Say in one sentence what the search found, or how far it is."""
+    """State the result of the search, or its progress, in one sentence."""
     best, beyond = search.best, search.beyond
     limit = f" with {quantity(search.limit_bytes, 'B')} each" if search.limit_bytes else ""
     if best is None:
         if not search.trials:
-            return "Nothing tried yet."
+            return "No trial has run yet."
         tried = ", ".join(str(trial.value) for trial in search.trials)
         return f"Nothing fits{limit}: {LABELS[search.find][1]} tried: {tried}." + (
-            "" if search.is_done else " Goes on."
+            "" if search.is_done else " The search continues."
         )
     size = f" ({_parameters(best.parameters)})" if best.parameters else ""
     if not search.is_done:
@@ -114,35 +114,33 @@ def answer(search: Search) -> str:
         nodes = search.nodes
         of_node = f", {nodes} {'node' if nodes == 1 else 'nodes'} of {search.per_node}" if nodes else ""
         fewer = f"; {beyond.value} run out of memory" if beyond else ""
-        return f"The fewest that train this model{limit} are {search.counted(best.value)}{of_node}{fewer}."
+        return f"This model needs at least {search.counted(best.value)}{limit}{of_node}{fewer}."
     if search.is_open:
-        return (
-            f"At least {search.counted(best.value)}{size} train{limit}: no larger value was allowed (capacity.at_most)."
-        )
-    return f"{search.counted(best.value)}{size} train{limit}, {beyond.value if beyond else 'more'} do not."
+        return f"At least {search.counted(best.value)}{size} fit{limit}; capacity.at_most allows no larger value."
+    return f"{search.counted(best.value)}{size} fit{limit}, {beyond.value if beyond else 'more'} do not."
 
 
 def _unfinished(search: Search) -> str:
-    return "the search ended before it found the border" if search.is_cut else "the search goes on"
+    return "the search ended before it found the limit" if search.is_cut else "the search continues"
 
 
 def _parameters(count: int) -> str:
-    """Write a number of parameters as people say it: `1.27 G parameters`."""
+    """Write a number of parameters: `1.27 G parameters`."""
     return quantity(count, "parameters")
 
 
 def figure(search: Search) -> Drawing:
-    """Draw the peak memory (y) of each value tried (x); crosses ran out of memory, the dotted line is the limit."""
+    """Draw the peak memory (y) of each tried value (x); crosses ran out of memory, the dotted line is the limit."""
     if not search.trials:
-        return theme.nothing("No trial yet: each is a short real run.")
+        return theme.missing("Trials", "no trial has run yet")
     unit = unit_for((trial.memory_bytes for trial in search.trials), "B")
     drawing = go.Figure(
         layout=theme.layout(
             title="Trials",
-            subtitle="peak memory of the rank that needed most, in the order tried",
+            subtitle="peak memory of the rank with the highest use; labels are the order of the trials",
             x=f"{search.title} tried",
             y=f"Peak memory ({unit.name})",
-            # Few values would be given ticks at their halves.
+            # Plotly would put ticks at halves between few values.
             xaxis={"rangemode": "tozero", "tickformat": "d"} | ({"dtick": 1} if _most(search) < FEW else {}),
             yaxis={"rangemode": "tozero"},
         )
@@ -150,7 +148,7 @@ def figure(search: Search) -> Drawing:
     fitting = [trial for trial in search.trials if trial.fits]
     failing = [trial for trial in search.trials if not trial.fits]
     if fitting:
-        drawing.add_trace(_marks(fitting, "trains", unit, "circle", theme.GREEN, None))
+        drawing.add_trace(_marks(fitting, "fits", unit, "circle", theme.GREEN, None))
     if failing:
         drawing.add_trace(_marks(failing, "out of memory", unit, "x", theme.OOM_COLOUR, search.limit_bytes))
     if search.limit_bytes:
@@ -158,7 +156,7 @@ def figure(search: Search) -> Drawing:
             y=search.limit_bytes / unit.factor,
             line={"dash": "dot", "width": 1, "color": theme.GREY},
             annotation={"text": f"limit {quantity(search.limit_bytes, 'B')}", "font": {"color": theme.GREY}},
-            annotation_position="top left",  # what runs out of memory stands at the limit, to the right
+            annotation_position="top left",  # trials without memory are at the limit, to the right
         )
     drawing.update_layout(showlegend=bool(fitting and failing))
     return Drawing(drawing, answer(search) + LIMIT_NOTE * (search.limit_bytes is not None), table(search))
@@ -171,7 +169,7 @@ def _most(search: Search) -> int:
 def _marks(
     trials: Sequence[Trial], name: str, unit: Unit, symbol: str, colour: str, otherwise: float | None
 ) -> go.Scatter:
-    """Draw trials; one that died before it said how much it held stands at the limit, or at the foot."""
+    """Draw trials; one without a reported peak is drawn at the limit, or at zero."""
     heights = [trial.memory_bytes if trial.memory_bytes is not None else otherwise or 0.0 for trial in trials]
     return go.Scatter(
         x=[trial.value for trial in trials],
@@ -183,7 +181,7 @@ def _marks(
         marker={"symbol": symbol, "size": 9, "color": colour},
         hovertext=[
             f"trial {trial.number}: {trial.value} {name}<br>"
-            + (quantity(trial.memory_bytes, "B", 6) if trial.memory_bytes is not None else "memory not known")
+            + (quantity(trial.memory_bytes, "B", 6) if trial.memory_bytes is not None else "memory unknown")
             + (f"<br>{significant(trial.seconds)} s" if trial.seconds is not None else "")
             for trial in trials
         ],

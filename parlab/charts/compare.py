@@ -1,4 +1,4 @@
-"""Runs of any experiments beside each other: their curves over each other, and all their settings in one picture."""
+"""Comparison of runs of any experiments: overlaid curves, and parallel coordinates of settings and results."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from .points import RunPoint, in_order, is_number
 from .theme import Drawing, Table
 
 MAX_AXES = 12
-"""Axes beside each other that still can be read."""
+"""More parallel axes are not readable."""
 MAX_NUMBERS = 7
-"""Of them for what came out; settings get the others."""
+"""Axes for results; settings get the others."""
 PALETTE = [theme.BLUE, theme.VERMILLION, theme.GREEN, theme.PURPLE, theme.ORANGE, theme.SKY, theme.GREY, theme.YELLOW]
 
 
 class Line(NamedTuple):
-    """One run in a figure of several."""
+    """A run in a figure of several."""
 
     name: str
     curve: Curve
     start: float | None = None
-    """When its first point was measured, where the curve is a part of it."""
+    """Time of the first point of the whole series, if the curve is a part of it."""
 
 
-class Shown(NamedTuple):
-    """A series that runs can be compared by."""
+class ComparedSeries(NamedTuple):
+    """A series for the comparison of runs."""
 
     title: str
     unit: str
     metrics: tuple[str, ...]
-    """Names under which it is stored, the first that a run has counts."""
+    """Names of stored metrics; the first that a run has is used."""
 
 
 CURVES = {
-    "step-time": Shown("Step time", "s", ("step_time_s",)),
-    "loss": Shown("Loss", "", ("loss", "lm_loss")),
-    "memory": Shown("Memory", "B", ("memory_bytes", "gpu_mem_bytes")),
-    "samples": Shown("Throughput", "samples/s", ("samples_per_s",)),
-    "tflops": Shown("Compute per GPU", "TFLOP/s", ("tflops_per_gpu",)),
-    "utilisation": Shown("GPU utilisation", "%", ("gpu_util_pct",)),
+    "step-time": ComparedSeries("Step time", "s", ("step_time_s",)),
+    "loss": ComparedSeries("Loss", "", ("loss", "lm_loss")),
+    "memory": ComparedSeries("Memory", "B", ("memory_bytes", "gpu_mem_bytes")),
+    "samples": ComparedSeries("Throughput", "samples/s", ("samples_per_s",)),
+    "tflops": ComparedSeries("Compute per GPU", "TFLOP/s", ("tflops_per_gpu",)),
+    "utilisation": ComparedSeries("GPU utilisation", "%", ("gpu_util_pct",)),
 }
 
 
 def style(place: int) -> theme.Style:
-    """Style the run at a place: colour first, then shape and dash, so that twenty can be told apart."""
+    """Style the run at a place: colour, then symbol and dash, so that twenty runs can be told apart."""
     return theme.Style(
         PALETTE[place % len(PALETTE)],
         theme.SYMBOLS[place % len(theme.SYMBOLS)],
@@ -61,20 +61,20 @@ def style(place: int) -> theme.Style:
 def curves(kind: str, lines: Mapping[int, Line], *, over_time: bool = False, middle: Sequence[float] = ()) -> Drawing:
     """Draw one curve per run, by its place among the runs, against the step or the seconds since its first point.
 
-    `middle` are the medians of the whole curves where these are parts of them: both must share an axis.
+    `middle` are the medians of the whole curves if these are parts of them, since both share an axis.
     """
-    shown = CURVES[kind]
+    compared = CURVES[kind]
     present = {place: line for place, line in lines.items() if len(line.curve.values)}
     if not present:
-        return theme.nothing(f"No curves: none of these runs has a series of {shown.title.lower()}.")
-    known = unit_for(middle or [v for line in present.values() for v in line.curve.values], shown.unit)
-    factor, name = (known.factor, known.name) if shown.unit in ("s", "B", "samples/s") else (1.0, shown.unit)
+        return theme.missing(compared.title, "none of these runs has this series")
+    unit = unit_for(middle or [v for line in present.values() for v in line.curve.values], compared.unit)
+    factor, name = (unit.factor, unit.name) if compared.unit in ("s", "B", "samples/s") else (1.0, compared.unit)
     drawing = go.Figure(
         layout=theme.layout(
-            title=shown.title,
-            subtitle="one line per run, its slowest or fullest rank",
+            title=compared.title,
+            subtitle="one line per run: its slowest rank, or the one with most memory",
             x="Time since the first point (s)" if over_time else "Step",
-            y=f"{shown.title} ({name})" if name else shown.title,
+            y=f"{compared.title} ({name})" if name else compared.title,
             yaxis={} if kind == "loss" else {"rangemode": "tozero"},
         )
     )
@@ -99,16 +99,16 @@ def curves(kind: str, lines: Mapping[int, Line], *, over_time: bool = False, mid
         for step, time, value in zip(line.curve.steps, line.curve.times, line.curve.values, strict=True)
     ]
     absent = len(lines) - len(present)
-    said = (
-        f"{absent} of {len(lines)} runs {'has' if absent == 1 else 'have'} no such series."
+    caption = (
+        f"{absent} of {len(lines)} runs {'does' if absent == 1 else 'do'} not have this series."
         if absent
         else f"{len(present)} runs."
     )
-    return Drawing(drawing, said, Table(["run", "step", "unix_time_s", kind.replace("-", "_")], rows))
+    return Drawing(drawing, caption, Table(["run", "step", "unix_time_s", kind.replace("-", "_")], rows))
 
 
 class _Axis(NamedTuple):
-    """One upright axis: where each run crosses it, from 0 to 1, and what stands at its ends."""
+    """A vertical axis: where each run crosses it, from 0 to 1, and the labels of its ticks."""
 
     title: str
     heights: list[float | None]
@@ -117,18 +117,18 @@ class _Axis(NamedTuple):
 
 
 def parallel(points: Sequence[RunPoint], names: Sequence[str]) -> Drawing:
-    """Draw each run as a line across upright axes: what was set differently at the left, what came out at the right."""
+    """Draw each run as a line across parallel axes: differing settings on the left, results on the right."""
     settings = _varied(points)
-    numbers = [measure for measure in MEASURES.values() if _tells(measure, points)][:MAX_NUMBERS]
-    shown = _telling(settings, points, MAX_AXES - len(numbers))
-    axes = [_setting(name, points) for name in shown] + [_measured(measure, points) for measure in numbers]
+    numbers = [measure for measure in MEASURES.values() if _differs(measure, points)][:MAX_NUMBERS]
+    drawn = _most_informative(settings, points, MAX_AXES - len(numbers))
+    axes = [_setting(name, points) for name in drawn] + [_measured(measure, points) for measure in numbers]
     if len(points) < 2 or len(axes) < 2:
-        return theme.nothing("No parallel coordinates: these runs differ in less than two fields and numbers.")
-    left_out = len(settings) - len(shown)
+        return theme.missing("Parallel coordinates", "needs runs that differ in at least two fields or results")
+    left_out = len(settings) - len(drawn)
     drawing = go.Figure(
         layout=theme.layout(
             title="Parallel coordinates",
-            subtitle="each line is a run, each axis goes from its least to its most",
+            subtitle="each line is a run, each axis spans the values of these runs",
             x="",
             y="",
             xaxis={
@@ -157,12 +157,12 @@ def parallel(points: Sequence[RunPoint], names: Sequence[str]) -> Drawing:
     drawing.update_layout(showlegend=True)
     header = ["run", *(axis.title for axis in axes)]
     rows: list[list[Any]] = [[name, *(axis.texts[n] for axis in axes)] for n, name in enumerate(names)]
-    said = (
-        f"{left_out} more {'field differs' if left_out == 1 else 'fields differ'}; the table above holds all."
+    caption = (
+        f"{left_out} more {'field differs' if left_out == 1 else 'fields differ'}; the table above lists all."
         if left_out
-        else "A gap is a number that was not measured."
+        else "A gap means that the value was not measured."
     )
-    return Drawing(drawing, said, Table(header, rows))
+    return Drawing(drawing, caption, Table(header, rows))
 
 
 def _run_line(place: int, point: RunPoint, name: str, axes: Sequence[_Axis]) -> go.Scatter:
@@ -185,43 +185,42 @@ def _varied(points: Sequence[RunPoint]) -> list[str]:
     return [name for name in names if len({repr(point.values.get(name)) for point in points}) > 1]
 
 
-def _telling(names: Sequence[str], points: Sequence[RunPoint], limit: int) -> list[str]:
-    """Keep the settings that say most: those that most runs have, and of them those with the most values."""
+def _most_informative(names: Sequence[str], points: Sequence[RunPoint], limit: int) -> list[str]:
+    """Return the settings that most runs have and, among these, those with the most values."""
 
     def worth(name: str) -> tuple[int, int]:
         values = [point.values.get(name) for point in points]
         return sum(value is not None for value in values), len({repr(value) for value in values})
 
-    kept = sorted(names, key=worth, reverse=True)[:limit]
-    return [name for name in names if name in kept]
+    best = sorted(names, key=worth, reverse=True)[:limit]
+    return [name for name in names if name in best]
 
 
-def _tells(measure: Measure, points: Sequence[RunPoint]) -> bool:
+def _differs(measure: Measure, points: Sequence[RunPoint]) -> bool:
     return len({measure.value(point) for point in points} - {None}) > 1
 
 
 def _setting(name: str, points: Sequence[RunPoint]) -> _Axis:
     values = [point.values.get(name) for point in points]
-    known = in_order(value for value in values if value is not None)
-    if all(is_number(value) for value in known) and len(known) > 1:
-        low, high = float(known[0]), float(known[-1])
+    distinct = in_order(value for value in values if value is not None)
+    if all(is_number(value) for value in distinct) and len(distinct) > 1:
+        low, high = float(distinct[0]), float(distinct[-1])
         heights = [None if v is None else (float(v) - low) / (high - low) for v in values]
-        return _Axis(field_title(name), heights, [field_value(v) for v in values], _ends(known, low, high))
-    places = {repr(value): n / max(1, len(known) - 1) for n, value in enumerate(known)}
-    ticks = [(places[repr(value)], field_value(value)[:16]) for value in known] if len(known) <= 8 else []
+        return _Axis(field_title(name), heights, [field_value(v) for v in values], _ends(distinct, low, high))
+    places = {repr(value): n / max(1, len(distinct) - 1) for n, value in enumerate(distinct)}
+    ticks = [(places[repr(value)], field_value(value)[:16]) for value in distinct] if len(distinct) <= 8 else []
     return _Axis(field_title(name), [places.get(repr(v)) for v in values], [field_value(v) for v in values], ticks)
 
 
-def _ends(known: Sequence[Any], low: float, high: float) -> list[tuple[float, str]]:
-    shown = known if len(known) <= 6 else [known[0], known[-1]]
-    return [((float(value) - low) / (high - low), field_value(value)) for value in shown]
+def _ends(values: Sequence[Any], low: float, high: float) -> list[tuple[float, str]]:
+    labelled = values if len(values) <= 6 else [values[0], values[-1]]
+    return [((float(value) - low) / (high - low), field_value(value)) for value in labelled]
 
 
 def _measured(measure: Measure, points: Sequence[RunPoint]) -> _Axis:
     values = [measure.value(point) for point in points]
-    known = [value for value in values if value is not None]
-    low, high = min(known), max(known)
-
+    measured = [value for value in values if value is not None]
+    low, high = min(measured), max(measured)
     heights = [None if value is None else (value - low) / (high - low) for value in values]
     return _Axis(
         measure.title, heights, [measure.text(v) for v in values], [(0.0, measure.text(low)), (1.0, measure.text(high))]

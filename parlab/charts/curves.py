@@ -1,4 +1,4 @@
-"""Curves of one run: step time over its steps, memory over its time."""
+"""Curves of a run: step time and other series over steps, memory over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .theme import Drawing, Table
 
 
 class Curve(NamedTuple):
-    """One series of one rank: equal-length columns; `times` in Unix seconds."""
+    """A series of a rank: columns of equal length; `times` in Unix seconds."""
 
     steps: Sequence[int]
     times: Sequence[float]
@@ -22,30 +22,30 @@ class Curve(NamedTuple):
 
 
 STEP, SECONDS = "step %{x}", "%{x} s"
-"""How the hover says where a point lies."""
+"""Position of a point in the hover text."""
 
 
 def rounded(values: Sequence[float], factor: float = 1.0) -> list[float]:
-    """Scale numbers for a line of many: six digits are more than a screen can show, and a third of the bytes."""
+    """Scale values and round them to six digits: more than a screen resolves, in a third of the bytes."""
     return [float(f"{float(value) / factor:.6g}") for value in values]
 
 
 def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int, unit: Unit | None = None) -> Drawing:
-    """Draw step time (y) of each rank against the step (x); steps of the warm-up lie on a shaded ground.
+    """Draw step time (y) of each rank against the step (x); the warm-up steps are shaded.
 
-    `unit` is that of the whole curves where these are a part of them: both must share an axis.
+    `unit` is the unit of the whole curves if these are a part of them, since both share an axis.
     """
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.steps)}
     if not present:
-        return theme.nothing("No step times: the training has finished no step.")
+        return theme.missing("Step time", "no step has finished")
     unit = unit or unit_for((value for curve in present.values() for value in curve.values), "s")
     last = max(int(step) for curve in present.values() for step in curve.steps)
-    # A team's own command may train for longer than anybody told parlab.
+    # A user's own command can train for more iterations than configured.
     end = max(iterations, last, 1)
     drawing = go.Figure(
         layout=theme.layout(
             title="Step time",
-            subtitle="each step as it was measured",
+            subtitle="each measured step",
             x="Step",
             y=f"Step time ({unit.name})",
             xaxis={"range": [0.5, end + 0.5], "tickformat": "d", **({"dtick": 1} if end <= 12 else {})},
@@ -59,18 +59,18 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
     for rank, curve in _drawn(present).items():
         drawing.add_trace(_trace(rank, curve, list(curve.steps), unit, STEP))
     drawing.update_layout(showlegend=len(present) > 1)
-    words = f"{last} of {iterations} steps." if iterations >= last else f"{last} steps."
+    caption = f"{last} of {iterations} steps." if iterations >= last else f"{last} steps."
     if warmup_steps:
         first = "The first (shaded) is" if warmup_steps == 1 else f"The first {warmup_steps} (shaded) are"
-        words += f" {first} warm-up: measured, but left out of the statistics."
-    return Drawing(drawing, words, _table(present, "step_time_s"))
+        caption += f" {first} warm-up, excluded from the statistics."
+    return Drawing(drawing, caption, _table(present, "step_time_s"))
 
 
 def memory(curves: Mapping[int, Curve], *, start: float | None = None, unit: Unit | None = None) -> Drawing:
-    """Draw memory (y) of each rank, and of the whole run as rank -1, against seconds since start or the first (x)."""
+    """Draw memory (y) of each rank, and of the whole run as rank -1, against seconds since the start (x)."""
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.times)}
     if not present:
-        return theme.nothing("No memory figures: they come with the first second of the training.")
+        return theme.missing("Memory", "not measured yet")
     unit = unit or unit_for((value for curve in present.values() for value in curve.values), "B")
     start = min(float(curve.times[0]) for curve in present.values()) if start is None else start
     drawing = go.Figure(
@@ -90,23 +90,23 @@ def memory(curves: Mapping[int, Curve], *, start: float | None = None, unit: Uni
         drawing.add_trace(_trace(rank, curve, seconds, unit, SECONDS))
     drawing.update_layout(showlegend=len(present) > 1)
     most = max(float(value) for curve in present.values() for value in curve.values)
-    said = f"{quantity(most, 'B')} at most: GPU memory where ranks train on GPUs, process memory otherwise."
-    return Drawing(drawing, said, _table(present, "memory_bytes"))
+    caption = f"Peak: {quantity(most, 'B')} (GPU memory for ranks on GPUs, process memory otherwise)."
+    return Drawing(drawing, caption, _table(present, "memory_bytes"))
 
 
 def series(curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit) -> Drawing:
-    """Draw any number that a run printed (y) of each rank against the step (x); `name` is that of its CSV's column."""
+    """Draw any series (y) of each rank against the step (x); `name` is the column of the CSV."""
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.steps)}
     if not present:
-        return theme.nothing(f"No {title[:1].lower()}{title[1:]}: the training has printed none.")
+        return theme.missing(title, "the training has printed none")
     drawing = go.Figure(
         layout=theme.layout(
             title=title,
-            subtitle="each step as it was printed",
+            subtitle="each printed step",
             x="Step",
             y=f"{title} ({unit.name})" if unit.name else title,
             xaxis={"tickformat": "d"},
-            # A time starts at nothing; a loss has no such place.
+            # Times start at zero; other series, such as the loss, have no natural zero.
             yaxis={"rangemode": "tozero"} if unit.base == "s" else {},
         )
     )
@@ -115,18 +115,18 @@ def series(curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit) ->
     drawing.update_layout(showlegend=len(present) > 1)
     rank, curve = next(iter(present.items()))
     first, last = (quantity(float(curve.values[at]), unit.base).strip() for at in (0, -1))
-    words = f"Rank {rank}: {first} at step {curve.steps[0]}, {last} at step {curve.steps[-1]}."
-    return Drawing(drawing, words, _table(present, name))
+    caption = f"Rank {rank}: {first} at step {curve.steps[0]}, {last} at step {curve.steps[-1]}."
+    return Drawing(drawing, caption, _table(present, name))
 
 
 def _drawn(curves: Mapping[int, Curve]) -> dict[int, Curve]:
-    """Draw a few ranks one by one; of many only the one with the highest and the one with the lowest median."""
+    """Return the curves of a few ranks; of more than MAX_RANKS only those with the highest and the lowest median."""
     ranks = [rank for rank in curves if rank >= 0]
     if len(ranks) <= theme.MAX_RANKS:
         return dict(curves)
     by_middle = sorted(ranks, key=lambda rank: sorted(curves[rank].values)[len(curves[rank].values) // 2])
-    shown = {rank for rank in curves if rank < 0} | {by_middle[0], by_middle[-1]}
-    return {rank: curve for rank, curve in curves.items() if rank in shown}
+    chosen = {rank for rank in curves if rank < 0} | {by_middle[0], by_middle[-1]}
+    return {rank: curve for rank, curve in curves.items() if rank in chosen}
 
 
 def _trace(rank: int, curve: Curve, x: Sequence[float], unit: Unit, place: str) -> go.Scatter:
@@ -136,7 +136,7 @@ def _trace(rank: int, curve: Curve, x: Sequence[float], unit: Unit, place: str) 
         x=x,
         y=rounded(curve.values, unit.factor),
         name=name,
-        # One point makes no line.
+        # A single point needs a marker to be visible.
         mode="lines+markers" if (evenly and rank >= 0) or len(x) == 1 else "lines",
         line={"color": theme.rank_colour(rank), "width": 1.5, "dash": "dot" if rank < 0 else "solid"},
         marker={"size": 5, "symbol": theme.SYMBOLS[rank % len(theme.SYMBOLS)]},

@@ -15,19 +15,19 @@ Grid = Sequence[Sequence[str]]
 """Device by stage and shard: a row for each stage."""
 
 NAMED = (theme.BLUE, theme.ORANGE, theme.GREEN, theme.PURPLE, theme.SKY, theme.VERMILLION, theme.YELLOW, theme.GREY)
-"""Colours of up to eight devices; more get hues of their own."""
+"""Colours of up to eight devices; with more devices, each gets a hue."""
 GOLDEN_TURN = 0.618034
 WIDEST, NARROWEST, ROOM = 72, 22, 1200
-"""Width of a cell in px, and of all cells together as far as they can be made narrower."""
+"""Widest and narrowest cell in px, and the width of all cells together to aim for."""
 TALL, FLAT, MANY_SHARDS = 30, 22, 8
 HEAD, SIDE, GAP = 18, 64, 2
 LABEL_WIDTH = 48
-"""Cells at least so wide hold a device's whole name, others its number."""
+"""Cells of at least this width contain the full name of the device, others its number."""
 MAX_NAMED = 4
 
 
 class Cell(NamedTuple):
-    """One shard of one stage, in px."""
+    """A shard of a stage, in px."""
 
     x: int
     y: int
@@ -35,19 +35,19 @@ class Cell(NamedTuple):
     label: str
     colour: str
     ink: str
-    """Colour of the label that can be read on it."""
+    """Readable colour of the label."""
     title: str
 
 
 class Head(NamedTuple):
-    """A heading of a column or row, with the middle of what it names in px."""
+    """A heading of a column or row, with its centre in px."""
 
     at: int
     text: str
 
 
 class Device(NamedTuple):
-    """One entry of the legend."""
+    """An entry of the legend."""
 
     name: str
     colour: str
@@ -57,7 +57,7 @@ class Device(NamedTuple):
 
 
 class DeviceMap(NamedTuple):
-    """All that is drawn: stages side by side, the shards of each below each other."""
+    """The drawn map: stages as columns, their shards as rows."""
 
     width: int
     height: int
@@ -72,17 +72,17 @@ class DeviceMap(NamedTuple):
 
     @property
     def middle(self) -> int:
-        """Of a cell, in px from its left edge."""
+        """Centre of a cell, in px from its left edge."""
         return self.cell_width // 2
 
     @property
     def baseline(self) -> int:
-        """Of a label, in px from its cell's upper edge."""
+        """Baseline of a label, in px from the upper edge of its cell."""
         return self.cell_height // 2 + 4
 
 
 def draw(grid: Grid) -> DeviceMap | None:
-    """Lay a map out; None where there is none. A stage is a column: data flows from left to right."""
+    """Lay out a map; None for an empty grid. Stages are columns, so that data flows from left to right."""
     if not grid or not grid[0]:
         return None
     stages, shards = len(grid), max(len(row) for row in grid)
@@ -125,7 +125,7 @@ def draw(grid: Grid) -> DeviceMap | None:
 
 
 def _devices(grid: Grid) -> list[Device]:
-    """List the devices by number, each with a colour of its own."""
+    """Return the devices by number, each with its own colour."""
     shards = Counter(name for row in grid for name in row)
     stages = Counter(name for row in grid for name in set(row))
     names = sorted(shards, key=lambda name: (name.partition(":")[0], _number(name), name))
@@ -142,7 +142,7 @@ def _number(name: str) -> int:
 
 
 def _hue(index: int) -> str:
-    """Give the n-th of many devices a hue far from its neighbours', by turns light and dark."""
+    """Return the colour of the n-th of many devices: hues far apart, alternating in lightness."""
     lightness = (0.72, 0.42, 0.58)[index % 3]
     red, green, blue = colorsys.hls_to_rgb(index * GOLDEN_TURN % 1, lightness, 0.62)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
@@ -159,20 +159,22 @@ def _ink(colour: str) -> str:
 def _caption(grid: Grid, devices: Sequence[Device]) -> str:
     stages, shards = len(grid), max(len(row) for row in grid)
     size = f"{_count(stages, 'stage')} \N{MULTIPLICATION SIGN} {_count(shards, 'shard')}"
-    said = f"{size} on {_count(len(devices), 'device')}"
+    caption = f"{size} on {_count(len(devices), 'device')}"
     loads = sorted({device.shards for device in devices})
     if len(loads) == 1:
-        said += f", {_count(loads[0], 'shard')} on each"
+        caption += f", {_count(loads[0], 'shard')} on each"
     else:
         fullest = [device.name for device in devices if device.shards == loads[-1]]
         more = f" and {len(fullest) - MAX_NAMED} more" if len(fullest) > MAX_NAMED else ""
-        said += f", {loads[0]} to {loads[-1]} shards on each; most on {', '.join(fullest[:MAX_NAMED])}{more}"
+        caption += f", {loads[0]} to {loads[-1]} shards on each; most on {', '.join(fullest[:MAX_NAMED])}{more}"
     crossing = sum(1 for before, after in pairwise(grid) if set(before) != set(after))
     if len(grid) == 1:
-        return said + "."
+        return caption + "."
     changes = "changes" if crossing == 1 else "change"
-    return said + f". {_count(crossing, 'boundary', 'boundaries')} of {len(grid) - 1} between stages {changes} devices."
+    return (
+        caption + f". {_count(crossing, 'boundary', 'boundaries')} of {len(grid) - 1} between stages {changes} devices."
+    )
 
 
-def _count(number: int, word: str, plural: str = "") -> str:
-    return f"{number} {word if number == 1 else plural or word + 's'}"
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -1,4 +1,4 @@
-"""Numbers as people read them: three significant digits, SI prefixes, a narrow space before the unit."""
+"""Numbers for people: three significant digits, SI prefixes, a narrow no-break space before the unit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 SPACE = "\N{NARROW NO-BREAK SPACE}"
 DASH = "\N{EN DASH}"
-"""Stands for: not measured."""
+"""Means: not measured."""
 DIGITS = 3
 
 _SI = {-12: "p", -9: "n", -6: "\N{MICRO SIGN}", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 _WITH_PREFIX = ("s", "B/s", "FLOP", "FLOP/s")
-"""Units that people write a prefix to; counted things stand apart from it: 19.7 k tokens/s."""
+"""Units that take a prefix directly; counted units follow it after a space: 19.7 k tokens/s."""
 _BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
 _COUNTED = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -29,11 +29,11 @@ UNIT_FACTORS: dict[str, dict[str, float]] = {
     },
     "%": {"": 1.0, "%": 1e-2},
 }
-"""Base unit -> what people write after a number in it -> factor to the base unit."""
+"""Base unit -> accepted suffixes of a number -> factor to the base unit."""
 
 
 class Unit(NamedTuple):
-    """A unit that a whole column or axis is shown in: `shown = value / factor`."""
+    """The unit of a whole column or axis: `displayed = value / factor`."""
 
     factor: float
     name: str
@@ -42,7 +42,7 @@ class Unit(NamedTuple):
 
 
 def _decade(value: float) -> int:
-    """Power of ten of the first digit after rounding: 0.9996 rounds to 1.00, whose decade is 0."""
+    """Return the power of ten of the first digit after rounding: 0.9996 rounds to 1.00, so 0."""
     return math.floor(math.log10(abs(float(f"{value:.{DIGITS - 1}e}"))))
 
 
@@ -52,7 +52,7 @@ def significant(value: float | None, digits: int = DIGITS) -> str:
         return DASH
     if value == 0:
         return "0"
-    # Through the shortest decimal form: 11.35 is a little less in binary, and people expect 11.4.
+    # From the shortest decimal form: 11.35 is slightly less in binary, but must round to 11.4.
     written = Decimal(repr(float(value)))
     rounded = written.quantize(Decimal(1).scaleb(written.adjusted() - digits + 1), ROUND_HALF_UP)
     decimals = max(0, digits - 1 - rounded.adjusted())
@@ -60,7 +60,7 @@ def significant(value: float | None, digits: int = DIGITS) -> str:
 
 
 def exact(value: float | None) -> str:
-    """Write all digits of a number, as a hover shows them."""
+    """Write all digits of a number, as tooltips show them."""
     if value is None or not math.isfinite(value):
         return DASH
     return f"{value:.0f}" if value == int(value) and abs(value) < 1e16 else repr(float(value))
@@ -76,10 +76,10 @@ def _grouped(text: str) -> str:
 
 
 def unit_for(values: Iterable[float | None], unit: str) -> Unit:
-    """Choose the one unit in which all these values are shown: that of their median.
+    """Choose one unit for all these values, the one that suits their median.
 
-    `unit` is "s" (takes prefixes down to ps), "B" (binary prefixes) or a counted thing such as
-    "samples/s" (prefixes from k on: nobody counts in milli-samples).
+    `unit` is "s" (prefixes down to ps), "B" (binary prefixes) or a counted unit such as "samples/s" (prefixes from k
+    up).
     """
     present = sorted(abs(value) for value in values if value is not None and math.isfinite(value) and value)
     middle = present[len(present) // 2] if present else 2.0**30 if unit == "B" else 1.0
@@ -111,7 +111,7 @@ def exact_quantity(value: float | None, unit: str) -> str:
 
 
 def duration(seconds: float | None, *, coarse: bool = False) -> str:
-    """Write a length of time that a person waits: `8 s`, `3 min 20 s`, `2 h 5 min`; coarse: `3 min`."""
+    """Write a duration: `8 s`, `3 min 20 s`, `2 h 5 min`; coarse: `3 min`."""
     if seconds is None or not math.isfinite(seconds):
         return DASH
     whole = max(0, round(seconds))
@@ -124,11 +124,17 @@ def duration(seconds: float | None, *, coarse: bool = False) -> str:
 
 
 def field_title(field: str) -> str:
-    """Name a field or axis as a heading: `train.micro_batch_size` becomes `Micro batch size`."""
-    words = field.rpartition(".")[2].replace("_", " ").strip()
-    if words.startswith("gpu"):
-        return words.replace("gpu", "GPU", 1)
-    return words[:1].upper() + words[1:] if words else field
+    """Return a field or axis as a heading: `train.micro_batch_size` becomes `Micro batch size`."""
+    title = field.rpartition(".")[2].replace("_", " ").strip()
+    if title.startswith("gpu"):
+        return title.replace("gpu", "GPU", 1)
+    return title[:1].upper() + title[1:] if title else field
+
+
+def field_label(field: str) -> str:
+    """Return a field or axis for the middle of a sentence: `micro batch size`, `GPUs`."""
+    title = field_title(field)
+    return title if title[:2].isupper() else title[:1].lower() + title[1:]
 
 
 def field_value(value: object) -> str:

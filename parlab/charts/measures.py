@@ -1,4 +1,4 @@
-"""What the figures of an experiment may show along their axes, and how a person chooses it."""
+"""Measures that figures can draw, and the options that choose measure, axes and scales."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ SCALES: tuple[Scale, ...] = ("auto", "linear", "log")
 
 
 class Measure(NamedTuple):
-    """A number of a run that a figure may draw."""
+    """A number of a run that a figure can draw."""
 
     title: str
     unit: str
     value: Callable[[RunPoint], float | None]
     kind: Literal["rate", "time", "other"]
-    """How it follows the step time: a rate falls when steps take longer, a time grows."""
+    """How it depends on step time: a rate falls as steps take longer, a time grows."""
     is_cost: bool = False
-    """Less is better, whatever the step time."""
+    """Less is better, though it does not follow step time."""
 
     @property
     def least_is_best(self) -> bool:
@@ -29,11 +29,11 @@ class Measure(NamedTuple):
 
     @property
     def is_as_it_is(self) -> bool:
-        """Whether its numbers are shown in its own unit: the others get the prefix that suits their size."""
+        """Whether values keep this unit; others get the prefix that suits their size."""
         return self.unit in ("ms", "%", "")
 
     def text(self, value: float | None) -> str:
-        """Write one of its numbers with the unit."""
+        """Write a value with its unit."""
         return f"{significant(value)}{SPACE}{self.unit}".strip() if self.is_as_it_is else quantity(value, self.unit)
 
 
@@ -60,12 +60,12 @@ MEASURES: Mapping[str, Measure] = {
     "utilisation": Measure("GPU utilisation", "%", lambda point: point.gpu_util_pct, "other"),
     "loss": Measure("Loss of the last step", "", lambda point: point.loss, "other", is_cost=True),
 }
-"""Names as addresses hold them; the first is what figures show unless told otherwise."""
+"""By the names in addresses; the first is the default of all figures."""
 DEFAULT = "samples_per_s"
 
 
 class Options(NamedTuple):
-    """What a person chose; empty parts are left to the figure."""
+    """What a person chose; empty fields are chosen by the figure."""
 
     y: str = DEFAULT
     x: str = ""
@@ -75,11 +75,11 @@ class Options(NamedTuple):
     x_scale: Scale = "auto"
     y_scale: Scale = "auto"
     as_share: bool = False
-    """Whether the parts of a step are told in per cent of it."""
+    """Whether phases are drawn in per cent of the step."""
 
     @property
     def measure(self) -> Measure:
-        """The number along y; what nobody knows falls back to throughput."""
+        """The measure of the y axis; throughput if the name is unknown."""
         return MEASURES.get(self.y, MEASURES[DEFAULT])
 
 
@@ -96,7 +96,7 @@ class Available(NamedTuple):
 
 
 def measured(points: Sequence[RunPoint]) -> dict[str, Measure]:
-    """List the measures that at least one finished run has."""
+    """Return the measures of which at least one finished run has a value."""
     ended = [point for point in points if point.state != "oom"]
     return {
         name: measure for name, measure in MEASURES.items() if any(measure.value(point) is not None for point in ended)

@@ -1,4 +1,4 @@
-"""A figure as a picture by itself: the page's colours and headings become part of it. Pure."""
+"""A figure as a picture of its own: the colours and headings of the page become part of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-# The light values of static/css/tokens.css: a picture is for paper and other people's pages.
+# The light values of static/css/tokens.css: pictures are for paper and other pages.
 _TEXT, _MUTED, _LINE, _SURFACE = "#1a1d21", "#5c6470", "#dcdfe4", "#ffffff"
 WIDTH, HEIGHT = 960, 440
 _LEGEND_ROW = 21
@@ -22,7 +22,7 @@ class PictureOf(NamedTuple):
 
 
 def picture_of(figure: Mapping[str, Any]) -> PictureOf:
-    """Dress a figure (Plotly's JSON) for a page of paper."""
+    """Lay out a figure (Plotly's JSON) for paper."""
     layout = dict(figure.get("layout") or {})
     data = list(figure.get("data") or [])
     top = 84 + _legend_rows(data, layout) * _LEGEND_ROW
@@ -35,7 +35,7 @@ def picture_of(figure: Mapping[str, Any]) -> PictureOf:
         "title": {"font": {"color": _MUTED}},
     }
     axes = {name: _merged(layout[name] or {}, axis) for name in layout if name.startswith(("xaxis", "yaxis"))}
-    dressed = _merged(
+    printed = _merged(
         layout,
         {
             "font": {"color": _TEXT},
@@ -49,7 +49,7 @@ def picture_of(figure: Mapping[str, Any]) -> PictureOf:
             **axes,
         },
     )
-    return PictureOf(data, dressed, WIDTH, height)
+    return PictureOf(data, printed, WIDTH, height)
 
 
 def _legend_rows(data: list[Any], layout: Mapping[str, Any]) -> int:
@@ -63,6 +63,9 @@ def _legend_rows(data: list[Any], layout: Mapping[str, Any]) -> int:
 def _merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in more.items():
-        known = merged.get(key)
-        merged[key] = _merged(known, value) if isinstance(value, Mapping) and isinstance(known, Mapping) else value
+        current = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(current, Mapping):
+            merged[key] = _merged(current, value)
+        else:
+            merged[key] = value
     return merged

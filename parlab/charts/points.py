@@ -1,23 +1,23 @@
-"""What the figures of an experiment are drawn from: its runs as plain data."""
+"""The runs of an experiment as plain data for its figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .format import exact_quantity, field_title, field_value
+from .format import exact_quantity, field_label, field_value
 from .theme import plain
 
 EMULATED = "emulated"
 
 
 def emulated_share(marks: Sequence[bool]) -> str:
-    """Say of numbers together whether their runs only waited: emulated, partly emulated, or nothing."""
+    """Say whether a group of runs is emulated: "emulated", "partly emulated" or empty."""
     return "" if not any(marks) else EMULATED if all(marks) else f"partly {EMULATED}"
 
 
 class Spread(NamedTuple):
-    """A median with its 10th and 90th percentile, where these were measured."""
+    """A median with its 10th and 90th percentiles, if these were measured."""
 
     median: float
     p10: float | None = None
@@ -25,7 +25,7 @@ class Spread(NamedTuple):
 
 
 class Timer(NamedTuple):
-    """Seconds of one phase per step: mean over all ranks, and the range of those that were in it."""
+    """Seconds of a phase per step: mean over all ranks, and the range over the ranks that have it."""
 
     median: float
     min: float
@@ -33,18 +33,18 @@ class Timer(NamedTuple):
 
 
 class Roof(NamedTuple):
-    """What a device could do with a run's work at best."""
+    """The limits of a device for the work of a run."""
 
     peak_flops: float
     """FLOP/s."""
     memory_bandwidth: float | None
-    """Bytes/s; None where nobody knows it."""
+    """Bytes/s; None if unknown."""
     intensity: float
-    """FLOPs for each byte of weights that is read: both grow with the tokens of a micro batch."""
+    """FLOPs per byte of weights read; it grows with the tokens of a micro batch."""
 
 
 class RunPoint(NamedTuple):
-    """One run of an experiment as its figures see it."""
+    """A run of an experiment, for its figures."""
 
     number: int
     state: str
@@ -66,32 +66,32 @@ class RunPoint(NamedTuple):
     """Of the last step."""
     flops_per_gpu: float | None = None
     peak: str = ""
-    """What MFU divides by, in words."""
+    """The peak that MFU refers to, as text."""
     roof: Roof | None = None
     is_published: bool = False
-    """Figures from elsewhere, which hold what their authors chose to publish."""
+    """Figures from elsewhere, as far as their authors published them."""
     is_emulated: bool = False
-    """Its stages waited for given times instead of computing."""
+    """The stages waited for configured times instead of computing."""
 
     @property
     def outcome(self) -> str:
-        """Say how the run ended, and whether its times are its own: for tables of numbers, which leave this page."""
+        """Return the state of the run, marked if emulated, for tables of numbers that are exported."""
         return f"{self.state}, {EMULATED}" if self.is_emulated else self.state
 
     @property
     def label(self) -> str:
-        """Name the point in words: `schedule gpipe, micro batch size 2`."""
-        named = [f"{field_title(axis).lower()} {field_value(value)}" for axis, value in self.values.items()]
+        """Return the point as text: `schedule gpipe, micro batch size 2`."""
+        named = [f"{field_label(axis)} {field_value(value)}" for axis, value in self.values.items()]
         return ", ".join([*named, *([EMULATED] if self.is_emulated else [])]) or f"run {self.number}"
 
     @property
     def short_label(self) -> str:
-        """Name the point for a tick: its number and values only."""
+        """Return the point as the text of a tick: its number and values."""
         values = " ".join(field_value(value) for value in self.values.values())
         return plain(" ".join(filter(None, [f"#{self.number}", values, EMULATED if self.is_emulated else ""])))
 
     def hover(self, *numbers: tuple[str, float | None, str]) -> str:
-        """Write the hover text: configuration, then each number with all its digits."""
+        """Return the hover text: configuration, then each number with all digits."""
         lines = [
             f"run {self.number} ({self.state})",
             self.label if self.values or self.is_emulated else "",
@@ -102,13 +102,13 @@ class RunPoint(NamedTuple):
 
 
 def varied(points: Sequence[RunPoint]) -> list[str]:
-    """Axes on which the points differ, in the order in which the points name them."""
+    """Return the axes on which the points differ, in the order of the points."""
     axes = dict.fromkeys(axis for point in points for axis in point.values)
     return [axis for axis in axes if len({repr(point.values.get(axis)) for point in points}) > 1]
 
 
 def in_order(values: Iterable[Any]) -> list[Any]:
-    """Sort axis values once each: numbers by size before words in the order they came."""
+    """Return the distinct axis values: numbers sorted, then texts in their order."""
     unique = list({repr(value): value for value in values}.values())
     numbers = [value for value in unique if is_number(value)]
     return sorted(numbers) + [value for value in unique if not is_number(value)]
@@ -119,13 +119,13 @@ def is_number(value: object) -> bool:
 
 
 MAX_BARS = 60
-"""Runs beside each other that still can be told apart."""
+"""More runs side by side cannot be told apart."""
 
 
 def fastest(points: Sequence[RunPoint], limit: int = MAX_BARS) -> tuple[list[RunPoint], str]:
-    """Keep so many runs, the fastest ones in their order, and say so where some are left out."""
+    """Return the fastest runs in their order, with a note for the caption if some are omitted."""
     if len(points) <= limit:
         return list(points), ""
-    kept = {point.number for point in sorted(points, key=lambda point: -(point.samples_per_s or 0.0))[:limit]}
-    words = f" The {limit} fastest of {len(points)} runs are drawn; the numbers hold all."
-    return [point for point in points if point.number in kept], words
+    numbers = {point.number for point in sorted(points, key=lambda point: -(point.samples_per_s or 0.0))[:limit]}
+    note = f" Only the {limit} fastest of {len(points)} runs are drawn; the CSV contains all."
+    return [point for point in points if point.number in numbers], note

@@ -1,4 +1,4 @@
-"""What the planner predicts against what was measured, and training days against nodes."""
+"""Predictions of the planner against measurements, and training days against nodes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import plotly.graph_objects as go
 
 from . import theme
 from .axes import log_ticks
-from .format import exact_quantity, field_title, field_value, quantity, significant
+from .format import exact_quantity, field_label, field_value, quantity, significant
 from .measures import Available
 from .theme import Drawing, Table
 
 
 class PredictedPoint(NamedTuple):
-    """One run: its time of an iteration, measured and predicted."""
+    """A run with its measured and its predicted iteration time."""
 
     number: int
     values: Mapping[str, Any]
     measured_s: float | None
     predicted_s: float
     plain_s: float
-    """Predicted with constants that were fitted to other clusters."""
+    """Prediction without calibration on this cluster."""
     measured_bytes: float | None
     predicted_bytes: float
     is_oom: bool
@@ -32,8 +32,8 @@ class PredictedPoint(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name the run in words."""
-        named = [f"{field_title(axis).lower()} {field_value(value)}" for axis, value in self.values.items()]
+        """Return the axis values as text."""
+        named = [f"{field_label(axis)} {field_value(value)}" for axis, value in self.values.items()]
         return ", ".join(named) or f"run {self.number}"
 
 
@@ -51,7 +51,7 @@ def missing(available: Available) -> str:
 def figure(points: Sequence[PredictedPoint], left_out: Sequence[str] = ()) -> Drawing:
     """Draw predicted (y) against measured (x) seconds of an iteration, both axes log; on the line both agree.
 
-    `left_out` says of which runs there is no prediction, and why ("3 runs: ...").
+    `left_out` are the reasons why runs have no prediction ("3 runs: ...").
     """
     timed = [point for point in points if point.measured_s]
     if not timed:
@@ -82,8 +82,8 @@ def figure(points: Sequence[PredictedPoint], left_out: Sequence[str] = ()) -> Dr
             showlegend=False,
         )
     )
-    words = " ".join(filter(None, [_caption(timed, calibrated), _left_out(left_out)]))
-    return Drawing(drawing, words, _table(points))
+    caption = " ".join(filter(None, [_caption(timed, calibrated), _left_out(left_out)]))
+    return Drawing(drawing, caption, _table(points))
 
 
 def _left_out(reasons: Sequence[str]) -> str:
@@ -120,11 +120,11 @@ def _off(error: float) -> str:
 def _caption(points: Sequence[PredictedPoint], calibrated: bool) -> str:
     plain = median(_error(point.plain_s, point.measured_s) for point in points)
     whom = "The run is" if len(points) == 1 else f"Half of the {len(points)} runs are"
-    words = f"{whom} predicted within {_off(plain)} without calibration"
+    caption = f"{whom} predicted within {_off(plain)} without calibration"
     if calibrated:
         better = median(_error(point.predicted_s, point.measured_s) for point in points)
-        words += f", within {_off(better)} after a calibration on the runs that they are not part of"
-    return words + "."
+        caption += f", within {_off(better)} after calibration on the other half of the runs"
+    return caption + "."
 
 
 def _table(points: Sequence[PredictedPoint]) -> Table:
@@ -151,7 +151,7 @@ def _table(points: Sequence[PredictedPoint]) -> Table:
 
 
 class SizePoint(NamedTuple):
-    """A training on so many nodes."""
+    """A training on a number of nodes."""
 
     nodes: int
     gpus: int
@@ -165,21 +165,26 @@ class SizePoint(NamedTuple):
 
 def trade_off(sizes: Sequence[SizePoint], wanted_days: float | None = None) -> Drawing:
     """Draw training days (y) over nodes (x), both axes log, with the range of the prediction and ideal scaling."""
-    known = [size for size in sizes if size.days is not None]
-    if not known:
-        return theme.nothing("No number of nodes that was compared can train this model.")
-    counts = [size.nodes for size in known]
+    feasible = [size for size in sizes if size.days is not None]
+    if not feasible:
+        return theme.nothing("None of the compared numbers of nodes can train this model.")
+    counts = [size.nodes for size in feasible]
     drawing = go.Figure(
         layout=theme.layout(
             title="Nodes against training time",
             subtitle="the best layout on each number of nodes, bars: uncertainty of the prediction",
             x="Nodes",
             y="Training time (days)",
-            xaxis={"type": "log", "tickmode": "array", "tickvals": counts, "ticktext": [str(one) for one in counts]},
+            xaxis={
+                "type": "log",
+                "tickmode": "array",
+                "tickvals": counts,
+                "ticktext": [str(count) for count in counts],
+            },
             yaxis={"type": "log", "tickformat": "~g", "dtick": "D2"},
         )
     )
-    first = known[0]
+    first = feasible[0]
     drawing.add_trace(
         go.Scatter(
             x=counts,
@@ -193,12 +198,12 @@ def trade_off(sizes: Sequence[SizePoint], wanted_days: float | None = None) -> D
     drawing.add_trace(
         go.Scatter(
             x=counts,
-            y=[size.days for size in known],
+            y=[size.days for size in feasible],
             error_y={
                 "type": "data",
                 "symmetric": False,
-                "array": [(size.high or 0.0) - (size.days or 0.0) for size in known],
-                "arrayminus": [(size.days or 0.0) - (size.low or 0.0) for size in known],
+                "array": [(size.high or 0.0) - (size.days or 0.0) for size in feasible],
+                "arrayminus": [(size.days or 0.0) - (size.low or 0.0) for size in feasible],
                 "thickness": 1,
             },
             mode="lines+markers",
@@ -208,24 +213,24 @@ def trade_off(sizes: Sequence[SizePoint], wanted_days: float | None = None) -> D
             hovertemplate="%{text}<extra></extra>",
             text=[
                 theme.plain(f"{size.nodes} nodes, {size.gpus} GPUs: {significant(size.days)} days; {size.layout}")
-                for size in known
+                for size in feasible
             ],
         )
     )
     if wanted_days:
         drawing.add_hline(y=wanted_days, line={"color": theme.VERMILLION, "dash": "dot", "width": 1})
-    return Drawing(drawing, _sizes_caption(known, len(sizes) - len(known), wanted_days), _sizes_table(sizes))
+    return Drawing(drawing, _sizes_caption(feasible, len(sizes) - len(feasible), wanted_days), _sizes_table(sizes))
 
 
-def _sizes_caption(known: Sequence[SizePoint], without: int, wanted_days: float | None) -> str:
-    first, last = known[0], known[-1]
-    words = f"{first.nodes} nodes take {significant(first.days)} days, {last.nodes} take {significant(last.days)}"
+def _sizes_caption(feasible: Sequence[SizePoint], without: int, wanted_days: float | None) -> str:
+    first, last = feasible[0], feasible[-1]
+    caption = f"{first.nodes} nodes take {significant(first.days)} days, {last.nodes} take {significant(last.days)}"
     if first.days and last.days and first is not last:
         share = first.days * first.nodes / (last.days * last.nodes)
-        words += f": {quantity(100 * share, '%')} of ideal scaling"
+        caption += f": {quantity(100 * share, '%')} of ideal scaling"
     missing = f"{without} number of nodes has" if without == 1 else f"{without} numbers of nodes have"
-    words += f". {missing} no layout that fits." if without else "."
-    return words + (" The dotted line is the time that was asked for." if wanted_days else "")
+    caption += f". {missing} no layout that fits." if without else "."
+    return caption + (" The dotted line is the requested training time." if wanted_days else "")
 
 
 def _sizes_table(sizes: Sequence[SizePoint]) -> Table:

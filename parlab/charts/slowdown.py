@@ -1,4 +1,4 @@
-"""How much slower each schedule is on each network than on the default one."""
+"""Slowdown of each schedule on each network, relative to the default network."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from .heatmap import cell_axis, rectangles, shades
 from .theme import Drawing, Table
 
 CALM, ALARM = "#F3F1EA", theme.VERMILLION
-"""As fast as on the default network; twice as slow or worse."""
+"""Colours of: as fast as on the default network; WORST times as slow or more."""
 WORST = 2.0
 
 
 class Slowdown(NamedTuple):
-    """One cell: a schedule with a micro batch size on a network."""
+    """A cell: a schedule with a micro batch size on a network."""
 
     schedule: str
     micro_batch_size: int
     network: str
     ratio: float | None
-    """Iteration over that on the default network; None where it is not known."""
+    """Iteration time relative to the default network; None if unknown."""
     seconds: float | None = None
 
 
 def figure(cells: Sequence[Slowdown], source: str) -> Drawing:
     """Draw the ratio as colour and text: networks down, schedules and micro batch sizes across."""
     if not any(cell.ratio for cell in cells):
-        return theme.nothing("No slowdown: no schedule is known on the default network and on another one.")
+        return theme.missing("Slowdown", "needs times of a schedule on the default network and on another one")
     columns = list(dict.fromkeys((cell.schedule, cell.micro_batch_size) for cell in cells))
     networks = list(dict.fromkeys(cell.network for cell in cells))
-    places = [(columns.index((one.schedule, one.micro_batch_size)), networks.index(one.network)) for one in cells]
-    known = [(place, one) for place, one in zip(places, cells, strict=True) if one.ratio]
-    ratios = [one.ratio or 0.0 for _, one in known]
+    places = [(columns.index((cell.schedule, cell.micro_batch_size)), networks.index(cell.network)) for cell in cells]
+    located = [(place, cell) for place, cell in zip(places, cells, strict=True) if cell.ratio]
+    ratios = [cell.ratio or 0.0 for _, cell in located]
     names = [f"{schedule}, micro batch {size}" for schedule, size in columns]
     drawing = go.Figure(
         go.Bar(
-            **rectangles([place for place, _ in known]),
+            **rectangles([place for place, _ in located]),
             text=[significant(ratio) for ratio in ratios],
             textfont={"color": "#1a1d21"},
-            hovertext=[_hover(one) for _, one in known],
+            hovertext=[_hover(cell) for _, cell in located],
             customdata=ratios,
             marker={"color": shades(ratios, [(0.0, CALM), (1.0, ALARM)], low=1.0, high=WORST), "line": {"width": 0}},
         ),
         layout=theme.layout(
-            title="Slowdown against the default network",
-            subtitle=f"{source} iteration over that of the same schedule and micro batch on the fastest network",
+            title="Slowdown relative to the default network",
+            subtitle=f"{source} iteration time / that of the same schedule and micro batch on the fastest network",
             x="Schedule and micro batch size (sequences)",
             y="Network",
             barmode="overlay",
@@ -69,9 +69,9 @@ def _hover(cell: Slowdown) -> str:
     lines = [
         f"{cell.schedule}, micro batch {cell.micro_batch_size}",
         cell.network,
-        f"{exact(round(cell.ratio or 0.0, 4))} times the default network's iteration",
+        f"{exact(round(cell.ratio or 0.0, 4))} times the iteration time on the default network",
     ]
-    lines += [f"{quantity(cell.seconds, 's', 6)} an iteration"] if cell.seconds else []
+    lines += [f"{quantity(cell.seconds, 's', 6)} per iteration"] if cell.seconds else []
     return "<br>".join(theme.plain(line) for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""The one look of all figures; the browser adds the colours of text and grid (static/js/figures.js)."""
+"""The shared style of all figures; the browser adds the colours of text and grid (static/js/figures.js)."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-# Okabe and Ito's palette, made to be told apart by people of all colour visions.
+# Palette of Okabe and Ito: distinguishable with any colour vision.
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8A8F98"
 
 MEANING = {"gpipe": BLUE, "1f1b": VERMILLION}
-"""Colours that mean the same on every page; no other series gets them while others are free."""
+"""Colours with the same meaning on every page; other series get them only if no other is free."""
 FREE = [GREEN, PURPLE, ORANGE, SKY, YELLOW, GREY]
 SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon", "triangle-down"]
 DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"]
 RANK_COLOURS = [SKY, GREEN, ORANGE, PURPLE, YELLOW, BLUE, VERMILLION, GREY]
 MAX_RANKS = 8
-"""More ranks than this are drawn as their range: nobody tells nine lines apart."""
+"""More ranks than this are drawn as a range, since more lines cannot be told apart."""
 OOM_COLOUR = ORANGE
 HEIGHT = 360
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
 RUNS = {"type": "category", "autotickangles": [0, -45, -90]}
-"""An axis of runs; slanted names end at their tick, which needs no room on the right."""
+"""An axis of runs; slanted names end at their tick, so that none extends beyond the plot."""
 _MAX_NAMES, _MAX_NUMBERS = 12, 14
-"""Runs that have room for their names, and for their numbers, below an axis."""
+"""Numbers of runs with room for their names, and for their numbers, below an axis."""
 
 
 class Table(NamedTuple):
@@ -37,14 +37,14 @@ class Table(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A figure with the sentence under it and its numbers; or, where nothing can be drawn, the reason."""
+    """A figure with its caption and its numbers; or the reason why there is nothing to draw."""
 
     figure: go.Figure | None
     caption: str
     table: Table
     empty: str | None = None
     is_thinned: bool = False
-    """Whether its lines have more points than it shows, for those who zoom in."""
+    """Whether the figure shows fewer points than its series have, so that zooming in loads more."""
 
     def to_json(self) -> str:
         """JSON for the browser: {"figure", "caption", "empty", "thinned"}."""
@@ -70,7 +70,7 @@ def missing(title: str, reason: str) -> Drawing:
 
 
 class Style(NamedTuple):
-    """How a series is drawn: the shape repeats what the colour says."""
+    """How a series is drawn; symbol and dash repeat the information of the colour."""
 
     colour: str
     symbol: str
@@ -78,18 +78,18 @@ class Style(NamedTuple):
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """Give each name a colour: its fixed one, or the next that is free."""
+    """Assign each name its fixed colour, or the next free one."""
     chosen: dict[str, str] = {}
     for name in dict.fromkeys(names):
-        taken = len([known for known in chosen if known not in MEANING])
+        taken = len([other for other in chosen if other not in MEANING])
         chosen[name] = MEANING.get(name) or FREE[taken % len(FREE)]
     return chosen
 
 
 def styles(series: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], Style]:
-    """Style series that are named by axis values: the first says the colour, the others shape and dash.
+    """Style series named by axis values: the first value sets the colour, the others symbol and dash.
 
-    With one axis, colour and shape both follow it, so that a black and white print can be read.
+    With one axis, colour and symbol both follow it, so that a black and white print is readable.
     """
     first = [names[0] if names else "" for names in series]
     palette = colours(first)
@@ -108,7 +108,7 @@ def rank_colour(rank: int) -> str:
 
 
 def layout(*, title: str, subtitle: str, x: str, y: str, **more: Any) -> dict[str, Any]:
-    """Make the layout that all figures share; x and y are the axis titles with their units."""
+    """Return the layout that all figures share; x and y are axis titles with units."""
     axis = {"showline": True, "linewidth": 1, "ticks": "outside", "ticklen": 4, "zeroline": False, "automargin": True}
     shared: dict[str, Any] = {
         "template": {},
@@ -135,23 +135,23 @@ def layout(*, title: str, subtitle: str, x: str, y: str, **more: Any) -> dict[st
 
 
 def runs_axis(names: Sequence[str]) -> dict[str, Any]:
-    """Name runs, `#7 gpipe 4`, below an axis; of many only their numbers, of very many some of them."""
+    """Return an axis of runs: names (`#7 gpipe 4`), for many runs only numbers, for very many a part of them."""
     if len(names) <= _MAX_NAMES:
         return {**RUNS, "categoryorder": "array", "categoryarray": list(names)}
-    shown = list(names)[:: -(-len(names) // _MAX_NUMBERS)]
+    ticks = list(names)[:: -(-len(names) // _MAX_NUMBERS)]
     return {
         "type": "category",
         "categoryorder": "array",
         "categoryarray": list(names),
         "tickmode": "array",
-        "tickvals": shown,
-        "ticktext": [name.partition(" ")[0] for name in shown],
+        "tickvals": ticks,
+        "ticktext": [name.partition(" ")[0] for name in ticks],
         "tickangle": 0,
     }
 
 
 def faint(colour: str, opacity: float = 0.18) -> str:
-    """Make a colour of the palette see-through, for bands and grounds."""
+    """Return a colour of the palette with this opacity, for bands and backgrounds."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"
 
@@ -163,5 +163,5 @@ def _merged(base: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(text: str) -> str:
-    """Keep Plotly from reading a person's text as its small markup (<b>, <a href>)."""
+    """Escape a text so that Plotly does not read it as markup (<b>, <a href>)."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""What every rank of a pipeline does when: one lane per rank, one or two schedules on one time axis."""
+"""Timeline of a pipeline: one lane per rank, one or two schedules on the same time axis."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .format import Unit, quantity, significant, unit_for
 from .theme import Drawing, Table
 
 MAX_BARS = 24_000
-"""More than these take a browser longer than a second."""
+"""More bars take a browser longer than a second."""
 MAX_SHOWN_TRANSFERS = 10_000
-"""With more than these, transfers are drawn when somebody asks for them in the legend."""
+"""With more, transfers are hidden until they are selected in the legend."""
 
 
 class Bar(NamedTuple):
-    """Something that a rank or its link does, in seconds since the iteration began."""
+    """An operation of a rank or its link, in seconds since the start of the iteration."""
 
     rank: int
     kind: str
@@ -28,7 +28,7 @@ class Bar(NamedTuple):
     end_s: float
     chunk: int = 0
     note: str = ""
-    """Where a message goes, and when it is there."""
+    """Destination and arrival of a message."""
 
 
 class Timeline(NamedTuple):
@@ -38,9 +38,9 @@ class Timeline(NamedTuple):
     iteration_s: float
     bars: Sequence[Bar]
     bubbles: Sequence[float]
-    """By rank: the share of the iteration in which it waits."""
+    """By rank: share of the iteration spent waiting."""
     held: Sequence[int] = ()
-    """By rank: micro batches whose activations it keeps at most, where that is known."""
+    """By rank: highest number of micro batches with stored activations, if known."""
 
     @property
     def bubble(self) -> float:
@@ -48,7 +48,7 @@ class Timeline(NamedTuple):
 
 
 class Look(NamedTuple):
-    """How a kind of bar is drawn: its name, colour, and place in the lane (0 is the middle)."""
+    """How a kind of bar is drawn: name, colour, and place in the lane (0 is the middle)."""
 
     name: str
     colour: str
@@ -57,44 +57,48 @@ class Look(NamedTuple):
 
 
 _LINK = 0.37
-"""Below the passes: what leaves the rank."""
+"""Place of the link, below the passes."""
 KINDS = {
     "forward": Look("forward", theme.SKY),
     "backward": Look("backward", theme.GREEN),
-    "weight": Look("gradients of the weights", "#00523B"),
+    "weight": Look("weight gradients", "#00523B"),
     "optimizer": Look("optimizer", theme.YELLOW),
     "activations": Look("activations on the link", theme.ORANGE, _LINK, 0.14),
     "gradients": Look("gradients on the link", theme.PURPLE, _LINK, 0.14),
     "wait-activations": Look("waiting for activations", theme.ORANGE, _LINK, 0.14),
     "wait-gradients": Look("waiting for gradients", theme.PURPLE, _LINK, 0.14),
-    "send": Look("handing over to the link", theme.BLUE, _LINK, 0.14),
+    "send": Look("sending", theme.BLUE, _LINK, 0.14),
 }
 TRANSFERS = ("activations", "gradients", "wait-activations", "wait-gradients", "send")
 WAITING = "waiting (bubble)"
 _GAP = 1.25
-"""Between two schedules, in lanes; the title stands there."""
+"""Lanes between two schedules, with the title."""
 
 
 def figure(timelines: Sequence[Timeline]) -> Drawing:
-    """Draw the lanes of each schedule (y, rank 0 on top) over the time since its iteration began (x)."""
+    """Draw the lanes of each schedule (y, rank 0 on top) over the time since the start of its iteration (x)."""
     drawn = [timeline for timeline in timelines if timeline.bars]
     if not drawn:
-        return theme.nothing("No timeline: nothing says when the passes of an iteration began and ended.")
-    kept, cut_s = _within_reach(drawn)
-    unit = unit_for([max(timeline.iteration_s for timeline in drawn)], "s")
+        return theme.missing("Timeline", "needs the begin and end times of the passes of an iteration")
+    bars_drawn, cut_s = _first_bars(drawn)
+    longest_s = max(timeline.iteration_s for timeline in drawn)
+    unit = unit_for([longest_s], "s")
     tops = _tops(drawn)
-    lanes = [(top, rank) for top, one in zip(tops, drawn, strict=True) for rank in range(len(one.bubbles))]
+    lanes = [(top, rank) for top, timeline in zip(tops, drawn, strict=True) for rank in range(len(timeline.bubbles))]
     drawing = go.Figure(
         layout=theme.layout(
             title="Timeline",
-            subtitle=_subtitle(kept),
-            x=f"Time since the iteration began ({unit.name})",
+            subtitle=_subtitle(bars_drawn),
+            x=f"Time since the start of the iteration ({unit.name})",
             y="Rank",
             barmode="overlay",
             dragmode="zoom",
             bargap=0,
             showlegend=True,
-            xaxis={"rangemode": "tozero", "range": [0, 1.01 * max(one.iteration_s for one in drawn) / unit.factor]},
+            xaxis={
+                "rangemode": "tozero",
+                "range": [0, 1.01 * max(timeline.iteration_s for timeline in drawn) / unit.factor],
+            },
             yaxis={
                 "tickvals": [-(top + rank) for top, rank in lanes],
                 "ticktext": [str(rank) for _, rank in lanes],
@@ -107,22 +111,22 @@ def figure(timelines: Sequence[Timeline]) -> Drawing:
     )
     drawing.add_trace(_waiting(drawn, tops, unit))
     for kind in KINDS:
-        found = [(top, bar) for top, bars in zip(tops, kept, strict=True) for bar in bars if bar.kind == kind]
-        if found:
-            drawing.add_trace(_bars(kind, found, unit))
+        placed = [(top, bar) for top, bars in zip(tops, bars_drawn, strict=True) for bar in bars if bar.kind == kind]
+        if placed:
+            drawing.add_trace(_bars(kind, placed, unit))
     drawing.add_trace(_ends(drawn, tops, unit))
     return Drawing(drawing, _caption(drawn) + _cut(cut_s), _table(drawn))
 
 
-def _subtitle(kept: Sequence[Sequence[Bar]]) -> str:
-    kinds = {bar.kind for bars in kept for bar in bars}
-    below = ["what leaves over its link (simulated)"] if kinds & set(TRANSFERS[:2]) else []
-    below += ["what it waited for (measured)"] if kinds & set(TRANSFERS[2:]) else []
-    return f"one lane per rank: its passes{', and below them ' + ' or '.join(below) if below else ''}; grey is waiting"
+def _subtitle(bars_drawn: Sequence[Sequence[Bar]]) -> str:
+    kinds = {bar.kind for bars in bars_drawn for bar in bars}
+    below = ["simulated transfers of its link"] if kinds & set(TRANSFERS[:2]) else []
+    below += ["measured waiting times"] if kinds & set(TRANSFERS[2:]) else []
+    return f"one lane per rank: its passes{', below them ' + ' or '.join(below) if below else ''}; grey is waiting"
 
 
-def _within_reach(drawn: Sequence[Timeline]) -> tuple[list[list[Bar]], float | None]:
-    """Keep the bars that begin first, where there are more than a browser can draw; tell until when."""
+def _first_bars(drawn: Sequence[Timeline]) -> tuple[list[list[Bar]], float | None]:
+    """Return the first MAX_BARS bars, and the time from which bars are omitted."""
     everything = sorted(bar.begin_s for timeline in drawn for bar in timeline.bars)
     if len(everything) <= MAX_BARS:
         return [list(timeline.bars) for timeline in drawn], None
@@ -142,8 +146,8 @@ def _tops(drawn: Sequence[Timeline]) -> list[float]:
 def _titles(drawn: Sequence[Timeline], tops: Sequence[float]) -> list[dict[str, object]]:
     return [
         {
-            # What tells them apart stands first: phones cut.
-            "text": theme.plain(f"{quantity(one.iteration_s, 's')}: {one.title}"),
+            # The time comes first, since phones cut the rest.
+            "text": theme.plain(f"{quantity(timeline.iteration_s, 's')}: {timeline.title}"),
             "x": 0,
             "xref": "paper",
             "xanchor": "left",
@@ -151,24 +155,26 @@ def _titles(drawn: Sequence[Timeline], tops: Sequence[float]) -> list[dict[str, 
             "yanchor": "bottom",
             "showarrow": False,
         }
-        for one, top in zip(drawn, tops, strict=True)
+        for timeline, top in zip(drawn, tops, strict=True)
     ]
 
 
 def _waiting(drawn: Sequence[Timeline], tops: Sequence[float], unit: Unit) -> go.Bar:
-    """Draw the whole iteration of each rank behind its passes: what shows is waiting."""
+    """Draw the whole iteration of each rank behind its passes, so that gaps appear as waiting."""
     lanes = [
-        (one, -(top + rank), rank) for one, top in zip(drawn, tops, strict=True) for rank in range(len(one.bubbles))
+        (timeline, -(top + rank), rank)
+        for timeline, top in zip(drawn, tops, strict=True)
+        for rank in range(len(timeline.bubbles))
     ]
     texts = []
-    for one, _, rank in lanes:
-        held = f"<br>holds {one.held[rank]} micro batches at most" if one.held else ""
-        share = significant(100 * one.bubbles[rank])
-        texts.append(theme.plain(one.title) + f"<br>rank {rank} waits {share} % of the iteration{held}")
+    for timeline, _, rank in lanes:
+        held = f"<br>stores up to {timeline.held[rank]} micro batches" if timeline.held else ""
+        share = significant(100 * timeline.bubbles[rank])
+        texts.append(theme.plain(timeline.title) + f"<br>rank {rank} waits {share} % of the iteration{held}")
     return go.Bar(
         orientation="h",
         base=[0.0] * len(lanes),
-        x=[one.iteration_s / unit.factor for one, _, _ in lanes],
+        x=[timeline.iteration_s / unit.factor for timeline, _, _ in lanes],
         y=[y for _, y, _ in lanes],
         width=KINDS["forward"].height,
         name=WAITING,
@@ -179,10 +185,10 @@ def _waiting(drawn: Sequence[Timeline], tops: Sequence[float], unit: Unit) -> go
     )
 
 
-def _bars(kind: str, found: Sequence[tuple[float, Bar]], unit: Unit) -> go.Bar:
-    """Draw all bars of one kind as one trace; what a hover says is put together in the browser."""
+def _bars(kind: str, placed: Sequence[tuple[float, Bar]], unit: Unit) -> go.Bar:
+    """Draw all bars of a kind as one trace; the browser composes the hover texts."""
     look, is_transfer = KINDS[kind], kind in TRANSFERS
-    has_chunks = any(bar.chunk for _, bar in found)
+    has_chunks = any(bar.chunk for _, bar in placed)
     about = [
         [
             "" if bar.micro_batch is None else f"micro batch {bar.micro_batch}" + f", chunk {bar.chunk}" * has_chunks,
@@ -190,21 +196,21 @@ def _bars(kind: str, found: Sequence[tuple[float, Bar]], unit: Unit) -> go.Bar:
             round((bar.end_s - bar.begin_s) / unit.factor, 6),
             bar.note,
         ]
-        for _, bar in found
+        for _, bar in placed
     ]
     return go.Bar(
         orientation="h",
-        base=[round(bar.begin_s / unit.factor, 6) for _, bar in found],
-        x=[round((bar.end_s - bar.begin_s) / unit.factor, 6) for _, bar in found],
-        y=[-(top + bar.rank) - look.place for top, bar in found],
+        base=[round(bar.begin_s / unit.factor, 6) for _, bar in placed],
+        x=[round((bar.end_s - bar.begin_s) / unit.factor, 6) for _, bar in placed],
+        y=[-(top + bar.rank) - look.place for top, bar in placed],
         width=look.height,
         name=look.name,
         marker={"color": look.colour, "line": {"width": 0}},
-        visible="legendonly" if is_transfer and len(found) > MAX_SHOWN_TRANSFERS else True,
+        visible="legendonly" if is_transfer and len(placed) > MAX_SHOWN_TRANSFERS else True,
         customdata=about,
         hovertemplate=(
             f"{look.name}, rank %{{customdata[1]}}<br>%{{customdata[0]}}%{{customdata[3]}}"
-            f"<br>begins at %{{base:.5~r}} {unit.name}<br>takes %{{customdata[2]:.4~r}} {unit.name}<extra></extra>"
+            f"<br>starts at %{{base:.5~r}} {unit.name}<br>takes %{{customdata[2]:.4~r}} {unit.name}<extra></extra>"
         ),
         textposition="none",
     )
@@ -214,9 +220,9 @@ def _ends(drawn: Sequence[Timeline], tops: Sequence[float], unit: Unit) -> go.Sc
     """Draw where each iteration ends."""
     x: list[float | None] = []
     y: list[float | None] = []
-    for one, top in zip(drawn, tops, strict=True):
-        x += [one.iteration_s / unit.factor] * 2 + [None]
-        y += [-top + 0.45, -(top + len(one.bubbles) - 1) - 0.45, None]
+    for timeline, top in zip(drawn, tops, strict=True):
+        x += [timeline.iteration_s / unit.factor] * 2 + [None]
+        y += [-top + 0.45, -(top + len(timeline.bubbles) - 1) - 0.45, None]
     return go.Scatter(
         x=x,
         y=y,
@@ -228,28 +234,30 @@ def _ends(drawn: Sequence[Timeline], tops: Sequence[float], unit: Unit) -> go.Sc
 
 
 def _caption(drawn: Sequence[Timeline]) -> str:
-    said = [
-        f"{one.title} takes {quantity(one.iteration_s, 's')}; its ranks wait {significant(100 * one.bubble)} % of that"
-        + (f" and hold up to {max(one.held)} micro batches" if one.held else "")
-        for one in drawn
+    sentences = [
+        f"{timeline.title} takes {quantity(timeline.iteration_s, 's')};"
+        f" its ranks wait {significant(100 * timeline.bubble)} % of it"
+        + (f" and store up to {max(timeline.held)} micro batches" if timeline.held else "")
+        for timeline in drawn
     ]
-    if len(drawn) == 2 and min(one.iteration_s for one in drawn) > 0:
-        fast, slow = sorted(drawn, key=lambda one: one.iteration_s)
+    if len(drawn) == 2 and min(timeline.iteration_s for timeline in drawn) > 0:
+        fast, slow = sorted(drawn, key=lambda timeline: timeline.iteration_s)
         if slow.iteration_s > 1.0005 * fast.iteration_s:
-            said.append(f"the slower one takes {significant(slow.iteration_s / fast.iteration_s)} times as long")
-    return ". ".join(text[:1].upper() + text[1:] if text[:3] == "the" else text for text in said) + "."
+            ratio = significant(slow.iteration_s / fast.iteration_s)
+            sentences.append(f"the slower schedule takes {ratio} times as long")
+    return ". ".join(text[:1].upper() + text[1:] if text[:3] == "the" else text for text in sentences) + "."
 
 
 def _cut(cut_s: float | None) -> str:
     if cut_s is None:
         return ""
-    return f" Drawn up to {quantity(cut_s, 's')}, where it gets too much for a browser; the numbers have all of it."
+    return f" Drawn up to {quantity(cut_s, 's')}, the limit of a browser; the CSV contains all bars."
 
 
 def _table(drawn: Sequence[Timeline]) -> Table:
     rows = [
-        [one.title, bar.rank, bar.kind, bar.micro_batch, bar.chunk, bar.begin_s, bar.end_s]
-        for one in drawn
-        for bar in one.bars
+        [timeline.title, bar.rank, bar.kind, bar.micro_batch, bar.chunk, bar.begin_s, bar.end_s]
+        for timeline in drawn
+        for bar in timeline.bars
     ]
     return Table(["schedule", "rank", "kind", "micro_batch", "chunk", "begin_s", "end_s"], rows)

@@ -45,7 +45,7 @@ def test_memory_runs_from_the_first_measurement_and_names_the_whole_process_tree
     assert [trace.name for trace in drawing.figure.data] == ["all processes", "rank 0"]
     assert list(drawing.figure.data[0].x) == [0.0, 1.0]
     assert list(drawing.figure.data[1].x) == [2.0, 3.0]
-    assert drawing.caption.startswith("512")
+    assert drawing.caption.startswith("Peak: 512")
 
 
 def test_nan_is_a_gap_and_the_answer_stays_json() -> None:

@@ -99,8 +99,8 @@ def test_bandwidths_are_in_nccl_tests_units_with_the_first_trial_apart() -> None
     assert "all-reduce between 4 ranks reaches a busbw of 3.00 GB/s (24.0 Gbit/s)" in drawing.caption
 
 
-def test_numbers_that_arrived_wrong_are_said_loudly() -> None:
-    assert "7 numbers arrived WRONG" in bandwidth.caption([message(1024, 1e9, wrong=7)])
+def test_the_caption_warns_of_wrong_values() -> None:
+    assert "7 elements had WRONG values" in bandwidth.caption([message(1024, 1e9, wrong=7)])
 
 
 def test_of_many_operations_only_the_bus_bandwidth_is_shown_at_first() -> None:
@@ -111,11 +111,11 @@ def test_of_many_operations_only_the_bus_bandwidth_is_shown_at_first() -> None:
     assert shown == [f"{name}, 4 ranks: busbw" for name in names]
 
 
-def test_the_answer_of_a_search_names_both_sides_of_the_border() -> None:
+def test_the_answer_of_a_search_names_both_sides_of_the_limit() -> None:
     found = search([trial(1, 8, True), trial(2, 16, False, None), trial(3, 12, True), trial(4, 14, False)])
     space = "\N{NARROW NO-BREAK SPACE}"
     assert capacity.answer(found) == (
-        f"12 layers (12.0{space}M{space}parameters) train with 2.00{space}GiB each, 14 do not."
+        f"12 layers (12.0{space}M{space}parameters) fit with 2.00{space}GiB each, 14 do not."
     )
     drawing = capacity.figure(found)
     assert drawing.figure is not None
@@ -128,18 +128,18 @@ def test_the_answer_of_a_search_names_both_sides_of_the_border() -> None:
 @pytest.mark.parametrize(
     ("trials", "more", "words"),
     [
-        ([], {}, "Nothing tried yet."),
+        ([], {}, "No trial has run yet."),
         ([trial(1, 1, False)], {}, "Nothing fits with"),
         ([trial(1, 64, True)], {}, "At least 64 layers"),
-        ([trial(1, 8, True)], {"is_done": False}, "so far; the search goes on."),
-        ([trial(1, 8, True)], {"is_done": False, "is_cut": True}, "the search ended before it found the border."),
+        ([trial(1, 8, True)], {"is_done": False}, "so far; the search continues."),
+        ([trial(1, 8, True)], {"is_done": False, "is_cut": True}, "the search ended before it found the limit."),
         ([trial(1, 1, True)], {"at_most": 1, "find": "micro_batch_size"}, "1 sequence in a micro batch"),
         (
             [trial(1, 2, False), trial(2, 3, True)],
             {"find": "processes", "per_node": 2},
-            "are 3 processes, 2 nodes of 2; 2 run out of memory.",
+            "GiB each, 2 nodes of 2; 2 run out of memory.",
         ),
     ],
 )
-def test_every_end_of_a_search_is_said_in_words(trials: list[Trial], more: dict[str, object], words: str) -> None:
+def test_every_end_of_a_search_has_its_sentence(trials: list[Trial], more: dict[str, object], words: str) -> None:
     assert words in capacity.answer(search(trials, **more))

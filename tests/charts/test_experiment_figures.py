@@ -159,7 +159,7 @@ def test_of_very_many_runs_the_fastest_are_drawn_and_the_table_holds_all() -> No
         assert drawing.figure is not None
         assert len(drawing.figure.data[0].x) == 60
         assert drawing.figure.data[0].x[0].startswith("#141 ")
-        assert "The 60 fastest of 200 runs are drawn" in drawing.caption
+        assert "Only the 60 fastest of 200 runs are drawn" in drawing.caption
         assert len(drawing.table.rows) == 200
 
 

@@ -40,7 +40,7 @@ def test_each_kind_is_one_trace_of_bars_in_the_lane_of_its_rank() -> None:
 def test_waiting_is_what_passes_leave_of_the_iteration() -> None:
     waiting = traces(timeline.figure([one()]))["waiting (bubble)"]
     assert list(waiting.x) == [4.0, 4.0]
-    assert "rank 1 waits 62.5 % of the iteration<br>holds 1 micro batches at most" in waiting.hovertext[1]
+    assert "rank 1 waits 62.5 % of the iteration<br>stores up to 1 micro batches" in waiting.hovertext[1]
 
 
 def test_two_schedules_stand_one_above_the_other_on_one_axis() -> None:
@@ -55,14 +55,14 @@ def test_two_schedules_stand_one_above_the_other_on_one_axis() -> None:
     assert layout.annotations[0].text.endswith(": slow &lt;b&gt;")
     assert layout.xaxis.range[1] > 8
     assert len(drawn["forward"].x) == 4
-    assert "The slower one takes 2.00 times as long." in drawing.caption
+    assert "The slower schedule takes 2.00 times as long." in drawing.caption
 
 
 def test_short_iterations_are_drawn_in_their_own_unit() -> None:
     short = Timeline("x", 0.004, [Bar(0, "forward", 0, 0.0, 0.001)], [0.75])
     drawing = timeline.figure([short])
     assert drawing.figure is not None
-    assert drawing.figure.layout.xaxis.title.text == "Time since the iteration began (ms)"
+    assert drawing.figure.layout.xaxis.title.text == "Time since the start of the iteration (ms)"
     assert traces(drawing)["forward"].x[0] == 1.0
 
 

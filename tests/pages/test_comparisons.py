@@ -108,7 +108,7 @@ def test_curves_lie_over_each_other_by_the_slowest_rank(page: Client, four_runs:
     drawn = json.loads(page.get(url).content)
     assert [trace["name"][-2:] for trace in drawn["figure"]["data"]] == ["#1", "#2"]
     assert drawn["figure"]["data"][0]["y"] == pytest.approx([300, 400])
-    assert drawn["caption"] == "1 of 3 runs has no such series."
+    assert drawn["caption"] == "1 of 3 runs does not have this series."
     timed = json.loads(page.get(f"{url}&over=time").content)
     assert timed["figure"]["data"][0]["x"] == [0, 1]
     assert "none of these runs has a series of loss" in json.loads(page.get(f"{url}&curve=loss").content)["empty"]
@@ -127,7 +127,7 @@ def test_parallel_coordinates_draw_a_line_per_run_over_what_differs(page: Client
     slowest = figure["data"][0]["y"][titles.index("Throughput")]
     assert (fastest, slowest) == (1, 0)
     alike = address(four_runs[0], four_runs[0]).replace("/compare/", "/compare/figures/parallel.json")
-    assert "No parallel coordinates" in json.loads(page.get(alike).content)["empty"]
+    assert "Parallel coordinates: needs runs" in json.loads(page.get(alike).content)["empty"]
 
 
 def test_there_are_no_other_figures(page: Client, four_runs: list[Run]) -> None:

@@ -97,7 +97,7 @@ def test_bandwidths_stand_in_nccl_tests_columns_beside_their_figure(page: Client
 
 def test_a_search_says_its_answer_and_lists_its_trials(page: Client, search: Attempt) -> None:
     running = text(page.get(RUN))
-    assert "At least 12 layers (1.50 M parameters) so far; the search goes on." in running
+    assert "At least 12 layers (1.50 M parameters) so far; the search continues." in running
     Run.objects.update(state="finished")
     ended = text(page.get(RUN))
     assert "12 layers (1.50 M parameters) train with 512 MiB each, 16 do not." in ended

@@ -165,7 +165,7 @@ def test_a_search_is_answered_with_its_trials(
     series = {"processes": {1: 1.0, 2: 2.0}, "fits": {1: 0.0, 2: 1.0}}
     store.append(attempt.pk, {(name, 0): points(values) for name, values in series.items()})
     response = page.get(ANSWER)
-    assert "The fewest that train this model are 2 processes; 1 run out of memory." in text(response)
+    assert "This model needs at least 2 processes; 1 run out of memory." in text(response)
     assert 'data-figure="capacity"' in response.content.decode()
 
 

@@ -53,7 +53,7 @@ def test_the_figure_draws_two_schedules_and_the_table_holds_their_passes(viewer:
     query = ADDRESS.partition("?")[2] + "&schedules=gpipe&schedules=1f1b&schedules=zb-h1&one=gpipe&two=zb-h1"
     drawing = viewer.get(f"/simulate/timeline.json?{query}").json()
     names = [trace["name"] for trace in drawing["figure"]["data"]]
-    assert {"forward", "backward", "gradients of the weights", "activations on the link"} <= set(names)
+    assert {"forward", "backward", "weight gradients", "activations on the link"} <= set(names)
     assert drawn_schedules(drawing) == ["gpipe", "zb-h1"]
     rows = viewer.get(f"/simulate/timeline.csv?{query}").content.decode().splitlines()
     assert rows[0] == "schedule,rank,kind,micro_batch,chunk,begin_s,end_s"

@@ -74,7 +74,7 @@ def test_a_run_shows_what_it_did_above_what_the_simulation_says(viewer: Client, 
     assert "waiting for gradients" in traces
     assert len(traces["optimizer"]["x"]) == 4
     # 0.4 s of 0.7 s of each rank are passes and the optimizer.
-    assert "its ranks wait 42.9 % of that and hold up to 2 micro batches" in answer["caption"]
+    assert "its ranks wait 42.9 % of it and store up to 2 micro batches" in answer["caption"]
 
 
 def test_a_step_can_be_chosen(viewer: Client, run: Run) -> None:
@@ -94,7 +94,7 @@ def test_addresses_of_pages_are_taken_as_they_are_pasted(viewer: Client, run: Ru
 
 def test_a_published_run_is_simulated_with_another_schedule(viewer: Client, published: None) -> None:
     answer = draw(viewer, f"simulated:{PUBLISHED}/22", f"simulated:{PUBLISHED}/22:1f1b-3")
-    assert "hold up to 7 micro batches" in answer["caption"]
+    assert "store up to 7 micro batches" in answer["caption"]
     text = viewer.get(f"/experiments/{PUBLISHED}/runs/22/").content.decode()
     assert f"figure.json?b=simulated%3A{PUBLISHED}%2F22" in text
 
