@@ -1,4 +1,4 @@
-"""What a fresh demo holds: a person, sweeps that are ready to launch, and published figures beside them."""
+"""Contents of a fresh demo: a user, sweeps that are ready to launch, and published results."""
 
 import json
 import os
@@ -49,7 +49,7 @@ STEP_TIMES_S = {
 
 
 def demo_user(password_file: Path) -> tuple[User, str]:
-    """Return the demo user and password; the first call makes them and keeps the password in a file."""
+    """Return the demo user and password; the first call creates them and stores the password in a file."""
     users = get_user_model().objects
     if password_file.exists() and (user := users.filter(username=DEMO_USER).first()):
         return user, password_file.read_text().strip()
@@ -63,14 +63,14 @@ def demo_user(password_file: Path) -> tuple[User, str]:
 
 
 def allow_commands(path: Path) -> Path:
-    """Let this machine's daemon start the one command that the demo's sweeps name, and no other."""
+    """Allow the daemon of this machine to start only the command of the demo sweeps."""
     path.write_text(json.dumps([megatron_command(settings.BASE_DIR)[:1]]))
     return path
 
 
 @transaction.atomic
 def demo_experiments(user: User) -> None:
-    """Make the experiments unless there is any: what a person deleted does not come back."""
+    """Create the experiments unless any exist, so that deleted experiments are not created again."""
     if Experiment.objects.exists():
         return
     published_content(user)
@@ -78,10 +78,10 @@ def demo_experiments(user: User) -> None:
 
 
 def published_content(user: User) -> None:
-    """Bring in what others published, with reports about it and pictures of a case."""
+    """Import published results, with reports about them and pictures of one case."""
     imported = published_documents(user)
     scaling_report(imported[SCALING.file], user)
-    # A worker draws them as soon as there is one.
+    # Drawn as soon as a worker runs.
     services.pictures_request(user=user, run=imported[CASE.file].runs.get())
     three_nodes = published_three_nodes(user)
     demo_report(three_nodes, user)
@@ -89,28 +89,28 @@ def published_content(user: User) -> None:
 
 
 def ready_sweeps(user: User) -> None:
-    """Make the experiments that only wait for somebody to press Launch."""
+    """Create the experiments that are ready to launch."""
     bert_base_to_tune(user)
-    for one in [*network_sweeps(), *demo_sweeps(settings.BASE_DIR)]:
-        experiment = services.experiment_create(name=one.name, question=one.question, owner=user)
-        services.config_save(experiment=experiment, data=one.data, sweep=one.sweep, note=one.note, user=user)
+    for sweep in [*network_sweeps(), *demo_sweeps(settings.BASE_DIR)]:
+        experiment = services.experiment_create(name=sweep.name, question=sweep.question, owner=user)
+        services.config_save(experiment=experiment, data=sweep.data, sweep=sweep.sweep, note=sweep.note, user=user)
 
 
 def published_three_nodes(user: User) -> Experiment:
-    """Enter the two published tables, and the out of memory beside them."""
+    """Create the runs of two published tables and the published out-of-memory result."""
     experiment = services.experiment_create(
         name="GPT-3 small on three nodes",
-        question="What does a slow network do to GPipe and 1F1B?",
-        source="Published figures, entered as data: 3 AWS p3.2xlarge, GPT-3 small (12 layers, 4 on each node),"
-        " batch 64, seconds per iteration as rank 0 saw them, the first of 10 iterations left out. A micro batch of 8"
-        " breaks the memory limit.",
+        question="How much does a slow network slow down GPipe and 1F1B?",
+        source="Published results: 3 AWS p3.2xlarge, GPT-3 small (12 layers, 4 per node), global batch size 64, seconds"
+        " per iteration measured on rank 0, without the first of 10 iterations. A micro batch size of 8 exceeds the"
+        " memory.",
         owner=user,
     )
     config = services.config_save(
         experiment=experiment,
         data=THREE_NODES,
         sweep={"parallel.schedule": list(STEP_TIMES_S), "train.micro_batch_size": [1, 2, 4]},
-        note="The network setting is an axis of the published tables; to run it, see the emulated three nodes.",
+        note="The network is an axis of the published tables; the emulated three nodes experiments run it.",
         user=user,
     )
     for schedule, table in STEP_TIMES_S.items():
@@ -139,7 +139,7 @@ def published_three_nodes(user: User) -> Experiment:
 
 
 def _published_summary(step_time_s: float) -> dict[str, Any]:
-    """Say what a published step time says, with what follows from it and the configuration."""
+    """Return the summary of a published step time, with the quantities that follow from the configuration."""
     samples, tokens = THREE_NODES["train"]["global_batch_size"], THREE_NODES["model"]["sequence_length"]
     return {
         "steps": {"count": 9, "first": 2, "last": 10, "left_out": [1], "why": "excluded by the source"},
@@ -147,5 +147,5 @@ def _published_summary(step_time_s: float) -> dict[str, Any]:
         "samples_per_s": samples / step_time_s,
         "tokens_per_s": samples * tokens / step_time_s,
         "ms_per_sample": 1000 * step_time_s / samples,
-        "basis": "published mean of 9 iterations (2 to 10) as rank 0 saw them; throughput computed from it",
+        "basis": "published mean of 9 iterations (2 to 10), measured on rank 0; throughput derived from it",
     }

@@ -1,7 +1,7 @@
-"""The 3-node case emulated: GPT-3 small in three stages, on links from fast to slow, its compute times as published.
+"""The published 3-node case, emulated: GPT-3 small in three stages on fast to slow links, with published compute times.
 
-Scaled down it takes a fifth of the sequences, two steps and two micro batch sizes; times, messages and links are those
-of the full size, so that only fill and drain weigh more.
+The scaled-down sweep has a fifth of the sequences, two steps and two micro batch sizes. Compute times, message sizes
+and links are those of the full size, so only the share of pipeline fill and drain is larger.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from parlab.planner.schedule.pipeline import Link, Pipeline, StageTimes
 DEFAULT = Link(0.1e-3, 10e9)
 """About 0.1 ms, up to 10 Gbit/s."""
 LINKS: list[list[float | None]] = [[0.1, None], [1, 5], [5, 2], [10, 1]]
-"""Delay in ms and Gbit/s; the default network gets as much as the machine carries."""
+"""Delay in ms and bandwidth in Gbit/s; the bandwidth of the default network is not limited."""
 DEFAULT_STEP_S = {"gpipe": {1: 6.64, 2: 6.76, 4: 6.94}, "1f1b": {1: 6.54, 2: 6.65, 4: 6.86}}
 """Published for the default network: schedule -> micro batch size -> seconds of an iteration of 64 sequences."""
 SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("1f1b", 3)]
-"""With the warm-up slope; 3 is what the simulation chooses for 10 ms and 1 Gbit/s."""
+"""Schedule and warm-up slope; the simulation chooses slope 3 for 10 ms and 1 Gbit/s."""
 STAGES, SEQUENCES, HIDDEN, LENGTH = 3, 64, 768, 2048
 BACKWARD_PER_FORWARD = 3.0
-"""Activations are computed again there."""
+"""The backward pass recomputes activations."""
 WORK = "parallel.schedule, parallel.warmup_slope, train.micro_batch_size, emulation.forward_ms, emulation.backward_ms"
 NETWORK = "network.delay_ms, network.bandwidth_gbps"
 
 
 def times_ms(schedule: str, micro_batch_size: int) -> tuple[float, float]:
-    """Return forward and backward of one micro batch in ms, so that the published default step comes out simulated."""
+    """Return forward and backward time of a micro batch in ms that reproduce the published step time in simulation."""
     message = micro_batch_size * LENGTH * HIDDEN * 4
-    unknown = Pipeline(
+    pipeline = Pipeline(
         (StageTimes(0.0, 0.0),) * STAGES, SEQUENCES // micro_batch_size, (DEFAULT,) * STAGES, message, message
     )
     step_s = DEFAULT_STEP_S[schedule][micro_batch_size]
-    found = calibrate(step_s, Plan(schedule), unknown, backward_per_forward=BACKWARD_PER_FORWARD)
-    return round(1e3 * found.forward_s, 3), round(1e3 * found.backward_s, 3)
+    times = calibrate(step_s, Plan(schedule), pipeline, backward_per_forward=BACKWARD_PER_FORWARD)
+    return round(1e3 * times.forward_s, 3), round(1e3 * times.backward_s, 3)
 
 
 def _data(sequences: int, iterations: int) -> dict[str, Any]:
@@ -67,19 +67,19 @@ def _sweep(micro_batch_sizes: list[int]) -> dict[str, list[Any]]:
 
 
 def network_sweeps() -> list[DemoSweep]:
-    """Return the sweep for a few minutes and that of the published size."""
+    """Return a sweep of a few minutes and one of the published size."""
     return [
         DemoSweep(
             "Three nodes on a slow network, emulated",
-            "What does a slow network do to GPipe and 1F1B, and which schedule does not suffer?",
-            "12 sequences, two steps: the links are real, the stages wait as long as three V100 nodes compute.",
+            "How much does a slow network slow down GPipe and 1F1B, and which schedule hides the latency?",
+            "12 sequences and two steps on emulated links; stages wait for the compute times of three V100 nodes.",
             _data(12, 2),
             _sweep([1, 4]),
         ),
         DemoSweep(
             "Three nodes on a slow network, full size",
-            "The same with 64 sequences and 10 iterations, as published: what each cell of the two tables is here.",
-            "36 runs of about a minute and a half each.",
+            "How do the published step times, with 64 sequences and 10 iterations, compare with an emulated network?",
+            "36 runs of about 90 seconds each.",
             _data(SEQUENCES, 10),
             _sweep([1, 2, 4]),
         ),

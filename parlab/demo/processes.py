@@ -1,7 +1,7 @@
-"""A handful of child processes that live and die with this one, and in an order.
+"""Child processes that end with this process, in a defined order.
 
-Process managers that we looked at end all children at once; here the daemon must still reach Redis and
-the ingest worker while it hands over its last batches.
+Existing process managers end all children at once. Here the daemon must still reach Redis and the ingest worker while
+it sends its last batches.
 """
 
 import ctypes
@@ -15,23 +15,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 RESTARTS = 5
-"""A child that ended by itself this often within a minute is given up."""
+"""Maximum number of restarts of a child within a minute."""
 PR_SET_PDEATHSIG = 1
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to end this process when its parent is gone, however it went."""
+    """Make Linux end this process when its parent ends for any reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class ProcessFailed(Exception):
-    """A child that cannot be kept running, with the end of its log."""
+    """A child process cannot be kept running; the message contains the end of its log."""
 
 
 @dataclass
 class Child:
-    """One process that is started again when it ends by itself."""
+    """A process that is restarted when it ends unexpectedly."""
 
     name: str
     argv: list[str]
@@ -48,16 +48,16 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C in the terminal reaches only us; we end the children in order.
+                # Ctrl-C in the terminal reaches only this process, which ends the children in order.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  no threads run here when children are started
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  no threads run when children are started
             )
 
     def tail(self, lines: int = 15) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def keep_alive(self) -> str | None:
-        """Start the process again if it ended; return a line for people when that happened."""
+        """Restart the process if it has ended; return a message in this case."""
         code = self.process.poll()
         if code is None:
             return None
@@ -65,13 +65,13 @@ class Child:
         self.ended_at = [*(at for at in self.ended_at if now - at < 60), now]
         if len(self.ended_at) > RESTARTS:
             raise ProcessFailed(
-                f"{self.name} ended {len(self.ended_at)} times in a minute; its log says:\n{self.tail()}"
+                f"{self.name} ended {len(self.ended_at)} times within a minute; the end of its log:\n{self.tail()}"
             )
         self.start()
-        return f"{self.name} ended with {code} and was started again (log: {self.log})"
+        return f"{self.name} exited with code {code} and was restarted (log: {self.log})"
 
     def stop(self, timeout: float = 20.0) -> None:
-        """End the process with SIGTERM, or with SIGKILL for its whole session when it does not listen."""
+        """End the process with SIGTERM; after the timeout, send SIGKILL to its whole session."""
         if self.process.poll() is None:
             self.process.terminate()
             try:

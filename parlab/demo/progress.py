@@ -1,4 +1,4 @@
-"""How far the demo's sweeps are."""
+"""Progress of the demo sweeps."""
 
 from __future__ import annotations
 
@@ -16,58 +16,60 @@ from .sweeps import demo_sweeps
 
 
 class SweepProgress(NamedTuple):
-    """One experiment of the demo."""
+    """Progress of one demo experiment."""
 
     experiment: Experiment
     points: int
-    """Runs that there will be."""
+    """Total number of runs."""
     ended: int
     states: list[StateCount]
 
 
 class Progress(NamedTuple):
-    """All of them together."""
+    """Progress of all demo experiments."""
 
     sweeps: list[SweepProgress]
     points: int
     ended: int
     is_running: bool
     to_start: int
-    """Sweeps of which no run was started yet."""
+    """Number of sweeps without any run."""
 
     @property
     def seen(self) -> str:
-        """Changes with whatever the block shows."""
-        return "-".join(f"{one.ended}:{sum(state.number for state in one.states)}" for one in self.sweeps)
+        """A text that changes whenever the block shows something else."""
+        return "-".join(f"{sweep.ended}:{sum(state.number for state in sweep.states)}" for sweep in self.sweeps)
 
 
 def demo_names() -> frozenset[str]:
-    """Name the experiments that the demo's button launches."""
-    return frozenset(one.name for one in demo_sweeps(settings.BASE_DIR))
+    """Return the names of the experiments that the demo button launches."""
+    return frozenset(sweep.name for sweep in demo_sweeps(settings.BASE_DIR))
 
 
 def demo_experiments() -> QuerySet[Experiment]:
-    """Experiments of the demo that nobody has renamed or deleted."""
+    """Return the demo experiments, except renamed and deleted ones."""
     return Experiment.objects.filter(name__in=demo_names())
 
 
 def progress() -> Progress:
-    """Count the runs of the demo's sweeps; the numbers of points are those of their first configurations."""
-    points = {one.name: _points(one.data, one.sweep) for one in demo_sweeps(settings.BASE_DIR)}
+    """Count the runs of the demo sweeps; the number of points is that of their first configuration."""
+    points = {sweep.name: _points(sweep.data, sweep.sweep) for sweep in demo_sweeps(settings.BASE_DIR)}
     order = {name: at for at, name in enumerate(points)}
-    found = demo_experiments().annotate(**{f"runs_{state}": Count("runs", Q(runs__state=state)) for state in RunState})
+    experiments = demo_experiments().annotate(
+        **{f"runs_{state}": Count("runs", Q(runs__state=state)) for state in RunState}
+    )
     sweeps = []
-    for experiment in sorted(found, key=lambda one: order[one.name]):
+    for experiment in sorted(experiments, key=lambda experiment: order[experiment.name]):
         counts = {state: int(getattr(experiment, f"runs_{state}")) for state in RunState}
         states = state_counts(state.value for state, count in counts.items() for _ in range(count))
         ended = sum(counts[state] for state in FINAL_STATES)
         sweeps.append(SweepProgress(experiment, max(points[experiment.name], sum(counts.values())), ended, states))
     return Progress(
         sweeps,
-        sum(one.points for one in sweeps),
-        sum(one.ended for one in sweeps),
-        any(sum(state.number for state in one.states) > one.ended for one in sweeps),
-        sum(not one.states for one in sweeps),
+        sum(sweep.points for sweep in sweeps),
+        sum(sweep.ended for sweep in sweeps),
+        any(sum(state.number for state in sweep.states) > sweep.ended for sweep in sweeps),
+        sum(not sweep.states for sweep in sweeps),
     )
 
 

@@ -1,4 +1,4 @@
-"""The reports of a fresh demo: one of published tables, frozen and shared; one of imported runs, being written."""
+"""Reports of a fresh demo: a published and shared report of tables, and a draft about imported runs."""
 
 from django.contrib.auth.models import User
 
@@ -10,21 +10,21 @@ from parlab.publishing.resolve import resolve
 from parlab.reports.document import read
 from parlab.reports.templates import TEMPLATES
 
-TITLE = "What a slow network costs GPipe and 1F1B"
+TITLE = "GPipe and 1F1B on a slow network"
 TEXT = """\
-Three nodes, one GPU each, GPT-3 small with four layers on each node. Both schedules do the same work; only the network
-between the nodes changes. The figures were published by others and are entered as data.
+GPT-3 small runs on three nodes with one GPU and four layers each. Both schedules do the same work; only the network
+between the nodes differs. All results are published measurements.
 
 ## On the slowest network
 
-At 10 ms and 1 Gbit/s a step of 1F1B takes {{ value step_time_s
-where="schedule=1f1b, network=delay 10ms bandwidth 1Gbps, micro_batch_size=1" decimals=2 }}, one of GPipe
-{{ value step_time_s where="schedule=gpipe, network=delay 10ms bandwidth 1Gbps, micro_batch_size=1" decimals=2 }}:
-in 1F1B every micro batch waits for a round trip.
+At 10 ms and 1 Gbit/s, a step of 1F1B takes {{ value step_time_s
+where="schedule=1f1b, network=delay 10ms bandwidth 1Gbps, micro_batch_size=1" decimals=2 }} and a step of GPipe
+{{ value step_time_s where="schedule=gpipe, network=delay 10ms bandwidth 1Gbps, micro_batch_size=1" decimals=2 }}.
+In 1F1B, every micro batch waits for a network round trip.
 
 {{ figure throughput where="network=delay 10ms bandwidth 1Gbps" }}
 
-## All of it
+## All networks
 
 {{ table pivot title="GPipe" rows=network columns=micro_batch_size value=step_time_s
   where="schedule=gpipe" unit=s decimals=2 }}
@@ -32,12 +32,12 @@ in 1F1B every micro batch waits for a round trip.
 {{ table pivot title="1F1B" rows=network columns=micro_batch_size value=step_time_s
   where="schedule=1f1b" unit=s decimals=2 }}
 
-{{ table runs title="What did not fit" where="state=oom" columns="Method=method, State=state, Reason=reason" }}
+{{ table runs title="Out of memory" where="state=oom" columns="Method=method, State=state, Reason=reason" }}
 """
 
 
 def demo_report(experiment: Experiment, user: User) -> None:
-    """Write and publish it; the beat hands its pictures to a worker as soon as there is one."""
+    """Write and publish the report; its pictures are drawn as soon as a worker runs."""
     report = lab.report_create(title=TITLE, text=TEXT, experiment=experiment, user=user)
     content = resolve(read(report.text), report=report, figures=figures()).model_dump(mode="json")
     version = lab.report_publish(report=report, content=content, revision=report.revision, user=user)
@@ -46,7 +46,7 @@ def demo_report(experiment: Experiment, user: User) -> None:
 
 
 def scaling_report(experiment: Experiment, user: User) -> None:
-    """Begin a report of imported runs in their own shape; it stays to be written and published."""
+    """Create the draft of a report about imported runs from the template `scaling`."""
     runs = selectors.experiment_runs(experiment, selectors.experiment_versions(experiment, ""))
     text = TEMPLATES["scaling"].text(experiment.name, selectors.run_records(runs))
     lab.report_create(title=experiment.name, text=text, experiment=experiment, user=user)

@@ -1,4 +1,4 @@
-"""One small sweep for each engine, small enough that two processor cores run all of them within minutes."""
+"""One small sweep per engine; two processor cores run all of them within minutes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAYOUT = "parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parall
 
 
 class DemoSweep(NamedTuple):
-    """An experiment that a fresh demo holds, ready to launch."""
+    """An experiment of a fresh demo, ready to launch."""
 
     name: str
     question: str
@@ -27,8 +27,8 @@ class DemoSweep(NamedTuple):
 
 PIPELINE = DemoSweep(
     "Pipeline schedules on this machine",
-    "Does 1F1B beat GPipe on this machine's processors, and which micro batch is best?",
-    "A small GPT in two stages.",
+    "Is 1F1B faster than GPipe on this machine, and which micro batch size is best?",
+    "A small GPT in two pipeline stages.",
     {
         "model": SMALL_GPT,
         "train": {"global_batch_size": 16, "micro_batch_size": 1, "iterations": 8, "warmup_steps": 2},
@@ -38,8 +38,8 @@ PIPELINE = DemoSweep(
 )
 LAYOUTS = DemoSweep(
     "Megatron layouts of two ranks",
-    "Two ranks can share the layers or each layer: which is faster here?",
-    "Pipeline and tensor parallel, one after the other.",
+    "Is it faster to split a model between two ranks by layers (pipeline) or within each layer (tensor)?",
+    "Pipeline parallel size 2, then tensor parallel size 2.",
     {
         "model": SMALL_GPT,
         "train": {"global_batch_size": 16, "micro_batch_size": 4, "iterations": 10, "warmup_steps": 1},
@@ -49,8 +49,8 @@ LAYOUTS = DemoSweep(
 )
 ZERO = DemoSweep(
     "ZeRO stages of two ranks",
-    "What does it cost to share optimizer state, gradients and weights?",
-    "DeepSpeed; stage 0 shares nothing, stage 3 optimizer state, gradients and weights.",
+    "How much slower is training when optimizer state, gradients and weights are partitioned?",
+    "DeepSpeed ZeRO: stage 0 partitions nothing; stage 3 partitions optimizer state, gradients and weights.",
     {
         "model": SMALL_GPT,
         "train": {"global_batch_size": 16, "micro_batch_size": 4, "iterations": 6, "warmup_steps": 1},
@@ -60,8 +60,8 @@ ZERO = DemoSweep(
 )
 SHARDING = DemoSweep(
     "Eight stages of four shards",
-    "Which way of cutting each weight is faster: all-gather of outputs, or all-reduce of sums?",
-    "The stage x shard map of BERT-large's case, several shards on one device, on two processes.",
+    "Which way of splitting each weight is faster: all-gather of outputs or all-reduce of partial sums?",
+    "The device mapping of the published BERT-large case on two processes, with several shards per device.",
     {
         "model": SMALL_GPT | {"num_layers": 8, "hidden_size": 64},
         "train": {"global_batch_size": 2, "micro_batch_size": 2, "iterations": 8, "warmup_steps": 1},
@@ -82,8 +82,8 @@ SHARDING = DemoSweep(
 )
 BASELINE = DemoSweep(
     "Hugging Face Trainer as a baseline",
-    "What does the Trainer reach as it comes, and does a micro batch of 8,192 fit into 2 GiB?",
-    "GPT-2 from its configuration, with random weights, on two data parallel ranks; the larger batch does not fit.",
+    "How fast is the Trainer with its defaults, and does a micro batch of 8,192 fit into 2 GiB?",
+    "GPT-2 with random weights on two data parallel ranks; the larger batch runs out of memory.",
     {
         "model": SMALL_GPT | {"implementation": "huggingface"},
         "train": {"global_batch_size": 16, "micro_batch_size": 4, "iterations": 8, "warmup_steps": 1},
@@ -95,8 +95,8 @@ BASELINE = DemoSweep(
 )
 BANDWIDTH = DemoSweep(
     "Bandwidth between two processes",
-    "What all-reduce bandwidth do the ranks have?",
-    "Four operations over message sizes, the first trial of each apart.",
+    "What bandwidth does all-reduce reach between two processes?",
+    "Four collective operations over a range of message sizes; the first trial of each size is a warm-up.",
     {
         "train": {"iterations": 10, "warmup_steps": 1},
         "parallel": {"engine": "allreduce", "data_parallel_size": 2},
@@ -107,7 +107,7 @@ BANDWIDTH = DemoSweep(
 CAPACITY = DemoSweep(
     "Largest model in 700 MiB",
     "What is the largest model that trains on one node?",
-    "Short real runs, some of which run out of the memory that each process may allocate.",
+    "Short trial runs; some of them run out of the memory that a process may allocate.",
     {
         "model": {
             "num_layers": 1,
@@ -127,11 +127,11 @@ CAPACITY = DemoSweep(
 
 
 def scaling(project: Path) -> DemoSweep:
-    """The scaling page of Megatron's BERT: its own command line, filled from the fields, on 1, 2, 4 and 8 processes."""
+    """Return a Megatron-LM BERT scaling sweep: its command line, filled from the fields, on 1, 2, 4 and 8 processes."""
     return DemoSweep(
         "Megatron BERT on 1 to 8 processes",
-        "How well does a BERT scale over tensor, pipeline and data parallel ranks?",
-        "Megatron's own flags through engine command; sizes scaled down, without fp16, data and checkpoints.",
+        "How does the throughput of BERT scale with tensor, pipeline and data parallel ranks?",
+        "The command line of Megatron-LM run by engine command; a smaller model, without fp16, data and checkpoints.",
         {
             "model": SMALL_GPT | {"kind": "bert", "attention_mask": "bidirectional"},
             "train": {
@@ -152,7 +152,7 @@ def scaling(project: Path) -> DemoSweep:
 
 
 def megatron_command(project: Path) -> list[str]:
-    """Megatron-LM's command line of BERT 345M, its sizes left to the fields of the configuration."""
+    """Return the Megatron-LM command line of BERT 345M with its sizes taken from the configuration."""
     sizes = {
         "--num-layers": "{model.num_layers}",
         "--hidden-size": "{model.hidden_size}",
@@ -180,5 +180,5 @@ def megatron_command(project: Path) -> list[str]:
 
 
 def demo_sweeps(project: Path) -> list[DemoSweep]:
-    """Return all of them, in the order in which they run: the quickest answers first."""
+    """Return all sweeps in the order in which they run, the shortest first."""
     return [BANDWIDTH, SHARDING, CAPACITY, BASELINE, LAYOUTS, ZERO, PIPELINE, scaling(project)]

@@ -1,4 +1,4 @@
-"""A space for the tuner: BERT-base under ZeRO, with the Hugging Face Trainer as what it is compared with."""
+"""A search space for the tuner: BERT-base with ZeRO, compared with the Hugging Face Trainer as baseline."""
 
 from typing import Any
 
@@ -21,24 +21,24 @@ STEPS = {"iterations": 11, "warmup_steps": 1}
 
 
 def bert_base_to_tune(user: User) -> None:
-    """Make the experiment: the Trainer as version 1, the space as version 2, which a study searches by default."""
+    """Create the experiment: version 1 is the Trainer, version 2 the search space, which a study uses by default."""
     experiment = services.experiment_create(
         name="Tune BERT-base",
-        question="Which ZeRO stage and micro batch trains BERT-base fastest, and is it faster than without DeepSpeed?",
+        question="Which ZeRO stage and micro batch size train BERT-base fastest, and do they beat the baseline?",
         owner=user,
     )
     services.config_save(
         experiment=experiment,
         data=_data("hf", implementation="huggingface"),
         sweep=_sizes(),
-        note="Baseline: the Hugging Face Trainer, its micro batch grown by hand",
+        note="Baseline: Hugging Face Trainer with increasing micro batch sizes",
         user=user,
     )
     services.config_save(
         experiment=experiment,
         data=_data("zero"),
         sweep={"parallel.zero_stage": [0, 1, 2, 3], **_sizes()},
-        note="The space: press Tune",
+        note="Search space: click Tune to start a study",
         user=user,
         as_next=True,
     )

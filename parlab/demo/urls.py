@@ -1,4 +1,4 @@
-"""Where the demo's button is."""
+"""Addresses of the demo block."""
 
 from django.urls import path
 

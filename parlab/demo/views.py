@@ -1,4 +1,4 @@
-"""The demo's one button: launch all sweeps; and how far they are."""
+"""Launch all demo sweeps and show their progress."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ UNCHANGED = 204
 @require_POST
 @permission_required("lab.add_run", raise_exception=True)
 def launch_sweeps(request: HttpRequest) -> HttpResponse:
-    """Launch what has no run yet of every sweep of the demo; a second click starts nothing twice."""
+    """Launch all points of the demo sweeps without a run; a second click launches nothing twice."""
     started = 0
-    for one in progress().sweeps:
-        config = one.experiment.configs.select_related("experiment").order_by("-version").first()
+    for sweep in progress().sweeps:
+        config = sweep.experiment.configs.select_related("experiment").order_by("-version").first()
         if config is None:
             continue
         try:
             started += len(fleet.launch(config=config, user=cast(User, request.user)).created)
         except (ConfigError, ValueError) as error:
-            messages.error(request, f"{one.experiment} was not launched: {error}.")
+            messages.error(request, f"{sweep.experiment} was not launched: {error}.")
     if started:
-        messages.success(request, f"Launched {started} runs; this machine takes them one after the other.")
+        messages.success(request, f"Launched {started} runs. They run one after another on this machine.")
     else:
-        messages.info(request, "Nothing was launched: every point has its run already.")
+        messages.info(request, "Nothing to launch: every point already has a run.")
     return redirect("/")
 
 
 @require_GET
 def sweeps(request: HttpRequest) -> HttpResponse:
-    """Answer a poll for the progress of the demo's sweeps."""
-    found = progress()
-    if request.GET.get("seen") == found.seen:
+    """Return the progress of the demo sweeps, or status 204 if it has not changed."""
+    current = progress()
+    if request.GET.get("seen") == current.seen:
         return HttpResponse(status=UNCHANGED)
-    return render(request, "demo/sweeps.html", {"progress": found})
+    return render(request, "demo/sweeps.html", {"progress": current})

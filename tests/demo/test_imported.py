@@ -1,4 +1,4 @@
-"""What a fresh demo shows before anything ran: published figures, the doubts about them, reports and pictures."""
+"""Contents of a fresh demo before any run: published results, findings, reports and pictures."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from runners.protocol import RunState
 pytestmark = pytest.mark.django_db
 
 
-def test_a_fresh_demo_holds_published_figures_with_their_doubts_a_shared_report_and_a_case_to_draw(user: User) -> None:
+def test_a_fresh_demo_contains_published_results_findings_a_shared_report_and_picture_jobs(user: User) -> None:
     content.demo_experiments(user)
-    assert {one.file for one in DOCUMENTS} == {path.name for path in DIRECTORY.iterdir()}
-    for one in DOCUMENTS:
-        experiment = Experiment.objects.get(name=one.name)
-        assert (experiment.source, experiment.question) == (one.source, one.question)
+    assert {document.file for document in DOCUMENTS} == {path.name for path in DIRECTORY.iterdir()}
+    for document in DOCUMENTS:
+        experiment = Experiment.objects.get(name=document.name)
+        assert (experiment.source, experiment.question) == (document.source, document.question)
         assert experiment.runs.filter(state=RunState.FINISHED, origin=Run.Origin.IMPORTED).exists()
-    found = Finding.objects.order_by("rule").values_list("rule", "experiment__name", "run__number")
-    assert list(found) == [
+    findings = Finding.objects.order_by("rule").values_list("rule", "experiment__name", "run__number")
+    assert list(findings) == [
         ("aggregate", "Layouts of GPT from 1.7B to 1T", None),
         ("gpus-of-layout", "GPT 52B on 64 V100, on four days", 7),
         ("off-neighbours", "Megatron BERT 345M on 1 to 128 A100", 3),
         ("samples-of-iterations", "Megatron BERT 345M on 1 to 128 A100", 4),
     ]
     assert Client().get(f"/shared/{ReportLink.objects.get().token}/").status_code == 200
-    asked = PictureJob.objects.filter(state=PictureJob.State.WAITING)
-    assert {job.run.experiment.name if job.run else "a report" for job in asked} == {CASE.name, "a report"}
+    waiting_jobs = PictureJob.objects.filter(state=PictureJob.State.WAITING)
+    assert {job.run.experiment.name if job.run else "a report" for job in waiting_jobs} == {CASE.name, "a report"}
 
     before = Experiment.objects.count(), Run.objects.count(), Source.objects.count()
     content.demo_experiments(user)

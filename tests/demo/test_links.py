@@ -1,4 +1,4 @@
-"""Whatever a page links to answers: every kind of page that one reaches from home, as viewer and as operator."""
+"""All links work: every kind of page reachable from the home page, as viewer and as operator."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LINK = re.compile(r'<a\b[^>]*?\bhref="([^"#]*)')
 
 
 def kind(url: str) -> str:
-    """One address stands for all that differ in a name, a number or the value of a choice."""
+    """Return the same text for addresses that differ only in a name, a number or the value of a parameter."""
     parts = urlsplit(url)
     path = re.sub(r"/\d+(?=[/.]|$)", "/N", re.sub(r"/(experiments|reports)/(?!new/)[^/]+/", r"/\1/X/", parts.path))
     return f"{path}?{','.join(sorted({choice.partition('=')[0] for choice in parts.query.split('&')}))}"
 
 
 @pytest.mark.parametrize("group", ["viewer", "operator"])
-def test_no_link_that_somebody_sees_leads_nowhere(group: str, user: User) -> None:
+def test_no_link_is_broken(group: str, user: User) -> None:
     groups_refresh()
     content.demo_experiments(user)
     person = User.objects.create_user("newcomer", password="just looking around", is_staff=group != "viewer")
@@ -40,11 +40,11 @@ def test_no_link_that_somebody_sees_leads_nowhere(group: str, user: User) -> Non
             continue
         seen.add(kind(url))
         answer = client.get(url)
-        # Without a worker that draws, the report's PDF is still to come, and says so.
+        # Without a worker, the PDF of the report is not available yet (409).
         if answer.status_code >= 400 and not (answer.status_code == 409 and url.endswith("report.pdf")):
             broken.append(f"{answer.status_code} {url}, linked by {seen_on}")
         if answer.status_code == 200 and "html" in answer.headers["Content-Type"] and not answer.streaming:
-            links = (html.unescape(found) for found in LINK.findall(answer.content.decode()))
+            links = (html.unescape(link) for link in LINK.findall(answer.content.decode()))
             base = urlsplit(url).path
             waiting += [(base + to if to.startswith("?") else to, url) for to in links if to[:1] in ("/", "?")]
     assert len(seen) > 30

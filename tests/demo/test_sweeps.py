@@ -1,4 +1,4 @@
-"""The demo's sweeps: one for each engine, all runnable, launched by one button."""
+"""The demo sweeps: one per engine, all runnable, launched by one button."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SWEEPS = demo_sweeps(settings.BASE_DIR)
 @pytest.fixture
 def demo(user: User) -> list[Experiment]:
     content.ready_sweeps(user)
-    return list(Experiment.objects.filter(name__in=[one.name for one in SWEEPS]))
+    return list(Experiment.objects.filter(name__in=[sweep.name for sweep in SWEEPS]))
 
 
 @pytest.fixture
@@ -40,25 +40,26 @@ def browser(user: User) -> Client:
     return client
 
 
-@pytest.mark.parametrize("one", SWEEPS, ids=lambda one: one.name)
-def test_every_point_of_every_sweep_can_run(one: Any) -> None:
-    assert [point.problems for point in expand(one.data, one.sweep)] == [[]] * len(expand(one.data, one.sweep))
+@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.name)
+def test_every_point_of_every_sweep_is_valid(sweep: Any) -> None:
+    points = expand(sweep.data, sweep.sweep)
+    assert [point.problems for point in points] == [[]] * len(points)
 
 
 def test_every_engine_has_a_sweep() -> None:
     engines = {
         RunConfig.model_validate(point.config.model_dump()).parallel.engine
-        for one in SWEEPS
-        for point in expand(one.data, one.sweep)
+        for sweep in SWEEPS
+        for point in expand(sweep.data, sweep.sweep)
         if point.config
     }
-    # DeepSpeed's autotuner is started by a study, from the space to tune.
+    # DeepSpeed's autotuner runs as a study of the experiment Tune BERT-base.
     assert engines == set(ENGINES) - {AUTOTUNING.name}
 
 
 def test_the_scaling_sweep_runs_megatrons_own_flags_on_1_2_4_and_8_processes() -> None:
-    one = SWEEPS[-1]
-    points = [point.config for point in expand(one.data, one.sweep)]
+    sweep = SWEEPS[-1]
+    points = [point.config for point in expand(sweep.data, sweep.sweep)]
     assert [config.world_size for config in points if config] == [1, 2, 4, 8]
     for config in points:
         assert config is not None
@@ -70,10 +71,10 @@ def test_the_scaling_sweep_runs_megatrons_own_flags_on_1_2_4_and_8_processes() -
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": str(config.world_size),
         }
-        told = read_flags(flags, environment).config
-        # What the command trains is what the configuration beside it says, so that its numbers can be believed.
+        parsed = read_flags(flags, environment).config
+        # The flags of the command must match its configuration, which determines its metrics.
         for field in ("kind", "num_layers", "hidden_size", "num_attention_heads", "sequence_length", "vocab_size"):
-            assert getattr(told.model, field) == getattr(config.model, field), field
+            assert getattr(parsed.model, field) == getattr(config.model, field), field
         for field in (
             "global_batch_size",
             "micro_batch_size",
@@ -85,20 +86,20 @@ def test_the_scaling_sweep_runs_megatrons_own_flags_on_1_2_4_and_8_processes() -
             "precision",
             "warmup_steps",
         ):
-            assert getattr(told.train, field) == getattr(config.train, field), field
-        assert told.parallel.model_dump(exclude={"engine"}) == config.parallel.model_dump(exclude={"engine"})
+            assert getattr(parsed.train, field) == getattr(config.train, field), field
+        assert parsed.parallel.model_dump(exclude={"engine"}) == config.parallel.model_dump(exclude={"engine"})
 
 
-def test_the_demos_node_allows_this_command_only(tmp_path: Path) -> None:
+def test_the_demo_node_allows_only_this_command(tmp_path: Path) -> None:
     path = content.allow_commands(tmp_path / "allowed.json")
     (allowed,) = read_allowed({"PARLAB_ALLOWED_COMMANDS": str(path)})
     assert allowed == [str(settings.BASE_DIR / "runners" / "engines" / "megatron.py")]
     assert json.loads(path.read_text())
 
 
-def test_one_button_launches_all_of_them_once(browser: Client, demo: list[Experiment]) -> None:
+def test_one_button_launches_every_sweep_once(browser: Client, demo: list[Experiment]) -> None:
     page = browser.get("/").content.decode()
-    total = sum(len(expand(one.data, one.sweep)) for one in SWEEPS)
+    total = sum(len(expand(sweep.data, sweep.sweep)) for sweep in SWEEPS)
     assert len(demo) == len(SWEEPS)
     assert "Run the demo sweeps" in page
     assert f"{total} short runs" in page
@@ -110,7 +111,9 @@ def test_one_button_launches_all_of_them_once(browser: Client, demo: list[Experi
     assert f"0 of {total} runs have ended" in running
 
 
-def test_progress_is_polled_and_the_block_goes_when_all_have_ended(browser: Client, demo: list[Experiment]) -> None:
+def test_progress_is_polled_and_the_block_disappears_when_all_runs_have_ended(
+    browser: Client, demo: list[Experiment]
+) -> None:
     browser.post("/demo/sweeps/launch/")
     first = browser.get("/demo/sweeps/")
     url = first.content.decode().split('hx-get="')[1].split('"')[0]
@@ -122,11 +125,11 @@ def test_progress_is_polled_and_the_block_goes_when_all_have_ended(browser: Clie
     assert "demo-sweeps" not in browser.get("/").content.decode()
 
 
-def test_without_the_demos_experiments_pages_offer_nothing(browser: Client, experiment: Experiment) -> None:
+def test_without_demo_experiments_pages_show_no_demo_block(browser: Client, experiment: Experiment) -> None:
     assert "demo-sweeps" not in browser.get("/").content.decode()
 
 
-def test_who_may_only_look_launches_nothing(demo: list[Experiment], django_user_model: Callable[..., Any]) -> None:
+def test_a_viewer_cannot_launch_the_demo(demo: list[Experiment], django_user_model: Callable[..., Any]) -> None:
     person = User.objects.create_user("viewer", password="only looking here")
     client = Client()
     client.force_login(person)
@@ -134,16 +137,16 @@ def test_who_may_only_look_launches_nothing(demo: list[Experiment], django_user_
     assert client.post("/demo/sweeps/launch/").status_code == 403
 
 
-@pytest.mark.parametrize("one", network_sweeps(), ids=lambda one: one.name)
-def test_every_point_of_the_emulated_networks_can_run_and_is_emulated(one: Any) -> None:
-    points = expand(one.data, one.sweep)
+@pytest.mark.parametrize("sweep", network_sweeps(), ids=lambda sweep: sweep.name)
+def test_every_point_of_the_emulated_networks_is_valid_and_emulated(sweep: Any) -> None:
+    points = expand(sweep.data, sweep.sweep)
     assert [point.problems for point in points] == [[]] * len(points)
     for config in (point.config for point in points):
         assert config is not None
         assert (config.network.apply, config.train.compute, config.num_hosts) == ("emulate", "emulated", 3)
 
 
-def test_emulated_times_are_those_with_which_the_published_default_step_comes_out() -> None:
+def test_emulated_times_reproduce_the_published_step_time() -> None:
     forward, backward = times_ms("gpipe", 1)
     # 66 micro batches of time and four ways of 5.1 ms are 6.64 s.
     assert 66 * (forward + backward) + 4 * 5.13 == pytest.approx(6640, rel=1e-3)

@@ -1,4 +1,4 @@
-"""The block of the demo's sweeps, for any page."""
+"""The block of the demo sweeps, for any page."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ register = template.Library()
 
 @register.inclusion_tag("demo/sweeps.html", takes_context=True)
 def demo_sweeps(context: template.Context) -> dict[str, Any]:
-    """Offer the demo's sweeps until all have run; nothing where there are none: {% demo_sweeps %}."""
-    found = progress()
-    is_shown = bool(found.sweeps) and (found.to_start > 0 or found.is_running)
+    """Show the demo sweeps until all runs have ended: {% demo_sweeps %}."""
+    current = progress()
+    is_shown = bool(current.sweeps) and (current.to_start > 0 or current.is_running)
     return {
-        "progress": found if is_shown else None,
+        "progress": current if is_shown else None,
         "perms": context.get("perms"),
         "request": context.get("request"),
         "csrf_token": context.get("csrf_token"),
@@ -28,6 +28,6 @@ def demo_sweeps(context: template.Context) -> dict[str, Any]:
 
 @register.filter
 def outside_the_demo(experiments: Iterable[Experiment]) -> list[Experiment]:
-    """Leave out those that the block of the demo's sweeps lists: {{ home.ready|outside_the_demo }}."""
-    listed = demo_names()
-    return [experiment for experiment in experiments if experiment.name not in listed]
+    """Omit the experiments listed in the block of the demo sweeps: {{ home.ready|outside_the_demo }}."""
+    names = demo_names()
+    return [experiment for experiment in experiments if experiment.name not in names]

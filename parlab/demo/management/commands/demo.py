@@ -1,4 +1,4 @@
-"""`manage.py demo`: parlab with all its processes on this machine, until Ctrl-C."""
+"""`manage.py demo`: run all processes of parlab on this machine until Ctrl-C."""
 
 import fcntl
 import logging
@@ -34,9 +34,11 @@ class Command(BaseCommand):
     children: list[Child]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--port", type=int, default=int(os.environ.get("PORT", "8000")), help="first port to try")
+        parser.add_argument(
+            "--port", type=int, default=int(os.environ.get("PORT", "8000")), help="first port to try (web server)"
+        )
         redis_port = int(os.environ.get("REDIS_PORT", "16399"))
-        parser.add_argument("--redis-port", type=int, default=redis_port, help="the same for the embedded Redis")
+        parser.add_argument("--redis-port", type=int, default=redis_port, help="first port to try (embedded Redis)")
 
     def handle(self, *args: Any, port: int, redis_port: int, **options: Any) -> None:
         self.data: Path = settings.DATA_DIR
@@ -81,7 +83,7 @@ class Command(BaseCommand):
         call_command("migrate", verbosity=0)
         _collect_static()
         groups_refresh()
-        # What is imported is the demo's own affair; a newcomer's terminal says where parlab is.
+        # The terminal shows only the address and login, not the imports of the demo contents.
         logging.getLogger("parlab.ingest").setLevel(logging.WARNING)
         user, password = content.demo_user(self.data / "demo_password")
         content.demo_experiments(user)
@@ -121,11 +123,11 @@ class Command(BaseCommand):
     def _port(self, what: str, preferred: int, variable: str) -> int:
         port = free_port(preferred)
         if port != preferred:
-            self._say(f"port {preferred} is taken, the {what} uses {port} (choose one with {variable}=)")
+            self._say(f"port {preferred} is in use, so the {what} uses port {port} (set {variable}= to choose another)")
         return port
 
     def _start_redis(self, preferred: int) -> None:
-        """Start the embedded Redis, unless REDIS_URL names another one."""
+        """Start the embedded Redis unless REDIS_URL is set."""
         self.environment["PARLAB_NODE_KEY"] = settings.NODE_KEY.decode()
         if "REDIS_URL" in os.environ:
             return
@@ -134,7 +136,7 @@ class Command(BaseCommand):
         port = self._port("embedded Redis", preferred, "REDIS_PORT")
         password = secrets.token_urlsafe(24)
         url = f"redis://:{password}@127.0.0.1:{port}/0"
-        # For commands that a person types in another terminal; settings.py reads it.
+        # For commands in other terminals; settings.py reads it.
         settings.EMBEDDED_REDIS_FILE.touch(mode=0o600)
         settings.EMBEDDED_REDIS_FILE.write_text(url)
         self.environment["REDIS_URL"] = url
@@ -146,14 +148,14 @@ class Command(BaseCommand):
         self.children.append(child)
 
     def _wait_until_ready(self, url: str) -> None:
-        """Wait until the web server answers and the daemon's heartbeat has come through Redis and the worker."""
+        """Wait until the web server responds and a heartbeat of the daemon has arrived."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not (_answers(f"{url}/login/") and Node.objects.online().filter(name=_node_name()).exists()):
             for child in self.children:
                 child.keep_alive()
             if time.monotonic() > deadline:
                 logs = "\n".join(f"--- {child.name}\n{child.tail(5)}" for child in self.children)
-                raise ProcessFailed(f"not ready after {READY_TIMEOUT_S} s; the logs end with:\n{logs}")
+                raise ProcessFailed(f"not ready after {READY_TIMEOUT_S} s; the ends of the logs:\n{logs}")
             time.sleep(0.2)
 
     def _watch(self) -> None:
@@ -164,7 +166,7 @@ class Command(BaseCommand):
             time.sleep(0.5)
 
     def _stop(self) -> None:
-        """End what could start runs, then the runs, then the processes in an order that loses no report."""
+        """End the processes that start runs, then the runs, then the other processes, so that no report is lost."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         names = {child.name: child for child in self.children}
@@ -173,12 +175,12 @@ class Command(BaseCommand):
                 names[name].stop()
         if "daemon" in names:
             self._end_runs()
-            # The last reports reach the database if they can; otherwise they wait in the spool for the next start.
+            # The last reports reach the database if possible; otherwise they stay in the spool until the next start.
             deadline = time.monotonic() + 3
             while any((self.runner_dir / "runs").glob("*")) and time.monotonic() < deadline:
                 time.sleep(0.1)
             names["daemon"].stop()
-            # A start that was already on its way when the beat ended.
+            # Ends runs whose start message was already sent when beat ended.
             self._end_runs()
         for name in ("pictures", "worker", "redis"):
             if name in names:
@@ -208,14 +210,14 @@ def _answers(url: str) -> bool:
 
 
 def _collect_static() -> None:
-    """Collect static files unless nothing changed since the last time."""
-    seen = sorted(
+    """Collect static files if any has changed since the last time."""
+    fingerprint = sorted(
         (str(path), path.stat().st_mtime_ns, path.stat().st_size)
         for path in (settings.BASE_DIR / "static").rglob("*")
         if path.is_file()
     )
     stamp = settings.STATIC_ROOT / ".collected"
-    if stamp.exists() and stamp.read_text() == repr(seen):
+    if stamp.exists() and stamp.read_text() == repr(fingerprint):
         return
     call_command("collectstatic", interactive=False, verbosity=0, stdout=StringIO())
-    stamp.write_text(repr(seen))
+    stamp.write_text(repr(fingerprint))
