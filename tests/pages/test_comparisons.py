@@ -111,7 +111,7 @@ def test_curves_lie_over_each_other_by_the_slowest_rank(page: Client, four_runs:
     assert drawn["caption"] == "1 of 3 runs does not have this series."
     timed = json.loads(page.get(f"{url}&over=time").content)
     assert timed["figure"]["data"][0]["x"] == [0, 1]
-    assert "none of these runs has a series of loss" in json.loads(page.get(f"{url}&curve=loss").content)["empty"]
+    assert "none of these runs has this series" in json.loads(page.get(f"{url}&curve=loss").content)["empty"]
     numbers = page.get(url.replace(".json", ".csv")).content.decode().splitlines()
     assert numbers[0] == "run,step,unix_time_s,step_time"
     assert len(numbers) == 5

@@ -100,7 +100,7 @@ def test_a_search_says_its_answer_and_lists_its_trials(page: Client, search: Att
     assert "At least 12 layers (1.50 M parameters) so far; the search continues." in running
     Run.objects.update(state="finished")
     ended = text(page.get(RUN))
-    assert "12 layers (1.50 M parameters) train with 512 MiB each, 16 do not." in ended
+    assert "12 layers (1.50 M parameters) fit with 512 MiB each, 16 do not." in ended
     assert f"2 16 OOM {DASH} {DASH} {DASH} 2.00 s" in ended
     rows = list(csv.DictReader(io.StringIO(page.get(f"{RUN}figures/capacity.csv").content.decode())))
     assert [row["fits"] for row in rows] == ["True", "False", "True"]
