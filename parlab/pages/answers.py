@@ -1,4 +1,4 @@
-"""What the runs of an experiment answer, in words, with the numbers that say so."""
+"""The answer to the question of an experiment: a sentence, and the measurements behind it."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from .read_bandwidths import FORMATS
 CAPACITY, BANDWIDTH, THROUGHPUT = "capacity", "bandwidth", "throughput"
 LAYOUT = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 MAX_TIMERS = 14
-"""Columns of phases; of more, the longest are shown."""
+"""Maximum number of phase columns; the longest phases are shown."""
 
 
-class Found(NamedTuple):
-    """One search with its run."""
+class TrialSearch(NamedTuple):
+    """A capacity search with its run."""
 
     run: Run
     search: Search
-    said: str
+    sentence: str
 
 
 class Size(NamedTuple):
-    """One run of a throughput question, as a line."""
+    """A run of a throughput question, as a row."""
 
     run: Run
     point: RunPoint
     layout: str
     """TP, PP and DP."""
     setting: str
-    """What else was swept, in words."""
+    """The values of the other swept fields, as text."""
     ms_per_sample: float | None
     utilisation: str
     timers: list[float | None]
 
 
 class Sizes(NamedTuple):
-    """Runs beside each other: time per sample, memory range, utilisation, phases."""
+    """Runs side by side: time per sample, memory range, utilisation, phases."""
 
     rows: list[Size]
     timers: list[str]
@@ -67,26 +67,26 @@ class Sizes(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What an experiment answers, and with what evidence."""
+    """The answer of an experiment, with its evidence."""
 
     kind: str
     sentence: str
-    searches: list[Found]
+    searches: list[TrialSearch]
     operations: list[OperationTable]
     sizes: Sizes | None
 
 
 def answer_of(experiment: Experiment, runs: Sequence[Run], waiting: Mapping[int, str]) -> Answer:
-    """Answer from some runs of an experiment and its files; `waiting` says why queued ones wait."""
+    """Return the answer from runs and files of an experiment; `waiting` maps queued runs to their reasons."""
     kind = _kind(experiment, runs)
     attempts = _current_attempts(runs)
-    searches: list[Found] = []
+    searches: list[TrialSearch] = []
     messages: list[Message] = []
     sizes = None
     if kind == CAPACITY:
-        found = [(run, engine_reads.run_search(run, attempts[run.pk])) for run in runs if run.pk in attempts]
-        searches = [Found(run, search, capacity.answer(search)) for run, search in found if search is not None]
-        sentence = " ".join(one.said for one in searches if one.search.trials)
+        candidates = [(run, engine_reads.run_search(run, attempts[run.pk])) for run in runs if run.pk in attempts]
+        searches = [TrialSearch(run, search, capacity.answer(search)) for run, search in candidates if search]
+        sentence = " ".join(entry.sentence for entry in searches if entry.search.trials)
     elif kind == BANDWIDTH:
         messages = engine_reads.experiment_messages([experiment], runs)
         sentence = bandwidth.caption(messages) if messages else ""
@@ -106,9 +106,9 @@ def _kind(experiment: Experiment, runs: Sequence[Run]) -> str:
     engines = {engine_of(run.resolved) for run in runs}
     if engines and all(engine.searches_capacity for engine in engines):
         return CAPACITY
-    is_read = engines == {UNKNOWN} and Source.objects.filter(experiment=experiment, format__in=FORMATS).exists()
+    has_files = engines == {UNKNOWN} and Source.objects.filter(experiment=experiment, format__in=FORMATS).exists()
     is_measured = bool(engines) and all(engine.measures_bandwidth for engine in engines)
-    return BANDWIDTH if is_measured or is_read else THROUGHPUT
+    return BANDWIDTH if is_measured or has_files else THROUGHPUT
 
 
 def _current_attempts(runs: Sequence[Run]) -> dict[int, Attempt]:
@@ -117,9 +117,9 @@ def _current_attempts(runs: Sequence[Run]) -> dict[int, Attempt]:
 
 
 def _with_state(sentence: str, runs: Sequence[Run], waiting: Mapping[int, str]) -> str:
-    """Say how far it is where there is no answer yet, and what went wrong where there will be none."""
+    """Complete a sentence with the progress of open runs, or with the reason why there is no answer."""
     if not runs:
-        return "Nothing was launched yet."
+        return "No runs were launched yet."
     open_runs = [run for run in runs if not run.is_final]
     failed = [run for run in runs if run.state in (RunState.FAILED, RunState.LOST, RunState.CANCELLED)]
     if open_runs:
@@ -127,11 +127,12 @@ def _with_state(sentence: str, runs: Sequence[Run], waiting: Mapping[int, str]) 
         state = f"Run {open_runs[0].number} is {open_runs[0].state}{f': {reason}' if reason else ''}."
         return f"{sentence} {state}" if sentence else f"No answer yet. {state}"
     if failed:
-        first = failed[0]
-        return f"{sentence or 'No answer.'} Run {first.number} {_ended(first)}: {first.reason or 'no reason was told'}."
+        failure = failed[0]
+        reason = failure.reason or "no reason was reported"
+        return f"{sentence or 'No answer.'} Run {failure.number} {_ended(failure)}: {reason}."
     if not sentence and all(run.state == RunState.OOM for run in runs):
-        return "No answer: every run was out of memory. Ask about a smaller model, or more ranks."
-    return sentence or "No answer: none of these runs says how fast it was."
+        return "No answer: every run was out of memory. Use a smaller model or more ranks."
+    return sentence or "No answer: none of the runs has a throughput."
 
 
 def _ended(run: Run) -> str:
@@ -144,8 +145,8 @@ def _sizes(runs: Sequence[Run], busy: Mapping[int, str]) -> Sizes:
     for point in points.values():
         for name, timer in point.timers.items():
             longest[name] = max(longest.get(name, 0.0), timer.median)
-    kept = set(sorted(longest, key=lambda name: -longest[name])[:MAX_TIMERS])
-    timers = [name for name in [*PHASES, *sorted(longest.keys() - PHASES.keys())] if name in kept]
+    displayed = set(sorted(longest, key=lambda name: -longest[name])[:MAX_TIMERS])
+    timers = [name for name in [*PHASES, *sorted(longest.keys() - PHASES.keys())] if name in displayed]
     rows = [_size(run, points[run.number], timers, busy[run.pk]) for run in runs if run.number in points]
     rows.sort(key=lambda row: (row.point.gpus, row.run.number))
     return Sizes(
@@ -171,34 +172,34 @@ def _size(run: Run, point: RunPoint, timers: Sequence[str], busy: str) -> Size:
 
 
 def utilisations(runs: Sequence[Run], attempts: Mapping[int, Attempt]) -> dict[int, str]:
-    """Write how busy the devices of each run were, by its id: GPUs, or the processors that its ranks may use."""
-    found = {run.pk: _gpu_share(run.summary) for run in runs}
-    missing = {attempts[run.pk].pk: run for run in runs if found[run.pk] is None and run.pk in attempts}
+    """Return the utilisation of each run in per cent, by run id: of its GPUs, or of the CPU cores it may use."""
+    shares = {run.pk: _gpu_share(run.summary) for run in runs}
+    missing = {attempts[run.pk].pk: run for run in runs if shares[run.pk] is None and run.pk in attempts}
     series = store.read_many(list(missing), ["cpu_pct"], rank=-1)
     for (attempt_id, _, _), columns in series.items():
         run = missing[attempt_id]
-        # A first and a last sample stand with one foot outside the training.
+        # The first and the last sample partly cover time outside the training.
         values = columns.values[1:-1] if len(columns) > 4 else columns.values
-        found[run.pk] = float(np.median(values)) / _cores(run, attempts[run.pk])
-    return {pk: "" if value is None else f"{value:.0f}" for pk, value in found.items()}
+        shares[run.pk] = float(np.median(values)) / _cores(run, attempts[run.pk])
+    return {pk: "" if value is None else f"{value:.0f}" for pk, value in shares.items()}
 
 
 def _gpu_share(summary: Mapping[str, Any]) -> float | None:
-    told = summary.get("gpu_util_pct")
-    value = told.get("median", told.get("mean")) if isinstance(told, Mapping) else told
+    reported = summary.get("gpu_util_pct")
+    value = reported.get("median", reported.get("mean")) if isinstance(reported, Mapping) else reported
     return float(value) if isinstance(value, int | float) else None
 
 
 def _cores(run: Run, attempt: Attempt) -> int:
-    """Count the cores that the ranks can keep busy: no more than the node has."""
-    each = int(run.resolved.get("launcher", {}).get("threads_per_rank") or 1)
-    threads = each * int(run.resolved.get("cluster", {}).get("gpus_per_node") or 1)
-    has = int((attempt.node.hardware if attempt.node else {}).get("cpu_cores") or threads)
-    return max(1, min(threads, has))
+    """Return the number of cores that the ranks can use, at most those of the node."""
+    per_rank = int(run.resolved.get("launcher", {}).get("threads_per_rank") or 1)
+    threads = per_rank * int(run.resolved.get("cluster", {}).get("gpus_per_node") or 1)
+    available = int((attempt.node.hardware if attempt.node else {}).get("cpu_cores") or threads)
+    return max(1, min(threads, available))
 
 
 def _fastest(sizes: Sizes) -> str:
-    """Say which run trains most tokens per second; samples where their length is not known."""
+    """Return a sentence about the run with the highest tokens/s, or samples/s if the sequence length is unknown."""
     finished = [row for row in sizes.rows if row.run.state == RunState.FINISHED]
     unit, rates = "tokens/s", {row.run.pk: row.run.tokens_per_s for row in finished}
     if not any(rates.values()):
@@ -207,18 +208,18 @@ def _fastest(sizes: Sizes) -> str:
     if not measured:
         return ""
     fastest, best = max(measured, key=lambda item: item[0])
-    said = f"Training reaches {quantity(fastest, unit)} on {_ranks(best.point.gpus)}"
+    sentence = f"Training reaches {quantity(fastest, unit)} on {_ranks(best.point.gpus)}"
     if best.ms_per_sample is not None:
-        said += f", {quantity(best.ms_per_sample / 1000, 's')} per sample"
+        sentence += f", {quantity(best.ms_per_sample / 1000, 's')} per sample"
     if len(measured) > 1:
-        said += f": the fastest of {len(measured)} runs"
+        sentence += f": the fastest of {len(measured)} runs"
     in_order = sorted(measured, key=lambda item: item[1].point.gpus)
     (least, smallest), (most, largest) = in_order[0], in_order[-1]
     if smallest.point.gpus < best.point.gpus:
-        said += f", {fastest / least:.2g} times the throughput of {smallest.point.gpus}"
+        sentence += f", {fastest / least:.2g} times the throughput of {smallest.point.gpus}"
     if largest.point.gpus > best.point.gpus:
-        said += f"; {largest.point.gpus} reach {most / fastest:.2g} times as much"
-    return said + "."
+        sentence += f"; {largest.point.gpus} reach {most / fastest:.2g} times as much"
+    return sentence + "."
 
 
 def _ranks(count: int) -> str:

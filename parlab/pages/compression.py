@@ -1,4 +1,4 @@
-"""Pages, figures and numbers travel compressed; pictures and files are compressed already."""
+"""Compression of text responses. Pictures and downloads are not compressed again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TEXTS = frozenset({"text/html", "application/json", "text/csv", "text/markdown"}
 
 
 class TextCompression(GZipMiddleware):
-    """Django's own compression, which hides the length of pages with a secret, for texts only."""
+    """GZipMiddleware limited to text responses; it pads them, which hides the length of pages that contain a secret."""
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         kind = response.headers.get("Content-Type", "").partition(";")[0]

@@ -1,4 +1,4 @@
-"""What engines measure that is no time of a step: bandwidths, searches for capacity, maps of devices."""
+"""Measurements specific to an engine: bandwidths, capacity searches, device maps."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ OPERATIONS = {
     "reduce-scatter": ("reduce_scatter_perf", "sum"),
     "point-to-point": ("sendrecv_perf", "none"),
 }
-"""Operation of engine allreduce -> what nccl-tests call it, and its column redop."""
+"""Operation of engine allreduce -> its nccl-tests name and redop column."""
 TYPES = {"fp32": ("float", 4), "bf16": ("bfloat16", 2), "fp16": ("half", 2)}
-"""Precision -> what nccl-tests call it, and its bytes."""
+"""Precision -> its nccl-tests name and its size in bytes."""
 _MEASURES = ("time_s", "first_time_s", "algbw", "busbw", "wrong")
 
 
 class OperationTable(NamedTuple):
-    """One table as nccl-tests print it."""
+    """A table in the layout of nccl-tests."""
 
     title: str
     operation: str
@@ -42,7 +42,7 @@ class OperationTable(NamedTuple):
 
 
 def has_steps(run: Run) -> bool:
-    """Whether a run trains in steps; searches and measurements of bandwidth have none to time."""
+    """Return whether a run trains in steps; capacity searches and bandwidth measurements do not."""
     return engine_of(run.resolved).has_steps
 
 
@@ -56,44 +56,44 @@ class StepFps(NamedTuple):
 
 
 def run_step_fps(run: Run, attempt: Attempt) -> StepFps | None:
-    """Average what engine sharding measured in the steps after warm-up."""
+    """Return the mean sequences per second of the steps after warm-up, as engine sharding measures them."""
     if not engine_of(run.resolved).has_device_map:
         return None
     train = run.resolved["train"]
-    found = store.read(attempt.pk, "step_fps", rank=0, first_step=int(train["warmup_steps"]) + 1)
-    if not len(found):
+    series = store.read(attempt.pk, "step_fps", rank=0, first_step=int(train["warmup_steps"]) + 1)
+    if not len(series):
         return None
-    return StepFps(float(found.values.mean()), len(found), int(train["global_batch_size"]))
+    return StepFps(float(series.values.mean()), len(series), int(train["global_batch_size"]))
 
 
 def run_messages(runs: Sequence[Run], attempts: Iterable[Attempt]) -> list[Message]:
-    """Read what engine allreduce measured in these attempts, in one query."""
+    """Read the bandwidths that engine allreduce measured in these attempts, in one query."""
     by_attempt = {attempt.pk: attempt.run_id for attempt in attempts}
     by_pk = {run.pk: run for run in runs if engine_of(run.resolved).measures_bandwidth}
-    wanted = [attempt for attempt, run in by_attempt.items() if run in by_pk]
-    if not wanted:
+    attempt_ids = [attempt for attempt, run in by_attempt.items() if run in by_pk]
+    if not attempt_ids:
         return []
     names = [f"{measure}/{operation}" for operation in OPERATIONS for measure in _MEASURES]
-    found: dict[tuple[int, str], dict[int, dict[str, float]]] = {}
-    for (attempt, metric, _), columns in store.read_many(wanted, names, rank=0).items():
+    measured: dict[tuple[int, str], dict[int, dict[str, float]]] = {}
+    for (attempt, metric, _), columns in store.read_many(attempt_ids, names, rank=0).items():
         measure, _, operation = metric.partition("/")
-        sizes = found.setdefault((attempt, operation), {})
+        sizes = measured.setdefault((attempt, operation), {})
         for size, value in zip(columns.steps.tolist(), columns.values.tolist(), strict=True):
             sizes.setdefault(size, {})[measure] = value
     return [
         _message(by_pk[by_attempt[attempt]], operation, size, values)
-        for (attempt, operation), sizes in found.items()
+        for (attempt, operation), sizes in measured.items()
         for size, values in sorted(sizes.items())
         if "algbw" in values
     ]
 
 
 def experiment_messages(experiments: Collection[Experiment], runs: Sequence[Run]) -> list[Message]:
-    """Read the bandwidths that the runs of experiments measured and that their files state."""
+    """Read the bandwidths measured by runs and documents in files of experiments."""
     attempts = Attempt.objects.filter(run__in=[run.pk for run in runs], number=F("run__attempt_number"))
-    stated = Source.objects.filter(experiment__in=experiments, format__in=FORMATS).values_list("document", "name")
-    read = [message for document, name in stated for message in messages_of(document, name)]
-    return [*run_messages(runs, attempts.only("pk", "run_id")), *read]
+    documents = Source.objects.filter(experiment__in=experiments, format__in=FORMATS).values_list("document", "name")
+    imported = [message for document, name in documents for message in messages_of(document, name)]
+    return [*run_messages(runs, attempts.only("pk", "run_id")), *imported]
 
 
 def _message(run: Run, operation: str, size: int, values: Mapping[str, float]) -> Message:
@@ -115,7 +115,7 @@ def _message(run: Run, operation: str, size: int, values: Mapping[str, float]) -
 
 
 def operation_tables(messages: Sequence[Message]) -> list[OperationTable]:
-    """Sort messages into tables as nccl-tests print them, one for each operation, number of ranks and run."""
+    """Group messages into tables in the layout of nccl-tests, one per operation, number of ranks and run."""
     groups: dict[tuple[str, int | None, int], list[Message]] = {}
     for message in messages:
         groups.setdefault((message.operation, message.ranks, message.run), []).append(message)
@@ -138,9 +138,9 @@ def run_search(run: Run, attempt: Attempt) -> Search | None:
     section = run.resolved["capacity"]
     find = str(section["find"])
     names = [find, "fits", "trial_s", "memory_peak_bytes", "model_parameters", "tokens_per_s"]
-    found = store.read_many([attempt.pk], names, rank=0)
+    series = store.read_many([attempt.pk], names, rank=0)
     trials: dict[int, dict[str, float]] = {}
-    for (_, metric, _), columns in found.items():
+    for (_, metric, _), columns in series.items():
         for number, value in zip(columns.steps.tolist(), columns.values.tolist(), strict=True):
             trials.setdefault(number, {})[metric] = value
     return Search(
@@ -168,7 +168,7 @@ def _trial(number: int, find: str, values: Mapping[str, float]) -> Trial:
 
 
 def _limit_bytes(run: Run, attempt: Attempt) -> float | None:
-    """What a process may use: the configured limit on a CPU, the memory of a GPU where the node told it."""
+    """Return the memory limit of a process in bytes: the configured one on a CPU, else the reported GPU memory."""
     hardware = attempt.node.hardware if attempt.node else {}
     gpus = hardware.get("gpus") or []
     if gpus and DEVICES[run.resolved["cluster"]["device"]].may_use_gpus:
@@ -178,7 +178,7 @@ def _limit_bytes(run: Run, attempt: Attempt) -> float | None:
 
 
 def _per_node(run: Run, attempt: Attempt) -> int:
-    """Count the ranks that a node like this one takes: one on each GPU, or as many as its cores have threads for."""
+    """Return the number of ranks that such a node takes: one per GPU, or its cores / threads per rank."""
     if attempt.node is None:
         return 0
     if DEVICES[run.resolved["cluster"]["device"]].may_use_gpus and (gpus := gpu_count(attempt.node)):
@@ -187,7 +187,7 @@ def _per_node(run: Run, attempt: Attempt) -> int:
 
 
 def engine_context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
-    """What the page of a run shows for its engine beside what all engines have."""
+    """Return the part of a run page that is specific to the engine of the run."""
     messages = run_messages([run], [attempt]) if attempt else []
     search = run_search(run, attempt) if attempt else None
     is_bandwidth = attempt is not None and engine_of(run.resolved).measures_bandwidth

@@ -1,4 +1,4 @@
-"""A command line of Megatron-LM or DeepSpeed -> the fields of a configuration that train the same."""
+"""Convert a command line of Megatron-LM or DeepSpeed to the configuration fields of the same training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parlab.ingest.launches import resolved_of
 from runners.config.engines import MEGATRON, ZERO
 
 VOCABULARIES = {"bert": 28_996, "gpt": 50_257}
-"""Entries of bert-large-cased's and GPT-2's vocabularies, before padding: Megatron reads them from a file."""
+"""Vocabulary sizes of bert-large-cased and GPT-2 before padding; Megatron reads them from a vocabulary file."""
 PADDING = 128
 MAX_LENGTH = 20_000
 _CLIP = 1.0
@@ -27,23 +27,23 @@ _READ = (
 
 
 class Flags(NamedTuple):
-    """What a command line says, as far as a configuration has a field for it."""
+    """The flags of a command line as configuration fields."""
 
     data: dict[str, dict[str, Any]]
-    """Sections of a RunConfig, without what nobody said."""
+    """Sections of a RunConfig, with specified fields only."""
     unread: list[str]
-    """Flags that change nothing here."""
+    """Flags without a corresponding configuration field."""
 
 
 def config_of_command(text: str) -> Flags:
-    """Read a command line; raises ValueError where it names no size of a model."""
-    # A line that goes on behind a backslash is one line.
+    """Convert a command line. Raises ValueError if it does not specify the model size."""
+    # A backslash at the end of a line continues the command.
     arguments = command_arguments(text[:MAX_LENGTH].replace("\\\n", " "))
     sizes, derived = normalise(arguments)
-    told = resolved_of(Launch(**sizes, derived=derived, arguments=arguments))
-    if not {"num_layers", "hidden_size"} <= told["model"].keys():
-        raise ValueError("no --num-layers and --hidden-size in it; paste the whole command, with its flags")
-    model, train, parallel = told["model"], told["train"], told["parallel"]
+    resolved = resolved_of(Launch(**sizes, derived=derived, arguments=arguments))
+    if not {"num_layers", "hidden_size"} <= resolved["model"].keys():
+        raise ValueError("--num-layers and --hidden-size are required; paste the whole command with its flags")
+    model, train, parallel = resolved["model"], resolved["train"], resolved["parallel"]
     is_bert = "bert" in text.lower() and arguments.get("model") != "gpt"
     model |= {"kind": "bert" if is_bert else "gpt", "attention_mask": "bidirectional" if is_bert else "causal"}
     tensor = int(parallel.get("tensor_parallel_size", 1))
@@ -56,21 +56,21 @@ def config_of_command(text: str) -> Flags:
         parallel["sequence_parallel"] = True
     if not stage:
         _as_megatron(arguments, model, train, parallel)
-    _fill_processes(told["cluster"], parallel)
+    _fill_processes(resolved["cluster"], parallel)
     if interval := _number(arguments, "log_interval"):
         train["log_interval"] = int(interval)
-    # A training of days becomes a measurement; how long is for its reader to say.
+    # The command is for a full training; the user chooses how many iterations to measure.
     train.pop("iterations", None)
-    return Flags(_without_empty(told), sorted(name for name in arguments if name not in _READ))
+    return Flags(_without_empty(resolved), sorted(name for name in arguments if name not in _READ))
 
 
 def _as_megatron(
     arguments: Mapping[str, Any], model: Mapping[str, Any], train: dict[str, Any], parallel: dict[str, Any]
 ) -> None:
-    """Fill what Megatron-LM alone says, with its defaults."""
+    """Fill the fields that only Megatron-LM has flags for, with its defaults."""
     clip, scale = arguments.get("clip_grad"), _number(arguments, "loss_scale")
     train["gradient_clipping"] = 0.0 if clip == 0 else float(_number(arguments, "clip_grad") or _CLIP)
-    # Its Adam decays weights apart from the gradient, unless it is told not to decay them.
+    # Megatron's Adam uses decoupled weight decay (AdamW), unless the weight decay is 0.
     adam = "adam" if arguments.get("weight_decay") == 0 else "adamw"
     train["optimizer"] = "sgd" if arguments.get("optimizer") == "sgd" else adam
     if scale and train.get("precision") == "fp16":
@@ -81,7 +81,7 @@ def _as_megatron(
 
 
 def _fill_processes(cluster: Mapping[str, Any], parallel: dict[str, Any]) -> None:
-    """Make data parallel the processes that are left, as both trainers do."""
+    """Use the remaining processes for data parallelism, as both trainers do."""
     model_size = parallel.get("tensor_parallel_size", 1) * parallel.get("pipeline_parallel_size", 1)
     processes = cluster.get("nodes", 1) * cluster.get("gpus_per_node", 0)
     if processes and processes % model_size == 0:
@@ -93,5 +93,5 @@ def _number(arguments: Mapping[str, Any], name: str) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
 
 
-def _without_empty(told: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {section: dict(fields) for section, fields in told.items() if fields}
+def _without_empty(resolved: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {section: dict(fields) for section, fields in resolved.items() if fields}

@@ -1,4 +1,4 @@
-"""How busy nodes are: what their runs measured last."""
+"""Utilisation gauges of nodes, from the latest samples of their runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CPU_METRIC = "cpu_pct"
 
 
 class Gauge(NamedTuple):
-    """One small bar."""
+    """A small bar with a percentage."""
 
     name: str
     percent: float | None
-    """None where nothing measures it now."""
+    """None if there is no current sample."""
     title: str
 
 
@@ -29,7 +29,7 @@ class NodeGauges(NamedTuple):
 
 
 def node_gauges(rows: Sequence[NodeRow]) -> list[NodeGauges]:
-    """Put beside each node the last measured use of its GPUs, or of its processors where it has none."""
+    """Return each node with the latest utilisation of its GPUs, or of its CPU if it has no GPUs."""
     running = Attempt.objects.filter(state=RunState.RUNNING, node__in=[row.node.pk for row in rows])
     attempts = dict(running.values_list("pk", "node_id"))
     latest = store.latest(list(attempts), [GPU_METRIC, CPU_METRIC]) if attempts else {}
@@ -45,10 +45,10 @@ def _gauges(row: NodeRow, measured: Mapping[tuple[str, int], Sequence[float]]) -
     if gpus:
         return [_gpu(gpu, measured) for gpu in gpus]
     cores = hardware.get("cpu_cores") or 1
-    # Runs beside each other share the processors, so their shares add up.
+    # Concurrent runs share the CPU, so their shares add up.
     used = sum(sum(values) for (metric, _), values in measured.items() if metric == CPU_METRIC)
-    known = any(metric == CPU_METRIC for metric, _ in measured)
-    percent = min(100.0, used / cores) if known else None
+    is_measured = any(metric == CPU_METRIC for metric, _ in measured)
+    percent = min(100.0, used / cores) if is_measured else None
     return [Gauge("CPU", percent, f"{cores} cores")]
 
 

@@ -1,4 +1,4 @@
-"""What a person chose of a page, and wants to find again."""
+"""Preferences of users."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from django.db import models
 
 
 class Preference(models.Model):
-    """One choice of one person, such as the columns that a list leaves out."""
+    """A preference of a user, for example the hidden columns of a list."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
     name = models.CharField(max_length=60)

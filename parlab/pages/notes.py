@@ -1,4 +1,4 @@
-"""Notes of people: Markdown as HTML that holds nothing but plain markup."""
+"""User notes: Markdown rendered as sanitised HTML."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import nh3
 from django.utils.safestring import SafeString
 from markdown_it import MarkdownIt
 
-# Headings start below those of the page; pictures from elsewhere would be blocked by the policy of pages anyway.
+# Headings start below those of the page. Images are left out: the content security policy blocks external ones.
 _TAGS = {
     "p", "br", "hr", "em", "strong", "s", "code", "pre", "blockquote", "ul", "ol", "li", "a",
     "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td",
@@ -14,11 +14,11 @@ _TAGS = {
 _ATTRIBUTES = {"a": {"href", "title"}, "ol": {"start"}}
 _MARKDOWN = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
 LIMIT = 200_000
-"""Characters of notes that are read as Markdown; longer ones are shown as they are."""
+"""Maximum number of characters rendered as Markdown; longer notes are shown as plain text."""
 
 
 def notes_html(text: str) -> SafeString:
-    """Render notes; scripts, styles, pictures and addresses that run something do not come through."""
+    """Render notes as HTML without scripts, styles, images and script URLs."""
     if not text.strip():
         return SafeString("")
     if len(text) > LIMIT:

@@ -1,4 +1,4 @@
-"""What people paste into the form of a configuration: a command line, a RunConfig, or a map of stages and shards."""
+"""Text pasted into the configuration form: a command line, a RunConfig, or a map of stages and shards."""
 
 from __future__ import annotations
 
@@ -16,55 +16,53 @@ _ENGINE = f"parallel{SEWN}engine"
 
 
 class Pasted(NamedTuple):
-    """What was read."""
+    """Form values read from pasted text."""
 
     values: dict[str, Any]
-    """Fields of the form; those that are not here stay as they are."""
-    said: str
+    """Values by form field; other fields keep their values."""
+    summary: str
 
 
 def read(text: str) -> Pasted:
-    """Read what was pasted; raises ValueError, or ConfigError for fields that do not exist or cannot be so."""
+    """Read pasted text. Raises ValueError, or ConfigError for unknown fields and invalid values."""
     if not text.lstrip().startswith("{"):
         return _of_command(text[:MAX_LENGTH])
     if len(text) > MAX_JSON_LENGTH:
-        raise ValueError(f"{len(text):,} characters of JSON are no configuration; paste at most {MAX_JSON_LENGTH:,}")
+        raise ValueError(f"the JSON has {len(text):,} characters; paste at most {MAX_JSON_LENGTH:,}")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"this is no JSON: {error}; paste the whole object, from the first brace to the last"
+            f"the text is not valid JSON: {error}; paste the whole object, from the first brace to the last"
         ) from None
     unknown = sorted(set(data) - set(sections()))
     if not unknown:
         complete(data)
         return Pasted(
-            form_values(data, {}), f"Read into {_count(data)} fields; all others have their defaults.{_fit(data)}"
+            form_values(data, {}), f"Filled {_count(data)} fields; all others have their defaults.{_fit(data)}"
         )
     if set(data) <= set(ShardingSection.model_fields):
         return _of_map(data)
-    known = ", ".join(sections())
-    raise ValueError(
-        f"{unknown[0]} is no section of a configuration; these are {known}, or paste a map of shards alone"
-    )
+    names = ", ".join(sections())
+    raise ValueError(f"unknown section {unknown[0]}; use {names}, or paste a shard map by itself")
 
 
 def _of_map(section: Mapping[str, Any]) -> Pasted:
-    """Read the section of engine sharding by itself, and leave model and batch as they are."""
+    """Read a section of engine sharding; model and batch keep their values."""
     data = {"parallel": {"engine": SHARDING.name}, "sharding": section}
     shards = ShardingSection.model_validate(complete(data)["sharding"])
     values = form_values(data, {})
-    mine = {name: value for name, value in values.items() if name == _ENGINE or name.startswith(f"sharding{SEWN}")}
+    filled = {name: value for name, value in values.items() if name == _ENGINE or name.startswith(f"sharding{SEWN}")}
     size = f"{shards.stage_cnt} x {shards.sharding_size} shards"
-    return Pasted(mine, f"Read a map of {size} for engine sharding; model and batch stay as they are.")
+    return Pasted(filled, f"Read a map of {size} for engine sharding; model and batch keep their values.")
 
 
 def _of_command(text: str) -> Pasted:
-    found = config_of_command(text)
-    said = f"Read into {_count(found.data)} fields; the number of iterations is left to you.{_fit(found.data)}"
-    if found.unread:
-        said += f" Without effect here: {', '.join(found.unread)}."
-    return Pasted(form_values(found.data, {}), said)
+    flags = config_of_command(text)
+    summary = f"Filled {_count(flags.data)} fields; set the number of iterations yourself.{_fit(flags.data)}"
+    if flags.unread:
+        summary += f" Ignored flags: {', '.join(flags.unread)}."
+    return Pasted(form_values(flags.data, {}), summary)
 
 
 def _count(data: Mapping[str, Mapping[str, Any]]) -> int:
@@ -72,10 +70,10 @@ def _count(data: Mapping[str, Mapping[str, Any]]) -> int:
 
 
 def _fit(data: Mapping[str, Any]) -> str:
-    """Say how many ranks a configuration has, or what does not fit yet."""
+    """Return a sentence with the number of ranks, or with the first problem of the configuration."""
     config, problems = check(data)
     if config is None:
-        return f" What does not fit yet: {problems[0].message}."
+        return f" Problem: {problems[0].message}."
     return f" The layout has {_ranks(config)}."
 
 

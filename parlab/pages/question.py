@@ -1,4 +1,4 @@
-"""What all questions to a cluster share: the form, the models to start from, how problems find their fields."""
+"""The base of all questions: form, model presets, and the mapping of configuration problems to form fields."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from runners.config import ConfigError, Problem
 from runners.config.devices import DEVICES
 
 MAX_COUNTS = 12
-"""Different numbers of ranks that one question asks about."""
+"""Maximum number of rank counts in a question."""
 
 
 class Preset(NamedTuple):
-    """A known model, to start from."""
+    """A model to start from."""
 
     title: str
     values: dict[str, Any]
@@ -51,15 +51,15 @@ PRESETS = {
 
 
 class CountsField(forms.CharField):
-    """Whole numbers with commas between them: `1, 2, 4`."""
+    """Comma-separated integers: `1, 2, 4`."""
 
     def to_python(self, value: Any) -> Any:
         text = super().to_python(value) or ""
         parts = [part.strip() for part in text.split(",") if part.strip()]
         if not parts or not all(part.isascii() and part.isdecimal() and 0 < int(part) < 10**6 for part in parts):
-            raise forms.ValidationError(f"{text!r} is no list of numbers; use one like 1, 2, 4")
+            raise forms.ValidationError(f"{text!r} is not a list of numbers; use a list like 1, 2, 4")
         if len(set(parts)) > MAX_COUNTS:
-            raise forms.ValidationError(f"these are {len(set(parts))} numbers; use at most {MAX_COUNTS}")
+            raise forms.ValidationError(f"the list has {len(set(parts))} numbers; use at most {MAX_COUNTS}")
         return sorted({int(part) for part in parts})
 
     def prepare_value(self, value: Any) -> Any:
@@ -67,7 +67,7 @@ class CountsField(forms.CharField):
 
 
 def whole(label: str, help_text: str, default: int | None, **more: Any) -> forms.IntegerField:
-    """A whole number from 1 on."""
+    """Return a field for a positive integer."""
     return forms.IntegerField(label=label, help_text=help_text, initial=default, min_value=1, max_value=2**40, **more)
 
 
@@ -78,19 +78,19 @@ def choice(label: str, help_text: str, *values: str) -> forms.ChoiceField:
 
 
 class Question(forms.Form):
-    """What all questions ask for: where it runs."""
+    """A question with the fields that all questions share: pool and device."""
 
     heading: ClassVar[str]
-    """The question in words, as the list of questions shows it."""
+    """The question, as shown in the list of questions."""
     description: ClassVar[str]
-    """What runs, and what the answer will say."""
+    """What is run, and what the answer contains."""
     model_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields that a preset fills in."""
+    """Fields filled by a preset."""
     places: ClassVar[Mapping[str, str]] = {}
-    """Field of a RunConfig -> field of this form, for problems of the one that belong to the other."""
+    """RunConfig field -> form field, to show configuration problems beside the right field."""
 
-    pool = forms.ChoiceField(label="Node pool", help_text="Nodes that may take the runs.")
-    device = choice("Device", "auto takes GPUs where the node has enough of them.", *DEVICES)
+    pool = forms.ChoiceField(label="Node pool", help_text="Nodes on which the runs are executed.")
+    device = choice("Device", "auto uses GPUs if the node has enough of them.", *DEVICES)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -103,16 +103,16 @@ class Question(forms.Form):
         pool.initial = "default" if "default" in online or not online else online[0]
         for name, field in self.fields.items():
             field.widget.attrs["aria-describedby"] = f"hint-{name} error-{name}"
-            field.error_messages["required"] = f"{field.label} is empty; give it a value"
+            field.error_messages["required"] = f"{field.label} is required; enter a value"
 
     @property
     def main(self) -> list[forms.BoundField]:
-        """Fields that people think of first."""
+        """The main fields."""
         return [self[name] for name in self.field_order or []]
 
     @property
     def further(self) -> list[forms.BoundField]:
-        """Fields whose defaults do for most."""
+        """The fields under More settings."""
         return [self[name] for name in self.fields if name not in (self.field_order or [])]
 
     @property
@@ -120,14 +120,14 @@ class Question(forms.Form):
         return self.is_bound and any(field.errors for field in self.further)
 
     def data_of_config(self) -> dict[str, dict[str, Any]]:
-        """Write the answers as the sections of a RunConfig."""
+        """Return the sections of a RunConfig."""
         raise NotImplementedError
 
     def sweep(self) -> dict[str, list[Any]]:
         return {}
 
     def title(self) -> str:
-        """Name the experiment."""
+        """Return the name of the experiment."""
         raise NotImplementedError
 
     def clean(self) -> dict[str, Any]:
@@ -148,31 +148,31 @@ class Question(forms.Form):
             self.add_error(None, str(problem))
 
     def model(self, **more: Any) -> dict[str, Any]:
-        known = ("num_layers", "hidden_size", "num_attention_heads", "sequence_length", "vocab_size")
-        return {name: self.cleaned_data[name] for name in known if name in self.cleaned_data} | more
+        names = ("num_layers", "hidden_size", "num_attention_heads", "sequence_length", "vocab_size")
+        return {name: self.cleaned_data[name] for name in names if name in self.cleaned_data} | more
 
     def cluster(self) -> dict[str, Any]:
         return {"pool": self.cleaned_data["pool"], "device": self.cleaned_data["device"]}
 
 
 class ModelQuestion(Question):
-    """The size of a model without its number of layers, and how much memory each process may take."""
+    """A question with model sizes, except the number of layers, and a memory limit per process."""
 
-    hidden_size = whole("Model width", "Width of the residual stream (d_model).", 256)
-    num_attention_heads = whole("Attention heads", "Must divide the width.", 4)
-    sequence_length = whole("Sequence length", "Tokens of a sequence.", 64)
+    hidden_size = whole("Hidden size", "Hidden size of the model (d_model).", 256)
+    num_attention_heads = whole("Attention heads", "Must divide the hidden size.", 4)
+    sequence_length = whole("Sequence length", "Tokens per sequence.", 64)
     vocab_size = whole("Vocabulary", "Entries of the token embedding.", 1024)
     precision = choice("Precision", "Arithmetic of forward and backward passes.", "fp32", "bf16")
     memory_limit_mib = whole(
         "Memory limit (MiB)",
-        "What each process on a CPU may allocate, Python included; empty for none. GPUs have limits of their own.",
+        "Memory that each process on a CPU may allocate, Python included. Leave empty for no limit. Not used on GPUs.",
         512,
         required=False,
     )
 
     def launcher(self) -> dict[str, Any]:
-        """Limit processes on a CPU only: what CUDA itself takes of a process' memory would break the limit."""
-        given = self.cleaned_data
-        device, nodes = DEVICES[given["device"]], Node.objects.filter(pool=given["pool"])
+        """Limit memory on a CPU only: the address space that CUDA reserves would exceed the limit."""
+        cleaned = self.cleaned_data
+        device, nodes = DEVICES[cleaned["device"]], Node.objects.filter(pool=cleaned["pool"])
         on_gpus = device.needs_gpus or (device.may_use_gpus and any(gpu_count(node) for node in nodes))
-        return {"memory_limit_mib": None if on_gpus else given["memory_limit_mib"]}
+        return {"memory_limit_mib": None if on_gpus else cleaned["memory_limit_mib"]}

@@ -1,4 +1,4 @@
-"""Bandwidths that imported files state: tables of nccl-tests, trials of all_reduce_bench. Pure."""
+"""Bandwidths stated in imported files: tables of nccl-tests, trials of all_reduce_bench. Pure functions."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ _OPERATIONS = {
 
 
 def messages_of(document: Mapping[str, Any], name: str) -> list[Message]:
-    """Read the messages of a document (formats.schema.Document as JSON) of a file."""
+    """Read the messages of a document (formats.schema.Document as JSON)."""
     if document.get("format") == "nccl-tests":
         return [message for table in document.get("tables") or [] for message in _perf(table, document, name)]
-    found = [_average(segment, name) for segment in document.get("segments") or []]
-    found += [_trials(table, document, name) for table in document.get("tables") or []]
-    return [message for message in found if message is not None]
+    messages = [_average(segment, name) for segment in document.get("segments") or []]
+    messages += [_trials(table, document, name) for table in document.get("tables") or []]
+    return [message for message in messages if message is not None]
 
 
 def _perf(table: Mapping[str, Any], document: Mapping[str, Any], name: str) -> list[Message]:
-    """Read a table of nccl-tests; where both were timed, out of place."""
+    """Read a table of nccl-tests, out of place if it has both variants."""
     columns = {str(column).removeprefix("out-of-place "): at for at, column in enumerate(table["columns"])}
     if not {"size (B)", "algbw (GB/s)"} <= columns.keys():
         return []
     derived = _derived_ranks(document, int(table["line"]))
-    # Only an all-reduce has a busbw above its algbw, from which ranks can be derived.
+    # Ranks can be derived only from an all-reduce, whose busbw exceeds its algbw.
     test = str(table.get("title") or ("all_reduce_perf" if derived else "unknown operation"))
-    operation, ranks = _OPERATIONS.get(test, test), _told_ranks(document, int(table["line"])) or derived
+    operation, ranks = _OPERATIONS.get(test, test), _launched_ranks(document, int(table["line"])) or derived
 
     def number(row: Sequence[Mapping[str, Any]], column: str, factor: float = 1.0) -> float | None:
         value = row[columns[column]].get("value") if column in columns else None
         return None if value is None else float(value) * factor
 
-    def words(row: Sequence[Mapping[str, Any]], column: str) -> str:
+    def text(row: Sequence[Mapping[str, Any]], column: str) -> str:
         return str(row[columns[column]].get("text", "")) if column in columns else ""
 
-    found = []
+    messages = []
     for row in table["rows"]:
         size, algbw = number(row, "size (B)"), number(row, "algbw (GB/s)", GIGA)
-        if not size or not algbw:  # a size of 0 is timed by some, and has no bandwidth
+        if not size or not algbw:  # some versions also time a size of 0, which has no bandwidth
             continue
         wrong, elements = number(row, "#wrong"), number(row, "count (elements)")
-        found.append(
+        messages.append(
             Message(
                 run=0,
                 operation=operation,
@@ -66,15 +66,15 @@ def _perf(table: Mapping[str, Any], document: Mapping[str, Any], name: str) -> l
                 wrong=None if wrong is None else int(wrong),
                 source=name,
                 elements=None if elements is None else int(elements),
-                kind=words(row, "type"),
-                redop=words(row, "redop"),
+                kind=text(row, "type"),
+                redop=text(row, "redop"),
             )
         )
-    return found
+    return messages
 
 
-def _told_ranks(document: Mapping[str, Any], line: int) -> int | None:
-    """Take the ranks of the launch whose table begins in this line."""
+def _launched_ranks(document: Mapping[str, Any], line: int) -> int | None:
+    """Return the number of ranks of the launch that contains this line."""
     for segment in document.get("segments") or []:
         lines = segment.get("lines") or {}
         if lines.get("first", 0) <= line <= max(lines.get("last") or 0, lines.get("first", 0)):
@@ -83,13 +83,13 @@ def _told_ranks(document: Mapping[str, Any], line: int) -> int | None:
 
 
 def _derived_ranks(document: Mapping[str, Any], line: int) -> int | None:
-    """Take what the reader derived from a table's own bandwidths."""
+    """Return the number of ranks that the reader derived from the bandwidths of a table."""
     figures = (document.get("figures") or {}).get("derived_ranks") or []
     return next((int(figure["value"]) for figure in figures if figure.get("line") == line), None)
 
 
 def _average(segment: Mapping[str, Any], name: str) -> Message | None:
-    """Read the averages of all_reduce_bench: one payload for each segment."""
+    """Read the averages of all_reduce_bench: one payload per segment."""
     metrics = segment.get("metrics") or {}
     size, algbw, busbw = (
         (metrics.get(metric) or {}).get("median")
@@ -105,7 +105,7 @@ def _average(segment: Mapping[str, Any], name: str) -> Message | None:
 
 
 def _trials(table: Mapping[str, Any], document: Mapping[str, Any], name: str) -> Message | None:
-    """Average the trials of all ranks, the first one apart; "algo throughput" counts both ways, algbw one."""
+    """Average the trials of all ranks, the first one separately; "algo throughput" counts both directions."""
     if table.get("title") != "trials":
         return None
     rows = [[cell.get("value") for cell in row] for row in table["rows"]]

@@ -1,4 +1,4 @@
-"""docs/findings.md as HTML: the explanation that a rule's name leads to."""
+"""docs/findings.md as HTML: the explanations of the rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORD = re.compile(r"[^a-z0-9]+")
 
 
 def rules_page(path: Path) -> dict[str, Any]:
-    """Render the explanations; where the installation came without them, the titles of the rules must do."""
+    """Return the rendered explanations, or the titles of the rules if docs/findings.md is not installed."""
     try:
         changed_at = path.stat().st_mtime_ns
     except OSError:
@@ -41,7 +41,7 @@ def _rendered(path: Path, _changed_at: int) -> SafeString:
 
 
 def _rule_of(token: Token) -> str:
-    """Name the rule that a heading, a cell or a paragraph begins with."""
+    """Return the rule at the beginning of a heading, cell or paragraph."""
     first = next((child for child in token.children or [] if child.content.strip()), None)
     if first is None or first.type not in ("code_inline", "text"):
         return ""

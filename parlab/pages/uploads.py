@@ -1,4 +1,4 @@
-"""Files between their upload and their import: kept on disk, so that a preview costs one upload; gone after a day."""
+"""Uploaded files, stored on disk between preview and import so that they are uploaded once. Deleted after a day."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _FACTS = "upload.json"
 
 
 class File(BaseModel):
-    """One file of an upload, with what became of it."""
+    """A file of an upload, with its previews or its error."""
 
     name: str
     size: int
     previews: list[Preview] = []
-    """What would be made, and after the import what was; an archive holds several files."""
+    """Expected results, or actual results after the import; an archive contains several files."""
     refused: str = ""
 
 
 class Upload(BaseModel):
-    """What one person uploaded at once."""
+    """Files that a user uploaded in one request."""
 
     key: str
     user: int
@@ -53,13 +53,13 @@ class Upload(BaseModel):
         return (self.directory / str(number)).open("rb")
 
     def save(self) -> None:
-        """Write the facts so that a killed server leaves the old ones or the new ones."""
+        """Write the metadata atomically: a killed server leaves either the old or the new version."""
         draft = self.directory / f".{_FACTS}-{secrets.token_hex(4)}"
         draft.write_text(self.model_dump_json(), encoding="utf-8")
         draft.replace(self.directory / _FACTS)
 
     def finish(self) -> None:
-        """Keep what became of the files, and no longer the files."""
+        """Delete the uploaded files, and keep the results of their import."""
         self.is_done = True
         self.save()
         for number in range(len(self.files)):
@@ -70,12 +70,12 @@ class Upload(BaseModel):
 
 
 def uploads() -> Path:
-    """Where uploads lie; the web server's own temporary files too, so that a large one is moved, not copied."""
+    """Return the upload directory. It also holds temporary upload files, so that large files are moved, not copied."""
     return Path(settings.FILE_UPLOAD_TEMP_DIR)
 
 
 def upload_keep(files: Sequence[UploadedFile[Any]], *, user: int, experiment: int | None, format: str) -> Upload:
-    """Keep uploaded files until they are imported; raises OSError when the disk does not take them."""
+    """Store uploaded files until they are imported. Raises OSError, for example if the disk is full."""
     forget_old()
     upload = Upload(
         key=secrets.token_hex(16),
@@ -99,13 +99,13 @@ def _keep(file: UploadedFile[Any], target: Path) -> None:
     if isinstance(file, TemporaryUploadedFile):
         shutil.move(file.temporary_file_path(), target)
         return
-    with target.open("wb") as kept:
+    with target.open("wb") as copy:
         for chunk in file.chunks():
-            kept.write(chunk)
+            copy.write(chunk)
 
 
 def upload_find(key: str, *, user: int) -> Upload | None:
-    """Find what a person uploaded; None where it is gone, or was somebody else's."""
+    """Return an upload of a user; None if it was deleted or belongs to another user."""
     if not _KEY.match(key):
         return None
     try:
@@ -117,12 +117,12 @@ def upload_find(key: str, *, user: int) -> Upload | None:
 
 @contextmanager
 def upload_claimed(key: str, *, user: int) -> Iterator[Upload | None]:
-    """Hold an upload: whoever comes second waits, and then sees what became of it. A killed server lets go."""
-    found = upload_find(key, user=user)
+    """Lock an upload. A second caller waits, then reads the result of the first. A killed server releases it."""
+    upload = upload_find(key, user=user)
     try:
-        lock = (found.directory / ".lock").open("a") if found else None
+        lock = (upload.directory / ".lock").open("a") if upload else None
     except FileNotFoundError:
-        lock = None  # discarded a moment ago
+        lock = None  # discarded in the meantime
     if lock is None:
         yield None
         return
@@ -132,7 +132,7 @@ def upload_claimed(key: str, *, user: int) -> Iterator[Upload | None]:
 
 
 def forget_old() -> None:
-    """Delete what nobody imported within a day, and what a killed server left behind."""
+    """Delete uploads that were not imported within a day, and leftovers of a killed server."""
     before = time.time() - KEEP_S
     uploads().mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in uploads().iterdir():

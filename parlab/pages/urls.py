@@ -1,4 +1,4 @@
-"""Where the pages are."""
+"""URLs of the pages."""
 
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path

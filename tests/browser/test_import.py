@@ -53,7 +53,7 @@ def test_a_document_is_previewed_imported_and_its_doubted_number_acknowledged(pa
     panel.get_by_text("Acknowledge").first.click()
     panel.get_by_label("Reason").fill("A typing error, confirmed by the author")
     panel.get_by_role("button", name="Acknowledge").click()
-    expect(page.get_by_text("The finding is acknowledged")).to_be_visible()
+    expect(page.get_by_text("Finding acknowledged")).to_be_visible()
     expect(page.locator(".document a[data-doubt]").first).to_have_class(re.compile("doubt-known"))
     screenshots(page, "imported")
 

@@ -48,7 +48,7 @@ def test_a_study_runs_from_the_page_to_its_result(page: Page, demo: Demo) -> Non
     expect(page.get_by_label("Configuration")).to_have_value(re.compile(r"\d+"))
     screenshots(page, "tune")
     page.get_by_role("button", name="Start study").click()
-    expect(page.get_by_text("Started. Each trial is an ordinary run")).to_be_visible()
+    expect(page.get_by_text("Study started. Each trial is an ordinary run")).to_be_visible()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     # The page follows the study by itself.
     expect(page.locator("[data-announce][data-state=finished]")).to_be_visible(timeout=TRAINING_MS)

@@ -82,22 +82,22 @@ def test_a_pasted_command_becomes_the_forms_values(page: Client) -> None:
     assert answer["values"]["parallel__tensor_parallel_size"] == 2
     assert answer["values"]["model__kind"] == "bert"
     assert "The layout has 8 ranks." in answer["said"]
-    assert "Without effect here: lr_decay_iters, min_lr, split." in answer["said"]
+    assert "Ignored flags: lr_decay_iters, min_lr, split." in answer["said"]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"mode": ', "this is no JSON"),
-        ('{"stage": 3}', "stage is no section of a configuration"),
+        ('{"mode": ', "is not valid JSON"),
+        ('{"stage": 3}', "unknown section stage"),
         ('{"stage_cnt": "many"}', "sharding.stage_cnt"),
         ('{"model": {"layers": 3}}', "unknown field model.layers"),
         ('{"model": 3}', "model"),
         ('{"device_mapping": {"stage_0": 5}}', "sharding.device_mapping"),
-        ("", "no --num-layers and --hidden-size in it"),
-        ("rm -rf / --no-preserve-root", "no --num-layers"),
-        ("x.py --num-layers 0 --hidden-size -1", "no --num-layers"),
-        ("x.py --num-layers " + "9" * 500 + " --hidden-size 8", "no --num-layers"),
+        ("", "--num-layers and --hidden-size are required"),
+        ("rm -rf / --no-preserve-root", "--num-layers and --hidden-size are required"),
+        ("x.py --num-layers 0 --hidden-size -1", "--num-layers and --hidden-size are required"),
+        ("x.py --num-layers " + "9" * 500 + " --hidden-size 8", "--num-layers and --hidden-size are required"),
     ],
 )
 def test_what_is_no_training_is_refused_with_a_remedy(page: Client, text: str, words: str) -> None:
@@ -108,7 +108,7 @@ def test_what_is_no_training_is_refused_with_a_remedy(page: Client, text: str, w
 
 def test_what_does_not_fit_is_said_and_filled_all_the_same(page: Client) -> None:
     answer = page.post(URL, {"flags": BERT.replace("--num-attention-heads 16", "--num-attention-heads 15")}).json()
-    assert "What does not fit yet: num_attention_heads 15 does not divide" in answer["said"]
+    assert "Problem: num_attention_heads 15 does not divide" in answer["said"]
     assert answer["values"]["model__num_attention_heads"] == 15
 
 

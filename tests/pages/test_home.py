@@ -159,10 +159,10 @@ def test_a_lead_says_what_to_know_before_one_believes_it(page: Client, four_runs
     # 50 % ahead: steps that vary by 10 % leave that standing, steps that vary by 60 % do not.
     steps(best, 0.18, 0.22)
     steps(second, 0.29, 0.31)
-    assert "its steps vary ±10.0 %" in text(page.get("/"))
+    assert "step noise ±10.0 %" in text(page.get("/"))
     steps(second, 0.12, 0.48)
-    assert "less than its steps vary: ±60.0 %" in text(page.get("/"))
-    assert "less than its steps vary: ±60.0 %" in text(page.get("/experiments/"))
+    assert "within step noise: ±60.0 %" in text(page.get("/"))
+    assert "within step noise: ±60.0 %" in text(page.get("/experiments/"))
     Run.objects.filter(pk=second.pk).update(launch={"world_size": 64})
     assert "2 vs 64 GPUs" in text(page.get("/"))
 
@@ -182,4 +182,4 @@ def test_a_best_number_in_doubt_carries_its_triangle(page: Client, four_runs: li
     message, best = "48 samples/s are 4.8 times those of one GPU", four_runs[2]
     Finding.objects.create(experiment=best.experiment, run=best, rule="r", severity="warning", message=message)
     recent = page.get("/").content.decode().split('id="recent"')[1].split("</section>")[0]
-    assert "Doubted: 48 samples/s are 4.8 times those of one GPU" in recent
+    assert "Finding: 48 samples/s are 4.8 times those of one GPU" in recent

@@ -170,9 +170,9 @@ def test_one_file_that_is_refused_stops_no_other(page: Client) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "No file was chosen"),
-        ({"files": file(LOG), "experiment": "gone"}, "Experiment gone does not exist any more"),
-        ({"files": file(LOG), "format": "word"}, "Format word is unknown"),
+        ({}, "No file selected"),
+        ({"files": file(LOG), "experiment": "gone"}, "Experiment gone no longer exists"),
+        ({"files": file(LOG), "format": "word"}, "Unknown format word"),
     ],
 )
 def test_a_form_that_makes_no_sense_says_what_to_do(page: Client, given: dict[str, Any], words: str) -> None:
@@ -211,7 +211,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(
 
     monkeypatch.setattr(uploads, "_keep", full)
     response = page.post("/import/", {"files": file(LOG)})
-    assert "The server's disk is full" in text(response)
+    assert "The disk of the server is full" in text(response)
     assert not list(settings.FILE_UPLOAD_TEMP_DIR.iterdir())
 
 
@@ -219,15 +219,15 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(
 def test_an_upload_belongs_to_the_person_who_made_it(page: Client, allowed: Callable[..., Client]) -> None:
     url = preview(page, file(LOG))
     other = allowed("add_run")
-    assert "This upload is gone" in text(other.get(url, follow=True))
-    assert "This upload is gone" in text(other.post(url, follow=True))
+    assert "This upload was discarded or has expired" in text(other.get(url, follow=True))
+    assert "This upload was discarded or has expired" in text(other.post(url, follow=True))
     assert not Source.objects.exists()
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("key", ["0" * 32, "x", "a" * 200])
 def test_an_upload_that_is_not_there_leads_back_to_the_form(page: Client, key: str) -> None:
-    assert "Choose the files again" in text(page.get(f"/import/{key}/", follow=True))
+    assert "Upload the files again" in text(page.get(f"/import/{key}/", follow=True))
 
 
 @pytest.mark.django_db

@@ -78,12 +78,12 @@ def test_archiving_can_be_undone_and_leaves_what_runs(
     chosen = {"experiment": [experiment.pk, other.pk], "action": "archive", "next": LIST}
     response = page.post("/experiments/change/", chosen, follow=True)
     assert "1 experiment archived. Undo" in text(response)
-    assert "Not archived, since runs go on: Pipeline schedules." in text(response)
+    assert "Not archived, because runs are active: Pipeline schedules." in text(response)
     assert "Idle" not in text(page.get(LIST))
     form = response.content.decode().split('<form class="inline"')[1].split("</form>")[0]
     fields = dict(re.findall(r'name="(\w+)" value="(\w+)"', form))
     assert fields["action"] == "restore"
-    assert "1 experiment taken out of the archive" in text(page.post("/experiments/change/", fields, follow=True))
+    assert "1 experiment restored" in text(page.post("/experiments/change/", fields, follow=True))
     assert "Idle" in text(page.get(LIST))
 
 
@@ -91,9 +91,11 @@ def test_chosen_runs_are_launched_again_and_cancelled(page: Client, four_runs: l
     chosen = {"run": [run.pk for run in four_runs[:2]], "next": RUNS}
     assert "2 runs queued again." in text(page.post("/runs/change/", {**chosen, "action": "relaunch"}, follow=True))
     again = text(page.post("/runs/change/", {**chosen, "action": "relaunch"}, follow=True))
-    assert "Left as they were: run #1 is queued" in again
-    assert "2 runs asked to stop." in text(page.post("/runs/change/", {**chosen, "action": "cancel"}, follow=True))
-    assert "choose runs" in text(page.post("/runs/change/", {"run": ["x", "-1"], "action": "cancel"}, follow=True))
+    assert "Not changed: run #1 is queued" in again
+    assert "2 runs cancelled or stopping." in text(
+        page.post("/runs/change/", {**chosen, "action": "cancel"}, follow=True)
+    )
+    assert "select runs" in text(page.post("/runs/change/", {"run": ["x", "-1"], "action": "cancel"}, follow=True))
 
 
 @pytest.mark.parametrize("path", ["/experiments/change/", "/runs/change/"])

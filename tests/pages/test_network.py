@@ -26,7 +26,7 @@ def test_the_published_tables_stand_beside_simulation_and_bound(viewer: Client, 
     assert "delay 10ms bandwidth 1Gbps" in text
     for number in ("11.2", "8.38", "6.79", "6.63"):
         assert f">{number}<" in text
-    assert "outgoing link of rank 1 binds" in text
+    assert "limited by outgoing link of rank 1" in text
     assert "/simulate/?stages=3&amp;micro_batches=64" in text
 
 

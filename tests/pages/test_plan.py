@@ -60,7 +60,7 @@ def test_impossible_sizes_are_refused_with_field_and_value(viewer: Client, field
 
 def test_an_unknown_gpu_is_refused_with_the_remedy(viewer: Client) -> None:
     text = viewer.get("/plan/", {**SMALL, "gpu": "X9000"}).content.decode()
-    assert "gpu X9000 is not in the catalogue; choose one of the list, or add it in the admin" in text
+    assert "gpu X9000 is not in the device catalogue; select a listed device, or add it in the admin" in text
 
 
 def test_a_device_of_the_admin_can_be_planned_with(viewer: Client) -> None:

@@ -78,12 +78,12 @@ def test_runs_of_one_cluster_and_engine_are_offered_as_a_calibration(page: Clien
     assert fitted.time_rows == len(BATCHES)
     text = page.get("/plan/", {"calibration": group.key}).content.decode()
     assert f"Calibrated on {group.title}: 8 times" in text
-    assert "Calibrated on CPU process, planned for A100 SXM4 80 GB" in text
+    assert "Calibrated on CPU process but planned for A100 SXM4 80 GB" in text
 
 
 def test_a_calibration_that_is_gone_is_refused(page: Client) -> None:
     text = page.get("/plan/", {"calibration": "gone"}).content.decode()
-    assert "is not known any more; choose another or none" in text
+    assert "no longer exists; select another calibration or none" in text
 
 
 def test_emulated_links_calibrate_nothing(page: Client, sweep: list[Run]) -> None:
@@ -121,7 +121,7 @@ def test_files_that_say_their_sizes_calibrate_on_the_device_that_is_planned_for(
     assert group.title.endswith("on a GPU not named in its files, 6 runs")
     text = page.get("/plan/", {"calibration": group.key, "gpu": "H100 SXM"}).content.decode()
     assert "assuming H100 SXM: 6 times" in text
-    assert "The files of the calibration name no GPU: their runs are taken as run on H100 SXM." in text
+    assert "The calibration files do not name a GPU; H100 SXM is assumed." in text
     assert "1 run: model.hidden_size, model.sequence_length are missing" in text
     assert "1 run: its links were shaped in a way that the planner does not support" in text
 

@@ -86,9 +86,9 @@ def test_the_limit_for_processes_on_a_cpu_is_not_set_where_gpus_are(page: Client
             "3",
             "num_attention_heads 3 does not divide hidden_size 256; use 1, 2",
         ),
-        ("largest-model", "hidden_size", "", "Model width is empty; give it a value"),
-        ("throughput", "ranks", "1, two", "is no list of numbers; use one like 1, 2, 4"),
-        ("throughput", "ranks", "1,2,3,4,5,6,7,8,9,10,11,12,13", "these are 13 numbers; use at most 12"),
+        ("largest-model", "hidden_size", "", "Hidden size is required; enter a value"),
+        ("throughput", "ranks", "1, two", "is not a list of numbers; use a list like 1, 2, 4"),
+        ("throughput", "ranks", "1,2,3,4,5,6,7,8,9,10,11,12,13", "the list has 13 numbers; use at most 12"),
         ("throughput", "tensor_parallel_size", "2", "does not divide 1 ranks; use multiples of 2"),
         ("throughput", "iterations", "1", "use at least 2"),
         ("bandwidth", "ranks", "1", "none of the"),
@@ -181,7 +181,7 @@ def test_an_answer_grows_and_says_when_a_run_failed(page: Client, make_attempt: 
 
 
 def test_an_experiment_that_ran_nothing_says_so(page: Client, experiment: Experiment) -> None:
-    assert "Nothing was launched yet." in text(page.get(ANSWER))
+    assert "No runs were launched yet." in text(page.get(ANSWER))
 
 
 def test_an_answer_takes_as_many_queries_for_many_runs(
@@ -226,7 +226,7 @@ def test_without_tokens_the_answer_is_in_samples(page: Client, make_attempt: Cal
     Run.objects.filter(pk=run.pk).update(tokens_per_s=None)
     assert "Training reaches 8.00 samples/s on 2 ranks." in text(page.get(ANSWER))
     Run.objects.filter(pk=run.pk).update(samples_per_s=None)
-    assert "No answer: none of these runs says how fast it was." in text(page.get(ANSWER))
+    assert "No answer: none of the runs has a throughput." in text(page.get(ANSWER))
 
 
 TRIALS = b"".join(

@@ -233,7 +233,7 @@ def test_cancel_ends_a_waiting_run_and_is_refused_for_one_that_has_ended(
 def test_cancel_of_a_running_run_is_asked_for_once(page: Client, make_attempt: Callable[..., Attempt]) -> None:
     make_attempt(state="running")
     response = page.post(f"{RUN}cancel/", follow=True)
-    assert "Run 1 is asked to stop." in text(response)
+    assert "Run 1 is stopping." in text(response)
     assert re.search(r'id="cancel" disabled', response.content.decode())
 
 

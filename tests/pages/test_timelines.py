@@ -102,14 +102,14 @@ def test_a_published_run_is_simulated_with_another_schedule(viewer: Client, publ
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ("nonsense", "'nonsense' is neither a run nor a simulation; use experiment/3"),
-        ("pipeline-schedules/9", "there is no run pipeline-schedules/9"),
-        ("pipeline-schedules/1@7", "step 7 of run pipeline-schedules/1 is not kept; use one of 1, 2, 3"),
+        ("nonsense", "'nonsense' is not a run or a simulation; use experiment/3"),
+        ("pipeline-schedules/9", "no run pipeline-schedules/9"),
+        ("pipeline-schedules/1@7", "step 7 of run pipeline-schedules/1 is not recorded; use one of 1, 2, 3"),
         ("simulated:pipeline-schedules/1:2f2b", "unknown schedule '2f2b'; use gpipe"),
         ("simulated:pipeline-schedules/1:interleaved-1f1b-999999", "unknown schedule 'interleaved-1f1b-999999'"),
-        ("simulated:nothing", "is neither a run nor a simulation"),
+        ("simulated:nothing", "is not a run or a simulation"),
         ("/simulate/?stages=0", "stages 0 is invalid"),
-        ("<script>alert(1)</script>", "is neither a run nor a simulation"),
+        ("<script>alert(1)</script>", "is not a run or a simulation"),
     ],
 )
 def test_what_cannot_be_drawn_says_why(viewer: Client, run: Run, asked: str, problem: str) -> None:

@@ -68,5 +68,5 @@ def test_the_report_of_an_experiment_is_offered_on_its_page_and_by_a_command(
 
 
 def test_a_report_of_an_unknown_experiment_lists_the_existing_ones(db: None) -> None:
-    with pytest.raises(CommandError, match="no experiment nowhere; there are none yet"):
+    with pytest.raises(CommandError, match="no experiment nowhere; existing experiments: none"):
         call_command("report", "nowhere")

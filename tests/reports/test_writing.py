@@ -266,8 +266,8 @@ def test_each_template_creates_a_report_without_problems(page: Client, four_runs
 def test_a_new_report_requires_valid_fields(page: Client, experiment: Experiment) -> None:
     for form, message in (
         ({"title": "", "template": "blank"}, "title is empty; enter a title"),
-        ({"title": "A", "template": "none"}, "Template &#x27;none&#x27; is unknown"),
-        ({"title": "A", "template": "blank", "experiment": "gone"}, "Experiment gone does not exist any more"),
+        ({"title": "A", "template": "none"}, "Unknown template &#x27;none&#x27;"),
+        ({"title": "A", "template": "blank", "experiment": "gone"}, "Experiment gone no longer exists"),
     ):
         response = page.post(reverse("report-new"), form)
         assert response.status_code == 400

@@ -1,4 +1,4 @@
-"""The frame of all pages: the rail with what this installation has, and headings that sort."""
+"""Parts of the page frame: the main menu, and sortable column headings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ register = template.Library()
 
 
 class Entry(NamedTuple):
-    """A link of the rail; it is there where its page is, and its reader may see it."""
+    """A link of the main menu, shown if its page is installed and the user may open it."""
 
     section: str
     title: str
     urls: tuple[str, ...]
-    """Names of its page, the first that exists counts."""
+    """URL names of the page; the first that exists is used."""
     key: str
-    """Goes there when it follows `g`."""
+    """The key that opens the page after `g`."""
     permission: str = ""
     is_for_staff: bool = False
 
@@ -45,16 +45,16 @@ RAIL = (
 
 @register.inclusion_tag("pages/rail.html", takes_context=True)
 def rail(context: template.Context) -> dict[str, Any]:
-    """The links of the rail."""
+    """Return the links of the main menu."""
     user = context.get("user")
-    shown = []
+    entries = []
     for entry in RAIL:
         allowed = (not entry.permission or (user and user.has_perm(entry.permission))) and (
             not entry.is_for_staff or (user and user.is_staff)
         )
         if allowed and (url := _first(entry.urls)):
-            shown.append((entry, url))
-    return {"entries": shown, "section": context.get("section")}
+            entries.append((entry, url))
+    return {"entries": entries, "section": context.get("section")}
 
 
 def _first(names: tuple[str, ...]) -> str:
@@ -68,16 +68,16 @@ def _first(names: tuple[str, ...]) -> str:
 
 @register.simple_tag(takes_context=True)
 def sort_head(context: template.Context, column: Column) -> SafeString:
-    """A heading that sorts by its column, largest first, and turns round at the second click."""
+    """Render a heading that sorts by its column, descending first, ascending at the second click."""
     kind = SafeString(' class="number"') if column.is_number else ""
     if not column.is_sortable:
         return format_html('<th scope="col"{}>{}</th>', kind, column.title)
     listed = context["list"]
     is_sorted = listed.sort.removeprefix("-") == column.name
     descending = listed.sort.startswith("-")
-    wanted = column.name if is_sorted and descending else f"-{column.name}"
+    next_sort = column.name if is_sorted and descending else f"-{column.name}"
     order = ("descending" if descending else "ascending") if is_sorted else ""
-    url = urlencode({"q": listed.filter.text, "show": context["show"], "sort": wanted})
+    url = urlencode({"q": listed.filter.text, "show": context["show"], "sort": next_sort})
     return format_html(
         '<th scope="col"{}{}><a class="sort" id="sort-{}" href="?{}">{}{}</a></th>',
         kind,

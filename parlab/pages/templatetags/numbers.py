@@ -1,4 +1,4 @@
-"""Numbers, times and states in templates; the rules are those of parlab.charts.format."""
+"""Numbers, times and states in templates, formatted by parlab.charts.format."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from runners.protocol import RunState
 
 register = template.Library()
 
-STATE_WORDS: dict[str, str] = {RunState.OOM: "OOM"}
+STATE_LABELS: dict[str, str] = {RunState.OOM: "OOM"}
 
 
 @register.filter
 def quantity(value: object, unit: str) -> SafeString:
-    """Three digits with unit and SI prefix; all digits on hover: {{ run.step_time_s|quantity:"s" }}."""
+    """Format with three digits, unit and SI prefix; all digits on hover: {{ run.step_time_s|quantity:"s" }}."""
     value = _number(value)
     return _with_all_digits(numbers.quantity(value, unit), value, unit)
 
 
 @register.filter
 def in_unit(value: object, unit: Unit) -> SafeString:
-    """Three digits in the unit of the column; all digits on hover."""
+    """Format with three digits in the unit of the column; all digits on hover."""
     value = _number(value)
     return _with_all_digits(numbers.significant(None if value is None else value / unit.factor), value, unit.base)
 
 
 @register.filter
 def significant(value: object) -> SafeString:
-    """Three digits of a number without a unit; all digits on hover."""
+    """Format a number without unit with three digits; all digits on hover."""
     number = _number(value)
     return _with_all_digits(numbers.significant(number), number, "")
 
 
 @register.filter
 def scaled(value: object, factor: str) -> SafeString:
-    """Three digits of a number in the unit of its column: {{ row.time_s|scaled:"1e6" }} for microseconds."""
+    """Scale a number to the unit of its column, with three digits: {{ row.time_s|scaled:"1e6" }} for microseconds."""
     number = _number(value)
     return _with_all_digits(numbers.significant(None if number is None else number * float(factor)), number, "")
 
 
 @register.filter
 def digits(value: object) -> SafeString:
-    """A number that is compared with another one: six digits, whole numbers in full, all of them on hover."""
+    """Format a number for comparison: six digits, integers in full, all digits on hover."""
     number = _number(value)
     if number is not None and number == int(number) and abs(number) < 1e15:
         return _with_all_digits(numbers.exact(number), number, "")
@@ -64,16 +64,16 @@ def digits(value: object) -> SafeString:
 
 @register.filter
 def counted(value: object) -> SafeString:
-    """A count, in full: {{ run.gpus|counted }}."""
+    """Format a count in full: {{ run.gpus|counted }}."""
     number = _number(value)
     if number is None:
-        return format_html('<span class="none" title="not known">{}</span>', numbers.DASH)
+        return format_html('<span class="none" title="unknown">{}</span>', numbers.DASH)
     return format_html("{}", numbers.exact(number))
 
 
 @register.filter
 def percent(value: object) -> SafeString:
-    """A share of one as per cent, three digits; all digits on hover."""
+    """Format a fraction as per cent with three digits; all digits on hover."""
     number = _number(value)
     return _with_all_digits(numbers.significant(None if number is None else 100 * number), number, "of 1")
 
@@ -91,7 +91,7 @@ def ahead(lead: Lead | None) -> SafeString:
 
 @register.simple_tag
 def how_sure(lead: Lead | None) -> SafeString | str:
-    """What to know before one believes a lead: {% how_sure row.lead %}; nothing where nothing is known."""
+    """Render the uncertainty of a lead: {% how_sure row.lead %}; empty if it is unknown."""
     if lead is None or lead.second is None:
         return ""
     if lead.differs:
@@ -99,14 +99,14 @@ def how_sure(lead: Lead | None) -> SafeString | str:
     if lead.noise is None:
         return ""
     vary = f"±{numbers.significant(lead.noise)} %"
-    title = f"half the range from p10 to p90 of the steps of the run that varies more is {vary} of its median"
+    title = f"half of the p10 to p90 range of the step times is {vary} of the median, for the run that varies more"
     if lead.is_within_noise:
-        return format_html('<span class="sure unsure" title="{}">less than its steps vary: {}</span>', title, vary)
-    return format_html('<span class="sure" title="{}">its steps vary {}</span>', title, vary)
+        return format_html('<span class="sure unsure" title="{}">within step noise: {}</span>', title, vary)
+    return format_html('<span class="sure" title="{}">step noise {}</span>', title, vary)
 
 
 def _number(value: object) -> float | None:
-    """Take what a template found: where a summary lacks a part, that is an empty text."""
+    """Return a number, or None for the empty text of a missing template variable."""
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -118,13 +118,13 @@ def _with_all_digits(text: str, value: float | None, unit: str) -> SafeString:
 
 @register.filter
 def duration(seconds: float | None) -> str:
-    """A length of time: {{ remaining|duration }}."""
+    """Format a duration in seconds: {{ remaining|duration }}."""
     return numbers.duration(seconds)
 
 
 @register.filter
 def between(start: datetime | None, end: datetime | None) -> str:
-    """The time from start to end, or to now: {{ attempt.started_at|between:attempt.ended_at }}."""
+    """Format the time from start to end, or to now: {{ attempt.started_at|between:attempt.ended_at }}."""
     if start is None:
         return numbers.DASH
     return numbers.duration(((end or timezone.now()) - start).total_seconds())
@@ -132,7 +132,7 @@ def between(start: datetime | None, end: datetime | None) -> str:
 
 @register.filter
 def ago(moment: datetime | None) -> SafeString:
-    """How long ago, with the moment on hover."""
+    """Format the time since a moment; the moment on hover."""
     if moment is None:
         return format_html('<span class="none">{}</span>', "never")
     seconds = (timezone.now() - moment).total_seconds()
@@ -161,40 +161,40 @@ def figure_title(name: str) -> str:
 
 @register.filter
 def field_value(value: Any) -> str:
-    """A configuration value as text."""
+    """Format a configuration value."""
     return numbers.field_value(value)
 
 
 @register.simple_tag
 def doubt(findings: object, slug: str) -> SafeString:
-    """A small triangle that opens what the rules found: {% doubt row.doubts.step_time experiment.slug %}."""
-    found = [finding for finding in findings if isinstance(finding, Finding)] if isinstance(findings, Sequence) else []
-    if not found:
+    """Render a triangle that opens the findings about a number: {% doubt row.doubts.step_time experiment.slug %}."""
+    listed = [finding for finding in findings if isinstance(finding, Finding)] if isinstance(findings, Sequence) else []
+    if not listed:
         return SafeString("")
-    unknown = [finding for finding in found if not finding.is_acknowledged]
-    grave = any(finding.severity == Finding.Severity.ERROR for finding in unknown)
-    kind = "known" if not unknown else "error" if grave else "warning"
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    open_findings = [finding for finding in listed if not finding.is_acknowledged]
+    has_errors = any(finding.severity == Finding.Severity.ERROR for finding in open_findings)
+    kind = "known" if not open_findings else "error" if has_errors else "warning"
+    more = f" (and {len(listed) - 1} more)" if len(listed) > 1 else ""
     return format_html(
-        '<a class="doubt doubt-{}" href="{}?id={}" data-doubt title="{}"><span class="unseen">Doubted: {}</span></a>',
+        '<a class="doubt doubt-{}" href="{}?id={}" data-doubt title="{}"><span class="unseen">Finding: {}</span></a>',
         kind,
         reverse("findings", args=[slug]),
-        ",".join(str(finding.pk) for finding in found),
-        found[0].message + more,
-        found[0].message,
+        ",".join(str(finding.pk) for finding in listed),
+        listed[0].message + more,
+        listed[0].message,
     )
 
 
 @register.filter
 def size(count: int) -> str:
-    """A number of bytes: {{ source.size|size }}."""
+    """Format a number of bytes: {{ source.size|size }}."""
     return numbers.quantity(count, "B")
 
 
 @register.simple_tag
 def state(name: str, count: int | None = None) -> SafeString:
-    """A dot, a word and a colour: {% state run.state %}; with a number: {% state "running" 3 %}."""
-    word = STATE_WORDS.get(name, name)
+    """Render a state as a coloured label: {% state run.state %}; with a count: {% state "running" 3 %}."""
+    label = STATE_LABELS.get(name, name)
     if count is None:
-        return format_html('<span class="state state-{}">{}</span>', name, word)
-    return format_html('<span class="state state-{}">{} {}</span>', name, count, word)
+        return format_html('<span class="state state-{}">{}</span>', name, label)
+    return format_html('<span class="state state-{}">{} {}</span>', name, count, label)

@@ -1,4 +1,4 @@
-"""What the planner's page writes: gibibytes, and the choices of a form."""
+"""Filters of the planner page: GiB, and the options of a form."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _GIB = 1 << 30
 
 @register.filter
 def in_gib(value: float) -> SafeString:
-    """A number of GiB, all digits on hover."""
+    """Format bytes as GiB without unit; all digits on hover."""
     return format_html('<span title="{} B">{}</span>', exact(value), significant(value / _GIB))
 
 
 @register.filter
 def gib(value: float) -> SafeString:
-    """A number of GiB with its unit."""
+    """Format bytes as GiB with unit."""
     return format_html("{}\u2009GiB", in_gib(value))
 
 
 @register.filter
 def gib_missing(value: float) -> SafeString:
-    """What is missing, as a positive number."""
+    """Format negative spare memory as a positive number of GiB."""
     return gib(-value)
 
 
 @register.simple_tag
 def options(chosen: str, *choices: str) -> SafeString:
-    """The options of a select, each written value:title."""
+    """Render the options of a select, each given as value:title."""
     pairs = [choice.split(":", 1) for choice in choices]
     return format_html_join(
         "",

@@ -1,4 +1,4 @@
-"""Simulated schedules in templates."""
+"""Filters for simulated schedules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEIGHTS = (4, 8, 16, 32)
 
 @register.filter
 def percent(share: float | None) -> SafeString:
-    """A share as per cent without its sign: the heading has it."""
+    """Format a fraction as per cent without the sign, which is in the heading."""
     if share is None:
         return format_html('<span class="none" title="not measured">{}</span>', numbers.DASH)
     shown = 100 * share if abs(share) > 5e-5 else 0.0
@@ -29,13 +29,13 @@ def percent(share: float | None) -> SafeString:
 
 @register.filter
 def lanes_class(lanes: int) -> str:
-    """Class that makes a timeline high enough for its lanes: {{ lanes|lanes_class }}."""
+    """Return the CSS class for the height of a timeline: {{ lanes|lanes_class }}."""
     return f"lanes-{next((most for most in _HEIGHTS if lanes <= most), _HEIGHTS[-1])}"
 
 
 @register.filter
 def with_choice(address: str, code: str) -> str:
-    """An address where the lower of two drawn schedules is another one."""
+    """Replace the lower of the two drawn schedules in a query string."""
     query = QueryDict(address, mutable=True)
     query["two"] = code
     return query.urlencode()
@@ -43,42 +43,43 @@ def with_choice(address: str, code: str) -> str:
 
 @register.filter
 def choice_sentence(choice: Choice) -> str:
-    """Say which slope was picked, and why not another."""
+    """Return a sentence with the chosen slope and its alternatives."""
     best = choice.best
-    others = [one for one in choice.compared if one.wire == best.wire and one.plan != best.plan]
+    others = [outcome for outcome in choice.compared if outcome.wire == best.wire and outcome.plan != best.plan]
     compared = ", ".join(
-        f"slope {one.plan.warmup_slope} {numbers.quantity(one.simulation.iteration_s, 's')} ({one.held} held)"
-        for one in others
+        f"slope {outcome.plan.warmup_slope} {numbers.quantity(outcome.simulation.iteration_s, 's')}"
+        f" ({outcome.held} in flight)"
+        for outcome in others
     )
-    said = (
-        f"Slope {best.plan.warmup_slope} is the gentlest within 1 % of the fastest:"
-        f" {numbers.quantity(best.simulation.iteration_s, 's')}, {best.held} micro batches held"
+    sentence = (
+        f"Slope {best.plan.warmup_slope} is the smallest within 1 % of the fastest:"
+        f" {numbers.quantity(best.simulation.iteration_s, 's')}, {best.held} micro batches in flight"
     )
     return (
-        f"{said}; {compared}. A round trip is hidden from slope {choice.rule_slope} on (1 + 2c/t)."
+        f"{sentence}; {compared}. Slopes of {choice.rule_slope} and above hide a round trip (1 + 2c/t)."
         if others
-        else f"{said}."
+        else f"{sentence}."
     )
 
 
 @register.simple_tag
 def network_value(cell: NetworkCell, source: str, unit: Unit) -> SafeString:
-    """One number of a cell with where it comes from: {% network_value cell "measured" unit %}."""
+    """Render a number of a cell with its origin: {% network_value cell "measured" unit %}."""
     if source in ("measured", "emulated"):
-        found = cell.measured if source == "measured" else cell.emulated
-        if found is None or found.step_time_s is None:
+        measurement = cell.measured if source == "measured" else cell.emulated
+        if measurement is None or measurement.step_time_s is None:
             return _dash()
-        run = found.run
+        run = measurement.run
         note = f"run {run.number} of {run.experiment.name}, {run.get_origin_display()}"
-        return _number(found.step_time_s, unit, run.get_absolute_url(), note)
+        return _number(measurement.step_time_s, unit, run.get_absolute_url(), note)
     if cell.simulated is None:
         return _dash()
     if source == "bound":
-        note = f"{cell.simulated.bound.binds} binds"
+        note = f"limited by {cell.simulated.bound.binds}"
         return _number(cell.simulated.bound.seconds, unit, "", note)
     note = "calibrated with this cell"
     if cell.error is not None:
-        note = f"{numbers.significant(100 * cell.error)} % off; look at its timeline"
+        note = f"{numbers.significant(100 * cell.error)} % error; open the timeline"
     return _number(cell.simulated.simulation.iteration_s, unit, f"{reverse('simulate')}?{cell.address}", note)
 
 

@@ -1,4 +1,4 @@
-"""The studies of the tuner on the home page."""
+"""Studies on the home page."""
 
 from typing import Any
 
@@ -11,10 +11,13 @@ register = template.Library()
 
 
 def studies_context() -> dict[str, Any]:
-    """Read the studies that run or ended lately, and name what a page has seen of them."""
+    """Return active and recent studies, with a digest of their state for polls."""
     results = lately()
-    states = [[each.study.pk, each.study.state, each.study.reason, len(each.search)] for each in results]
-    return {"results": results, "seen": digest([states, [each.best and each.best.value for each in results]])[:16]}
+    states = [[result.study.pk, result.study.state, result.study.reason, len(result.search)] for result in results]
+    return {
+        "results": results,
+        "seen": digest([states, [result.best and result.best.value for result in results]])[:16],
+    }
 
 
 @register.inclusion_tag("pages/home_studies.html")

@@ -1,4 +1,4 @@
-"""One's own account: what one may do, the password, and the tokens of one's scripts."""
+"""The account page of a user: permissions, password, API tokens."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.lab import services as lab
 from parlab.lab.models import ApiToken
 
-# What people do here, and the right that each takes.
+# Actions and the permission that each requires.
 _RIGHTS = (
     ("launch, cancel and relaunch runs, import files, start studies", "lab.add_run"),
-    ("make experiments and change their notes, tags and shelves", "lab.change_experiment"),
+    ("create experiments, edit their notes and tags, archive them", "lab.change_experiment"),
     ("edit configurations", "lab.change_config"),
     ("acknowledge findings", "lab.change_finding"),
-    ("write, publish, share and delete reports of your own", "lab.add_report"),
-    ("change and delete reports of others", "lab.change_report"),
+    ("write, publish, share and delete your own reports", "lab.add_report"),
+    ("change and delete reports of other users", "lab.change_report"),
     ("delete experiments with all their runs", "lab.delete_experiment"),
-    ("switch nodes on and off", "lab.change_node"),
-    ("manage people, groups and their tokens", "auth.change_user"),
+    ("enable and disable nodes", "lab.change_node"),
+    ("manage users, groups and tokens", "auth.change_user"),
 )
 
 
@@ -39,12 +39,12 @@ def account(request: HttpRequest) -> HttpResponse:
 @require_POST
 @never_cache
 def token_make(request: HttpRequest) -> HttpResponse:
-    """Make a token; this answer is the only place that ever shows its secret."""
+    """Create a token. Only this response contains its secret."""
     user, name = cast(User, request.user), request.POST.get("name", "")
     try:
         token, secret = lab.token_create(user=user, name=name, by=user)
     except ValueError as problem:
-        return _page(request, status=400, token_problem=f"No token was made: {problem}.", token_name=name[:80])
+        return _page(request, status=400, token_problem=f"The token was not created: {problem}.", token_name=name[:80])
     return _page(request, made=token, secret=secret, address=request.build_absolute_uri("/api/experiments/"))
 
 
@@ -53,20 +53,20 @@ def token_revoke(request: HttpRequest, pk: int) -> HttpResponse:
     user = cast(User, request.user)
     token = get_object_or_404(ApiToken, pk=pk, user=user)
     if lab.tokens_revoke(tokens=ApiToken.objects.filter(pk=token.pk), by=user):
-        messages.success(request, f"Revoked {token.name}: requests with it end in 401.")
+        messages.success(request, f"Revoked {token.name}. Requests with this token now fail with status 401.")
     return redirect("account")
 
 
 @require_POST
 @sensitive_post_parameters()
 def password(request: HttpRequest) -> HttpResponse:
-    """Change the password; other sessions of this person end, this one goes on."""
+    """Change the password. The current session continues; all others end."""
     form = PasswordChangeForm(cast(User, request.user), request.POST)
     if not form.is_valid():
         return _page(request, status=400, password_form=form)
     form.save()
     update_session_auth_hash(request, form.user)
-    messages.success(request, "Your password is changed; you are logged out everywhere else.")
+    messages.success(request, "Password changed. All other sessions were logged out.")
     return redirect("account")
 
 
@@ -75,10 +75,10 @@ def _page(request: HttpRequest, *, status: int = 200, **more: Any) -> HttpRespon
     context = {
         "section": "account",
         "groups": list(user.groups.values_list("name", flat=True)),
-        "rights": [(words, user.has_perm(permission)) for words, permission in _RIGHTS],
+        "rights": [(description, user.has_perm(permission)) for description, permission in _RIGHTS],
         "tokens": list(user.api_tokens.filter(revoked_at=None).select_related("created_by")),
         **more,
     }
     form = context.setdefault("password_form", PasswordChangeForm(user))
-    form.fields["old_password"].widget.attrs.pop("autofocus", None)  # the page is about more than this
+    form.fields["old_password"].widget.attrs.pop("autofocus", None)  # the form is only one part of the page
     return render(request, "pages/account.html", context, status=status)

@@ -1,4 +1,4 @@
-"""Compare some runs of any experiments: differences of their configurations first."""
+"""Comparison of selected runs: differences of configurations, results, curves."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ from .figures import csv_response, json_response
 
 MAX_RUNS = 20
 CURVES_POINTS = 4_000
-"""Points of the curves in all; up to twenty lines share them."""
+"""Total number of points of the curves, shared by up to twenty lines."""
 
 
 def chosen_ids(request: HttpRequest) -> list[int]:
-    """Read `?runs=3,7` (or `?run=3&run=7`, as a form sends it), each once."""
+    """Return the run ids of `?runs=3,7` (or `?run=3&run=7`, as sent by a form) without duplicates."""
     texts = [*request.GET.get("runs", "").split(","), *request.GET.getlist("run")]
-    found = [int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) < 19]
-    return list(dict.fromkeys(found))
+    ids = [int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) < 19]
+    return list(dict.fromkeys(ids))
 
 
 @require_GET
 def compare(request: HttpRequest) -> HttpResponse:
-    """Show chosen runs beside each other."""
+    """Show selected runs side by side."""
     ids = chosen_ids(request)
     if request.GET.getlist("run"):
-        # A form has sent them: the address that is kept and handed on is the short one.
+        # Sent by a form: redirect to the short URL, which is the one to share.
         return redirect(f"{reverse('compare')}?runs={_joined(ids)}")
     runs = selectors.matching_runs(ids[:MAX_RUNS])
-    found = comparisons.compare(runs)
-    kept = [run.pk for run in runs]
+    comparison = comparisons.compare(runs)
+    present = [run.pk for run in runs]
     context: dict[str, Any] = {
         "section": "compare",
-        "comparison": found,
-        "columns": [_column(run, place, kept) for place, run in enumerate(runs)],
-        "runs": _joined(kept),
+        "comparison": comparison,
+        "columns": [_column(run, place, present) for place, run in enumerate(runs)],
+        "runs": _joined(present),
         "missing": len(ids[:MAX_RUNS]) - len(runs),
         "too_many": max(0, len(ids) - MAX_RUNS),
         "max_runs": MAX_RUNS,
-        "curves": [(name, shown.title) for name, shown in CURVES.items()],
+        "curves": [(name, curve.title) for name, curve in CURVES.items()],
         "curve": _kind(request),
         "over_time": request.GET.get("over") == "time",
         "curve_query": urlencode({"curve": _kind(request), "over": request.GET.get("over", "")}),
@@ -63,8 +63,8 @@ def compare(request: HttpRequest) -> HttpResponse:
     return render(request, "pages/compare.html", context)
 
 
-def _column(run: Run, place: int, kept: list[int]) -> dict[str, Any]:
-    others = [pk for pk in kept if pk != run.pk]
+def _column(run: Run, place: int, present: list[int]) -> dict[str, Any]:
+    others = [pk for pk in present if pk != run.pk]
     first = [run.pk, *others]
     return {"run": run, "place": place, "without": _joined(others), "first": _joined(first), "name": _name(run)}
 
@@ -78,8 +78,8 @@ def _name(run: Run) -> str:
 
 
 def _kind(request: HttpRequest) -> str:
-    wanted = request.GET.get("curve", "")
-    return wanted if wanted in CURVES else next(iter(CURVES))
+    curve = request.GET.get("curve", "")
+    return curve if curve in CURVES else next(iter(CURVES))
 
 
 @require_GET
@@ -99,17 +99,17 @@ def _drawing(request: HttpRequest, name: str, window: Window) -> Drawing:
     if name != "curves":
         raise Http404(f"no figure {name}; there are curves, parallel")
     kind, over_time = _kind(request), request.GET.get("over") == "time"
-    found = _slowest(runs, CURVES[kind].metrics)
-    x = {place: _x(columns, over_time) for place, columns in found.items()}
-    shown = seen(found, window.sized(CURVES_POINTS), x)
-    starts = {place: float(columns.times[0]) for place, columns in found.items()}
+    columns_by_place = _slowest(runs, CURVES[kind].metrics)
+    x = {place: _x(columns, over_time) for place, columns in columns_by_place.items()}
+    shown = seen(columns_by_place, window.sized(CURVES_POINTS), x)
+    starts = {place: float(columns.times[0]) for place, columns in columns_by_place.items()}
     lines = {
         place: Line(_name(run), shown[place].curve if place in shown else Curve([], [], []), starts.get(place))
         for place, run in enumerate(runs)
     }
-    middle = [float(np.nanmedian(columns.values)) for columns in found.values()]
+    middle = [float(np.nanmedian(columns.values)) for columns in columns_by_place.values()]
     drawing = charts.curves(kind, lines, over_time=over_time, middle=middle)
-    return drawing._replace(is_thinned=any(one.is_thinned for one in shown.values()))
+    return drawing._replace(is_thinned=any(series.is_thinned for series in shown.values()))
 
 
 def _x(columns: Columns, over_time: bool) -> NDArray[np.float64]:
@@ -117,7 +117,7 @@ def _x(columns: Columns, over_time: bool) -> NDArray[np.float64]:
 
 
 def _slowest(runs: list[Run], metrics: tuple[str, ...]) -> dict[int, Columns]:
-    """Read one curve of each run's current attempt, by its place: that of the rank with the highest median."""
+    """Read the curve of the rank with the highest median for the current attempt of each run, by place."""
     rows = Attempt.objects.filter(run__in=runs).values_list("run", "number", "pk")
     attempts = {(run, number): pk for run, number, pk in rows}
     current = {attempts.get((run.pk, run.attempt_number)): place for place, run in enumerate(runs)}

@@ -1,4 +1,4 @@
-"""What sets one run apart from any other."""
+"""Differences between two runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .runs import find_attempt, find_run
 
 @require_GET
 def difference(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Show a run beside `?with=7`, `slug/7`, `attempt-1` or `v2`; `?q=` searches runs to choose from."""
+    """Show a run next to `?with=7`, `slug/7`, `attempt-1` or `v2`; `?q=` searches for runs."""
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
     query = request.GET.get("q", "")[:MAX_LENGTH]
@@ -40,15 +40,15 @@ def difference(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     return response
 
 
-def _beside(mine: Side, wanted: str) -> dict[str, Any]:
-    """Choose the other side, the first that suggests itself unless the address names one."""
-    offered = suggestions(mine.run, mine.attempt)
-    address = wanted or next((one.address for one in offered), "")
+def _beside(mine: Side, requested: str) -> dict[str, Any]:
+    """Return the other side: the side named in the URL, or the first suggestion."""
+    suggested = suggestions(mine.run, mine.attempt)
+    address = requested or next((side.address for side in suggested), "")
     theirs = other_side(mine.run, address) if address else None
     return {
         "mine": mine,
         "theirs": theirs,
-        "suggestions": offered,
-        "missing": wanted if wanted and theirs is None else "",
+        "suggestions": suggested,
+        "missing": requested if requested and theirs is None else "",
         "difference": run_difference(mine, theirs) if theirs else None,
     }

@@ -1,4 +1,4 @@
-"""Findings: the list of an experiment's, what each rule looks for, and the buttons to acknowledge and reopen."""
+"""Findings of an experiment, the explanations of the rules, and the actions to acknowledge and reopen findings."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from .partial import is_partial
 
 PER_PAGE = 100
 MAX_SHOWN = 20
-"""Findings that one panel shows: a number that more rules doubt has its list."""
+"""Maximum number of findings in a panel."""
 
 
 @require_GET
 def findings(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the findings of an experiment; `?id=3,5` those of one number, which a script shows beside it."""
+    """Show the findings of an experiment, or with `?id=3,5` some of them, which a script shows beside a number."""
     experiment = get_object_or_404(Experiment, slug=slug)
-    found = selectors.experiment_findings(experiment)
-    total = len(found)
-    wanted = {int(part) for part in request.GET.get("id", "").split(",") if part.isascii() and part.isdecimal()}
-    if wanted:
-        found = [finding for finding in found if finding.pk in wanted]
+    listed = selectors.experiment_findings(experiment)
+    total = len(listed)
+    ids = {int(part) for part in request.GET.get("id", "").split(",") if part.isascii() and part.isdecimal()}
+    if ids:
+        listed = [finding for finding in listed if finding.pk in ids]
     partial = is_partial(request)
-    page = Paginator(found, MAX_SHOWN if partial else PER_PAGE).get_page(request.GET.get("page"))
+    page = Paginator(listed, MAX_SHOWN if partial else PER_PAGE).get_page(request.GET.get("page"))
     rows = finding_rows(page.object_list)
     context = {
         "section": "experiments",
         "experiment": experiment,
-        "rows": with_excerpts(rows) if wanted else rows,
+        "rows": with_excerpts(rows) if ids else rows,
         "page": page,
-        "is_part": bool(wanted),
+        "is_part": bool(ids),
         "total": total,
         "next": request.path,
     }
@@ -57,7 +57,7 @@ def findings(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_GET
 def rules(request: HttpRequest) -> HttpResponse:
-    """Explain the rules: docs/findings.md as a page."""
+    """Show docs/findings.md, which explains the rules."""
     context = {"section": "experiments", **rules_page(settings.BASE_DIR / "docs" / "findings.md")}
     return render(request, "pages/rules.html", context)
 
@@ -67,7 +67,7 @@ def _find(slug: str, pk: int) -> Finding:
 
 
 def _back(request: HttpRequest, finding: Finding) -> HttpResponseRedirect:
-    """Lead back to the page where the button was, if it is one of ours."""
+    """Redirect to the page of the button, if it is on this site."""
     target = request.POST.get("next", "")
     if not url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
         target = reverse("findings", args=[finding.experiment.slug])
@@ -85,7 +85,7 @@ def acknowledge(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
     except ValueError as error:
         messages.error(request, f"The finding was not acknowledged: {error}.")
     else:
-        messages.success(request, "The finding is acknowledged: it stays in the list, and its triangle is grey.")
+        messages.success(request, "Finding acknowledged. It stays in the list, and its triangle turns grey.")
     return _back(request, finding)
 
 
@@ -94,5 +94,5 @@ def acknowledge(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
 def reopen(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
     finding = _find(slug, pk)
     lab.finding_reopen(finding=finding)
-    messages.success(request, "The finding is open again.")
+    messages.success(request, "Finding reopened.")
     return _back(request, finding)

@@ -1,4 +1,4 @@
-"""What was pasted, read into the fields of a configuration's form."""
+"""Fill the configuration form from pasted text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from runners.config import ConfigError
 
 @require_POST
 def read_flags(request: HttpRequest) -> HttpResponse:
-    """Answer with the form's values for a pasted command line or configuration; stores nothing."""
+    """Return form values for a pasted command line or configuration. Stores nothing."""
     if not (request.user.has_perm("lab.add_config") or request.user.has_perm("lab.change_config")):
         raise PermissionDenied
     try:
-        found = pasted.read(request.POST.get("flags", ""))
+        reading = pasted.read(request.POST.get("flags", ""))
     except (ConfigError, ValueError) as error:
         return JsonResponse({"said": f"Nothing was read: {error}."}, status=400)
-    return JsonResponse({"values": found.values, "said": found.said})
+    return JsonResponse({"values": reading.values, "said": reading.summary})

@@ -15,17 +15,17 @@ from .partial import UNCHANGED, is_partial
 
 @require_GET
 def home(request: HttpRequest) -> HttpResponse:
-    """Show what runs, what came out and what needs a look; to a poll only what changed."""
-    found = selectors.home()
+    """Show active runs, recent results, failures and findings; answer a poll only if something changed."""
+    overview = selectors.home()
     nodes = node_gauges(node_list())
     online = [[row.node.pk, row.node.is_online, row.used, gauges] for row, gauges in nodes]
-    running = [[active.run.pk, active.run.state, active.step] for active in found.active]
-    recent = [[result.experiment.pk, str(result.ended_at)] for result in found.recent]
-    seen = digest([running, found.active_count, recent, online, found.findings_count])[:16]
+    running = [[active.run.pk, active.run.state, active.step] for active in overview.active]
+    recent = [[result.experiment.pk, str(result.ended_at)] for result in overview.recent]
+    seen = digest([running, overview.active_count, recent, online, overview.findings_count])[:16]
     partial = is_partial(request)
     if partial and request.GET.get("seen") == seen:
         return HttpResponse(status=UNCHANGED)
-    context = {"section": "home", "home": found, "nodes": nodes, "seen": seen}
+    context = {"section": "home", "home": overview, "nodes": nodes, "seen": seen}
     response = render(request, "pages/home_live.html" if partial else "pages/home.html", context)
     patch_vary_headers(response, ["HX-Request"])
     return response

@@ -1,4 +1,4 @@
-"""Import: choose files, see what they would make, and then make it."""
+"""Import of files: upload, preview, import."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ logger = logging.getLogger(__name__)
 
 MAX_FILES = 100
 MAX_EXPERIMENTS = 500
-"""Experiments that the form offers; a larger lab names the target on the experiment's own page."""
+"""Maximum number of experiments in the form. To import into others, use the page of the experiment."""
 
 
 @require_http_methods(["GET", "POST"])
 @permission_required("lab.add_run", raise_exception=True)
 def choose(request: HttpRequest) -> HttpResponse:
-    """Show the form; take files and show what they would make."""
+    """Show the form; on POST, store the files and show their preview."""
     if request.method == "GET":
-        return _form(request, wanted=request.GET.get("experiment", ""))
+        return _form(request, selected=request.GET.get("experiment", ""))
     files = request.FILES.getlist("files")
     slug, format = request.POST.get("experiment", ""), request.POST.get("format", "")
     target = Experiment.objects.filter(slug=slug).first() if slug else None
     problem = _problem(files, slug, target, format)
     if problem:
-        return _form(request, wanted=slug, format=format, problem=problem)
+        return _form(request, selected=slug, format=format, problem=problem)
     user = cast(User, request.user)
     try:
         upload = uploads.upload_keep(files, user=user.pk, experiment=target.pk if target else None, format=format)
     except OSError as error:
-        logger.exception("an upload could not be kept")
-        return _form(request, wanted=slug, format=format, problem=_disk(error))
+        logger.exception("an upload could not be stored")
+        return _form(request, selected=slug, format=format, problem=_disk(error))
     _run(upload, user, dry_run=True)
     upload.save()
     return redirect("import-preview", upload.key)
 
 
 def _problem(files: list[UploadedFile[Any]], slug: str, target: Experiment | None, format: str) -> str:
-    """Say what is wrong with the form, and what to do; empty where nothing is."""
+    """Return the first problem of the form with its remedy; empty if it is valid."""
     limit = settings.UPLOAD_LIMIT_MIB * 2**20
     size = sum(file.size or 0 for file in files)
     if not files:
-        return "No file was chosen. Choose one or more files, then ask for the preview."
+        return "No file selected. Select one or more files, then press Preview."
     if len(files) > MAX_FILES:
-        return f"{len(files)} files were chosen, more than {MAX_FILES}. Pack them into one archive, or import in parts."
+        return f"{len(files)} files selected; the limit is {MAX_FILES}. Pack them into an archive, or import in parts."
     if size > limit:
         return (
             f"{display_name(files[0].name or '')}{' and the others are' if len(files) > 1 else ' is'}"
@@ -70,24 +70,24 @@ def _problem(files: list[UploadedFile[Any]], slug: str, target: Experiment | Non
             " an administrator to raise PARLAB_UPLOAD_LIMIT_MIB or to use manage.py ingest."
         )
     if slug and target is None:
-        return f"Experiment {slug} does not exist any more. Choose another one, or a new one."
+        return f"Experiment {slug} no longer exists. Select another experiment, or create a new one."
     if format and format not in formats():
-        return f"Format {format} is unknown. Choose one of the list, or let parlab recognise it."
+        return f"Unknown format {format}. Select a format from the list, or let parlab detect it."
     return ""
 
 
 def _disk(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "The server's disk is full: nothing was kept. Ask an administrator to make room, then try again."
-    return f"The server could not keep the files: {error.strerror or error}. Ask an administrator."
+        return "The disk of the server is full; no file was stored. Ask an administrator to free space, then try again."
+    return f"The server could not store the files: {error.strerror or error}. Ask an administrator."
 
 
-def _form(request: HttpRequest, *, wanted: str, format: str = "", problem: str = "") -> HttpResponse:
+def _form(request: HttpRequest, *, selected: str, format: str = "", problem: str = "") -> HttpResponse:
     context = {
         "section": "import",
         "experiments": Experiment.objects.order_by("name").only("name", "slug")[:MAX_EXPERIMENTS],
         "formats": formats(),
-        "selected_experiment": wanted,
+        "selected_experiment": selected,
         "format": format,
         "problem": problem,
         "limit": settings.UPLOAD_LIMIT_MIB * 2**20,
@@ -96,16 +96,16 @@ def _form(request: HttpRequest, *, wanted: str, format: str = "", problem: str =
 
 
 def _run(upload: Upload, user: User, *, dry_run: bool) -> None:
-    """Import the files of an upload one by one, or say what that would make; one that is refused stops no other."""
+    """Import or preview the files of an upload one by one. A rejected file does not stop the others."""
     target = Experiment.objects.filter(pk=upload.experiment).first() if upload.experiment is not None else None
     for number, file in enumerate(upload.files):
         file.previews, file.refused = [], ""
         if upload.experiment is not None and target is None:
-            file.refused = "the experiment was deleted in the meantime; start again with another one"
+            file.refused = "the experiment was deleted in the meantime; start again with another experiment"
             continue
         try:
             with upload.open(number) as stream:
-                found = upload_import(
+                imported = upload_import(
                     experiment=target,
                     name=file.name,
                     stream=stream,
@@ -119,13 +119,13 @@ def _run(upload: Upload, user: User, *, dry_run: bool) -> None:
             logger.exception("upload %s file %d could not be read", upload.key, number)
             file.refused = _disk(error)
         else:
-            file.previews = [described(one, dry_run=dry_run) for one in found]
+            file.previews = [described(document, dry_run=dry_run) for document in imported]
 
 
 @require_http_methods(["GET", "POST"])
 @permission_required("lab.add_run", raise_exception=True)
 def preview(request: HttpRequest, key: str) -> HttpResponse:
-    """Show what an upload would make; on POST, make it. A second click finds it made."""
+    """Show the preview of an upload; on POST, import it. A second POST has no effect."""
     user = cast(User, request.user)
     if request.method == "GET":
         upload = uploads.upload_find(key, user=user.pk)
@@ -139,37 +139,37 @@ def preview(request: HttpRequest, key: str) -> HttpResponse:
                 upload.finish()
             else:
                 upload.save()
-    made = [found for file in upload.files for found in file.previews]
-    into = {found.experiment for found in made}
-    if len(into) == 1 and not any(file.refused for file in upload.files):
-        messages.success(request, _outcome(made))
-        return redirect("experiment", made[0].experiment)
+    results = [result for file in upload.files for result in file.previews]
+    experiments = {result.experiment for result in results}
+    if len(experiments) == 1 and not any(file.refused for file in upload.files):
+        messages.success(request, _outcome(results))
+        return redirect("experiment", results[0].experiment)
     return redirect("import-preview", key)
 
 
-def _outcome(made: list[Preview]) -> str:
-    """Say in a sentence what was imported."""
-    what = made[0].name if len(made) == 1 else f"{len(made)} files"
-    if all(found.status == "already there" for found in made):
-        return f"{what} {'was' if len(made) == 1 else 'were'} imported before: nothing was changed."
-    runs, findings = sum(found.run_count for found in made), sum(len(found.findings) for found in made)
-    doubts = f", {findings} {'finding' if findings == 1 else 'findings'}" if findings else ""
-    return f"Imported {what}: {runs} {'run' if runs == 1 else 'runs'}{doubts}."
+def _outcome(results: list[Preview]) -> str:
+    """Return a sentence about the imported files."""
+    subject = results[0].name if len(results) == 1 else f"{len(results)} files"
+    if all(result.status == "already there" for result in results):
+        return f"{subject} {'was' if len(results) == 1 else 'were'} already imported; nothing was changed."
+    runs, findings = sum(result.run_count for result in results), sum(len(result.findings) for result in results)
+    findings_text = f", {findings} {'finding' if findings == 1 else 'findings'}" if findings else ""
+    return f"Imported {subject}: {runs} {'run' if runs == 1 else 'runs'}{findings_text}."
 
 
 def _shown(request: HttpRequest, upload: Upload) -> HttpResponse:
-    made = [found for file in upload.files for found in file.previews]
+    results = [result for file in upload.files for result in file.previews]
     context = {
         "section": "import",
         "upload": upload,
-        "new": [found for found in made if found.status == "would import"],
+        "new": [result for result in results if result.status == "would import"],
         "target": Experiment.objects.filter(pk=upload.experiment).first() if upload.experiment else None,
     }
     return render(request, "pages/import_preview.html", context)
 
 
 def _gone(request: HttpRequest) -> HttpResponse:
-    messages.error(request, "This upload is gone: it was discarded, or a day has passed. Choose the files again.")
+    messages.error(request, "This upload was discarded or has expired. Upload the files again.")
     return redirect("import")
 
 
@@ -180,5 +180,5 @@ def discard(request: HttpRequest, key: str) -> HttpResponse:
     with uploads.upload_claimed(key, user=user.pk) as upload:
         if upload is not None:
             upload.discard()
-    messages.info(request, "Nothing was imported; the files are deleted from the server.")
+    messages.info(request, "Nothing was imported. The uploaded files were deleted.")
     return redirect("import")

@@ -1,4 +1,4 @@
-"""The lists of experiments and of runs: filtered while typing, sorted, tagged, archived."""
+"""Lists of experiments and runs: filter, sort, tag, archive."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from parlab.pages.columns import LISTS, columns_choose, shown_columns
 from .partial import is_partial
 
 MAX_CHOSEN = 500
-"""Lines that one bulk action takes."""
+"""Maximum number of rows of a bulk action."""
 
 
 @require_GET
 def experiments(request: HttpRequest) -> HttpResponse:
-    """Show the experiments, or with `?show=runs` the runs of all of them, that a filter asks for."""
+    """Show the experiments, or with `?show=runs` the runs, that match a filter."""
     show = "runs" if request.GET.get("show") == "runs" else "experiments"
     query, page, sort = request.GET.get("q", ""), request.GET.get("page"), request.GET.get("sort", "")
     read = selectors.run_list if show == "runs" else selectors.experiment_list
-    found = read(query=query, page=page, sort=sort)
+    page_rows = read(query=query, page=page, sort=sort)
     context: dict[str, Any] = {
         "section": "experiments",
         "show": show,
-        "list": found,
-        "query": found.filter.text,
+        "list": page_rows,
+        "query": page_rows.filter.text,
         "columns": LISTS[show],
         "shown": shown_columns(cast(User, request.user), show),
-        "kept": urlencode({"q": found.filter.text, "show": show, "sort": found.sort}),
+        "kept": urlencode({"q": page_rows.filter.text, "show": show, "sort": page_rows.sort}),
         "next": request.get_full_path(),
     }
     partial = is_partial(request)
@@ -59,9 +59,9 @@ def experiments(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def columns(request: HttpRequest, name: str) -> HttpResponse:
-    """Keep the columns that a person wants to see in a list."""
+    """Store which columns of a list a user wants to see."""
     if name not in LISTS:
-        raise Http404(f"no list {name}; there are {', '.join(LISTS)}")
+        raise Http404(f"unknown list {name}; use one of {', '.join(LISTS)}")
     columns_choose(user=cast(User, request.user), name=name, shown=request.POST.getlist("column"))
     return _back(request)
 
@@ -69,10 +69,10 @@ def columns(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 @permission_required("lab.change_experiment", raise_exception=True)
 def experiments_change(request: HttpRequest) -> HttpResponse:
-    """Tag, untag, archive or restore the chosen experiments."""
+    """Tag, untag, archive or restore the selected experiments."""
     chosen = list(Experiment.objects.filter(pk__in=_ids(request, "experiment")))
     if not chosen:
-        messages.info(request, "Nothing was changed: no experiment was chosen.")
+        messages.info(request, "No experiment selected.")
         return _back(request)
     action = request.POST.get("action", "")
     try:
@@ -82,9 +82,9 @@ def experiments_change(request: HttpRequest) -> HttpResponse:
             _archive(request, chosen)
         elif action == "restore":
             ids = lab.experiments_restore(experiments=chosen)
-            messages.success(request, f"{_counted(len(ids), 'experiment')} taken out of the archive.")
+            messages.success(request, f"{_counted(len(ids), 'experiment')} restored.")
         else:
-            messages.error(request, "Nothing was changed: choose what to do with them.")
+            messages.error(request, "Nothing was changed: unknown action.")
     except ValueError as error:
         messages.error(request, f"Nothing was changed: {error}.")
     return _back(request)
@@ -94,17 +94,19 @@ def _tag(request: HttpRequest, chosen: Sequence[Experiment], *, add: bool) -> No
     name = request.POST.get("tag", "")
     change = lab.experiments_tag if add else lab.experiments_untag
     count = change(experiments=chosen, name=name)
-    done = "tagged" if add else "no longer tagged"
+    done = "tagged" if add else "untagged"
     messages.success(request, f"{_counted(count, 'experiment')} {done} {name.strip().lower()}.")
 
 
 def _archive(request: HttpRequest, chosen: Sequence[Experiment]) -> None:
     ids, busy = lab.experiments_archive(experiments=chosen)
     if ids:
-        said = format_html("{} archived. ", _counted(len(ids), "experiment"))
-        messages.success(request, said + _undo(request, "restore", ids))
+        message = format_html("{} archived. ", _counted(len(ids), "experiment"))
+        messages.success(request, message + _undo(request, "restore", ids))
     if busy:
-        messages.error(request, f"Not archived, since runs go on: {', '.join(busy[:5])}. Cancel them or wait.")
+        messages.error(
+            request, f"Not archived, because runs are active: {', '.join(busy[:5])}. Cancel the runs or wait for them."
+        )
 
 
 def _undo(request: HttpRequest, action: str, ids: Sequence[int]) -> SafeString:
@@ -123,12 +125,12 @@ def _undo(request: HttpRequest, action: str, ids: Sequence[int]) -> SafeString:
 @require_POST
 @permission_required("lab.change_run", raise_exception=True)
 def runs_change(request: HttpRequest) -> HttpResponse:
-    """Cancel the chosen runs, or launch them again; each says what became of it."""
+    """Cancel or relaunch the selected runs, and report each refusal."""
     runs = list(Run.objects.select_related("experiment").filter(pk__in=_ids(request, "run")).order_by("pk"))
     acts = {"cancel": _cancel, "relaunch": _relaunch}
     act = acts.get(request.POST.get("action", ""))
     if not runs or act is None:
-        messages.info(request, "Nothing was changed: choose runs, and what to do with them.")
+        messages.info(request, "Nothing was changed: select runs and an action.")
         return _back(request)
     done, refused = 0, []
     for run in runs:
@@ -138,11 +140,11 @@ def runs_change(request: HttpRequest) -> HttpResponse:
         except ValueError as error:
             refused.append(str(error))
     if done:
-        word = "asked to stop" if act is _cancel else "queued again"
-        messages.success(request, f"{_counted(done, 'run')} {word}.")
+        outcome = "cancelled or stopping" if act is _cancel else "queued again"
+        messages.success(request, f"{_counted(done, 'run')} {outcome}.")
     if refused:
         more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
-        messages.error(request, f"Left as they were: {'; '.join(refused[:3])}{more}.")
+        messages.error(request, f"Not changed: {'; '.join(refused[:3])}{more}.")
     return _back(request)
 
 
@@ -159,8 +161,8 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _ids(request: HttpRequest, name: str) -> list[int]:
-    found = [int(text) for text in request.POST.getlist(name) if text.isascii() and text.isdecimal() and len(text) < 19]
-    return found[:MAX_CHOSEN]
+    ids = [int(text) for text in request.POST.getlist(name) if text.isascii() and text.isdecimal() and len(text) < 19]
+    return ids[:MAX_CHOSEN]
 
 
 def _back(request: HttpRequest) -> HttpResponseRedirect:

@@ -1,4 +1,4 @@
-"""What a network does to the schedules of an experiment: measured, emulated, simulated and bound side by side."""
+"""Iteration times of schedules on networks: measured, emulated, simulated, and the lower bound."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from parlab.pages.rows.networks import NetworkSweep, network_sweep
 
 from .figures import csv_response, json_response
 
-RATIOS = {"2": "2: no recomputation", "3": "3: activations computed again"}
+RATIOS = {"2": "2: no recomputation", "3": "3: full recomputation"}
 MAX_RUNS = 2_000
 
 _MESSAGE_BYTES = 2**20
-"""Of a message that networks are put in order by: what counts is as much the delay as the rate."""
+"""Message size by whose transfer time networks are sorted; at this size, delay and rate matter equally."""
 
 
 def _sweep(experiment: Experiment, request: HttpRequest, *, pick: bool = True) -> NetworkSweep:
     beside = request.GET.get("with", "")
     runs = Run.objects.select_related("experiment").order_by("number")
-    found = list(runs.filter(experiment__slug__in={experiment.slug, beside})[:MAX_RUNS])
+    selected = list(runs.filter(experiment__slug__in={experiment.slug, beside})[:MAX_RUNS])
     ratio = request.GET.get("ratio", "")
-    return network_sweep(found, float(ratio) if ratio in RATIOS else None, pick=pick)
+    return network_sweep(selected, float(ratio) if ratio in RATIOS else None, pick=pick)
 
 
 @require_GET
@@ -64,8 +64,8 @@ def _drawing(request: HttpRequest, slug: str) -> Drawing:
 
 
 def _cells(sweep: NetworkSweep, source: str) -> list[Slowdown]:
-    """List what one source knows, from the fastest network to the slowest; schedules that it lacks are left out."""
-    known = [
+    """Return the cells of a source, from the fastest network to the slowest, without schedules that have no values."""
+    cells = [
         (
             row.network.link.hop_s(_MESSAGE_BYTES),
             Slowdown(table.title, size, row.network.title, cell.slowdowns.get(source), _seconds(cell, source)),
@@ -74,9 +74,9 @@ def _cells(sweep: NetworkSweep, source: str) -> list[Slowdown]:
         for row in table.rows
         for size, cell in zip(table.micro_batch_sizes, row.cells, strict=True)
     ]
-    columns = {(cell.schedule, cell.micro_batch_size) for _, cell in known if cell.ratio}
-    shown = [(hop_s, cell) for hop_s, cell in known if (cell.schedule, cell.micro_batch_size) in columns]
-    return [cell for _, cell in sorted(shown, key=lambda one: one[0])]
+    columns = {(cell.schedule, cell.micro_batch_size) for _, cell in cells if cell.ratio}
+    present = [(hop_s, cell) for hop_s, cell in cells if (cell.schedule, cell.micro_batch_size) in columns]
+    return [cell for _, cell in sorted(present, key=lambda item: item[0])]
 
 
 def _seconds(cell: Any, source: str) -> float | None:

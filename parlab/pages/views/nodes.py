@@ -1,4 +1,4 @@
-"""The nodes that run the daemon."""
+"""The list of nodes."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render

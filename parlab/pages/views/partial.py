@@ -1,4 +1,4 @@
-"""Whether a request asks for a page or for a part of it."""
+"""Requests of htmx for a part of a page."""
 
 from typing import cast
 
@@ -6,10 +6,10 @@ from django.http import HttpRequest
 from django_htmx.middleware import HtmxDetails
 
 UNCHANGED = 204
-"""The answer to a poll that has nothing new: htmx leaves the page as it is."""
+"""Status of a poll without changes; htmx then keeps the page."""
 
 
 def is_partial(request: HttpRequest) -> bool:
-    """Say whether htmx asks for a part of the page (and not, going back in history, for the page)."""
+    """Return whether htmx requests a part of the page, not the whole page, as when going back in history."""
     htmx = cast(HtmxDetails, request.htmx)  # type: ignore[attr-defined]
     return bool(htmx) and not htmx.boosted and not htmx.history_restore_request

@@ -1,4 +1,4 @@
-"""The gallery of an experiment: panels that parlab drew, and figures that people brought."""
+"""The gallery of an experiment: panels drawn by parlab, and uploaded figures."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ MAX_RUNS = 500
 @require_GET
 def gallery(request: HttpRequest, slug: str) -> HttpResponse:
     experiment = get_object_or_404(Experiment, slug=slug)
-    found = experiment.snapshots.filter(kind=Snapshot.Kind.IMAGE).select_related("run", "created_by")
-    wanted = request.GET.get("run", "")
-    if wanted.isdecimal():
-        found = found.filter(run__number=int(wanted))
-    page = Paginator(found.order_by(F("run__number").asc(nulls_first=True), "pk"), PER_PAGE).get_page(
+    pictures = experiment.snapshots.filter(kind=Snapshot.Kind.IMAGE).select_related("run", "created_by")
+    run_number = request.GET.get("run", "")
+    if run_number.isdecimal():
+        pictures = pictures.filter(run__number=int(run_number))
+    page = Paginator(pictures.order_by(F("run__number").asc(nulls_first=True), "pk"), PER_PAGE).get_page(
         request.GET.get("page")
     )
     user = cast(User, request.user)
@@ -47,8 +47,8 @@ def gallery(request: HttpRequest, slug: str) -> HttpResponse:
         "section": "experiments",
         "experiment": experiment,
         "page": page,
-        "pictures": [(snapshot, _words(snapshot), may_delete(user, snapshot)) for snapshot in page],
-        "run_number": wanted if wanted.isdecimal() else "",
+        "pictures": [(snapshot, _caption(snapshot), may_delete(user, snapshot)) for snapshot in page],
+        "run_number": run_number if run_number.isdecimal() else "",
         "runs": list(ended.only("number", "label")[:MAX_RUNS]),
         "limit": settings.PICTURE_LIMIT_MIB * 2**20,
         **_jobs(experiment),
@@ -56,8 +56,8 @@ def gallery(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "reports/gallery.html", context)
 
 
-def _words(snapshot: Snapshot) -> str:
-    """What stands below a picture; an imported page has its own words for those that it refers to."""
+def _caption(snapshot: Snapshot) -> str:
+    """Return the caption of a picture, for imported references the one of the page."""
     content = snapshot.content
     return next((str(content[name]) for name in ("caption", "alt", "source") if content.get(name)), "picture")
 
@@ -73,15 +73,15 @@ def _jobs(experiment: Experiment) -> dict[str, Any]:
 
 @require_GET
 def gallery_live(request: HttpRequest, slug: str) -> HttpResponse:
-    """Answer a poll: how far the drawing is; when all is done, the page is loaded again with its pictures."""
-    found = _jobs(get_object_or_404(Experiment, slug=slug))
-    if not found["jobs"]:
+    """Answer a poll with the progress of drawing; reload the page when all pictures are drawn."""
+    jobs = _jobs(get_object_or_404(Experiment, slug=slug))
+    if not jobs["jobs"]:
         return HttpResponse(headers={"HX-Refresh": "true"})
-    return render(request, "reports/gallery_jobs.html", found)
+    return render(request, "reports/gallery_jobs.html", jobs)
 
 
 def may_delete(user: User, snapshot: Snapshot) -> bool:
-    """Whoever may delete snapshots, and who brought this picture; never one that an imported page refers to."""
+    """Return whether a user may delete a picture. Pictures that an imported page refers to stay."""
     is_own = snapshot.created_by_id == user.pk and user.has_perm("lab.add_snapshot")
     return bool(snapshot.content.get("width")) and (is_own or user.has_perm("lab.delete_snapshot"))
 
@@ -93,21 +93,21 @@ def _back(slug: str) -> HttpResponseRedirect:
 @require_POST
 @permission_required("lab.add_snapshot", raise_exception=True)
 def upload(request: HttpRequest, slug: str) -> HttpResponse:
-    """Take pictures; each is kept or refused by itself, with a reason."""
+    """Store uploaded pictures. Each one is accepted, or rejected with a reason."""
     experiment = get_object_or_404(Experiment, slug=slug)
     files = request.FILES.getlist("files")
     if not files or len(files) > MAX_FILES:
-        messages.error(request, f"Choose 1 to {MAX_FILES} pictures; {len(files) or 'none'} came.")
+        messages.error(request, f"{len(files) or 'No'} pictures selected; select 1 to {MAX_FILES}.")
         return _back(slug)
     number = request.POST.get("run", "")
     run = experiment.runs.filter(number=int(number)).first() if number.isdecimal() else None
-    kept = 0
+    count = 0
     for file in files:
         name = display_name(file.name or "picture")
         try:
             clean = cleaned(file, name=name, size=file.size or 0, limit=settings.PICTURE_LIMIT_MIB * 2**20)
         except ValueError as problem:
-            messages.error(request, f"Not kept: {problem}.")
+            messages.error(request, f"Not uploaded: {problem}.")
             continue
         stored = lab.file_store(data=clean.data, media_type=clean.media_type, width=clean.width, height=clean.height)
         lab.picture_add(
@@ -118,16 +118,16 @@ def upload(request: HttpRequest, slug: str) -> HttpResponse:
             facts={"origin": "uploaded", "name": name},
             user=cast(User, request.user),
         )
-        kept += 1
-    if kept:
-        messages.success(request, f"Kept {kept} picture{'' if kept == 1 else 's'}, written anew without hidden parts.")
+        count += 1
+    if count:
+        messages.success(request, f"Uploaded {count} picture{'' if count == 1 else 's'} without metadata.")
     return _back(slug)
 
 
 @require_POST
 @permission_required("lab.add_snapshot", raise_exception=True)
 def draw(request: HttpRequest, slug: str) -> HttpResponse:
-    """Ask for the panels of a run."""
+    """Queue the drawing of the panels of a run."""
     number = request.POST.get("run", "")
     run = get_object_or_404(Run, experiment__slug=slug, number=int(number) if number.isdecimal() else 0)
     job = lab.pictures_request(user=cast(User, request.user), run=run)
@@ -137,20 +137,20 @@ def draw(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_GET
 def picture_file(_request: HttpRequest, slug: str, pk: int) -> HttpResponse:
-    """Send a picture to keep."""
-    found = get_object_or_404(Snapshot, pk=pk, experiment__slug=slug, kind=Snapshot.Kind.IMAGE)
-    stored = get_object_or_404(StoredFile, sha256=found.content.get("sha256", ""))
+    """Send a picture as a download."""
+    picture = get_object_or_404(Snapshot, pk=pk, experiment__slug=slug, kind=Snapshot.Kind.IMAGE)
+    stored = get_object_or_404(StoredFile, sha256=picture.content.get("sha256", ""))
     response = stored_file(stored)
-    name = f"{slug}-{found.digest[:12]}.{stored.media_type.partition('/')[2]}"
+    name = f"{slug}-{picture.digest[:12]}.{stored.media_type.partition('/')[2]}"
     response.headers["Content-Disposition"] = content_disposition_header(True, name) or "attachment"
     return response
 
 
 @require_POST
 def delete(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
-    found = get_object_or_404(Snapshot, pk=pk, experiment__slug=slug, kind=Snapshot.Kind.IMAGE)
-    if not may_delete(cast(User, request.user), found):
-        raise PermissionDenied("this picture belongs to somebody else")
-    lab.picture_delete(snapshot=found)
-    messages.success(request, "Deleted the picture. Reports that were published with it keep it.")
+    picture = get_object_or_404(Snapshot, pk=pk, experiment__slug=slug, kind=Snapshot.Kind.IMAGE)
+    if not may_delete(cast(User, request.user), picture):
+        raise PermissionDenied("this picture belongs to another user")
+    lab.picture_delete(snapshot=picture)
+    messages.success(request, "Picture deleted. Published reports keep their copy.")
     return _back(slug)

@@ -1,4 +1,4 @@
-"""The planner's page: typed in, predicted, searched, with what was published beside what is predicted."""
+"""The planner page: prediction of a training, search for layouts, comparison with published measurements."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MAX_LAYOUTS = 40
 TIME_PARTS = {
     "compute_s": "Compute",
     "bubble_s": "Pipeline bubble",
-    "tensor_s": "Tensor parallel messages",
-    "pipeline_s": "Messages between stages",
-    "data_s": "Data parallel messages",
+    "tensor_s": "Tensor-parallel communication",
+    "pipeline_s": "Pipeline communication",
+    "data_s": "Data-parallel communication",
     "optimizer_s": "Optimizer",
-    "other_s": "Fixed cost",
+    "other_s": "Fixed overhead",
 }
 MEMORY_PARTS = {
     "weights_bytes": "Weights",
@@ -41,51 +41,51 @@ MEMORY_PARTS = {
     "optimizer_bytes": "Optimizer state",
     "activations_bytes": "Activations",
     "logits_bytes": "Logits",
-    "buffers_bytes": "Buffers of messages",
+    "buffers_bytes": "Communication buffers",
     "overhead_bytes": "Context and libraries",
 }
 
 
 class Part(NamedTuple):
-    """A line of a table of parts."""
+    """A row of a table of parts."""
 
     title: str
     value: float
     share: float
 
 
-class Asked(NamedTuple):
-    """A question as it came with an address."""
+class PlanQuery(NamedTuple):
+    """The question of a URL, with its answer or its errors."""
 
     fields: dict[str, str]
     question: PlanRequest | None
     answer: Answer | None
-    refused: list[Refusal]
-    doubt: str = ""
-    """Why the calibration that was chosen may not suit the device."""
+    refusals: list[Refusal]
+    warning: str = ""
+    """Why the selected calibration may not fit the device."""
 
 
-def read_question(request: HttpRequest) -> Asked:
-    """Read and answer the question of an address; without any field it is the default prediction."""
-    given: dict[str, Any] = {
+def read_question(request: HttpRequest) -> PlanQuery:
+    """Read and answer the question of a URL; missing fields have their defaults."""
+    typed: dict[str, Any] = {
         name: request.GET[name][:_LONGEST] for name in PlanRequest.model_fields if request.GET.get(name, "").strip()
     }
-    texts = {name: _text(given.get(name, field.default)) for name, field in PlanRequest.model_fields.items()}
+    texts = {name: _text(typed.get(name, field.default)) for name, field in PlanRequest.model_fields.items()}
     texts["calibration"] = request.GET.get("calibration", "")[:_LONGEST]
     try:
-        question = PlanRequest.model_validate(given)
+        question = PlanRequest.model_validate(typed)
     except ValidationError as error:
-        return Asked(texts, None, None, refusals(error))
+        return PlanQuery(texts, None, None, refusals(error))
     gpu = selectors.device_named(question.gpu)
     if gpu is None:
-        message = f"gpu {question.gpu} is not in the catalogue; choose one of the list, or add it in the admin"
-        return Asked(texts, question, None, [Refusal("gpu", question.gpu, message)])
+        message = f"gpu {question.gpu} is not in the device catalogue; select a listed device, or add it in the admin"
+        return PlanQuery(texts, question, None, [Refusal("gpu", question.gpu, message)])
     try:
         group = _group(texts["calibration"])
-        known = selectors.calibration_of(group, gpu) if group else None
-        return Asked(texts, question, answer(question, gpu, known), [], _doubt(group, gpu.name))
+        calibration = selectors.calibration_of(group, gpu) if group else None
+        return PlanQuery(texts, question, answer(question, gpu, calibration), [], _calibration_warning(group, gpu.name))
     except ValueError as error:
-        return Asked(texts, question, None, [Refusal(str(error).split(" ")[0], "", str(error))])
+        return PlanQuery(texts, question, None, [Refusal(str(error).split(" ")[0], "", str(error))])
 
 
 def _group(key: str) -> CalibrationGroup | None:
@@ -94,15 +94,15 @@ def _group(key: str) -> CalibrationGroup | None:
     for group in selectors.calibration_pool().groups:
         if group.key == key:
             return group
-    raise ValueError(f"calibration {key!r} is not known any more; choose another or none")
+    raise ValueError(f"calibration {key!r} no longer exists; select another calibration or none")
 
 
-def _doubt(group: CalibrationGroup | None, device: str) -> str:
+def _calibration_warning(group: CalibrationGroup | None, device: str) -> str:
     if group is None or group.device == device:
         return ""
     if not group.device:
-        return f"The files of the calibration name no GPU: their runs are taken as run on {device}."
-    return f"Calibrated on {group.device}, planned for {device}: what one reaches says little of the other."
+        return f"The calibration files do not name a GPU; {device} is assumed."
+    return f"Calibrated on {group.device} but planned for {device}: the prediction may be far off."
 
 
 def _text(value: Any) -> str:
@@ -115,39 +115,39 @@ def _text(value: Any) -> str:
 
 @require_GET
 def plan(request: HttpRequest) -> HttpResponse:
-    asked = read_question(request)
+    plan_query = read_question(request)
     template = "pages/plan_answer.html" if is_partial(request) else "pages/plan.html"
-    response = render(request, template, _context(request, asked))
+    response = render(request, template, _context(request, plan_query))
     patch_vary_headers(response, ["HX-Request"])
     return response
 
 
-def _context(request: HttpRequest, asked: Asked) -> dict[str, Any]:
-    found = asked.answer
+def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
+    answer = plan_query.answer
     query = request.GET.urlencode()
     pool = selectors.calibration_pool()
     context: dict[str, Any] = {
         "section": "plan",
-        "fields": asked.fields,
+        "fields": plan_query.fields,
         "devices": selectors.devices(),
         "groups": pool.groups,
         "sources": pool.sources,
-        "refusals": asked.refused,
-        "answer": found,
+        "refusals": plan_query.refusals,
+        "answer": answer,
         "address": query,
         "drawn_from": digest(query)[:16],
         "sc21": sc21.compared(),
     }
-    if found is None or asked.question is None:
+    if answer is None or plan_query.question is None:
         return context
-    prediction = found.prediction
+    prediction = answer.prediction
     capacity = prediction.cluster.device.memory_bytes
     spare = capacity - prediction.memory_bytes
-    layouts = [*found.search.fitting, *found.search.too_large]
+    layouts = [*answer.search.fitting, *answer.search.too_large]
     return context | {
         "prediction": prediction,
-        "question": asked.question,
-        "doubt": asked.doubt,
+        "question": plan_query.question,
+        "warning": plan_query.warning,
         "times": _parts(prediction.parts, TIME_PARTS, prediction.iteration_s),
         "memories": _parts(prediction.memory, MEMORY_PARTS, prediction.memory_bytes),
         "capacity": capacity,
@@ -163,21 +163,21 @@ def _parts(parts: object, titles: dict[str, str], total: float) -> list[Part]:
     return [Part(title, getattr(parts, name), getattr(parts, name) / total) for name, title in titles.items()]
 
 
-def layout_words(layout: Layout) -> str:
-    """Describe a layout in one line."""
+def layout_text(layout: Layout) -> str:
+    """Return a one-line description of a layout."""
     job = layout.job
-    words = [f"TP {job.tensor_parallel}", f"PP {job.pipeline_parallel}", f"DP {job.data_parallel}"]
-    words.append(f"micro batch {job.micro_batch_size}")
+    parts = [f"TP {job.tensor_parallel}", f"PP {job.pipeline_parallel}", f"DP {job.data_parallel}"]
+    parts.append(f"micro batch {job.micro_batch_size}")
     if job.pipeline_parallel > 1:
-        words.append(job.schedule + (f" in {job.virtual_stages} chunks" if job.virtual_stages > 1 else ""))
-    return ", ".join([*words, f"ZeRO {job.zero_stage}", f"recompute {job.recompute}"])
+        parts.append(job.schedule + (f" in {job.virtual_stages} chunks" if job.virtual_stages > 1 else ""))
+    return ", ".join([*parts, f"ZeRO {job.zero_stage}", f"recompute {job.recompute}"])
 
 
 def _drawing(request: HttpRequest) -> Drawing:
-    asked = read_question(request)
-    if asked.answer is None or asked.question is None:
-        return theme.nothing(asked.refused[0].message if asked.refused else "Nothing to draw.")
-    per_node = asked.question.gpus_per_node
+    plan_query = read_question(request)
+    if plan_query.answer is None or plan_query.question is None:
+        return theme.nothing(plan_query.refusals[0].message if plan_query.refusals else "Nothing to draw.")
+    per_node = plan_query.question.gpus_per_node
     points = [
         SizePoint(
             size.nodes,
@@ -185,13 +185,13 @@ def _drawing(request: HttpRequest) -> Drawing:
             size.budget.days if size.budget else None,
             size.budget.days_low if size.budget else None,
             size.budget.days_high if size.budget else None,
-            layout_words(size.layout) if size.layout else "",
+            layout_text(size.layout) if size.layout else "",
             size.budget.gpu_hours if size.budget else None,
             size.budget.cost if size.budget else None,
         )
-        for size in asked.answer.sizes
+        for size in plan_query.answer.sizes
     ]
-    return predicted.trade_off(points, asked.question.wanted_days)
+    return predicted.trade_off(points, plan_query.question.wanted_days)
 
 
 @require_GET

@@ -1,4 +1,4 @@
-"""Published reports: their pages, their files in every format, and the links that need no login."""
+"""Published reports: pages, downloads in all formats, and links that need no login."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from parlab.reports.blocks import Content, FigureBlock
 
 from .reports import csv_file, may_edit
 
-# What a stored file may do in a browser: nothing but be looked at.
+# A stored file may only be displayed: no scripts, no requests.
 HARMLESS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
             "X-Content-Type-Options": "nosniff"}  # fmt: skip
-# A shared page tells nobody else its address, and no cache keeps what may be revoked.
+# A shared page does not leak its URL, and is not cached because its link can be revoked.
 PRIVATE = {"Referrer-Policy": "no-referrer", "Cache-Control": "private, no-store", "X-Robots-Tag": "noindex, nofollow"}
 
 
@@ -38,41 +38,41 @@ def find_version(slug: str, number: int) -> ReportVersion:
 
 @require_GET
 def version(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    found = find_version(slug, number)
-    links = list(found.links.select_related("created_by", "revoked_by"))
+    published = find_version(slug, number)
+    links = list(published.links.select_related("created_by", "revoked_by"))
     context = {
         "section": "reports",
-        "version": found,
-        "report": found.report,
-        "page": frozen_page(found, lambda name: reverse("report-file", args=[slug, number, name])),
+        "version": published,
+        "report": published.report,
+        "page": frozen_page(published, lambda name: reverse("report-file", args=[slug, number, name])),
         "formats": FORMATS,
-        "job": found.jobs.order_by("-pk").first(),
+        "job": published.jobs.order_by("-pk").first(),
         "links": [(link, request.build_absolute_uri(reverse("shared", args=[link.token]))) for link in links],
-        "may_edit": may_edit(cast(User, request.user), found.report),
-        "newest": found.report.versions.order_by("-number").values_list("number", flat=True).first(),
+        "may_edit": may_edit(cast(User, request.user), published.report),
+        "newest": published.report.versions.order_by("-number").values_list("number", flat=True).first(),
     }
     return render(request, "reports/version.html", context)
 
 
 @require_GET
 def version_live(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Answer a poll: how far the pictures are."""
-    found = find_version(slug, number)
-    job = found.jobs.order_by("-pk").first()
-    allowed = may_edit(cast(User, request.user), found.report)
-    context = {"version": found, "report": found.report, "job": job, "may_edit": allowed}
+    """Answer a poll with the progress of the pictures."""
+    published = find_version(slug, number)
+    job = published.jobs.order_by("-pk").first()
+    allowed = may_edit(cast(User, request.user), published.report)
+    context = {"version": published, "report": published.report, "job": job, "may_edit": allowed}
     return render(request, "reports/version_job.html", context)
 
 
 @require_POST
 def draw_again(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Ask once more for pictures and PDF: a browser was installed, or a worker came back."""
-    found = find_version(slug, number)
+    """Queue pictures and PDF again, for example after Chromium was installed or a worker was restarted."""
+    published = find_version(slug, number)
     user = cast(User, request.user)
-    if not may_edit(user, found.report):
-        raise PermissionDenied("this report belongs to somebody else")
-    send(lab.pictures_request(user=user, version=found).pk)
-    return redirect(found)
+    if not may_edit(user, published.report):
+        raise PermissionDenied("this report belongs to another user")
+    send(lab.pictures_request(user=user, version=published).pk)
+    return redirect(published)
 
 
 @require_GET
@@ -81,7 +81,7 @@ def file(_request: HttpRequest, slug: str, number: int, name: str) -> HttpRespon
 
 
 def _file(version: ReportVersion, name: str) -> HttpResponse:
-    """Send a part of a version: a figure's data, numbers or picture, a table, or the whole in some format."""
+    """Send a part of a version: data, numbers or picture of a figure, a table, or the whole report in a format."""
     stem, _, ending = name.replace("\0", "").rpartition(".")
     content = Content.model_validate(version.content)
     stored = version.files.select_related("file").filter(name=name.replace("\0", "")).first()
@@ -99,11 +99,11 @@ def _file(version: ReportVersion, name: str) -> HttpResponse:
     raise Http404(f"version {version.number} has no {name}")
 
 
-def _export(made: Export) -> HttpResponse:
-    if made.problem:
-        return HttpResponse(made.problem, status=409, content_type="text/plain; charset=utf-8")
-    response = HttpResponse(made.data, content_type=made.media_type)
-    response.headers["Content-Disposition"] = content_disposition_header(True, made.name) or "attachment"
+def _export(exported: Export) -> HttpResponse:
+    if exported.problem:
+        return HttpResponse(exported.problem, status=409, content_type="text/plain; charset=utf-8")
+    response = HttpResponse(exported.data, content_type=exported.media_type)
+    response.headers["Content-Disposition"] = content_disposition_header(True, exported.name) or "attachment"
     for name, value in HARMLESS.items():
         response.headers[name] = value
     return response
@@ -114,14 +114,14 @@ def picture(_request: HttpRequest, sha256: str) -> HttpResponse:
     return stored_file(get_object_or_404(StoredFile, sha256=sha256, media_type__startswith="image/"))
 
 
-def stored_file(found: StoredFile, download: str = "") -> HttpResponse:
-    """Send a stored file; it never changes, so that a browser may keep it."""
-    response = HttpResponse(bytes(found.data), content_type=found.media_type)
+def stored_file(file: StoredFile, download: str = "") -> HttpResponse:
+    """Send a stored file. It never changes, so browsers may cache it."""
+    response = HttpResponse(bytes(file.data), content_type=file.media_type)
     for name, value in HARMLESS.items():
         response.headers[name] = value
     response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
     if download:
-        is_page = found.media_type == "application/pdf"
+        is_page = file.media_type == "application/pdf"
         response.headers["Content-Disposition"] = content_disposition_header(is_page, download) or "attachment"
     return response
 
@@ -129,24 +129,24 @@ def stored_file(found: StoredFile, download: str = "") -> HttpResponse:
 @require_POST
 @permission_required("lab.add_reportlink", raise_exception=True)
 def share(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    found = find_version(slug, number)
-    if not may_edit(cast(User, request.user), found.report):
-        raise PermissionDenied("this report belongs to somebody else")
-    lab.report_link_create(version=found, user=cast(User, request.user))
-    messages.success(request, "Whoever has the link can read this version without a login, until you revoke it.")
-    return redirect(found)
+    published = find_version(slug, number)
+    if not may_edit(cast(User, request.user), published.report):
+        raise PermissionDenied("this report belongs to another user")
+    lab.report_link_create(version=published, user=cast(User, request.user))
+    messages.success(request, "Anyone with the link can read this version without login until you revoke it.")
+    return redirect(published)
 
 
 @require_POST
 def revoke(request: HttpRequest, slug: str, number: int, pk: int) -> HttpResponse:
-    found = find_version(slug, number)
+    published = find_version(slug, number)
     user = cast(User, request.user)
-    link = get_object_or_404(ReportLink, pk=pk, version=found)
-    if not (may_edit(user, found.report) or link.created_by_id == user.pk):
-        raise PermissionDenied("this link belongs to somebody else")
+    link = get_object_or_404(ReportLink, pk=pk, version=published)
+    if not (may_edit(user, published.report) or link.created_by_id == user.pk):
+        raise PermissionDenied("this link belongs to another user")
     lab.report_link_revoke(link=link, user=user)
-    messages.success(request, "Revoked: the link leads nowhere now.")
-    return redirect(found)
+    messages.success(request, "Link revoked.")
+    return redirect(published)
 
 
 def _shared(token: str) -> ReportVersion:
@@ -163,12 +163,12 @@ def _private(response: HttpResponse) -> HttpResponse:
 @require_GET
 @login_not_required
 def shared(request: HttpRequest, token: str) -> HttpResponse:
-    """Show a published version to whoever knows the token, and nothing else of the site."""
-    found = _shared(token)
-    drawn = found.files.filter(name__endswith=".svg").values_list("name", flat=True)
+    """Show a published version, and nothing else of the site, to anyone with the token."""
+    published = _shared(token)
+    drawn = published.files.filter(name__endswith=".svg").values_list("name", flat=True)
     pictures = {name.removesuffix(".svg"): reverse("shared-file", args=[token, name]) for name in drawn}
-    page = frozen_page(found, lambda name: reverse("shared-file", args=[token, name]), pictures=pictures)
-    context = {"version": found, "page": page, "is_drawn": bool(pictures) or not page.has_figures, "token": token}
+    page = frozen_page(published, lambda name: reverse("shared-file", args=[token, name]), pictures=pictures)
+    context = {"version": published, "page": page, "is_drawn": bool(pictures) or not page.has_figures, "token": token}
     return _private(render(request, "reports/shared.html", {**context, "formats": FORMATS}))
 
 

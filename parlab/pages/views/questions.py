@@ -1,4 +1,4 @@
-"""Questions that can be asked of a cluster, and their answers."""
+"""Questions about a cluster, and their answers."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ POINTS_SHOWN = 12
 
 @require_GET
 def questions(request: HttpRequest) -> HttpResponse:
-    """List what can be asked, and what was asked lately."""
-    asked = Q()
+    """List the available questions and the recent ones."""
+    is_question = Q()
     for question in QUESTIONS.values():
-        asked |= Q(question=question.heading)
-    found = Experiment.objects.filter(asked).select_related("owner").defer("notes", "source")[:ASKED_SHOWN]
-    context = {"section": "questions", "questions": QUESTIONS, "asked": found}
+        is_question |= Q(question=question.heading)
+    recent = Experiment.objects.filter(is_question).select_related("owner").defer("notes", "source")[:ASKED_SHOWN]
+    context = {"section": "questions", "questions": QUESTIONS, "asked": recent}
     return render(request, "pages/questions.html", context)
 
 
 def _find(key: str) -> type[Question]:
     if key not in QUESTIONS:
-        raise Http404(f"no question {key}; there are {', '.join(QUESTIONS)}")
+        raise Http404(f"unknown question {key}; use one of {', '.join(QUESTIONS)}")
     return QUESTIONS[key]
 
 
 @require_http_methods(["GET", "POST"])
 @permission_required("lab.add_run", raise_exception=True)
 def ask(request: HttpRequest, key: str) -> HttpResponse:
-    """Show the form of a question; sent, it makes an experiment, launches it and leads to the answer."""
+    """Show the form of a question; on POST, create an experiment, launch it and redirect to its answer."""
     kind = _find(key)
     if request.method == "POST":
         form = kind(request.POST)
@@ -74,14 +74,14 @@ def ask(request: HttpRequest, key: str) -> HttpResponse:
 @require_POST
 @permission_required("lab.add_run", raise_exception=True)
 def preview(request: HttpRequest, key: str) -> HttpResponse:
-    """Say while somebody types what would run, and what is wrong."""
+    """Return the planned runs and the errors of a form while the user types."""
     kind = _find(key)
     form = kind(request.POST)
     return render(request, "pages/question_preview.html", {"question": kind, "form": form, **_preview(kind, form)})
 
 
 def _preview(kind: type[Question], form: Question) -> dict[str, Any]:
-    """What would run; from the defaults where nothing was sent yet."""
+    """Return the planned runs, from the default values if the form was not sent."""
     if not form.is_bound:
         names = {name: form[name].value() for name in form.fields}
         form = kind({name: form.fields[name].prepare_value(value) for name, value in names.items()})
@@ -97,11 +97,11 @@ def _preview(kind: type[Question], form: Question) -> dict[str, Any]:
 
 
 def _alone(point: Point) -> str:
-    """Name the only point of a question: a search is one run that starts others."""
+    """Return the label of a single point. A capacity search is one run that starts trials."""
     if point.config is None or not point.config.engine.searches_capacity:
         return "one run"
-    # Doubling steps to the border, halving steps back to it.
-    return f"one search, at most {2 * point.config.capacity.at_most.bit_length()} short runs"
+    # Doubling until the limit is exceeded, then bisection.
+    return f"one search with at most {2 * point.config.capacity.at_most.bit_length()} trials"
 
 
 def _ranks(point: Point) -> int:
@@ -121,12 +121,12 @@ def _launch(request: HttpRequest, form: Question) -> HttpResponse:
         messages.error(request, f"Nothing was launched: {error}.")
         return redirect("questions")
     started = len(launch.created)
-    messages.success(request, f"Launched {started} {'run' if started == 1 else 'runs'}. The answer grows here.")
+    messages.success(request, f"Launched {started} {'run' if started == 1 else 'runs'}. The answer appears here.")
     return redirect("answer", experiment.slug)
 
 
 def _experiment(form: Question, user: User) -> Experiment:
-    """Make the experiment under its title, or its title with a number where that was asked before."""
+    """Create the experiment; its name gets a number if the title is taken."""
     title = form.title()[:100]
     taken = set(Experiment.objects.filter(name__startswith=title).values_list("name", flat=True))
     names = (title if count == 1 else f"{title} ({count})" for count in range(1, len(taken) + 2))
@@ -136,13 +136,13 @@ def _experiment(form: Question, user: User) -> Experiment:
 
 @require_GET
 def answer(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show what the newest configuration's runs answer, and the numbers that say so."""
+    """Show the answer of the newest configuration, and the measurements behind it."""
     return render(request, "pages/answer.html", _answer_context(request, slug))
 
 
 @require_GET
 def answer_live(request: HttpRequest, slug: str) -> HttpResponse:
-    """Answer a poll with the answer as it is now, or nothing where nothing has changed."""
+    """Answer a poll with the current answer, or nothing if it has not changed."""
     context = _answer_context(request, slug)
     if request.GET.get("seen") == context["seen"]:
         return HttpResponse(status=UNCHANGED)
@@ -153,8 +153,10 @@ def _answer_context(request: HttpRequest, slug: str) -> dict[str, Any]:
     experiment = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
     versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
     runs = selectors.experiment_runs(experiment, versions)
-    found = answers.answer_of(experiment, runs, fleet.waiting_reasons(runs))
-    doubted = Finding.objects.filter(experiment=experiment, run__in=[run.pk for run in runs], acknowledged_at=None)
+    current = answers.answer_of(experiment, runs, fleet.waiting_reasons(runs))
+    open_findings = Finding.objects.filter(
+        experiment=experiment, run__in=[run.pk for run in runs], acknowledged_at=None
+    )
     progress = [[run.state, getattr(run, "last_step", None)] for run in runs]
     ended = sum(run.is_final for run in runs)
     return {
@@ -162,10 +164,10 @@ def _answer_context(request: HttpRequest, slug: str) -> dict[str, Any]:
         "experiment": experiment,
         "versions": versions,
         "runs": runs,
-        "answer": found,
-        "doubts": doubted.count() if runs else 0,
+        "answer": current,
+        "doubts": open_findings.count() if runs else 0,
         "states": selectors.state_counts(run.state for run in runs),
         "is_live": ended < len(runs),
         "drawn_from": f"{ended}",
-        "seen": digest([found.sentence, progress])[:16],
+        "seen": digest([current.sentence, progress])[:16],
     }

@@ -1,4 +1,4 @@
-"""Reports: the list, writing one, and what was published."""
+"""Reports: list, editor, publication."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ from .figures import RUN_FIGURES
 
 PER_PAGE = 50
 MAX_PANELS = 4
-"""Runs whose panels are drawn for a new report; the gallery draws others."""
+"""Maximum number of runs whose panels are drawn for a new report; the gallery draws others."""
 MAX_EXPERIMENTS = 500
-"""Experiments that the form offers; the page of a larger lab's experiment offers itself."""
+"""Maximum number of experiments in the form; others have a link on their own page."""
 
 
 def figures() -> Figures:
     """All figures that the pages of experiments and runs show."""
     of_run: dict[str, Callable[[Run, Attempt], Drawing]] = {
-        name: partial(_few_points, made) for name, made in RUN_FIGURES.items()
+        name: partial(_few_points, draw) for name, draw in RUN_FIGURES.items()
     }
     of_run |= {name: partial(_telemetry, name) for name in KINDS}
     return Figures(experiment_figures.drawing, of_run)
 
 
-def _few_points(made: Callable[[Run, Attempt, Window], Drawing], run: Run, attempt: Attempt) -> Drawing:
-    return made(run, attempt, Window(WIDE))
+def _few_points(draw: Callable[[Run, Attempt, Window], Drawing], run: Run, attempt: Attempt) -> Drawing:
+    return draw(run, attempt, Window(WIDE))
 
 
 def _telemetry(name: str, _run: Run, attempt: Attempt) -> Drawing:
@@ -63,7 +63,7 @@ def _telemetry(name: str, _run: Run, attempt: Attempt) -> Drawing:
 
 
 def may_edit(user: User, report: Report) -> bool:
-    """Whoever may change reports, and the owner of this one."""
+    """Return whether a user may edit a report: with the permission, or as its owner."""
     return user.has_perm("lab.change_report") or (report.owner_id == user.pk and user.has_perm("lab.add_report"))
 
 
@@ -74,39 +74,41 @@ def find_report(slug: str) -> Report:
 def _editable(request: HttpRequest, slug: str) -> Report:
     report = find_report(slug)
     if not may_edit(cast(User, request.user), report):
-        raise PermissionDenied("this report belongs to somebody else")
+        raise PermissionDenied("this report belongs to another user")
     return report
 
 
 @require_GET
 def reports(request: HttpRequest) -> HttpResponse:
     query = request.GET.get("q", "").replace("\0", "").strip()[:200]
-    found = Report.objects.select_related("owner", "experiment", "saved_by").defer("text")
+    reports = Report.objects.select_related("owner", "experiment", "saved_by").defer("text")
     for word in query.split():
-        found = found.filter(Q(title__icontains=word) | Q(text__icontains=word) | Q(experiment__name__icontains=word))
-    found = found.annotate(
+        reports = reports.filter(
+            Q(title__icontains=word) | Q(text__icontains=word) | Q(experiment__name__icontains=word)
+        )
+    reports = reports.annotate(
         published=Max("versions__number"),
         published_at=Max("versions__published_at"),
         shared=Count("versions__links", filter=Q(versions__links__revoked_at=None), distinct=True),
     )
-    page = Paginator(found.order_by("-saved_at", "-pk"), PER_PAGE).get_page(request.GET.get("page"))
+    page = Paginator(reports.order_by("-saved_at", "-pk"), PER_PAGE).get_page(request.GET.get("page"))
     return render(request, "reports/reports.html", {"section": "reports", "page": page, "report_query": query})
 
 
 @require_http_methods(["GET", "POST"])
 @permission_required("lab.add_report", raise_exception=True)
 def new(request: HttpRequest) -> HttpResponse:
-    """Show the form; make a report and open its editor."""
+    """Show the form; on POST, create a report and open its editor."""
     slug = request.POST.get("experiment", request.GET.get("experiment", "")).replace("\0", "")
     experiment = Experiment.objects.filter(slug=slug).first() if slug else None
-    wanted = request.POST.get("template", "blank")
+    template_key = request.POST.get("template", "blank")
     problem = ""
     if request.method == "POST":
-        template = TEMPLATES.get(wanted)
+        template = TEMPLATES.get(template_key)
         if template is None:
-            problem = f"Template {wanted[:40]!r} is unknown. Choose one of the list."
+            problem = f"Unknown template {template_key[:40]!r}. Select a listed template."
         elif slug and experiment is None:
-            problem = f"Experiment {slug[:120]} does not exist any more. Choose another one."
+            problem = f"Experiment {slug[:120]} no longer exists. Select another experiment."
         else:
             try:
                 report = lab.report_create(
@@ -115,25 +117,25 @@ def new(request: HttpRequest) -> HttpResponse:
                     experiment=experiment,
                     user=cast(User, request.user),
                 )
-                if wanted == "case" and experiment is not None:
+                if template_key == "case" and experiment is not None:
                     _ask_for_panels(experiment, cast(User, request.user))
                 return redirect("report-edit", report.slug)
             except ValueError as error:
-                problem = f"Nothing was made: {error}."
+                problem = f"The report was not created: {error}."
     context = {
         "section": "reports",
         "experiments": list(Experiment.objects.values_list("slug", "name")[:MAX_EXPERIMENTS]),
         "selected_experiment": slug,
         "title": request.POST.get("title", experiment.name if experiment else ""),
         "templates": TEMPLATES,
-        "template": wanted,
+        "template": template_key,
         "problem": problem,
     }
     return render(request, "reports/new.html", context, status=400 if problem else 200)
 
 
 def _ask_for_panels(experiment: Experiment, user: User) -> None:
-    """Have the panels drawn that a report about single runs begins with, where nobody drew them yet."""
+    """Queue the panels that a report about single runs starts with, for runs without panels."""
     drawn = Snapshot.objects.filter(run=OuterRef("pk"), kind=Snapshot.Kind.IMAGE, content__has_key="panel")
     if user.has_perm("lab.add_snapshot"):
         for run in experiment.runs.filter(~Exists(drawn)).order_by("number")[:MAX_PANELS]:
@@ -141,7 +143,7 @@ def _ask_for_panels(experiment: Experiment, user: User) -> None:
 
 
 def _beginning(experiment: Experiment | None) -> tuple[str, list[dict[str, Any]]]:
-    """What a template is made for: name and runs of the experiment."""
+    """Return the name and the runs of the experiment, from which a template is filled."""
     if experiment is None:
         return "", []
     runs = selectors.experiment_runs(experiment, selectors.experiment_versions(experiment, ""))
@@ -150,27 +152,27 @@ def _beginning(experiment: Experiment | None) -> tuple[str, list[dict[str, Any]]
 
 @require_GET
 def report(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show a report as it would be published now, and what was published."""
-    found = find_report(slug)
-    page = live_page(found, found.text, figures(), reverse("report-figure", args=[slug]))
+    """Show a report with current numbers, and its published versions."""
+    report = find_report(slug)
+    page = live_page(report, report.text, figures(), reverse("report-figure", args=[slug]))
     context = {
         "section": "reports",
-        "report": found,
+        "report": report,
         "page": page,
-        "versions": list(found.versions.select_related("published_by").defer("content", "text")),
-        "may_edit": may_edit(cast(User, request.user), found),
+        "versions": list(report.versions.select_related("published_by").defer("content", "text")),
+        "may_edit": may_edit(cast(User, request.user), report),
     }
     return render(request, "reports/report.html", context)
 
 
 @require_GET
 def edit(request: HttpRequest, slug: str) -> HttpResponse:
-    found = _editable(request, slug)
-    other = lab.report_editing(report=found, user=cast(User, request.user))
+    report = _editable(request, slug)
+    other = lab.report_editing(report=report, user=cast(User, request.user))
     context = {
         "section": "reports",
-        "report": found,
-        "page": live_page(found, found.text, figures(), reverse("report-figure", args=[slug])),
+        "report": report,
+        "page": live_page(report, report.text, figures(), reverse("report-figure", args=[slug])),
         "other": other,
         "kinds": DIRECTIVES,
         "figures": EXPERIMENT_FIGURES,
@@ -181,22 +183,22 @@ def edit(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_POST
 def preview(request: HttpRequest, slug: str) -> HttpResponse:
-    """Answer with the report as the editor's text would make it; nothing is saved."""
-    found = _editable(request, slug)
-    page = live_page(found, request.POST.get("text", ""), figures(), reverse("report-figure", args=[slug]))
-    return render(request, "reports/body.html", {"page": page, "title": request.POST.get("title", found.title)})
+    """Render the text of the editor without saving it."""
+    report = _editable(request, slug)
+    page = live_page(report, request.POST.get("text", ""), figures(), reverse("report-figure", args=[slug]))
+    return render(request, "reports/body.html", {"page": page, "title": request.POST.get("title", report.title)})
 
 
 @require_POST
 def save(request: HttpRequest, slug: str) -> HttpResponse:
-    """Save what was written upon a revision: 409 with who was faster where somebody else saved since."""
-    found = _editable(request, slug)
+    """Save an edit of a revision; 409 with the newer text if another user saved in the meantime."""
+    report = _editable(request, slug)
     revision = request.POST.get("revision", "")
     if not revision.isdecimal():
-        return JsonResponse({"problem": "The revision is no number. Load the page again."}, status=400)
+        return JsonResponse({"problem": "The revision is not a number. Reload the page."}, status=400)
     try:
         saved = lab.report_save(
-            report=found,
+            report=report,
             title=request.POST.get("title", ""),
             text=request.POST.get("text", ""),
             revision=int(revision),
@@ -221,21 +223,23 @@ def _stale(stale: lab.Stale) -> dict[str, Any]:
 
 @require_POST
 def editing(request: HttpRequest, slug: str) -> HttpResponse:
-    """Answer the editor's page, which says every 15 s that it is open: who else has it open."""
-    found = _editable(request, slug)
-    other = lab.report_editing(report=found, user=cast(User, request.user))
-    return JsonResponse({"other": other.get_username() if other else "", "revision": found.revision})
+    """Record that the editor is open (sent every 15 s), and return who else has it open."""
+    report = _editable(request, slug)
+    other = lab.report_editing(report=report, user=cast(User, request.user))
+    return JsonResponse({"other": other.get_username() if other else "", "revision": report.revision})
 
 
 @require_GET
 def figure(request: HttpRequest, slug: str) -> HttpResponse:
-    """Draw what one directive asks for: `?d=figure throughput`; `&format=csv` for its numbers."""
-    found = find_report(slug)
-    wanted = directive(request.GET.get("d", "")[:2_000])
-    block = Resolver(found, figures()).block(wanted)
+    """Return the figure of a directive, `?d=figure throughput`, or with `&format=csv` its numbers."""
+    report = find_report(slug)
+    parsed = directive(request.GET.get("d", "")[:2_000])
+    block = Resolver(report, figures()).block(parsed)
     if not isinstance(block, FigureBlock):
-        said = block.message if isinstance(block, ProblemBlock) else "this is no figure"
-        return HttpResponse(json.dumps({"figure": None, "caption": "", "empty": said}), content_type="application/json")
+        message = block.message if isinstance(block, ProblemBlock) else "the directive is not a figure"
+        return HttpResponse(
+            json.dumps({"figure": None, "caption": "", "empty": message}), content_type="application/json"
+        )
     if request.GET.get("format") == "csv":
         return csv_file(block.numbers, f"{slug}.csv")
     answer = {"figure": block.figure, "caption": block.caption, "empty": None}
@@ -252,29 +256,29 @@ def csv_file(numbers: Any, name: str) -> HttpResponse:
 
 @require_POST
 def publish_now(request: HttpRequest, slug: str) -> HttpResponse:
-    """Freeze the report as it was seen; nothing is published of a text that changed since."""
-    found = _editable(request, slug)
+    """Publish the displayed revision; refuse if the text has changed since."""
+    report = _editable(request, slug)
     revision = request.POST.get("revision", "")
     if not revision.isdecimal():
         raise Http404("no revision")
     try:
-        version = publish(report=found, revision=int(revision), figures=figures(), user=cast(User, request.user))
+        version = publish(report=report, revision=int(revision), figures=figures(), user=cast(User, request.user))
     except lab.Stale as stale:
-        messages.error(request, f"Nothing was published: {stale}. Read it again, then publish.")
-        return redirect(found)
+        messages.error(request, f"Nothing was published: {stale}. Review the changes, then publish again.")
+        return redirect(report)
     except ValueError as problem:
         messages.error(request, f"Nothing was published: {problem}.")
-        return redirect(found)
-    messages.success(request, f"Published as version {version.number}: its numbers and figures stay as they are now.")
+        return redirect(report)
+    messages.success(request, f"Published as version {version.number}. Its numbers and figures are frozen.")
     return redirect(version)
 
 
 @require_POST
 def delete(request: HttpRequest, slug: str) -> HttpResponse:
-    found = find_report(slug)
+    report = find_report(slug)
     user = cast(User, request.user)
-    if not (user.has_perm("lab.delete_report") or (found.owner_id == user.pk and may_edit(user, found))):
-        raise PermissionDenied("this report belongs to somebody else")
-    lab.report_delete(report=found)
-    messages.success(request, f"Deleted {found.title} with all it published; its links lead nowhere now.")
+    if not (user.has_perm("lab.delete_report") or (report.owner_id == user.pk and may_edit(user, report))):
+        raise PermissionDenied("this report belongs to another user")
+    lab.report_delete(report=report)
+    messages.success(request, f"Deleted {report.title} with its published versions; shared links no longer work.")
     return redirect("reports")

@@ -1,4 +1,4 @@
-"""One run: its page, the parts that change while it is active, and its buttons."""
+"""The page of a run: content, live parts, actions."""
 
 from __future__ import annotations
 
@@ -36,49 +36,49 @@ def find_run(slug: str, number: int) -> Run:
 
 
 def find_attempt(request: HttpRequest, run: Run) -> Attempt | None:
-    """Read the attempt that a page is about: `?attempt=1`, or the current one; published runs have none."""
-    wanted = request.GET.get("attempt", "")
-    number = int(wanted) if wanted.isdecimal() else run.attempt_number
-    found = run.attempts.select_related("node").filter(number=number).first()
-    if found is None and wanted:
-        raise Http404(f"run {run.number} has no attempt {wanted}")
-    return found
+    """Return the attempt of `?attempt=1`, else the current one; published runs have no attempts."""
+    requested = request.GET.get("attempt", "")
+    number = int(requested) if requested.isdecimal() else run.attempt_number
+    attempt = run.attempts.select_related("node").filter(number=number).first()
+    if attempt is None and requested:
+        raise Http404(f"run {run.number} has no attempt {requested}")
+    return attempt
 
 
 @require_GET
 def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    found = find_run(slug, number)
-    attempt = find_attempt(request, found)
-    known = {info.metric for info in store.metrics(attempt.pk)} if attempt else set()
-    context = _context(found, attempt)
+    run = find_run(slug, number)
+    attempt = find_attempt(request, run)
+    metrics = {info.metric for info in store.metrics(attempt.pk)} if attempt else set()
+    context = _context(run, attempt)
     context |= {
-        **_details(found, attempt),
-        **engine_reads.engine_context(found, attempt),
-        "engine_seen": _engine_seen(found, attempt),
+        **_details(run, attempt),
+        **engine_reads.engine_context(run, attempt),
+        "engine_seen": _engine_seen(run, attempt),
         "rows": finding_rows(context["findings"]),
-        "next": found.get_absolute_url(),
-        **_curves(request, found, attempt, known),
-        "machine": telemetry.figures(attempt, known, is_live=not found.is_final) if attempt else [],
-        "timeline": timeline_reads.run_timeline(found, attempt, request.GET.get("step", "")),
-        "arguments": selectors.flat(found.launch.get("arguments", {})),
-        "sections": selectors.config_sections(found.resolved, found.point, found.config),
+        "next": run.get_absolute_url(),
+        **_curves(request, run, attempt, metrics),
+        "machine": telemetry.figures(attempt, metrics, is_live=not run.is_final) if attempt else [],
+        "timeline": timeline_reads.run_timeline(run, attempt, request.GET.get("step", "")),
+        "arguments": selectors.flat(run.launch.get("arguments", {})),
+        "sections": selectors.config_sections(run.resolved, run.point, run.config),
         "log": log_tail(attempt.pk, lines=LOG_LINES) if attempt else [],
         "log_seen": attempt.committed if attempt else 0,
     }
     return render(request, "pages/run.html", context)
 
 
-def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, known: set[str]) -> dict[str, Any]:
-    """Say which curves a run has, or will have while it goes on."""
+def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, metrics: set[str]) -> dict[str, Any]:
+    """Return the curves that a run has, or will have while it is active."""
     has_steps = engine_reads.has_steps(run)
     awaited = attempt is not None and not run.is_final
-    names = run_curves.series_names(known) if has_steps else []
+    names = run_curves.series_names(metrics) if has_steps else []
     names = names or (["loss"] if awaited and has_steps else [])
-    wanted = request.GET.get("series", "")
-    chosen = wanted if wanted in names else next(iter(names), "")
+    requested = request.GET.get("series", "")
+    chosen = requested if requested in names else next(iter(names), "")
     return {
-        "has_step_time": "step_time_s" in known or (awaited and has_steps),
-        "has_memory": "memory_bytes" in known or awaited,
+        "has_step_time": "step_time_s" in metrics or (awaited and has_steps),
+        "has_memory": "memory_bytes" in metrics or awaited,
         "series": [(name, run_curves.series_title(name)) for name in names],
         "shown_series": chosen,
         "shown_title": run_curves.series_title(chosen),
@@ -87,30 +87,35 @@ def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, known: set[
 
 @require_GET
 def run_live(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Answer a poll; when the state has changed, the details below come along."""
-    found = find_run(slug, number)
-    if request.GET.get("current") != str(found.attempt_number):
-        # A new attempt has its own log and curves: the whole page changes.
+    """Answer a poll; include the details if the state has changed."""
+    run = find_run(slug, number)
+    if request.GET.get("current") != str(run.attempt_number):
+        # A new attempt has its own log and curves, so the whole page is reloaded.
         return HttpResponse(headers={"HX-Refresh": "true"})
-    attempt = find_attempt(request, found)
-    context = _context(found, attempt)
+    attempt = find_attempt(request, run)
+    context = _context(run, attempt)
     if request.GET.get("seen") == context["seen"]:
         return HttpResponse(status=UNCHANGED)
     if request.GET.get("state") != context["state_seen"]:
-        context |= {**_details(found, attempt), "with_details": True}
+        context |= {**_details(run, attempt), "with_details": True}
     return render(request, "pages/run_live.html", context)
 
 
 @require_GET
 def run_engine(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Answer a poll for what only this run's engine measures: trials of a search, rows of bandwidths."""
-    found = find_run(slug, number)
-    attempt = find_attempt(request, found)
-    if request.GET.get("seen") == _engine_seen(found, attempt):
+    """Answer a poll for engine-specific measurements: trials of a search, rows of bandwidths."""
+    run = find_run(slug, number)
+    attempt = find_attempt(request, run)
+    if request.GET.get("seen") == _engine_seen(run, attempt):
         return HttpResponse(status=UNCHANGED)
-    context = {"run": found, "experiment": found.experiment, "attempt": attempt, "is_live": not found.is_final}
-    context |= engine_reads.engine_context(found, attempt) | {
-        "engine_seen": _engine_seen(found, attempt),
+    context = {
+        "run": run,
+        "experiment": run.experiment,
+        "attempt": attempt,
+        "is_live": not run.is_final,
+    }
+    context |= engine_reads.engine_context(run, attempt) | {
+        "engine_seen": _engine_seen(run, attempt),
         "is_poll": True,
     }
     return render(request, "pages/run_engine_live.html", context)
@@ -122,33 +127,33 @@ def _engine_seen(run: Run, attempt: Attempt | None) -> str:
 
 @require_GET
 def run_log(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Answer a poll for the end of the log."""
-    found = find_run(slug, number)
-    attempt = find_attempt(request, found)
+    """Answer a poll with the last lines of the log."""
+    run = find_run(slug, number)
+    attempt = find_attempt(request, run)
     if attempt is None:
         raise Http404("published figures have no log")
-    if request.GET.get("seen") == str(attempt.committed) and not found.is_final:
+    if request.GET.get("seen") == str(attempt.committed) and not run.is_final:
         return HttpResponse(status=UNCHANGED)
     context = {
-        "run": found,
+        "run": run,
         "attempt": attempt,
         "log": log_tail(attempt.pk, lines=LOG_LINES),
         "log_seen": attempt.committed,
-        "is_live": not found.is_final,
+        "is_live": not run.is_final,
     }
     return render(request, "pages/run_log.html", context)
 
 
 @require_GET
 def run_log_find(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Search the whole log: `?find=text`, `?find=` with `errors=1` for what looks like one, `?line=7` for a place."""
-    found = find_run(slug, number)
-    attempt = find_attempt(request, found)
+    """Search the whole log: `?find=text`, `?errors=1` for lines that look like errors, `?line=7` for context."""
+    run = find_run(slug, number)
+    attempt = find_attempt(request, run)
     if attempt is None:
         raise Http404("published figures have no log")
     text, line = request.GET.get("find", "").strip()[:200], request.GET.get("line", "")
     wants_errors = bool(request.GET.get("errors"))
-    context: dict[str, Any] = {"run": found, "attempt": attempt, "text": text, "wants_errors": wants_errors}
+    context: dict[str, Any] = {"run": run, "attempt": attempt, "text": text, "wants_errors": wants_errors}
     if line.isascii() and line.isdecimal() and len(line) < 12:
         context["around"] = log_around(attempt.pk, int(line))
         context["line"] = int(line)
@@ -158,16 +163,16 @@ def run_log_find(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 
 
 def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
-    """What changes from step to step."""
+    """Return the part of the page that changes with every step."""
     waiting = fleet.waiting_reasons([run]).get(run.pk, "") if run.state == RunState.QUEUED else ""
     step = attempt.last_step if attempt else None
     state_seen = f"{run.state}-{run.attempt_number}-{'c' if run.cancel_requested_at else ''}"
-    # Output comes before the first step and between steps: the curve of memory grows with it.
+    # The log and the memory curve also grow before the first step and between steps.
     committed = attempt.committed if attempt else 0
     findings = selectors.run_findings(run)
-    doubted = [[finding.pk, finding.is_acknowledged] for finding in findings]
+    finding_states = [[finding.pk, finding.is_acknowledged] for finding in findings]
     doubts = selectors.run_doubts(findings, [run]).get(run.pk)
-    changing = [state_seen, doubted, step, committed, run.summary.get("step_time_s"), run.reason, waiting]
+    changing = [state_seen, finding_states, step, committed, run.summary.get("step_time_s"), run.reason, waiting]
     return {
         "section": "experiments",
         "experiment": run.experiment,
@@ -191,7 +196,7 @@ def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
 
 
 def _details(run: Run, attempt: Attempt | None) -> dict[str, Any]:
-    """What changes with the state only."""
+    """Return the part of the page that changes with the state only."""
     return {
         "attempts": list(run.attempts.select_related("node")),
         "links": link_rows(run),
@@ -204,34 +209,34 @@ def _details(run: Run, attempt: Attempt | None) -> dict[str, Any]:
 
 @require_GET
 def snapshot(request: HttpRequest, slug: str, number: int, pk: int) -> HttpResponse:
-    found = get_object_or_404(
+    stored = get_object_or_404(
         Snapshot.objects.select_related("run", "experiment"), pk=pk, experiment__slug=slug, run__number=number
     )
-    text = json.dumps(found.content, indent=2, ensure_ascii=False)
-    return render(request, "pages/snapshot.html", {"snapshot": found, "text": text, "section": "experiments"})
+    text = json.dumps(stored.content, indent=2, ensure_ascii=False)
+    return render(request, "pages/snapshot.html", {"snapshot": stored, "text": text, "section": "experiments"})
 
 
 @require_POST
 @permission_required("lab.change_run", raise_exception=True)
 def cancel(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    found = find_run(slug, number)
+    run = find_run(slug, number)
     try:
-        state = fleet.cancel(run=found)
+        state = fleet.cancel(run=run)
     except ValueError as error:
         messages.error(request, f"Run {number} was not cancelled: {error}.")
     else:
-        messages.success(request, f"Run {number} is {'cancelled' if state.is_final else 'asked to stop'}.")
-    return redirect(found)
+        messages.success(request, f"Run {number} is {'cancelled' if state.is_final else 'stopping'}.")
+    return redirect(run)
 
 
 @require_POST
 @permission_required("lab.change_run", raise_exception=True)
 def relaunch(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    found = find_run(slug, number)
+    run = find_run(slug, number)
     try:
-        fleet.relaunch(run=found, user=cast(User, request.user))
+        fleet.relaunch(run=run, user=cast(User, request.user))
     except ValueError as error:
         messages.error(request, f"Run {number} was not launched again: {error}.")
     else:
         messages.success(request, f"Run {number} is queued again.")
-    return redirect(found)
+    return redirect(run)

@@ -1,9 +1,9 @@
-"""Pick a schedule for the network of a run: what each warm-up slope takes, and a configuration with the chosen one."""
+"""Choice of a warm-up slope for the network of a run, saved as a configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
@@ -28,24 +28,24 @@ from .runs import find_run
 WIRES: tuple[Wire, ...] = ("same", "bf16")
 
 
-class _Known(NamedTuple):
-    one: PipelineRun
+class _SimulatedRun(NamedTuple):
+    pipeline: PipelineRun
     times: Times
 
 
-def _known(run: Run) -> _Known:
-    one = selectors.pipeline_of(run)
-    times = selectors.times_of(one) if one else None
-    if one is None or times is None:
-        raise Http404(f"run {run.number} cannot be simulated: it is no pipeline, or nothing says how long it took")
-    return _Known(one, times)
+def _simulated_run(run: Run) -> _SimulatedRun:
+    pipelined = selectors.pipeline_of(run)
+    times = selectors.times_of(pipelined) if pipelined else None
+    if pipelined is None or times is None:
+        raise Http404(f"run {run.number} cannot be simulated: it is not a pipeline, or its step time is unknown")
+    return _SimulatedRun(pipelined, times)
 
 
 @require_GET
 def simulate(_request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Lead to the page that simulates schedules, with the times and the network of a run."""
-    one, times = _known(find_run(slug, number))
-    query = simulate_address(one, times, ["gpipe", one.plan, "best"], one.network)
+    """Redirect to the schedule simulation with the pass times and the network of a run."""
+    pipelined, times = _simulated_run(find_run(slug, number))
+    query = simulate_address(pipelined, times, ["gpipe", pipelined.plan, "best"], pipelined.network)
     return HttpResponseRedirect(f"{reverse('simulate')}?{query}")
 
 
@@ -53,54 +53,62 @@ def simulate(_request: HttpRequest, slug: str, number: int) -> HttpResponse:
 @permission_required("lab.add_config", raise_exception=True)
 def pick(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     run = find_run(slug, number)
-    one, times = _known(run)
-    plain = one._replace(wire="same")
+    pipelined, times = _simulated_run(run)
+    plain = pipelined._replace(wire="same")
     pipeline = plain.pipeline(times.stages, step_s=times.step_s)
-    choices = [best_schedule(pipeline, wires=(wire,), element_bytes=one.shape.number_bytes) for wire in WIRES]
-    compared = [found for choice in choices for found in choice.compared]
+    choices = [best_schedule(pipeline, wires=(wire,), element_bytes=pipelined.shape.number_bytes) for wire in WIRES]
+    compared = [outcome for choice in choices for outcome in choice.compared]
     if request.method == "POST":
-        return _save(request, run, _Known(one, times), compared)
+        return _save(request, run, _SimulatedRun(pipelined, times), compared)
     context = {
         "section": "experiments",
         "experiment": run.experiment,
         "run": run,
-        "pipeline": one,
+        "pipeline": pipelined,
         "basis": times.basis,
-        "rows": [(_code(found), found) for found in compared],
+        "rows": [(_code(outcome), outcome) for outcome in compared],
         "best": [_code(choice.best) for choice in choices],
         "choice": choices[0],
-        "time": unit_for([_seconds(found) for found in compared], "s"),
+        "time": unit_for([_seconds(outcome) for outcome in compared], "s"),
         "is_published": run.origin != Run.Origin.MEASURED,
     }
     return render(request, "pages/run_schedule.html", context)
 
 
-def _code(found: Outcome) -> str:
-    return f"{found.wire}:{found.plan.warmup_slope}"
+def _code(outcome: Outcome) -> str:
+    return f"{outcome.wire}:{outcome.plan.warmup_slope}"
 
 
-def _seconds(found: Outcome) -> float:
-    return found.simulation.iteration_s
+def _seconds(outcome: Outcome) -> float:
+    return outcome.simulation.iteration_s
 
 
-def _save(request: HttpRequest, run: Run, known: _Known, compared: Sequence[Outcome]) -> HttpResponse:
-    wanted = request.POST.get("choice", "")
-    chosen = next((found for found in compared if _code(found) == wanted), None)
+def _save(request: HttpRequest, run: Run, simulated: _SimulatedRun, compared: Sequence[Outcome]) -> HttpResponse:
+    choice = request.POST.get("choice", "")
+    chosen = next((outcome for outcome in compared if _code(outcome) == choice), None)
     if chosen is None:
-        messages.error(request, "Nothing was saved: choose one of the slopes.")
+        messages.error(request, "Nothing was saved: select a slope.")
         return redirect("run-schedule", run.experiment.slug, run.number)
     wire = cast(Literal["same", "bf16"], chosen.wire)
     slope = chosen.plan.warmup_slope
     note = (
-        f"Slope {slope}{'' if wire == 'same' else ' with 16-bit messages'} for {known.one.network_title}: simulated"
-        f" {quantity(_seconds(chosen), 's')}, {chosen.held} micro batches held,"
+        f"Slope {slope}{'' if wire == 'same' else ' with 16-bit messages'} for {simulated.pipeline.network_title}:"
+        f" simulated {quantity(_seconds(chosen), 's')}, {chosen.held} micro batches in flight,"
         f" {significant(100 * chosen.gap_to_bound)} % above the bound"
     )
-    given: dict[str, Any] = {"link": known.one.network.link, "times": known.times.stages, "step_s": known.times.step_s}
     try:
-        config = lab.schedule_save(run=run, slope=slope, wire=wire, note=note, user=cast(User, request.user), **given)
+        config = lab.schedule_save(
+            run=run,
+            slope=slope,
+            wire=wire,
+            note=note,
+            user=cast(User, request.user),
+            link=simulated.pipeline.network.link,
+            times=simulated.times.stages,
+            step_s=simulated.times.step_s,
+        )
     except ConfigError as error:
         messages.error(request, f"Nothing was saved: {error}.")
         return redirect("run-schedule", run.experiment.slug, run.number)
-    messages.success(request, f"Saved as version {config.version}: {note}. Launch it to see whether it holds.")
+    messages.success(request, f"Saved as version {config.version}: {note}. Launch it to check the prediction.")
     return HttpResponseRedirect(f"{run.experiment.get_absolute_url()}?version={config.version}")

@@ -1,4 +1,4 @@
-"""Schedules on a network that nobody needs to own: typed in, simulated, side by side."""
+"""Simulation of pipeline schedules on a network values in a form."""
 
 from __future__ import annotations
 
@@ -24,100 +24,100 @@ from .partial import is_partial
 PRESETS = [
     ("gpipe", "GPipe"),
     ("1f1b", "1F1B"),
-    ("best", "1F1B, the slope that suits"),
+    ("best", "1F1B, recommended slope"),
     ("interleaved-1f1b-2", "Interleaved 1F1B, 2 chunks"),
     ("zb-h1", "Zero bubble H1"),
 ]
 WIRES = [("same", "as computed"), ("bf16", "16 bits (bf16)"), ("fp16", "16 bits (fp16)"), ("int8", "8 bits")]
 _SWITCHES = {"sends": ("sends_block", "block", True), "receives": ("receives_ahead", "late", False)}
 _LONGEST = 2_000
-"""Characters of a field that anybody types."""
+"""Maximum number of characters of a field."""
 
 
-class Asked(NamedTuple):
-    """A question as it came with an address: the scenario, or why there is none."""
+class SimulationQuery(NamedTuple):
+    """The question of a URL: the scenario, or its errors."""
 
     fields: dict[str, str]
     """Every field of the form as text."""
     schedules: list[str]
     scenario: Scenario | None
-    refused: list[Refusal]
+    refusals: list[Refusal]
 
 
-def read_question(query: QueryDict) -> Asked:
-    """Read the scenario of an address; without any field it is the default one."""
+def read_question(query: QueryDict) -> SimulationQuery:
+    """Read the scenario of a URL; missing fields have their defaults."""
     typed: dict[str, Any] = {name: query.get(name, "") for name in Scenario.model_fields if name in query}
-    given = {
+    values = {
         name: text[:_LONGEST]
         for name, text in typed.items()
         if text.strip() or name in ("weight_ms", "bandwidth_gbps")  # only these may be left empty
     }
-    for name, (field, value, means) in _SWITCHES.items():
-        given.pop(field, None)
+    for name, (field, value, setting) in _SWITCHES.items():
+        values.pop(field, None)
         if query.get(name) == value:
-            given[field] = means
+            values[field] = setting
     schedules = [code for text in query.getlist("schedules") for code in text[:_LONGEST].split()]
     schedules += query.get("more", "")[:_LONGEST].replace(",", " ").split()
-    given.pop("schedules", None)
+    values.pop("schedules", None)
     if schedules:
-        given["schedules"] = list(dict.fromkeys(schedules))
+        values["schedules"] = list(dict.fromkeys(schedules))
     try:
-        scenario, refused = Scenario.model_validate(given), []
+        scenario, errors = Scenario.model_validate(values), []
     except ValidationError as error:
-        scenario, refused = None, refusals(error)
-    shown = scenario.schedules if scenario else given.get("schedules", [])
-    return Asked(_texts(query, given), shown, scenario, refused)
+        scenario, errors = None, refusals(error)
+    schedules = scenario.schedules if scenario else values.get("schedules", [])
+    return SimulationQuery(_texts(query, values), schedules, scenario, errors)
 
 
-def _texts(query: QueryDict, given: dict[str, Any]) -> dict[str, str]:
-    """Write the fields as the form shows them: as typed, else their defaults."""
-    texts = {name: _text(given.get(name, field.default)) for name, field in Scenario.model_fields.items()}
+def _texts(query: QueryDict, values: dict[str, Any]) -> dict[str, str]:
+    """Return the texts of the form fields: as typed, else their defaults."""
+    texts = {name: _text(values.get(name, field.default)) for name, field in Scenario.model_fields.items()}
     return texts | {name: query.get(name, "")[:40] for name in ("sends", "receives", "one", "two")}
 
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
-        return " ".join(_text(one) for one in value)
+        return " ".join(_text(item) for item in value)
     return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 @require_GET
 def simulate(request: HttpRequest) -> HttpResponse:
-    asked = read_question(request.GET)
-    found = answer(asked.scenario) if asked.scenario else None
+    question = read_question(request.GET)
+    result = answer(question.scenario) if question.scenario else None
     template = "pages/simulate_answer.html" if is_partial(request) else "pages/simulate.html"
-    response = render(request, template, _context(request, asked, found))
+    response = render(request, template, _context(request, question, result))
     patch_vary_headers(response, ["HX-Request"])
     return response
 
 
-def _context(request: HttpRequest, asked: Asked, found: Answer | None) -> dict[str, Any]:
+def _context(request: HttpRequest, question: SimulationQuery, result: Answer | None) -> dict[str, Any]:
     query = request.GET.urlencode()
-    outcomes = found.outcomes if found else []
-    above, below = _chosen(asked, outcomes)
+    outcomes = result.outcomes if result else []
+    above, below = _chosen(question, outcomes)
     return {
         "section": "simulate",
-        "fields": asked.fields,
-        "presets": [(code, title, code in asked.schedules) for code, title in PRESETS],
-        "more": " ".join(code for code in asked.schedules if code not in dict(PRESETS)),
+        "fields": question.fields,
+        "presets": [(code, title, code in question.schedules) for code, title in PRESETS],
+        "more": " ".join(code for code in question.schedules if code not in dict(PRESETS)),
         "wires": WIRES,
-        "refusals": [*asked.refused, *(found.refused if found else [])],
+        "refusals": [*question.refusals, *(result.refused if result else [])],
         "outcomes": [(code_of(outcome.plan), outcome) for outcome in outcomes],
-        "choice": found.choice if found else None,
+        "choice": result.choice if result else None,
         "time": unit_for([outcome.simulation.iteration_s for outcome in outcomes], "s"),
         "fastest": min((outcome.simulation.iteration_s for outcome in outcomes), default=None),
         "above": code_of(above.plan) if above else "",
         "below": code_of(below.plan) if below else "",
         "address": query,
-        "lanes": asked.scenario.stages * (2 if below else 1) if asked.scenario else 0,
+        "lanes": question.scenario.stages * (2 if below else 1) if question.scenario else 0,
         "drawn_from": digest(query)[:16],
     }
 
 
-def _chosen(asked: Asked, outcomes: list[Outcome]) -> tuple[Outcome | None, Outcome | None]:
-    """Find the schedules to draw above and below: those asked for, else the last ones of the question."""
+def _chosen(question: SimulationQuery, outcomes: list[Outcome]) -> tuple[Outcome | None, Outcome | None]:
+    """Return the schedules to draw above and below: those in the URL, else the last ones."""
     by_code = {code_of(outcome.plan): outcome for outcome in outcomes}
-    above, below = (by_code.get(asked.fields[name]) for name in ("one", "two"))
+    above, below = (by_code.get(question.fields[name]) for name in ("one", "two"))
     if below is None or below is above:
         below = next((outcome for outcome in reversed(outcomes) if outcome is not above), None)
     if above is None:
@@ -126,26 +126,26 @@ def _chosen(asked: Asked, outcomes: list[Outcome]) -> tuple[Outcome | None, Outc
 
 
 def simulated_by(query: QueryDict) -> Timeline:
-    """Simulate the lower one of the schedules that an address of the page draws; raises ValueError."""
-    asked = read_question(query)
-    if asked.scenario is None:
-        raise ValueError(asked.refused[0].message)
-    found = answer(asked.scenario)
-    above, below = _chosen(asked, found.outcomes)
+    """Simulate the lower of the schedules that a URL of the page draws. Raises ValueError."""
+    question = read_question(query)
+    if question.scenario is None:
+        raise ValueError(question.refusals[0].message)
+    result = answer(question.scenario)
+    above, below = _chosen(question, result.outcomes)
     chosen = below or above
     if chosen is None:
-        raise ValueError(found.refused[0].message)
+        raise ValueError(result.refused[0].message)
     return simulated_timeline(chosen, title=f"{chosen.plan.title}, simulated")
 
 
 def _drawing(request: HttpRequest) -> Drawing:
-    asked = read_question(request.GET)
-    if asked.scenario is None:
-        return theme.nothing(asked.refused[0].message)
-    found = answer(asked.scenario)
-    chosen = [outcome for outcome in _chosen(asked, found.outcomes) if outcome]
+    question = read_question(request.GET)
+    if question.scenario is None:
+        return theme.nothing(question.refusals[0].message)
+    result = answer(question.scenario)
+    chosen = [outcome for outcome in _chosen(question, result.outcomes) if outcome]
     if not chosen:
-        return theme.nothing(found.refused[0].message if found.refused else "No schedule is chosen.")
+        return theme.nothing(result.refused[0].message if result.refused else "No schedule selected.")
     return timeline.figure([simulated_timeline(outcome) for outcome in chosen])
 
 

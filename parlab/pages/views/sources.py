@@ -1,4 +1,4 @@
-"""Imported files: what a document holds, its bytes, and its pictures."""
+"""Imported files: content, original bytes, pictures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parlab.lab.models import Experiment, Picture, Source
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.sources import source_views
 
-# What a browser draws without running anything in it; everything else, SVG above all, is only downloaded.
+# Image types that browsers display without running scripts. All others, SVG above all, are only downloaded.
 PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
 _HARMLESS = {"Content-Security-Policy": "default-src 'none'; sandbox", "X-Content-Type-Options": "nosniff"}
 
@@ -27,16 +27,16 @@ def _find(slug: str, pk: int) -> Source:
 @require_GET
 def source(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
     experiment = get_object_or_404(Experiment, slug=slug)
-    found = selectors.experiment_findings(experiment)
-    views = source_views(experiment, found, only=pk)
+    findings = selectors.experiment_findings(experiment)
+    views = source_views(experiment, findings, only=pk)
     if not views:
         raise Http404(f"experiment {slug} has no file {pk}")
-    about = [finding for finding in found if finding.source_id == pk]
+    own_findings = [finding for finding in findings if finding.source_id == pk]
     context = {
         "section": "experiments",
         "experiment": experiment,
         "source": views[0],
-        "rows": finding_rows(about),
+        "rows": finding_rows(own_findings),
         "runs": list(experiment.runs.filter(source=pk).only("number", "label", "first_line", "last_line")[:500]),
         "next": request.path,
     }
@@ -45,43 +45,43 @@ def source(request: HttpRequest, slug: str, pk: int) -> HttpResponse:
 
 @require_GET
 def lines(request: HttpRequest, slug: str, pk: int, first: int, last: int) -> HttpResponse:
-    """Show some lines of a file with those around them."""
-    found = _find(slug, pk)
+    """Show some lines of a file with their context."""
+    source = _find(slug, pk)
     last = min(max(first, last), first + 500)
-    shown = selectors.source_lines(found, first, last, around=20)
-    if not shown:
-        raise Http404(f"{found.name} has no line {first}")
-    context = {"section": "experiments", "source": found, "lines": shown, "first": first, "last": last}
+    excerpt = selectors.source_lines(source, first, last, around=20)
+    if not excerpt:
+        raise Http404(f"{source.name} has no line {first}")
+    context = {"section": "experiments", "source": source, "lines": excerpt, "first": first, "last": last}
     return render(request, "pages/source_lines.html", context)
 
 
 @require_GET
 def raw(_request: HttpRequest, slug: str, pk: int) -> HttpResponse | StreamingHttpResponse:
-    """Send a file as it was: as plain text, and never into a page."""
-    found = _find(slug, pk)
-    response = StreamingHttpResponse(selectors.source_stream(found.pk), content_type="text/plain; charset=utf-8")
+    """Send the original file as plain text."""
+    source = _find(slug, pk)
+    response = StreamingHttpResponse(selectors.source_stream(source.pk), content_type="text/plain; charset=utf-8")
     for name, value in _HARMLESS.items():
         response.headers[name] = value
-    response.headers["Content-Length"] = str(found.size)
-    response.headers["Content-Disposition"] = content_disposition_header(True, safe_name(found.name)) or "attachment"
+    response.headers["Content-Length"] = str(source.size)
+    response.headers["Content-Disposition"] = content_disposition_header(True, safe_name(source.name)) or "attachment"
     return response
 
 
 @require_GET
 def picture(_request: HttpRequest, slug: str, pk: int) -> HttpResponse:
-    found = get_object_or_404(Picture, pk=pk, source__experiment__slug=slug)
-    is_drawn = found.media_type in PICTURES
+    stored = get_object_or_404(Picture, pk=pk, source__experiment__slug=slug)
+    is_drawn = stored.media_type in PICTURES
     response = HttpResponse(
-        bytes(found.data), content_type=found.media_type if is_drawn else "application/octet-stream"
+        bytes(stored.data), content_type=stored.media_type if is_drawn else "application/octet-stream"
     )
     for name, value in _HARMLESS.items():
         response.headers[name] = value
-    name = safe_name(found.reference.replace("\\", "/").rpartition("/")[2])
+    name = safe_name(stored.reference.replace("\\", "/").rpartition("/")[2])
     response.headers["Content-Disposition"] = content_disposition_header(not is_drawn, name) or "attachment"
     return response
 
 
 def safe_name(name: str) -> str:
-    """Make a file name that any system keeps where it was told to: no directories, no control characters."""
-    plain = "".join("_" if unicodedata.category(one)[0] == "C" or one in '/\\:"' else one for one in name)
+    """Return a safe file name without directories and control characters."""
+    plain = "".join("_" if unicodedata.category(char)[0] == "C" or char in '/\\:"' else char for char in name)
     return plain.strip(". ")[:150] or "file.txt"

@@ -1,4 +1,4 @@
-"""Studies: the list with the form that starts one, a study that is watched live, its figures and its report."""
+"""Studies: list and form, live page, figures, report."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from .partial import UNCHANGED
 
 STUDIES_SHOWN = 100
 ACTIONS = {
-    "pause": (services.study_pause, "Paused. The run that goes on now is kept; nothing more is launched."),
-    "resume": (services.study_resume, "Resumed where it stopped."),
-    "cancel": (services.study_cancel, "Cancelled. What was measured stays."),
+    "pause": (services.study_pause, "Paused. The active run continues; no more runs are launched."),
+    "resume": (services.study_resume, "Resumed."),
+    "cancel": (services.study_cancel, "Cancelled. Measurements are kept."),
 }
 
 
 @require_GET
 def now(request: HttpRequest) -> HttpResponse:
-    """Answer the home page's poll with the studies that run or ended lately, or nothing where nothing changed."""
+    """Answer the poll of the home page with active and recent studies, or nothing if they have not changed."""
     context = studies_context()
     if request.GET.get("seen") == context["seen"]:
         return HttpResponse(status=UNCHANGED)
@@ -53,13 +53,13 @@ def now(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def studies(request: HttpRequest) -> HttpResponse:
-    """List the studies, newest first, beside the form that starts one."""
-    form = StudyForm(initial=_asked_for(request.GET.get("config", "")))
+    """Show the form to start a study, and the studies, newest first."""
+    form = StudyForm(initial=_initial_values(request.GET.get("config", "")))
     return render(request, "pages/studies.html", _list_context(form))
 
 
-def _asked_for(key: str) -> dict[str, Any]:
-    """The configuration that a link names, and a version of the same experiment with another engine as its baseline."""
+def _initial_values(key: str) -> dict[str, Any]:
+    """Return the configuration named in a link, and as its baseline a version of the experiment with another engine."""
     config = Config.objects.filter(pk=int(key)).first() if key.isdecimal() and len(key) < 12 else None
     if config is None:
         return {}
@@ -71,14 +71,14 @@ def _asked_for(key: str) -> dict[str, Any]:
 
 
 def _list_context(form: StudyForm) -> dict[str, Any]:
-    found = Study.objects.select_related("config__experiment", "created_by", "driver")[:STUDIES_SHOWN]
-    return {"section": "tune", "results": results_of(list(found)), "form": form}
+    studies = Study.objects.select_related("config__experiment", "created_by", "driver")[:STUDIES_SHOWN]
+    return {"section": "tune", "results": results_of(list(studies)), "form": form}
 
 
 @require_POST
 @permission_required("lab.add_run", raise_exception=True)
 def start(request: HttpRequest) -> HttpResponse:
-    """Start a study, or show what is wrong with it beside the fields."""
+    """Start a study, or show the errors of the form."""
     form = StudyForm(request.POST)
     if form.is_valid():
         try:
@@ -86,7 +86,7 @@ def start(request: HttpRequest) -> HttpResponse:
         except (ValueError, ConfigError) as problem:
             form.add_error(None, f"Not started: {problem}.")
         else:
-            messages.success(request, "Started. Each trial is an ordinary run; the result grows here.")
+            messages.success(request, "Study started. Each trial is an ordinary run; results appear here.")
             return redirect(study)
     return render(request, "pages/studies.html", _list_context(form), status=422)
 
@@ -98,7 +98,7 @@ def study(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_GET
 def live(request: HttpRequest, pk: int) -> HttpResponse:
-    """Answer a poll with the part that changes, or nothing where nothing did."""
+    """Answer a poll with the live part, or nothing if it has not changed."""
     context = _context(_find(pk))
     if request.GET.get("seen") == context["seen"]:
         return HttpResponse(status=UNCHANGED)
@@ -108,20 +108,20 @@ def live(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @permission_required("lab.add_run", raise_exception=True)
 def act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
-    found = _find(pk)
+    study = _find(pk)
     if action not in ACTIONS:
-        raise Http404(f"no action {action}; there are {', '.join(ACTIONS)}")
-    service, said = ACTIONS[action]
-    if service(study=found):
-        messages.success(request, said)
+        raise Http404(f"unknown action {action}; use one of {', '.join(ACTIONS)}")
+    service, message = ACTIONS[action]
+    if service(study=study):
+        messages.success(request, message)
     else:
-        messages.info(request, f"Nothing to do: the study is {found.state}.")
-    return redirect(found)
+        messages.info(request, f"The study is {study.state}.")
+    return redirect(study)
 
 
 @require_GET
 def report(_request: HttpRequest, pk: int) -> HttpResponse:
-    """Answer with the result as a Markdown document."""
+    """Return the result as a Markdown document."""
     response = HttpResponse(result_markdown(result_of(_find(pk))), content_type="text/markdown; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="study-{pk}.md"'
     return response
@@ -143,26 +143,26 @@ def _find(pk: int) -> Study:
     )
 
 
-def _drawing(found: Study, name: str) -> Drawing:
-    result = result_of(found)
+def _drawing(study: Study, name: str) -> Drawing:
+    result = result_of(study)
     trials = described_trials(result)
     if name == "progress":
-        others = [each.result for each in side_by_side(found) if each.result.study != found]
+        others = [contender.result for contender in side_by_side(study) if contender.result.study != study]
         return charts.progress(trials, result.unit, [described_course(other) for other in others])
     if name == "expected":
         return charts.expected(trials, result.unit)
     if name == "space":
-        return charts.space(described_settings(found), trials, result.unit)
-    raise Http404(f"no figure {name}; there are progress, expected, space")
+        return charts.space(described_settings(study), trials, result.unit)
+    raise Http404(f"unknown figure {name}; use one of progress, expected, space")
 
 
-def _context(found: Study) -> dict[str, Any]:
-    result, contenders = result_of(found), side_by_side(found)
-    states = [(each.trial.pk, each.run.state, each.value) for each in result.tried]
-    ended = sum(each.run.is_final for each in result.tried)
+def _context(study: Study) -> dict[str, Any]:
+    result, contenders = result_of(study), side_by_side(study)
+    states = [(row.trial.pk, row.run.state, row.value) for row in result.tried]
+    ended = sum(row.run.is_final for row in result.tried)
     return {
         "section": "tune",
-        "study": found,
+        "study": study,
         "result": result,
         "tuning_time": clock(result.tuning_time),
         "improvements": _improvements(result),
@@ -170,15 +170,18 @@ def _context(found: Study) -> dict[str, Any]:
         "model": ", ".join(model_lines(result)),
         "hardware": hardware_line(result),
         "metrics": METRICS,
-        "is_live": found.state in (Study.State.RUNNING, Study.State.PAUSED),
+        "is_live": study.state in (Study.State.RUNNING, Study.State.PAUSED),
         "drawn_from": f"{ended}:{len(result.tried)}",
-        "seen": digest([found.state, found.reason, states, *_others(contenders)])[:16],
+        "seen": digest([study.state, study.reason, states, *_others(contenders)])[:16],
     }
 
 
 def _others(contenders: list[Contender]) -> list[Any]:
-    """What a page shows of other studies, so far as it changes."""
-    return [[each.result.study.pk, each.result.study.state, len(each.result.search), each.off] for each in contenders]
+    """Return what the page shows of other studies and changes over time."""
+    return [
+        [contender.result.study.pk, contender.result.study.state, len(contender.result.search), contender.off]
+        for contender in contenders
+    ]
 
 
 def _improvements(result: Result) -> list[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""Timelines of runs and simulations, any two one above the other; the address says which."""
+"""Timelines of two runs or simulations on a shared time axis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONGEST = 4_000
 
 
 class Side(NamedTuple):
-    """One of the two that are compared: what was asked for, and what there is of it."""
+    """One of the two compared timelines: the text of its field, and the timeline or the problem."""
 
     text: str
     timeline: Timeline | None
@@ -36,7 +36,7 @@ class Side(NamedTuple):
 
 
 def read_side(text: str) -> Side:
-    """Read what a person typed or pasted: a run, a run simulated, or the address of either page.
+    """Read the text of a field: a run, a simulated run, or the URL of either page.
 
     `experiment/3` is run 3 as measured, `experiment/3@5` its step 5, `simulated:experiment/3` the same run simulated,
     `simulated:experiment/3:1f1b-2` with another schedule.
@@ -45,13 +45,13 @@ def read_side(text: str) -> Side:
     if not text:
         return Side("", None, "")
     try:
-        found = _found(text)
+        drawing = _timeline_of(text)
     except ValueError as error:
         return Side(text, None, str(error))
-    return Side(text, found, "" if found else f"{text[:80]} has no timeline to draw")
+    return Side(text, drawing, "" if drawing else f"{text[:80]} has no timeline to draw")
 
 
-def _found(text: str) -> Timeline | None:
+def _timeline_of(text: str) -> Timeline | None:
     if text.startswith(_SIMULATED):
         name, _, code = text.removeprefix(_SIMULATED).partition(":")
         match = _RUN.fullmatch(name)
@@ -72,14 +72,14 @@ def _found(text: str) -> Timeline | None:
 
 
 def _unknown(text: str) -> ValueError:
-    remedy = "use experiment/3, simulated:experiment/3, or paste an address"
-    return ValueError(f"{text[:80]!r} is neither a run nor a simulation; {remedy}")
+    remedy = "use experiment/3, simulated:experiment/3, or paste a URL"
+    return ValueError(f"{text[:80]!r} is not a run or a simulation; {remedy}")
 
 
 def _run(slug: str, number: int) -> Run:
     run = Run.objects.select_related("experiment", "config").filter(experiment__slug=slug, number=number).first()
     if run is None:
-        raise ValueError(f"there is no run {slug}/{number}; look at the list of runs")
+        raise ValueError(f"no run {slug}/{number}; choose a run from the list of runs")
     return run
 
 
@@ -88,24 +88,20 @@ def _measured(slug: str, number: int, step: int | None) -> Timeline:
     attempt: Attempt | None = run.attempts.filter(number=run.attempt_number).first()
     steps = timeline_reads.steps_of(attempt)
     if attempt is None or not steps:
+        raise ValueError(f"run {slug}/{number} has no recorded passes; use simulated:{slug}/{number}")
+    drawing = timeline_reads.measured_timeline(run, attempt, step)
+    if drawing is None:
         raise ValueError(
-            f"run {slug}/{number} did not say when its passes began and ended; use simulated:{slug}/{number}"
+            f"step {step} of run {slug}/{number} is not recorded; use one of {', '.join(map(str, steps[:12]))}"
         )
-    found = timeline_reads.measured_timeline(run, attempt, step)
-    if found is None:
-        raise ValueError(
-            f"step {step} of run {slug}/{number} is not kept; use one of {', '.join(map(str, steps[:12]))}"
-        )
-    return found
+    return drawing
 
 
 def _simulated(slug: str, number: int, code: str) -> Timeline:
-    found = simulated_run(_run(slug, number), plan_of(code) if code else None)
-    if found is None:
-        raise ValueError(
-            f"run {slug}/{number} cannot be simulated: it is no pipeline, or nothing says how long it took"
-        )
-    return found
+    drawing = simulated_run(_run(slug, number), plan_of(code) if code else None)
+    if drawing is None:
+        raise ValueError(f"run {slug}/{number} cannot be simulated: it is not a pipeline, or its step time is unknown")
+    return drawing
 
 
 def _sides(request: HttpRequest) -> list[Side]:
@@ -120,7 +116,7 @@ def timelines(request: HttpRequest) -> HttpResponse:
         "section": "simulate",
         "sides": sides,
         "problems": [side.problem for side in sides if side.problem],
-        "lanes": sum(len(one.bubbles) for one in drawn),
+        "lanes": sum(len(side.bubbles) for side in drawn),
         "address": request.GET.urlencode(),
     }
     return render(request, "pages/timelines.html", context)
@@ -130,7 +126,7 @@ def _drawing(request: HttpRequest) -> Drawing:
     sides = _sides(request)
     drawn = [side.timeline for side in sides if side.timeline]
     if not drawn:
-        return theme.nothing(next((side.problem for side in sides if side.problem), "Nothing is chosen to draw."))
+        return theme.nothing(next((side.problem for side in sides if side.problem), "No timeline selected."))
     return timeline.figure(drawn)
 
 

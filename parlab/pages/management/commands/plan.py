@@ -25,8 +25,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         source = parser.add_mutually_exclusive_group(required=True)
-        source.add_argument("--json", metavar="FILE", help="rows to predict; - reads standard input")
-        source.add_argument("--question", metavar="FILE", help="one question as JSON; - reads standard input")
+        source.add_argument("--json", metavar="FILE", help="rows to predict; - for standard input")
+        source.add_argument("--question", metavar="FILE", help="question as JSON; - for standard input")
         parser.add_argument("--calibrate", metavar="FILE2", help="measured rows to calibrate on")
 
     def handle(self, *args: Any, json: str | None, question: str | None, calibrate: str | None, **options: Any) -> None:
@@ -44,7 +44,7 @@ def _answer(name: str) -> str:
         question = PlanRequest.model_validate_json(_text(name))
         gpu = selectors.device_named(question.gpu)
         if gpu is None:
-            raise ValueError(f"gpu {question.gpu} is not in the catalogue; add it in the admin")
+            raise ValueError(f"gpu {question.gpu} is not in the device catalogue; add it in the admin")
         return written(answer(question, gpu)).model_dump_json(indent=1)
     except ValidationError as error:
         raise CommandError("; ".join(refusal.message for refusal in refusals(error))) from error

@@ -1,4 +1,4 @@
-"""`manage.py report`: an experiment as a Markdown document."""
+"""`manage.py report`: write an experiment as a Markdown document."""
 
 from argparse import ArgumentParser
 from pathlib import Path
@@ -12,18 +12,18 @@ from parlab.reports.markdown import markdown
 
 
 class Command(BaseCommand):
-    help = "Write an experiment's runs and findings as Markdown, to a file or the terminal."
+    help = "Write an experiment's runs and findings as Markdown, to a file or standard output."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("slug", help="name of the experiment in its address")
-        parser.add_argument("--output", type=Path, metavar="FILE", help="instead of the terminal")
+        parser.add_argument("slug", help="slug of the experiment, as in its URL")
+        parser.add_argument("--output", type=Path, metavar="FILE", help="output file; default: standard output")
 
     def handle(self, *args: Any, slug: str, output: Path | None, **options: Any) -> None:
-        found = Experiment.objects.filter(slug=slug).first()
-        if found is None:
-            known = ", ".join(Experiment.objects.values_list("slug", flat=True)[:10]) or "none yet"
-            raise CommandError(f"no experiment {slug}; there are {known}")
-        text = markdown(experiment_report(found))
+        experiment = Experiment.objects.filter(slug=slug).first()
+        if experiment is None:
+            slugs = ", ".join(Experiment.objects.values_list("slug", flat=True)[:10]) or "none"
+            raise CommandError(f"no experiment {slug}; existing experiments: {slugs}")
+        text = markdown(experiment_report(experiment))
         if output is None:
             self.stdout.write(text)
             return

@@ -49,5 +49,5 @@ def _read(question: str) -> dict[str, Any]:
     return data
 
 
-def _text(place: str) -> str:
-    return sys.stdin.read() if place == "-" else Path(place).read_text()
+def _text(path: str) -> str:
+    return sys.stdin.read() if path == "-" else Path(path).read_text()
