@@ -1,4 +1,4 @@
-"""A study as it goes on: best so far, expected against measured, and the space with what was tried of it."""
+"""A study: best value so far, predicted against measured, and the search space with its trials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .theme import Drawing, Table
 
 
 class Trial(NamedTuple):
-    """One launch of the search, in the order of the launches."""
+    """A launch of the search."""
 
     number: int
     key: str
@@ -31,39 +31,39 @@ class Trial(NamedTuple):
         lines = [
             f"{self.number}: {self.key}",
             f"measured {quantity(self.value, unit, 6)}" if self.value else self.state,
-            f"expected {quantity(self.expected, unit, 6)}" if self.expected else "",
+            f"predicted {quantity(self.expected, unit, 6)}" if self.expected else "",
             self.why,
         ]
         return "<br>".join(theme.plain(line) for line in lines if line)
 
 
 class Course(NamedTuple):
-    """Another search of the same space: its name, and the best value after each of its launches."""
+    """Another search of the same space, with the best value after each of its launches."""
 
     name: str
     best: Sequence[float | None]
 
 
 class Setting(NamedTuple):
-    """One point of the space, tried or not."""
+    """A point of the space, tried or not."""
 
     key: str
     tuning_space: str
     micro_batch_size: int
     accumulation: int
     predicted: float | None
-    """Value that the planner promised before anything was measured."""
+    """Value that the planner predicted before any measurement."""
     fit: str
 
 
 _OTHERS = (theme.PURPLE, theme.ORANGE, theme.SKY, theme.YELLOW, theme.GREY)
-"""Colours of further searches; more lines could not be told apart."""
+"""Colours of other searches; more lines cannot be told apart."""
 _WAITING = ("queued", "dispatched", "running")
 _NO_TRIAL = "No trial has been launched yet."
 
 
 def progress(trials: Sequence[Trial], unit: str, others: Sequence[Course] = ()) -> Drawing:
-    """Draw the value of each launch (y) in order (x), and the best until then, with that of other searches beside."""
+    """Draw the value of each launch (y) in order (x), and the best value so far, also of other searches."""
     if not trials:
         return theme.nothing(_NO_TRIAL)
     if not any(trial.value for trial in trials) and all(trial.state in _WAITING for trial in trials):
@@ -72,7 +72,7 @@ def progress(trials: Sequence[Trial], unit: str, others: Sequence[Course] = ()) 
     drawing = go.Figure(
         layout=theme.layout(
             title="Best so far",
-            subtitle="each launch of the search, and the best until then",
+            subtitle="each launch of the search, and the best value so far",
             x="Launch",
             y=f"Value ({unit})",
             xaxis={"tickformat": "d", "dtick": max(1, most // 12), "range": [0.5, most + 0.5]},
@@ -91,7 +91,7 @@ def progress(trials: Sequence[Trial], unit: str, others: Sequence[Course] = ()) 
             go.Scatter(
                 x=[i for i, _ in ends],
                 y=[value for _, value in ends],
-                name="best until then",
+                name="best so far",
                 mode="lines",
                 line={"shape": "hv", "color": theme.GREEN, "width": 2},
                 hoverinfo="skip",
@@ -102,14 +102,14 @@ def progress(trials: Sequence[Trial], unit: str, others: Sequence[Course] = ()) 
         drawing.add_trace(_line(other_course, colour))
     if other:
         drawing.add_trace(_marks(other, "out of memory or failed", "x", theme.OOM_COLOUR, unit))
-    return Drawing(drawing, _said(trials, unit), table(trials, unit))
+    return Drawing(drawing, _progress_caption(trials, unit), table(trials, unit))
 
 
 def _line(course: Course, colour: str) -> go.Scatter:
-    known = [(i + 1, value) for i, value in enumerate(course.best) if value]
+    best = [(i + 1, value) for i, value in enumerate(course.best) if value]
     return go.Scatter(
-        x=[i for i, _ in known],
-        y=[value for _, value in known],
+        x=[i for i, _ in best],
+        y=[value for _, value in best],
         name=theme.plain(course.name),
         mode="lines",
         line={"shape": "hv", "color": colour, "width": 1, "dash": "dot"},
@@ -130,33 +130,33 @@ def _marks(trials: Sequence[tuple[int, Trial]], name: str, symbol: str, colour: 
     )
 
 
-def _said(trials: Sequence[Trial], unit: str) -> str:
+def _progress_caption(trials: Sequence[Trial], unit: str) -> str:
     best = max((trial for trial in trials if trial.value), key=lambda trial: trial.value or 0.0, default=None)
     if best is None:
         return f"{len(trials)} launched, none finished yet."
     at = next(i + 1 for i, trial in enumerate(trials) if trial is best)
-    return f"{quantity(best.value, unit)} with {best.key}, found by launch {at} of {len(trials)}."
+    return f"{quantity(best.value, unit)} with {best.key}, measured by launch {at} of {len(trials)}."
 
 
 def expected(trials: Sequence[Trial], unit: str) -> Drawing:
-    """Draw measured (y) against expected value (x) of each launch; on the dashed line it was as expected."""
-    known = [trial for trial in trials if trial.value and trial.expected]
-    if not known:
-        return theme.nothing("No launch has both an expectation and a measurement yet.")
+    """Draw the measured (y) against the predicted value (x) of each launch; on the dashed line both agree."""
+    both = [trial for trial in trials if trial.value and trial.expected]
+    if not both:
+        return theme.nothing("No launch has both a prediction and a measurement yet.")
     drawing = go.Figure(
         layout=theme.layout(
-            title="Expected and measured",
-            subtitle="what was expected just before each launch, and what it gave",
-            x=f"Expected ({unit})",
+            title="Predicted and measured",
+            subtitle="predicted just before each launch, and measured by it",
+            x=f"Predicted ({unit})",
             y=f"Measured ({unit})",
         )
     )
-    ends = [value for trial in known for value in (trial.value or 0.0, trial.expected or 0.0)]
+    ends = [value for trial in both for value in (trial.value or 0.0, trial.expected or 0.0)]
     drawing.add_trace(
         go.Scatter(
             x=[min(ends), max(ends)],
             y=[min(ends), max(ends)],
-            name="as expected",
+            name="agree",
             mode="lines",
             line={"color": theme.GREY, "dash": "dash", "width": 1},
             hoverinfo="skip",
@@ -164,39 +164,66 @@ def expected(trials: Sequence[Trial], unit: str) -> Drawing:
     )
     drawing.add_trace(
         go.Scatter(
-            x=[trial.expected for trial in known],
-            y=[trial.value for trial in known],
+            x=[trial.expected for trial in both],
+            y=[trial.value for trial in both],
             name="launch",
             mode="markers+text",
-            text=[str(trial.number) for trial in known],
+            text=[str(trial.number) for trial in both],
             textposition="top center",
             marker={"size": 9, "color": theme.BLUE},
-            hovertext=[trial.hover(unit) for trial in known],
+            hovertext=[trial.hover(unit) for trial in both],
             hoverinfo="text",
         )
     )
-    last = known[-1]
+    last = both[-1]
     off = abs((last.expected or 0.0) / (last.value or 1.0) - 1)
-    caption = f"The last of them was {significant(100 * off)} % off; numbers count the trials of the study."
+    caption = f"The last prediction was off by {significant(100 * off)} %. Labels are trial numbers."
     return Drawing(drawing, caption, table(trials, unit))
+
+
+class _Cell(NamedTuple):
+    """A setting at its place: column, row."""
+
+    x: int
+    y: int
+    setting: Setting
+    trial: Trial | None
+
+    @property
+    def text(self) -> str:
+        """The measured value, OOM, the state of the run, or why the setting was not tried."""
+        if self.trial is None:
+            return "too big" if self.setting.fit == "does not fit" else "\N{MIDDLE DOT}"
+        if self.trial.value:
+            return significant(self.trial.value)
+        return "OOM" if self.trial.state == "oom" else self.trial.state
+
+    def hover(self, unit: str) -> str:
+        if self.trial is not None:
+            return self.trial.hover(unit)
+        planned = f"planned {quantity(self.setting.predicted, unit, 6)}" if self.setting.predicted else "no plan"
+        outcome = "does not fit" if self.setting.fit == "does not fit" else "not tried"
+        return "<br>".join([theme.plain(self.setting.key), planned, outcome])
 
 
 def space(settings: Sequence[Setting], trials: Sequence[Trial], unit: str) -> Drawing:
     """Draw the space: tuning space with accumulation (y) by micro batch (x), coloured where a value was measured."""
     if not settings:
         return theme.nothing("The space is empty.")
-    known = {setting.key for setting in settings}
-    settings = [*settings, *(_beside(trial) for trial in trials if trial.key not in known)]
-    columns = in_order(setting.micro_batch_size for setting in settings)
-    rows = list(dict.fromkeys((setting.tuning_space, setting.accumulation) for setting in settings))
-    tried = {trial.key: trial for trial in trials}
-    by_place = {(s.tuning_space, s.accumulation, s.micro_batch_size): s for s in settings}
-    grid = [[by_place.get((*row, column)) for column in columns] for row in rows]
+    by_key = {trial.key: trial for trial in trials}
+    planned = {setting.key for setting in settings}
+    everything = [*settings, *(_setting(trial) for trial in trials if trial.key not in planned)]
+    columns = in_order(setting.micro_batch_size for setting in everything)
+    rows = list(dict.fromkeys((setting.tuning_space, setting.accumulation) for setting in everything))
+    cells = [
+        _Cell(columns.index(s.micro_batch_size), rows.index((s.tuning_space, s.accumulation)), s, by_key.get(s.key))
+        for s in everything
+    ]
     names = [f"{name}, gas {accumulation}" for name, accumulation in rows]
     drawing = go.Figure(
         layout=theme.layout(
-            title="The space",
-            subtitle=f"{unit} where a setting was measured, dark is much; marks say what became of the others",
+            title="Search space",
+            subtitle=f"{unit} of the measured settings, dark is high; the other cells say why there is no value",
             x="Micro batch size",
             y="Tuning space and accumulation",
             height=max(theme.HEIGHT, 120 + 28 * len(rows)),
@@ -206,75 +233,50 @@ def space(settings: Sequence[Setting], trials: Sequence[Trial], unit: str) -> Dr
             showlegend=False,
         )
     )
-    found = [(x, y, cell) for y, line in enumerate(grid) for x, cell in enumerate(line) if cell is not None]
-    measured = [one for one in found if _measured(one[2], tried) is not None]
+    measured = [cell for cell in cells if cell.trial and cell.trial.value is not None]
     if measured:
-        drawing.add_trace(_cells(measured, tried, unit))
-    drawing.add_trace(_untried([one for one in found if _measured(one[2], tried) is None], tried, unit))
-    count = sum(key in tried for key in known)
-    cannot = sum(setting.fit == "does not fit" for setting in settings)
-    caption = f"{count} of {len(known)} settings were launched."
-    if len(settings) > len(known):
-        caption += f" {len(settings) - len(known)} more were chosen between them."
-    if cannot:
-        caption += f" {cannot} cannot fit by the plan and are not tried."
-    return Drawing(drawing, caption, _space_table(settings, tried))
+        drawing.add_trace(_measured_cells(measured, unit))
+    drawing.add_trace(_other_cells([cell for cell in cells if cell not in measured], unit))
+    return Drawing(drawing, _space_caption(settings, everything, by_key), _space_table(everything, by_key))
 
 
-def _beside(trial: Trial) -> Setting:
-    """A setting that is no point of the sweep: DeepSpeed's autotuner chooses micro batches between them."""
+def _space_caption(settings: Sequence[Setting], everything: Sequence[Setting], by_key: dict[str, Trial]) -> str:
+    count = sum(setting.key in by_key for setting in settings)
+    caption = f"{count} of {len(settings)} settings were launched."
+    if len(everything) > len(settings):
+        caption += f" {len(everything) - len(settings)} more were chosen between them."
+    too_big = sum(setting.fit == "does not fit" for setting in settings)
+    if too_big:
+        caption += f" {too_big} are not tried because the plan predicts out of memory."
+    return caption
+
+
+def _setting(trial: Trial) -> Setting:
+    """Return the setting of a trial outside the sweep, as DeepSpeed's autotuner chooses them."""
     return Setting(trial.key, trial.tuning_space, trial.micro_batch_size, trial.accumulation, None, "fits")
 
 
-def _cells(found: Sequence[tuple[int, int, Setting]], tried: dict[str, Trial], unit: str) -> go.Bar:
-    values = [_measured(cell, tried) or 0.0 for _, _, cell in found]
+def _measured_cells(cells: Sequence[_Cell], unit: str) -> go.Bar:
+    values = [(cell.trial.value if cell.trial else None) or 0.0 for cell in cells]
     return go.Bar(
-        **rectangles([(x, y) for x, y, _ in found]),
-        text=[_mark(cell, tried) for _, _, cell in found],
-        hovertext=[_cell_hover(cell, tried, unit) for _, _, cell in found],
+        **rectangles([(cell.x, cell.y) for cell in cells]),
+        text=[cell.text for cell in cells],
+        hovertext=[cell.hover(unit) for cell in cells],
         marker={"color": shades(values, SCALE), "line": {"width": 0}},
         customdata=values,
     )
 
 
-def _untried(found: Sequence[tuple[int, int, Setting]], tried: dict[str, Trial], unit: str) -> go.Scatter:
-    """Say in the other cells what became of them."""
+def _other_cells(cells: Sequence[_Cell], unit: str) -> go.Scatter:
     return go.Scatter(
-        x=[x for x, _, _ in found],
-        y=[y for _, y, _ in found],
-        text=[_mark(cell, tried) for _, _, cell in found],
-        hovertext=[_cell_hover(cell, tried, unit) for _, _, cell in found],
+        x=[cell.x for cell in cells],
+        y=[cell.y for cell in cells],
+        text=[cell.text for cell in cells],
+        hovertext=[cell.hover(unit) for cell in cells],
         mode="text",
         textfont={"color": theme.GREY},
         hoverinfo="text",
     )
-
-
-def _measured(cell: Setting | None, tried: dict[str, Trial]) -> float | None:
-    trial = tried.get(cell.key) if cell else None
-    return trial.value if trial else None
-
-
-def _mark(cell: Setting | None, tried: dict[str, Trial]) -> str:
-    """What stands in a cell: its value, OOM, the state of its run, or why it was not tried."""
-    if cell is None:
-        return ""
-    trial = tried.get(cell.key)
-    if trial is None:
-        return "too big" if cell.fit == "does not fit" else "·"
-    if trial.value:
-        return significant(trial.value)
-    return "OOM" if trial.state == "oom" else trial.state
-
-
-def _cell_hover(cell: Setting | None, tried: dict[str, Trial], unit: str) -> str:
-    if cell is None:
-        return ""
-    trial = tried.get(cell.key)
-    if trial is not None:
-        return trial.hover(unit)
-    planned = f"planned {quantity(cell.predicted, unit, 6)}" if cell.predicted else "no plan"
-    return "<br>".join([theme.plain(cell.key), planned, "not tried" if cell.fit != "does not fit" else "does not fit"])
 
 
 def table(trials: Sequence[Trial], unit: str) -> Table:
@@ -292,6 +294,6 @@ def _space_table(settings: Sequence[Setting], tried: dict[str, Trial]) -> Table:
     rows: list[list[Any]] = []
     for s in settings:
         trial = tried.get(s.key)
-        found = [trial.value, trial.state] if trial else [None, "not tried"]
-        rows.append([s.key, s.tuning_space, s.micro_batch_size, s.accumulation, s.predicted, s.fit, *found])
+        outcome = [trial.value, trial.state] if trial else [None, "not tried"]
+        rows.append([s.key, s.tuning_space, s.micro_batch_size, s.accumulation, s.predicted, s.fit, *outcome])
     return Table(header, rows)

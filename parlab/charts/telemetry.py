@@ -1,4 +1,4 @@
-"""What a run's machine was doing, second by second: small figures of its GPUs, its network and its processor."""
+"""Telemetry of a run's nodes, sampled once a second: GPUs, network and processor."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from .format import SPACE, significant, unit_for
 from .theme import Drawing, Table
 
 Key = tuple[str, int]
-"""Metric, and rank: -1 is the node, else the GPU that trains as this rank (in an imported file: the GPU's number)."""
+"""Metric and rank: -1 is the node, other ranks are GPUs (in an imported file: the number of the GPU)."""
 HEIGHT = 240
 MAX_NAMES = 6
-"""Names of lines that leave room for the lines."""
+"""With more lines than this, the legend groups them by GPU."""
 
 
 class Kind(NamedTuple):
-    """One figure: which metrics it shows, in which unit."""
+    """A figure: the metrics it shows, and their unit."""
 
     title: str
     subtitle: str
     lines: Mapping[str, str]
-    """Metric, or its beginning up to a slash -> what its line is called beside its GPU or interface."""
+    """Metric, or its part before a slash -> label of its line beside the GPU or interface."""
     unit: str
     factor: float | None
-    """None: the prefix that fits."""
+    """None: the prefix that suits the values."""
     column: str
 
-    def metrics(self, known: Collection[str]) -> list[str]:
-        """Pick the metrics that this figure shows."""
-        return sorted(metric for metric in known if metric.partition("/")[0] in self.lines)
+    def metrics(self, available: Collection[str]) -> list[str]:
+        """Return the available metrics that this figure shows."""
+        return sorted(metric for metric in available if metric.partition("/")[0] in self.lines)
 
 
 KINDS = {
     "gpu-utilisation": Kind(
         "GPU utilisation",
-        "share of time in which a kernel ran",
+        "share of time in which a kernel was running",
         {"gpu_util_pct": ""},
         "%",
         1.0,
@@ -58,7 +58,7 @@ KINDS = {
     ),
     "network": Kind(
         "Network",
-        "all traffic of the node but within itself",
+        "all traffic of the node except loopback",
         {"nic_rx_bytes_per_s": "received", "nic_tx_bytes_per_s": "sent"},
         "B/s",
         None,
@@ -69,7 +69,7 @@ KINDS = {
 
 
 class Extent(NamedTuple):
-    """What is told of a series, whatever part of it is drawn."""
+    """Statistics of a whole series, whichever part of it is drawn."""
 
     samples: int
     mean: float
@@ -79,11 +79,23 @@ class Extent(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """The series of which parts are drawn."""
+    """The whole series, of which parts are drawn."""
 
     extents: Mapping[Key, Extent]
     start: float | None
-    """When the first sample was taken, Unix seconds; None where a file has no clock and `times` count samples."""
+    """Unix time of the first sample; None for a file without times, where `times` are sample numbers."""
+
+
+class _Lines(NamedTuple):
+    """The lines of a figure, and how its legend names them."""
+
+    curves: Mapping[Key, Curve]
+    names: Sequence[str]
+    is_grouped: bool
+    """Whether lines of one GPU share an entry of the legend, because there are many."""
+
+    def in_legend(self, key: Key) -> bool:
+        return not self.is_grouped or key == next(other for other in self.curves if _group(other) == _group(key))
 
 
 def figure(kind: str, series: Mapping[Key, Curve], names: Sequence[str], whole: Whole | None = None) -> Drawing:
@@ -91,50 +103,56 @@ def figure(kind: str, series: Mapping[Key, Curve], names: Sequence[str], whole: 
     what = KINDS[kind]
     present = {key: curve for key, curve in sorted(series.items()) if _has_values(curve)}
     if not present:
-        return theme.nothing(f"{what.title}: not measured. It comes once a second, where the node can tell it.")
+        return theme.missing(what.title, "not measured; nodes sample it once a second where they can")
     extents, start = whole or Whole({key: _extent(curve) for key, curve in present.items()}, _start(present))
-    unit = unit_for((extents[key].middle for key in present), what.unit) if what.factor is None else None
-    factor, unit_name = (unit.factor, unit.name) if unit else (what.factor or 1.0, what.unit)
+    factor, unit = _unit(what, [extents[key] for key in present])
+    drawn = _drawn(present, extents)
+    lines = _Lines(drawn, names, len(what.lines) > 1 and len(drawn) > MAX_NAMES)
     drawing = go.Figure(
         layout=theme.layout(
             title=what.title,
-            subtitle=what.subtitle,
+            subtitle=f"{what.subtitle}; {_dash_legend(what)}" if lines.is_grouped else what.subtitle,
             x="Sample" if start is None else "Time since the first sample (s)",
-            y=f"{what.title} ({unit_name})",
+            y=f"{what.title} ({unit})",
             height=HEIGHT,
             xaxis={"rangemode": "tozero"},
             yaxis={"rangemode": "tozero", "nticks": 5},
         )
     )
-    shown = _drawn(present, extents)
+    for key in drawn:
+        drawing.add_trace(_trace(what, key, lines, start, factor, unit))
+    # A single line is named too if it is that of a GPU: other GPUs can lack this counter.
+    drawing.update_layout(showlegend=len(drawn) > 1 or any(rank >= 0 for _, rank in drawn))
     labels = {key: _label(what, key, names) for key in present}
-    groups = list(dict.fromkeys(_group(key) for key in shown))
-    dashes = {metric: theme.DASHES[index] for index, metric in enumerate(what.lines)}
-    first = {_group(key): key for key in reversed(shown)}
-    is_grouped = len(what.lines) > 1 and len(shown) > MAX_NAMES
-    if is_grouped:
-        drawing.update_layout(title_subtitle_text=f"{what.subtitle}; {_dash_words(what)}")
-    for key, curve in shown.items():
-        drawing.add_trace(
-            go.Scatter(
-                x=_x(curve, start),
-                y=rounded(curve.values, factor),
-                name=_whose(key, names) if is_grouped else labels[key],
-                showlegend=not is_grouped or first[_group(key)] == key,
-                legendgroup=_group(key) if is_grouped else None,
-                mode="lines" if len(curve.times) > 1 else "markers",
-                line={
-                    "color": theme.RANK_COLOURS[groups.index(_group(key)) % len(theme.RANK_COLOURS)],
-                    "width": 1.5,
-                    "dash": dashes[key[0].partition("/")[0]],
-                },
-                hovertemplate=f"{theme.plain(labels[key])}<br>%{{x}}<br>%{{y:.4g}} {unit_name}<extra></extra>",
-            )
-        )
-    # Which of several GPUs a line is must be said even where the others lack this counter.
-    drawing.update_layout(showlegend=len(shown) > 1 or any(rank >= 0 for _, rank in shown))
-    return Drawing(
-        drawing, _caption(what, extents, len(shown) < len(present), factor, unit_name), _table(what, present, labels)
+    caption = _caption(what, extents, len(drawn) < len(present), factor, unit)
+    return Drawing(drawing, caption, _table(what, present, labels))
+
+
+def _unit(what: Kind, extents: Sequence[Extent]) -> tuple[float, str]:
+    """Return the factor and the name of the unit."""
+    if what.factor is not None:
+        return what.factor, what.unit
+    unit = unit_for((extent.middle for extent in extents), what.unit)
+    return unit.factor, unit.name
+
+
+def _trace(what: Kind, key: Key, lines: _Lines, start: float | None, factor: float, unit: str) -> go.Scatter:
+    curve, group, label = lines.curves[key], _group(key), _label(what, key, lines.names)
+    groups = list(dict.fromkeys(_group(other) for other in lines.curves))
+    dashes = dict(zip(what.lines, theme.DASHES, strict=False))
+    return go.Scatter(
+        x=_x(curve, start),
+        y=rounded(curve.values, factor),
+        name=_whose(key, lines.names) if lines.is_grouped else label,
+        showlegend=lines.in_legend(key),
+        legendgroup=group if lines.is_grouped else None,
+        mode="lines" if len(curve.times) > 1 else "markers",
+        line={
+            "color": theme.RANK_COLOURS[groups.index(group) % len(theme.RANK_COLOURS)],
+            "width": 1.5,
+            "dash": dashes[key[0].partition("/")[0]],
+        },
+        hovertemplate=f"{theme.plain(label)}<br>%{{x}}<br>%{{y:.4g}} {unit}<extra></extra>",
     )
 
 
@@ -148,27 +166,27 @@ def _extent(curve: Curve) -> Extent:
 
 
 def _start(series: Mapping[Key, Curve]) -> float | None:
-    """Find when the first sample was taken; None where an imported file has no clock."""
+    """Return the Unix time of the first sample; None for an imported file without times."""
     start = min(float(curve.times[0]) for curve in series.values())
     times = [time for curve in series.values() for time in curve.times]
     return None if len(times) > len(series) and all(time == start for time in times) else start
 
 
 def _x(curve: Curve, start: float | None) -> list[float]:
-    """Count the seconds since the first sample, or the samples."""
+    """Return the seconds since the first sample, or sample numbers without times."""
     if start is not None:
         return [round(float(time) - start, 3) for time in curve.times]
     counted = any(time != curve.times[0] for time in curve.times)
     return [float(time) for time in curve.times] if counted else [float(n) for n in range(1, len(curve.times) + 1)]
 
 
-def _dash_words(what: Kind) -> str:
-    """Say which dash is which, where a legend of all lines would cover the plot."""
+def _dash_legend(what: Kind) -> str:
+    """Explain the dashes where a legend of all lines would cover the plot."""
     return ", ".join(f"{line} {dash}" for line, dash in zip(what.lines.values(), theme.DASHES, strict=False))
 
 
 def _group(key: Key) -> str:
-    """What shares a colour: the lines of one GPU, or those of one interface."""
+    """Return what lines of one colour share: the GPU or the interface."""
     return key[0].partition("/")[2] if key[1] < 0 else str(key[1])
 
 
@@ -177,14 +195,14 @@ def _label(what: Kind, key: Key, names: Sequence[str]) -> str:
 
 
 def _whose(key: Key, names: Sequence[str]) -> str:
-    """Name the GPU or the interface; the processor of a run has none."""
+    """Name the GPU or the interface; empty for the processor."""
     if key[1] < 0:
         return key[0].partition("/")[2]
     return names[key[1]] if key[1] < len(names) else f"GPU {key[1]}"
 
 
 def _drawn(series: Mapping[Key, Curve], extents: Mapping[Key, Extent]) -> dict[Key, Curve]:
-    """Draw a few GPUs one by one; of many only the one with the highest and the one with the lowest mean."""
+    """Return all lines of a few GPUs; of more than MAX_RANKS only those with the highest and the lowest mean."""
     groups: dict[str, list[float]] = {}
     for key in series:
         groups.setdefault(_group(key), []).append(extents[key].mean)
@@ -197,14 +215,16 @@ def _drawn(series: Mapping[Key, Curve], extents: Mapping[Key, Extent]) -> dict[K
 def _caption(what: Kind, extents: Mapping[Key, Extent], is_part: bool, factor: float, unit: str) -> str:
     parts = []
     for metric, line in what.lines.items():
-        known = [extent for key, extent in extents.items() if key[0].partition("/")[0] == metric]
-        if known:
-            mean = sum(one.mean * one.samples for one in known) / sum(one.samples for one in known) / factor
-            low, high = min(one.low for one in known) / factor, max(one.high for one in known) / factor
+        of_metric = [extent for key, extent in extents.items() if key[0].partition("/")[0] == metric]
+        if of_metric:
+            samples = sum(extent.samples for extent in of_metric)
+            mean = sum(extent.mean * extent.samples for extent in of_metric) / samples / factor
+            low = min(extent.low for extent in of_metric) / factor
+            high = max(extent.high for extent in of_metric) / factor
             middle = f"{significant(mean)}{SPACE}{unit}"
             parts.append(f"{line} {middle}, {significant(low)} to {significant(high)}".strip())
-    words = f"On average {'; '.join(parts)}."
-    return f"{words} Of many only the highest and the lowest are drawn." if is_part else words
+    caption = f"Mean and range: {'; '.join(parts)}."
+    return f"{caption} Only the GPUs with the highest and the lowest mean are drawn." if is_part else caption
 
 
 def _table(what: Kind, present: Mapping[Key, Curve], labels: Mapping[Key, str]) -> Table:

@@ -1,4 +1,4 @@
-"""How much of long series a browser gets: few points of all, more of the part that somebody zooms into."""
+"""Thinning of long series for the browser: few points of the whole, more of a part that is zoomed into."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from parlab.charts.theme import MAX_RANKS
 from parlab.series.columns import Columns
 
 WIDE, SMALL = 2_400, 1_600
-"""Points that a figure gets in all; it has fewer pixels across, and who zooms in gets as many of that part."""
+"""Total points of a figure, more than it has pixels across; a zoomed part gets as many again."""
 LEAST, MOST = 200, 1_000
-"""Points that each of its lines gets."""
+"""Limits of the points of each line."""
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Window(NamedTuple):
-    """What lies between two places of the x axis, thinned out to so many points; None: all."""
+    """A range of the x axis, thinned to so many points; None: all points."""
 
     points: int | None
     first: float | None = None
     last: float | None = None
 
     def sized(self, points: int) -> Window:
-        """Ask for so many points, unless all are wanted."""
+        """Return the window with so many points, unless it has all."""
         return self if self.points is None else self._replace(points=points)
 
 
@@ -36,7 +36,7 @@ WHOLE = Window(None)
 
 
 def window_of(query: QueryDict) -> Window:
-    """Read `?from=120&to=180`, which a browser asks for when somebody zooms into a thinned curve."""
+    """Read `?from=120&to=180`, which the browser sends when a person zooms into a thinned curve."""
     first, last = (_finite(query.get(name, "")) for name in ("from", "to"))
     return Window(WIDE, first, last) if first is not None and last is not None else Window(WIDE)
 
@@ -50,25 +50,25 @@ def _finite(text: str) -> float | None:
 
 
 class Seen(NamedTuple):
-    """What is left of a series for a figure."""
+    """The part of a series that a figure draws."""
 
     curve: Curve
     is_thinned: bool
 
 
 def seen(series: Mapping[Key, Columns], window: Window, x: Mapping[Key, NDArray[np.float64]]) -> dict[Key, Seen]:
-    """Cut series to a window of their x values, and thin out what is left; each line gets its share of the points."""
+    """Cut series to a window of their x values, and thin them; each line gets its share of the points."""
     each = None if window.points is None else share(window.points, len(series))
-    found = {}
+    parts = {}
     for key, columns in series.items():
         cut = _cut(columns, x[key], window)
         thin = cut if each is None else cut.thinned(each)
-        found[key] = Seen(_curve(thin), len(thin) < len(cut))
-    return {key: one for key, one in found.items() if len(one.curve.values)}
+        parts[key] = Seen(_curve(thin), len(thin) < len(cut))
+    return {key: part for key, part in parts.items() if len(part.curve.values)}
 
 
 def share(points: int, lines: int) -> int:
-    """Say how many points each line gets; of more than a few ranks only two are drawn."""
+    """Return the points per line; of more than MAX_RANKS ranks only two are drawn."""
     return min(MOST, max(LEAST, points // min(max(lines, 1), MAX_RANKS)))
 
 
@@ -78,7 +78,7 @@ def _cut(columns: Columns, x: NDArray[np.float64], window: Window) -> Columns:
     inside = np.flatnonzero((x >= window.first) & (x <= window.last))
     if not len(inside):
         return columns.take(inside)
-    # One point beyond either end, so that lines leave the plot instead of ending in it.
+    # One point beyond either end, so that lines reach the edges of the plot.
     return columns.take(slice(max(0, int(inside[0]) - 1), int(inside[-1]) + 2))
 
 

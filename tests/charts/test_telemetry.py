@@ -18,7 +18,7 @@ def test_utilisation_has_a_line_for_each_gpu_under_its_own_number() -> None:
     assert drawing.figure is not None
     assert [trace.name for trace in drawing.figure.data] == ["GPU 3", "GPU 5"]
     assert [list(trace.x) for trace in drawing.figure.data] == [[0.0, 1.0], [1.0, 2.0]]
-    assert drawing.caption.replace("\u202f", " ") == "On average 70.0 %, 50.0 to 90.0."
+    assert drawing.caption.replace("\u202f", " ") == "Mean and range: 70.0 %, 50.0 to 90.0."
     assert drawing.table.header == ["of", "step", "unix_time_s", "gpu_util_pct"]
     assert drawing.table.rows[0] == ["GPU 3", 1, 1000.0, 50.0]
 
@@ -40,7 +40,7 @@ def test_of_many_gpus_the_busiest_and_the_idlest_are_drawn_and_all_are_in_the_ta
     assert drawing.figure is not None
     assert [trace.name for trace in drawing.figure.data] == ["GPU 0", "GPU 15"]
     assert len(drawing.table.rows) == 16
-    assert "only the highest and the lowest" in drawing.caption
+    assert "Only the GPUs with the highest and the lowest mean" in drawing.caption
 
 
 def test_samples_without_a_clock_are_counted() -> None:
@@ -63,4 +63,4 @@ def test_what_was_not_measured_says_so() -> None:
         drawing = telemetry.figure("power", series, [])
         assert drawing.figure is None
         assert drawing.empty is not None
-        assert drawing.empty.startswith("Power: not measured.")
+        assert drawing.empty.startswith("Power: not measured")

@@ -115,7 +115,7 @@ def test_long_telemetry_is_thinned_and_refined_and_told_of_as_a_whole(
     assert not part["thinned"]
     assert part["figure"]["data"][0]["x"] == [float(second) for second in range(9_989, 10_102)]
     # The mean is that of all samples, not of those that thinning chose for being far out.
-    assert whole["caption"].startswith(f"On average {values.mean():.0f}")
+    assert whole["caption"].startswith(f"Mean and range: {values.mean():.0f}")
     assert part["caption"] == whole["caption"]
     assert part["figure"]["layout"]["yaxis"]["title"] == whole["figure"]["layout"]["yaxis"]["title"]
     assert len(page.get(f"{RUN}figures/power.csv").content.decode().splitlines()) == 160_001

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -39,18 +40,18 @@ def _bandwidth(run: Run, attempt: Attempt, _window: Window) -> Drawing:
 
 def _capacity(run: Run, attempt: Attempt, _window: Window) -> Drawing:
     search = engine_reads.run_search(run, attempt)
-    return capacity.figure(search) if search else theme.nothing("No trials: this run looked for no capacity.")
+    return capacity.figure(search) if search else theme.missing("Capacity", "needs a run of a capacity search")
 
 
 def _devices(run: Run, _attempt: Attempt, _window: Window) -> Drawing:
-    """Only its numbers are asked for: the page draws the map itself."""
-    found = device_map.draw(selectors.device_grid(run))
-    missing = theme.nothing("No map of devices: this run has no stages and shards.")
-    return missing._replace(table=found.table) if found else missing
+    """Return the numbers of the device map; the page draws the map itself."""
+    grid = device_map.draw(selectors.device_grid(run))
+    drawing = theme.missing("Device map", "needs a run with stages or shards")
+    return drawing._replace(table=grid.table) if grid else drawing
 
 
 SERIES = "series"
-"""The figure of a run that shows whichever number its address names: `?series=loss`."""
+"""The figure of a run that draws any series, named by the address: `?series=loss`."""
 
 RUN_FIGURES: dict[str, Callable[[Run, Attempt, Window], Drawing]] = {
     "step-time": run_curves.step_time,
@@ -58,19 +59,21 @@ RUN_FIGURES: dict[str, Callable[[Run, Attempt, Window], Drawing]] = {
     "bandwidth": _bandwidth,
     "capacity": _capacity,
     "devices": _devices,
+    **{name: partial(telemetry.drawing, name) for name in KINDS},
 }
+"""The figures of a run by name, for pages, reports, JSON and CSV."""
 
 
 def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, window: Window) -> Drawing:
-    if name not in RUN_FIGURES and name not in KINDS and name != SERIES:
-        raise Http404(f"no figure {name}; there are {', '.join([*RUN_FIGURES, SERIES, *KINDS])}")
+    if name not in RUN_FIGURES and name != SERIES:
+        raise Http404(f"Unknown figure {name}. The figures are {', '.join([*RUN_FIGURES, SERIES])}.")
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
     if attempt is None:
-        return theme.nothing("No curve: these figures were published without one.")
+        return theme.nothing("No curves: the published figures do not include any.")
     if name == SERIES:
         return run_curves.series(run, attempt, window, request.GET.get("series", ""))
-    return telemetry.drawing(attempt, name, window) if name in KINDS else RUN_FIGURES[name](run, attempt, window)
+    return RUN_FIGURES[name](run, attempt, window)
 
 
 @require_GET
@@ -102,13 +105,13 @@ def csv_response(table: Table, filename: str) -> HttpResponse:
         content_type="text/csv; charset=utf-8", headers={"Content-Disposition": f'attachment; filename="{filename}"'}
     )
     writer = csv.writer(response)
-    writer.writerow([_cell(name) for name in table.header])
-    writer.writerows([[_cell(value) for value in row] for row in table.rows])
+    writer.writerow([_csv_cell(name) for name in table.header])
+    writer.writerows([[_csv_cell(value) for value in row] for row in table.rows])
     return response
 
 
-def _cell(value: Any) -> Any:
-    """Keep a spreadsheet from running a text as a formula; JSON values become texts."""
+def _csv_cell(value: Any) -> Any:
+    """Escape texts that a spreadsheet would run as formulas; JSON values become texts."""
     if value is None or isinstance(value, int | float):
         return value
     text = str(value)

@@ -19,12 +19,11 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from parlab.charts.registry import EXPERIMENT_FIGURES
-from parlab.charts.telemetry import KINDS
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Experiment, Report, Run, Snapshot
-from parlab.pages import experiment_figures, telemetry
+from parlab.pages import experiment_figures
 from parlab.pages.windows import WIDE, Window
 from parlab.publishing.drawn import live_page
 from parlab.publishing.publish import publish
@@ -46,20 +45,15 @@ MAX_EXPERIMENTS = 500
 
 
 def figures() -> Figures:
-    """All figures that the pages of experiments and runs show."""
+    """Return how to draw all figures of the pages of experiments and runs."""
     of_run: dict[str, Callable[[Run, Attempt], Drawing]] = {
         name: partial(_few_points, draw) for name, draw in RUN_FIGURES.items()
     }
-    of_run |= {name: partial(_telemetry, name) for name in KINDS}
     return Figures(experiment_figures.drawing, of_run)
 
 
 def _few_points(draw: Callable[[Run, Attempt, Window], Drawing], run: Run, attempt: Attempt) -> Drawing:
     return draw(run, attempt, Window(WIDE))
-
-
-def _telemetry(name: str, _run: Run, attempt: Attempt) -> Drawing:
-    return telemetry.drawing(attempt, name, Window(WIDE))
 
 
 def may_edit(user: User, report: Report) -> bool:
