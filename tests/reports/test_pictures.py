@@ -116,7 +116,7 @@ def test_a_refused_file_does_not_affect_the_others(page: Client, experiment: Exp
     html = page.post(reverse("picture-upload", args=[experiment.slug]), {"files": files}, follow=True).content.decode()
 
     assert "Uploaded 1 picture " in html
-    assert "Not kept: &lt;i&gt;bad.png is not a PNG" in html
+    assert "Not uploaded: &lt;i&gt;bad.png is not a PNG" in html
     assert "it is a web page" in html
     assert "<i>bad" not in html
     assert StoredFile.objects.count() == 1
