@@ -1,4 +1,4 @@
-"""Archives that people upload -> files of our own: no path climbs out, nothing grows without bound, nothing nests."""
+"""Uploaded archives -> files on disk: no path leaves the directory, sizes are limited, archives do not nest."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from parlab.ingest.received import BLOCK, HEAD_BYTES, Received, Refused, display
 
 MAX_MEMBERS = 10_000
 MAX_RATIO = 250
-"""Logs shrink to a tenth or a fiftieth; what shrinks more than this is made of nothing."""
+"""Logs compress to between a tenth and a fiftieth of their size; a larger ratio indicates a decompression bomb."""
 RATIO_FROM = 32 << 20
-"""Small files may shrink as they like."""
+"""Unpacked size from which the ratio is checked."""
 _MAX_DEPTH = 20
 _MAX_READ = 16 << 20
 KINDS = ("gzip", "bzip2", "xz", "zip", "tar")
@@ -31,7 +31,7 @@ _DAMAGED = (
 
 
 class Member(NamedTuple):
-    """A file of an archive, unpacked: its path within the archive, and where it lies."""
+    """An unpacked file of an archive: its path within the archive, and its path on disk."""
 
     name: str
     path: Path
@@ -42,10 +42,10 @@ def is_archive(received: Received) -> bool:
 
 
 def unpack(received: Received, directory: Path, *, limit: int) -> list[Member]:
-    """Unpack an archive or a compressed file into a directory of ours, under names of ours.
+    """Unpack an archive or a compressed file into a directory, under generated names.
 
-    Raises Refused, with the member and the reason, for a path that climbs out, links, devices, encrypted members,
-    archives in archives, more than `limit` bytes in all, and what grows more than MAX_RATIO times.
+    Raises Refused, with the member and the reason, for paths outside the archive, links, devices, encrypted members,
+    nested archives, more than `limit` bytes in total, and a ratio of more than MAX_RATIO.
     """
     budget = _Budget(received, limit)
     try:
@@ -58,7 +58,7 @@ def unpack(received: Received, directory: Path, *, limit: int) -> list[Member]:
                 head = _copy(packed, source, budget)
             inner = kind_of(head)
             if inner != "tar":
-                _refuse_nested(received.name, head)
+                _check_not_nested(received.name, head)
                 return [Member(_without_suffix(received.name), source)]
             budget = _Budget(received, limit)
         return list(_untar(source, directory, budget))
@@ -66,7 +66,7 @@ def unpack(received: Received, directory: Path, *, limit: int) -> list[Member]:
         raise
     except _DAMAGED as problem:
         if isinstance(problem, OSError) and problem.errno is not None:
-            raise Refused(f"{received.name} could not be unpacked here: {problem.strerror}") from problem
+            raise Refused(f"{received.name} could not be unpacked: {problem.strerror}") from problem
         raise Refused(f"{received.name} is a damaged archive ({problem}); pack it again") from problem
 
 
@@ -76,7 +76,7 @@ def _decompressed(received: Received) -> IO[bytes]:
 
 
 class _Budget:
-    """How much an archive may still unpack to."""
+    """The size to which an archive may still unpack."""
 
     def __init__(self, received: Received, limit: int) -> None:
         self._name, self._packed, self._limit = received.name, max(received.size, 1), limit
@@ -91,8 +91,8 @@ class _Budget:
             )
         if self._total > RATIO_FROM and self._total > MAX_RATIO * self._packed:
             raise Refused(
-                f"{self._name} unpacks to more than {MAX_RATIO} times its size, as archives do that are made to fill"
-                " a disk; import the files themselves"
+                f"{self._name} unpacks to more than {MAX_RATIO} times its size, which suggests a decompression bomb;"
+                " import the files themselves"
             )
 
 
@@ -110,42 +110,42 @@ def _copy(source: IO[bytes], target: Path, budget: _Budget) -> bytes:
 def _unzip(received: Received, directory: Path, budget: _Budget) -> Iterator[Member]:
     with zipfile.ZipFile(received.path) as archive:
         entries = archive.infolist()
-        _refuse_many(received.name, len(entries))
+        _check_count(received.name, len(entries))
         for number, entry in enumerate(entries):
             mode = entry.external_attr >> 16
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise Refused(f"{_shown(entry.filename)} in {received.name} is a link or a device; pack files only")
-            name = _safe(entry.filename, received.name)
+                raise Refused(f"{_label(entry.filename)} in {received.name} is a link or a device; pack files only")
+            name = _safe_path(entry.filename, received.name)
             if entry.is_dir() or name is None:
                 continue
             if entry.flag_bits & 1:
-                raise Refused(f"{_shown(name)} in {received.name} is encrypted; pack it without a password")
+                raise Refused(f"{_label(name)} in {received.name} is encrypted; pack it without a password")
             target = directory / f"member-{number}"
             with archive.open(entry) as source:
-                _refuse_nested(f"{_shown(name)} in {received.name}", _copy(source, target, budget))
+                _check_not_nested(f"{_label(name)} in {received.name}", _copy(source, target, budget))
             yield Member(name, target)
 
 
 def _untar(path: Path, directory: Path, budget: _Budget) -> Iterator[Member]:
     with path.open("rb") as file, tarfile.open(fileobj=_Guarded(file), mode="r:") as archive:
         for number, entry in enumerate(archive):
-            _refuse_many(path.name, number)
-            name = _safe(entry.name, "the archive")
+            _check_count(path.name, number)
+            name = _safe_path(entry.name, "the archive")
             if entry.isdir():
                 continue
             if not entry.isreg():
-                raise Refused(f"{_shown(entry.name)} in the archive is a link or a device; pack files only")
+                raise Refused(f"{_label(entry.name)} in the archive is a link or a device; pack files only")
             source = archive.extractfile(entry)
             if name is None or source is None:
                 continue
             target = directory / f"member-{number}"
             with source:
-                _refuse_nested(f"{_shown(name)} in the archive", _copy(source, target, budget))
+                _check_not_nested(f"{_label(name)} in the archive", _copy(source, target, budget))
             yield Member(name, target)
 
 
 class _Guarded:
-    """A file that is not read in one go, whatever a header claims: tarfile would hold such a piece in memory."""
+    """A file that limits the size of a single read, because tarfile reads as much as a header claims into memory."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -159,25 +159,25 @@ class _Guarded:
         return getattr(self._file, name)
 
 
-def _safe(name: str, archive: str) -> str | None:
-    """Check a member's path; None for what file managers leave behind."""
+def _safe_path(name: str, archive: str) -> str | None:
+    """Check the path of a member; None for hidden files of file managers."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or (path.parts and path.parts[0].endswith(":")):
-        raise Refused(f"{_shown(name)} in {archive} leads out of the archive; pack it with paths that stay inside")
+        raise Refused(f"{_label(name)} in {archive} has a path outside the archive; pack it with relative paths")
     if len(path.parts) > _MAX_DEPTH:
-        raise Refused(f"{_shown(name)} in {archive} lies more than {_MAX_DEPTH} folders deep; pack it flatter")
+        raise Refused(f"{_label(name)} in {archive} is more than {_MAX_DEPTH} folders deep; pack it with fewer levels")
     hidden = any(part.startswith(".") or part == "__MACOSX" for part in path.parts)
     return None if hidden or not path.parts else path.as_posix()
 
 
-def _refuse_many(name: str, count: int) -> None:
+def _check_count(name: str, count: int) -> None:
     if count > MAX_MEMBERS:
-        raise Refused(f"{name} holds more than {MAX_MEMBERS:,} files; import it in parts")
+        raise Refused(f"{name} contains more than {MAX_MEMBERS:,} files; import it in parts")
 
 
-def _refuse_nested(name: str, head: bytes) -> None:
+def _check_not_nested(name: str, head: bytes) -> None:
     if kind_of(head) in KINDS:
-        raise Refused(f"{name} is an archive itself; unpack it and import what is in it")
+        raise Refused(f"{name} is a nested archive; unpack it and import its files")
 
 
 def _without_suffix(name: str) -> str:
@@ -185,5 +185,5 @@ def _without_suffix(name: str) -> str:
     return stem.stem if stem.suffix in (".gz", ".bz2", ".xz") else name
 
 
-def _shown(name: str) -> str:
+def _label(name: str) -> str:
     return display_name(name.replace("\\", "/").rstrip("/"))

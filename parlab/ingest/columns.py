@@ -1,4 +1,4 @@
-"""What a column of a published table is: a setting, a measured quantity, or a name of the row. Pure."""
+"""The role of a column in a published table: a setting, a measured quantity, or a label of the row. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Column(NamedTuple):
     role: Role
     name: str = ""
     scale: float = 1.0
-    """Factor to the normal unit, where heading or cells say the unit."""
+    """Factor to the normal unit, if heading or cells give a unit."""
     is_named: bool = False
-    """The heading itself names the quantity; else only the unit of the cells does."""
+    """The heading names the quantity; otherwise only the unit of the cells does."""
 
 
-# Headings in small letters without anything but letters and digits -> dotted field, or a normal name of a launch.
+# Dotted field, or a normal name of a launch -> headings in lower case, letters and digits only.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "train.micro_batch_size": ("microbatchsize", "microbatch", "microbs", "micbs", "mbs", "tmbspg", "mbspergpu"),
     "train.global_batch_size": ("globalbatchsize", "globalbatch", "globalbs", "globbs", "gbs", "batchsize", "batch"),
@@ -47,9 +47,9 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
     "model_parallel_size": ("mp", "mpsize", "modelparallelsize"),
 }  # fmt: skip
 _BY_HEADING = {heading: field for field, headings in _SETTINGS.items() for heading in headings}
-# A model's size names it: `1.7B`.
+# A model size is a label: `1.7B`.
 _SIZES = frozenset({"size", "modelsize", "parameters", "params", "numparams", "model"})
-# Settings that no RunConfig has, by the names that a launch or nobody else has for them.
+# Settings that are not fields of RunConfig: name of the field -> name of the axis.
 AXIS_NAMES = {"world_size": "GPUs"}
 
 _UNIT = re.compile(r"[(\[]\s*([^()\[\]]{1,24}?)\s*[)\]]|(?:^|\s)in\s+([a-zA-Z/%]{1,12})\s*$|/\s*([a-zA-Z/]{1,12})\s*$")
@@ -73,17 +73,17 @@ _PAIR = re.compile(
 
 
 def compact(text: str) -> str:
-    """Write a heading without anything but small letters and digits: a wrapped `Lay ers` is `layers`."""
+    """Reduce a heading to lower-case letters and digits: a wrapped `Lay ers` becomes `layers`."""
     return re.sub(r"[^a-z0-9]+", "", text.lower())[:80]
 
 
 def setting_of(heading: str) -> str | None:
-    """Name the field that a heading means, or None."""
+    """Return the field that a heading names, or None."""
     return _BY_HEADING.get(compact(re.sub(r"\([^()]*\)", "", heading)))
 
 
 def heading_pair(heading: str) -> tuple[str, float] | None:
-    """Split a heading that names one value of a setting: `Micro batch size: 4`, `mbs=4`, `8 GPUs`."""
+    """Split a heading that names a value of a setting: `Micro batch size: 4`, `mbs=4`, `8 GPUs`."""
     match = _PAIR.match(" ".join(heading.split())[:120])
     if match is None:
         return None
@@ -91,17 +91,17 @@ def heading_pair(heading: str) -> tuple[str, float] | None:
     return name.strip(" :="), float(number.replace(",", ""))
 
 
-def quantity_of(words: str, unit: str = "") -> tuple[str, float] | None:
-    """Tell which part of a summary words and a unit mean: (name, factor to its unit); None for an unknown quantity.
+def quantity_of(heading: str, unit: str = "") -> tuple[str, float] | None:
+    """Return the part of a summary that a heading and a unit name: (name, factor to its unit); None if unknown.
 
-    `words` is a heading, a caption or a title; `unit` the unit its cells carry.
+    `heading` may also be a caption or a title; `unit` is the unit of the cells.
     """
-    text = _normalised(words)
+    text = _normalised(heading)
     for name, pattern in _RATES:
         if pattern.search(text):
             return name, 1.0
-    known = unit_of(unit or _unit_of_heading(words))
-    suffix, scale = known or ("", 1.0)
+    normal_unit = unit_of(unit or _unit_of_heading(heading))
+    suffix, scale = normal_unit or ("", 1.0)
     if "flop" in text or suffix.startswith("flops"):
         if "%" in text or suffix == "pct" or _ALL_GPUS.search(text):
             return None
@@ -116,19 +116,19 @@ def quantity_of(words: str, unit: str = "") -> tuple[str, float] | None:
     return None
 
 
-def quantity_in_context(words: str, unit: str) -> tuple[str, float] | None:
-    """Tell what the numbers of a table mean whose headings do not say it: by their unit, else by the words above.
+def quantity_in_context(context: str, unit: str) -> tuple[str, float] | None:
+    """Return the quantity of a table whose headings do not name it: by the unit, otherwise by the text above it.
 
-    Of several rates that the words name the last one counts: it stands nearest to the table.
+    If the text names several rates, the last one counts, because it is closest to the table.
     """
     if unit:
         return quantity_of("", unit)
-    text = _normalised(words[-4_000:])
-    found = [(match.end(), name, 1.0) for name, pattern in _RATES for match in pattern.finditer(text)]
-    found += [(match.end(), "step_time_s", 1e-3 if match[1] else 1.0) for match in _TIME_PER_STEP.finditer(text)]
-    if not found:
+    text = _normalised(context[-4_000:])
+    quantities = [(match.end(), name, 1.0) for name, pattern in _RATES for match in pattern.finditer(text)]
+    quantities += [(match.end(), "step_time_s", 1e-3 if match[1] else 1.0) for match in _TIME_PER_STEP.finditer(text)]
+    if not quantities:
         return None
-    _, name, scale = max(found)
+    _, name, scale = max(quantities)
     return name, scale
 
 

@@ -1,4 +1,4 @@
-"""The text of a document: what people wrote around its tables and logs. Pure."""
+"""The prose of a document, around its tables and logs. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _DIRECTIVE = re.compile(r"^\.\. (code-block|code|image|figure|list-table|csv-tab
 _BORDER = re.compile(r"^\s*(?:\+[-=+]{3,}|={2,}(?: +={2,})+)\s*$")
 _IMAGE = re.compile(r"^\s*!\[[^\]]*\]\([^)]*\)\s*$")
 _HEADING = re.compile(r"^#{1,6} |^[=\-~^\"'*+]{4,}\s*$")
-# A line of a log or a command is no sentence.
+# Longer lines are output or commands, not prose.
 _LONG = 1_000
 _LOG = re.compile(r"^\s*(?:time \(ms\) \||iteration +\d+/)")
 
 
 def notes_of(lines: Sequence[str], document: Document) -> str:
-    """Take what is prose of a document: no tables, argument dumps, listings or pictures, which are kept apart."""
+    """Return the prose of a document, without tables, argument dumps, listings and pictures."""
     tables = {number for table in document.tables for number in _rows(table, lines)}
-    kept: list[str] = []
+    prose: list[str] = []
     dump = fence = directive = False
     for number, line in enumerate(lines, 1):
         text = line.rstrip()
@@ -38,14 +38,14 @@ def notes_of(lines: Sequence[str], document: Document) -> str:
         directive = bool(_DIRECTIVE.match(text))
         if dump or fence or directive or _IMAGE.match(text) or _LOG.match(text) or len(text) > _LONG:
             continue
-        if number not in tables and (text or (kept and kept[-1])):
-            kept.append(text)
-    notes = "\n".join(kept).strip()
-    return notes if len(notes) <= MAX_NOTES else f"{notes[:MAX_NOTES]}\n\n(The text goes on in the imported file.)"
+        if number not in tables and (text or (prose and prose[-1])):
+            prose.append(text)
+    notes = "\n".join(prose).strip()
+    return notes if len(notes) <= MAX_NOTES else f"{notes[:MAX_NOTES]}\n\n(The text continues in the imported file.)"
 
 
 def _rows(table: Table, lines: Sequence[str]) -> Iterator[int]:
-    """Number the lines of a table: of a pipe table by its rows, of any other by the block that its line lies in."""
+    """Yield the line numbers of a table: of a pipe table by its rows, of others by the block around its line."""
     if table.align:
         yield from range(table.line - len(table.header) + 1, line_of(table, len(table.rows)))
         return
@@ -61,21 +61,21 @@ def _rows(table: Table, lines: Sequence[str]) -> Iterator[int]:
         yield number + 1
 
 
-def words_above(lines: Sequence[str], line: int) -> str:
-    """Return what stands between the heading above a line (or 40 lines above it) and the line itself."""
-    found: list[str] = []
+def text_above(lines: Sequence[str], line: int) -> str:
+    """Return the text between a line and the heading above it, at most 40 lines."""
+    texts: list[str] = []
     for text in reversed(lines[max(0, line - 40) : max(0, line - 1)]):
-        found.append(text.strip())
+        texts.append(text.strip())
         if text.startswith("#"):
             break
-    return " ".join(reversed(found))
+    return " ".join(reversed(texts))
 
 
-def words_from(lines: Sequence[str], line: int) -> str:
-    """Return the words from a line to the end of its paragraph or list."""
-    found: list[str] = []
+def text_from(lines: Sequence[str], line: int) -> str:
+    """Return the text from a line to the end of its paragraph or list."""
+    texts: list[str] = []
     for text in lines[max(0, line - 1) : line + 12]:
-        if not text.strip() or (found and _HEADING.match(text)):
+        if not text.strip() or (texts and _HEADING.match(text)):
             break
-        found.append(text.strip().removeprefix("- ").removeprefix("* "))
-    return " ".join(found)[:500]
+        texts.append(text.strip().removeprefix("- ").removeprefix("* "))
+    return " ".join(texts)[:500]

@@ -1,7 +1,7 @@
-"""Raw output -> columns. Pure; nothing that a training prints can raise out of here.
+"""Raw output -> columns. Pure; no output of a training run raises an exception here.
 
-A line is an event when it starts with EVENT_PREFIX, is shorter than EVENT_LINE_LIMIT and its newline has come.
-What cannot be read is counted with a reason; as all output is kept, it stays in the log as text.
+A line is an event if it starts with EVENT_PREFIX, is shorter than EVENT_LINE_LIMIT and ends with a newline. Invalid
+lines and values are counted by reason; they remain in the log, which keeps all output.
 """
 
 import json
@@ -21,13 +21,13 @@ from parlab.series.operations import Printed, read_operation
 from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 MAX_METRICS = 200
-"""Distinct metrics of one attempt; further ones stay in the log only."""
+"""Distinct metrics of one attempt; further metrics remain in the log only."""
 MAX_REPORTED_METRICS = 10_000
-"""The same for a run that a script reports."""
+"""Distinct metrics of an attempt that a script reports."""
 MAX_FACTS = 100
 MAX_STEP = 2**31 - 1
 LATEST_TIME = 1e11
-"""Unix seconds; a time beyond the year 5000 is not a time."""
+"""Unix seconds; later times (after the year 5000) are invalid."""
 
 NOTEWORTHY = frozenset({"start", "oom", "error", "end"})
 _TIMERS = "timer/"
@@ -52,7 +52,7 @@ def reported_limits(ranks: int = 2**31 - 1) -> Limits:
 
 
 class Fact(NamedTuple):
-    """An event that is no measurement: start, oom, error or end."""
+    """An event that is not a measurement: start, oom, error or end."""
 
     event: str
     rank: int
@@ -62,31 +62,33 @@ class Fact(NamedTuple):
 
 @dataclass
 class Parsed:
-    """What a piece of output holds."""
+    """The content of a piece of output."""
 
     series: dict[tuple[str, int], Columns] = field(default_factory=dict)
     last_step: int | None = None
-    """Highest step seen so far, in earlier pieces too."""
+    """Highest step so far, including earlier pieces."""
     steps: int = 0
-    """How many step events there were."""
+    """Number of step events."""
     facts: list[Fact] = field(default_factory=list)
     operations: dict[tuple[int, int], Printed] = field(default_factory=dict)
-    """(step, rank) -> what the rank did in the step, as printed."""
+    """(step, rank) -> operations of the rank in the step, as printed."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Reason -> how many lines or values were left in the log as text."""
+    """Reason -> number of lines or values that remain in the log as text."""
 
     @property
     def points(self) -> int:
         return sum(len(columns) for columns in self.series.values())
 
 
-def parse(output: bytes, *, limits: Limits, known: Collection[str] = (), last_step: int | None = None) -> Parsed:
-    """Read the complete lines of a piece of output; what follows the last newline is not looked at.
+def parse(
+    output: bytes, *, limits: Limits, existing_metrics: Collection[str] = (), last_step: int | None = None
+) -> Parsed:
+    """Parse the complete lines of a piece of output; text after the last newline is ignored.
 
-    `known` are the metrics that earlier pieces of the same attempt brought, `last_step` the highest step
-    of them: with those, any way to cut an output into pieces at line ends gives the same points.
+    `existing_metrics` are the metrics of earlier pieces of the same attempt, `last_step` their highest step. With
+    them, the points do not depend on how the output is split into pieces at line ends.
     """
-    parser = _Parser(limits, set(known), last_step)
+    parser = _Parser(limits, set(existing_metrics), last_step)
     lines = output.split(b"\n")
     del lines[-1]
     for line in lines:
@@ -105,9 +107,9 @@ class _Rows:
 
 
 class _Parser:
-    def __init__(self, limits: Limits, known: set[str], last_step: int | None) -> None:
+    def __init__(self, limits: Limits, metrics: set[str], last_step: int | None) -> None:
         self._limits = limits
-        self._known = known
+        self._metrics = metrics
         self._last_step = last_step
         self._steps = 0
         self._ranks: dict[int, _Rows] = {}
@@ -118,13 +120,13 @@ class _Parser:
     def feed(self, line: bytes) -> None:
         event = _loads(line) if len(line) < EVENT_LINE_LIMIT else None
         if type(event) is not dict:
-            self._refused["no JSON object of one short line"] += 1
+            self._refused["not a JSON object on one short line"] += 1
             return
         name, rank, time = event.pop("event", None), event.pop("rank", None), event.pop("t", None)
         if type(rank) is not int or not -1 <= rank < self._limits.ranks:
             self._refused["rank out of range"] += 1
         elif (type(time) is not float and type(time) is not int) or not 0 <= time < LATEST_TIME:
-            self._refused["no time"] += 1
+            self._refused["invalid time"] += 1
         elif name == "step" or name == "telemetry":
             self._measure(name, rank, time, event)
         elif name == "link":
@@ -137,10 +139,10 @@ class _Parser:
     def _measure(self, name: str, rank: int, time: float, event: dict[str, Any]) -> None:
         step = event.pop("step", None)
         if name == "telemetry":
-            # It comes from beside the training and belongs to the step that was last heard of.
+            # Telemetry is sampled outside the training process; it is assigned to the latest step.
             step = self._last_step or 0
         elif type(step) is not int or not self._limits.first_step <= step <= MAX_STEP:
-            self._refused["no step"] += 1
+            self._refused["invalid step"] += 1
             return
         else:
             self._steps += 1
@@ -164,10 +166,10 @@ class _Parser:
         return rows, len(rows.steps) - 1
 
     def _link(self, time: float, event: dict[str, Any]) -> None:
-        """Take what a link gave before the training: series of its source, before the first step."""
+        """Add the measurements of a link before the training as series of its source rank, at step 0."""
         source, target = event.get("source"), event.get("target")
         if not all(type(end) is int and 0 <= end < self._limits.ranks for end in (source, target)):
-            self._refused["a link without ends"] += 1
+            self._refused["link without source or target rank"] += 1
             return
         rows, row = self._row(cast(int, source), 0, time)
         numbers = {name: event[field] for field, name in links.NUMBERS.items() if event.get(field) is not None}
@@ -176,15 +178,15 @@ class _Parser:
     def _operate(self, rank: int, event: dict[str, Any]) -> None:
         step, listed = event.get("step"), event.get("operations")
         if type(step) is not int or not 0 <= step <= MAX_STEP or type(listed) is not list:
-            self._refused["no step"] += 1
+            self._refused["invalid step"] += 1
             return
-        found = [operation for operation in map(read_operation, listed) if operation is not None]
-        if len(found) < len(listed):
-            self._refused["no operation"] += len(listed) - len(found)
-        if event.get("part") == 0:  # printed again after a restart, a step begins anew
-            self._operations[step, rank] = Printed(found, is_begin=True)
+        operations = [operation for operation in map(read_operation, listed) if operation is not None]
+        if len(operations) < len(listed):
+            self._refused["invalid operation"] += len(listed) - len(operations)
+        if event.get("part") == 0:  # the first part of a step, which may be printed again after a restart
+            self._operations[step, rank] = Printed(operations, is_begin=True)
         else:
-            self._operations.setdefault((step, rank), Printed([], is_begin=False)).operations.extend(found)
+            self._operations.setdefault((step, rank), Printed([], is_begin=False)).operations.extend(operations)
 
     def _add(self, rows: _Rows, row: int, numbers: dict[str, Any], prefix: str) -> None:
         columns = rows.values
@@ -200,24 +202,24 @@ class _Parser:
                 values = columns[metric] = []
             if len(values) != row:
                 values.extend([_ABSENT] * (row - len(values)))
-            # Engines print null for a number that is not finite: JSON has no other way.
+            # Engines print null for numbers that are not finite, because JSON cannot represent them.
             values.append(_NAN if value is None else value)
 
     def _accepts(self, metric: str, prefix: str) -> bool:
         if not self._limits.name.fullmatch(metric) or (not prefix and metric.startswith(_TIMERS)):
-            self._refused["metric name too long or odd"] += 1
+            self._refused["invalid metric name"] += 1
             return False
-        if metric not in self._known:
-            if len(self._known) >= self._limits.metrics:
+        if metric not in self._metrics:
+            if len(self._metrics) >= self._limits.metrics:
                 self._refused[f"more than {self._limits.metrics} metrics"] += 1
                 return False
-            self._known.add(metric)
+            self._metrics.add(metric)
         return True
 
     def result(self) -> Parsed:
         series = {}
         for rank, rows in self._ranks.items():
-            # Metrics that are in every event share these two arrays, and the store packs them once.
+            # Metrics present in every event share these two arrays, which the store then packs once.
             steps, times = np.array(rows.steps, np.int64), np.array(rows.times, np.float64)
             for metric, values in rows.values.items():
                 series[metric, rank] = _columns(steps, times, values)
@@ -232,7 +234,7 @@ def _columns(steps: NDArray[np.int64], times: NDArray[np.float64], values: list[
 
 
 def _loads(line: bytes) -> Any:
-    """Read JSON, and what is no JSON but what Python's json writes: NaN, Infinity; None where that fails."""
+    """Parse JSON, with NaN and Infinity as Python's json writes them; None for an invalid line."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:

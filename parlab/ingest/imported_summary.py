@@ -1,4 +1,4 @@
-"""What was read of a launch, or stated by a document -> a summary as docs/architecture.md gives it. Pure."""
+"""A launch of a log, or the figures of a document -> a summary as in docs/architecture.md. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parlab.planner.hardware import Peak
 from parlab.series.columns import Columns
 
 _TIMERS = "timer/"
-# Figures that prose states, by their normal names -> parts of a summary, and the factor to its unit.
+# Normal name of a figure in prose -> part of a summary and the factor to its unit.
 _STATED = {
     "ms_per_sample": ("ms_per_sample", 1.0),
     "ms_per_iteration": ("step_time_s", 1e-3),
@@ -41,7 +41,7 @@ _DEVICES = ("gpu_name", "device_name", "gpu_type", "gpu", "accelerator")
 
 
 def segment_summary(segment: Segment, resolved: Sections, recording: Recording | None) -> dict[str, Any]:
-    """Summarise a launch: from its steps where it has some, else from what was stated of it."""
+    """Summarise a launch: from its steps if it has any, otherwise from the figures stated about it."""
     summary = _of_steps(segment, resolved, recording) if recording else {}
     stated = stated_summary(
         {part: value for name, figure in segment.figures.items() for part, value in _stated(name, figure)},
@@ -74,38 +74,38 @@ def segment_summary(segment: Segment, resolved: Sections, recording: Recording |
 
 
 def with_utilisation(
-    summary: dict[str, Any], resolved: Sections, launch: Launch, known: utilisation.Reference | None = None
+    summary: dict[str, Any], resolved: Sections, launch: Launch, reference: utilisation.Reference | None = None
 ) -> dict[str, Any]:
-    """Add FLOPs and MFU where a launch says its sizes and how many GPUs it had; what a file prints itself stands.
+    """Add FLOPs and MFU if the model sizes and the number of GPUs are known; printed figures take precedence.
 
-    `known` is the peak of its devices where somebody knows them better than the launch says.
+    `reference` is the peak of the devices if it is known from elsewhere than the launch.
     """
     sizes = segment_sizes(Segment(launch=launch))
     if not sizes.is_plain or sizes.is_ramped or sizes.is_curriculum:
         return summary
     cluster = resolved.get("cluster", {})
     devices = launch.world_size or cluster.get("nodes", 0) * cluster.get("gpus_per_node", 0)
-    parts = utilisation.parts_of(summary, resolved, devices, known or _reference(resolved, launch))
+    parts = utilisation.parts_of(summary, resolved, devices, reference or _reference(resolved, launch))
     return parts | summary
 
 
 def _reference(resolved: Sections, launch: Launch) -> utilisation.Reference | None:
-    """Find the peak of the GPU that a launch names, else the one that its trainer reckoned with."""
+    """Return the peak of the GPU that a launch names, otherwise the peak that its trainer states."""
     precision = resolved.get("train", {}).get("precision")
     if not precision:
         return None
     for name in _DEVICES:
         device = launch.arguments.get(name)
-        if isinstance(device, str) and (found := utilisation.by_data_sheet(device[:200], precision)):
-            return found
+        if isinstance(device, str) and (reference := utilisation.by_data_sheet(device[:200], precision)):
+            return reference
     stated = launch.arguments.get("peak_flops_per_gpu")
     if isinstance(stated, int | float) and 0 < stated < 1e18:
-        return utilisation.Reference(Peak(float(stated), "the peak that the log states"), utilisation.STATED)
+        return utilisation.Reference(Peak(float(stated), "peak stated in the log"), utilisation.STATED)
     return None
 
 
 def figure_parts(figure: Figure) -> dict[str, Any]:
-    """Keep a figure of prose with its words."""
+    """Return a figure of prose with its text."""
     return figure.model_dump(include={"value", "low", "high", "total", "unit", "text"}, exclude_none=True)
 
 
@@ -163,31 +163,31 @@ def _samples_per_s(batch: int | None, ms_per_sample: float | None, seconds: floa
 
 
 def _of_steps(segment: Segment, resolved: Sections, recording: Recording) -> dict[str, Any]:
-    """Summarise the recorded series as those of parlab's own runs; one series is in memory at a time."""
+    """Summarise the recorded series like those of parlab's own runs; one series is in memory at a time."""
     names = recording.metrics()
     warm = _warm_up(segment)
-    main: dict[str, dict[int, Columns]]
-    main = {name: recording.read(name) for name in ("step_time_s", "loss", "memory_peak_bytes") if name in names}
-    known = _without_batch(resolved) if _is_ramped(segment) else resolved
-    summary = summary_of({**main, "warmup": warm}, known)
+    series: dict[str, dict[int, Columns]]
+    series = {name: recording.read(name) for name in ("step_time_s", "loss", "memory_peak_bytes") if name in names}
+    sections = _without_batch(resolved) if _is_ramped(segment) else resolved
+    summary = summary_of({**series, "warmup": warm}, sections)
     if "step_time_s" not in summary:
-        # Without any step that all speakers timed, what the log states stands.
+        # If no step was timed by all ranks, the rates printed in the log are used.
         summary.pop("steps", None)
         summary.pop("basis", None)
-    # Timers need to know the warm-up steps only, not the times of all steps.
+    # Timers need only the warm-up steps, not the times of all steps.
     steps = {0: warm[0]} if warm else {}
     timers: dict[str, Any] = {}
     for name in sorted(names):
         if name.startswith(_TIMERS):
-            found = summary_of({name: recording.read(name), "step_time_s": steps, "warmup": warm}, known)
-            timers |= _with_fastest(found.get("timers_s", {}), name, recording)
+            timer_summary = summary_of({name: recording.read(name), "step_time_s": steps, "warmup": warm}, sections)
+            timers |= _with_fastest(timer_summary.get("timers_s", {}), name, recording)
     if timers:
         summary["timers_s"] = timers
     return summary
 
 
 def _with_fastest(timers: dict[str, Any], name: str, recording: Recording) -> dict[str, Any]:
-    """A log that prints a range of ranks says their minimum itself."""
+    """Use the minimum over ranks that a log prints as a range."""
     lows = recording.read(FASTEST + name.removeprefix(_TIMERS))
     values = [float(np.median(columns.values)) for columns in lows.values() if len(columns)]
     return {key: timer | {"min": min([timer["min"], *values])} for key, timer in timers.items()} if values else timers
@@ -212,7 +212,7 @@ def _without_batch(resolved: Sections) -> Sections:
 
 
 def _rates_as_printed(segment: Segment) -> dict[str, Any]:
-    """Rates that the log itself states or that follow from what it prints; own computations stand over them."""
+    """Return the rates that the log prints; rates computed from the series take precedence."""
     summary: dict[str, Any] = {}
     if segment.steps is not None:
         summary["steps"] = segment.steps.model_dump(include={"count", "first", "last", "left_out", "why"})
@@ -224,5 +224,5 @@ def _rates_as_printed(segment: Segment) -> dict[str, Any]:
     if segment.tokens_per_s:
         summary["tokens_per_s"] = segment.tokens_per_s
     if segment.basis:
-        summary["basis"] = "; ".join(f"{name}: {words}" for name, words in segment.basis.items())
+        summary["basis"] = "; ".join(f"{name}: {text}" for name, text in segment.basis.items())
     return summary

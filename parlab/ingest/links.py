@@ -1,4 +1,4 @@
-"""What the links of a run really gave, measured before its ranks were started: series -> summary."""
+"""Measurements of the links of a run before its ranks start: series -> summary."""
 
 import re
 from collections.abc import Mapping
@@ -7,9 +7,9 @@ from typing import Any
 from parlab.series.columns import Columns
 
 PREFIX = "link/"
-"""Series are named link/<target>/<number>; their rank is the source. Ends are ranks, or nodes of several."""
+"""Series are named link/<target>/<number>; their rank is the source. Both are ranks, or nodes if several."""
 NUMBERS = {"round_trip_s": "round_trip_s", "measured_bits_per_s": "bits_per_s"}
-"""Field of a `link` event -> what the series and the summary call it."""
+"""Field of a `link` event -> its name in series and summary."""
 _NAME = re.compile(PREFIX + r"(\d{1,6})/(\w+)")
 _LARGEST = 1e18
 
@@ -17,9 +17,9 @@ _LARGEST = 1e18
 def links_of(series: Mapping[str, Mapping[int, Columns]]) -> list[dict[str, Any]]:
     """Return the measured links, by source and target: {"source", "target", "round_trip_s", "bits_per_s"}.
 
-    A number is missing where it was not measured.
+    Numbers that were not measured are absent.
     """
-    found: dict[tuple[int, int], dict[str, Any]] = {}
+    links: dict[tuple[int, int], dict[str, Any]] = {}
     for metric, by_rank in series.items():
         match = _NAME.fullmatch(metric)
         if match is None or match[2] not in NUMBERS.values():
@@ -28,5 +28,5 @@ def links_of(series: Mapping[str, Mapping[int, Columns]]) -> list[dict[str, Any]
             value = float(columns.values[-1])
             if 0 < value < _LARGEST:
                 target = int(match[1])
-                found.setdefault((source, target), {"source": source, "target": target})[match[2]] = value
-    return [found[link] for link in sorted(found)]
+                links.setdefault((source, target), {"source": source, "target": target})[match[2]] = value
+    return [links[link] for link in sorted(links)]

@@ -1,4 +1,4 @@
-"""Parts of a file, compressed piece by piece into another one, so that storing them only copies."""
+"""Ranges of a file, compressed in pieces into a spool file, so that storing them only copies bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parlab.series.log import CHUNK_BYTES
 
 
 class Piece(NamedTuple):
-    """One compressed piece: where its bytes stood, how many they were, and where it waits."""
+    """A compressed piece: position and size of its bytes in the file, offset and size in the spool."""
 
     position: int
     size: int
@@ -53,22 +53,22 @@ def pack(path: Path, begin: int, end: int, spool: IO[bytes]) -> Packed:
 
 
 def line_offsets(path: Path, lines: Sequence[int]) -> dict[int, int]:
-    """Find where lines begin (1 is the first): {line: byte offset}; lines behind the end begin at it."""
-    wanted = sorted({line for line in lines if line > 1})
-    found = {line: 0 for line in lines if line <= 1}
-    size = seen = at = 0
+    """Return the byte offset of each line (1 is the first): {line: offset}; lines after the end start at the end."""
+    targets = sorted({line for line in lines if line > 1})
+    offsets = {line: 0 for line in lines if line <= 1}
+    size = newlines = next_target = 0
     with path.open("rb") as file:
-        while at < len(wanted) and (block := file.read(1 << 20)):
+        while next_target < len(targets) and (block := file.read(1 << 20)):
             count = block.count(b"\n")
             position = -1
             counted = 0
-            while at < len(wanted) and wanted[at] - 1 <= seen + count:
-                # The newline number n ends line n, so line n + 1 begins behind it.
-                while counted < wanted[at] - 1 - seen:
+            while next_target < len(targets) and targets[next_target] - 1 <= newlines + count:
+                # The n-th newline ends line n, so line n + 1 starts after it.
+                while counted < targets[next_target] - 1 - newlines:
                     position = block.index(b"\n", position + 1)
                     counted += 1
-                found[wanted[at]] = size + position + 1
-                at += 1
-            seen += count
+                offsets[targets[next_target]] = size + position + 1
+                next_target += 1
+            newlines += count
             size += len(block)
-    return found | dict.fromkeys(wanted[at:], path.stat().st_size)
+    return offsets | dict.fromkeys(targets[next_target:], path.stat().st_size)

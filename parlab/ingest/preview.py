@@ -1,4 +1,4 @@
-"""What an import made or would make, as plain data: for the page's preview and the API's answer."""
+"""What an import created or would create, as plain data for the preview page and the API response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parlab.ingest.imports import Import, ImportedRun
 from parlab.lab.selectors import stated
 
 MAX_RUNS = 500
-"""Runs that are listed one by one; the count is always that of all."""
+"""Maximum number of runs in the list; `run_count` counts all of them."""
 
 
 class PreviewRun(BaseModel):
@@ -28,7 +28,7 @@ class PreviewRun(BaseModel):
     tokens_per_s: float | None = None
     memory_max_bytes: float | None = None
     figures: dict[str, str] = {}
-    """What the file states beside these, under its own names."""
+    """Further figures that the file states, by their names in the file."""
 
 
 class PreviewTable(BaseModel):
@@ -40,21 +40,21 @@ class PreviewTable(BaseModel):
 
 
 class PreviewUnread(BaseModel):
-    """What could not be read: how many lines, and the first of them."""
+    """Lines that could not be read: their number, and the first of them."""
 
     lines: int
     examples: list[UnreadLine]
 
 
 class Preview(BaseModel):
-    """What an import of one file made or would make."""
+    """What the import of one file created or would create."""
 
     name: str
     status: Literal["would import", "imported", "already there"]
     format: str
     lines: int
     experiment: str | None
-    """Slug of the experiment; null where a new one would be made."""
+    """Slug of the experiment; null if a new one would be created."""
     experiment_name: str
     source: int | None
     run_count: int
@@ -68,25 +68,25 @@ class Preview(BaseModel):
 
 
 class Imports(BaseModel):
-    """What an upload made or would make: one entry for each file; an archive holds several."""
+    """What an upload created or would create: one entry per file; an archive contains several."""
 
     imports: list[Preview]
 
 
-def preview(found: Import, *, dry_run: bool) -> Preview:
+def preview(result: Import, *, dry_run: bool) -> Preview:
     """Shape one result of upload_import."""
-    document = found.document
+    document = result.document
     status: Literal["would import", "imported", "already there"] = "would import" if dry_run else "imported"
     return Preview(
-        name=found.name,
-        status=status if found.is_new else "already there",
+        name=result.name,
+        status=status if result.is_new else "already there",
         format=document.format,
         lines=document.lines,
-        experiment=found.experiment.slug if found.experiment else None,
-        experiment_name=found.experiment_name,
-        source=found.source.pk if found.source else None,
-        run_count=len(found.runs),
-        runs=[_run(run) for run in found.runs[:MAX_RUNS]],
+        experiment=result.experiment.slug if result.experiment else None,
+        experiment_name=result.experiment_name,
+        source=result.source.pk if result.source else None,
+        run_count=len(result.runs),
+        runs=[_run(run) for run in result.runs[:MAX_RUNS]],
         tables=[
             PreviewTable(title=table.title or table.section or "", columns=table.columns, rows=len(table.rows))
             for table in document.tables
@@ -94,7 +94,7 @@ def preview(found: Import, *, dry_run: bool) -> Preview:
         figures=sum(len(stated) for stated in document.figures.values()),
         images=document.images,
         configurations=len(document.configs),
-        findings=found.findings,
+        findings=result.findings,
         unread=PreviewUnread(lines=document.unread.lines, examples=document.unread.examples),
     )
 

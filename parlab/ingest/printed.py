@@ -1,7 +1,7 @@
-"""What a team's own command prints -> series and a summary, by the readers of `parlab.formats`. No database.
+"""The output of engine `command` -> series and a summary, by the readers of `parlab.formats`. No database.
 
-An attempt's output is read again from its beginning as it grows: readers keep state over many lines, workers die
-between batches, and so the same output always gives the same figures.
+The output of an attempt is read from its beginning each time it grows. Readers keep state over many lines and workers
+may die between batches, so this is what makes the figures depend on the output only.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from runners.config import filled_fields
 from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 MAX_LINE = 1 << 20
-"""A progress bar without any line end is cut here."""
+"""A progress bar without line ends is split at this size."""
 _HEADS = 8
-"""A training may print megabytes before its first step; the format is looked for in so many pieces of them."""
-# What the node samples beside the training: a reader's figures never take their place.
+"""Number of pieces in which to look for the format, because much may be printed before the first step."""
+# Metrics that the node samples; figures of a reader never replace them.
 _SAMPLED = frozenset({
     "gpu_util_pct", "memory_util_pct", "gpu_mem_bytes", "power_watts", "temperature_celsius", "sm_clock_hz",
     "memory_clock_hz",
@@ -41,45 +41,45 @@ Pieces = Callable[[], Iterable[bytes]]
 
 
 class Printed(NamedTuple):
-    """What the readers made of an output."""
+    """What a reader made of an output."""
 
     format: str
     segment: Segment
-    """The last launch that printed a step: an output may hold several, after restarts."""
+    """The last launch that printed a step; after restarts an output contains several launches."""
     launch: Launch
     recordings: list[Recording]
     refused: Counter[str]
 
     @property
     def last_step(self) -> int | None:
-        """Highest step that was printed."""
+        """Highest printed step."""
         return max((r.last_step for r in self.recordings if r.last_step is not None), default=None)
 
     def series(self) -> Iterator[dict[Key, Columns]]:
-        """Yield the points as the store takes them."""
+        """Yield the points in the form that the store takes."""
         for recording in self.recordings:
-            for found in recording.series():
-                yield {key: columns for key, columns in found.items() if not is_sampled(key)}
+            for points in recording.series():
+                yield {key: columns for key, columns in points.items() if not is_sampled(key)}
 
     def summary(self, resolved: Sections) -> dict[str, Any]:
-        """Summarise the last launch as that of an imported file."""
-        found = segment_summary(self.segment, resolved, self.recordings[-1])
+        """Summarise the last launch like that of an imported file."""
+        summary = segment_summary(self.segment, resolved, self.recordings[-1])
         if self.segment.steps and self.segment.steps.total:
-            found["steps"] = {**found.get("steps", {}), "total": self.segment.steps.total}
-        # How it ended is what its processes say, not what its log looks like.
-        return {name: value for name, value in found.items() if name != "end"} | {"read_by": self.format}
+            summary["steps"] = {**summary.get("steps", {}), "total": self.segment.steps.total}
+        # How the run ended is decided by its processes, not by its log.
+        return {name: value for name, value in summary.items() if name != "end"} | {"read_by": self.format}
 
 
 def is_sampled(key: Key) -> bool:
-    """Tell whether a series comes from beside the training, whatever the training prints."""
+    """Return whether a series is sampled by the node, whatever the training prints."""
     return key[1] < 0 or key[0] in _SAMPLED
 
 
 def read(pieces: Pieces, spool: IO[bytes], *, is_whole: bool) -> Printed | None:
-    """Read an output, from the beginning; None where no reader knows it or it has printed no step yet.
+    """Read an output from the beginning; None if its format is unknown or it contains no step yet.
 
-    `pieces` starts over each time it is called; `spool` holds the points. An unfinished last line counts only where the
-    output is whole.
+    Each call of `pieces` starts from the beginning; `spool` receives the points. An unfinished last line counts only
+    if the output is complete.
     """
     format = _format(_Lines(pieces(), is_whole=is_whole))
     if format == UNKNOWN:
@@ -100,11 +100,11 @@ def read(pieces: Pieces, spool: IO[bytes], *, is_whole: bool) -> Printed | None:
 
 
 def sections_of(launch: Launch, resolved: Mapping[str, Any]) -> Sections:
-    """Say what is known of a command's run: what its log says, and the fields that its command was filled with."""
-    told = resolved_of(launch)
+    """Return the settings of a command's run: those in its log, otherwise the fields filled into its command."""
+    settings = resolved_of(launch)
     for section, fields in filled_fields(resolved).items():
-        told[section] = fields | told[section]
-    return told
+        settings[section] = fields | settings[section]
+    return settings
 
 
 def _format(lines: Iterable[str]) -> str:
@@ -116,14 +116,14 @@ def _format(lines: Iterable[str]) -> str:
             size += len(line)
             if size >= HEAD_CHARACTERS:
                 break
-        found = sniff(head, LOGS)
-        if found != UNKNOWN or size < HEAD_CHARACTERS:
-            return found
+        format = sniff(head, LOGS)
+        if format != UNKNOWN or size < HEAD_CHARACTERS:
+            return format
     return UNKNOWN
 
 
 class _Lines:
-    """The lines of an output that are no events, and the time of the event before the one that was taken last."""
+    """The lines of an output that are not events, and the time of the event before the current line."""
 
     def __init__(self, pieces: Iterable[bytes], *, is_whole: bool) -> None:
         self._pieces = pieces
@@ -133,7 +133,7 @@ class _Lines:
     def __iter__(self) -> Iterator[str]:
         rest = b""
         for piece in self._pieces:
-            # A progress bar draws each of its states after a carriage return; readers see them one by one anyway.
+            # A progress bar redraws after a carriage return; readers see each state as a line.
             *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")
             if len(rest) > MAX_LINE:
                 lines, rest = [*lines, rest], b""
@@ -144,11 +144,11 @@ class _Lines:
     def _text(self, lines: Iterable[bytes]) -> Iterator[str]:
         for line in lines:
             if line.startswith(EVENT_PREFIX) and len(line) < EVENT_LINE_LIMIT:
-                self._hear(line)
+                self._update_clock(line)
             elif line:
                 yield line[:MAX_LINE].decode("utf-8", "replace") + "\n"
 
-    def _hear(self, line: bytes) -> None:
+    def _update_clock(self, line: bytes) -> None:
         try:
             time = orjson.loads(line).get("t")
         except (ValueError, AttributeError):
@@ -157,7 +157,7 @@ class _Lines:
             self._now = datetime.fromtimestamp(time, UTC).isoformat()
 
     def dated(self, record: Record) -> Record:
-        """Date a record by the node's clock, a second off at most: that of the log may be another or none."""
+        """Set the time of a record by the node's clock, to within a second; the log may use another clock or none."""
         if self._now is not None:
             record.time = self._now
         return record

@@ -1,7 +1,7 @@
-"""Records of a reader -> points of series, one recording per launch, kept in a file until they are stored.
+"""Records of a reader -> points of series, one recording per launch, spooled to a file until they are stored.
 
-An import may hold more points than memory does, and the database shall not be locked while a file is read: so the
-points wait on disk, and storing them is one short transaction.
+An import may have more points than fit into memory, and the database must not be locked while a file is read.
+Therefore the points are spooled to disk, and storing them is one short transaction.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from parlab.series.columns import Columns
 from parlab.series.store import CHUNK_POINTS, Key
 
 BLOCK_ROWS = 4 * CHUNK_POINTS
-"""Rows of one rank that are kept in memory; whole chunks, so that the store need not open the last one again."""
+"""Rows of one rank held in memory: full chunks, so that the store does not have to reopen the last one."""
 MAX_ROWS = 16 * CHUNK_POINTS
-"""Rows of all ranks and kinds of a launch that are kept in memory."""
+"""Rows of all ranks and kinds of a launch held in memory."""
 MAX_RANK = 2**31 - 1
 _MAX_NAME = 80
 _MAX_COLUMNS = 10 * MAX_METRICS
@@ -33,7 +33,7 @@ _NAN = float("nan")
 _LATEST = 1e11
 _LARGEST = 1e300
 
-# Normal names of the readers -> what parlab's own engines call the same.
+# Normal names of the readers -> names of the same metrics in parlab's own engines.
 _SAME = {
     "step": {
         "lm_loss": "loss",
@@ -51,17 +51,17 @@ _SAME = {
     },
 }
 FASTEST = "timer_min/"
-"""A log that prints a range of ranks gives two series: the slowest rank is the timer, the fastest stands here."""
+"""Prefix of the fastest rank in logs that print a range over ranks; the slowest rank is the timer itself."""
 _PREFIX = {"timers": "timer/", "low": FASTEST, "validation": "validation/"}
 
 
 def metric_name(kind: str, name: str) -> str:
-    """Name the series of a reader's value as parlab's own engines would."""
+    """Return the name of the series for a reader's value, as parlab's own engines name it."""
     return _SAME.get(kind, {}).get(name) or _PREFIX.get(kind, "") + name
 
 
 class _Block(NamedTuple):
-    """Points that wait in the file: steps, times and one column per metric, behind each other."""
+    """Points in the file: steps, times and one column per metric, one after another."""
 
     offset: int
     rows: int
@@ -70,14 +70,14 @@ class _Block(NamedTuple):
 
 
 class _Rows:
-    """The rows of one kind and rank that are in memory; a column may be shorter than the rows it belongs to."""
+    """The rows of one kind and rank in memory; a column may be shorter than the rows."""
 
     def __init__(self, kind: str, rank: int) -> None:
         self.kind = kind
         self.rank = rank
         self.steps: list[int] = []
         self.times: list[float] = []
-        # By the reader's names; the fastest ranks' times apart, since they have the same names.
+        # By the reader's names; times of the fastest ranks are separate, because they have the same names.
         self.columns: dict[str, list[float]] = {}
         self.lows: dict[str, list[float]] = {}
 
@@ -117,7 +117,7 @@ class Recording:
             self.flush()
 
     def _clock(self, record: Record) -> None:
-        """Follow steps and time: what has no number of its own belongs to the step that was last heard of."""
+        """Update the current step and time; a record without a step belongs to the latest step."""
         step = record.iteration
         if step is not None:
             self._step = min(max(step, 0), MAX_STEP)
@@ -132,11 +132,11 @@ class Recording:
             self._time = self.last_time = stamp
             self._has_stamps = True
         elif not self._has_stamps:
-            # A log without time stamps gets the time its steps took, counted from 0.
+            # In a log without time stamps, time is the sum of the step times, from 0.
             self._time = min(self._time + abs(record.values.get("step_time_s", 0.0)), _LATEST)
 
     def _row(self, rows: _Rows, values: Mapping[str, float]) -> int:
-        """Find the row of these values: a new one, or the last one where the same step goes on in several lines."""
+        """Return the row of these values: a new row, or the last one if a step continues over several lines."""
         row = len(rows.steps)
         if row and rows.steps[-1] == self._step:
             columns = rows.columns
@@ -148,12 +148,12 @@ class Recording:
         return row
 
     def _name(self, kind: str, name: str) -> str | None:
-        """Name a series; None for what is none, or one too many."""
+        """Return the name of a series; None for values that are not stored as one."""
         key = (kind, name)
         if key not in self._names:
             metric: str | None = metric_name(kind, name)
             if metric in self._names.values() and kind == "step":
-                metric = name  # a log with two losses: the second one keeps its own name
+                metric = name  # a log with two losses: the second keeps its own name
             if name == "total_iterations":
                 metric = None
             elif metric is None or len(metric) > _MAX_NAME or "\x00" in metric:
@@ -175,19 +175,19 @@ class Recording:
         count = len(rows.steps)
         if not count:
             return
-        found: dict[str, list[float]] = {}
+        by_metric: dict[str, list[float]] = {}
         for kind, columns in ((rows.kind, rows.columns), ("low", rows.lows)):
             for name, column in columns.items():
                 metric = self._name(kind, name)
                 if metric is not None and column:
-                    found.setdefault(metric, column)
-        self.blocks.append(_Block(self._file.seek(0, 2), count, rows.rank, list(found)))
+                    by_metric.setdefault(metric, column)
+        self.blocks.append(_Block(self._file.seek(0, 2), count, rows.rank, list(by_metric)))
         self._file.write(np.array(rows.steps, np.int64).tobytes())
         self._file.write(np.array(rows.times, np.float64).tobytes())
-        for column in found.values():
+        for column in by_metric.values():
             values = np.full(count, np.nan)
             values[: len(column)] = column
-            # A hostile line may claim anything; sums of such numbers would overflow.
+            # A line may contain any number; sums of extreme numbers would overflow.
             values[np.abs(values) > _LARGEST] = np.nan
             self._file.write(values.tobytes())
         self._waiting -= count
@@ -197,7 +197,7 @@ class Recording:
         return {metric for block in self.blocks for metric in block.metrics}
 
     def read(self, metric: str) -> dict[int, Columns]:
-        """Read one series by rank; nothing else is brought into memory."""
+        """Read one series by rank, without loading the others into memory."""
         parts: dict[int, list[Columns]] = {}
         for block in self.blocks:
             if metric in block.metrics:
@@ -209,17 +209,17 @@ class Recording:
         return {rank: Columns.joined(columns) for rank, columns in parts.items()}
 
     def series(self) -> Iterator[dict[Key, Columns]]:
-        """Yield the points, block by block, as `series.store.append` takes them."""
+        """Yield the points block by block, in the form that `series.store.append` takes."""
         for block in self.blocks:
             self._file.seek(block.offset)
             steps = np.frombuffer(self._file.read(block.rows * 8), np.int64)
             times = self._floats(block.rows)
-            found: dict[Key, Columns] = {}
+            by_key: dict[Key, Columns] = {}
             for metric in block.metrics:
                 columns = _present(steps, times, self._floats(block.rows))
                 key = (metric, block.rank)
-                found[key] = Columns.joined([found[key], columns]) if key in found else columns
-            yield found
+                by_key[key] = Columns.joined([by_key[key], columns]) if key in by_key else columns
+            yield by_key
 
     def _floats(self, rows: int) -> NDArray[np.float64]:
         return np.frombuffer(self._file.read(rows * 8), np.float64)
@@ -227,13 +227,13 @@ class Recording:
 
 def _present(steps: NDArray[np.int64], times: NDArray[np.float64], values: NDArray[np.float64]) -> Columns:
     present = ~np.isnan(values)
-    # Whole columns share their steps and times, which the store then packs once.
+    # Complete columns share their steps and times, which the store then packs once.
     columns = Columns(steps, times, values)
     return columns if present.all() else columns.take(present)
 
 
 def _put(columns: dict[str, list[float]], row: int, values: Mapping[str, float], is_time: bool) -> None:
-    """Write values into a row; placeholders are no measurements and stay out."""
+    """Write values into a row, except placeholders."""
     for name, value in values.items():
         if value <= 0.0 and (is_time or not measured({name: value})):
             continue
@@ -249,7 +249,7 @@ def _put(columns: dict[str, list[float]], row: int, values: Mapping[str, float],
 
 
 class Recorder:
-    """Feeds a Collector, and records the numbers of each launch that the collector keeps."""
+    """Feeds a Collector, and records the numbers of each launch that the collector accepts."""
 
     def __init__(self, collector: Collector, file: IO[bytes]) -> None:
         self._collector = collector
@@ -257,7 +257,7 @@ class Recorder:
         self._builder: Builder | None = None
         self._current: Recording | None = None
         self.refused: Counter[str] = Counter()
-        """Reason -> how many values are only in the raw text."""
+        """Reason -> number of values that remain in the raw text only."""
         self.recordings: dict[int, Recording] = {}
         """Index of the segment -> its points."""
 
@@ -273,15 +273,15 @@ class Recorder:
                 self._current = Recording(self._file, self.refused)
             self._current.add(record)
 
-    def _keep(self, is_kept: bool, index: int) -> None:
-        """The launch so far is closed: its recording counts if the collector kept it."""
-        if self._current is not None and is_kept:
+    def _keep(self, is_accepted: bool, index: int) -> None:
+        """Close the recording of a launch; it is kept if the collector accepted the launch."""
+        if self._current is not None and is_accepted:
             self._current.flush()
             self.recordings[index] = self._current
         self._current = None
 
     def finish(self) -> None:
-        """Close what is open; call it before the collector's document is asked for."""
+        """Close the current launch; call it before `document` of the collector."""
         segments = self._collector.segments
         done = len(segments.done)
         segments.close()
@@ -294,7 +294,7 @@ _STAMPS = ("%m/%d/%Y %H:%M:%S", "%Y_%m_%d %H:%M:%S")
 
 @lru_cache(maxsize=64)
 def unix_time(text: str) -> float | None:
-    """Read a printed time stamp as Unix seconds, UTC where it names no zone; None for anything else."""
+    """Parse a printed time stamp to Unix seconds, as UTC if it has no time zone; None for anything else."""
     text = text.strip()[:40].replace("/", "-", 2) if text[:4].isdecimal() else text.strip()[:40]
     moment: datetime | None = None
     try:

@@ -15,24 +15,24 @@ from parlab.series.columns import Columns
 _RATES = ("samples_per_s", "tokens_per_s", "tflops_per_gpu", "mfu")
 _TIMERS = "timer/"
 _MIN_STEPS = 3
-"""Reports that a step time from their time stamps needs; two could be a start and an end."""
+"""Minimum number of reports for a step time from time stamps; two could be the start and the end."""
 
 
 class Source(NamedTuple):
-    """Which reported metric stands for a quantity, and the factor to its unit."""
+    """The reported metric for a quantity, and the factor to its unit."""
 
     metric: str
     scale: float
 
 
 def sources_of(metrics: Mapping[str, Any] | set[str] | list[str]) -> dict[str, Source]:
-    """Choose the metric of each quantity: the one that has the quantity's own name, else the first by name."""
-    chosen: dict[str, Source] = {}
+    """Return the metric of each quantity: the metric with the quantity's own name, otherwise the first by name."""
+    sources: dict[str, Source] = {}
     for metric in sorted(metrics):
         quantity = quantity_of_metric(metric)
-        if quantity is not None and (quantity.name not in chosen or metric == quantity.name):
-            chosen[quantity.name] = Source(metric, quantity.scale)
-    return chosen
+        if quantity is not None and (quantity.name not in sources or metric == quantity.name):
+            sources[quantity.name] = Source(metric, quantity.scale)
+    return sources
 
 
 def summarise_reported(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _scaled(columns: Columns, scale: float) -> Columns:
 
 
 def _step_times(series: Mapping[str, ByRank]) -> Columns:
-    """Compute seconds a step from the time stamps of consecutive reports of the quantity that was reported most."""
+    """Return seconds per step from the time stamps of consecutive reports of the most frequent quantity."""
     longest = max((columns for ranks in series.values() for columns in ranks.values()), key=len, default=None)
     empty = Columns.joined([])
     if longest is None or len(longest) < _MIN_STEPS:

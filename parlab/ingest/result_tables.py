@@ -1,8 +1,8 @@
-"""Tables of documents -> results: which columns are axes and which are measured, a result per row or cell. Pure.
+"""Tables of documents -> results: one per row or cell, with its axes and measured quantities. Pure.
 
-Three kinds of tables hold results. A **list** has a row per result: columns are settings or quantities. A **grid** has
-a cell per result: its columns are the values of one setting (`Micro batch size: 1`), or variants that are compared. A
-**sheet** is a list lying on its side: its rows are settings and quantities.
+Three kinds of tables contain results. A **list** has a row per result: columns are settings or quantities. A **grid**
+has a cell per result: its columns are values of one setting (`Micro batch size: 1`) or compared variants. A **sheet**
+is a transposed list: its rows are settings and quantities.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from parlab.ingest.columns import (
 from runners.protocol import RunState
 
 _TOTALS = frozenset({"global", "total", "sum", "all", "overall", "average", "mean", "avg"})
-_MEMORY_WORDS = re.compile(r"(?i)\boom\b|out[ -]of[ -]|d?ram\b|memory|fit\b")
+_MEMORY = re.compile(r"(?i)\boom\b|out[ -]of[ -]|d?ram\b|memory|fit\b")
 MAX_RESULTS = 5_000
 
 
 class TableResult(NamedTuple):
-    """One result: where it stands, the values of its axes, what it was set to, and what was measured."""
+    """One result: its place, the values of its axes, its settings, and its measurements."""
 
     row: int
     column: int | None
-    """None where the row as a whole is the result."""
+    """None if the whole row is the result."""
     line: int
     axes: dict[str, Any]
     settings: dict[str, Any]
@@ -50,27 +50,27 @@ class TableResult(NamedTuple):
 
 
 def results_of(table: Table, context: str) -> list[TableResult]:
-    """Read the results of a table; `context` are the words above it. No results: a table about something else."""
+    """Return the results of a table, empty if it is about something else; `context` is the text above it."""
     columns = [column_of(title, [row[n] for row in table.rows]) for n, title in enumerate(table.columns)]
     across = _setting_columns(table) or _compared_columns(table, columns)
     if across:
         return _grid(table, columns, across, context)[:MAX_RESULTS]
     if any(column.role == "metric" for column in columns):
         return _list(table, columns)[:MAX_RESULTS]
-    turned = _turned(table)
-    return [] if turned is None else _from_sheet(turned)[:MAX_RESULTS]
+    transposed = _transposed(table)
+    return [] if transposed is None else _from_sheet(transposed)[:MAX_RESULTS]
 
 
 def _setting_columns(table: Table) -> dict[int, tuple[str, Any]]:
-    """Find columns whose headings name values of one setting: index -> (axis, value)."""
-    found = {n: pair for n, title in enumerate(table.columns) if n and (pair := heading_pair(title))}
-    names = {compact(name) for name, _ in found.values()}
-    if len(found) < 2 or len(names) != 1 or len({value for _, value in found.values()}) < len(found):
+    """Return the columns whose headings name values of one setting: index -> (axis, value)."""
+    pairs = {n: pair for n, title in enumerate(table.columns) if n and (pair := heading_pair(title))}
+    names = {compact(name) for name, _ in pairs.values()}
+    if len(pairs) < 2 or len(names) != 1 or len({value for _, value in pairs.values()}) < len(pairs):
         return {}
-    name = next(iter(found.values()))[0]
+    name = next(iter(pairs.values()))[0]
     field = setting_of(name)
     axis = AXIS_NAMES.get(field, field) if field else name.lower()
-    return {n: (axis, int(value) if value == int(value) else value) for n, (_, value) in found.items()}
+    return {n: (axis, int(value) if value == int(value) else value) for n, (_, value) in pairs.items()}
 
 
 def _compared_columns(table: Table, columns: Sequence[Column]) -> dict[int, tuple[str, Any]]:
@@ -106,25 +106,25 @@ def _is_measured(cell: Cell) -> bool:
 def _grid(
     table: Table, columns: Sequence[Column], across: Mapping[int, tuple[str, Any]], context: str
 ) -> list[TableResult]:
-    """Read one result per cell of the columns that vary; the other columns describe the row."""
+    """Return one result per cell of the columns in `across`; the other columns describe the row."""
     results = []
     for number, row in enumerate(table.rows):
         if not any(row[n].kind != "blank" for n in across) or _is_total(row, table):
             continue
-        beside = {n: cell for n, cell in enumerate(row) if n not in across and cell.kind != "blank"}
+        labels = {n: cell for n, cell in enumerate(row) if n not in across and cell.kind != "blank"}
         for n, (axis, value) in across.items():
-            axes = {_axis(columns[m]): _value(cell) for m, cell in beside.items()} | {axis: value}
-            settings = {columns[m].name: _value(cell) for m, cell in beside.items() if columns[m].role == "setting"}
+            axes = {_axis(columns[m]): _value(cell) for m, cell in labels.items()} | {axis: value}
+            settings = {columns[m].name: _value(cell) for m, cell in labels.items() if columns[m].role == "setting"}
             if axis in AXIS_NAMES.values() or "." in axis:
                 settings[_field(axis)] = value
             settings |= _details(row[n])
             measured: dict[str, float] = {}
             figures: dict[str, dict[str, Any]] = {}
             quantity = quantity_of(columns[n].title, row[n].unit) or quantity_in_context(context, row[n].unit)
-            if (number_there := row[n].value) is not None:
+            if (cell_value := row[n].value) is not None:
                 figures["value"] = _figure(row[n])
                 if quantity:
-                    measured[quantity[0]] = number_there * quantity[1]
+                    measured[quantity[0]] = cell_value * quantity[1]
             state, reason = _outcome([row[n]])
             results.append(
                 TableResult(number, n, line_of(table, number), axes, settings, measured, figures, state, reason)
@@ -133,7 +133,7 @@ def _grid(
 
 
 def _list(table: Table, columns: Sequence[Column]) -> list[TableResult]:
-    """Read one result per row."""
+    """Return one result per row."""
     results = []
     for number, row in enumerate(table.rows):
         if all(cell.kind == "blank" for cell in row) or _is_total(row, table):
@@ -154,7 +154,7 @@ def _row_result(number: int, line: int, row: Sequence[Cell], columns: Sequence[C
         if column.role == "setting":
             axes[_axis(column)] = settings[column.name] = _value(cell)
         elif column.role == "axis":
-            # The name of an experiment says its settings once more.
+            # The name of an experiment repeats its settings.
             axes |= {} if cell.details else {_axis(column): _value(cell)}
         if column.role in ("metric", "figure") and cell.kind == "number" and cell.value is not None:
             if column.name and column.name not in measured:
@@ -164,14 +164,14 @@ def _row_result(number: int, line: int, row: Sequence[Cell], columns: Sequence[C
     return TableResult(number, None, line, axes, settings, measured, figures, state, reason)
 
 
-def _turned(table: Table) -> Table | None:
-    """Turn a sheet into a list: its first column names quantities and settings, its headings the results."""
+def _transposed(table: Table) -> Table | None:
+    """Transpose a sheet into a list: its first column names quantities and settings, its headings the results."""
     labels = [row[0].text for row in table.rows if row and row[0].text]
     if len(labels) < 2 or len(table.columns) < 3:
         return None
     roles = [column_of(row[0].text, row[1:]).role for row in table.rows]
-    known = sum(role in ("setting", "metric") for role in roles)
-    if "metric" not in roles or known * 2 < len(labels):
+    recognised = sum(role in ("setting", "metric") for role in roles)
+    if "metric" not in roles or recognised * 2 < len(labels):
         return None
     rows = [
         [Cell(text=title, kind="text"), *(row[n] for row in table.rows)] for n, title in enumerate(table.columns) if n
@@ -180,36 +180,36 @@ def _turned(table: Table) -> Table | None:
     return table.model_copy(update={"columns": [first, *(row[0].text for row in table.rows)], "rows": rows})
 
 
-def _from_sheet(turned: Table) -> list[TableResult]:
-    """Read the results of a turned sheet; their place is the column of the sheet."""
-    columns = [column_of(title, [row[n] for row in turned.rows]) for n, title in enumerate(turned.columns)]
-    columns[0] = Column(turned.columns[0], "axis", turned.columns[0])
+def _from_sheet(transposed: Table) -> list[TableResult]:
+    """Return the results of a transposed sheet; their place is the column of the sheet."""
+    columns = [column_of(title, [row[n] for row in transposed.rows]) for n, title in enumerate(transposed.columns)]
+    columns[0] = Column(transposed.columns[0], "axis", transposed.columns[0])
     results = []
-    for number, row in enumerate(turned.rows):
+    for number, row in enumerate(transposed.rows):
         if all(cell.kind == "blank" for cell in row[1:]):
             continue
-        found = _row_result(0, turned.line, row, columns)
-        results.append(found._replace(column=number + 1))
+        result = _row_result(0, transposed.line, row, columns)
+        results.append(result._replace(column=number + 1))
     return results
 
 
 def _is_total(row: Sequence[Cell], table: Table) -> bool:
-    """Tell a row that sums the others up; it is no result of its own."""
+    """Return whether a row sums up the others and is not a result."""
     return len(table.rows) > 2 and bool(row) and compact(row[0].text) in _TOTALS
 
 
 def _outcome(cells: Sequence[Cell]) -> tuple[str, str]:
-    """Say how a result ended by its measured cells: a failure in the document's words, a blank as missing."""
+    """Return the state and reason of a result by its measured cells: a failure as worded in the table, or missing."""
     failed = next((cell for cell in cells if cell.kind == "failure"), None)
     if any(cell.kind == "number" for cell in cells):
         return RunState.FINISHED, ""
     if failed is not None:
-        state = RunState.OOM if _MEMORY_WORDS.search(failed.text) else RunState.FAILED
-        words = failed.text if any(map(str.isalpha, failed.text)) else f"The table says {failed.text}: it failed."
-        return state, words
+        state = RunState.OOM if _MEMORY.search(failed.text) else RunState.FAILED
+        reason = failed.text if any(map(str.isalpha, failed.text)) else f"The table marks a failure: {failed.text}"
+        return state, reason
     dash = next((cell.text for cell in cells if cell.text), "")
-    # Not finished: nobody knows whether it ever ran. Its result is lost to who reads the table.
-    return RunState.LOST, f"Missing: the table gives no figure here{f' ({dash})' if dash else ''}."
+    # It is unknown whether it ever ran, so it counts as lost.
+    return RunState.LOST, f"Missing: the table contains no value here{f' ({dash})' if dash else ''}."
 
 
 def _axis(column: Column) -> str:
@@ -223,14 +223,14 @@ def _field(axis: str) -> str:
 
 
 def _value(cell: Cell) -> Any:
-    """Give an axis the number of a plain cell, else its text: `1.7B` is a name, not a number."""
+    """Return the number of a plain cell, otherwise its text: `1.7B` is a label, not a number."""
     if cell.kind == "number" and cell.value is not None and not cell.unit and not cell.details:
         return int(cell.value) if cell.value == int(cell.value) else cell.value
     return typed(cell.text) if cell.kind == "number" else cell.text[:200]
 
 
 def _details(cell: Cell) -> dict[str, Any]:
-    """Settings that stand in brackets behind a number."""
+    """Return the settings in parentheses after a number."""
     return {name: value for name, value in cell.details.items() if name not in ("note", "label")}
 
 

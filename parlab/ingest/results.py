@@ -1,7 +1,7 @@
-"""A document of a file -> the results it holds, each of which becomes a run. Pure.
+"""The document of a file -> its results, each of which becomes a run. Pure.
 
-A log gives one result per launch. A page gives one per row or cell of its result tables, one per section that measures
-a launch, and one per section that says nothing but that something failed.
+A log has one result per launch. A page has one per row or cell of its result tables, one per section that measures a
+launch, and one per section that only reports a failure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from parlab.formats.launch import normalise
 from parlab.formats.schema import Document, Launch, Segment, Table
-from parlab.ingest.document_text import words_above, words_from
+from parlab.ingest.document_text import text_above, text_from
 from parlab.ingest.imported_summary import segment_summary, stated_summary, with_utilisation
 from parlab.ingest.launches import Sections, fitting, resolved_of, runner_launch, staged_launch
 from parlab.ingest.recording import Recording
@@ -24,16 +24,16 @@ from runners.protocol import RunState
 PAGES = ("markdown", "rst", "configuration")
 TUNER = "deepspeed-autotuning"
 WHOLE = -1
-"""Stands for the segment of a result that is the whole file."""
+"""The segment index of a result that covers the whole file."""
 _OOM = re.compile(r"(?i)\boom\b|out[ -]of[ -](?:\w+ )?(?:d?ram|memory)|cuda out of memory")
 _ZERO = re.compile(r"(?i)\bzero[ -]?(?:stage[ -]?|s)?([0-3])\b")
 _SCHEDULES = {"gpipe": "gpipe", "1f1b": "1f1b"}
-# A figure of one of these names is a measurement; others only describe.
+# Names of figures that are measurements; other figures are descriptions.
 _MEASURED = re.compile(
     r"^(?:ms_per_\w+|.*_?fps|.*(?:samples|tokens|steps|iterations|sequences)_per_s|gpu_util_pct|gpu_mem_bytes|mfu_pct"
     r"|(?:step|iteration|iter|epoch)_time_s|time_per_\w+_s|throughput\w*)$"
 )
-# What tells launches of one file apart, best first: (axis, normal name of a launch).
+# Settings that distinguish the launches of a file, preferred first: (axis, normal name of a launch).
 _AXES = (
     ("GPUs", "world_size"),
     ("train.micro_batch_size", "micro_batch_size"),
@@ -50,10 +50,10 @@ _AXES = (
 
 
 class Result(NamedTuple):
-    """One result, ready to become a run."""
+    """A result from which a run is built."""
 
     title: str
-    """Heading it stands under; may be empty."""
+    """The heading above it; may be empty."""
     point: dict[str, Any]
     place: dict[str, int]
     lines: tuple[int, int] | None
@@ -66,7 +66,7 @@ class Result(NamedTuple):
 
 
 def results_in(document: Document, lines: Sequence[str], recordings: Mapping[int, Recording]) -> list[Result]:
-    """List the results of a document; `lines` are its own, needed of pages only."""
+    """Return the results of a document; `lines` are the lines of a page, empty for a log."""
     is_page = document.format in PAGES
     measured = [
         index
@@ -74,15 +74,15 @@ def results_in(document: Document, lines: Sequence[str], recordings: Mapping[int
         if not is_page or index in recordings or _is_measured(segment)
     ]
     launches = [_segment_result(document.segments[n], n, recordings.get(n), is_page) for n in measured]
-    found = _told_apart(launches, document)
-    if is_page or (document.format == TUNER and not found):
+    results = _with_points(launches, document)
+    if is_page or (document.format == TUNER and not results):
         base = _base_launch(document, measured)
         tables = _table_results(document, lines, base)
-        found += tables
-        found += _failed_sections(document, lines, base, {r.title for r in found}) if found else []
-    if not found:
-        found = _single_result(document, is_page)
-    return _distinct(found)
+        results += tables
+        results += _failed_sections(document, lines, base, {r.title for r in results}) if results else []
+    if not results:
+        results = _single_result(document, is_page)
+    return _distinct(results)
 
 
 def _is_measured(segment: Segment) -> bool:
@@ -107,7 +107,7 @@ def _whole(name: str, value: int | None) -> dict[str, int]:
 
 
 def _with_prose(launch: Launch, segment: Segment) -> Launch:
-    """A page that says `batch size = 2` of its only launch means the global batch, where no argument says one."""
+    """Use `batch size = 2` in the prose of a page as the global batch size, if no argument gives one."""
     figure = segment.figures.get("batch_size")
     if launch.global_batch_size is None and figure and figure.value and figure.value == int(figure.value) > 0:
         return launch.model_copy(update={"global_batch_size": int(figure.value)})
@@ -115,7 +115,7 @@ def _with_prose(launch: Launch, segment: Segment) -> Launch:
 
 
 def _ended(segment: Segment, is_page: bool) -> tuple[str, str]:
-    """Translate how a launch ended; one of which nobody says so counts as finished, with these words."""
+    """Return the state and reason of a launch; a launch of a log with an unknown end counts as finished."""
     end = segment.end
     reason = end.reason or ""
     if end.state == "crashed":
@@ -127,65 +127,67 @@ def _ended(segment: Segment, is_page: bool) -> tuple[str, str]:
     return RunState.FINISHED, ""
 
 
-def _told_apart(results: Sequence[Result], document: Document) -> list[Result]:
-    """Give each launch of a file its point: the one setting that tells all apart, or all that vary."""
+def _with_points(results: Sequence[Result], document: Document) -> list[Result]:
+    """Give each launch of a file its point: the one setting that distinguishes all, or all that vary."""
     if len(results) < 2:
         return list(results)
     values = {axis: [getattr(r.launch, name) for r in results] for axis, name in _AXES}
-    varied = {axis: found for axis, found in values.items() if None not in found and len(set(found)) > 1}
-    alone = next((axis for axis, found in varied.items() if len(set(found)) == len(results)), None)
-    chosen = [alone] if alone else list(varied)
+    varied = {axis: column for axis, column in values.items() if None not in column and len(set(column)) > 1}
+    alone = next((axis for axis, column in varied.items() if len(set(column)) == len(results)), None)
+    axes = [alone] if alone else list(varied)
     if document.format not in PAGES and not alone and len({r.title for r in results}) == len(results):
         return [r._replace(point={"experiment": r.title}) for r in results]
-    return [r._replace(point={axis: varied[axis][n] for axis in chosen}) for n, r in enumerate(results)]
+    return [r._replace(point={axis: varied[axis][n] for axis in axes}) for n, r in enumerate(results)]
 
 
 def _base_launch(document: Document, measured: Sequence[int]) -> Launch:
-    """Put together what a page says of all its results: prose, and launches that measured nothing themselves."""
+    """Combine what a page states for all its results: prose, and launches without measurements."""
     prose = {name: f[0].value for name, f in document.figures.items() if f[0].value is not None and len(f) == 1}
     values, derived = normalise(prose)
-    told: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    settings: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     arguments: dict[str, Any] = {}
     for index, segment in enumerate(document.segments):
         if index not in measured:
             launch = runner_launch(segment.launch)
-            told |= {name: value for name, value in launch.model_dump().items() if value is not None}
+            settings |= {name: value for name, value in launch.model_dump().items() if value is not None}
             arguments = {**launch.arguments, **arguments}
             derived |= launch.derived
-    return Launch.model_validate(told | {"arguments": arguments, "derived": derived})
+    return Launch.model_validate(settings | {"arguments": arguments, "derived": derived})
 
 
 def _table_results(document: Document, lines: Sequence[str], base: Launch) -> list[Result]:
-    read = [
-        (index, table, results_of(table, words_above(lines, table.line - len(table.header) + 1)))
+    table_results = [
+        (index, table, results_of(table, text_above(lines, table.line - len(table.header) + 1)))
         for index, table in enumerate(document.tables)
     ]
-    read = [(index, table, entries) for index, table, entries in read if entries]
-    kinds = Counter(frozenset(entries[0].axes) for _, _, entries in read)
-    found: list[Result] = []
-    for index, table, entries in read:
-        beside: dict[str, Any] = {}
+    table_results = [(index, table, entries) for index, table, entries in table_results if entries]
+    kinds = Counter(frozenset(entries[0].axes) for _, _, entries in table_results)
+    results: list[Result] = []
+    for index, table, entries in table_results:
+        section_axis: dict[str, Any] = {}
         if kinds[frozenset(entries[0].axes)] > 1:
-            beside = _section_axis([t for _, t, e in read if frozenset(e[0].axes) == frozenset(entries[0].axes)], table)
+            section_axis = _section_axis(
+                [t for _, t, e in table_results if frozenset(e[0].axes) == frozenset(entries[0].axes)], table
+            )
         varied = _varied(entries)
         settings = {"parallel.schedule": schedule} if (schedule := _schedule(table.section)) else {}
         for entry in entries:
-            point = beside | {axis: value for axis, value in entry.axes.items() if axis in varied}
-            # A name that all results share is no axis, but it is part of what the table says of them.
+            point = section_axis | {axis: value for axis, value in entry.axes.items() if axis in varied}
+            # A column with the same value in all results is not an axis, but still a setting of each result.
             shared = {axis: value for axis, value in entry.axes.items() if axis not in varied and "." not in axis}
-            found.append(_table_result(index, table, entry, point, base, {**shared, **settings}))
-    return found
+            results.append(_table_result(index, table, entry, point, base, {**shared, **settings}))
+    return results
 
 
 def _varied(entries: Sequence[TableResult]) -> set[str]:
-    """Axes on which the results of a table differ; all of them for a single result."""
+    """Return the axes on which the results of a table differ; all axes if there is a single result."""
     axes = {axis for entry in entries for axis in entry.axes}
     varied = {axis for axis in axes if len({repr(entry.axes.get(axis)) for entry in entries}) > 1}
     return varied or axes
 
 
 def _section_axis(tables: Sequence[Table], table: Table) -> dict[str, Any]:
-    """Tables of one shape are parts of one sweep: their headings are its further axis."""
+    """Return the axis that distinguishes tables with the same axes, which are parts of one sweep: their headings."""
     schedules = [_schedule(other.section) for other in tables]
     if all(schedules) and len(set(schedules)) == len(tables):
         return {"parallel.schedule": _schedule(table.section)}
@@ -194,16 +196,16 @@ def _section_axis(tables: Sequence[Table], table: Table) -> dict[str, Any]:
 
 def _schedule(section: str | None) -> str | None:
     words = re.findall(r"[a-z0-9]+", (section or "").lower())
-    found = {_SCHEDULES[word] for word in words if word in _SCHEDULES}
-    return found.pop() if len(found) == 1 else None
+    schedules = {_SCHEDULES[word] for word in words if word in _SCHEDULES}
+    return schedules.pop() if len(schedules) == 1 else None
 
 
 def _table_result(
     index: int, table: Table, entry: TableResult, point: dict[str, Any], base: Launch, settings: Mapping[str, Any]
 ) -> Result:
-    launch, told = _told(base, {**settings, **entry.settings})
-    resolved = fitting({**_dotted(resolved_of(launch)), **told})
-    summary = with_utilisation(stated_summary(entry.measured, resolved, "as the table states"), resolved, launch)
+    launch, fields = _with_settings(base, {**settings, **entry.settings})
+    resolved = fitting({**_dotted(resolved_of(launch)), **fields})
+    summary = with_utilisation(stated_summary(entry.measured, resolved, "as stated in the table"), resolved, launch)
     if entry.figures:
         summary["figures"] = entry.figures
     place = {"table": index, "row": entry.row} | ({} if entry.column is None else {"column": entry.column})
@@ -211,56 +213,56 @@ def _table_result(
     return Result(table.section or "", point, place, lines, launch, resolved, summary, entry.state, entry.reason)
 
 
-def _told(base: Launch, settings: Mapping[str, Any]) -> tuple[Launch, dict[str, Any]]:
-    """Set what a result says over what holds for all; what was derived from the rest is forgotten with it."""
+def _with_settings(base: Launch, settings: Mapping[str, Any]) -> tuple[Launch, dict[str, Any]]:
+    """Override the settings of all results with those of one result, and drop what was derived from the former."""
     normal = {field.rpartition(".")[2]: value for field, value in settings.items() if type(value) in (int, str)}
     fields = {name: value for name, value in normal.items() if name in Launch.model_fields and name != "arguments"}
-    # What was computed from sizes that this result may set anew no longer holds.
-    computed = {name for name, words in base.derived.items() if "*" in words or "/" in words}
+    # Values computed from sizes that this result may override are no longer valid.
+    computed = {name for name, derivation in base.derived.items() if "*" in derivation or "/" in derivation}
     launch = base.model_dump(exclude=computed if fields else set())
     values = {name: value for name, value in {**launch, **fields}.items() if name != "arguments"}
     arguments = {**base.arguments, **{name: value for name, value in settings.items() if "." not in name}}
     try:
-        told = Launch.model_validate(values | {"arguments": arguments, "derived": {}})
+        own_launch = Launch.model_validate(values | {"arguments": arguments, "derived": {}})
     except ValueError:
         return base, dict(settings)
-    return told, {field: value for field, value in settings.items() if "." in field}
+    return own_launch, {field: value for field, value in settings.items() if "." in field}
 
 
 def _dotted(resolved: Sections) -> dict[str, Any]:
     return {f"{section}.{name}": value for section, fields in resolved.items() for name, value in fields.items()}
 
 
-def _failed_sections(document: Document, lines: Sequence[str], base: Launch, taken: set[str]) -> list[Result]:
-    """A section that only says that something failed is a result too."""
-    filled = taken | {table.section or "" for table in document.tables}
-    found = []
+def _failed_sections(document: Document, lines: Sequence[str], base: Launch, existing_titles: set[str]) -> list[Result]:
+    """Return a result for each section that only reports a failure."""
+    filled = existing_titles | {table.section or "" for table in document.tables}
+    results = []
     for figure in document.figures.get("failure", []):
         title = figure.section or ""
         if not title or title in filled:
             continue
         filled.add(title)
         zero = _ZERO.search(title)
-        launch, told = _told(base, {"zero_stage": int(zero[1])} if zero else {})
+        launch, fields = _with_settings(base, {"zero_stage": int(zero[1])} if zero else {})
         is_parallel = "data parallel" in title.lower() and launch.world_size
-        told |= {"parallel.data_parallel_size": launch.world_size} if is_parallel else {}
-        reason = words_from(lines, figure.line) or figure.text
+        fields |= {"parallel.data_parallel_size": launch.world_size} if is_parallel else {}
+        reason = text_from(lines, figure.line) or figure.text
         state = RunState.OOM if _OOM.search(reason) or "DRAM" in reason else RunState.FAILED
-        # What the page says of the results that it does have, batches and layouts, need not hold for this one.
+        # Batch sizes and layouts of the other results of the page need not apply to this one.
         sizes = {
             f: value for f, value in _dotted(resolved_of(launch)).items() if f.startswith(("model.", "parallel.z"))
         }
-        resolved = fitting({**sizes, **told})
+        resolved = fitting({**sizes, **fields})
         where = (figure.line, figure.line)
-        told_launch = Launch(world_size=launch.world_size)
-        found.append(
-            Result(title, {"section": title}, {"line": figure.line}, where, told_launch, resolved, {}, state, reason)
+        own_launch = Launch(world_size=launch.world_size)
+        results.append(
+            Result(title, {"section": title}, {"line": figure.line}, where, own_launch, resolved, {}, state, reason)
         )
-    return found
+    return results
 
 
 def _single_result(document: Document, is_page: bool) -> list[Result]:
-    """Figures without tables of results and without launches are one result: a page's, or a benchmark's log."""
+    """Return one result for a page or benchmark log that has figures, but neither result tables nor launches."""
     figures = {name: stated[0] for name, stated in document.figures.items()}
     if is_page and not any(_MEASURED.match(name) for name in figures):
         return []
@@ -275,13 +277,15 @@ def _single_result(document: Document, is_page: bool) -> list[Result]:
 
 
 def _distinct(results: Sequence[Result]) -> list[Result]:
-    """Number the results that share a point: two runs of one file never have the same."""
+    """Number the results that share a point, because points are unique within a file."""
     counts = Counter(digest(result.point) for result in results)
-    seen: Counter[str] = Counter()
-    found = []
+    counts_so_far: Counter[str] = Counter()
+    numbered = []
     for result in results:
         name = digest(result.point)
-        seen[name] += 1
+        counts_so_far[name] += 1
         axis = "launch" if result.segment is not None else "result"
-        found.append(result._replace(point={**result.point, axis: seen[name]}) if counts[name] > 1 else result)
-    return found
+        numbered.append(
+            result._replace(point={**result.point, axis: counts_so_far[name]}) if counts[name] > 1 else result
+        )
+    return numbered

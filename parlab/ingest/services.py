@@ -1,4 +1,4 @@
-"""Batches -> lab and series, each exactly once; and everything again from the raw log."""
+"""Apply batches to lab and series, each exactly once, and rebuild attempts from their raw logs."""
 
 import logging
 import time
@@ -27,22 +27,21 @@ from runners.protocol import LEASE_S, Batch, RunState
 logger = logging.getLogger(__name__)
 
 UNKNOWN = -1
-"""Answer to a batch of an attempt that this server does not have, or has given to another node."""
+"""Answer to a batch of an attempt that does not exist here or is assigned to another node."""
 SUMMARY_EVERY_S = 5.0
-# A summary reads the whole series: while a run goes on, no more than this share of the time is spent on it.
+# A summary reads the whole series: while a run is active, at most this share of the time is spent on it.
 _SUMMARY_SHARE = 0.05
 _LAST_POSITION = 2**63 - 1
 READ_BY = "read_by"
 _SPOOL_BYTES = 32 << 20
-"""Points of a command's output that wait in memory; more wait in a file."""
+"""Size up to which the points of a command's output are held in memory instead of a file."""
 
 
 @transaction.atomic
 def batch_apply(*, batch: Batch) -> int:
-    """Store a batch if it is the one that comes next; returns the spool position up to which all is stored.
+    """Store a batch if it is the next one; return the spool position up to which everything is stored.
 
-    Whatever is delivered how often in which order, the series and the log end up as printed. Raises
-    ValueError for positions that make no sense.
+    Duplicate or reordered batches leave series and log unchanged. Raises ValueError for invalid positions.
     """
     if not batch.sequence <= batch.next_sequence <= _LAST_POSITION:
         raise ValueError(f"next_sequence {batch.next_sequence} is before sequence {batch.sequence}, or beyond 2^63")
@@ -66,26 +65,26 @@ def batch_apply(*, batch: Batch) -> int:
         attempt_report(attempt=attempt, report=report)
     if any(RunState(report.state).is_final for report in batch.reports):
         attempt_summarise(attempt=attempt)
-        # Findings are worth no batch: they are computed once it is stored, and a failure of theirs is only logged.
+        # Findings must not reject the batch: they are computed after the commit, and errors are logged.
         transaction.on_commit(partial(run_findings_refresh, run=attempt.run), robust=True)
     elif batch.output:
-        summarise_now_and_then(attempt)
+        summarise_at_intervals(attempt)
     return batch.next_sequence
 
 
 def output_append(attempt: Attempt, output: bytes) -> None:
-    """Add output to the log of a locked attempt, and its events to the series; the caller saves `last_step`."""
+    """Append output to the log of a locked attempt and its events to the series; the caller saves `last_step`."""
     unfinished = log.append_log(attempt.pk, output)
-    known = {info.metric for info in store.metrics(attempt.pk)}
+    metrics = {info.metric for info in store.metrics(attempt.pk)}
     is_read = _is_read(attempt)
     parsed = parse(
         unfinished + output,
         limits=_limits(attempt.run),
-        known=known,
+        existing_metrics=metrics,
         last_step=None if is_read else attempt.last_step,
     )
     if is_read and parsed.steps:
-        # The command tells its steps as events after all: what readers made of its lines would double them.
+        # The command prints steps as events after all: points that readers took from its lines would be duplicates.
         _series_rebuild(attempt)
     elif is_read:
         store.append(attempt.pk, parsed.series)
@@ -98,7 +97,7 @@ def _parsed_store(attempt: Attempt, parsed: Parsed) -> None:
     operations.append(attempt.pk, parsed.operations)
     attempt.last_step = parsed.last_step
     for reason, count in parsed.refused.items():
-        logger.info("run %s attempt %s: %d left in the log as text: %s", attempt.run_id, attempt.number, count, reason)
+        logger.info("run %s attempt %s: %d values in the log only: %s", attempt.run_id, attempt.number, count, reason)
 
 
 def _limits(run: Run) -> Limits:
@@ -111,7 +110,7 @@ def _world_size(resolved: Mapping[str, Any]) -> int:
 
 
 def attempt_summarise(*, attempt: Attempt) -> None:
-    """Compute an attempt's summary from its series and keep it."""
+    """Compute the summary of an attempt from its series and store it."""
     resolved = attempt.run.resolved
     if attempt.run.origin == Run.Origin.REPORTED:
         summary_store(attempt=attempt, summary=summarise_reported(attempt.pk, resolved))
@@ -127,58 +126,58 @@ def attempt_summarise(*, attempt: Attempt) -> None:
 
 
 def _command_summarise(attempt: Attempt) -> None:
-    """Summarise a command's run from its own step events, or else from what readers make of its lines."""
+    """Summarise a run of engine `command` from its step events, otherwise from the lines that readers recognise."""
     if (attempt.last_step is None or _is_read(attempt)) and _printed_summarise(attempt):
         return
-    # Where its lines could be read before and cannot now, what was read stays.
-    told = filled_fields(attempt.run.resolved)
-    summary_store(attempt=attempt, summary=attempt.summary if _is_read(attempt) else summarise(attempt.pk, told))
+    # If its lines could be read before, but not now, the previous summary stays.
+    sections = filled_fields(attempt.run.resolved)
+    summary_store(attempt=attempt, summary=attempt.summary if _is_read(attempt) else summarise(attempt.pk, sections))
 
 
 def _is_read(attempt: Attempt) -> bool:
-    """Tell whether the series of an attempt are what readers made of its lines, not events."""
+    """Return whether the series of an attempt come from readers instead of events."""
     return READ_BY in attempt.summary
 
 
 def _reference(attempt: Attempt, resolved: Mapping[str, Any]) -> utilisation.Reference | None:
-    """Find the peak of an attempt's devices; the report that runs has brought them is stored by now."""
+    """Return the peak of an attempt's devices, which its first report has stored by now."""
     environment = Attempt.objects.values_list("environment", flat=True).get(pk=attempt.pk)
     return utilisation.reference_of(resolved, environment, attempt.node.hardware if attempt.node else {})
 
 
 def _printed_summarise(attempt: Attempt) -> bool:
-    """Store what the readers make of a command's output so far; returns whether there is anything."""
+    """Store what the readers recognise in a command's output so far; return whether there is anything."""
     state = Attempt.objects.values_list("state", flat=True).get(pk=attempt.pk)
     with SpooledTemporaryFile(max_size=_SPOOL_BYTES) as spool:
         try:
-            found = printed.read(lambda: log.read_log(attempt.pk), spool, is_whole=RunState(state).is_final)
+            reading = printed.read(lambda: log.read_log(attempt.pk), spool, is_whole=RunState(state).is_final)
         except DatabaseError:
             raise
         except Exception:
-            # A batch that can never be stored would be sent for ever, and its output is the truth anyway.
-            logger.exception("run %s attempt %s: its output cannot be read", attempt.run_id, attempt.number)
+            # A batch that cannot be stored would be sent forever; its output stays in the log.
+            logger.exception("run %s attempt %s: a reader failed on its output", attempt.run_id, attempt.number)
             return False
-        if found is None:
+        if reading is None:
             return False
         keys = [(info.metric, info.rank) for info in store.metrics(attempt.pk)]
         store.delete(attempt.pk, [key for key in keys if not printed.is_sampled(key)])
-        for series in found.series():
+        for series in reading.series():
             store.append(attempt.pk, series)
-        sections = printed.sections_of(found.launch, attempt.run.resolved)
-        summary = summarise(attempt.pk, sections) | found.summary(sections)
-    summary = with_utilisation(summary, sections, found.launch, _printed_reference(attempt, sections))
-    Attempt.objects.filter(pk=attempt.pk).update(last_step=found.last_step)
-    launch_store(attempt=attempt, launch=found.launch.model_dump())
+        sections = printed.sections_of(reading.launch, attempt.run.resolved)
+        summary = summarise(attempt.pk, sections) | reading.summary(sections)
+    summary = with_utilisation(summary, sections, reading.launch, _printed_reference(attempt, sections))
+    Attempt.objects.filter(pk=attempt.pk).update(last_step=reading.last_step)
+    launch_store(attempt=attempt, launch=reading.launch.model_dump())
     summary_store(attempt=attempt, summary=summary)
     return True
 
 
 def _printed_reference(attempt: Attempt, sections: Sections) -> utilisation.Reference | None:
-    """Find the peak of the node's devices in the precision that the log tells."""
+    """Return the peak of the node's devices in the precision that the log states."""
     return _reference(attempt, {**attempt.run.resolved, "train": sections["train"]})
 
 
-def summarise_now_and_then(attempt: Attempt) -> None:
+def summarise_at_intervals(attempt: Attempt) -> None:
     """Compute the summary of an active attempt, at most every few seconds."""
     key = f"parlab.ingest.summary.{attempt.pk}"
     if not cache.add(key, True, SUMMARY_EVERY_S):
@@ -192,7 +191,7 @@ def summarise_now_and_then(attempt: Attempt) -> None:
 
 @transaction.atomic
 def attempt_reingest(*, attempt: Attempt) -> int:
-    """Build an attempt's series and summary again from its log; returns how many points it has."""
+    """Rebuild the series and summary of an attempt from its log; return the number of points."""
     locked = (
         Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run", "node").get(pk=attempt.pk)
     )
@@ -203,15 +202,15 @@ def attempt_reingest(*, attempt: Attempt) -> int:
 
 
 def _series_rebuild(attempt: Attempt) -> None:
-    """Build the series again from the events of the whole log, and forget what readers made of it."""
+    """Rebuild the series from the events of the whole log, without the points of readers."""
     store.delete(attempt.pk)
     operations.delete(attempt.pk)
     attempt.last_step, attempt.summary = None, {}
     Attempt.objects.filter(pk=attempt.pk).update(summary={})
-    limits, known, unfinished = _limits(attempt.run), set[str](), b""
+    limits, metrics, unfinished = _limits(attempt.run), set[str](), b""
     for output in log.read_log(attempt.pk):
         unfinished += output
-        parsed = parse(unfinished, limits=limits, known=known, last_step=attempt.last_step)
+        parsed = parse(unfinished, limits=limits, existing_metrics=metrics, last_step=attempt.last_step)
         _parsed_store(attempt, parsed)
-        known |= {metric for metric, _ in parsed.series}
+        metrics |= {metric for metric, _ in parsed.series}
         unfinished = log.unfinished_line(unfinished)

@@ -1,6 +1,6 @@
-"""An attempt's series -> its summary, in the shape that docs/architecture.md gives. SI units.
+"""The series of an attempt -> its summary, in the shape described in docs/architecture.md. SI units.
 
-A key is missing where nothing was measured. All numbers are finite, so the summary is JSON everywhere.
+Keys without measurements are absent. All numbers are finite, so the summary is valid JSON.
 """
 
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ from parlab.series.columns import Columns
 
 _TIMERS = "timer/"
 _UTILISATION = "gpu_util_pct"
-# A hostile line may claim anything: figures beyond these are no seconds and no bytes, and their sums would overflow.
+# A line may contain any number: values beyond these limits are not seconds or bytes, and their sums would overflow.
 _LARGEST = 1e18
 _SHORTEST_S = 1e-9
 _MAX_LEFT_OUT = 1_000
-"""Steps that a summary lists as left out; `basis` counts them all."""
+"""Maximum number of excluded steps that a summary lists; `basis` counts all of them."""
 
 ByRank = Mapping[int, Columns]
 
 
 class _Steps(NamedTuple):
-    """Which steps there are, sorted, and how long each took on its slowest rank (NaN: not known of every rank)."""
+    """The steps in order, and the time of each on its slowest rank (NaN if a rank has no time)."""
 
     numbers: NDArray[np.int64]
     times: NDArray[np.float64]
@@ -43,17 +43,17 @@ class _Steps(NamedTuple):
 def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the summary of an attempt from its stored series and its resolved RunConfig."""
     names = {info.metric for info in store.metrics(attempt_id)}
-    wanted = [name for name in names if name.startswith((_TIMERS, links.PREFIX))]
-    wanted += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss", _UTILISATION}
-    series: dict[str, dict[int, Columns]] = {name: {} for name in wanted}
-    for (_, metric, rank), columns in store.read_many([attempt_id], wanted).items():
+    metrics = [name for name in names if name.startswith((_TIMERS, links.PREFIX))]
+    metrics += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss", _UTILISATION}
+    series: dict[str, dict[int, Columns]] = {name: {} for name in metrics}
+    for (_, metric, rank), columns in store.read_many([attempt_id], metrics).items():
         series[metric][rank] = columns
     return summary_of(series, resolved)
 
 
 def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute a summary from {metric: {rank: columns}}; rank -1 is the node and no part of it."""
-    series = {name: {rank: found[rank] for rank in sorted(found) if rank >= 0} for name, found in series.items()}
+    """Compute a summary from {metric: {rank: columns}}, without rank -1, which is the node."""
+    series = {name: {rank: by_rank[rank] for rank in sorted(by_rank) if rank >= 0} for name, by_rank in series.items()}
     steps = _steps(series.get("step_time_s", {}), series.get("warmup", {}))
     summary: dict[str, Any] = {}
     if len(steps.numbers):
@@ -90,7 +90,7 @@ def _steps(step_times: ByRank, warmups: ByRank) -> _Steps:
     slowest = np.full(len(numbers), -np.inf)
     for columns in step_times.values():
         of_rank = np.full(len(numbers), np.nan)
-        # Of a step that was printed twice, after a restart, the later one counts: assignment keeps the last.
+        # If a step was printed twice, after a restart, the later time counts: assignment keeps the last.
         of_rank[np.searchsorted(numbers, columns.steps)] = columns.values
         slowest = np.maximum(slowest, of_rank)
     is_warmup = np.zeros(len(numbers), np.bool_)
@@ -100,7 +100,7 @@ def _steps(step_times: ByRank, warmups: ByRank) -> _Steps:
 
 
 def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sort and drop repetitions; ranks count up alike, which a merge sort makes use of and np.unique does not."""
+    """Sort and remove duplicates. A merge sort benefits from the ascending steps of each rank; np.unique does not."""
     ascending = np.sort(numbers, kind="stable")
     is_new = np.ones(len(ascending), np.bool_)
     is_new[1:] = ascending[1:] != ascending[:-1]
@@ -127,7 +127,7 @@ def _steps_and_basis(steps: _Steps) -> dict[str, Any]:
     elif len(counted):
         basis = f"median of {len(counted)} steps ({counted[0]} to {counted[-1]}), slowest rank of each"
     else:
-        basis = "no step counts"
+        basis = "no step is counted"
     return {"steps": about, "basis": f"{basis}; {left_out}" if left_out else basis}
 
 
@@ -145,12 +145,12 @@ def _step_time(steps: _Steps, resolved: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     p10, median, p90 = (float(value) for value in np.percentile(counted, [10, 50, 90]))
     step_time = {"median": median, "p10": p10, "p90": p90, "mean": float(np.mean(counted))}
-    # What the engines print at their end, and the 3-node case quotes: all steps but the first, warm-up or not.
+    # The mean that engines print at their end: all steps except the first, whether warm-up or not.
     without_first = steps.times[1:][steps.is_complete[1:]]
     if len(without_first):
         step_time["mean_without_first"] = float(np.mean(without_first))
     summary: dict[str, Any] = {"step_time_s": step_time}
-    # An imported run may not say how much work a step was.
+    # The work of a step may be unknown for an imported run.
     samples = resolved.get("train", {}).get("global_batch_size")
     tokens = resolved.get("model", {}).get("sequence_length")
     if median >= _SHORTEST_S and samples:
@@ -171,7 +171,7 @@ def _peak(columns: Columns) -> int | None:
 
 
 def _timer(by_rank: ByRank, steps: _Steps) -> dict[str, Any] | None:
-    """Median per rank over the steps that are no warm-up; then the mean and the range of the ranks."""
+    """Return the median per rank over the steps after warm-up, and the mean and range of the medians."""
     warmup = steps.numbers[steps.is_warmup]
     medians = {}
     for rank, columns in by_rank.items():
@@ -185,13 +185,13 @@ def _timer(by_rank: ByRank, steps: _Steps) -> dict[str, Any] | None:
 
 
 def _gpu_utilization(samples: ByRank, step_times: ByRank, steps: _Steps) -> dict[str, Any]:
-    """Utilisation of each GPU in per cent, from the begin of the first step that counts to the end of the last."""
+    """Return GPU utilization in percent, from the start of the first counted step to the end of the last."""
     counted = steps.numbers[steps.counts]
     if not samples or not len(counted):
         return {}
     firsts = [columns.take(columns.steps == counted[0]) for columns in step_times.values()]
     lasts = [columns.take(columns.steps == counted[-1]) for columns in step_times.values()]
-    # An event carries the time at which its step ended.
+    # The time of an event is the end of its step.
     begin = min(float((first.times - first.values).min()) for first in firsts if len(first))
     end = max(float(last.times.max()) for last in lasts if len(last))
     by_gpu = {}
@@ -211,7 +211,7 @@ def _gpu_utilization(samples: ByRank, step_times: ByRank, steps: _Steps) -> dict
 
 
 def _loss(by_rank: ByRank) -> dict[str, Any]:
-    """First and last loss of the first rank that knows it; no `last` where the training has diverged by then."""
+    """Return first and last loss of the first rank that has one; without `last` if the training has diverged."""
     for columns in by_rank.values():
         sane = _is_sane(columns.values)
         ends = {"first": 0, "last": -1}

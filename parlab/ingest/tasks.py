@@ -1,4 +1,4 @@
-"""What nodes send. A node sends a batch again until its position is acknowledged, so nothing is retried here."""
+"""Celery tasks that nodes call. Nodes resend a batch until it is acknowledged, so tasks are not retried here."""
 
 import logging
 from typing import Any
@@ -16,13 +16,13 @@ logger = logging.getLogger(__name__)
 
 @shared_task(name=APPLY_BATCH_TASK)
 def apply_batch(data: dict[str, Any]) -> None:
-    """Store a batch, then tell its node how far its spool is stored."""
+    """Store a batch and acknowledge to its node the position up to which its spool is stored."""
     try:
         batch = Batch.from_wire(data)
         position = services.batch_apply(batch=batch)
         arguments = [batch.run, batch.attempt, position]
         current_app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
     except ValueError:
-        logger.exception("dropped what is no batch; check that node and server run the same version")
+        logger.exception("dropped an invalid batch; check that node and server run the same version")
     except (OperationalError, InterfaceError, BrokerError, redis.RedisError, OSError) as error:
-        logger.warning("a batch is not stored or not acknowledged; its node will send it again: %s", error)
+        logger.warning("a batch was not stored or not acknowledged; its node will send it again: %s", error)

@@ -1,7 +1,7 @@
-"""FLOPs, MFU and HFU of a run, as its summary has them. Pure.
+"""FLOPs, MFU and HFU for the summary of a run. Pure.
 
-`peak` is what a device (a GPU, or on a CPU a rank) can do: by its data sheet, or on a CPU what the node's own matrix
-products reach. MFU = model FLOPs / (devices x peak x step time); HFU counts what is computed again as well.
+`peak` is the peak FLOP/s of a device (a GPU, or on a CPU a rank): from its data sheet, or on a CPU measured with matrix
+products on the node. MFU = model FLOPs / (devices x peak x step time); HFU also counts recomputation.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from parlab.planner.work import utilisation, work_of
 DATA_SHEET, MEASURED, STATED = "data sheet", "measured", "stated"
 PARTS = ("model_flops_per_iteration", "executed_flops_per_iteration", "tflops_per_gpu", "mfu", "hfu", "peak",
          "flops_formula")  # fmt: skip
-"""Names of a summary that come from here."""
+"""Keys of a summary that this module computes."""
 
 
 class Reference(NamedTuple):
-    """What a run's FLOP/s are compared with, for each of its devices."""
+    """The peak to which the FLOP/s of each device are compared."""
 
     peak: Peak
     kind: str
     """DATA_SHEET, MEASURED or STATED."""
     device: str = ""
-    """Name of the GPU that was looked up."""
+    """Name of the GPU in the data sheet."""
 
 
 def parts_of(
     summary: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], devices: int | None, peak: Reference | None
 ) -> dict[str, Any]:
-    """Compute what can be computed from a run's step time and its sizes; empty where one of them is unknown."""
+    """Compute FLOPs and utilization from the step time and sizes of a run; empty if one of them is unknown."""
     work = work_of(sections)
     seconds = _seconds(summary)
     if work is None or seconds is None or not devices:
         return {}
     if sections.get("train", {}).get("compute") == "emulated":
-        return {}  # its stages waited: no device did this work
-    found = utilisation(work, devices, seconds, peak.peak if peak else None)
+        return {}  # emulated stages only wait, so no device did this work
+    utilization = utilisation(work, devices, seconds, peak.peak if peak else None)
     parts: dict[str, Any] = {
         "model_flops_per_iteration": work.model_flops,
         "executed_flops_per_iteration": work.executed_flops,
-        "tflops_per_gpu": found.tflops_per_gpu,
-        "mfu": found.mfu,
-        "hfu": found.hfu,
+        "tflops_per_gpu": utilization.tflops_per_gpu,
+        "mfu": utilization.mfu,
+        "hfu": utilization.hfu,
         "flops_formula": work.formula,
     }
     if peak is not None:
@@ -62,10 +62,10 @@ def parts_of(
 def reference_of(
     resolved: Mapping[str, Mapping[str, Any]], environment: Mapping[str, Any], hardware: Mapping[str, Any]
 ) -> Reference | None:
-    """Find what the devices of a measured run can do, in the precision that it trains in.
+    """Return the peak of the devices of a measured run in its precision.
 
-    `environment` is what its attempt started in, `hardware` what its node says of itself by now: a node measures its
-    processor while it is idle, which may be after the run has begun.
+    `environment` is that of the attempt at its start, `hardware` the current description of the node: a node measures
+    its processor while it is idle, which may be after the start of the run.
     """
     precision = resolved.get("train", {}).get("precision")
     used = environment.get("gpus_used")
@@ -78,36 +78,36 @@ def reference_of(
 
 
 def by_data_sheet(device: str, precision: str) -> Reference | None:
-    """Look a GPU up in the catalogue."""
+    """Return the peak of a GPU from the catalogue."""
     peak = peak_of(device, precision)
     return Reference(peak, DATA_SHEET, device) if peak else None
 
 
 def _by_matmul(resolved: Mapping[str, Mapping[str, Any]], precision: str, measured: Any) -> Reference | None:
-    """Share what the processor reaches among the ranks, as far as they have threads to use it."""
+    """Divide the measured peak of the processor between the ranks, for as many threads as they use."""
     by_threads = _measured_flops(measured, precision)
     cluster, launcher = resolved.get("cluster", {}), resolved.get("launcher", {})
     ranks = int(cluster.get("gpus_per_node") or 0)
     if not by_threads or ranks < 1:
         return None
-    wanted = ranks * int(launcher.get("threads_per_rank") or 1)
-    enough = [threads for threads in by_threads if threads >= wanted]
+    used_threads = ranks * int(launcher.get("threads_per_rank") or 1)
+    enough = [threads for threads in by_threads if threads >= used_threads]
     threads = min(enough) if enough else max(by_threads)
-    # Two threads never do less than one: where it looks so, the machine had something else to do.
+    # Two threads are never slower than one; if it was measured so, the machine was busy.
     flops = max(value for count, value in by_threads.items() if count <= threads)
-    words = f"measured on this node: matrix products with {threads} thread{'s' if threads > 1 else ''}"
+    source = f"measured on this node: matrix products with {threads} thread{'s' if threads > 1 else ''}"
     shared = f", shared by {ranks} ranks" if ranks > 1 else ""
-    return Reference(Peak(flops / ranks, f"{words}{shared}"), MEASURED)
+    return Reference(Peak(flops / ranks, f"{source}{shared}"), MEASURED)
 
 
 def _measured_flops(measured: Any, precision: str) -> dict[int, float]:
     flops = measured.get("flops") if isinstance(measured, Mapping) else None
-    found = flops.get(precision) if isinstance(flops, Mapping) else None
-    if not isinstance(found, Mapping):
+    by_threads = flops.get(precision) if isinstance(flops, Mapping) else None
+    if not isinstance(by_threads, Mapping):
         return {}
     return {
         int(threads): float(value)
-        for threads, value in found.items()
+        for threads, value in by_threads.items()
         if str(threads).isdecimal() and isinstance(value, int | float) and 0 < value < 1e18
     }
 

@@ -1,4 +1,4 @@
-"""Points of one series as three columns: packed for the database, thinned out for a figure. Pure."""
+"""Points of one series as three columns: packed for the database, downsampled for figures. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from pcodec import ChunkConfig, standalone
 from tsdownsample import NaNMinMaxLTTBDownsampler
 
-# Higher levels take up to three times as long and save 3 % on what training prints.
+# Higher levels take up to three times as long and save only 3 % on typical series.
 _PACKING = ChunkConfig(compression_level=4)
 _DOWNSAMPLER = NaNMinMaxLTTBDownsampler()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Points of a series in the order of printing: steps int64, times float64 (unix s), values float64."""
+    """Points of a series in printed order: steps int64, times float64 (Unix seconds), values float64."""
 
     steps: NDArray[np.int64]
     times: NDArray[np.float64]
@@ -26,7 +26,7 @@ class Columns:
         if not len(self.steps) == len(self.times) == len(self.values):
             raise ValueError(
                 f"columns have {len(self.steps)} steps, {len(self.times)} times and {len(self.values)} values;"
-                " give every point all three"
+                " each point needs all three"
             )
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class Columns:
 
     @classmethod
     def joined(cls, parts: Iterable["Columns"]) -> "Columns":
-        """Put pieces of one series behind each other; no pieces make an empty series."""
+        """Concatenate pieces of one series; without pieces the series is empty."""
         pieces = list(parts)
         if len(pieces) == 1:
             return pieces[0]
@@ -49,10 +49,10 @@ class Columns:
         )
 
     def thinned(self, max_points: int) -> "Columns":
-        """Choose at most max_points of the points so that a line through them looks the same (MinMaxLTTB).
+        """Select at most max_points points that preserve the shape of the line (MinMaxLTTB).
 
-        First and last point stay; a NaN or infinity stays visible as a gap. Raises ValueError for less
-        than 2 points. Source: Van Der Donckt et al. 2023, MinMaxLTTB (tsdownsample).
+        The first and last points are kept; NaN and infinities remain visible as gaps. Raises ValueError if max_points
+        is less than 2. Source: Van Der Donckt et al. 2023, MinMaxLTTB (tsdownsample).
         """
         if max_points < 2:
             raise ValueError(f"max_points {max_points} cannot keep the first and the last point; use 2 or more")
@@ -60,11 +60,11 @@ class Columns:
             return self
         if max_points == 2:
             return self.take([0, -1])
-        shown = np.where(np.isfinite(self.values), self.values, np.nan)
-        # Steps may go back where a training started again; only the printed order is always ascending.
-        chosen = np.unique(_DOWNSAMPLER.downsample(shown, n_out=max_points))
-        chosen[0], chosen[-1] = 0, len(self) - 1
-        return self.take(chosen)
+        finite_values = np.where(np.isfinite(self.values), self.values, np.nan)
+        # Steps may go back after a restart; only the printed order is always ascending.
+        selected = np.unique(_DOWNSAMPLER.downsample(finite_values, n_out=max_points))
+        selected[0], selected[-1] = 0, len(self) - 1
+        return self.take(selected)
 
 
 def pack(column: NDArray[Any]) -> bytes:
@@ -73,5 +73,5 @@ def pack(column: NDArray[Any]) -> bytes:
 
 
 def unpack(packed: bytes | memoryview) -> NDArray[Any]:
-    """Undo `pack`; the column has the type it had."""
+    """Undo `pack`; the column has its original type."""
     return np.asarray(standalone.simple_decompress(bytes(packed)))

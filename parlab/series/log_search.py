@@ -1,4 +1,4 @@
-"""Find a text, or what looks like an error, in an attempt's raw output, and show the lines around a place."""
+"""Search the raw output of an attempt for a text or for errors, and return the lines around a position."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 MAX_FOUND = 200
 SCAN_BYTES = 1 << 29
-"""A search looks at no more than this much from the beginning of a log."""
+"""Maximum number of bytes at the beginning of a log that a search scans."""
 ERROR = re.compile(
     rb"Traceback \(most recent call last\)|\b[A-Za-z_.]*(?:Error|Exception)\b[:(]|\b(?:ERROR|FATAL|CRITICAL)\b"
     rb"|\berror:|[Oo]ut of memory|\bKilled\b|Segmentation fault|core dumped|NCCL WARN"
 )
 _READ_CHUNKS = 8
 _LONGEST = 64 * 1024
-"""Bytes of a line that are held until its end comes; of a longer one the beginning is searched."""
+"""Bytes of an unfinished line that are held until its end; longer lines are searched in parts."""
 
 
 class FoundLine(NamedTuple):
-    """A line of the log, counted from 1 as the processes printed it, events included."""
+    """A line of the log with its number, from 1, including events."""
 
     number: int
     text: str
@@ -35,36 +35,36 @@ class FoundLine(NamedTuple):
 class Search(NamedTuple):
     lines: list[FoundLine]
     is_more: bool
-    """More were found than are shown, or the log is longer than a search looks."""
+    """There are more matches than `limit`, or the log is longer than SCAN_BYTES."""
 
 
 def log_find(attempt_id: int, pattern: re.Pattern[bytes], *, limit: int = MAX_FOUND) -> Search:
-    """Find the lines that match, the first ones first; events of engines are no text."""
-    found: list[FoundLine] = []
+    """Return the first lines that match; events of engines are not searched."""
+    lines: list[FoundLine] = []
     scanned = 0
     for first, block in _blocks(attempt_id):
         counted_to, number, last_end = 0, first, -1
         for match in pattern.finditer(block):
             if match.start() < last_end:
-                continue  # the same line again
+                continue  # another match in the same line
             begin = block.rfind(b"\n", 0, match.start()) + 1
             end = block.find(b"\n", match.start())
             last_end = len(block) if end < 0 else end
             if _is_event(block, begin, last_end):
                 continue
-            if len(found) == limit:
-                return Search(found, True)
+            if len(lines) == limit:
+                return Search(lines, True)
             number += block.count(b"\n", counted_to, begin)
             counted_to = begin
-            found.append(FoundLine(number, line_for_page(block[begin:last_end])))
+            lines.append(FoundLine(number, line_for_page(block[begin:last_end])))
         scanned += len(block)
         if scanned > SCAN_BYTES:
-            return Search(found, True)
-    return Search(found, False)
+            return Search(lines, True)
+    return Search(lines, False)
 
 
 def log_around(attempt_id: int, number: int, around: int = 30) -> list[FoundLine]:
-    """Read the lines around one, without events."""
+    """Return the lines around a line number, without events."""
     lines: list[FoundLine] = []
     for first, block in _blocks(attempt_id):
         count = block.count(b"\n") + (not block.endswith(b"\n"))
@@ -80,7 +80,7 @@ def log_around(attempt_id: int, number: int, around: int = 30) -> list[FoundLine
 
 
 def text_pattern(text: str) -> re.Pattern[bytes]:
-    """Match a text as it stands, in small letters or large ones."""
+    """Match a literal text, ignoring case."""
     return re.compile(re.escape(text.encode("utf-8", "replace")), re.IGNORECASE)
 
 
@@ -89,7 +89,7 @@ def _is_event(block: bytes, begin: int, end: int) -> bool:
 
 
 def _blocks(attempt_id: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the log in pieces that end at line ends, each with the number of its first line."""
+    """Yield the log in blocks that end at line ends, each with the number of its first line."""
     number, held = 1, b""
     for chunk in _chunks(attempt_id):
         data = held + chunk
@@ -98,7 +98,7 @@ def _blocks(attempt_id: int) -> Iterator[tuple[int, bytes]]:
             held = data
             continue
         if not cut:
-            # A line without end: what came of it is searched as if it ended here, and counted when it does.
+            # A very long line: its part so far is searched as a line, and counted when the line ends.
             yield number, data
             held = b""
             continue

@@ -2,9 +2,9 @@ from django.db import models
 
 
 class SeriesChunk(models.Model):
-    """Up to some thousand points of one metric of one attempt and rank, as three compressed columns."""
+    """Up to CHUNK_POINTS points of one metric of one attempt and rank, as three compressed columns."""
 
-    # The unique constraint below starts with the attempt: a second index would only take space.
+    # No index: the unique constraint below starts with the attempt.
     attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+", db_index=False)
     metric = models.CharField(max_length=250)
     rank = models.IntegerField(help_text="-1 for what belongs to the node.")
@@ -30,9 +30,9 @@ class SeriesChunk(models.Model):
 
 
 class LogChunk(models.Model):
-    """A piece of an attempt's raw output as it was printed: the truth from which all else can be rebuilt."""
+    """A piece of the raw output of an attempt, from which all other data can be rebuilt."""
 
-    # The unique constraint below starts with the attempt: a second index would only take space.
+    # No index: the unique constraint below starts with the attempt.
     attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+", db_index=False)
     position = models.BigIntegerField(help_text="Byte offset of its first byte in the output.")
     size = models.PositiveIntegerField(help_text="Bytes when unpacked.")
@@ -46,9 +46,9 @@ class LogChunk(models.Model):
 
 
 class OperationChunk(models.Model):
-    """What one rank did in one step, operation by operation, as four compressed columns."""
+    """The operations of one rank in one step, as four compressed columns."""
 
-    # The unique constraint below starts with the attempt: a second index would only take space.
+    # No index: the unique constraint below starts with the attempt.
     attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+", db_index=False)
     step = models.BigIntegerField()
     rank = models.IntegerField()

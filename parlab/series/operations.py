@@ -1,7 +1,7 @@
-"""What each rank of a pipeline did when: operations of single steps, one row per step and rank.
+"""Operations of each rank of a pipeline over time, one row per step and rank.
 
-Engines print the first ten steps and then every hundredth. Writers of one attempt must exclude each other:
-`ingest.services` holds its row.
+Engines print the first ten steps and then every hundredth. Only one writer per attempt is allowed: `ingest.services`
+locks the row of the attempt.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ KINDS = (
     "forward-compute", "backward-compute", "backward-weight", "optimizer",
     "forward-recv", "backward-recv", "forward-send", "backward-send",
 )  # fmt: skip
-"""Timer names of operations; new ones go to the end, since rows hold their places."""
+"""Timer names of operations. Append new names at the end, because rows store indices."""
 MAX_STEPS = 64
-"""Steps of an attempt that are kept, the first ones; the raw log has all of them."""
+"""Number of first steps of an attempt that are stored; the raw log contains all of them."""
 MAX_OPERATIONS = 20_000
-"""Of one rank in one step."""
+"""Maximum for one rank in one step."""
 _PLACES = {name: place for place, name in enumerate(KINDS)}
 _LATEST_S = 1e6
 _MOST = 2**31 - 1
 
 
 class Operation(NamedTuple):
-    """One span of one rank, in seconds since its step began."""
+    """One operation of one rank, in seconds since the start of its step."""
 
     name: str
     micro_batch: int
-    """-1 for what is done once a step."""
+    """-1 for operations that run once per step."""
     begin_s: float
     end_s: float
 
 
 class Printed(NamedTuple):
-    """Operations of one rank and step as a piece of output held them."""
+    """Operations of one rank and step in a piece of output."""
 
     operations: list[Operation]
     is_begin: bool
-    """Its first part is among them: what was held of that step is of an earlier try at it."""
+    """The first part of the step is included, so stored operations are from before a restart and are replaced."""
 
 
 def read_operation(entry: Any) -> Operation | None:
-    """Read what an engine printed as [name, micro batch, begin, end]; None for anything else."""
+    """Parse an operation printed as [name, micro batch, begin, end]; None for anything else."""
     if type(entry) is not list or len(entry) != 4:
         return None
     name, micro_batch, begin, end = entry
@@ -55,30 +55,30 @@ def read_operation(entry: Any) -> Operation | None:
         return None
     if type(begin) not in (int, float) or type(end) not in (int, float):
         return None
-    if not 0 <= begin <= end <= _LATEST_S:  # not true of NaN either
+    if not 0 <= begin <= end <= _LATEST_S:  # also false for NaN
         return None
     return Operation(name, micro_batch, float(begin), float(end))
 
 
-def append(attempt_id: int, found: Mapping[tuple[int, int], Printed]) -> None:
-    """Add operations, {(step, rank): what was printed}, to what an attempt has; works in the caller's transaction.
+def append(attempt_id: int, printed_steps: Mapping[tuple[int, int], Printed]) -> None:
+    """Add operations, {(step, rank): printed operations}, to an attempt, in the caller's transaction.
 
-    A step that is printed again from its first part on replaces what was there, as after a restart.
+    A step that is printed again from its first part, as after a restart, replaces the stored one.
     """
-    if not found:
+    if not printed_steps:
         return
     rows = OperationChunk.objects.filter(attempt_id=attempt_id)
-    kept = dict.fromkeys(rows.values_list("step", flat=True).order_by("step").distinct())
-    for step, _ in found:
-        if len(kept) < MAX_STEPS:
-            kept[step] = None
-    found = {key: printed for key, printed in found.items() if key[0] in kept}
-    continued = {step for (step, _), printed in found.items() if not printed.is_begin}
-    held = {(row.step, row.rank): row for row in rows.filter(step__in=continued)} if continued else {}
+    stored_steps = dict.fromkeys(rows.values_list("step", flat=True).order_by("step").distinct())
+    for step, _ in printed_steps:
+        if len(stored_steps) < MAX_STEPS:
+            stored_steps[step] = None
+    printed_steps = {key: printed for key, printed in printed_steps.items() if key[0] in stored_steps}
+    continued = {step for (step, _), printed in printed_steps.items() if not printed.is_begin}
+    existing = {(row.step, row.rank): row for row in rows.filter(step__in=continued)} if continued else {}
     OperationChunk.objects.bulk_create(
         [
-            _chunk(attempt_id, *key, None if printed.is_begin else held.get(key), printed.operations)
-            for key, printed in found.items()
+            _chunk(attempt_id, *key, None if printed.is_begin else existing.get(key), printed.operations)
+            for key, printed in printed_steps.items()
         ],
         update_conflicts=True,
         unique_fields=["attempt", "step", "rank"],
@@ -87,9 +87,9 @@ def append(attempt_id: int, found: Mapping[tuple[int, int], Printed]) -> None:
 
 
 def _chunk(
-    attempt_id: int, step: int, rank: int, held: OperationChunk | None, new: Sequence[Operation]
+    attempt_id: int, step: int, rank: int, existing: OperationChunk | None, new: Sequence[Operation]
 ) -> OperationChunk:
-    every = [*(_unpacked(held) if held else []), *new][:MAX_OPERATIONS]
+    operations = [*(_unpacked(existing) if existing else []), *new][:MAX_OPERATIONS]
 
     def column(values: list[int]) -> bytes:
         return pack(np.array(values, np.int64))
@@ -98,11 +98,11 @@ def _chunk(
         attempt_id=attempt_id,
         step=step,
         rank=rank,
-        count=len(every),
-        kinds=column([_PLACES[one.name] for one in every]),
-        micro_batches=column([one.micro_batch for one in every]),
-        begins=column([round(1e6 * one.begin_s) for one in every]),
-        ends=column([round(1e6 * one.end_s) for one in every]),
+        count=len(operations),
+        kinds=column([_PLACES[operation.name] for operation in operations]),
+        micro_batches=column([operation.micro_batch for operation in operations]),
+        begins=column([round(1e6 * operation.begin_s) for operation in operations]),
+        ends=column([round(1e6 * operation.end_s) for operation in operations]),
     )
 
 
@@ -115,18 +115,18 @@ def _unpacked(row: OperationChunk) -> list[Operation]:
 
 
 def steps(attempt_id: int) -> list[int]:
-    """List the steps of an attempt whose operations are known."""
+    """Return the steps of an attempt with stored operations."""
     return list(
         OperationChunk.objects.filter(attempt_id=attempt_id).values_list("step", flat=True).order_by("step").distinct()
     )
 
 
 def read(attempt_id: int, step: int) -> dict[int, list[Operation]]:
-    """Read what each rank did in a step, {rank: operations by their begin}."""
+    """Return the operations of each rank in a step, {rank: operations ordered by begin}."""
     rows = OperationChunk.objects.filter(attempt_id=attempt_id, step=step).order_by("rank")
-    return {row.rank: sorted(_unpacked(row), key=lambda one: one.begin_s) for row in rows}
+    return {row.rank: sorted(_unpacked(row), key=lambda operation: operation.begin_s) for row in rows}
 
 
 def delete(attempt_id: int) -> None:
-    """Forget all operations of an attempt, to build them again from its log."""
+    """Delete all operations of an attempt, to rebuild them from its log."""
     OperationChunk.objects.filter(attempt_id=attempt_id).delete()

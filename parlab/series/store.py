@@ -1,8 +1,8 @@
-"""Numbers over time: append, read, thin out. One row holds up to CHUNK_POINTS points of one series.
+"""Series of numbers over time: append, read, downsample. A row stores up to CHUNK_POINTS points of one series.
 
-The last chunk of a series is marked and grows until it is full, so batches of any size leave full chunks
-behind, and one indexed read of the marked rows tells which series an attempt has and how long they are.
-Writers of one attempt must exclude each other: `ingest.services` holds its row.
+The last chunk of a series is marked and grows until it is full, so batches of any size produce full chunks, and one
+indexed query of the marked rows returns the series of an attempt and their lengths. Only one writer per attempt is
+allowed: `ingest.services` locks the row of the attempt.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -30,10 +30,10 @@ class SeriesInfo(NamedTuple):
 
 
 def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:
-    """Add points to the ends of an attempt's series, {(metric, rank): points}; returns how many points.
+    """Append points to the series of an attempt, {(metric, rank): points}; return the number of points.
 
-    Works in the caller's transaction: one query that reads the last chunks and one that writes all (on SQLite
-    one for every 90 chunks, which is how many fit in its parameters).
+    Runs in the caller's transaction: one query reads the last chunks and one writes all chunks (on SQLite one for
+    every 90 chunks, because of its limit on parameters).
     """
     series = {key: columns for key, columns in series.items() if len(columns)}
     if not series:
@@ -59,26 +59,26 @@ def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:
 
 
 class _Piece(NamedTuple):
-    """One chunk's share of a column."""
+    """The part of a column in one chunk."""
 
     packed: bytes
     column: NDArray[Any]
 
 
 class _Packer:
-    """Makes the chunks of one append; the steps and times that metrics share are packed once."""
+    """Creates the chunks of one append; steps and times that metrics share are packed once."""
 
     def __init__(self) -> None:
         self._shared: dict[tuple[bytes, int], list[_Piece]] = {}
 
     def chunks(self, attempt_id: int, key: Key, last: SeriesChunk | None, new: Columns) -> Iterator[SeriesChunk]:
-        """Yield what changes: the last chunk, grown or marked as full, and the chunks that follow it."""
+        """Yield the changed chunks: the last chunk, extended or marked as full, and new chunks after it."""
         position, steps, times, values = 0, b"", b"", b""
         if last is not None and last.count < CHUNK_POINTS:
             position, steps, times, values = last.position, bytes(last.steps), bytes(last.times), bytes(last.values)
         elif last is not None:
             position = last.position + last.count
-            # Without its key it goes the way of the others: an insert that becomes an update.
+            # Without its primary key it is written like the others: by an insert that becomes an update.
             last.pk, last.is_last = None, False
             yield last
         pieces = zip(
@@ -110,7 +110,7 @@ class _Packer:
             yield chunk
 
     def _pieces_once(self, held: bytes, new: NDArray[Any]) -> list[_Piece]:
-        # The caller holds the arrays, so none of them can take over the id of another one.
+        # The caller keeps the arrays alive, so their ids are unique.
         key = (held, id(new))
         if key not in self._shared:
             self._shared[key] = _pieces(held, new)
@@ -156,15 +156,15 @@ def read(
     first_step: int | None = None,
     last_step: int | None = None,
 ) -> Columns | dict[int, Columns]:
-    """Read one rank's series (empty where there is none), or those of all ranks as {rank: columns}.
+    """Return the series of one rank, empty if there is none, or those of all ranks as {rank: columns}.
 
-    Only chunks that overlap first_step to last_step (both included) are unpacked; more than max_points
-    points are thinned out per rank as `Columns.thinned` says.
+    Only chunks that overlap first_step to last_step (inclusive) are unpacked; more than max_points points per rank
+    are downsampled by `Columns.thinned`.
     """
-    found = read_many([attempt_id], [metric], rank=rank, first_step=first_step, last_step=last_step)
+    series = read_many([attempt_id], [metric], rank=rank, first_step=first_step, last_step=last_step)
     if max_points is not None:
-        found = {key: columns.thinned(max_points) for key, columns in found.items()}
-    by_rank = {found_rank: columns for (_, _, found_rank), columns in found.items()}
+        series = {key: columns.thinned(max_points) for key, columns in series.items()}
+    by_rank = {series_rank: columns for (_, _, series_rank), columns in series.items()}
     return by_rank if rank is None else by_rank.get(rank, Columns.joined([]))
 
 
@@ -176,7 +176,7 @@ def read_many(
     first_step: int | None = None,
     last_step: int | None = None,
 ) -> dict[tuple[int, str, int], Columns]:
-    """Read series of several attempts with one query: {(attempt, metric, rank): columns}; no metrics means all."""
+    """Return series of several attempts with one query: {(attempt, metric, rank): columns}; all if metrics is None."""
     chunks = SeriesChunk.objects.filter(attempt_id__in=attempt_ids)
     if metrics is not None:
         chunks = chunks.filter(metric__in=metrics)
@@ -189,26 +189,26 @@ def read_many(
     rows = chunks.order_by("attempt_id", "metric", "rank", "position").values_list(
         "attempt_id", "metric", "rank", "steps", "times", "values"
     )
-    found = {}
+    series = {}
     for key, group in groupby(rows.iterator(chunk_size=256), key=lambda row: row[:3]):
         columns = Columns.joined(Columns(unpack(row[3]), unpack(row[4]), unpack(row[5])) for row in group)
-        found[key] = _between(columns, first_step, last_step)
-    return {key: columns for key, columns in found.items() if len(columns)}
+        series[key] = _between(columns, first_step, last_step)
+    return {key: columns for key, columns in series.items() if len(columns)}
 
 
 def _between(columns: Columns, first_step: int | None, last_step: int | None) -> Columns:
     if first_step is None and last_step is None:
         return columns
-    wanted = np.ones(len(columns), np.bool_)
+    selected = np.ones(len(columns), np.bool_)
     if first_step is not None:
-        wanted &= columns.steps >= first_step
+        selected &= columns.steps >= first_step
     if last_step is not None:
-        wanted &= columns.steps <= last_step
-    return columns.take(wanted)
+        selected &= columns.steps <= last_step
+    return columns.take(selected)
 
 
 def metrics(attempt_id: int) -> list[SeriesInfo]:
-    """Say which series an attempt has, sorted by name and rank."""
+    """Return the series of an attempt, sorted by name and rank."""
     rows = SeriesChunk.objects.filter(attempt_id=attempt_id, is_last=True).order_by("metric", "rank")
     return [
         SeriesInfo(metric, rank, position + count)
@@ -217,20 +217,20 @@ def metrics(attempt_id: int) -> list[SeriesInfo]:
 
 
 def latest(attempt_ids: Collection[int], metrics: Collection[str]) -> dict[tuple[int, str, int], float]:
-    """Read the last value of series, {(attempt, metric, rank): value}, with one query."""
+    """Return the last value of each series, {(attempt, metric, rank): value}, with one query."""
     rows = SeriesChunk.objects.filter(attempt_id__in=attempt_ids, metric__in=metrics, is_last=True)
-    found = rows.values_list("attempt_id", "metric", "rank", "values")
-    return {(attempt, metric, rank): float(unpack(values)[-1]) for attempt, metric, rank, values in found}
+    last_values = rows.values_list("attempt_id", "metric", "rank", "values")
+    return {(attempt, metric, rank): float(unpack(values)[-1]) for attempt, metric, rank, values in last_values}
 
 
 def delete(attempt_id: int, keys: Collection[Key] | None = None) -> None:
-    """Forget series of an attempt, to build them again from its log: those that are named, or all."""
-    found = SeriesChunk.objects.filter(attempt_id=attempt_id)
+    """Delete the given series of an attempt, or all, to rebuild them from its log."""
+    chunks = SeriesChunk.objects.filter(attempt_id=attempt_id)
     if keys is None:
-        found.delete()
+        chunks.delete()
         return
     ranks: dict[str, list[int]] = {}
     for metric, rank in keys:
         ranks.setdefault(metric, []).append(rank)
-    for metric, of in ranks.items():
-        found.filter(metric=metric, rank__in=of).delete()
+    for metric, metric_ranks in ranks.items():
+        chunks.filter(metric=metric, rank__in=metric_ranks).delete()

@@ -24,7 +24,7 @@ from django.utils import timezone
 
 from parlab.formats.names import launch_of
 from parlab.ingest.launches import resolved_of
-from parlab.ingest.services import attempt_summarise, output_append, summarise_now_and_then
+from parlab.ingest.services import attempt_summarise, output_append, summarise_at_intervals
 from parlab.lab.models import (
     Attempt,
     Config,
@@ -237,7 +237,7 @@ def points_append(*, tracked: TrackedRun, points: Sequence[Point]) -> None:
     if RunState(attempt.state) == RunState.LOST:
         _state_set(attempt, STATES[TrackedRun.Status(tracked.status)])
     _touch(tracked)
-    transaction.on_commit(partial(summarise_now_and_then, attempt), robust=True)
+    transaction.on_commit(partial(summarise_at_intervals, attempt), robust=True)
 
 
 def event_lines(points: Iterable[Point]) -> Iterable[bytes]:

@@ -87,7 +87,7 @@ def test_a_metric_that_is_missing_from_some_steps_keeps_its_own_steps() -> None:
     assert parsed.series["step_time_s", 0].steps.tolist() == [1, 2, 3, 4, 5]
 
 
-def test_telemetry_belongs_to_the_last_step_that_was_heard_of() -> None:
+def test_telemetry_belongs_to_the_latest_step() -> None:
     telemetry = event("telemetry", rank=-1, cpu_pct=50)
     parsed = read(telemetry + step(1) + step(2, rank=1) + telemetry)
     assert parsed.series["cpu_pct", -1].steps.tolist() == [0, 2]
@@ -97,7 +97,7 @@ def test_telemetry_belongs_to_the_last_step_that_was_heard_of() -> None:
     ("printed", "value"),
     [("null", math.nan), ("NaN", math.nan), ("Infinity", math.inf), ("-Infinity", -math.inf), ("1e999", math.inf)],
 )
-def test_a_loss_that_is_no_number_is_a_point_all_the_same(printed: str, value: float) -> None:
+def test_a_loss_of_nan_is_a_point(printed: str, value: float) -> None:
     line = step(1, loss="L").replace(b'"L"', printed.encode())
     assert repr(read(line).series["loss", 0].values.tolist()) == repr([value])
 
@@ -109,13 +109,13 @@ def test_a_number_beyond_64_bits_is_a_float() -> None:
 
 
 @pytest.mark.parametrize("line", ODD_LINES)
-def test_an_odd_line_is_counted_and_brings_no_point(line: bytes) -> None:
+def test_an_invalid_line_is_counted_and_adds_no_point(line: bytes) -> None:
     parsed = read(line + b"\n" + step(1, loss=2.0))
     assert set(parsed.series) == {("warmup", 0), ("step_time_s", 0), ("loss", 0)}
-    assert parsed.refused or b'"event":' in line  # an event without a known name is none of ours
+    assert parsed.refused or b'"event":' in line  # events with other names are ignored
 
 
-def test_an_odd_name_costs_only_its_own_point() -> None:
+def test_an_invalid_name_loses_only_its_own_point() -> None:
     fields: dict[str, Any] = {"a b": 1, "loss": 2.0}
     parsed = read(step(1, **fields))
     assert ("loss", 0) in parsed.series
@@ -127,11 +127,11 @@ def test_an_attempt_has_a_limited_number_of_metrics() -> None:
     lines = b"".join(step(1, **fields) for fields in names)
     parsed = read(lines)
     assert len({metric for metric, _ in parsed.series}) == MAX_METRICS
-    later = parse(lines + step(2, new=1), limits=Limits(2), known={metric for metric, _ in parsed.series})
+    later = parse(lines + step(2, new=1), limits=Limits(2), existing_metrics={metric for metric, _ in parsed.series})
     assert ("new", 0) not in later.series
 
 
-def test_a_line_without_its_newline_is_not_looked_at_yet() -> None:
+def test_an_unfinished_line_is_not_parsed() -> None:
     assert read(step(1)[:-1]).points == 0
     assert read(step(1)[:-1] + b"\r\n").points == 2
 
@@ -144,7 +144,7 @@ def test_noteworthy_events_are_facts() -> None:
     assert parsed.facts[1].fields["requested_bytes"] == 7
 
 
-def test_operations_are_kept_by_step_and_rank_and_begin_anew_with_their_first_part() -> None:
+def test_operations_are_stored_by_step_and_rank_and_restart_with_their_first_part() -> None:
     passes = [["forward-compute", 0, 0.0, 0.5], ["optimizer", -1, 1, 2]]
     lines = [
         event("operations", step=3, part=0, operations=[["backward-compute", 7, 0.0, 9.0]]),
@@ -154,18 +154,18 @@ def test_operations_are_kept_by_step_and_rank_and_begin_anew_with_their_first_pa
         event("operations", step=-3, part=0, operations=passes),
         event("operations", step=3, part=0, operations={}),
     ]
-    found = read(b"".join(lines))
-    assert [(one.name, one.micro_batch) for one in found.operations[3, 0].operations] == [
+    parsed = read(b"".join(lines))
+    assert [(operation.name, operation.micro_batch) for operation in parsed.operations[3, 0].operations] == [
         ("forward-compute", 0),
         ("optimizer", -1),
     ]
-    assert found.operations[3, 0].is_begin
-    assert not found.operations[3, 1].is_begin
-    assert len(found.operations) == 2
-    assert found.refused == {"no operation": 2, "no step": 2}
+    assert parsed.operations[3, 0].is_begin
+    assert not parsed.operations[3, 1].is_begin
+    assert len(parsed.operations) == 2
+    assert parsed.refused == {"invalid operation": 2, "invalid step": 2}
 
 
-def test_facts_without_end_are_not_all_kept() -> None:
+def test_the_number_of_facts_is_limited() -> None:
     assert len(read(event("error", traceback="x") * 5_000).facts) == 100
 
 
@@ -201,21 +201,19 @@ lines = st.one_of(
 
 
 @given(st.lists(lines, max_size=12), st.data())
-def test_any_output_cut_anywhere_gives_the_same_points_as_in_one_piece(
-    printed: list[bytes], data: st.DataObject
-) -> None:
+def test_output_split_anywhere_gives_the_same_points_as_in_one_piece(printed: list[bytes], data: st.DataObject) -> None:
     output = b"".join(line + b"\n" for line in printed)
     whole = read(output)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(output)), max_size=4)))
     pieces = [output[a:b] for a, b in zip([0, *cuts], [*cuts, len(output)], strict=True)]
-    known, last_step, rest, joined = set[str](), None, b"", dict[tuple[str, int], list[Columns]]()
+    existing_metrics, last_step, rest, joined = set[str](), None, b"", dict[tuple[str, int], list[Columns]]()
     for piece in pieces:
         rest += piece
-        parsed = parse(rest, limits=Limits(2), known=known, last_step=last_step)
+        parsed = parse(rest, limits=Limits(2), existing_metrics=existing_metrics, last_step=last_step)
         rest = rest[rest.rfind(b"\n") + 1 :]
         last_step = parsed.last_step
         for key, columns in parsed.series.items():
-            known.add(key[0])
+            existing_metrics.add(key[0])
             joined.setdefault(key, []).append(columns)
     assert plain({key: Columns.joined(parts) for key, parts in joined.items()}) == plain(whole.series)
     assert last_step == whole.last_step

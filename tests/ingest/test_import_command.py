@@ -58,17 +58,17 @@ def tuner(directory: Path) -> Path:
     return write(directory, files)
 
 
-def test_a_report_says_what_was_made(ingest: Ingest, tmp_path: Path) -> None:
+def test_the_report_lists_what_was_created(ingest: Ingest, tmp_path: Path) -> None:
     write(tmp_path, {"sections.md": sections()})
     report = ingest(tmp_path / "sections.md")
-    assert "sections.md: markdown, 46 lines; is in two-machines\n" in report
+    assert "sections.md: markdown, 46 lines; imported into two-machines\n" in report
     assert "  2 runs, 0 tables, " in report
     assert "    #1 GPUs 2: 0.4 s a step, 20 samples/s, 1.46 GiB\n" in report
     assert "  error: line " in report
     assert "80 samples are stated" in report
 
 
-def test_a_directory_is_walked_and_pictures_go_with_their_page(ingest: Ingest, tmp_path: Path) -> None:
+def test_a_directory_is_searched_and_pictures_are_imported_with_their_page(ingest: Ingest, tmp_path: Path) -> None:
     write(tmp_path, {"a/run.log": megatron(3), "page.md": SCHEDULES.encode(), "figures/cluster.png": PNG})
     ingest(
         tmp_path,
@@ -80,14 +80,14 @@ def test_a_directory_is_walked_and_pictures_go_with_their_page(ingest: Ingest, t
     assert Picture.objects.get().reference == "figures/cluster.png"
 
 
-def test_a_picture_outside_the_pages_directory_is_not_taken(ingest: Ingest, tmp_path: Path) -> None:
+def test_a_picture_outside_the_directory_of_the_page_is_not_imported(ingest: Ingest, tmp_path: Path) -> None:
     page = SCHEDULES.replace("figures/cluster.png", "../secret.png")
     write(tmp_path, {"pages/page.md": page.encode(), "secret.png": PNG})
     ingest(tmp_path / "pages")
     assert not Picture.objects.exists()
 
 
-def test_a_tuners_results_directory_is_one_import(ingest: Ingest, tmp_path: Path) -> None:
+def test_a_results_directory_of_the_autotuner_is_one_import(ingest: Ingest, tmp_path: Path) -> None:
     directory = tuner(tmp_path / "night")
     report = ingest(tmp_path)
     assert Source.objects.count() == 1
@@ -98,40 +98,40 @@ def test_a_tuners_results_directory_is_one_import(ingest: Ingest, tmp_path: Path
     assert failed.state == "oom"
     assert "out of memory" in failed.reason
     assert "2 runs, 1 tables" in report
-    assert "was there already" in ingest(directory)
+    assert "already imported into" in ingest(directory)
     call_command("reingest", "night", stdout=StringIO())
     assert Run.objects.get(number=1).samples_per_s == pytest.approx(100.0)
 
 
 def test_a_dry_run_stores_nothing(ingest: Ingest, tmp_path: Path) -> None:
     write(tmp_path, {"run.log": megatron(3)})
-    assert "would go into a new experiment, run" in ingest(tmp_path, "--dry-run")
+    assert "would be imported into a new experiment, run" in ingest(tmp_path, "--dry-run")
     assert not Source.objects.exists()
 
 
-def test_a_second_time_says_that_it_was_there(ingest: Ingest, tmp_path: Path) -> None:
+def test_a_second_import_reports_that_the_file_is_already_imported(ingest: Ingest, tmp_path: Path) -> None:
     write(tmp_path, {"run.log": megatron(3)})
     ingest(tmp_path)
-    assert "was there already, in run\n" in ingest(tmp_path)
+    assert "already imported into run\n" in ingest(tmp_path)
 
 
-def test_what_is_refused_is_named_and_the_rest_goes_on(ingest: Ingest, tmp_path: Path) -> None:
+def test_refused_files_are_named_and_the_others_are_imported(ingest: Ingest, tmp_path: Path) -> None:
     write(tmp_path, {"a.log": b"", "b.log": megatron(3), "c\x1b[2J.log": b"\x00\x01" * 500})
     with pytest.raises(CommandError) as error:
         ingest(tmp_path)
     assert error.value.returncode == 1
-    assert "2 of 3 refused" in str(error.value)
+    assert "2 of 3 files refused" in str(error.value)
     assert "a.log is empty" in str(error.value)
     assert "\x1b" not in str(error.value)
     assert Run.objects.count() == 1
 
 
-def test_a_file_that_is_not_there_is_named(ingest: Ingest, tmp_path: Path) -> None:
+def test_a_missing_file_is_named(ingest: Ingest, tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="No such file"):
         ingest(tmp_path / "nothing.log")
 
 
-def test_an_experiment_or_user_that_is_not_there_is_named(ingest: Ingest, tmp_path: Path) -> None:
+def test_an_unknown_experiment_or_user_is_named(ingest: Ingest, tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="no experiment nowhere"):
         ingest(tmp_path, "--experiment", "nowhere")
     with pytest.raises(CommandError, match="no user eve"):

@@ -76,13 +76,13 @@ def test_a_binary_file_is_refused_by_what_it_is(refuse: Refuse, data: bytes, wha
     assert refuse(data, "x.log").startswith(f"x.log is {what}, not text")
 
 
-def test_text_that_no_reader_knows_is_refused_with_the_formats_that_are_known(refuse: Refuse) -> None:
+def test_text_of_an_unknown_format_is_refused_with_the_known_formats(refuse: Refuse) -> None:
     reason = refuse(b"dear diary\nnothing happened\n" * 10)
     assert "is not recognised; specify the format" in reason
     assert "megatron" in reason
 
 
-def test_a_log_with_a_stretch_of_nul_bytes_is_text_still(user: User) -> None:
+def test_a_log_with_a_run_of_nul_bytes_is_text(user: User) -> None:
     data = megatron(3) + bytes(300) + b"\n"
     source_import(experiment=None, name="run.log", stream=io.BytesIO(data), user=user)
     assert Run.objects.count() == 1
@@ -102,14 +102,14 @@ def test_an_archive_that_unpacks_beyond_the_limit_is_refused(refuse: Refuse, set
 
 
 @pytest.mark.parametrize("pack", [lambda data: zipped({"a.log": data}), gzip.compress, bz2.compress])
-def test_an_archive_made_to_fill_a_disk_is_refused(refuse: Refuse, pack: Callable[[bytes], bytes]) -> None:
+def test_a_decompression_bomb_is_refused(refuse: Refuse, pack: Callable[[bytes], bytes]) -> None:
     assert f"more than {archives.MAX_RATIO} times its size" in refuse(pack(bytes(64 << 20)), "bomb")
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/../../b.log", "C:\\b.log", "..\\b.log"])
-def test_a_path_that_climbs_out_is_refused(refuse: Refuse, name: str) -> None:
-    assert "leads out of the archive" in refuse(zipped({"a.log": megatron(2), name: b"x"}))
-    assert "leads out of the archive" in refuse(tarred((entry(name), b"x")))
+def test_a_path_outside_the_archive_is_refused(refuse: Refuse, name: str) -> None:
+    assert "has a path outside the archive" in refuse(zipped({"a.log": megatron(2), name: b"x"}))
+    assert "has a path outside the archive" in refuse(tarred((entry(name), b"x")))
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
@@ -133,8 +133,8 @@ def test_a_link_in_a_zip_is_refused(refuse: Refuse) -> None:
     "inner", [zipped({"a.log": b"x"}), gzip.compress(b"x"), tarred((entry("a"), b"x"))], ids=["zip", "gzip", "tar"]
 )
 def test_an_archive_in_an_archive_is_refused(refuse: Refuse, inner: bytes) -> None:
-    assert "is an archive itself" in refuse(zipped({"inner": inner}))
-    assert "is an archive itself" in refuse(tarred((entry("inner"), inner), mode="w:gz"))
+    assert "is a nested archive" in refuse(zipped({"inner": inner}))
+    assert "is a nested archive" in refuse(tarred((entry("inner"), inner), mode="w:gz"))
 
 
 def test_a_member_that_claims_a_giant_header_is_refused(refuse: Refuse) -> None:
@@ -154,7 +154,7 @@ def test_an_archive_without_files_is_refused(refuse: Refuse) -> None:
     assert "contains no files" in refuse(zipped({"folder/": b"", ".hidden": b"x"}), "nothing.zip")
 
 
-def test_an_archive_of_nothing_that_can_be_read_says_so(refuse: Refuse) -> None:
+def test_an_archive_without_a_readable_file_is_refused(refuse: Refuse) -> None:
     reason = refuse(zipped({"a.png": PNG, "b.txt": b"dear diary\n", "c.txt": b""}), "mixed.zip")
     assert reason.startswith("mixed.zip contains no file that can be imported")
 
@@ -197,19 +197,19 @@ def test_an_unknown_format_is_refused_before_anything_is_read(user: User) -> Non
         ("журнал.log", "журнал.log"),
     ],
 )
-def test_a_name_is_made_safe_to_show(name: str, shown: str) -> None:
+def test_a_name_is_made_safe_to_display(name: str, shown: str) -> None:
     assert display_name(name) == shown
 
 
-def test_a_hostile_name_is_shown_and_never_opened(user: User) -> None:
-    found = source_import(
+def test_a_hostile_name_is_displayed_and_never_opened(user: User) -> None:
+    imported = source_import(
         experiment=None, name="../../tmp/\x1b]0;owned\x07evil.log", stream=io.BytesIO(megatron(2)), user=user
     )
-    assert found.name == "]0;ownedevil.log"
+    assert imported.name == "]0;ownedevil.log"
     assert Experiment.objects.get().name == "]0;ownedevil"
 
 
-def test_text_and_archives_are_told_apart() -> None:
+def test_text_and_archives_are_distinguished() -> None:
     assert kind_of(megatron(1)) == "text"
     assert kind_of("журнал\n".encode() * 50) == "text"
     assert kind_of(b"\x1b[32mstep: 1\x1b[0m\r\n" * 50) == "text"
@@ -217,9 +217,7 @@ def test_text_and_archives_are_told_apart() -> None:
     assert kind_of(tarred((entry("a"), b"x"))) == "tar"
 
 
-def test_a_file_that_is_there_already_costs_no_reading(
-    user: User, django_assert_max_num_queries: DjangoAssertNumQueries
-) -> None:
+def test_a_stored_file_is_not_read_again(user: User, django_assert_max_num_queries: DjangoAssertNumQueries) -> None:
     source_import(experiment=None, name="x", stream=io.BytesIO(megatron(2)), user=user)
     with django_assert_max_num_queries(3):
         source_import(experiment=None, name="x", stream=io.BytesIO(megatron(2)), user=user)

@@ -1,4 +1,4 @@
-"""The documents that the project grew from: all tables and figures as rows, known contradictions as findings."""
+"""The seed documents: all tables and figures become rows, known contradictions become findings."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SEEDS = SHARED / "seeds"
 CORPUS = SHARED / "corpus"
 
 Seed = Callable[[str], Import]
-needs_seeds = pytest.mark.skipif(not SEEDS.is_dir(), reason="the founding documents are not beside the project")
+needs_seeds = pytest.mark.skipif(not SEEDS.is_dir(), reason="the seed documents are not next to the project")
 
 
 @pytest.fixture
 def seed(user: User) -> Seed:
-    """Import one of the documents by its number: its bytes are recognised whatever its name."""
+    """Import one of the documents by its number; the format is recognised from its content."""
 
     def bring(number: str) -> Import:
         path = next(SEEDS.glob(f"{number}_*"))
@@ -38,21 +38,21 @@ def findings() -> list[tuple[str, int | None]]:
     )
 
 
-def assert_complete(found: Import) -> None:
-    """Every table and every figure that the readers read is in the rows, as it was printed."""
-    assert found.source is not None
-    stored = Source.objects.get(pk=found.source.pk).document
-    read: dict[str, Any] = found.document.model_dump(mode="json")
+def assert_complete(imported: Import) -> None:
+    """Check that every table and figure in the document is stored as printed."""
+    assert imported.source is not None
+    stored = Source.objects.get(pk=imported.source.pk).document
+    read: dict[str, Any] = imported.document.model_dump(mode="json")
     for part in ("tables", "figures", "images", "configs", "segments", "unread"):
         assert stored[part] == read[part]
-    assert found.experiment is not None
-    assert found.experiment.snapshots.filter(kind=Snapshot.Kind.IMAGE).count() == len(found.document.images)
+    assert imported.experiment is not None
+    assert imported.experiment.snapshots.filter(kind=Snapshot.Kind.IMAGE).count() == len(imported.document.images)
 
 
 @needs_seeds
 def test_a_configuration_of_stages_and_shards_with_two_pictures(seed: Seed) -> None:
-    found = seed("000")
-    assert_complete(found)
+    imported = seed("000")
+    assert_complete(imported)
     run = Run.objects.get()
     assert run.resolved["parallel"] == {"pipeline_parallel_size": 8}
     assert run.resolved["train"]["global_batch_size"] == 2
@@ -71,8 +71,8 @@ def test_a_configuration_of_stages_and_shards_with_two_pictures(seed: Seed) -> N
 
 @needs_seeds
 def test_two_schedules_on_four_networks_with_three_micro_batches(seed: Seed) -> None:
-    found = seed("001")
-    assert_complete(found)
+    imported = seed("001")
+    assert_complete(imported)
     assert Run.objects.count() == 25
     cells = Run.objects.filter(state="finished")
     assert cells.count() == 24
@@ -107,8 +107,8 @@ def test_two_schedules_on_four_networks_with_three_micro_batches(seed: Seed) -> 
 
 @needs_seeds
 def test_six_sizes_of_one_training_with_a_wrong_count_and_a_slow_page(seed: Seed) -> None:
-    found = seed("002")
-    assert_complete(found)
+    imported = seed("002")
+    assert_complete(imported)
     runs = list(Run.objects.order_by("number"))
     assert [run.point["GPUs"] for run in runs] == [1, 8, 16, 32, 64, 128]
     assert [run.summary["ms_per_sample"] for run in runs] == [22.39, 7.25, 44.9, 2.95, 1.44, 0.87]
@@ -122,8 +122,8 @@ def test_six_sizes_of_one_training_with_a_wrong_count_and_a_slow_page(seed: Seed
 
 @needs_seeds
 def test_a_scaling_table_whose_aggregate_is_in_another_unit(seed: Seed) -> None:
-    found = seed("003")
-    assert_complete(found)
+    imported = seed("003")
+    assert_complete(imported)
     runs = list(Run.objects.order_by("number"))
     assert [run.point["model size"] for run in runs][:3] == ["1.7B", "3.6B", "7.5B"]
     assert len(runs) == 10
@@ -136,14 +136,14 @@ def test_a_scaling_table_whose_aggregate_is_in_another_unit(seed: Seed) -> None:
     assert runs[9].launch["world_size"] == 3072
     assert runs[9].summary["figures"]["TFlops Aggreg"]["value"] == 502.0
     assert findings() == [("aggregate", None)]
-    assert found.experiment is not None
-    assert "minimum number of nodes to fit 175B" in found.experiment.notes
+    assert imported.experiment is not None
+    assert "minimum number of nodes to fit 175B" in imported.experiment.notes
 
 
 @needs_seeds
 def test_three_configurations_compared_and_four_tuning_spaces(seed: Seed) -> None:
-    found = seed("004")
-    assert_complete(found)
+    imported = seed("004")
+    assert_complete(imported)
     runs = list(Run.objects.order_by("number"))
     assert [run.samples_per_s for run in runs[:3]] == [2502.236, 2523.684, 2682.849]
     assert [run.point.get("tuning_space") for run in runs[3:]] == ["z0", "z1", "z2", "z3"]
@@ -162,28 +162,28 @@ def test_three_configurations_compared_and_four_tuning_spaces(seed: Seed) -> Non
 def test_each_document_is_imported_once_and_rebuilt_alike(seed: Seed, number: str) -> None:
     first = seed(number)
     before = list(Run.objects.order_by("pk").values("pk", "number", "label", "point", "resolved", "summary", "reason"))
-    found = list(Finding.objects.order_by("pk").values())
+    findings_before = list(Finding.objects.order_by("pk").values())
     assert not seed(number).is_new
     source_reingest(source=Source.objects.get(pk=first.source.pk))  # type: ignore[union-attr]
     assert before == list(
         Run.objects.order_by("pk").values("pk", "number", "label", "point", "resolved", "summary", "reason")
     )
-    assert found == list(Finding.objects.order_by("pk").values())
+    assert findings_before == list(Finding.objects.order_by("pk").values())
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not beside the project")
-def test_no_file_of_the_corpus_brings_a_finding_that_its_document_has_not(user: User) -> None:
-    """Runs and sweeps made of healthy logs raise nothing of their own."""
+@pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not next to the project")
+def test_imported_files_of_the_corpus_have_only_the_findings_of_their_documents(user: User) -> None:
+    """Runs and sweeps of healthy logs have no further findings."""
     imported = 0
     for path in sorted(CORPUS.rglob("*")):
         if not path.is_file() or "expected" in path.parts or path.suffix == ".tsv":
             continue
         try:
             with path.open("rb") as stream:
-                found = source_import(experiment=None, name=path.name, stream=stream, user=user)
+                result = source_import(experiment=None, name=path.name, stream=stream, user=user)
         except Refused as problem:
             pytest.fail(f"{path.name}: {problem}")
         imported += 1
-        said = sorted(finding.rule for finding in found.findings)
-        assert sorted(found.experiment.findings.values_list("rule", flat=True)) == said, path.name  # type: ignore[union-attr]
+        rules = sorted(finding.rule for finding in result.findings)
+        assert sorted(result.experiment.findings.values_list("rule", flat=True)) == rules, path.name  # type: ignore[union-attr]
     assert imported > 40

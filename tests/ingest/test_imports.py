@@ -58,9 +58,9 @@ def by_point() -> dict[tuple[str, str | None, int | None], Run]:
 
 def test_a_log_becomes_an_experiment_with_its_run_series_and_text(bring: Bring) -> None:
     data = megatron(6, end="exiting program at iteration 6\n")
-    found = bring(data, "nightly.log")
-    assert found.is_new
-    assert found.experiment_name == "nightly"
+    imported = bring(data, "nightly.log")
+    assert imported.is_new
+    assert imported.experiment_name == "nightly"
     run = Run.objects.get()
     attempt = run.current_attempt()
     assert (run.state, run.origin, run.number, run.place) == ("finished", "imported", 1, {"segment": 0})
@@ -80,7 +80,7 @@ def test_an_experiment_is_named_after_the_first_heading_of_a_page(bring: Bring) 
     assert bring(page.encode() + b"\n", "page.md").experiment_name == "A/B of two schedules (2)"
 
 
-def test_a_placeholder_is_no_point_of_a_series(bring: Bring) -> None:
+def test_a_placeholder_is_not_a_point_of_a_series(bring: Bring) -> None:
     run = bring(megatron(3)).experiment.runs.get()  # type: ignore[union-attr]
     names = {info.metric for info in store.metrics(run.current_attempt().pk)}
     assert "timer/optimizer" not in names  # it was printed as 0.00
@@ -102,7 +102,7 @@ def test_the_summary_is_that_of_our_own_runs(bring: Bring) -> None:
     assert run.samples_per_s == pytest.approx(16.0)
 
 
-def test_a_run_shows_what_its_log_says_and_keeps_all_arguments(bring: Bring) -> None:
+def test_a_run_has_the_settings_of_its_log_and_all_arguments(bring: Bring) -> None:
     bring(megatron(2))
     run = Run.objects.get()
     assert run.resolved["model"] == {
@@ -120,7 +120,7 @@ def test_a_run_shows_what_its_log_says_and_keeps_all_arguments(bring: Bring) -> 
     assert run.iterations == 2
     assert run.launch["world_size"] == 4
     assert run.launch["arguments"]["seq_length"] == 128
-    # What nobody said is not filled with a default.
+    # Unspecified settings are not filled with defaults.
     assert "schedule" not in run.resolved["parallel"]
 
 
@@ -140,17 +140,17 @@ def test_a_log_with_several_launches_becomes_as_many_runs(bring: Bring) -> None:
     assert texts == [first, second, third]
 
 
-def test_launches_that_nothing_tells_apart_are_numbered(bring: Bring) -> None:
+def test_indistinguishable_launches_are_numbered(bring: Bring) -> None:
     bring(megatron(3, total=9, end="Traceback (most recent call last):\nValueError: no\n") + megatron(9))
     assert [run.point for run in Run.objects.order_by("number")] == [{"launch": 1}, {"launch": 2}]
 
 
-def test_a_log_that_stops_in_the_middle_says_so_and_is_no_contradiction(bring: Bring) -> None:
-    found = bring(megatron(3, total=500))
+def test_a_log_with_an_unknown_end_is_finished_and_has_no_finding(bring: Bring) -> None:
+    imported = bring(megatron(3, total=500))
     run = Run.objects.get()
     assert (run.state, run.reason) == ("finished", "The log does not say how the launch ended.")
     assert run.summary["end"] == "unknown"
-    assert found.findings == []
+    assert imported.findings == []
     assert not Finding.objects.exists()
 
 
@@ -159,13 +159,13 @@ def test_the_file_itself_is_kept_byte_for_byte(bring: Bring) -> None:
     source = bring(data).source
     assert source is not None
 
-    kept = b"".join(zstandard.decompress(piece) for piece in raw_pieces(source))
-    assert kept == data
+    stored_bytes = b"".join(zstandard.decompress(piece) for piece in raw_pieces(source))
+    assert stored_bytes == data
     assert source.size == len(data)
     assert source.chunks.count() == -(-len(data) // (256 * 1024))
 
 
-def test_doing_it_twice_changes_nothing(bring: Bring) -> None:
+def test_a_second_import_changes_nothing(bring: Bring) -> None:
     first = bring(SCHEDULES.encode(), "page.md")
     before = everything()
     for experiment in (first.experiment, None):
@@ -182,7 +182,7 @@ def test_the_same_file_may_belong_to_two_experiments(bring: Bring, experiment: E
     assert Source.objects.count() == 2
 
 
-def test_a_dry_run_says_what_would_be_made_and_makes_nothing(bring: Bring) -> None:
+def test_a_dry_run_returns_what_would_be_created_and_stores_nothing(bring: Bring) -> None:
     before = everything()
     would = bring(SCHEDULES.encode(), "page.md", dry_run=True)
     assert everything() == before
@@ -193,7 +193,7 @@ def test_a_dry_run_says_what_would_be_made_and_makes_nothing(bring: Bring) -> No
     assert would.findings == made.findings
 
 
-def test_a_failure_in_the_middle_leaves_nothing(bring: Bring, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_during_storing_leaves_nothing(bring: Bring, monkeypatch: pytest.MonkeyPatch) -> None:
     before = everything()
 
     def broken(*arguments: Any, **options: Any) -> None:
@@ -222,14 +222,14 @@ def test_tables_of_a_page_become_one_run_per_cell(bring: Bring) -> None:
     assert runs["1f1b", "fast", 2].resolved["train"]["micro_batch_size"] == 2
 
 
-def test_blank_and_failed_cells_become_runs_with_the_words_of_the_page(bring: Bring) -> None:
+def test_blank_and_failed_cells_become_runs_with_the_text_of_the_page(bring: Bring) -> None:
     bring(SCHEDULES.encode(), "page.md")
     runs = by_point()
     assert (runs["gpipe", "slow", 2].state, runs["gpipe", "slow", 2].reason) == ("oom", "OOM")
     assert (runs["1f1b", "slow", 2].state, runs["1f1b", "slow", 2].reason) == ("failed", "crashed")
     missing = runs["1f1b", "slow", 1]
     assert (missing.state, missing.step_time_s) == ("lost", None)
-    assert missing.reason == "Missing: the table gives no figure here (-)."
+    assert missing.reason == "Missing: the table contains no value here (-)."
     failed = runs["ZeRO-2 data parallel", None, None]
     assert failed.state == "oom"
     assert failed.reason == "Fail due to running out of memory: not even one sample fits."
@@ -243,9 +243,9 @@ def test_a_page_keeps_tables_text_and_pictures(bring: Bring) -> None:
         seen.append(reference)
         return PNG
 
-    found = bring(SCHEDULES.encode(), "page.md", pictures=pictures)
-    assert found.source is not None
-    tables = found.source.document["tables"]
+    imported = bring(SCHEDULES.encode(), "page.md", pictures=pictures)
+    assert imported.source is not None
+    tables = imported.source.document["tables"]
     assert [[cell["text"] for cell in row] for row in tables[1]["rows"]] == [
         ["fast", "1.90 s", "1.50 s"],
         ["slow", "-", "crashed"],
@@ -294,11 +294,11 @@ def test_sections_with_a_launch_each_become_runs_with_stated_figures(bring: Brin
 
 def test_a_rebuild_changes_nothing_where_nothing_was_wrong(bring: Bring) -> None:
     imports = [bring(data, name) for data, name in ((sections(), "s.md"), (megatron(3) + megatron(9, data=4), "m.log"))]
-    for found in imports:
-        source_reingest(source=Source.objects.get(pk=found.source.pk))  # type: ignore[union-attr]
+    for imported in imports:
+        source_reingest(source=Source.objects.get(pk=imported.source.pk))  # type: ignore[union-attr]
     before = everything()
-    for found in imports:
-        source_reingest(source=Source.objects.get(pk=found.source.pk))  # type: ignore[union-attr]
+    for imported in imports:
+        source_reingest(source=Source.objects.get(pk=imported.source.pk))  # type: ignore[union-attr]
     after = everything()
     for rows_before, rows_after in zip(before, after, strict=True):
         for row in (*rows_before, *rows_after):
@@ -308,9 +308,9 @@ def test_a_rebuild_changes_nothing_where_nothing_was_wrong(bring: Bring) -> None
     assert after == before
 
 
-def test_a_rebuild_brings_back_what_was_damaged_and_keeps_acknowledgements(bring: Bring, user: User) -> None:
-    found = bring(sections(), "sections.md")
-    assert found.source is not None
+def test_a_rebuild_restores_damaged_rows_and_keeps_acknowledgements(bring: Bring, user: User) -> None:
+    imported = bring(sections(), "sections.md")
+    assert imported.source is not None
     finding = Finding.objects.get(rule="samples-of-iterations")
     finding_acknowledge(finding=finding, user=user, reason="a digit was lost in the page")
     Run.objects.update(summary={}, step_time_s=None, resolved={})
@@ -360,7 +360,7 @@ def test_a_range_of_ranks_gives_the_slowest_as_timer_and_the_fastest_beside_it(b
     assert np.allclose(store.read(run.current_attempt().pk, "timer_min/forward-compute", rank=0).values, 0.1)
 
 
-def test_more_steps_than_memory_holds_at_once_all_arrive(bring: Bring) -> None:
+def test_more_steps_than_fit_into_one_block_are_all_stored(bring: Bring) -> None:
     bring(megatron(40_000))
     run = Run.objects.get()
     attempt = run.current_attempt()
@@ -370,13 +370,13 @@ def test_more_steps_than_memory_holds_at_once_all_arrive(bring: Bring) -> None:
     assert run.summary["steps"]["count"] == 39_999
 
 
-def test_a_figure_that_claims_anything_is_stored_everywhere(bring: Bring) -> None:
+def test_extreme_numbers_can_be_stored(bring: Bring) -> None:
     lines = [
         f" iteration {step}/ 9 | elapsed time per iteration (ms): {ms} | lm loss: 5.0E+00 | grad norm: 1e308 |\n"
         for step, ms in ((1, "500.0"), (2, "1e300"), (3, "-1e305"), (99999999999999999, "500.0"))
     ]
-    found = bring("".join(lines).encode() + b"x\x00y\n")
-    assert found.runs[0].steps > 0
+    imported = bring("".join(lines).encode() + b"x\x00y\n")
+    assert imported.runs[0].steps > 0
 
 
 def test_an_upload_of_several_files_goes_into_one_experiment(user: User) -> None:
@@ -391,13 +391,13 @@ def test_an_upload_of_several_files_goes_into_one_experiment(user: User) -> None
         }
     )
     imports = upload_import(experiment=None, name="runs.zip", stream=io.BytesIO(data), user=user)
-    assert [found.name for found in imports] == ["a.log", "b.log", "page.md"]
+    assert [imported.name for imported in imports] == ["a.log", "b.log", "page.md"]
     assert Experiment.objects.count() == 1
     assert Run.objects.count() == 11
     assert [run.number for run in Run.objects.order_by("number")] == list(range(1, 12))
     assert Picture.objects.get().reference == "figures/cluster.png"
     again = upload_import(experiment=None, name="runs.zip", stream=io.BytesIO(data), user=user)
-    assert not any(found.is_new for found in again)
+    assert not any(imported.is_new for imported in again)
     assert Run.objects.count() == 11
 
 
@@ -408,14 +408,14 @@ def test_a_dry_run_of_an_imported_archive_reports_that_nothing_would_change(user
     assert [(imported.name, imported.is_new) for imported in imports] == [("a.log", False), ("b.log", False)]
 
 
-def test_a_compressed_log_is_read_as_what_is_in_it(bring: Bring) -> None:
+def test_a_compressed_log_is_read_like_its_content(bring: Bring) -> None:
 
-    found = bring(gzip.compress(megatron(3)), "night.log.gz")
-    assert (found.name, len(found.runs)) == ("night.log", 1)
+    imported = bring(gzip.compress(megatron(3)), "night.log.gz")
+    assert (imported.name, len(imported.runs)) == ("night.log", 1)
     assert not bring(megatron(3), "night.log").is_new
 
 
-def test_a_result_that_is_no_longer_read_goes_with_a_rebuild_and_a_new_one_comes(
+def test_a_rebuild_deletes_runs_that_are_no_longer_read_and_adds_new_ones(
     bring: Bring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = bring(SCHEDULES.encode(), "page.md").source
@@ -429,10 +429,10 @@ def test_a_result_that_is_no_longer_read_goes_with_a_rebuild_and_a_new_one_comes
     assert Run.objects.get(number=3).place == {"table": 0, "row": 1, "column": 1}
 
 
-def test_an_experiment_goes_with_its_imports(bring: Bring) -> None:
-    found = bring(sections(), "sections.md")
-    assert found.experiment is not None
-    found.experiment.delete()
+def test_deleting_an_experiment_deletes_its_imports(bring: Bring) -> None:
+    imported = bring(sections(), "sections.md")
+    assert imported.experiment is not None
+    imported.experiment.delete()
     assert not any(everything())
 
 
@@ -453,5 +453,5 @@ def test_two_clicks_on_import_make_one_experiment(bring: Bring) -> None:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert sorted(found.is_new for found in results) == [False, True]
+    assert sorted(imported.is_new for imported in results) == [False, True]
     assert (Experiment.objects.count(), Run.objects.count()) == (1, 1)

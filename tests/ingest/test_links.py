@@ -49,5 +49,5 @@ def test_measured_links_are_part_of_the_summary_and_steps_are_as_they_were() -> 
         event("link", rank=-1),
     ],
 )
-def test_what_is_no_link_is_none(line: bytes) -> None:
+def test_invalid_links_are_ignored(line: bytes) -> None:
     assert links(line + training(2)) is None

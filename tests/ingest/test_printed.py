@@ -74,8 +74,8 @@ def stream(attempt: Attempt, output: bytes, size: int = 700, *, is_whole: bool =
         batch_apply(batch=batch(attempt, position, b"", Report(state="finished", at=9.0, exit_code=0)))
     attempt.refresh_from_db()
     attempt.run.refresh_from_db()
-    found: dict[str, Any] = attempt.run.summary
-    return found
+    result: dict[str, Any] = attempt.run.summary
+    return result
 
 
 def series(attempt: Attempt) -> dict[Any, Any]:
@@ -85,8 +85,8 @@ def series(attempt: Attempt) -> dict[Any, Any]:
 def test_a_megatron_log_gives_figures_while_it_streams_in(command: Callable[..., Attempt]) -> None:
     attempt = command()
     lines = MEGATRON.splitlines(keepends=True)
-    found = stream(attempt, START + ARGUMENTS + b"".join(lines[:6]), is_whole=False)
-    assert found["step_time_s"]["median"] == pytest.approx(1.0)
+    result = stream(attempt, START + ARGUMENTS + b"".join(lines[:6]), is_whole=False)
+    assert result["step_time_s"]["median"] == pytest.approx(1.0)
     assert attempt.last_step == 2
     assert attempt.run.state == "running"
     # Not the ten of a configuration that the command never saw.
@@ -96,18 +96,18 @@ def test_a_megatron_log_gives_figures_while_it_streams_in(command: Callable[...,
 def test_figures_series_and_launch_are_those_of_the_whole_log(command: Callable[..., Attempt]) -> None:
     attempt = command()
     output = START + ARGUMENTS + telemetry(1) + MEGATRON + telemetry(2)
-    found = stream(attempt, output)
-    assert found["read_by"] == "megatron"
-    assert found["step_time_s"]["median"] == pytest.approx(1.005)
-    assert found["samples_per_s"] == pytest.approx(16 / 1.005)
-    assert found["tokens_per_s"] == pytest.approx(16 * 512 / 1.005)
-    assert found["loss"] == {"first": 9.0, "last": 8.2}
-    assert found["memory_peak_bytes"]["max"] == 4000 << 20
-    assert found["timers_s"]["optimizer"]["max"] == pytest.approx(0.05, rel=0.3)
-    assert found["tflops_per_gpu"] == pytest.approx(199.0)
-    assert found["model_flops_per_iteration"] > 0
-    assert "end" not in found
-    assert attempt.run.samples_per_s == found["samples_per_s"]
+    result = stream(attempt, output)
+    assert result["read_by"] == "megatron"
+    assert result["step_time_s"]["median"] == pytest.approx(1.005)
+    assert result["samples_per_s"] == pytest.approx(16 / 1.005)
+    assert result["tokens_per_s"] == pytest.approx(16 * 512 / 1.005)
+    assert result["loss"] == {"first": 9.0, "last": 8.2}
+    assert result["memory_peak_bytes"]["max"] == 4000 << 20
+    assert result["timers_s"]["optimizer"]["max"] == pytest.approx(0.05, rel=0.3)
+    assert result["tflops_per_gpu"] == pytest.approx(199.0)
+    assert result["model_flops_per_iteration"] > 0
+    assert "end" not in result
+    assert attempt.run.samples_per_s == result["samples_per_s"]
     assert attempt.run.launch["world_size"] == 8
     loss = store.read(attempt.pk, "loss", rank=0)
     assert (loss.steps.tolist(), loss.values.tolist()) == ([1, 2, 3], [9.0, 8.5, 8.2])
@@ -118,7 +118,7 @@ def test_figures_series_and_launch_are_those_of_the_whole_log(command: Callable[
 
 
 @pytest.mark.parametrize("size", [97, 1_000, 1_000_000])
-def test_however_the_output_is_cut_the_series_are_the_same(command: Callable[..., Attempt], size: int) -> None:
+def test_the_series_do_not_depend_on_how_the_output_is_split(command: Callable[..., Attempt], size: int) -> None:
     whole, cut = command(), command()
     output = START + ARGUMENTS + MEGATRON + telemetry(5)
     first, second = stream(whole, output, 1 << 20), stream(cut, output, size)
@@ -126,7 +126,7 @@ def test_however_the_output_is_cut_the_series_are_the_same(command: Callable[...
     assert series(whole) == series(cut)
 
 
-def test_reingest_builds_the_same_again_and_twice_too(command: Callable[..., Attempt]) -> None:
+def test_reingest_gives_the_same_result_each_time(command: Callable[..., Attempt]) -> None:
     attempt = command()
     before = stream(attempt, START + ARGUMENTS + telemetry(1) + MEGATRON + telemetry(2)), stored(attempt)
     for _ in range(2):
@@ -138,18 +138,18 @@ def test_reingest_builds_the_same_again_and_twice_too(command: Callable[..., Att
 def test_a_log_with_events_and_iteration_lines_counts_the_events(command: Callable[..., Attempt]) -> None:
     attempt = command()
     events = b"".join(step(n, step_time_s=0.5, loss=1.0) for n in (1, 2, 3))
-    found = stream(attempt, START + ARGUMENTS + events + MEGATRON)
-    assert found["step_time_s"]["median"] == 0.5
-    assert "read_by" not in found
+    result = stream(attempt, START + ARGUMENTS + events + MEGATRON)
+    assert result["step_time_s"]["median"] == 0.5
+    assert "read_by" not in result
     assert store.read(attempt.pk, "loss", rank=0).values.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_events_that_come_after_lines_were_read_take_their_place(command: Callable[..., Attempt]) -> None:
+def test_later_events_replace_the_points_of_a_reader(command: Callable[..., Attempt]) -> None:
     attempt = command()
     events = b"".join(step(n, step_time_s=0.5, loss=1.0) for n in (1, 2, 3))
-    found = stream(attempt, START + telemetry(1) + MEGATRON + events)
-    assert found["step_time_s"]["median"] == 0.5
-    assert "read_by" not in found
+    result = stream(attempt, START + telemetry(1) + MEGATRON + events)
+    assert result["step_time_s"]["median"] == 0.5
+    assert "read_by" not in result
     assert store.read(attempt.pk, "loss", rank=0).values.tolist() == [1.0, 1.0, 1.0]
     assert store.read(attempt.pk, "memory_bytes", rank=-1).values.tolist() == [5_001.0]
     assert not [info for info in store.metrics(attempt.pk) if info.metric.startswith("timer/")]
@@ -158,38 +158,38 @@ def test_events_that_come_after_lines_were_read_take_their_place(command: Callab
     assert stored(attempt) == before
 
 
-def test_only_fields_that_the_command_was_filled_with_count_as_told(command: Callable[..., Attempt]) -> None:
+def test_only_fields_filled_into_the_command_count_as_stated(command: Callable[..., Attempt]) -> None:
     resolved = command("--layers={model.num_layers}", "{world_size}").run.resolved
     attempt = command("--layers={model.num_layers}", "{world_size}")
     attempt.run.refresh_from_db()
     resolved = attempt.run.resolved
-    told = printed.sections_of(Launch(hidden_size=64), resolved)
-    assert told["model"] == {"num_layers": 7, "hidden_size": 64}
-    assert told["train"] == {}
+    settings = printed.sections_of(Launch(hidden_size=64), resolved)
+    assert settings["model"] == {"num_layers": 7, "hidden_size": 64}
+    assert settings["train"] == {}
     # A log without sizes: no throughput out of a batch size that nobody used.
-    found = stream(attempt, START + b" iteration 1/ 2 | elapsed time per iteration (ms): 100.0 | lm loss: 2.0 |\n" * 3)
-    assert "samples_per_s" not in found
+    result = stream(attempt, START + b" iteration 1/ 2 | elapsed time per iteration (ms): 100.0 | lm loss: 2.0 |\n" * 3)
+    assert "samples_per_s" not in result
     assert not Finding.objects.exists()
 
 
 def test_the_last_of_several_launches_is_summarised_and_all_are_in_the_series(command: Callable[..., Attempt]) -> None:
     attempt = command()
-    found = stream(attempt, START + TWO_LAUNCHES)
-    assert found["read_by"] == "megatron"
-    assert len(store.read(attempt.pk, "step_time_s", rank=0)) > found["steps"]["count"]
+    result = stream(attempt, START + TWO_LAUNCHES)
+    assert result["read_by"] == "megatron"
+    assert len(store.read(attempt.pk, "step_time_s", rank=0)) > result["steps"]["count"]
 
 
 @pytest.mark.parametrize(
     "output",
     [b"", b"hello\n", b"\xff\xfe\x00" * 1000, b"x" * 3_000_000, b"\r10%\r20%" * 1000, b"iteration 1/ 2 | elapsed time"],
 )
-def test_an_output_that_no_reader_knows_is_kept_as_it_is(command: Callable[..., Attempt], output: bytes) -> None:
+def test_an_output_of_an_unknown_format_is_kept_unchanged(command: Callable[..., Attempt], output: bytes) -> None:
     attempt = command()
     assert stream(attempt, START + output, 1 << 20) == {}
     assert stored(attempt)["log"] == START + output
 
 
-def test_what_was_read_stays_when_it_cannot_be_read_again(
+def test_points_of_a_reader_stay_if_the_output_cannot_be_read_again(
     command: Callable[..., Attempt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = command()
@@ -205,11 +205,11 @@ def test_what_was_read_stays_when_it_cannot_be_read_again(
     assert attempt.run.summary == before
 
 
-def test_events_of_a_command_have_no_throughput_out_of_defaults(command: Callable[..., Attempt]) -> None:
+def test_events_of_a_command_have_no_throughput_from_defaults(command: Callable[..., Attempt]) -> None:
     events = b"".join(step(n, step_time_s=0.5) for n in (1, 2, 3))
-    found = stream(command(), START + events)
-    assert found["step_time_s"]["median"] == 0.5
-    assert "samples_per_s" not in found
+    result = stream(command(), START + events)
+    assert result["step_time_s"]["median"] == 0.5
+    assert "samples_per_s" not in result
 
 
 def test_a_reader_that_fails_costs_no_output(command: Callable[..., Attempt], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,8 +243,8 @@ def test_a_reader_that_fails_costs_no_output(command: Callable[..., Attempt], mo
 )  # fmt: skip
 def test_other_trainers_are_read_too(command: Callable[..., Attempt], lines: bytes, step_time_s: float | None) -> None:
     attempt = command()
-    found = stream(attempt, START + b"".join(lines % (n, n, n) for n in range(1, 6)))
-    assert "read_by" in found, found
+    result = stream(attempt, START + b"".join(lines % (n, n, n) for n in range(1, 6)))
+    assert "read_by" in result, result
     assert store.read(attempt.pk, "loss", rank=0).steps.tolist() == [1, 2, 3, 4, 5]
     if step_time_s:
-        assert found["step_time_s"]["median"] == pytest.approx(step_time_s)
+        assert result["step_time_s"]["median"] == pytest.approx(step_time_s)

@@ -21,13 +21,13 @@ def reingest(*runs: str) -> str:
 
 @pytest.fixture
 def attempts(make_attempt: Callable[..., Attempt]) -> list[Attempt]:
-    found = [make_attempt(), make_attempt(point={"train.seed": 2})]
-    for attempt in found:
+    result = [make_attempt(), make_attempt(point={"train.seed": 2})]
+    for attempt in result:
         log.append_log(attempt.pk, training(3))
-    return found
+    return result
 
 
-def test_without_a_name_every_run_is_built_again(attempts: list[Attempt]) -> None:
+def test_without_a_name_every_run_is_rebuilt(attempts: list[Attempt]) -> None:
     assert reingest() == "Pipeline schedules #1 attempt 1: 39 points\nPipeline schedules #2 attempt 1: 39 points\n"
     for attempt in attempts:
         attempt.refresh_from_db()
@@ -35,16 +35,16 @@ def test_without_a_name_every_run_is_built_again(attempts: list[Attempt]) -> Non
         assert attempt.summary["steps"]["count"] == 2
 
 
-def test_only_the_run_that_is_named_is_built_again(attempts: list[Attempt]) -> None:
+def test_only_the_named_run_is_rebuilt(attempts: list[Attempt]) -> None:
     assert reingest("pipeline-schedules/2") == "Pipeline schedules #2 attempt 1: 39 points\n"
     assert store.metrics(attempts[0].pk) == []
 
 
-def test_an_experiment_stands_for_its_runs(attempts: list[Attempt]) -> None:
+def test_the_name_of_an_experiment_selects_its_runs(attempts: list[Attempt]) -> None:
     assert reingest("pipeline-schedules").count("39 points") == 2
 
 
-def test_what_was_wrong_in_the_series_is_gone(attempts: list[Attempt]) -> None:
+def test_a_rebuild_repairs_damaged_series(attempts: list[Attempt]) -> None:
     reingest()
     before = list(SeriesChunk.objects.order_by("attempt", "metric", "rank").values_list("metric", "count", "values"))
     SeriesChunk.objects.filter(metric="loss").update(count=1, values=b"damaged")
@@ -57,6 +57,6 @@ def test_what_was_wrong_in_the_series_is_gone(attempts: list[Attempt]) -> None:
 
 
 @pytest.mark.parametrize("name", ["nothing", "pipeline-schedules/9", "pipeline-schedules/x"])
-def test_a_run_that_is_not_there_is_named_in_the_error(attempts: list[Attempt], name: str) -> None:
+def test_an_unknown_run_is_named_in_the_error(attempts: list[Attempt], name: str) -> None:
     with pytest.raises(CommandError, match=f"no run {name}"):
         reingest(name)

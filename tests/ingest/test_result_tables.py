@@ -33,34 +33,34 @@ def test_a_list_has_a_result_per_row_with_settings_and_quantities() -> None:
 
 
 def test_a_grid_over_one_setting_has_a_result_per_cell() -> None:
-    found = pipes("""
+    result = pipes("""
         | Schedule | mbs=1  | mbs=2  | mbs=4    |
         | gpipe    | 100 ms | 90 ms  | OOM      |
         | 1f1b     | 95 ms  |        | 80 ms    |
     """)
-    assert [(entry.row, entry.column) for entry in found] == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
-    assert found[0].axes == {"parallel.schedule": "gpipe", "train.micro_batch_size": 1}
-    assert found[0].settings == {"parallel.schedule": "gpipe", "train.micro_batch_size": 1}
-    assert found[0].measured == {"step_time_s": 0.1}
-    assert (found[2].state, found[2].reason, found[2].measured) == ("oom", "OOM", {})
-    assert (found[4].state, found[4].reason) == ("lost", "Missing: the table gives no figure here.")
+    assert [(entry.row, entry.column) for entry in result] == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
+    assert result[0].axes == {"parallel.schedule": "gpipe", "train.micro_batch_size": 1}
+    assert result[0].settings == {"parallel.schedule": "gpipe", "train.micro_batch_size": 1}
+    assert result[0].measured == {"step_time_s": 0.1}
+    assert (result[2].state, result[2].reason, result[2].measured) == ("oom", "OOM", {})
+    assert (result[4].state, result[4].reason) == ("lost", "Missing: the table contains no value here.")
 
 
-def test_a_grid_over_gpus_is_known_by_its_headings() -> None:
-    found = pipes(
+def test_a_grid_over_gpus_is_recognised_by_its_headings() -> None:
+    result = pipes(
         """
         | Model | 8 GPUs | 16 GPUs |
         | 1B    | 10     | 19      |
     """,
         "Throughput in samples per second.",
     )
-    assert [entry.axes["GPUs"] for entry in found] == [8, 16]
-    assert [entry.settings["world_size"] for entry in found] == [8, 16]
-    assert [entry.measured for entry in found] == [{"samples_per_s": 10.0}, {"samples_per_s": 19.0}]
+    assert [entry.axes["GPUs"] for entry in result] == [8, 16]
+    assert [entry.settings["world_size"] for entry in result] == [8, 16]
+    assert [entry.measured for entry in result] == [{"samples_per_s": 10.0}, {"samples_per_s": 19.0}]
 
 
-def test_variants_beside_each_other_are_compared_by_the_words_above() -> None:
-    found = pipes(
+def test_variants_in_columns_are_compared_by_the_text_above() -> None:
+    result = pipes(
         """
         | Model  | plain               | tuned                 |
         | tiny   | 70.5 (gas=1, mbs=8) | 80.25 (z1_gas2_tmbspg16) |
@@ -68,34 +68,34 @@ def test_variants_beside_each_other_are_compared_by_the_words_above() -> None:
     """,
         "All figures are latency in seconds. The table shows tokens/s.",
     )
-    assert [entry.axes["variant"] for entry in found] == ["plain", "tuned"] * 2
-    assert [entry.measured.get("tokens_per_s") for entry in found] == [70.5, 80.25, None, 10.0]
-    assert found[1].settings == {"zero_stage": 1, "gradient_accumulation_steps": 2, "micro_batch_size": 16}
-    assert (found[2].state, found[2].reason) == ("failed", "Not runnable")
+    assert [entry.axes["variant"] for entry in result] == ["plain", "tuned"] * 2
+    assert [entry.measured.get("tokens_per_s") for entry in result] == [70.5, 80.25, None, 10.0]
+    assert result[1].settings == {"zero_stage": 1, "gradient_accumulation_steps": 2, "micro_batch_size": 16}
+    assert (result[2].state, result[2].reason) == ("failed", "Not runnable")
 
 
 def test_two_columns_of_one_quantity_are_variants_too() -> None:
-    found = pipes("""
+    result = pipes("""
         | Nodes | GPipe time (s) | 1F1B time (s) |
         | 2     | 4.0            | 3.5           |
     """)
-    assert [(entry.axes["variant"], entry.measured) for entry in found] == [
+    assert [(entry.axes["variant"], entry.measured) for entry in result] == [
         ("GPipe time (s)", {"step_time_s": 4.0}),
         ("1F1B time (s)", {"step_time_s": 3.5}),
     ]
 
 
-def test_a_sheet_on_its_side_has_a_result_per_column() -> None:
-    found = pipes("""
+def test_a_sheet_has_a_result_per_column() -> None:
+    result = pipes("""
         |                 | small  | large  |
         | GPUs            | 8      | 64     |
         | Step time (s)   | 0.5    | 2      |
         | Throughput (tokens/s) | 1000 | 8000 |
     """)
-    assert [entry.column for entry in found] == [1, 2]
-    assert [entry.axes["variant"] for entry in found] == ["small", "large"]
-    assert found[1].settings == {"world_size": 64}
-    assert found[1].measured == {"step_time_s": 2.0, "tokens_per_s": 8000.0}
+    assert [entry.column for entry in result] == [1, 2]
+    assert [entry.axes["variant"] for entry in result] == ["small", "large"]
+    assert result[1].settings == {"world_size": 64}
+    assert result[1].measured == {"step_time_s": 2.0, "tokens_per_s": 8000.0}
 
 
 @pytest.mark.parametrize(
@@ -107,22 +107,22 @@ def test_a_sheet_on_its_side_has_a_result_per_column() -> None:
         "| only |\n| 1 |",
     ],
 )
-def test_tables_about_something_else_hold_no_results(text: str) -> None:
+def test_tables_about_something_else_have_no_results(text: str) -> None:
     assert pipes(text) == []
 
 
-def test_blank_rows_and_sums_are_no_results() -> None:
-    found = pipes("""
+def test_blank_rows_and_sums_are_not_results() -> None:
+    result = pipes("""
         | Space  | Throughput (samples/s) |
         | z0     | 10 |
         | z1     | 20 |
         |        |    |
         | global | 20 |
     """)
-    assert [entry.axes["space"] for entry in found] == ["z0", "z1"]
+    assert [entry.axes["space"] for entry in result] == ["z0", "z1"]
 
 
-def test_the_size_of_a_model_is_its_name_and_no_memory() -> None:
+def test_the_size_of_a_model_is_a_label_and_not_memory() -> None:
     first, _ = pipes("""
         | Model size | TFLOP/s per GPU |
         | 1.7B       | 137             |
@@ -174,7 +174,7 @@ def test_a_heading_may_name_one_value_of_a_setting() -> None:
 
 
 def test_the_last_rate_above_a_table_counts() -> None:
-    words = "We measured tokens/s before. Below are samples per second."
-    assert quantity_in_context(words, "") == ("samples_per_s", 1.0)
-    assert quantity_in_context(words, "ms") == ("step_time_s", 1e-3)
+    excerpt = "We measured tokens/s before. Below are samples per second."
+    assert quantity_in_context(excerpt, "") == ("samples_per_s", 1.0)
+    assert quantity_in_context(excerpt, "ms") == ("step_time_s", 1e-3)
     assert quantity_in_context("no word of it", "") is None

@@ -69,21 +69,21 @@ def reset(attempt: Attempt) -> None:
     Attempt.objects.update(committed=0, last_step=None)
 
 
-def test_a_batch_brings_points_log_position_and_lease(attempt: Attempt) -> None:
+def test_a_batch_stores_points_log_position_and_lease(attempt: Attempt) -> None:
     output = training(5)
     before = timezone.now()
     assert batch_apply(batch=batch(attempt, 0, output)) == len(output)
-    found = stored(attempt)
-    assert found["log"] == output
-    assert found["last_step"] == 5
-    assert found["committed"] == len(output)
+    result = stored(attempt)
+    assert result["log"] == output
+    assert result["last_step"] == 5
+    assert result["committed"] == len(output)
     assert store.read(attempt.pk, "step_time_s", rank=1).values.tolist() == [2.0, 0.75, 0.75, 0.75, 0.75]
     assert store.read(attempt.pk, "cpu_pct", rank=-1).steps.tolist() == [1, 2, 3, 4, 5]
     assert attempt.lease_expires_at is not None
     assert attempt.lease_expires_at >= before + timedelta(seconds=LEASE_S)
 
 
-def test_a_batch_that_was_stored_or_came_early_changes_nothing(attempt: Attempt) -> None:
+def test_a_duplicate_or_early_batch_changes_nothing(attempt: Attempt) -> None:
     output = training(3)
     first, second = batch(attempt, 0, output), batch(attempt, len(output), b"more\n")
     assert batch_apply(batch=second) == 0
@@ -93,7 +93,7 @@ def test_a_batch_that_was_stored_or_came_early_changes_nothing(attempt: Attempt)
     assert stored(attempt) == once
 
 
-def test_a_batch_of_an_attempt_that_is_not_here_is_answered_with_unknown(attempt: Attempt) -> None:
+def test_a_batch_of_an_unknown_attempt_is_answered_with_unknown(attempt: Attempt) -> None:
     assert batch_apply(batch=batch(attempt, 0, b"x\n", attempt=attempt.number + 1)) == UNKNOWN
     assert batch_apply(batch=batch(attempt, 0, b"x\n", run=attempt.run_id + 99)) == UNKNOWN
     assert batch_apply(batch=batch(attempt, 0, b"x\n", attempt=10**30)) == UNKNOWN
@@ -103,14 +103,14 @@ def test_a_batch_of_an_attempt_that_is_not_here_is_answered_with_unknown(attempt
     assert not LogChunk.objects.exists()
 
 
-def test_positions_that_make_no_sense_are_refused(attempt: Attempt) -> None:
+def test_invalid_positions_are_refused(attempt: Attempt) -> None:
     with pytest.raises(ValueError, match="next_sequence 4 is before sequence 5"):
         batch_apply(batch=batch(attempt, 5, b"", next_sequence=4))
     with pytest.raises(ValueError, match="beyond"):
         batch_apply(batch=batch(attempt, 0, b"", next_sequence=2**63))
 
 
-def test_reports_move_the_attempt_and_the_last_one_brings_the_summary(make_attempt: MakeAttempt) -> None:
+def test_reports_update_the_attempt_and_the_last_one_adds_the_summary(make_attempt: MakeAttempt) -> None:
     attempt = make_attempt(state="dispatched")
     running = Report(state="running", at=1_700_000_000.0, command=["torchrun"])
     batch_apply(batch=batch(attempt, 0, b"", running))
@@ -125,7 +125,7 @@ def test_reports_move_the_attempt_and_the_last_one_brings_the_summary(make_attem
     assert run.step_time_s == 0.75
 
 
-def test_the_last_report_brings_the_summary_even_if_the_summary_was_just_made(attempt: Attempt) -> None:
+def test_the_last_report_updates_a_recent_summary(attempt: Attempt) -> None:
     output = training(2)
     batch_apply(batch=batch(attempt, 0, output))
     batch_apply(batch=batch(attempt, len(output), step(3) + step(3, rank=1) + step(4), FINISHED))
@@ -133,7 +133,7 @@ def test_the_last_report_brings_the_summary_even_if_the_summary_was_just_made(at
     assert attempt.summary["steps"]["last"] == 3
 
 
-def test_output_that_comes_after_an_attempt_was_given_up_still_counts(make_attempt: MakeAttempt) -> None:
+def test_output_of_an_attempt_that_was_given_up_is_stored(make_attempt: MakeAttempt) -> None:
     attempt = make_attempt(state="lost")
     batch_apply(batch=batch(attempt, 0, training(4), FINISHED))
     attempt.refresh_from_db()
@@ -142,7 +142,7 @@ def test_output_that_comes_after_an_attempt_was_given_up_still_counts(make_attem
     assert attempt.summary["steps"]["count"] == 3
 
 
-def test_while_a_run_goes_on_its_summary_follows_now_and_then(attempt: Attempt) -> None:
+def test_the_summary_of_an_active_run_is_updated_at_intervals(attempt: Attempt) -> None:
     first, second = training(2), step(3) + step(3, rank=1)
     batch_apply(batch=batch(attempt, 0, first))
     batch_apply(batch=batch(attempt, len(first), second))
@@ -175,7 +175,7 @@ HOSTILE = [
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_any_delivery_of_any_batches_ends_with_exactly_the_stream(attempt: Attempt, data: st.DataObject) -> None:
+def test_any_order_of_batches_stores_exactly_the_stream(attempt: Attempt, data: st.DataObject) -> None:
     """Batches cut at any byte, sent twice, too early, late and overlapping: the result is that of one batch."""
     parts = data.draw(
         st.lists(st.sampled_from([*HOSTILE, training(3), step(7, loss=float("nan")), step(8)]), max_size=6)
@@ -201,7 +201,7 @@ def test_any_delivery_of_any_batches_ends_with_exactly_the_stream(attempt: Attem
     assert expected["log"] == stream
 
 
-def test_what_was_ingested_can_be_rebuilt_from_the_log(attempt: Attempt) -> None:
+def test_an_attempt_can_be_rebuilt_from_its_log(attempt: Attempt) -> None:
     stream = b"".join([*HOSTILE[:5], training(60), *HOSTILE])
     for a in range(0, len(stream), 70_001):
         batch_apply(batch=batch(attempt, a, stream[a : a + 70_001]))
@@ -218,7 +218,7 @@ def test_what_was_ingested_can_be_rebuilt_from_the_log(attempt: Attempt) -> None
         assert Attempt.objects.get(pk=attempt.pk).summary == summary
 
 
-def test_a_line_of_ten_megabytes_is_kept_and_costs_no_event(attempt: Attempt) -> None:
+def test_a_line_of_ten_megabytes_is_stored_and_loses_no_event(attempt: Attempt) -> None:
     stream = training(2) + b'{"parlab":' + b"9" * (10 << 20) + b"\n" + training(4)
     for a in range(0, len(stream), 1 << 20):
         batch_apply(batch=batch(attempt, a, stream[a : a + (1 << 20)]))
@@ -226,7 +226,7 @@ def test_a_line_of_ten_megabytes_is_kept_and_costs_no_event(attempt: Attempt) ->
     assert store.read(attempt.pk, "step_time_s", rank=0).steps.tolist() == [1, 2, 1, 2, 3, 4]
 
 
-def test_hostile_output_makes_no_series_without_end(attempt: Attempt) -> None:
+def test_hostile_output_creates_a_limited_number_of_series(attempt: Attempt) -> None:
     names: list[dict[str, Any]] = [{f"m{line}_{k}": k for k in range(50)} for line in range(40)]
     lines = [event(rank=rank, step=1, **fields) for fields in names for rank in range(9)]
     batch_apply(batch=batch(attempt, 0, b"".join(lines)))
@@ -257,9 +257,7 @@ def test_two_workers_with_the_same_batch_store_it_once(make_attempt: MakeAttempt
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_batch_that_fails_half_way_leaves_nothing_behind(
-    make_attempt: MakeAttempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_batch_stores_nothing(make_attempt: MakeAttempt, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = make_attempt()
     empty = stored(attempt)
 

@@ -25,9 +25,9 @@ def summary(output: bytes) -> dict[str, Any]:
     series: dict[str, dict[int, Columns]] = {}
     for (metric, rank), columns in parse(output, limits=Limits(8)).series.items():
         series.setdefault(metric, {})[rank] = columns
-    found = summary_of(series, RESOLVED)
-    json.dumps(found, allow_nan=False)
-    return found
+    parsed = summary_of(series, RESOLVED)
+    json.dumps(parsed, allow_nan=False)
+    return parsed
 
 
 def test_the_summary_of_a_stored_training(make_attempt: Callable[..., Attempt]) -> None:
@@ -63,19 +63,19 @@ def test_a_summary_takes_two_queries(
         summarise(attempt.pk, RESOLVED)
 
 
-def test_each_step_takes_as_long_as_its_slowest_rank() -> None:
+def test_the_time_of_a_step_is_that_of_its_slowest_rank() -> None:
     times = {0: [1.0, 5.0, 1.0], 1: [2.0, 2.0, 9.0]}
-    found = summary(b"".join(step(n + 1, rank=r, step_time_s=times[r][n]) for n in range(3) for r in times))
-    assert found["step_time_s"]["median"] == 5.0
-    assert found["step_time_s"]["mean_without_first"] == 7.0
-    assert found["step_time_s"]["p10"] == pytest.approx(np.percentile([2, 5, 9], 10))
+    result = summary(b"".join(step(n + 1, rank=r, step_time_s=times[r][n]) for n in range(3) for r in times))
+    assert result["step_time_s"]["median"] == 5.0
+    assert result["step_time_s"]["mean_without_first"] == 7.0
+    assert result["step_time_s"]["p10"] == pytest.approx(np.percentile([2, 5, 9], 10))
 
 
 def test_the_mean_without_the_first_step_counts_further_warm_up_steps() -> None:
-    found = summary(b"".join(step(n, warmup=n <= 3, step_time_s=float(n)) for n in range(1, 6)))
-    assert found["step_time_s"]["mean"] == 4.5
-    assert found["step_time_s"]["mean_without_first"] == 3.5
-    assert found["basis"].endswith("; steps 1 to 3 left out as warm-up")
+    result = summary(b"".join(step(n, warmup=n <= 3, step_time_s=float(n)) for n in range(1, 6)))
+    assert result["step_time_s"]["mean"] == 4.5
+    assert result["step_time_s"]["mean_without_first"] == 3.5
+    assert result["basis"].endswith("; steps 1 to 3 left out as warm-up")
 
 
 def test_nothing_measured_is_an_empty_summary() -> None:
@@ -83,52 +83,52 @@ def test_nothing_measured_is_an_empty_summary() -> None:
 
 
 def test_a_run_that_fails_in_its_warm_up_has_memory_and_loss_but_no_rates() -> None:
-    found = summary(step(1, warmup=True, loss=3.0, memory_peak_bytes=7, timers_s={"optimizer": 1.0}))
-    assert found == {
+    result = summary(step(1, warmup=True, loss=3.0, memory_peak_bytes=7, timers_s={"optimizer": 1.0}))
+    assert result == {
         "steps": {"count": 0, "left_out": [1], "why": "warm-up"},
-        "basis": "no step counts; step 1 left out as warm-up",
+        "basis": "no step is counted; step 1 left out as warm-up",
         "memory_peak_bytes": {"min": 7, "max": 7, "by_rank": {"0": 7}},
         "loss": {"first": 3.0, "last": 3.0},
     }
 
 
-def test_a_step_that_not_every_rank_has_timed_is_left_out() -> None:
+def test_a_step_without_the_time_of_every_rank_is_excluded() -> None:
     output = b"".join(step(n, rank=r) for n in (1, 2, 3) for r in (0, 1)) + step(4, rank=0, step_time_s=99.0)
-    found = summary(output)
-    assert found["steps"] == {
+    result = summary(output)
+    assert result["steps"] == {
         "count": 3,
         "first": 1,
         "last": 3,
         "left_out": [4],
         "why": "not timed by every rank",
     }
-    assert found["step_time_s"]["mean"] == 0.5
+    assert result["step_time_s"]["mean"] == 0.5
 
 
-def test_a_step_that_is_printed_again_after_a_restart_counts_once_as_last_printed() -> None:
-    found = summary(step(1) + step(2, step_time_s=8.0) + step(2, step_time_s=1.0))
-    assert found["steps"]["count"] == 2
-    assert found["step_time_s"]["mean"] == 0.75
+def test_a_step_that_is_repeated_after_a_restart_counts_once() -> None:
+    result = summary(step(1) + step(2, step_time_s=8.0) + step(2, step_time_s=1.0))
+    assert result["steps"]["count"] == 2
+    assert result["step_time_s"]["mean"] == 0.75
 
 
 def test_a_diverged_training_has_a_first_loss_and_no_last_one() -> None:
-    found = summary(step(1, loss=5.0) + step(2, loss=math.nan) + step(3, loss=math.inf))
-    assert found["loss"] == {"first": 5.0, "not_finite": 2}
+    result = summary(step(1, loss=5.0) + step(2, loss=math.nan) + step(3, loss=math.inf))
+    assert result["loss"] == {"first": 5.0, "not_finite": 2}
 
 
-def test_one_step_is_named_as_one() -> None:
+def test_the_basis_names_a_single_step() -> None:
     assert summary(step(1))["basis"] == "1 step (1), its slowest rank"
 
 
-def test_memory_beside_the_ranks_is_no_peak_of_a_rank() -> None:
-    found = summary(step(1, memory_peak_bytes=5) + event("telemetry", rank=-1, memory_peak_bytes=50))
-    assert found["memory_peak_bytes"]["by_rank"] == {"0": 5}
+def test_memory_of_the_node_is_not_a_peak_of_a_rank() -> None:
+    result = summary(step(1, memory_peak_bytes=5) + event("telemetry", rank=-1, memory_peak_bytes=50))
+    assert result["memory_peak_bytes"]["by_rank"] == {"0": 5}
 
 
 def test_thousands_of_warm_up_steps_do_not_fill_the_summary() -> None:
-    found = summary(b"".join(step(n, warmup=True) for n in range(1, 5_001)) + step(5_001))
-    assert len(found["steps"]["left_out"]) == 1_000
-    assert found["basis"].endswith("steps 1 to 5000 left out as warm-up")
+    result = summary(b"".join(step(n, warmup=True) for n in range(1, 5_001)) + step(5_001))
+    assert len(result["steps"]["left_out"]) == 1_000
+    assert result["basis"].endswith("steps 1 to 5000 left out as warm-up")
 
 
 numbers = st.one_of(st.floats(), st.sampled_from([0.0, 1e-320, 1e300, 2**62]), st.none())
@@ -152,8 +152,8 @@ steps = st.builds(
 
 
 @given(st.lists(steps, max_size=8))
-def test_whatever_was_printed_the_summary_is_json_with_finite_numbers(lines: list[bytes]) -> None:
-    found = summary(b"".join(lines))  # which serialises it without NaN
-    if "step_time_s" in found:
-        assert found["steps"]["count"] >= 1
-        assert found["step_time_s"]["p10"] <= found["step_time_s"]["median"] <= found["step_time_s"]["p90"]
+def test_the_summary_is_json_with_finite_numbers_for_any_output(lines: list[bytes]) -> None:
+    result = summary(b"".join(lines))  # which serialises it without NaN
+    if "step_time_s" in result:
+        assert result["steps"]["count"] >= 1
+        assert result["step_time_s"]["p10"] <= result["step_time_s"]["median"] <= result["step_time_s"]["p90"]

@@ -36,21 +36,21 @@ def wire(attempt: Attempt, *, sequence: int = 0, output: bytes = b"hello\n", num
 def answers(broker: str) -> list[list[int]]:
     """Take what the node finds in its queue: [run, attempt, position] of each acknowledgement."""
     client: Any = redis.Redis.from_url(broker)
-    found = []
+    result = []
     while raw := client.rpop(node_queue("n1")):
         message = json.loads(raw)
         assert message["headers"]["task"] == ACKNOWLEDGE_TASK
         arguments, _, _ = json.loads(base64.b64decode(message["body"]))
-        found.append(arguments)
-    return found
+        result.append(arguments)
+    return result
 
 
-def test_the_server_finds_the_task_by_the_name_that_nodes_use() -> None:
+def test_the_task_is_registered_under_the_name_that_nodes_use() -> None:
     app.loader.import_default_modules()
     assert APPLY_BATCH_TASK in app.tasks
 
 
-def test_a_batch_is_acknowledged_also_when_it_comes_again_or_early(attempt: Attempt, broker: str) -> None:
+def test_duplicate_and_early_batches_are_acknowledged(attempt: Attempt, broker: str) -> None:
     apply_batch(wire(attempt))
     apply_batch(wire(attempt))
     apply_batch(wire(attempt, sequence=99))
@@ -58,7 +58,7 @@ def test_a_batch_is_acknowledged_also_when_it_comes_again_or_early(attempt: Atte
     assert b"".join(log.read_log(attempt.pk)) == b"hello\n"
 
 
-def test_a_node_is_told_that_an_attempt_is_unknown(attempt: Attempt, broker: str) -> None:
+def test_a_batch_of_an_unknown_attempt_is_answered(attempt: Attempt, broker: str) -> None:
     apply_batch(wire(attempt, number=7))
     assert answers(broker) == [[attempt.run_id, 7, -1]]
 
@@ -75,29 +75,31 @@ def test_a_node_is_told_that_an_attempt_is_unknown(attempt: Attempt, broker: str
         {"reports": [{"state": "sleeping", "at": 1}]},
     ],
 )
-def test_what_is_no_batch_is_dropped_and_logged(
+def test_an_invalid_batch_is_dropped_and_logged(
     attempt: Attempt, broker: str, caplog: pytest.LogCaptureFixture, change: dict[str, Any]
 ) -> None:
     apply_batch({**wire(attempt), **change})
     assert answers(broker) == []
-    assert "dropped what is no batch" in caplog.text
+    assert "dropped an invalid batch" in caplog.text
     assert not list(log.read_log(attempt.pk))
 
 
 @pytest.mark.parametrize("junk", [None, [], "text", 5, {}])
 def test_junk_instead_of_a_batch_is_dropped(db: None, junk: Any, caplog: pytest.LogCaptureFixture) -> None:
     apply_batch(junk)
-    assert "dropped what is no batch" in caplog.text
+    assert "dropped an invalid batch" in caplog.text
 
 
-def test_a_cut_off_output_is_no_batch(attempt: Attempt, broker: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_truncated_output_is_an_invalid_batch(
+    attempt: Attempt, broker: str, caplog: pytest.LogCaptureFixture
+) -> None:
     whole = wire(attempt, output=b"".join(b"%d\n" % number for number in range(1_000)))
     apply_batch({**whole, "output": whole["output"][:400]})
     assert answers(broker) == []
     assert "cut off" in caplog.text
 
 
-def test_a_database_that_is_away_is_left_to_the_node_that_sends_again(
+def test_a_batch_is_not_acknowledged_if_the_database_is_unavailable(
     attempt: Attempt, broker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def locked(*, batch: Batch) -> int:
@@ -112,7 +114,7 @@ def test_a_database_that_is_away_is_left_to_the_node_that_sends_again(
     assert answers(broker) == [[attempt.run_id, 1, 6]]
 
 
-def test_a_broker_that_is_away_does_not_undo_what_is_stored(attempt: Attempt, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unavailable_broker_does_not_undo_a_stored_batch(attempt: Attempt, caplog: pytest.LogCaptureFixture) -> None:
     apply_batch(wire(attempt))  # nothing listens where the tests' settings look for Redis
     assert "its node will send it again" in caplog.text
     assert b"".join(log.read_log(attempt.pk)) == b"hello\n"

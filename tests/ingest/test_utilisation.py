@@ -32,38 +32,38 @@ def finish(attempt: Attempt, environment: dict[str, Any]) -> dict[str, Any]:
     finished = Report(state="finished", at=1_700_000_100.0, exit_code=0)
     batch_apply(batch=batch(attempt, 0, training(10), running, finished))
     attempt.run.refresh_from_db()
-    found: dict[str, Any] = attempt.run.summary
-    return found
+    result: dict[str, Any] = attempt.run.summary
+    return result
 
 
 @pytest.mark.django_db
 def test_a_run_on_gpus_is_measured_against_their_data_sheet(make_attempt: MakeAttempt) -> None:
-    found = finish(make_attempt(state="dispatched"), {"gpus_used": [A100, {**A100, "index": 1}]})
+    result = finish(make_attempt(state="dispatched"), {"gpus_used": [A100, {**A100, "index": 1}]})
     # Two ranks, a global batch of 4, 0.75 s a step in training().
     flops = model_flops(SMALL, 4)
-    assert found["model_flops_per_iteration"] == pytest.approx(flops)
-    assert found["tflops_per_gpu"] == pytest.approx(flops / 2 / 0.75 / 1e12)
-    assert found["mfu"] == found["hfu"] == pytest.approx(flops / 2 / 0.75 / 19.5e12)
-    assert (found["peak"]["flops"], found["peak"]["precision"], found["peak"]["kind"]) == (
+    assert result["model_flops_per_iteration"] == pytest.approx(flops)
+    assert result["tflops_per_gpu"] == pytest.approx(flops / 2 / 0.75 / 1e12)
+    assert result["mfu"] == result["hfu"] == pytest.approx(flops / 2 / 0.75 / 19.5e12)
+    assert (result["peak"]["flops"], result["peak"]["precision"], result["peak"]["kind"]) == (
         19.5e12,
         "fp32",
         "data sheet",
     )
-    assert "A100" in found["peak"]["source"]
+    assert "A100" in result["peak"]["source"]
 
 
 @pytest.mark.django_db
 def test_a_run_on_the_cpu_is_measured_against_the_nodes_own_matrix_products(make_attempt: MakeAttempt) -> None:
-    found = finish(make_attempt(state="dispatched"), {"gpus_used": [], "matmul": MATMUL})
-    assert found["peak"]["kind"] == "measured"
+    result = finish(make_attempt(state="dispatched"), {"gpus_used": [], "matmul": MATMUL})
+    assert result["peak"]["kind"] == "measured"
     # Two threads seem to do less than one here: the machine was busy, and one shows what there is.
-    assert found["peak"]["flops"] == 3e10
-    assert "measured on this node" in found["peak"]["source"]
-    assert found["mfu"] == pytest.approx(model_flops(SMALL, 4) / 2 / 0.75 / 3e10)
+    assert result["peak"]["flops"] == 3e10
+    assert "measured on this node" in result["peak"]["source"]
+    assert result["mfu"] == pytest.approx(model_flops(SMALL, 4) / 2 / 0.75 / 3e10)
 
 
 @pytest.mark.django_db
-def test_what_the_node_measured_later_comes_with_reingest(make_attempt: MakeAttempt) -> None:
+def test_reingest_uses_later_measurements_of_the_node(make_attempt: MakeAttempt) -> None:
     node = Node.objects.create(name="n1")
     attempt = make_attempt(state="dispatched")
     Attempt.objects.filter(pk=attempt.pk).update(node=node)
@@ -130,10 +130,10 @@ def imported(**arguments: Any) -> dict[str, Any]:
 
 
 def test_an_imported_run_has_flops_where_its_sizes_are_known_and_keeps_what_it_prints() -> None:
-    found = imported()
-    assert found["model_flops_per_iteration"] == pytest.approx(model_flops(Shape(24, 1024, 1024, 50304), 64))
-    assert found["tflops_per_gpu"] == 55.0
-    assert "mfu" not in found
+    result = imported()
+    assert result["model_flops_per_iteration"] == pytest.approx(model_flops(Shape(24, 1024, 1024, 50304), 64))
+    assert result["tflops_per_gpu"] == 55.0
+    assert "mfu" not in result
 
 
 def test_an_imported_run_has_an_mfu_where_its_gpu_or_its_peak_is_known() -> None:
@@ -147,5 +147,5 @@ def test_an_imported_run_has_an_mfu_where_its_gpu_or_its_peak_is_known() -> None
 @pytest.mark.parametrize(
     "argument", [{"num_experts": 8}, {"swiglu": True}, {"rampup_batch_size": ["32", "32", "1000"]}]
 )
-def test_an_imported_run_of_another_kind_of_model_has_none(argument: dict[str, Any]) -> None:
+def test_an_imported_run_of_an_unsupported_model_has_no_flops(argument: dict[str, Any]) -> None:
     assert "model_flops_per_iteration" not in imported(**argument)

@@ -52,7 +52,7 @@ def test_thinning_keeps_a_peak_and_a_gap_among_many_points() -> None:
     assert 70_000 in thin.steps
 
 
-def test_thinning_follows_a_training_that_started_again_at_an_earlier_step() -> None:
+def test_thinning_keeps_the_order_of_a_training_that_restarted_at_an_earlier_step() -> None:
     steps = [*range(5_000), *range(2_000, 5_000)]
     thin = columns([float(step) for step in steps], steps).thinned(100)
     assert 2_000 in thin.steps[-60:]

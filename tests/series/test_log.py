@@ -37,7 +37,7 @@ def test_any_appends_read_back_as_their_concatenation(attempt_id: int, appends: 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([b"a", b"\n", b"b\nc", b"x" * 5_000, b"y" * 262_142]), max_size=8))
-def test_each_append_learns_the_line_that_it_goes_on_with(attempt_id: int, pieces: list[bytes]) -> None:
+def test_each_append_returns_the_unfinished_line_before_it(attempt_id: int, pieces: list[bytes]) -> None:
     LogChunk.objects.all().delete()
     whole = b""
     for piece in pieces:
@@ -58,7 +58,7 @@ def test_the_tail_shows_the_last_lines_without_events(attempt_id: int) -> None:
     assert log.log_tail(attempt_id, lines=2) == ["", "last"]
 
 
-def test_the_tail_of_nothing_is_empty(attempt_id: int) -> None:
+def test_the_tail_of_an_empty_log_is_empty(attempt_id: int) -> None:
     assert log.log_tail(attempt_id) == []
 
 
@@ -76,7 +76,7 @@ def test_a_line_of_ten_megabytes_is_cut_with_a_note(attempt_id: int) -> None:
     assert long == "z" * 2_000 + " … (line of 10,485,760 bytes)"
 
 
-def test_a_line_beyond_what_a_page_looks_at_still_says_so(attempt_id: int) -> None:
+def test_a_line_longer_than_the_scan_is_marked(attempt_id: int) -> None:
     log.append_log(attempt_id, b"before\n" + b"z" * (log.TAIL_SCAN_BYTES + log.CHUNK_BYTES) + b"\n")
     [line] = log.log_tail(attempt_id)
     assert line.startswith("zzz")
@@ -108,7 +108,7 @@ def test_colours_controls_and_broken_characters_do_not_reach_a_page(attempt_id: 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=3_000))
-def test_no_bytes_make_the_tail_unprintable(attempt_id: int, data: bytes) -> None:
+def test_the_tail_is_printable_for_any_bytes(attempt_id: int, data: bytes) -> None:
     LogChunk.objects.all().delete()
     log.append_log(attempt_id, data)
     for line in log.log_tail(attempt_id, lines=10_000):

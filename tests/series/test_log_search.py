@@ -21,19 +21,19 @@ def attempt(make_attempt: Callable[..., Attempt]) -> Attempt:
     return make_attempt()
 
 
-def found(attempt: Attempt, text: str) -> list[tuple[int, str]]:
+def matches_of(attempt: Attempt, text: str) -> list[tuple[int, str]]:
     return [(line.number, line.text) for line in log_find(attempt.pk, text_pattern(text)).lines]
 
 
-def test_lines_are_found_with_their_numbers_and_events_are_none(attempt: Attempt) -> None:
+def test_lines_are_found_with_their_numbers_and_events_are_not_searched(attempt: Attempt) -> None:
     append_log(attempt.pk, b"one\nNeedle here\n" + EVENT + b"needle and needle\nlast needle without end")
-    assert found(attempt, "needle") == [
+    assert matches_of(attempt, "needle") == [
         (2, "Needle here"),
         (4, "needle and needle"),
         (5, "last needle without end"),
     ]
-    assert found(attempt, "nothing") == []
-    assert found(attempt, "(.*)") == []
+    assert matches_of(attempt, "nothing") == []
+    assert matches_of(attempt, "(.*)") == []
 
 
 def test_lines_across_chunks_are_whole(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_lines_across_chunks_are_whole(attempt: Attempt, monkeypatch: pytest.Mon
     for number in range(200):
         append_log(attempt.pk, b"line %d with a nee" % number)
         append_log(attempt.pk, b"dle in it\n" if number % 50 == 7 else b"dles\n")
-    assert found(attempt, "needle in") == [(n + 1, f"line {n} with a needle in it") for n in (7, 57, 107, 157)]
+    assert matches_of(attempt, "needle in") == [(n + 1, f"line {n} with a needle in it") for n in (7, 57, 107, 157)]
     assert [line.number for line in log_around(attempt.pk, 58, around=2)] == [56, 57, 58, 59, 60]
 
 
@@ -55,7 +55,7 @@ def test_a_line_without_end_is_searched_and_does_not_fill_the_memory(
     assert len(line.text) < 3_000
 
 
-def test_too_many_are_cut_and_it_says_so(attempt: Attempt) -> None:
+def test_the_number_of_matches_is_limited_and_marked(attempt: Attempt) -> None:
     append_log(attempt.pk, b"needle\n" * 500)
     search = log_find(attempt.pk, text_pattern("needle"), limit=20)
     assert len(search.lines) == 20
@@ -75,19 +75,19 @@ def test_too_many_are_cut_and_it_says_so(attempt: Attempt) -> None:
         b"NCCL WARN Connect failed",
     ],
 )
-def test_what_people_call_an_error_is_found(attempt: Attempt, line: bytes) -> None:
+def test_common_error_messages_are_found(attempt: Attempt, line: bytes) -> None:
     append_log(attempt.pk, b"all well\n" + line + b"\nan errorless day, no errors\n")
     assert [one.number for one in log_find(attempt.pk, ERROR).lines] == [2]
 
 
-def test_terminal_commands_and_long_lines_come_out_as_on_the_page(attempt: Attempt) -> None:
+def test_terminal_commands_and_long_lines_are_formatted_for_the_page(attempt: Attempt) -> None:
     append_log(attempt.pk, b"\x1b[31mneedle\x1b[0m\x00\n" + b"needle" + b"z" * 100_000 + b"\n")
-    first, second = found(attempt, "needle")
+    first, second = matches_of(attempt, "needle")
     assert first == (1, "needle")
     assert "(line of 100,006 bytes)" in second[1]
 
 
-def test_a_line_that_is_not_there_has_none_around_it(attempt: Attempt) -> None:
+def test_a_missing_line_has_no_lines_around_it(attempt: Attempt) -> None:
     append_log(attempt.pk, b"one\n")
     assert log_around(attempt.pk, 500) == []
     assert [(line.text, line.is_meant) for line in log_around(attempt.pk, 1)] == [("one", True)]

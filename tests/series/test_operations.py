@@ -23,11 +23,11 @@ def step_of(count: int, begin: float = 0.0) -> list[Operation]:
     return [Operation("forward-compute", k, time, round(time + 0.0005, 6)) for k, time in enumerate(times)]
 
 
-def first(found: list[Operation]) -> Printed:
-    return Printed(found, is_begin=True)
+def first(result: list[Operation]) -> Printed:
+    return Printed(result, is_begin=True)
 
 
-def test_what_comes_in_pieces_is_one_row_in_the_order_of_its_begins(attempt: Attempt) -> None:
+def test_operations_in_pieces_become_one_row_ordered_by_begin(attempt: Attempt) -> None:
     whole = step_of(100)
     operations.append(attempt.pk, {(3, 0): first(whole[50:]), (3, 1): first(whole)})
     operations.append(attempt.pk, {(3, 0): Printed(whole[:50], is_begin=False)})
@@ -39,13 +39,13 @@ def test_what_comes_in_pieces_is_one_row_in_the_order_of_its_begins(attempt: Att
     assert sum(len(bytes(c)) for c in (row.kinds, row.micro_batches, row.begins, row.ends)) < 4 * 100
 
 
-def test_a_step_that_is_printed_again_replaces_the_first_try(attempt: Attempt) -> None:
+def test_a_step_that_is_printed_again_replaces_the_stored_one(attempt: Attempt) -> None:
     operations.append(attempt.pk, {(3, 0): first(step_of(10)), (3, 1): first(step_of(10))})
     operations.append(attempt.pk, {(3, 0): first(step_of(4))})
-    assert {rank: len(found) for rank, found in operations.read(attempt.pk, 3).items()} == {0: 4, 1: 10}
+    assert {rank: len(result) for rank, result in operations.read(attempt.pk, 3).items()} == {0: 4, 1: 10}
 
 
-def test_the_first_steps_are_kept_and_no_more(attempt: Attempt) -> None:
+def test_only_the_first_steps_are_stored(attempt: Attempt) -> None:
     for number in range(operations.MAX_STEPS + 5):
         operations.append(attempt.pk, {(number, 0): first(step_of(1))})
     operations.append(attempt.pk, {(0, 1): first(step_of(2))})  # another rank of a step that is kept
@@ -53,7 +53,7 @@ def test_the_first_steps_are_kept_and_no_more(attempt: Attempt) -> None:
     assert set(operations.read(attempt.pk, 0)) == {0, 1}
 
 
-def test_a_rank_that_prints_without_end_fills_no_disk(attempt: Attempt) -> None:
+def test_the_operations_of_a_rank_are_limited(attempt: Attempt) -> None:
     operations.append(attempt.pk, {(1, 0): first(step_of(operations.MAX_OPERATIONS + 100))})
     operations.append(attempt.pk, {(1, 0): Printed(step_of(5), is_begin=False)})
     assert len(operations.read(attempt.pk, 1)[0]) == operations.MAX_OPERATIONS
@@ -95,5 +95,5 @@ def test_an_entry_is_read_as_engines_print_it() -> None:
         ["optimizer", 0, 10**400, 10**400],
     ],
 )
-def test_what_no_engine_prints_is_no_operation(entry: Any) -> None:
+def test_invalid_operations_are_rejected(entry: Any) -> None:
     assert read_operation(entry) is None

@@ -74,7 +74,7 @@ def test_points_one_by_one_share_a_chunk(attempt_id: int) -> None:
     assert same(store.read(attempt_id, "loss", rank=0), columns(0, 50))
 
 
-def test_series_that_shared_their_steps_may_part_ways(attempt_id: int) -> None:
+def test_series_with_shared_steps_may_diverge(attempt_id: int) -> None:
     shared, longer = columns(0, 10), columns(10, 7)
     store.append(attempt_id, {("loss", 0): shared, ("samples", 0): shared})
     store.append(attempt_id, {("loss", 0): longer})
@@ -102,20 +102,20 @@ def test_a_range_of_steps_reads_only_the_chunks_that_hold_it(attempt_id: int, mo
         return unpack(packed)
 
     monkeypatch.setattr("parlab.series.store.unpack", spy)
-    found = store.read(attempt_id, "loss", rank=0, first_step=20_000, last_step=20_009)
-    assert found.steps.tolist() == list(range(20_000, 20_010))
+    result = store.read(attempt_id, "loss", rank=0, first_step=20_000, last_step=20_009)
+    assert result.steps.tolist() == list(range(20_000, 20_010))
     assert len(unpacked) == 3
 
 
-def test_all_ranks_come_as_a_dict_each_thinned_out(attempt_id: int) -> None:
+def test_all_ranks_are_returned_as_a_dict_and_downsampled(attempt_id: int) -> None:
     store.append(attempt_id, {("loss", rank): columns(0, 3_000) for rank in (0, 3)})
-    found = store.read(attempt_id, "loss", max_points=100)
-    assert sorted(found) == [0, 3]
-    assert all(2 <= len(series) <= 100 for series in found.values())
-    assert all(series.steps[0] == 0 and series.steps[-1] == 2_999 for series in found.values())
+    result = store.read(attempt_id, "loss", max_points=100)
+    assert sorted(result) == [0, 3]
+    assert all(2 <= len(series) <= 100 for series in result.values())
+    assert all(series.steps[0] == 0 and series.steps[-1] == 2_999 for series in result.values())
 
 
-def test_what_was_never_measured_is_empty(attempt_id: int) -> None:
+def test_a_series_without_points_is_empty(attempt_id: int) -> None:
     assert len(store.read(attempt_id, "loss", rank=0, max_points=10)) == 0
     assert store.read(attempt_id, "loss") == {}
     assert store.metrics(attempt_id) == []
@@ -123,12 +123,12 @@ def test_what_was_never_measured_is_empty(attempt_id: int) -> None:
     assert not SeriesChunk.objects.exists()
 
 
-def test_attempts_do_not_see_each_others_points(make_attempt: MakeAttempt) -> None:
+def test_attempts_have_separate_points(make_attempt: MakeAttempt) -> None:
     mine, other = make_attempt(), make_attempt(point={"train.seed": 2})
     store.append(mine.pk, {("loss", 0): columns(0, 10)})
     store.append(other.pk, {("loss", 0): columns(5, 10)})
-    found = store.read_many([mine.pk, other.pk], ["loss"], last_step=6)
-    assert {key: series.steps.tolist() for key, series in found.items()} == {
+    result = store.read_many([mine.pk, other.pk], ["loss"], last_step=6)
+    assert {key: series.steps.tolist() for key, series in result.items()} == {
         (mine.pk, "loss", 0): [0, 1, 2, 3, 4, 5, 6],
         (other.pk, "loss", 0): [5, 6],
     }

@@ -20,17 +20,23 @@ _SHOWN_FINDINGS = 10
 
 class Command(BaseCommand):
     help = (
-        "Read logs and documents into the database: a run for each launch or result. A directory is walked; a results"
-        " directory of DeepSpeed's tuner and an archive are one import each. Doing it twice changes nothing. The exit"
-        " code is 1 when a file was refused."
+        "Import logs and documents: a run for each launch or result. Directories are searched for files; a results"
+        " directory of DeepSpeed's autotuner and an archive are one import each. Importing the same file twice changes"
+        " nothing. The exit code is 1 if a file was refused."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("paths", nargs="+", metavar="FILE|DIR")
-        parser.add_argument("--experiment", metavar="SLUG", help="into this experiment; without it each file makes one")
-        parser.add_argument("--format", metavar="NAME", choices=formats(), help="do not guess the format")
-        parser.add_argument("--user", metavar="NAME", help="whose import it is; without it the first superuser's")
-        parser.add_argument("--dry-run", action="store_true", help="say what would be made, and make nothing")
+        parser.add_argument(
+            "--experiment", metavar="SLUG", help="import into this experiment; by default each file creates one"
+        )
+        parser.add_argument(
+            "--format", metavar="NAME", choices=formats(), help="format of the files, instead of detecting it"
+        )
+        parser.add_argument("--user", metavar="NAME", help="user who imports; by default the first superuser")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show what would be created, without storing anything"
+        )
 
     def handle(self, *args: Any, paths: list[str], **options: Any) -> None:
         self.experiment = _experiment(options["experiment"])
@@ -42,23 +48,23 @@ class Command(BaseCommand):
             for file in _files(Path(path)):
                 total += 1
                 try:
-                    for found in self._import(file):
-                        self._report(found)
+                    for result in self._import(file):
+                        self._report(result)
                 except (Refused, OSError) as problem:
                     refused += 1
-                    self.stderr.write(f"{_printable(file)}: refused: {_words(problem)}")
+                    self.stderr.write(f"{_printable(file)}: refused: {_reason(problem)}")
         if refused:
-            raise CommandError(f"{refused} of {total} refused; nothing of those is stored", returncode=1)
+            raise CommandError(f"{refused} of {total} files refused and not stored", returncode=1)
 
     def _import(self, path: Path) -> list[Import]:
         if path.is_dir():
             files = {file.relative_to(path).as_posix(): file for file in _walk(path)}
-            wanted = {name: file for name, file in files.items() if autotuning.wanted(name)}
+            results = {name: file for name, file in files.items() if autotuning.wanted(name)}
             return [
                 results_import(
                     experiment=self.experiment,
                     name=path.resolve().name,
-                    files=wanted,
+                    files=results,
                     user=self.user,
                     dry_run=self.dry_run,
                 )
@@ -74,21 +80,23 @@ class Command(BaseCommand):
                 pictures=_pictures_beside(path),
             )
 
-    def _report(self, found: Import) -> None:
-        document, write = found.document, self.stdout.write
-        where = found.experiment.slug if found.experiment else f"a new experiment, {found.experiment_name}"
-        done = "would go into" if self.dry_run else "is in" if found.is_new else "was there already, in"
-        write(f"{found.name}: {document.format}, {document.lines:,} lines; {done} {where}")
-        parts = [f"{len(found.runs)} runs", f"{len(document.tables)} tables"]
+    def _report(self, result: Import) -> None:
+        document, write = result.document, self.stdout.write
+        target = result.experiment.slug if result.experiment else f"a new experiment, {result.experiment_name}"
+        action = (
+            "would be imported into" if self.dry_run else "imported into" if result.is_new else "already imported into"
+        )
+        write(f"{result.name}: {document.format}, {document.lines:,} lines; {action} {target}")
+        parts = [f"{len(result.runs)} runs", f"{len(document.tables)} tables"]
         parts += [f"{sum(map(len, document.figures.values()))} figures", f"{len(document.images)} images"]
-        write(f"  {', '.join(parts)}; {len(found.findings)} findings; {document.unread.lines:,} lines unread")
-        for run in found.runs[:_SHOWN_RUNS]:
+        write(f"  {', '.join(parts)}; {len(result.findings)} findings; {document.unread.lines:,} lines unread")
+        for run in result.runs[:_SHOWN_RUNS]:
             number = f"#{run.number} " if run.number else ""
             reason = f" - {run.reason}" if run.reason else ""
             write(f"    {number}{run.label}: {_figures(run.summary) or run.state}{reason}")
-        if len(found.runs) > _SHOWN_RUNS:
-            write(f"    and {len(found.runs) - _SHOWN_RUNS} more")
-        for finding in found.findings[:_SHOWN_FINDINGS]:
+        if len(result.runs) > _SHOWN_RUNS:
+            write(f"    and {len(result.runs) - _SHOWN_RUNS} more")
+        for finding in result.findings[:_SHOWN_FINDINGS]:
             line = f"line {finding.lines[0]}: " if finding.lines else ""
             write(f"  {finding.severity}: {line}{finding.message}")
         for example in document.unread.examples[:3]:
@@ -97,27 +105,27 @@ class Command(BaseCommand):
 
 def _figures(summary: Any) -> str:
     times = summary.get("step_time_s") or {}
-    words = []
+    figures = []
     if (seconds := times.get("median", times.get("mean"))) is not None:
-        words.append(f"{seconds:.4g} s a step")
+        figures.append(f"{seconds:.4g} s a step")
     if summary.get("samples_per_s"):
-        words.append(f"{summary['samples_per_s']:.4g} samples/s")
+        figures.append(f"{summary['samples_per_s']:.4g} samples/s")
     if memory := (summary.get("memory_peak_bytes") or {}).get("max"):
-        words.append(f"{memory / 2**30:.2f} GiB")
-    return ", ".join(words)
+        figures.append(f"{memory / 2**30:.2f} GiB")
+    return ", ".join(figures)
 
 
 def _experiment(slug: str | None) -> Experiment | None:
     if slug is None:
         return None
-    found = Experiment.objects.filter(slug=slug).first()
-    if found is None:
-        raise CommandError(f"no experiment {slug}; name it as in its address, or leave --experiment out to make one")
-    return found
+    experiment = Experiment.objects.filter(slug=slug).first()
+    if experiment is None:
+        raise CommandError(f"no experiment {slug}; use the name in its URL, or omit --experiment to create one")
+    return experiment
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Yield files, and whole results directories of DeepSpeed's tuner."""
+    """Yield files, and results directories of DeepSpeed's autotuner as a whole."""
     if not path.is_dir():
         yield path
         return
@@ -133,20 +141,20 @@ def _files(path: Path) -> Iterator[Path]:
     yield from tuners
     pages = [file for file in files if not any(file.is_relative_to(directory) for directory in tuners)]
     if not tuners and not pages:
-        raise CommandError(f"{path} is a directory without files; name one that holds logs")
+        raise CommandError(f"directory {path} contains no files; choose one that contains logs")
     for file in pages:
-        # Pictures come with the pages that show them.
+        # Pictures are imported with the pages that refer to them.
         if file.suffix.lower() not in (".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg"):
             yield file
 
 
 def _walk(directory: Path) -> list[Path]:
-    found = sorted(path for path in directory.rglob("*") if path.is_file() and not path.name.startswith("."))
-    return found[:MAX_FILES]
+    files = sorted(path for path in directory.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return files[:MAX_FILES]
 
 
 def _pictures_beside(page: Path) -> PictureLookup:
-    """Find pictures that a page refers to, in its directory and below."""
+    """Look up the pictures that a page refers to, in its directory and below."""
     directory = page.parent.resolve()
 
     def lookup(reference: str) -> bytes | None:
@@ -162,11 +170,11 @@ def _pictures_beside(page: Path) -> PictureLookup:
 
 
 def _printable(path: Path) -> str:
-    """A file may be named with what a terminal would obey."""
+    """Replace characters of a file name that a terminal would interpret."""
     return "".join(character if character.isprintable() else "?" for character in str(path))
 
 
-def _words(problem: Exception) -> str:
+def _reason(problem: Exception) -> str:
     if isinstance(problem, OSError):
-        return f"it cannot be read ({problem.strerror or problem}); check that it is there and yours to read"
+        return f"it cannot be read ({problem.strerror or problem}); check that it exists and is readable"
     return str(problem)

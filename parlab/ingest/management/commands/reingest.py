@@ -12,8 +12,8 @@ from parlab.lab.services import findings_refresh
 
 class Command(BaseCommand):
     help = (
-        "Build series, summaries, tables and findings again: of our own runs from their raw logs, of imported ones from"
-        " the bytes of their files. Doing it twice changes nothing more."
+        "Rebuild series, summaries, tables and findings: of runs that parlab launched from their raw logs, of imported"
+        " runs from the stored bytes of their files. Repeating it changes nothing."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -21,18 +21,18 @@ class Command(BaseCommand):
             "runs",
             nargs="*",
             metavar="RUN",
-            help="a run as in its address, like pipeline-schedules/3, or an experiment; without any, all runs",
+            help="a run as in its URL, such as pipeline-schedules/3, or an experiment; by default all runs",
         )
 
     def handle(self, *args: Any, runs: list[str], **options: Any) -> None:
         damaged = 0
-        for found in [_runs(name) for name in runs] or [Run.objects.all()]:
-            # Their own lists: a rebuild may remove runs that a file no longer holds.
-            sources = Source.objects.filter(pk__in=found.exclude(source=None).values("source"))
+        for selected_runs in [_runs(name) for name in runs] or [Run.objects.all()]:
+            # Evaluate these first: a rebuild may delete runs that a file no longer contains.
+            sources = Source.objects.filter(pk__in=selected_runs.exclude(source=None).values("source"))
             if not runs:
                 sources = Source.objects.all()
-            experiments = set(found.filter(source=None).values_list("experiment", flat=True))
-            attempts = Attempt.objects.filter(run__in=found.filter(source=None))
+            experiments = set(selected_runs.filter(source=None).values_list("experiment", flat=True))
+            attempts = Attempt.objects.filter(run__in=selected_runs.filter(source=None))
             for attempt in attempts.select_related("run__experiment").order_by("pk").iterator():
                 points = attempt_reingest(attempt=attempt)
                 self.stdout.write(f"{attempt}: {points:,} points")
@@ -42,18 +42,18 @@ class Command(BaseCommand):
                     self.stdout.write(f"{source.experiment}: {source}: {len(rebuilt.runs)} runs")
                 except Refused as problem:
                     damaged += 1
-                    self.stderr.write(f"{source.experiment}: {source}: left as it is: {problem}")
+                    self.stderr.write(f"{source.experiment}: {source}: not changed: {problem}")
             for experiment in Experiment.objects.filter(pk__in=experiments):
                 findings_refresh(experiment=experiment)
         if damaged:
-            raise CommandError(f"{damaged} imported files could not be read again", returncode=1)
+            raise CommandError(f"{damaged} imported files could not be rebuilt", returncode=1)
 
 
 def _runs(name: str) -> QuerySet[Run]:
     slug, _, number = name.partition("/")
-    found = Run.objects.filter(experiment__slug=slug)
+    selected = Run.objects.filter(experiment__slug=slug)
     if number:
-        found = found.filter(number=int(number)) if number.isdecimal() else found.none()
-    if not found.exists():
-        raise CommandError(f"no run {name}; name it as in its address, like pipeline-schedules/3")
-    return found
+        selected = selected.filter(number=int(number)) if number.isdecimal() else selected.none()
+    if not selected.exists():
+        raise CommandError(f"no run {name}; use its name in the URL, such as pipeline-schedules/3")
+    return selected
