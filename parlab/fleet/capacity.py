@@ -1,4 +1,4 @@
-"""What a run needs of a node, and what each node has left."""
+"""Resources that a run needs, and the free resources of each node."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ ON_NODE = (RunState.DISPATCHED, RunState.RUNNING)
 
 
 class Need(NamedTuple):
-    """What a run asks of a node."""
+    """Resources that a run needs on a node."""
 
     pool: str
     device: str
@@ -24,13 +24,13 @@ class Need(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """GPUs that there must be; a run that may also use the processor needs none."""
+        """GPUs that the node must have; 0 for a run that can also use the CPU."""
         return self.ranks if DEVICES[self.device].needs_gpus else 0
 
 
 @dataclass
 class Room:
-    """A node with what its runs leave free."""
+    """A node and its free slots and GPUs."""
 
     node: Node
     slots: int
@@ -38,9 +38,9 @@ class Room:
     busy: list[Attempt] = field(default_factory=list)
 
     def take(self, need: Need) -> None:
-        """Account for a run that is on the node."""
+        """Subtract the resources of a run."""
         self.slots -= 1
-        # `auto` takes GPUs only where there are enough of them; two runs on one GPU would both measure wrong.
+        # `auto` uses GPUs only if there are enough of them. Two runs on one GPU would both measure wrong times.
         device = DEVICES[need.device]
         if device.needs_gpus or (device.may_use_gpus and need.ranks <= gpu_count(self.node)):
             self.gpus -= need.ranks
@@ -55,7 +55,7 @@ def gpu_count(node: Node) -> int:
 
 
 def rooms(nodes: Iterable[Node]) -> list[Room]:
-    """What each node has left, in one query."""
+    """Return the free resources of each node, in one query."""
     by_id = {node.pk: Room(node, node.slots, gpu_count(node)) for node in nodes}
     attempts = Attempt.objects.filter(node__in=by_id, state__in=ON_NODE).select_related("run__experiment")
     for attempt in attempts.order_by("pk"):
@@ -67,6 +67,6 @@ def rooms(nodes: Iterable[Node]) -> list[Room]:
 
 
 def best(candidates: Iterable[Room], need: Need) -> Room | None:
-    """The emptiest node that the run fits on."""
+    """Return the node with the most free slots that the run fits on."""
     fitting = [room for room in candidates if room.fits(need)]
     return min(fitting, key=lambda room: (-room.slots, room.node.name)) if fitting else None

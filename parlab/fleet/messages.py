@@ -12,11 +12,11 @@ from runners.protocol import CANCEL_TASK, START_TASK, Cancel, RunSpec, node_queu
 
 logger = logging.getLogger(__name__)
 
-_BROKER_AWAY = (kombu.exceptions.OperationalError, redis.RedisError, OSError)
+_BROKER_ERRORS = (kombu.exceptions.OperationalError, redis.RedisError, OSError)
 
 
 def send_start(attempt: Attempt) -> bool:
-    """Tell the node of an attempt to start it; returns whether the broker took the message."""
+    """Send the node of an attempt the order to start it; return whether the broker accepted the message."""
     assert attempt.node is not None, "an attempt is dispatched to a node"
     node = attempt.node.name
     spec = RunSpec(run=attempt.run_id, attempt=attempt.number, node=node, config=attempt.run.resolved)
@@ -24,16 +24,16 @@ def send_start(attempt: Attempt) -> bool:
 
 
 def send_cancel(*, run: int, attempt: int, node: str, reason: str) -> bool:
-    """Tell a node to stop an attempt; returns whether the broker took the message."""
+    """Send a node the order to stop an attempt; return whether the broker accepted the message."""
     return _send(CANCEL_TASK, Cancel(run=run, attempt=attempt, node=node, reason=reason))
 
 
 def _send(task: str, message: RunSpec | Cancel) -> bool:
     try:
         app.send_task(task, args=[sign(message, settings.NODE_KEY)], queue=node_queue(message.node))
-    except _BROKER_AWAY as error:
+    except _BROKER_ERRORS as error:
         logger.warning(
-            "run %s attempt %s: %s for node %s was not sent, Redis is away and will be tried again: %s",
+            "run %s attempt %s: %s for node %s was not sent because Redis is unavailable; it will be sent again: %s",
             message.run,
             message.attempt,
             task,

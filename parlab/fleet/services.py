@@ -1,4 +1,4 @@
-"""Bring runs to nodes and keep track of both; `docs/server-node.md` has the whole contract."""
+"""Dispatch runs to nodes and track both; see `docs/server-node.md` for the protocol."""
 
 import logging
 import time
@@ -35,16 +35,16 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 RESEND_S = 5.0
-"""A dispatched attempt that nobody reports running is sent again after this long."""
+"""Seconds after which a dispatched attempt that no node reports as running is sent again."""
 CANCELLED = "cancelled by a person"
 _RUNS_A_ROUND = 500
 AWAKE_KEY = "parlab:reaper:awake_since"
 _AWAKE_TIMEOUT_S = 15
-"""A reaper that missed this much (three beats) has slept."""
+"""A reaper that was not called for this long (three beats) starts its waiting time again."""
 
 
 def launch(*, config: Config, user: User) -> Launch:
-    """Queue a run for every point that has none, and send what nodes have room for."""
+    """Queue a run for every point that has none, and dispatch as many as nodes have free slots for."""
     result = lab.config_launch(config=config, user=user)
     transaction.on_commit(dispatch, robust=True)
     return result
@@ -58,7 +58,7 @@ def relaunch(*, run: Run, user: User) -> Attempt:
 
 
 def cancel(*, run: Run) -> RunState:
-    """Cancel a waiting run at once, or ask its node to stop it; returns the state that the run then has."""
+    """Cancel a queued run at once, or ask its node to stop it; return the new state of the run."""
     state = lab.run_cancel_request(run=run)
     if not state.is_final:
         run = Run.objects.get(pk=run.pk)
@@ -68,7 +68,7 @@ def cancel(*, run: Run) -> RunState:
 
 
 def dispatch() -> int:
-    """Give queued runs to nodes with room and send what no node confirmed again; returns how many were sent."""
+    """Assign queued runs to nodes with free slots, and resend unconfirmed ones; return the number of orders sent."""
     now = timezone.now()
     chosen = _assign_queued(now) + _claim_unconfirmed(now)
     transaction.on_commit(lambda: _send_orders(chosen), robust=True)
@@ -76,12 +76,12 @@ def dispatch() -> int:
 
 
 def _assign_queued(now: datetime) -> list[int]:
-    """Move queued attempts to nodes with room; returns their ids."""
+    """Assign queued attempts to nodes with free slots; return their ids."""
     queued = Run.objects.filter(state=RunState.QUEUED).order_by("queued_at", "pk")
     if not queued.exists():
         return []
     with transaction.atomic():
-        # Two dispatchers must not count the same free slot: the nodes are what they wait for each other at.
+        # Locks the nodes, so that two dispatchers never count the same free slot.
         nodes = Node.objects.online().filter(is_enabled=True).order_by("pk").select_for_update(no_key=True)
         free = [room for room in rooms(nodes) if room.slots > 0]
         chosen = []
@@ -90,7 +90,7 @@ def _assign_queued(now: datetime) -> list[int]:
             room = best(free, need)
             if room is None:
                 continue
-            attempt_id = _give(run, room.node, now)
+            attempt_id = _assign(run, room.node, now)
             if attempt_id:
                 room.take(need)
                 chosen.append(attempt_id)
@@ -98,7 +98,7 @@ def _assign_queued(now: datetime) -> list[int]:
 
 
 def _candidates(queued: QuerySet[Run], free: list[Room]) -> QuerySet[Run]:
-    """Leave out runs that no free node can take, so that they hold up nobody behind them."""
+    """Exclude runs that no free node can take, to avoid head-of-line blocking."""
     most_gpus = max(room.gpus for room in free)
     need_gpus = [row.name for row in DEVICES.values() if row.needs_gpus]
     fitting = ~Q(resolved__cluster__device__in=need_gpus) | Q(resolved__cluster__gpus_per_node__lte=most_gpus)
@@ -106,8 +106,8 @@ def _candidates(queued: QuerySet[Run], free: list[Room]) -> QuerySet[Run]:
     return in_pools.filter(fitting).only("resolved", "attempt_number")[:_RUNS_A_ROUND]
 
 
-def _give(run: Run, node: Node, now: datetime) -> int | None:
-    """Give the queued attempt of a run to a node; None when somebody was faster, or cancelled it."""
+def _assign(run: Run, node: Node, now: datetime) -> int | None:
+    """Assign the queued attempt of a run to a node; return None if it was assigned or cancelled in the meantime."""
     attempt_id = run.attempts.values_list("pk", flat=True).get(number=run.attempt_number)
     taken = Attempt.objects.filter(pk=attempt_id, state=RunState.QUEUED).update(
         state=RunState.DISPATCHED,
@@ -122,7 +122,7 @@ def _give(run: Run, node: Node, now: datetime) -> int | None:
 
 
 def _claim_unconfirmed(now: datetime) -> list[int]:
-    """Pick attempts whose start was sent a while ago and that no node reports; only one caller gets each."""
+    """Return attempts whose start order was sent a while ago and that no node reports; each goes to one caller only."""
     stale = Attempt.objects.filter(state=RunState.DISPATCHED, dispatched_at__lt=now - timedelta(seconds=RESEND_S))
     return [
         pk
@@ -132,11 +132,11 @@ def _claim_unconfirmed(now: datetime) -> list[int]:
 
 
 def _send_orders(attempt_ids: list[int]) -> None:
-    """Tell nodes to start what they were given, or to leave it alone where somebody has cancelled it since."""
+    """Send nodes the orders to start their attempts, or to cancel those that were cancelled in the meantime."""
     attempts = Attempt.objects.filter(pk__in=attempt_ids, state=RunState.DISPATCHED).select_related("run", "node")
     for attempt in attempts.order_by("pk"):
         if not (_send_cancel(attempt) if attempt.run.cancel_requested_at else send_start(attempt)):
-            return  # Redis is away; the beat sends all of them again
+            return  # Redis is unavailable; the next beat sends all of them again
 
 
 def _send_cancel(attempt: Attempt) -> bool:
@@ -146,35 +146,37 @@ def _send_cancel(attempt: Attempt) -> bool:
 
 
 def heartbeat(*, message: Heartbeat) -> None:
-    """Note that a node lives, renew the leases of what it holds, and stop what it should not hold."""
+    """Record a heartbeat: renew the leases of the attempts that the node holds, and stop those that it should not."""
     age = time.time() - message.sent_at
     if age > SPEC_LIFETIME_S:
-        logger.warning("heartbeat of node %s is %.0f s old and ignored; check its clock", message.node, age)
+        logger.warning(
+            "heartbeat of node %s is %.0f s old and was ignored; check the clock of the node", message.node, age
+        )
         return
     now = timezone.now()
     node = _register(message, now)
     attempts = Attempt.objects.filter(run_id__in={held.run for held in message.held if 0 < held.run < 2**63})
-    known = {(attempt.run_id, attempt.number): attempt for attempt in attempts.select_related("run")}
-    held = [(one, known.get((one.run, one.attempt))) for one in message.held]
-    # Leases first: a broker that is away must not cost a run that is alive.
-    renewed = [attempt.pk for _, attempt in held if attempt is not None and attempt.node_id == node.pk]
+    by_key = {(attempt.run_id, attempt.number): attempt for attempt in attempts.select_related("run")}
+    pairs = [(held, by_key.get((held.run, held.attempt))) for held in message.held]
+    # Leases first: without a broker, a running attempt must still keep its lease.
+    renewed = [attempt.pk for _, attempt in pairs if attempt is not None and attempt.node_id == node.pk]
     Attempt.objects.filter(pk__in=renewed, state__in=ON_NODE).update(lease_expires_at=now + timedelta(seconds=LEASE_S))
-    for one, attempt in held:
-        reason = _why_stop(attempt, node, message.sent_at)
-        if one.alive and reason:
-            send_cancel(run=one.run, attempt=one.attempt, node=node.name, reason=reason)
+    for held, attempt in pairs:
+        reason = _stop_reason(attempt, node, message.sent_at)
+        if held.alive and reason:
+            send_cancel(run=held.run, attempt=held.attempt, node=node.name, reason=reason)
 
 
-def _why_stop(attempt: Attempt | None, node: Node, sent_at: float) -> str:
-    """Why a node must not go on with an attempt; an empty text where it may."""
+def _stop_reason(attempt: Attempt | None, node: Node, sent_at: float) -> str:
+    """Return why a node must stop an attempt; empty if it may continue."""
     if attempt is None:
-        return "the server does not know this run any more"
+        return "the server no longer has this run"
     if attempt.state in ON_NODE and attempt.node_id == node.pk:
         return CANCELLED if attempt.run.cancel_requested_at else ""
-    # A run that has just ended by itself is still named alive in heartbeats that were under way.
+    # Heartbeats sent before the end of a run still name it as alive.
     if attempt.ended_at is not None and sent_at < attempt.ended_at.timestamp() + 2 * HEARTBEAT_S:
         return ""
-    return "the server has given this attempt up"
+    return "the server has given up this attempt"
 
 
 def _register(message: Heartbeat, now: datetime) -> Node:
@@ -188,17 +190,17 @@ def _register(message: Heartbeat, now: datetime) -> Node:
     if not Node.objects.filter(name=message.node).update(**facts):
         _, created = Node.objects.get_or_create(name=message.node, defaults=facts)
         if created:
-            logger.info("node %s of pool %s has registered", message.node, message.pool)
+            logger.info("node %s of pool %s registered", message.node, message.pool)
     return Node.objects.get(name=message.node)
 
 
 def reap() -> int:
-    """Give up attempts whose lease ran out; returns how many.
+    """Mark attempts whose lease expired as lost; return their number.
 
-    After a pause of its own the reaper first waits for as long as a lease lasts: nobody renewed any
-    while the server was down.
+    After a pause of its own the reaper first waits for the duration of a lease, because no lease was renewed while the
+    server was down.
     """
-    if _awake_s() < LEASE_S:
+    if _uptime_s() < LEASE_S:
         return 0
     expired = Attempt.objects.filter(state__in=ON_NODE, lease_expires_at__lt=timezone.now())
     return sum(_lose_if_expired(attempt) for attempt in expired)
@@ -207,28 +209,28 @@ def reap() -> int:
 def _lose_if_expired(attempt: Attempt) -> bool:
     with transaction.atomic():
         now = timezone.now()
-        # A heartbeat may have come in between.
+        # A heartbeat may have renewed the lease in the meantime.
         expired = Attempt.objects.select_for_update(no_key=True).filter(pk=attempt.pk, lease_expires_at__lt=now)
         locked = expired.first()
         if locked is None:
             return False
-        return lab.attempt_lose(attempt=locked, reason=_why_lost(locked, now))
+        return lab.attempt_lose(attempt=locked, reason=_loss_reason(locked, now))
 
 
-def _why_lost(attempt: Attempt, now: datetime) -> str:
+def _loss_reason(attempt: Attempt, now: datetime) -> str:
     node = attempt.node
     if node is None:
-        return "given to no node"
+        return "assigned to no node"
     if not node.is_online and node.last_heartbeat_at is not None:
         silence_s = (now - node.last_heartbeat_at).total_seconds()
-        return f"node {node.name} has been silent for {silence_s:.0f} s; look at its daemon and its network"
+        return f"node {node.name} has sent no heartbeat for {silence_s:.0f} s; check its daemon and its network"
     if attempt.state == RunState.DISPATCHED:
-        return f"node {node.name} did not take the run within {LEASE_S:.0f} s; look at its daemon's log"
-    return f"node {node.name} lives but has not named this run for {LEASE_S:.0f} s; look at its daemon's log"
+        return f"node {node.name} did not start the run within {LEASE_S:.0f} s; see the log of its daemon"
+    return f"node {node.name} is online but has not reported this run for {LEASE_S:.0f} s; see the log of its daemon"
 
 
-def _awake_s() -> float:
-    """How long the reaper has been called without a pause, in seconds."""
+def _uptime_s() -> float:
+    """Return for how many seconds the reaper has been called without a pause."""
     now = time.time()
     with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, decode_responses=True) as client:
         client.set(AWAKE_KEY, now, nx=True, ex=_AWAKE_TIMEOUT_S)

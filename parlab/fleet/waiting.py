@@ -1,4 +1,4 @@
-"""Why queued runs wait, in words."""
+"""Reasons why queued runs wait, as text."""
 
 from collections.abc import Iterable
 
@@ -14,12 +14,12 @@ _NAMES_SHOWN = 3
 
 
 def waiting_reason(run: Run) -> str:
-    """Say why a queued run waits; an empty text for a run that does not."""
+    """Return why a queued run waits; empty for a run that is not queued."""
     return waiting_reasons([run]).get(run.pk, "")
 
 
 def waiting_reasons(runs: Iterable[Run]) -> dict[int, str]:
-    """Say for each queued run why it waits, in two queries for any number of runs."""
+    """Return why each queued run waits, with two queries for any number of runs."""
     queued = [run for run in runs if run.state == RunState.QUEUED]
     if not queued:
         return {}
@@ -33,24 +33,24 @@ def _reason(run: Run, nodes: list[Room]) -> str:
     pool = [room for room in nodes if room.node.pool == need.pool]
     if not pool:
         return (
-            f"no node of pool {need.pool} has ever been seen;"
-            f" start a daemon on one with: python -m runners.daemon --pool {need.pool}"
+            f"no node of pool {need.pool} has registered yet;"
+            f" start a daemon with: python -m runners.daemon --pool {need.pool}"
         )
     online = [room for room in pool if room.node.is_online]
     if not online:
-        return f"no node of pool {need.pool} is online: {_shown(map(_last_seen, pool))}; start its daemon again"
+        return f"no node of pool {need.pool} is online: {_name_list(map(_last_seen, pool))}; restart its daemon"
     enabled = [room for room in online if room.node.is_enabled]
     if not enabled:
-        names = _shown(room.node.name for room in online)
+        names = _name_list(room.node.name for room in online)
         return f"every online node of pool {need.pool} is disabled: {names}; enable one in the admin"
     if all(gpu_count(room.node) < need.gpus for room in enabled):
         most = max(enabled, key=lambda room: gpu_count(room.node)).node
         return (
-            f"needs {need.gpus} GPUs on one node; of pool {need.pool} {most.name} has most: {gpu_count(most)};"
+            f"needs {need.gpus} GPUs on one node; in pool {need.pool}, {most.name} has the most: {gpu_count(most)};"
             " use fewer ranks, or cluster.device auto or cpu"
         )
     if best(enabled, need):
-        return "is sent to a node within seconds"
+        return "will be sent to a node within seconds"
     fitting = [room for room in enabled if gpu_count(room.node) >= need.gpus]
     return "; ".join(_busy(room, run) for room in fitting[:_NAMES_SHOWN])
 
@@ -61,7 +61,7 @@ def _last_seen(room: Room) -> str:
 
 
 def _busy(room: Room, run: Run) -> str:
-    return f"node {room.node.name} is busy with {_shown(_run_name(attempt, run) for attempt in room.busy)}"
+    return f"node {room.node.name} is busy with {_name_list(_run_name(attempt, run) for attempt in room.busy)}"
 
 
 def _run_name(attempt: Attempt, run: Run) -> str:
@@ -69,7 +69,7 @@ def _run_name(attempt: Attempt, run: Run) -> str:
     return f"#{other.number}" if other.experiment_id == run.experiment_id else f"{other.experiment} #{other.number}"
 
 
-def _shown(names: Iterable[str]) -> str:
+def _name_list(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(names[:_NAMES_SHOWN]) + more

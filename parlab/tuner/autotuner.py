@@ -1,4 +1,4 @@
-"""A study that DeepSpeed's own autotuner conducts: the run in which it searches, and a run for each experiment."""
+"""Studies whose strategy is DeepSpeed's own autotuner: the run of the search, and one run per experiment."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .space import Objective
 from .spaces import StudySpace, candidate, setting_name, tuning_space
 
 SEARCH_S = 12 * 3600
-"""The tuner's run has at least so long: it decides itself how many experiments it makes."""
+"""Least time limit of the search; the autotuner decides itself how many experiments it runs."""
 _MARK = b'"event":"experiment"'
 Seconds = Annotated[float, Field(gt=0, lt=1e7)]
 
 
 class Experiment(BaseModel):
-    """What engine autotuning prints of one experiment; whatever else a line claims is no experiment."""
+    """Event of engine autotuning for one experiment; lines that do not match are not experiments."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]{1,200}$")]
     state: Literal["finished", "oom", "failed"]
@@ -50,9 +50,9 @@ class Experiment(BaseModel):
     memory_peak_bytes: dict[Annotated[str, Field(pattern=r"^\d{1,6}$")], Annotated[int, Field(ge=0, lt=10**18)]] = {}
 
 
-def refuse_unless_zero(found: StudySpace) -> None:
+def refuse_unless_zero(space: StudySpace) -> None:
     """Raise ValueError for a space that DeepSpeed's autotuner does not search."""
-    for point in found.points.values():
+    for point in space.points.values():
         assert point.config is not None
         parallel, tuned = point.config.parallel, AUTOTUNING.trial_engine
         if parallel.engine != tuned:
@@ -62,17 +62,16 @@ def refuse_unless_zero(found: StudySpace) -> None:
             )
         if parallel.zero_offload != "none":
             raise ValueError(
-                f"strategy autotuner: DeepSpeed's autotuner does not support offloading, but zero_offload is"
-                f" {parallel.zero_offload};"
-                " use strategy planned, or zero_offload none"
+                "strategy autotuner: DeepSpeed's autotuner does not support offloading, but zero_offload is"
+                f" {parallel.zero_offload}; use strategy planned, or zero_offload none"
             )
 
 
-def autotuner_start(*, study: Study, found: StudySpace) -> Run:
-    """Queue the run in which the tuner searches the stages and micro batches of a space; a second call finds it."""
+def autotuner_start(*, study: Study, space: StudySpace) -> Run:
+    """Queue the run that searches the stages and micro batches of a space; a second call returns the same run."""
     if study.driver is not None:
         return study.driver
-    config = _search_config(study, found)
+    config = _search_config(study, space)
     launched = lab.config_launch(config=config, user=study.created_by)
     study.driver = launched.created[0] if launched.created else config.runs.get(point_digest=digest({}))
     study.save(update_fields=["driver"])
@@ -80,17 +79,17 @@ def autotuner_start(*, study: Study, found: StudySpace) -> Run:
     return study.driver
 
 
-def _search_config(study: Study, found: StudySpace) -> Config:
-    """Save the version that lets the tuner search what the sweep of the study's version names."""
-    configs = [point.config for point in found.points.values() if point.config is not None]
-    least = min(configs, key=lambda one: (one.train.micro_batch_size, one.num_micro_batches))
+def _search_config(study: Study, space: StudySpace) -> Config:
+    """Save the version of the search, from the sweep of the study's version."""
+    configs = [point.config for point in space.points.values() if point.config is not None]
+    least = min(configs, key=lambda config: (config.train.micro_batch_size, config.num_micro_batches))
     data = least.resolved()
     data["cluster"]["gpus_per_node"] = None
     data["parallel"] |= {"engine": AUTOTUNING.name, "zero_stage": 0}
     data["launcher"]["timeout_s"] = max(data["launcher"]["timeout_s"], SEARCH_S)
     data["autotuning"] = {
-        "stages": sorted({one.parallel.zero_stage for one in configs}),
-        "max_micro_batch_size": max(one.train.micro_batch_size for one in configs),
+        "stages": sorted({config.parallel.zero_stage for config in configs}),
+        "max_micro_batch_size": max(config.train.micro_batch_size for config in configs),
     }
     note = f"Study {study.pk}: DeepSpeed's own autotuner over the space of version {study.config.version}"
     return lab.config_save(
@@ -99,18 +98,18 @@ def _search_config(study: Study, found: StudySpace) -> Config:
 
 
 def experiments_of(run: Run) -> Iterator[Experiment]:
-    """Read what the tuner's run has told of its experiments so far, each name once."""
-    attempt, seen = run.current_attempt(), set[str]()
+    """Read the experiments that the run of the search has printed so far, each name once."""
+    attempt, seen_names = run.current_attempt(), set[str]()
     for line in _lines(attempt.pk):
         if not line.startswith(EVENT_PREFIX) or len(line) >= EVENT_LINE_LIMIT or _MARK not in line:
             continue
         try:
-            one = Experiment.model_validate(json.loads(line))
+            experiment = Experiment.model_validate(json.loads(line))
         except (ValueError, RecursionError, ValidationError):
             continue  # it stays in the log
-        if one.name not in seen:
-            seen.add(one.name)
-            yield one
+        if experiment.name not in seen_names:
+            seen_names.add(experiment.name)
+            yield experiment
 
 
 def _lines(attempt_id: int) -> Iterator[bytes]:
@@ -122,27 +121,27 @@ def _lines(attempt_id: int) -> Iterator[bytes]:
 
 
 def trials_store(*, study: Study, run: Run) -> int:
-    """Make a trial and its run of each experiment that the study does not have yet; returns how many are new."""
-    known = set(study.trials.filter(role=Trial.Role.SEARCH).values_list("key", flat=True))
+    """Create a trial and a run for each experiment that the study does not have yet; return the number of new ones."""
+    existing_keys = set(study.trials.filter(role=Trial.Role.SEARCH).values_list("key", flat=True))
     new = []
-    for one in experiments_of(run):
+    for experiment in experiments_of(run):
         config, _ = tuned_config(
             run.resolved,
-            zero_stage=one.zero_stage,
-            micro_batch_size=one.micro_batch_size,
-            num_micro_batches=one.accumulation,
+            zero_stage=experiment.zero_stage,
+            micro_batch_size=experiment.micro_batch_size,
+            num_micro_batches=experiment.accumulation,
         )
-        if config is not None and (key := setting_name(config)) not in known:
-            known.add(key)
-            new.append((key, one, config))
+        if config is not None and (key := setting_name(config)) not in existing_keys:
+            existing_keys.add(key)
+            new.append((key, experiment, config))
     if not new:
         return 0
     lock_experiment(run.experiment)
     count, planner = study.trials.count(), planner_for(study.config)
-    for number, (key, one, config) in enumerate(new, start=count + 1):
+    for number, (key, experiment, config) in enumerate(new, start=count + 1):
         Trial.objects.create(
             study=study,
-            run=_run_store(run, one, config),
+            run=_run_store(run, experiment, config),
             role=Trial.Role.SEARCH,
             number=number,
             key=key,
@@ -154,27 +153,27 @@ def trials_store(*, study: Study, run: Run) -> int:
 
 
 def _expected(study: Study, planner: Planner, config: RunConfig) -> float | None:
-    """Value by the objective as planned; the tuner itself expects nothing."""
+    """Return the planned value of the objective; the autotuner itself predicts none."""
     plan = planner.plan(config)
     described = candidate("", Point({}, config, []), config, plan)
     return described.value(cast(Objective, study.objective), plan.iteration_s) if plan.iteration_s else None
 
 
-def _run_store(driver: Run, one: Experiment, config: RunConfig) -> Run:
-    """Enter an experiment as a run that has ended: a child of the tuner's, with its node and environment."""
+def _run_store(driver: Run, experiment: Experiment, config: RunConfig) -> Run:
+    """Store an experiment as an ended run, with the node and environment of the search."""
     attempt = driver.current_attempt()
-    point = {"experiment": one.name}
-    known = driver.config.runs.filter(point_digest=digest(point)).first()
-    if known is not None:
-        return known
-    summary = _summary(one, config)
-    began, ended = (datetime.fromtimestamp(seconds, UTC) for seconds in sorted((one.began, one.ended)))
-    state = RunState(one.state)
+    point = {"experiment": experiment.name}
+    existing = driver.config.runs.filter(point_digest=digest(point)).first()
+    if existing is not None:
+        return existing
+    summary = _summary(experiment, config)
+    began, ended = (datetime.fromtimestamp(seconds, UTC) for seconds in sorted((experiment.began, experiment.ended)))
+    state = RunState(experiment.state)
     if state == RunState.FINISHED and not summary:
         state = RunState.FAILED
     shared: dict[str, Any] = {
         "state": state,
-        "reason": storable.text(one.reason)[:500],
+        "reason": storable.text(experiment.reason)[:500],
         "started_at": began,
         "ended_at": ended,
         "summary": summary,
@@ -183,7 +182,7 @@ def _run_store(driver: Run, one: Experiment, config: RunConfig) -> Run:
         experiment=driver.experiment,
         config=driver.config,
         number=next_number(driver.config),
-        label=f"autotuner's {one.name}"[:300],
+        label=f"autotuner's {experiment.name}"[:300],
         point=point,
         point_digest=digest(point),
         resolved=config.resolved(),
@@ -197,24 +196,24 @@ def _run_store(driver: Run, one: Experiment, config: RunConfig) -> Run:
     return run
 
 
-def _summary(one: Experiment, config: RunConfig) -> dict[str, Any]:
-    """Write the figures of an experiment in the shape of a run's summary; empty where it was not timed."""
-    median = one.step_time_s.get("median")
+def _summary(experiment: Experiment, config: RunConfig) -> dict[str, Any]:
+    """Return the numbers of an experiment as the summary of a run; empty if it was not timed."""
+    median = experiment.step_time_s.get("median")
     if not median:
         return {}
     samples, warmup = config.train.global_batch_size, config.train.warmup_steps
-    last = warmup + one.steps
+    last = warmup + experiment.steps
     summary: dict[str, Any] = {
-        "steps": {"count": one.steps, "first": warmup + 1, "last": last},
-        "step_time_s": dict(one.step_time_s),
+        "steps": {"count": experiment.steps, "first": warmup + 1, "last": last},
+        "step_time_s": dict(experiment.step_time_s),
         "samples_per_s": samples / median,
         "tokens_per_s": samples * config.model.sequence_length / median,
         "ms_per_sample": 1000 * median / samples,
-        "timers_s": {name: {"median": seconds} for name, seconds in one.timers_s.items()},
-        "basis": f"median of {one.steps} steps ({warmup + 1} to {last}), slowest rank of each; timers as DeepSpeed's"
-        " autotuner writes them",
+        "timers_s": {name: {"median": seconds} for name, seconds in experiment.timers_s.items()},
+        "basis": f"median of {experiment.steps} steps ({warmup + 1} to {last}), slowest rank of each;"
+        " timers as written by DeepSpeed's autotuner",
     }
-    if one.memory_peak_bytes:
-        peaks = one.memory_peak_bytes
+    if experiment.memory_peak_bytes:
+        peaks = experiment.memory_peak_bytes
         summary["memory_peak_bytes"] = {"min": min(peaks.values()), "max": max(peaks.values()), "by_rank": peaks}
     return summary

@@ -21,31 +21,31 @@ class ConfigChoice(forms.ModelChoiceField):  # type: ignore[type-arg]  # no gene
 
 
 class StudyForm(forms.Form):
-    """What to search, how, and with what the result is compared."""
+    """Space, strategy and objective of a study, and the trials it is compared with."""
 
     config = ConfigChoice(
         Config.objects.none(),
         label="Configuration",
-        empty_label="Choose one with a sweep",
-        help_text=f"Its sweep is the space; its runs need {LEAST_STEPS} timed steps or more.",
+        empty_label="Choose a configuration with a sweep",
+        help_text=f"Its sweep is the search space. Each run needs at least {LEAST_STEPS} timed steps.",
     )
     strategy = forms.ChoiceField(
         choices=Study.Strategy.choices,
         initial=Study.Strategy.PLANNED,
-        help_text="Planned launches where the planner, corrected by each run, expects most; the others are to compare."
-        " DeepSpeed's own autotuner runs on the node, for engine zero.",
+        help_text="Planned launches the setting with the best prediction, corrected after each run; use the others for"
+        " comparison. DeepSpeed's own autotuner runs on the node, for engine zero only.",
     )
     objective = forms.ChoiceField(
-        choices=Study.Objective.choices, initial=Study.Objective.THROUGHPUT, help_text="Measured from end to end."
+        choices=Study.Objective.choices, initial=Study.Objective.THROUGHPUT, help_text="Measured end to end."
     )
     max_launches = forms.IntegerField(
-        label="Launches at most", min_value=1, max_value=2000, initial=20, help_text="Runs of the search."
+        label="Maximum launches", min_value=1, max_value=2000, initial=20, help_text="Number of runs of the search."
     )
     hand_tuned = forms.BooleanField(
-        label="Compare with tuning by hand",
+        label="Compare with manual tuning",
         required=False,
         initial=True,
-        help_text="Grows the micro batch with all else at its first value, until memory ends.",
+        help_text="Increases the micro batch, with all other axes at their first value, until it runs out of memory.",
     )
     baseline = ConfigChoice(
         Config.objects.none(),

@@ -11,9 +11,9 @@ class StudyQuerySet(models.QuerySet["Study"]):
 
 
 class Study(models.Model):
-    """A search of a configuration's sweep for its best point, by launching few of its runs.
+    """A search for the best point of a configuration's sweep that launches few of its runs.
 
-    What was launched and what came of it are rows of Trial and Run; a study that was interrupted goes on from them.
+    Launches and their results are rows of Trial and Run; an interrupted study continues from them.
     """
 
     class Strategy(models.TextChoices):
@@ -42,10 +42,11 @@ class Study(models.Model):
         null=True,
         blank=True,
         related_name="studies_as_baseline",
-        help_text="What the result is compared with, like the Hugging Face Trainer without DeepSpeed.",
+        help_text="Configuration to compare the result with, like the Hugging Face Trainer without DeepSpeed.",
     )
     hand_tuned = models.BooleanField(
-        default=True, help_text="Also grow the micro batch by hand, with all else as it is by default, for comparison."
+        default=True,
+        help_text="Also increase the micro batch by itself, with all other axes at their first value, for comparison.",
     )
     strategy = models.CharField(max_length=12, choices=Strategy, default=Strategy.PLANNED)
     objective = models.CharField(max_length=12, choices=Objective, default=Objective.THROUGHPUT)
@@ -59,7 +60,7 @@ class Study(models.Model):
         help_text="Run of engine autotuning, where DeepSpeed's own autotuner searches.",
     )
     past_runs = models.PositiveIntegerField(
-        default=0, help_text="Earlier runs on such nodes that corrected its first predictions."
+        default=0, help_text="Earlier runs on such nodes that corrected the first predictions."
     )
     state = models.CharField(max_length=12, choices=State, default=State.RUNNING)
     reason = models.TextField(blank=True, help_text="Why it stopped, or what it waits for.")
@@ -86,7 +87,7 @@ class Study(models.Model):
 
 
 class Trial(models.Model):
-    """A run that a study asked for, and why."""
+    """A run that a study launched or reused, and the reason."""
 
     class Role(models.TextChoices):
         SEARCH = "search", "search"
@@ -96,12 +97,14 @@ class Trial(models.Model):
     study = models.ForeignKey(Study, models.CASCADE, related_name="trials")
     run = models.ForeignKey(Run, models.CASCADE, related_name="trials")
     role = models.CharField(max_length=12, choices=Role)
-    number = models.PositiveIntegerField(help_text="Counts within the study, in the order of the wishes.")
-    key = models.CharField(max_length=300, help_text="Names the setting: z1_gas2_tmbspg8.")
+    number = models.PositiveIntegerField(help_text="Number within the study, in the order of the launches.")
+    key = models.CharField(max_length=300, help_text="Name of the setting, like z1_gas2_tmbspg8.")
     tuning_space = models.CharField(max_length=80)
     why = models.CharField(max_length=300, blank=True)
-    expected = models.FloatField(null=True, blank=True, help_text="Value by the objective, expected before the launch.")
-    reused = models.BooleanField(default=False, help_text="The run was there before the study asked for it.")
+    expected = models.FloatField(
+        null=True, blank=True, help_text="Value of the objective that was predicted before the launch."
+    )
+    reused = models.BooleanField(default=False, help_text="The run existed before the study needed it.")
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

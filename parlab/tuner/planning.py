@@ -1,4 +1,4 @@
-"""What the planner says of a setting before anybody ran it."""
+"""Predictions of the planner for settings that have not run yet."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from runners.config import RunConfig
 
 logger = logging.getLogger(__name__)
 
-_DOUBTS = 3.0
-"""Half of the predictions are off by less than the planner's uncertainty; this many times as much is nearly all."""
-_MOST_DOUBT = 0.5
+_UNCERTAINTIES = 3.0
+"""Half of the predictions are off by less than the planner's uncertainty, nearly all by less than this multiple."""
+_LARGEST_ERROR = 0.5
 
 
 class Plan(NamedTuple):
-    """Planned time and memory of a setting; None where nothing is known."""
+    """Planned time and memory of a setting; None if there is no prediction."""
 
     iteration_s: float | None = None
     memory_bytes: float | None = None
@@ -29,23 +29,23 @@ class Plan(NamedTuple):
 
 
 class Planner(Protocol):
-    """Whoever can say something of a configuration."""
+    """Predicts configurations."""
 
     @property
     def plans(self) -> bool:
-        """Whether it says anything at all."""
+        """Whether it makes predictions."""
         ...
 
     @property
     def nodes(self) -> Sequence[int]:
-        """Nodes with the hardware that it speaks of, by primary key."""
+        """Primary keys of the nodes with the hardware of the predictions."""
         ...
 
     def plan(self, config: RunConfig) -> Plan: ...
 
 
 class Unplanned:
-    """Says nothing."""
+    """Makes no predictions."""
 
     plans = False
     nodes: Sequence[int] = ()
@@ -55,7 +55,7 @@ class Unplanned:
 
 
 class NodePlanner:
-    """Asks the planner, for a node with this hardware; `hardware` is what the node says of itself."""
+    """Calls the planner for a node with this hardware, as the node describes itself."""
 
     plans = True
 
@@ -65,25 +65,25 @@ class NodePlanner:
     def plan(self, config: RunConfig) -> Plan:
         try:
             machines = cluster_of(self.hardware, config)
-            found = predict(config, machines)
+            prediction = predict(config, machines)
         except ValueError as problem:
             logger.info("no plan: %s", problem)
             return Plan()
-        error = min(_DOUBTS * found.memory_uncertainty, _MOST_DOUBT)
-        return Plan(found.iteration_s, found.memory_bytes, float(machines.device.memory_bytes), error)
+        error = min(_UNCERTAINTIES * prediction.memory_uncertainty, _LARGEST_ERROR)
+        return Plan(prediction.iteration_s, prediction.memory_bytes, float(machines.device.memory_bytes), error)
 
 
 def planner_for(config: Config) -> Planner:
-    """The planner for the nodes of a config's pool; one that says nothing while there is none."""
+    """Return the planner for the nodes of a configuration's pool; Unplanned if it has no nodes."""
     pool = config.data.get("cluster", {}).get("pool", "default")
     node = Node.objects.filter(pool=pool, is_enabled=True).exclude(hardware={}).order_by("-last_heartbeat_at").first()
     if node is None:
         return Unplanned()
-    alike = [each.pk for each in Node.objects.all() if _devices(each.hardware) == _devices(node.hardware)]
+    alike = [other.pk for other in Node.objects.all() if _devices(other.hardware) == _devices(node.hardware)]
     return NodePlanner(node.hardware, alike)
 
 
 def _devices(hardware: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the kinds of devices of a node; its processor where it has no GPU."""
+    """Return the names of a node's types of GPUs, or of its processor if it has none."""
     gpus = {str(gpu.get("name", "")) for gpu in hardware.get("gpus") or []}
     return tuple(sorted(gpus)) or (str(hardware.get("cpu_model", "")),)

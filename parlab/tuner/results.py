@@ -1,4 +1,4 @@
-"""What a study found, in the shape in which results of autotuning are published."""
+"""Results of a study, in the form in which autotuning results are published."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ ROLES = {
 _LATELY, _SHOWN_LATELY = timedelta(days=7), 5
 _SIDE_BY_SIDE = 30
 _CLOSE = 0.99
-_TRAINS = ("torch", "deepspeed", "transformers", "accelerate", "numpy")
-"""Packages that training depends on, of those that a node names."""
+_TRAINING_PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "numpy")
+"""Packages of a node's environment that training depends on."""
 _TUNER_TIMERS = ("forward-compute", "backward-compute", "optimizer", "forward", "backward", "step")
 
 
 class Tried(NamedTuple):
-    """A trial with its numbers; None where it has none."""
+    """A trial and the value of its objective; None if it has none."""
 
     trial: Trial
     run: Run
     value: float | None
-    """By the objective, from end to end."""
+    """Value of the objective, measured end to end."""
     objective: str
 
     @property
     def tuner_value(self) -> float | None:
-        """The same, counting only the passes and the update, as DeepSpeed's autotuner does."""
+        """The same for the passes and the update only, as DeepSpeed's autotuner counts."""
         inside = _inside_s(self.run.summary) if self.value else None
         return _value(self.objective, self.run, inside) if inside else None
 
     @property
     def setting(self) -> str:
-        """The setting in words."""
+        """The setting as text."""
         train, parallel = self.run.resolved["train"], self.run.resolved["parallel"]
         engine = engine_of(self.run.resolved)
         parts = [f"ZeRO {parallel['zero_stage']}"] if engine.has_zero_stages else []
@@ -78,7 +78,7 @@ class SpaceRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that the page and the report of a study show."""
+    """All that the page and the report of a study show."""
 
     study: Study
     tried: Sequence[Tried]
@@ -86,12 +86,12 @@ class Result:
     spaces: Sequence[SpaceRow]
     """By tuning space, then `global`."""
     tuning_time: timedelta
-    """From the first launch of the search to its last end, without what was measured before."""
+    """From the first launch of the search to its last end, without reused runs."""
 
     @cached_property
     def environment(self) -> Mapping[str, str]:
-        """Hardware and versions of the first trial that has told them."""
-        return _environment([each.run for each in self.tried])
+        """Hardware and versions of the first trial that reports them."""
+        return _environment([trial.run for trial in self.tried])
 
     @property
     def unit(self) -> str:
@@ -102,7 +102,7 @@ class Result:
         return self.compared[-1].best
 
     def improvement_over(self, name: str) -> float | None:
-        """Tuned value over that of another column; None where one of them is missing."""
+        """Return the tuned value over that of another column; None if one of them is missing."""
         other = next((column.best for column in self.compared if column.name == name), None)
         if other is None or self.best is None or not other.value or not self.best.value:
             return None
@@ -110,7 +110,7 @@ class Result:
 
     @property
     def best_so_far(self) -> list[float | None]:
-        """After each trial of the search, the best value until then."""
+        """Best value after each trial of the search."""
         best: float | None = None
         course = []
         for each in self.search:
@@ -119,7 +119,7 @@ class Result:
         return course
 
     def launches_until(self, value: float) -> int | None:
-        """Launches of the search until one gave this value or more; None where none did."""
+        """Return the launches of the search until the first with this value or more; None if there is none."""
         return next((i + 1 for i, each in enumerate(self.search) if each.value and each.value >= value), None)
 
     @property
@@ -128,12 +128,12 @@ class Result:
 
 
 def unit(objective: str) -> str:
-    """Unit of the values of an objective."""
+    """Return the unit of an objective."""
     return {"latency": "iterations/s", "cost": "samples per device second"}.get(objective, "samples/s")
 
 
 def results_of(studies: Sequence[Study]) -> list[Result]:
-    """Read what studies have found so far, in as many queries as for one."""
+    """Return the results of studies so far, with as many queries as for one study."""
     by_study: dict[int, list[Trial]] = {study.pk: [] for study in studies}
     rows = Trial.objects.filter(study__in=by_study).select_related("run__experiment").order_by("number")
     for trial in rows:
@@ -142,15 +142,15 @@ def results_of(studies: Sequence[Study]) -> list[Result]:
 
 
 def lately() -> list[Result]:
-    """Read the studies that go on, and behind them those that ended within a week."""
-    going = Q(state__in=(Study.State.RUNNING, Study.State.PAUSED))
+    """Return the running studies, followed by those that ended within a week."""
+    running = Q(state__in=(Study.State.RUNNING, Study.State.PAUSED))
     ended = Q(state__in=(Study.State.FINISHED, Study.State.FAILED), ended_at__gte=timezone.now() - _LATELY)
-    found = Study.objects.filter(going | ended).select_related("config__experiment", "driver")
-    return results_of(list(found.order_by(F("ended_at").desc(nulls_first=True), "-pk")[:_SHOWN_LATELY]))
+    recent = Study.objects.filter(running | ended).select_related("config__experiment", "driver")
+    return results_of(list(recent.order_by(F("ended_at").desc(nulls_first=True), "-pk")[:_SHOWN_LATELY]))
 
 
 def result_of(study: Study) -> Result:
-    """Read what a study has found so far."""
+    """Return the results of a study so far."""
     (result,) = results_of([study])
     return result
 
@@ -185,7 +185,7 @@ def _value(objective: str, run: Run, seconds: float) -> float:
 
 
 def _inside_s(summary: Mapping[str, Any]) -> float | None:
-    """Seconds of a step inside forward, backward and update; None where a run was not timed so."""
+    """Return the seconds of a step in forward, backward and update; None if a run does not have these timers."""
     timers = summary.get("timers_s") or {}
     parts = [timers[name].get("median") for name in _TUNER_TIMERS if name in timers]
     return float(sum(parts)) if len(parts) >= 2 and all(parts) else None
@@ -210,38 +210,40 @@ def _by_space(search: Sequence[Tried]) -> list[SpaceRow]:
 def _tuning_time(study: Study, search: Sequence[Tried]) -> timedelta:
     mine = [each for each in search if not each.trial.reused]
     ends = [each.run.ended_at or timezone.now() for each in mine]
-    if study.driver is not None:  # its trials are there only when they have ended
+    if study.driver is not None:  # its trials are stored only when they have ended
         ends += [] if study.driver.is_final else [timezone.now()]
         return max(max(ends, default=study.created_at) - study.created_at, timedelta(0))
     return max(ends) - min(each.trial.created_at for each in mine) if mine else timedelta(0)
 
 
 def _environment(runs: Sequence[Run]) -> dict[str, str]:
-    """Hardware and versions of the first trial that has told them."""
+    """Hardware and versions of the first trial that reports them."""
     attempts = Attempt.objects.filter(run__in=[run.pk for run in runs]).exclude(environment={}).select_related("node")
     attempt = attempts.order_by("pk").first()
     if attempt is None:
         return {}
-    said = attempt.environment
-    lines = {"node": attempt.node.name if attempt.node else "", "host": str(said.get("hostname", ""))}
-    gpus = said.get("gpus") or []
-    lines["devices"] = f"{len(gpus)} x {gpus[0].get('name', 'GPU')}" if gpus else str(said.get("cpu_model") or "CPU")
-    lines |= {"driver": str(said.get("driver") or ""), "python": str(said.get("python") or "")}
-    packages = said.get("packages")
+    environment = attempt.environment
+    lines = {"node": attempt.node.name if attempt.node else "", "host": str(environment.get("hostname", ""))}
+    gpus = environment.get("gpus") or []
+    lines["devices"] = (
+        f"{len(gpus)} x {gpus[0].get('name', 'GPU')}" if gpus else str(environment.get("cpu_model") or "CPU")
+    )
+    lines |= {"driver": str(environment.get("driver") or ""), "python": str(environment.get("python") or "")}
+    packages = environment.get("packages")
     if isinstance(packages, Mapping):
-        lines |= {name: str(packages[name]) for name in _TRAINS if name in packages}
+        lines |= {name: str(packages[name]) for name in _TRAINING_PACKAGES if name in packages}
     if lines["host"] == lines["node"]:
         del lines["host"]
     return {name: text for name, text in lines.items() if text}
 
 
 def described_course(result: Result) -> charts.Course:
-    """Another study as the figure of progress sees it."""
+    """Return a study for the figure of progress."""
     return charts.Course(f"study {result.study.pk}, {result.study.strategy}", result.best_so_far)
 
 
 def described_trials(result: Result) -> list[charts.Trial]:
-    """The launches of the search as the figures see them."""
+    """Return the launches of the search, for the figures."""
     return [
         charts.Trial(
             each.trial.number,
@@ -265,17 +267,17 @@ def _accumulation(run: Run) -> int:
 
 
 class Contender(NamedTuple):
-    """A study beside others of the same space and objective."""
+    """A study compared with others of the same space and objective."""
 
     result: Result
     launches_until: int | None
-    """Launches until within 1 % of the best that any of them found; None where it never came there."""
+    """Launches until within 1 % of the best result of all; None if it was not reached."""
     off: float | None
-    """How far its best is below that, as a share."""
+    """Difference of its best from that result, as a share."""
 
 
 def side_by_side(study: Study) -> list[Contender]:
-    """Compare all studies of the same space and objective, in the order in which they were started."""
+    """Compare all studies of the same space and objective, in the order of their start."""
     same = Study.objects.filter(config=study.config_id, objective=study.objective).order_by("pk")
     results = results_of(list(same.select_related("config__experiment", "driver")[:_SIDE_BY_SIDE]))
     top = max((result.best.value or 0.0 for result in results if result.best), default=0.0)

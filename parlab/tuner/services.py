@@ -1,4 +1,4 @@
-"""The life of a study: created, advanced a step at a time, paused, resumed, cancelled."""
+"""Services of studies: create, advance, pause, resume, cancel."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from .strategies import STRATEGIES, Strategy, by_hand
 logger = logging.getLogger(__name__)
 
 LEAST_STEPS = 10
-"""Timed steps of a trial; fewer say too little of what training takes from end to end."""
+"""Timed steps of a trial; fewer do not give a reliable step time."""
 COUNTING = timedelta(seconds=30)
-"""A run that has just finished has its figures within this; after it, it has none."""
+"""Time within which a finished run gets its summary; a run without one after that has none."""
 MAX_ATTEMPTS = 3
-"""Attempts at a trial that was lost with its node; after them it counts as failed."""
+"""Attempts at a trial that is lost with its node; after them it counts as failed."""
 
 
 class _Arm(NamedTuple):
-    """One of the searches of a study: its own, and those that it is compared with."""
+    """One search of a study: its own, or one that it is compared with."""
 
     role: Trial.Role
     config: Config
     strategy: Strategy
     launches: int | None
-    """At most; None without limit."""
+    """Maximum number of launches; None: no limit."""
 
 
 @transaction.atomic
@@ -57,26 +57,28 @@ def study_create(
     baseline: Config | None = None,
     hand_tuned: bool = True,
 ) -> Study:
-    """Start a study of a config's sweep, or find the one that runs already as it is asked for here.
+    """Start a study of a configuration's sweep, or return the running one with the same arguments.
 
-    Raises ValueError that names field, value and remedy.
+    Raises ValueError with field, value and remedy.
     """
     if strategy not in Study.Strategy.values:
-        raise ValueError(f"strategy {strategy!r} is unknown; use {', '.join(Study.Strategy.values)}")
+        raise ValueError(f"unknown strategy {strategy!r}; use {', '.join(Study.Strategy.values)}")
     if objective not in Study.Objective.values:
-        raise ValueError(f"objective {objective!r} is unknown; use {', '.join(Study.Objective.values)}")
+        raise ValueError(f"unknown objective {objective!r}; use {', '.join(Study.Objective.values)}")
     if max_launches < 1:
-        raise ValueError(f"max_launches {max_launches} launches nothing; use 1 or more")
+        raise ValueError(f"max_launches {max_launches} is less than 1; use 1 or more")
     if baseline is not None and baseline.experiment_id != config.experiment_id:
-        raise ValueError(f"baseline {baseline} is of another experiment; use a config of {config.experiment}")
-    found = space_of(config, "throughput", planner_for(config))
-    _check_steps(found)
+        raise ValueError(
+            f"baseline {baseline} belongs to another experiment; use a configuration of {config.experiment}"
+        )
+    study_space = space_of(config, "throughput", planner_for(config))
+    _check_steps(study_space)
     if strategy == Study.Strategy.AUTOTUNER:
-        refuse_unless_zero(found)
+        refuse_unless_zero(study_space)
     if baseline is not None:
         _check_steps(space_of(baseline, "throughput", planner_for(baseline)))
     lock_experiment(config.experiment)
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "config": config,
         "baseline": baseline,
         "hand_tuned": hand_tuned,
@@ -84,86 +86,86 @@ def study_create(
         "objective": objective,
         "max_launches": max_launches,
     }
-    running = Study.objects.running().filter(**asked).first()
-    if running is not None:  # a second click
+    running = Study.objects.running().filter(**fields).first()
+    if running is not None:  # the form was sent twice
         return running
-    past = len(found.space.past) if strategy == Study.Strategy.PLANNED else 0
-    study = Study.objects.create(**asked, past_runs=past, created_by=user)
+    past = len(study_space.space.past) if strategy == Study.Strategy.PLANNED else 0
+    study = Study.objects.create(**fields, past_runs=past, created_by=user)
     transaction.on_commit(lambda: study_advance(study=study), robust=True)
     return study
 
 
-def _check_steps(found: StudySpace) -> None:
-    """Refuse a space whose runs are too short to tell anything."""
-    for point in found.points.values():
+def _check_steps(study_space: StudySpace) -> None:
+    """Raise ValueError for a space whose runs have too few timed steps."""
+    for point in study_space.points.values():
         assert point.config is not None
         train = point.config.train
         if train.iterations - train.warmup_steps < LEAST_STEPS:
             raise ValueError(
                 f"train.iterations {train.iterations} leaves {train.iterations - train.warmup_steps} timed steps after"
-                f" {train.warmup_steps} of warm-up; use {train.warmup_steps + LEAST_STEPS} or more"
+                f" {train.warmup_steps} warm-up steps; use {train.warmup_steps + LEAST_STEPS} or more"
             )
 
 
 @transaction.atomic
 def study_advance(*, study: Study) -> Study:
-    """Take all steps that need no waiting: note what ended, launch what is wanted next, or finish.
+    """Advance a study as far as possible without waiting: record ended trials, launch the next ones, or finish.
 
-    Everything it knows it reads from trials and runs, so it may be called at any time, by anybody, also twice.
+    All its state is in trials and runs, so it may be called at any time, also concurrently.
     """
     related = ("config__experiment", "driver__experiment", "driver__config")
     current = Study.objects.select_for_update(of=("self",)).select_related(*related).get(pk=study.pk)
     if current.state != Study.State.RUNNING:
         return current
-    # Most looks find a run that goes on: the space and what is expected of it are not worked out for those.
+    # Most calls find a trial that is still running: they return before the space and its predictions are computed.
     for trial in current.trials.select_related("run").order_by("number"):
         if not _has_ended(trial.run):
             _wait(current, trial.run)
             return current
     reasons: dict[Trial.Role, str] = {}
     for arm in _arms(current):
-        is_theirs = arm.role == Trial.Role.SEARCH and current.strategy == Study.Strategy.AUTOTUNER
-        reason = _advance_autotuner(current) if is_theirs else _advance_arm(current, arm)
+        is_autotuner = arm.role == Trial.Role.SEARCH and current.strategy == Study.Strategy.AUTOTUNER
+        reason = _advance_autotuner(current) if is_autotuner else _advance_arm(current, arm)
         if reason is None:
             return current
         reasons[arm.role] = reason
-    found = any(trial.run.run_state == RunState.FINISHED for trial in _trials(current, Trial.Role.SEARCH))
-    state = Study.State.FINISHED if found else Study.State.FAILED
-    reason = reasons[Trial.Role.SEARCH] if found else f"no trial finished: {_why_none(current, reasons)}"
+    has_result = any(trial.run.run_state == RunState.FINISHED for trial in _trials(current, Trial.Role.SEARCH))
+    state = Study.State.FINISHED if has_result else Study.State.FAILED
+    reason = reasons[Trial.Role.SEARCH] if has_result else f"no trial finished: {_why_none(current, reasons)}"
     _end(current, state, reason)
     return current
 
 
 def _why_none(study: Study, reasons: Mapping[Trial.Role, str]) -> str:
-    """Say why a search found nothing; where memory was the whole reason, what to do about it."""
+    """Return why a search has no result, with a remedy if memory is the only reason."""
     states = [trial.run.run_state for trial in _trials(study, Trial.Role.SEARCH)]
     if states and set(states) == {RunState.OOM}:
         return (
-            f"all {len(states)} that were launched ran out of memory; sweep over smaller micro batches, more ranks or a"
+            f"all {len(states)} launched trials ran out of memory; sweep over smaller micro batches, more ranks or a"
             " higher ZeRO stage"
         )
-    found = space_of(study.config, cast(Objective, study.objective), planner_for(study.config)).space
-    planned = [one for one in found.candidates if one.predicted_bytes and one.memory_limit_bytes]
-    if states or not planned or any(one.fit != Fit.NO for one in found.candidates):
+    candidates = space_of(study.config, cast(Objective, study.objective), planner_for(study.config)).space.candidates
+    planned = [candidate for candidate in candidates if candidate.predicted_bytes and candidate.memory_limit_bytes]
+    if states or not planned or any(candidate.fit != Fit.NO for candidate in candidates):
         return reasons[Trial.Role.SEARCH]
-    least = min(planned, key=lambda one: one.predicted_bytes or 0.0)
+    least = min(planned, key=lambda candidate: candidate.predicted_bytes or 0.0)
     needed, limit = (
         quantity(size, "B").replace(SPACE, " ") for size in (least.predicted_bytes, least.memory_limit_bytes)
     )
     return (
-        f"by the plan none of the {len(found.candidates)} settings fits into {limit}, so none was launched; {least.key}"
-        f" needs least, {needed}: sweep over a higher ZeRO stage or more ranks, or use a smaller model"
+        f"none of the {len(candidates)} settings was launched, because none is predicted to fit into {limit};"
+        f" {least.key} needs the least, {needed}: sweep over a higher ZeRO stage or more ranks, or use a smaller model"
     )
 
 
 def study_pause(*, study: Study) -> bool:
-    """Launch nothing more for now; a trial that runs goes on. Returns whether it was running."""
+    """Stop launching trials; a running trial continues. Return whether the study was running."""
     return _switch(study, (Study.State.RUNNING,), Study.State.PAUSED)
 
 
 @transaction.atomic
 def study_resume(*, study: Study) -> bool:
-    """Go on with a study that stopped early; what it measured stays. Returns whether it had stopped."""
+    """Continue a study that stopped early, with its measurements. Return whether it had stopped."""
     stopped = (Study.State.PAUSED, Study.State.FAILED, Study.State.CANCELLED)
     resumed = _switch(study, stopped, Study.State.RUNNING)
     if resumed:
@@ -176,7 +178,7 @@ def study_resume(*, study: Study) -> bool:
 
 @transaction.atomic
 def study_cancel(*, study: Study) -> bool:
-    """End a study and the trial that it waits for; returns whether it went on until now."""
+    """End a study and the trial that it waits for; return whether the study was running or paused."""
     if not _switch(study, (Study.State.RUNNING, Study.State.PAUSED), Study.State.CANCELLED):
         return False
     for trial in study.trials.select_related("run").filter(run__in=Run.objects.active(), reused=False):
@@ -202,7 +204,7 @@ def _end(study: Study, state: Study.State, reason: str) -> None:
 
 
 def _arms(study: Study) -> Iterator[_Arm]:
-    strategy = STRATEGIES.get(study.strategy, by_hand)  # DeepSpeed's own autotuner follows none of ours
+    strategy = STRATEGIES.get(study.strategy, by_hand)  # unused for DeepSpeed's own autotuner
     yield _Arm(Trial.Role.SEARCH, study.config, strategy, study.max_launches)
     if study.hand_tuned:
         yield _Arm(Trial.Role.HAND_TUNED, study.config, by_hand, None)
@@ -211,30 +213,30 @@ def _arms(study: Study) -> Iterator[_Arm]:
 
 
 def _advance_arm(study: Study, arm: _Arm) -> str | None:
-    """Follow a strategy through what is measured; returns why it stopped, None while it waits for a run."""
-    found = space_of(arm.config, cast(Objective, study.objective), planner_for(arm.config))
+    """Replay a strategy on the measurements; return why it stopped, None while it waits for a run."""
+    study_space = space_of(arm.config, cast(Objective, study.objective), planner_for(arm.config))
     trials = {trial.key: trial for trial in _trials(study, arm.role)}
-    steps = arm.strategy(found.space)
+    steps = arm.strategy(study_space.space)
     try:
-        wish = next(steps)
+        launch = next(steps)
         while True:
-            trial = trials.get(wish.key)
+            trial = trials.get(launch.key)
             if trial is None:
                 if arm.launches is not None and len(trials) >= arm.launches:
-                    return f"{arm.launches} launches were made, the most that were allowed"
-                trial = trials[wish.key] = _launch(study, arm, found, wish)
+                    return f"reached the maximum of {arm.launches} launches"
+                trial = trials[launch.key] = _launch(study, arm, study_space, launch)
             if not _has_ended(trial.run):
                 _wait(study, trial.run)
                 return None
-            wish = steps.send(observation(wish.key, trial.run))
+            launch = steps.send(observation(launch.key, trial.run))
     except StopIteration as end:
         return str(end.value)
 
 
 def _advance_autotuner(study: Study) -> str | None:
-    """Follow DeepSpeed's own autotuner through its run; returns why it stopped, None while it searches."""
+    """Read the run of DeepSpeed's own autotuner; return why it stopped, None while it searches."""
     if study.driver is None:
-        autotuner_start(study=study, found=space_of(study.config, "throughput", planner_for(study.config)))
+        autotuner_start(study=study, space=space_of(study.config, "throughput", planner_for(study.config)))
         return None
     run = study.driver
     trials_store(study=study, run=run)
@@ -242,8 +244,8 @@ def _advance_autotuner(study: Study) -> str | None:
     if count >= study.max_launches and run.run_state != RunState.FINISHED:
         if not run.is_final:
             fleet.cancel(run=run)
-        return f"{count} launches were made, the most that were allowed"
-    if not run.is_final or _is_started_again(run):
+        return f"reached the maximum of {study.max_launches} launches"
+    if not run.is_final or _is_restarted(run):
         _wait(study, run)
         return None
     if run.run_state == RunState.FINISHED:
@@ -251,8 +253,8 @@ def _advance_autotuner(study: Study) -> str | None:
     return f"the run of DeepSpeed's autotuner ended as {run.state}: {run.reason or 'see its log'}"
 
 
-def _is_started_again(run: Run) -> bool:
-    """Start a run that was lost with its node again, unless it was often enough."""
+def _is_restarted(run: Run) -> bool:
+    """Restart a run that was lost with its node, up to MAX_ATTEMPTS; return whether it was restarted."""
     if run.run_state != RunState.LOST or run.attempt_number >= MAX_ATTEMPTS or run.origin != Run.Origin.MEASURED:
         return False
     fleet.relaunch(run=run, user=run.created_by)
@@ -263,35 +265,35 @@ def _trials(study: Study, role: Trial.Role) -> list[Trial]:
     return list(study.trials.filter(role=role).select_related("run").order_by("number"))
 
 
-def _launch(study: Study, arm: _Arm, found: StudySpace, wish: Launch) -> Trial:
-    """Note a wish and queue its run, unless the config has one for this point already."""
-    point = found.points[wish.key]
+def _launch(study: Study, arm: _Arm, study_space: StudySpace, launch: Launch) -> Trial:
+    """Create a trial and queue its run, unless the configuration already has a run of this point."""
+    point = study_space.points[launch.key]
     run = arm.config.runs.filter(point_digest=digest(point.values)).first()
-    was_there = run is not None
+    is_reused = run is not None
     if run is None:
-        launched = lab.config_launch(config=arm.config, user=study.created_by, only={digest(point.values)})
-        run = launched.created[0] if launched.created else arm.config.runs.get(point_digest=digest(point.values))
+        result = lab.config_launch(config=arm.config, user=study.created_by, only={digest(point.values)})
+        run = result.created[0] if result.created else arm.config.runs.get(point_digest=digest(point.values))
         transaction.on_commit(fleet.dispatch, robust=True)
-    candidate = found.space.by_key[wish.key]
-    expected = wish.expected
+    candidate = study_space.space.by_key[launch.key]
+    expected = launch.expected
     if expected is None and candidate.predicted_s:
-        expected = candidate.value(found.space.objective, candidate.predicted_s)
+        expected = candidate.value(study_space.space.objective, candidate.predicted_s)
     return Trial.objects.create(
         study=study,
         run=run,
         role=arm.role,
         number=study.trials.count() + 1,
-        key=wish.key,
+        key=launch.key,
         tuning_space=candidate.tuning_space,
-        why=wish.why[:300],
+        why=launch.why[:300],
         expected=expected,
-        reused=was_there,
+        reused=is_reused,
     )
 
 
 def _has_ended(run: Run) -> bool:
-    """Whether a trial's run is done with; one that was lost with its node is started again."""
-    if _is_started_again(run):
+    """Return whether the run of a trial has ended, with its summary; restart it if it was lost with its node."""
+    if _is_restarted(run):
         return False
     is_counted = bool(run.summary) or run.run_state != RunState.FINISHED
     return run.is_final and (is_counted or run.ended_at is None or timezone.now() - run.ended_at > COUNTING)

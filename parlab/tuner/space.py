@@ -1,4 +1,4 @@
-"""What a study searches: settings with what the planner says of each, and what became of those that were tried."""
+"""The space of a study: settings with their predictions, and the observations of those that ran."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Objective = Literal["throughput", "latency", "cost"]
 
 
 class Fit(StrEnum):
-    """What the planner says of a setting's memory."""
+    """Whether a setting is predicted to fit into memory."""
 
     YES = "fits"
     UNSURE = "may fit"
@@ -24,31 +24,31 @@ class Fit(StrEnum):
 class Candidate:
     """One setting of a space.
 
-    `features` describe it to the surrogate: one number for each axis or physical quantity, the same for all of a space,
-    scaled so that a step of 1 is a step that matters (a doubling, another ZeRO stage).
+    `features` describe it to the surrogate: one number per axis or physical quantity, in the same order for all of a
+    space, scaled so that a difference of 1 matters (a doubling, another ZeRO stage).
     """
 
     key: str
-    """Names it within the space, like `z1_gas2_tmbspg8`."""
+    """Name within the space, like `z1_gas2_tmbspg8`."""
     samples: float
     """Sequences of one iteration."""
     devices: int = 1
     tuning_space: str = "all"
-    """Group that the result page sums up: `z0` to `z3`, or the layout."""
+    """Group of the setting on the result page: `z0` to `z3`, or the layout."""
     micro_batch_size: int = 1
     accumulation: int = 1
     features: tuple[float, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Axis values, as a point of a sweep has them."""
+    """Axis values of its point of the sweep."""
     predicted_s: float | None = None
-    """Seconds per iteration as planned, before anything of this study was measured."""
+    """Planned seconds per iteration, before any measurement of this study."""
     predicted_bytes: float | None = None
     memory_limit_bytes: float | None = None
     memory_error: float = 0.06
-    """Relative error of `predicted_bytes`: between limit / (1 + error) and limit · (1 + error) nobody knows."""
+    """Relative error of `predicted_bytes`: between limit / (1 + error) and limit · (1 + error) it may fit."""
 
     def value(self, objective: Objective, step_time_s: float) -> float:
-        """What the objective makes of a time: samples/s, iterations/s, or samples per device second; more is better."""
+        """Return the objective of a step time: samples/s, iterations/s or samples per device second; more is better."""
         if objective == "latency":
             return 1 / step_time_s
         return self.samples / step_time_s / (self.devices if objective == "cost" else 1)
@@ -64,7 +64,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one launch of a candidate gave; `step_time_s` only of one that finished."""
+    """Result of one launch of a candidate; `step_time_s` is set only if it finished."""
 
     key: str
     state: Literal["finished", "oom", "failed"]
@@ -79,27 +79,27 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A strategy's wish: measure this candidate, for this reason."""
+    """The next candidate that a strategy measures, and why."""
 
     key: str
     why: str
     expected: float | None = None
-    """Value by the objective that the strategy expects; None where it expects what the plan says."""
+    """Objective that the strategy predicts; None: the plan's prediction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A measurement of another workload on the same kind of machines, which says how far the planner is off there."""
+    """A measurement of another workload on the same type of machines, which shows the error of the planner there."""
 
     features: tuple[float, ...]
-    """As those of the space's candidates, with one more for each quantity that tells workloads apart."""
+    """As those of the candidates, plus one for each quantity in which workloads differ."""
     planned_over_measured: float
     """Planned seconds over measured seconds."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """All settings that may be tried, what is sought, and what earlier measurements teach about such settings."""
+    """All candidates, the objective, and earlier measurements on such machines."""
 
     candidates: Sequence[Candidate]
     objective: Objective = "throughput"
@@ -107,23 +107,25 @@ class Space:
 
     def __post_init__(self) -> None:
         if not self.candidates:
-            raise ValueError("space: none of its points can run; see the reason of each, and change an axis")
-        lengths = {len(c.features) for c in self.candidates} | {len(known.features) for known in self.past}
+            raise ValueError("space: none of its points can run; see the problem of each point, and change an axis")
+        lengths = {len(c.features) for c in self.candidates} | {len(past.features) for past in self.past}
         if len(lengths) > 1:
-            raise ValueError(f"features of {sorted(lengths)} numbers do not describe one space; describe all alike")
+            raise ValueError(
+                f"candidates have different numbers of features: {sorted(lengths)}; use the same features for all"
+            )
 
     @cached_property
     def by_key(self) -> dict[str, Candidate]:
         return {candidate.key: candidate for candidate in self.candidates}
 
     def score(self, observation: Observation) -> float | None:
-        """Value of a measurement by the objective; None where there is none."""
+        """Return the objective of a measurement; None if it has no time."""
         if not observation.ran or observation.step_time_s is None:
             return None
         return self.by_key[observation.key].value(self.objective, observation.step_time_s)
 
     def best(self, observations: Sequence[Observation]) -> Observation | None:
-        """The best measurement; the earlier of two equals."""
+        """Return the best measurement, the earlier of two equal ones."""
         ran = [observation for observation in observations if self.score(observation) is not None]
         return max(ran, key=lambda observation: self.score(observation) or -math.inf, default=None)
 
@@ -132,5 +134,5 @@ class Space:
 
     @cached_property
     def tuning_spaces(self) -> list[str]:
-        """Names in the order in which they first come."""
+        """Names, in the order of their first candidate."""
         return list(dict.fromkeys(candidate.tuning_space for candidate in self.candidates))

@@ -1,4 +1,4 @@
-"""From the sweep of a configuration to a space: its points, what the planner says of them, what became of them."""
+"""From the sweep of a configuration to the space of a study: candidates, predictions and observations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PAST_RUNS = 600
 
 
 class StudySpace(NamedTuple):
-    """A space, the point that each candidate is, and the points that cannot run."""
+    """A space, the point of each candidate, and the points that cannot run."""
 
     space: Space
     points: dict[str, Point]
@@ -36,7 +36,7 @@ class StudySpace(NamedTuple):
 
 
 def space_of(config: Config, objective: Objective, planner: Planner) -> StudySpace:
-    """Describe every point of a config's sweep that can run; raises ValueError when there is none."""
+    """Return the space of a configuration's sweep; raises ValueError if none of its points can run."""
     points = [launchable(point) for point in config.points()]
     runnable = [(point, point.config) for point in points if point.config is not None]
     names = _names([run_config for _, run_config in runnable])
@@ -71,7 +71,7 @@ def candidate(key: str, point: Point, config: RunConfig, plan: Plan) -> Candidat
 
 
 def tuning_space(config: RunConfig) -> str:
-    """Group of a setting on the result page: the ZeRO stage, or the layout."""
+    """Return the group of a setting on the result page: its ZeRO stage, or its layout."""
     parallel = config.parallel
     if config.engine.has_zero_stages:
         return f"z{parallel.zero_stage}" + ("" if parallel.zero_offload == "none" else f"_{parallel.zero_offload}")
@@ -91,12 +91,12 @@ def setting_name(config: RunConfig) -> str:
 
 
 def features(config: RunConfig) -> tuple[float, ...]:
-    """Describe a configuration to the surrogate; raises ValueError for an engine that trains no whole model."""
+    """Return the features of a configuration for the surrogate; raises ValueError if its engine is not planned."""
     return features_of_job(job_of(config))
 
 
 def features_of_job(job: Job) -> tuple[float, ...]:
-    """Describe a job to the surrogate; a step of 1 is a doubling or another choice."""
+    """Return the features of a job for the surrogate; a difference of 1 is a doubling or another choice."""
     doublings = (
         job.micro_batch_size,
         job.num_micro_batches,
@@ -127,7 +127,7 @@ def observation(key: str, run: Run) -> Observation:
 
 
 def noise(summary: Mapping[str, Any]) -> float:
-    """Relative standard error of a run's median step time, from its deciles; 1 % where it says none."""
+    """Return the relative standard error of a run's median step time, from its deciles; 1 % if it has none."""
     steps, times = summary.get("steps") or {}, summary.get("step_time_s") or {}
     count, median = steps.get("count"), times.get("median")
     low, high = times.get("p10"), times.get("p90")
@@ -137,7 +137,7 @@ def noise(summary: Mapping[str, Any]) -> float:
 
 
 def _names(configs: Sequence[RunConfig]) -> list[str]:
-    """A name for each, with a count where two settings differ in what the name does not say."""
+    """Return a name for each configuration, with a number if settings differ only in what the name leaves out."""
     names: list[str] = []
     for config in configs:
         name, count = setting_name(config), 1
@@ -149,7 +149,7 @@ def _names(configs: Sequence[RunConfig]) -> list[str]:
 
 
 def _past(configs: Sequence[RunConfig], config: Config, planner: Planner) -> Iterable[Past]:
-    """Finished runs of other configurations with the same engine on such nodes: how far the planner is off there."""
+    """Yield finished runs of other configurations with the same engine on such nodes, with the planner's error."""
     if not configs or not planner.plans:
         return
     engine, device = configs[0].parallel.engine, configs[0].cluster.device
@@ -162,23 +162,23 @@ def _past(configs: Sequence[RunConfig], config: Config, planner: Planner) -> Ite
         pk__in=Attempt.objects.filter(node__in=planner.nodes).values("run"),
     ).exclude(config=config)
     for resolved, seconds in rows.order_by("-pk").values_list("resolved", "step_time_s")[:_PAST_RUNS]:
-        known = RunConfig.model_validate(resolved)
-        planned = planner.plan(known).iteration_s
+        past_config = RunConfig.model_validate(resolved)
+        planned = planner.plan(past_config).iteration_s
         if planned and seconds:
-            yield Past(features(known), planned / seconds)
+            yield Past(features(past_config), planned / seconds)
 
 
 def described_settings(study: Study) -> list[Setting]:
-    """Every point of a study's space as its figure sees it."""
-    found = space_of(study.config, cast(Objective, study.objective), planner_for(study.config)).space
+    """Return every point of a study's space, for its figure."""
+    space = space_of(study.config, cast(Objective, study.objective), planner_for(study.config)).space
     return [
         Setting(
-            each.key,
-            each.tuning_space,
-            each.micro_batch_size,
-            each.accumulation,
-            each.value(found.objective, each.predicted_s) if each.predicted_s else None,
-            each.fit.value,
+            candidate.key,
+            candidate.tuning_space,
+            candidate.micro_batch_size,
+            candidate.accumulation,
+            candidate.value(space.objective, candidate.predicted_s) if candidate.predicted_s else None,
+            candidate.fit.value,
         )
-        for each in found.candidates
+        for candidate in space.candidates
     ]

@@ -1,4 +1,4 @@
-"""A study's result as Markdown, in the shape in which results of autotuning are published."""
+"""A study's result as Markdown, in the form in which autotuning results are published."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .models import Study
 from .results import Result, SpaceRow, Tried
 
 METRICS = (
-    "The tuner's metric counts only forward, backward and update, as DeepSpeed's autotuner does. They are less than a"
-    " whole step, so on a quiet machine it is the higher of the two. The best is the best from end to end."
+    "The tuner's metric counts only forward, backward and update, as DeepSpeed's autotuner does. These are less than a"
+    " whole step, so on an idle machine this metric is the higher of the two. The best setting is the best end to end."
 )
 _TITLES = {"baseline": "Baseline", "hand-tuned": "Hand-tuned", "tuned": "Tuned"}
 
 
 def trial_line(tried: Tried, unit: str) -> str:
-    """One trial in one line, for a terminal."""
+    """Return one trial as a line for a terminal."""
     value = f"{tried.value:.4g} {unit}" if tried.value else tried.run.state.upper()
     expected = f" (expected {tried.trial.expected:.4g})" if tried.trial.expected else ""
     reused = ", measured before" if tried.trial.reused else ""
@@ -27,7 +27,7 @@ def trial_line(tried: Tried, unit: str) -> str:
 
 
 def result_markdown(result: Result) -> str:
-    """Write model, environment, comparison, result by tuning space, tuning time and improvements."""
+    """Return model, environment, comparison, results by tuning space, tuning time and improvements as Markdown."""
     study = result.study
     parts = [
         f"# {study.config.experiment.name}",
@@ -41,7 +41,7 @@ def result_markdown(result: Result) -> str:
 
 
 def model_lines(result: Result) -> list[str]:
-    """Describe the model of a study, one line for each size; nothing where its configuration makes no sense."""
+    """Describe the model of a study, one line per size; empty for an invalid configuration."""
     config = _config(result)
     if config is None:
         return []
@@ -56,23 +56,23 @@ def model_lines(result: Result) -> list[str]:
 
 
 def hardware_line(result: Result) -> str:
-    """Say in a sentence what the study trained on and in which precision."""
+    """Return a sentence about the hardware and the precision of a study."""
     config = _config(result)
     if config is None:
         return ""
     ranks = sorted({_ranks(each) for each in result.tried} or {config.world_size})
-    said = f"{' or '.join(map(str, ranks))} {'rank' if ranks == [1] else 'ranks'}"
+    count = f"{' or '.join(map(str, ranks))} {'rank' if ranks == [1] else 'ranks'}"
     node, devices = result.environment.get("node"), result.environment.get("devices")
     where = f" on node {node}" if node else ""
     kind = f" ({devices})" if devices else ""
     return (
-        f"The training uses {config.train.precision} and runs as {said}{where}{kind}."
+        f"The training uses {config.train.precision} and runs as {count}{where}{kind}."
         " Tuning uses the same hardware as the training."
     )
 
 
 def _config(result: Result) -> RunConfig | None:
-    """A configuration of the space: that of the first trial of the search, or of none yet the one without a sweep."""
+    """Return a configuration of the space: that of the first trial, or before it the one without a sweep."""
     if result.search:
         return check(result.search[0].run.resolved)[0]
     return check(complete(result.study.config.data))[0]
@@ -88,18 +88,22 @@ def _versions(result: Result) -> list[str]:
 
 
 def _legend(result: Result) -> list[str]:
-    """Say what the columns and the names of settings mean."""
+    """Explain the columns and the names of settings."""
     names = {column.name for column in result.compared}
-    lines = [f"Values in {result.unit}, from end to end: median of the timed steps. The setting is in parentheses.", ""]
+    lines = [
+        f"Values in {result.unit}, measured end to end: median of the timed steps. The setting is in parentheses.",
+        "",
+    ]
     if result.study.baseline is not None and "baseline" in names:
         baseline = result.study.baseline
         engine = engine_of(baseline.data).title
-        lines.append(f"- Baseline: version {baseline.version}, {engine}; its micro batch is grown by hand.")
+        lines.append(f"- Baseline: version {baseline.version}, {engine}; its micro batch is increased by itself.")
     if "hand-tuned" in names:
         lines.append(
-            "- Hand-tuned: the micro batch is grown from the smallest until memory ends, all else at its first value."
+            "- Hand-tuned: the micro batch is increased from the smallest until out of memory, with all other axes at"
+            " their first value."
         )
-    lines.append(f"- Tuned: the best that strategy {result.study.strategy} found.")
+    lines.append(f"- Tuned: the best setting of strategy {result.study.strategy}.")
     return [*lines, "", "z: ZeRO stage, gas: gradient accumulation steps, tmbspg: micro batch size of each rank."]
 
 

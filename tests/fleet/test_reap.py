@@ -23,7 +23,7 @@ def long_awake(broker: str) -> None:
 
 @pytest.fixture
 def silent(make_attempt: Callable[..., Attempt], make_node: Callable[..., Node]) -> Attempt:
-    """A running attempt of a node that has been silent for five minutes."""
+    """A running attempt of a node that has sent no heartbeat for five minutes."""
     attempt = make_attempt(state="running")
     Attempt.objects.update(
         node=make_node("gpu1", online=False), lease_expires_at=timezone.now() - timedelta(seconds=270)
@@ -36,7 +36,7 @@ def test_a_silent_nodes_run_is_lost_and_queued_again(silent: Attempt) -> None:
     assert services.reap() == 1
     silent.refresh_from_db()
     assert silent.state == RunState.LOST
-    assert "node gpu1 has been silent for 300 s" in silent.reason
+    assert "node gpu1 has sent no heartbeat for 300 s" in silent.reason
     run = silent.run
     run.refresh_from_db()
     assert (run.state, run.attempt_number) == (RunState.QUEUED, 2)
@@ -56,7 +56,7 @@ def test_a_run_that_no_daemon_took_says_so(silent: Attempt) -> None:
     Node.objects.update(last_heartbeat_at=timezone.now())
     assert services.reap() == 1
     silent.refresh_from_db()
-    assert "gpu1 did not take the run" in silent.reason
+    assert "gpu1 did not start the run" in silent.reason
 
 
 @pytest.mark.usefixtures("broker", "silent")

@@ -38,7 +38,7 @@ def test_too_few_gpus(make_config: Callable[..., Config], make_node: Callable[..
     make_node("gpu1", gpus=1)
     config = make_config(data={**SMALL, "cluster": {"device": "cuda"}})
     (run,) = config_launch(config=config, user=user).created
-    assert waiting_reason(run).startswith("needs 2 GPUs on one node; of pool default gpu1 has most: 1")
+    assert waiting_reason(run).startswith("needs 2 GPUs on one node; in pool default, gpu1 has the most: 1")
 
 
 def test_busy_with_runs_named_by_experiment_where_it_is_another(
@@ -53,7 +53,7 @@ def test_busy_with_runs_named_by_experiment_where_it_is_another(
 
 def test_a_free_node(run: Run, make_node: Callable[..., Node]) -> None:
     make_node("gpu1")
-    assert waiting_reason(run) == "is sent to a node within seconds"
+    assert waiting_reason(run) == "will be sent to a node within seconds"
 
 
 def test_a_run_that_does_not_wait(make_attempt: Callable[..., Attempt]) -> None:

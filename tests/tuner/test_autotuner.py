@@ -157,7 +157,7 @@ def test_more_experiments_than_allowed_end_the_search(make_study: MakeStudy) -> 
     study = services.study_advance(study=make_study(strategy="autotuner", hand_tuned=False, max_launches=2))
     print_lines(driver_of(study), experiment(0, 1), experiment(0, 2))
     study = services.study_advance(study=study)
-    assert "2 launches were made" in study.reason
+    assert "reached the maximum of 2 launches" in study.reason
     assert driver_of(study).state == "cancelled"
 
 
@@ -169,7 +169,7 @@ def test_the_reason_stays_while_comparisons_follow(make_study: MakeStudy) -> Non
         for run in Run.objects.active():
             finish(run)
     assert study.state == Study.State.FINISHED
-    assert "1 launches were made" in study.reason
+    assert "reached the maximum of 1 launches" in study.reason
 
 
 def test_comparisons_follow_the_search(make_study: MakeStudy) -> None:

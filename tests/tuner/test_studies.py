@@ -121,8 +121,8 @@ def test_a_space_that_cannot_fit_is_not_launched_and_says_what_it_needs(
     study = services.study_advance(study=make_study(hand_tuned=False))
     assert study.state == Study.State.FAILED
     assert not Run.objects.exists()
-    assert "none of the 8 settings fits into 64.0 MiB" in study.reason
-    assert "gas1_tmbspg1 needs least" in study.reason
+    assert "none is predicted to fit into 64.0 MiB" in study.reason
+    assert "gas1_tmbspg1 needs the least" in study.reason
 
 
 def test_a_second_click_starts_no_second_study(make_study: MakeStudy) -> None:
@@ -272,7 +272,7 @@ def test_only_runs_on_such_nodes_correct_the_first_predictions(
 
 
 def test_the_command_refuses_an_unknown_experiment(space_config: Config) -> None:
-    with pytest.raises(CommandError, match=r"no experiment 'nothing'; there are: pipeline-schedules"):
+    with pytest.raises(CommandError, match=r"unknown experiment 'nothing'; use one of: pipeline-schedules"):
         call_command("tune", "nothing")
 
 

@@ -11,6 +11,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='study',
             name='past_runs',
-            field=models.PositiveIntegerField(default=0, help_text='Earlier runs on such nodes that corrected its first predictions.'),
+            field=models.PositiveIntegerField(default=0, help_text='Earlier runs on such nodes that corrected the first predictions.'),
         ),
     ]

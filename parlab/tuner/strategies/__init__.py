@@ -1,7 +1,7 @@
-"""In which order a space is tried, and when enough is known.
+"""Strategies: the order in which a space is tried, and when to stop.
 
-A strategy is a generator: it yields the next launch, is sent what came of it, and returns why it stops. It keeps
-nothing anywhere else, so a study that was interrupted goes on by telling a new generator what is known already.
+A strategy is a generator: it yields the next launch, receives its observation, and returns why it stopped. It has no
+other state, so an interrupted study continues by replaying the existing observations on a new generator.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ STRATEGIES: Mapping[str, Strategy] = {
 __all__ = ["STRATEGIES", "Steps", "Strategy", "advance", "by_hand", "replay"]
 
 
-def advance(strategy: Strategy, space: Space, known: Sequence[Observation]) -> Launch | str:
-    """What a strategy wants next, given all that was measured in the space; a text when it stops, and says why.
+def advance(strategy: Strategy, space: Space, observations: Sequence[Observation]) -> Launch | str:
+    """Return the next launch of a strategy, given all observations of the space, or why it stops.
 
-    A measurement that somebody else made of the same setting is taken as it is: nothing is launched twice.
+    Existing observations of a setting are reused, so that no setting is launched twice.
     """
-    by_key = {observation.key: observation for observation in known}
+    by_key = {observation.key: observation for observation in observations}
     steps = strategy(space)
     try:
-        wish = next(steps)
-        while wish.key in by_key:
-            wish = steps.send(by_key[wish.key])
+        launch = next(steps)
+        while launch.key in by_key:
+            launch = steps.send(by_key[launch.key])
     except StopIteration as end:
         return str(end.value)
-    return wish
+    return launch
 
 
 def replay(strategy: Strategy, space: Space, measured: Mapping[str, Observation]) -> tuple[list[Observation], str]:
-    """What a strategy would have launched in a space that was measured as a whole, in order, and why it stopped."""
+    """Return the launches of a strategy in a completely measured space, in order, and why it stopped."""
     done: list[Observation] = []
     steps = strategy(space)
     try:
-        wish = next(steps)
+        launch = next(steps)
         while True:
-            observation = measured[wish.key]
+            observation = measured[launch.key]
             done.append(observation)
-            wish = steps.send(observation)
+            launch = steps.send(observation)
     except StopIteration as end:
         return done, str(end.value)

@@ -1,4 +1,4 @@
-"""What people do without a tuner, as the comparison of a study."""
+"""Manual tuning, for the comparison of a study."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .steps import Steps
 
 
 def by_hand(space: Space) -> Steps:
-    """Grow the micro batch in the first tuning space without accumulation, until one runs out of memory.
+    """Increase the micro batch in the first tuning space, without accumulation, until one runs out of memory.
 
-    The source of this habit is the hand tuning that DeepSpeed's autotuner is compared with in its own results.
+    This is the manual tuning in the published results of DeepSpeed's autotuner.
     """
     first = list(space.in_tuning_space(space.tuning_spaces[0]))
     least = min(candidate.accumulation for candidate in first)

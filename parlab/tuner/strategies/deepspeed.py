@@ -1,12 +1,12 @@
-"""The order and the stopping of DeepSpeed's autotuner (deepspeed/autotuning/autotuner.py, 0.19), on a given space.
+"""Order and stopping rules of DeepSpeed's autotuner (deepspeed/autotuning/autotuner.py, 0.19), on a given space.
 
-Kept: a first profile run; the ZeRO stages one after the other, each only while it lets the micro batch grow at least
-as far as the one before; in each the smallest and the largest micro batch that run, found from the estimate at 105, 100
-and 95 % and then by bisection until the gain falls below 5 %; then up to three micro batches of the upper half; then
-steps down from the largest.
+As there: a first profile run; the ZeRO stages one after the other, each only while it allows a micro batch at least as
+large as the stage before; in each stage the smallest and the largest micro batch that run, from the estimate at 105,
+100 and 95 % and then by bisection until the gain falls below 5 %; then up to three micro batches of the upper half;
+then steps down from the largest.
 
-Mended: the metric is the time from end to end, not part of the step; a setting that failed has no metric, instead
-of zero; nothing is measured twice; the best is the best that was measured, also where its micro batch is smaller.
+Corrected: the metric is the time of the whole step, not of a part; a failed setting has no metric, instead of zero;
+no setting is measured twice; the best setting is the best measurement, even if its micro batch is smaller.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from parlab.tuner.space import Candidate, Fit, Launch, Observation, Space
 from .steps import Steps
 
 PLATEAU = 0.05
-"""Relative gain below which the autotuner takes a larger micro batch for no better."""
+"""Relative gain below which the autotuner does not prefer a larger micro batch."""
 _LISTED = 3
 
 _Trials = Generator[Launch, Observation, float | None]
-"""A measurement within the strategy: its value, None where it did not run."""
+"""A measurement within the strategy; returns its value, None if it did not run."""
 
 
 class _Stage:
-    """The settings of one tuning space by micro batch and accumulation, and what was measured of them."""
+    """The settings of one tuning space by micro batch and accumulation, and their measurements."""
 
     def __init__(self, space: Space, name: str, done: dict[str, float | None]) -> None:
         self.space, self.done = space, done
@@ -46,7 +46,7 @@ class _Stage:
 
     @property
     def largest_calculated(self) -> int:
-        """Largest micro batch that the estimate lets in; 0 when none."""
+        """Largest micro batch that fits by the estimate; 0 if none does."""
         return max((size for size in self.sizes if self._fits(size)), default=0)
 
     def _fits(self, size: int) -> bool:
@@ -54,11 +54,11 @@ class _Stage:
         return candidate is not None and candidate.fit == Fit.YES
 
     def nearest(self, size: float) -> int:
-        """The micro batch of the space that is the next to a number that the autotuner would have tried."""
-        return min(self.sizes, key=lambda known: (abs(known - size), known))
+        """Return the micro batch of the space closest to a size that the autotuner would try."""
+        return min(self.sizes, key=lambda other: (abs(other - size), other))
 
     def best(self) -> tuple[int, float]:
-        """Micro batch and value of the best so far; (0, 0) when nothing ran."""
+        """Return the micro batch and value of the best setting so far; (0, 0) if none ran."""
         ran = [
             (self.done.get(c.key) or 0.0, c.micro_batch_size) for c in self.settings.values() if self.done.get(c.key)
         ]
@@ -67,7 +67,7 @@ class _Stage:
 
 
 def deepspeed(space: Space) -> Steps:
-    """Try a space as DeepSpeed's autotuner would."""
+    """Search a space in the order of DeepSpeed's autotuner."""
     done: dict[str, float | None] = {}
     profile = _least_memory(space)
     observation = yield Launch(profile.key, "profile of the model")
@@ -84,7 +84,7 @@ def deepspeed(space: Space) -> Steps:
         yield from _steps_down(stage, smallest, largest)
         if stage.best()[0]:
             largest_before = max(largest_before, largest)
-    return "every tuning space was searched" if any(done.values()) else "nothing ran; see the logs of the launches"
+    return "every tuning space was searched" if any(done.values()) else "no launch finished; see their logs"
 
 
 def _least_memory(space: Space) -> Candidate:
@@ -95,16 +95,16 @@ def _least_memory(space: Space) -> Candidate:
 
 
 def _range(stage: _Stage, smallest: int) -> Generator[Launch, Observation, tuple[int, int]]:
-    """Smallest and largest micro batch that run; (0, 0) when the smallest does not."""
+    """Return the smallest and largest micro batch that run; (0, 0) if the smallest does not."""
     smallest = stage.nearest(smallest) if smallest else stage.sizes[0]
     value = yield from stage.measure(smallest)
     if value is None:
         return 0, 0
     calculated = stage.largest_calculated
-    for wanted in (math.ceil(1.05 * calculated), calculated, int(0.95 * calculated)):
-        if wanted > stage.sizes[-1]:
+    for target in (math.ceil(1.05 * calculated), calculated, int(0.95 * calculated)):
+        if target > stage.sizes[-1]:
             continue
-        size = stage.nearest(wanted)
+        size = stage.nearest(target)
         if (yield from stage.measure(size)) is not None:
             return smallest, size
     return smallest, (yield from _bisect(stage, smallest, value))
@@ -126,7 +126,7 @@ def _bisect(stage: _Stage, smallest: int, value: float) -> Generator[Launch, Obs
 
 
 def _upper_half(stage: _Stage, smallest: int, largest: int) -> Generator[Launch, Observation, None]:
-    """Micro batches from half of the largest, with the accumulation that keeps the samples of a step."""
+    """Measure micro batches from half of the largest, with the accumulation that keeps the samples of a step."""
     first = max(smallest, largest // 2)
     stride = max((largest - first) // _LISTED, 1)
     samples = largest * stage.accumulation
@@ -136,12 +136,12 @@ def _upper_half(stage: _Stage, smallest: int, largest: int) -> Generator[Launch,
 
 
 def _steps_down(stage: _Stage, smallest: int, largest: int) -> Generator[Launch, Observation, None]:
-    """The largest micro batch that runs is often not the fastest: smaller ones while they gain."""
+    """Measure smaller micro batches while they are faster, because the largest is often not the fastest."""
     below = max(smallest, largest // 2)
     stride = max((largest - below) // _LISTED, 1)
     value = yield from stage.measure(largest)
-    for wanted in range(largest - stride, below, -stride):
-        size = stage.nearest(wanted)
+    for target in range(largest - stride, below, -stride):
+        size = stage.nearest(target)
         measured = yield from stage.measure(size)
         if measured is None or value is None or measured < value * (1 + PLATEAU):
             break

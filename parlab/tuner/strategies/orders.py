@@ -1,4 +1,4 @@
-"""Strategies that look at no result."""
+"""Strategies that do not use results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _SEED = 1234
 
 
 def exhaustive(space: Space) -> Steps:
-    """Measure everything that the planner does not rule out, in the order of the axes."""
+    """Measure all settings that the planner does not rule out, in the order of the axes."""
     return (yield from _all(list(space.candidates), "next of all"))
 
 
 def shuffled(space: Space) -> Steps:
-    """Measure everything that the planner does not rule out, in a random order that is always the same."""
+    """Measure all settings that the planner does not rule out, in a random but reproducible order."""
     order = list(space.candidates)
     random.Random(_SEED).shuffle(order)
     return (yield from _all(order, "drawn at random"))
@@ -28,4 +28,4 @@ def _all(order: list[Candidate], why: str) -> Steps:
     for candidate in tried:
         yield Launch(candidate.key, why)
     left_out = len(order) - len(tried)
-    return "every setting was tried" + (f"; {left_out} cannot fit and were not" if left_out else "")
+    return "every setting was tried" + (f"; {left_out} cannot fit and were skipped" if left_out else "")

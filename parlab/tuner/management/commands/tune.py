@@ -1,4 +1,4 @@
-"""`manage.py tune`: start a study of a configuration's sweep, follow it, and print what it found."""
+"""`manage.py tune`: start a study of a configuration's sweep, follow it, and print its result."""
 
 import time
 from argparse import ArgumentParser
@@ -20,30 +20,32 @@ _LOOK_EVERY_S = 1.0
 class Command(BaseCommand):
     help = (
         "Search the sweep of an experiment's configuration for its best setting by launching few of its runs, and print"
-        " the result. Ctrl-C stops following; the study goes on. The exit code is 1 when no trial finished."
+        " the result. Ctrl-C stops following; the study continues. The exit code is 1 if no trial finished."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("experiment", metavar="SLUG", nargs="?", help="experiment whose newest sweep is searched")
         parser.add_argument("--config", type=int, metavar="VERSION", help="another version of its configuration")
-        parser.add_argument("--baseline", type=int, metavar="VERSION", help="configuration that it is compared with")
+        parser.add_argument("--baseline", type=int, metavar="VERSION", help="version to compare the result with")
         parser.add_argument("--strategy", default="planned", choices=Study.Strategy.values)
         parser.add_argument("--objective", default="throughput", choices=Study.Objective.values)
         parser.add_argument("--max-launches", type=int, default=20, metavar="N")
-        parser.add_argument("--no-hand-tuned", action="store_true", help="do not compare with growing by hand")
-        parser.add_argument("--user", metavar="NAME", help="whose study it is; without it the first superuser's")
-        parser.add_argument("--study", type=int, metavar="ID", help="follow or resume a study that is there")
+        parser.add_argument(
+            "--no-hand-tuned", action="store_true", help="do not compare with manual tuning of the micro batch"
+        )
+        parser.add_argument("--user", metavar="NAME", help="owner of the study; default: the first superuser")
+        parser.add_argument("--study", type=int, metavar="ID", help="follow or resume an existing study")
         parser.add_argument("--no-wait", action="store_true", help="start it and return")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        study = _known(options["study"]) if options["study"] else self._start(options)
+        study = _existing_study(options["study"]) if options["study"] else self._start(options)
         if options["no_wait"]:
             self.stdout.write(f"study {study.pk} of {study.config}: {study.state}")
             return
         try:
             study = self._follow(study)
         except KeyboardInterrupt:
-            self.stderr.write(f"study {study.pk} goes on; follow it with: manage.py tune --study {study.pk}")
+            self.stderr.write(f"study {study.pk} continues; follow it with: manage.py tune --study {study.pk}")
             return
         self.stdout.write(result_markdown(result_of(study)))
         if study.state != Study.State.FINISHED:
@@ -53,7 +55,7 @@ class Command(BaseCommand):
         experiment = Experiment.objects.filter(slug=options["experiment"] or "").first()
         if experiment is None:
             slugs = ", ".join(Experiment.objects.values_list("slug", flat=True)[:10]) or "none yet"
-            raise CommandError(f"no experiment {options['experiment']!r}; there are: {slugs}")
+            raise CommandError(f"unknown experiment {options['experiment']!r}; use one of: {slugs}")
         try:
             return services.study_create(
                 config=_config(experiment, options["config"]),
@@ -68,24 +70,24 @@ class Command(BaseCommand):
             raise CommandError(str(problem)) from problem
 
     def _follow(self, study: Study) -> Study:
-        """Print each trial once when it has ended, until the study has."""
-        told: set[int] = set()
+        """Print each trial once it has ended, until the study has ended."""
+        printed: set[int] = set()
         while True:
             study = services.study_advance(study=study)
             result = result_of(study)
-            for each in result.tried:
-                if each.run.is_final and each.trial.pk not in told:
-                    told.add(each.trial.pk)
-                    self.stdout.write(trial_line(each, result.unit))
+            for tried in result.tried:
+                if tried.run.is_final and tried.trial.pk not in printed:
+                    printed.add(tried.trial.pk)
+                    self.stdout.write(trial_line(tried, result.unit))
             if study.state != Study.State.RUNNING:
                 return study
             time.sleep(_LOOK_EVERY_S)
 
 
-def _known(pk: int) -> Study:
+def _existing_study(pk: int) -> Study:
     study = Study.objects.filter(pk=pk).first()
     if study is None:
-        raise CommandError(f"no study {pk}; see the page Tune")
+        raise CommandError(f"unknown study {pk}; see the page Tune")
     services.study_resume(study=study)
     study.refresh_from_db()
     return study
