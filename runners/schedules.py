@@ -1,7 +1,8 @@
-"""Pipeline schedules: which stage computes what, in which order.
+"""Pipeline schedules: the operations of each rank, in execution order.
 
-A schedule is one list of operations per rank. It says nothing about transfers: an operation starts when its input is
-there, and every rank sends in the order of its own operations. Pure: the server draws what the engines execute.
+A schedule is one list of operations per rank. Transfers are implicit: an operation starts when its input has arrived,
+and each rank sends in the order of its own operations. The module imports neither torch nor Django, so the server
+draws exactly the schedules that the engines execute.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ class Operation(NamedTuple):
     """One pass of one micro batch through one chunk of layers."""
 
     kind: Literal["F", "B", "I", "W"]
-    """F forward; B backward; I and W its halves: gradient of the input, gradient of the weights."""
+    """F: forward. B: backward. I and W: the two halves of B, the gradients of the input and of the weights."""
     micro_batch: int
-    """Counted from 0."""
+    """Index of the micro batch, counted from 0."""
     chunk: int = 0
-    """Which of the rank's chunks, counted from 0; chunk c of rank r is stage c*p + r of the model."""
+    """Index of the rank's chunk, counted from 0; chunk c of rank r is stage c*p + r of the model."""
 
 
 Schedule = list[list[Operation]]
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1")
-"""Names, as a configuration writes them."""
+"""Valid values of `parallel.schedule`."""
 
 
 def gpipe(num_stages: int, num_micro_batches: int) -> Schedule:
-    """All forward passes, then all backward passes, each in the order of the micro batches.
+    """Return the GPipe schedule: all forward passes, then all backward passes, both in micro-batch order.
 
-    Source: Huang et al. 2019, GPipe, section 2.3. Keeps the activations of all micro batches on every stage.
+    Every stage keeps the activations of all micro batches. Raises ValueError for sizes below 1. Source: Huang et al.
+    2019, GPipe, section 2.3.
     """
     _check_sizes(num_stages, num_micro_batches)
     forwards = [Operation("F", k) for k in range(num_micro_batches)]
@@ -38,32 +40,36 @@ def gpipe(num_stages: int, num_micro_batches: int) -> Schedule:
 
 
 def one_f_one_b(num_stages: int, num_micro_batches: int, warmup_slope: int = 1) -> Schedule:
-    """Warm up with `warmup_slope` forward passes for each stage that follows, then alternate forward and backward.
+    """Return 1F1B: `warmup_slope` warm-up forward passes per following stage, then F and B alternate.
 
-    Source: Narayanan et al. 2021, Megatron-LM (SC21), section 2.2.1 (PipeDream-Flush) for slope 1. Stage r of p keeps
-    the activations of min(slope*(p - 1 - r) + 1, m) micro batches; without transfers time is that of GPipe. Where one
-    way between neighbours takes c and a micro batch takes t, a slope of 1 + 2c/t hides the way: slope 2 is known as
-    eager 1F1B.
+    Stage r of p keeps the activations of min(slope*(p - 1 - r) + 1, m) micro batches. If transfers cost nothing, the
+    step time equals that of GPipe. If a one-way transfer between neighbours takes c and a micro batch takes t, a slope
+    of at least 1 + 2c/t hides the transfer; slope 2 is known as eager 1F1B. Raises ValueError for sizes or a slope
+    below 1. Source (slope 1): Narayanan et al. 2021, Megatron-LM (SC21), section 2.2.1 (PipeDream-Flush).
     """
     _check_sizes(num_stages, num_micro_batches)
     if warmup_slope < 1:
-        raise ValueError(f"warmup_slope {warmup_slope} lets a stage wait for its own output; use at least 1")
+        raise ValueError(f"warmup_slope {warmup_slope} makes a stage wait for its own output; use at least 1")
     forwards = [Operation("F", k) for k in range(num_micro_batches)]
     backwards = [Operation("B", k) for k in range(num_micro_batches)]
     return [_alternate(forwards, backwards, warmup_slope * (num_stages - 1 - stage)) for stage in range(num_stages)]
 
 
 def interleaved(num_ranks: int, num_micro_batches: int, virtual_stages: int) -> Schedule:
-    """1F1B over `virtual_stages` chunks per rank, p micro batches through one chunk and then through the next.
+    """Return interleaved 1F1B over v = `virtual_stages` chunks per rank; p micro batches pass a chunk, then the next.
 
-    Source: Narayanan et al. 2021 (SC21), section 2.2.2; warm-up as in Megatron-LM's schedules.py. The bubble is
-    (p - 1) / (v*m) of the ideal time, paid with v times as many transfers. Raises ValueError unless p divides m.
+    The bubble is (p - 1) / (v*m) of the ideal time, at the cost of v times as many transfers. Raises ValueError for
+    sizes below 1 and unless p divides m. Source: Narayanan et al. 2021 (SC21), section 2.2.2; warm-up as in
+    Megatron-LM's schedules.py.
     """
     _check_sizes(num_ranks, num_micro_batches)
     if virtual_stages < 1:
-        raise ValueError(f"virtual_stages {virtual_stages} is no work; use at least 1")
+        raise ValueError(f"virtual_stages {virtual_stages} is too small; use at least 1")
     if num_micro_batches % num_ranks:
-        raise ValueError(f"num_micro_batches {num_micro_batches} is no multiple of the {num_ranks} ranks; use one")
+        raise ValueError(
+            f"num_micro_batches {num_micro_batches} is not a multiple of the {num_ranks} ranks; use a multiple of"
+            f" {num_ranks}"
+        )
     chunks = range(virtual_stages)
     forwards = list(_in_groups("F", num_ranks, num_micro_batches, chunks))
     backwards = list(_in_groups("B", num_ranks, num_micro_batches, chunks[::-1]))
@@ -89,11 +95,11 @@ def _alternate(forwards: Sequence[Operation], backwards: Sequence[Operation], wa
 
 
 def zero_bubble_h1(num_stages: int, num_micro_batches: int) -> Schedule:
-    """1F1B with the gradient of the weights put off to where a stage would wait.
+    """Return ZB-H1: 1F1B in which weight gradients are deferred to fill the times at which a stage would wait.
 
-    Source: Qi et al. 2023, Zero Bubble Pipeline Parallelism, section 2.3 (ZB-H1). Stage r owes the weights' gradients
-    of r micro batches, so that every stage holds min(p, m), what 1F1B holds on its first one. The bubble is
-    (p - 1)(F + I - W) in the times of the passes.
+    Stage r defers the weight gradients of r micro batches, so every stage holds min(p, m) micro batches, as the first
+    stage does under 1F1B. The bubble is (p - 1)(F + I - W), in the times of the passes. Raises ValueError for sizes
+    below 1. Source: Qi et al. 2023, Zero Bubble Pipeline Parallelism, section 2.3.
     """
     _check_sizes(num_stages, num_micro_batches)
     return [_zero_bubble_stage(stage, num_stages, num_micro_batches) for stage in range(num_stages)]
@@ -102,25 +108,25 @@ def zero_bubble_h1(num_stages: int, num_micro_batches: int) -> Schedule:
 def _zero_bubble_stage(stage: int, num_stages: int, num_micro_batches: int) -> list[Operation]:
     warmup = min(num_stages - 1 - stage, num_micro_batches)
     operations = [Operation("F", k) for k in range(warmup)]
-    owed = 0
+    first_deferred = 0
     for k in range(num_micro_batches):
         is_cooldown = warmup + k >= num_micro_batches
         if not is_cooldown:
             operations.append(Operation("F", warmup + k))
         operations.append(Operation("I", k))
-        if is_cooldown or k - owed >= stage:
-            operations.append(Operation("W", owed))
-            owed += 1
-    return operations + [Operation("W", k) for k in range(owed, num_micro_batches)]
+        if is_cooldown or k - first_deferred >= stage:
+            operations.append(Operation("W", first_deferred))
+            first_deferred += 1
+    return operations + [Operation("W", k) for k in range(first_deferred, num_micro_batches)]
 
 
 def schedule(
     name: str, num_stages: int, num_micro_batches: int, *, warmup_slope: int = 1, virtual_stages: int = 1
 ) -> Schedule:
-    """Return the operations of each rank, in the order in which it executes them.
+    """Return the operations of each rank for the schedule `name`, in execution order.
 
-    `warmup_slope` is for 1f1b, `virtual_stages` (chunks per rank) for interleaved-1f1b. Raises ValueError for a name
-    that is not in SCHEDULES and for sizes that the schedule does not have.
+    `warmup_slope` applies to 1f1b, `virtual_stages` (chunks per rank) to interleaved-1f1b; other schedules ignore
+    them. Raises ValueError for a name that is not in SCHEDULES and for sizes that the schedule does not support.
     """
     if name == "gpipe":
         return gpipe(num_stages, num_micro_batches)
@@ -130,37 +136,39 @@ def schedule(
         return interleaved(num_stages, num_micro_batches, virtual_stages)
     if name == "zb-h1":
         return zero_bubble_h1(num_stages, num_micro_batches)
-    raise ValueError(f"schedule {name!r} is not known; use {', '.join(SCHEDULES)}")
+    raise ValueError(f"unknown schedule {name!r}; use {', '.join(SCHEDULES)}")
 
 
 def micro_batches_in_flight(operations: Sequence[Operation]) -> int:
-    """Return the most micro batches whose activations one rank holds at a time, those of each chunk counted apart.
+    """Return the largest number of micro batches whose activations a rank holds at once.
 
-    A micro batch is in flight from its forward to its backward pass through a chunk, or to the second half of it.
+    A micro batch counts once per chunk. It is in flight from its forward pass through a chunk to the backward pass
+    (B), or to the weight half of it (W) if the backward pass is split.
     """
-    now = most = 0
+    current = peak = 0
     for operation in operations:
-        now += {"F": 1, "B": -1, "I": 0, "W": -1}[operation.kind]
-        most = max(most, now)
-    return most
+        current += {"F": 1, "B": -1, "I": 0, "W": -1}[operation.kind]
+        peak = max(peak, current)
+    return peak
 
 
 def bubble_fraction(num_stages: int, num_micro_batches: int, virtual_stages: int = 1) -> float:
-    """Return bubble time over ideal time, (p - 1) / (v*m): GPipe and 1F1B with v = 1, and interleaved 1F1B.
+    """Return the bubble time divided by the ideal time, (p - 1) / (v*m).
 
-    Ideal time is what m micro batches take with no stage ever waiting; the share of the whole step that is bubble is
-    smaller: (p - 1) / (m + p - 1) for v = 1. Transfers cost nothing here, and all stages take equally long. Source:
-    Narayanan et al. 2021, sections 2.2.1 and 2.2.2.
+    Valid for GPipe and 1F1B (v = 1) and for interleaved 1F1B, if transfers cost nothing and all stages take equally
+    long. The ideal time is that of m micro batches when no stage waits. As a share of the whole step the bubble is
+    smaller: (p - 1) / (m + p - 1) for v = 1. Raises ValueError for sizes below 1. Source: Narayanan et al. 2021
+    (SC21), sections 2.2.1 and 2.2.2.
     """
     _check_sizes(num_stages, num_micro_batches)
     return (num_stages - 1) / (virtual_stages * num_micro_batches)
 
 
 def layers_of_stages(num_layers: int, num_stages: int) -> list[range]:
-    """Return the layers of each stage: consecutive, as even as can be, one more on the first stages.
+    """Return the layers of each stage: consecutive and as even as possible.
 
-    The first stages get the extra layers because the last one has the head and the loss to compute. Raises
-    ValueError where a stage would have none.
+    The first stages take the extra layers, because the last stage also computes the head and the loss. Raises
+    ValueError if a stage would have no layer.
     """
     if not 1 <= num_stages <= num_layers:
         raise ValueError(f"num_stages {num_stages} does not fit num_layers {num_layers}; use 1 to {num_layers} stages")
@@ -171,6 +179,6 @@ def layers_of_stages(num_layers: int, num_stages: int) -> list[range]:
 
 def _check_sizes(num_stages: int, num_micro_batches: int) -> None:
     if num_stages < 1:
-        raise ValueError(f"num_stages {num_stages} is no pipeline; use at least 1")
+        raise ValueError(f"num_stages {num_stages} is too small; use at least 1")
     if num_micro_batches < 1:
-        raise ValueError(f"num_micro_batches {num_micro_batches} is no work; use at least 1")
+        raise ValueError(f"num_micro_batches {num_micro_batches} is too small; use at least 1")

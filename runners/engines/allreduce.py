@@ -1,8 +1,8 @@
-"""Bandwidth of collective operations over message sizes, as nccl-tests define it. See docs/engines-more.md.
+"""Bandwidth of collective operations over message sizes, as nccl-tests defines it. See docs/engines-more.md.
 
-`python -m runners.engines.allreduce --config config.json` under torchrun. Sizes are those of nccl-tests: the whole
-buffer for all-reduce, what all ranks gather or scatter together for all-gather and reduce-scatter, one message for
-point to point. Source: nccl-tests doc/PERFORMANCE.md.
+Run `python -m runners.engines.allreduce --config config.json` under torchrun. Sizes are those of nccl-tests: the whole
+buffer for all-reduce, the gathered or scattered total for all-gather and reduce-scatter, one message for point to
+point. Source: nccl-tests doc/PERFORMANCE.md.
 """
 
 from __future__ import annotations
@@ -25,47 +25,49 @@ TYPE_NAMES = {"fp32": "float", "bf16": "bfloat16", "fp16": "half"}
 
 
 class Operation(NamedTuple):
-    """One way of moving data between n ranks."""
+    """One operation that moves data between n ranks."""
 
     test: str
-    """What nccl-tests call it."""
+    """Name of the nccl-tests program."""
     redop: str
+    """Reduction in nccl-tests' table."""
     is_split: bool
-    """The message is a whole number of equal pieces, one for each rank."""
+    """The message consists of equal pieces, one per rank."""
     bus_factor: Callable[[int], float]
-    """n -> busbw / algbw: what crosses the slowest link, whatever n."""
+    """busbw / algbw as a function of n; it makes bandwidths comparable across n."""
 
 
-def _gathered(ranks: int) -> float:
+def _gather_factor(ranks: int) -> float:
     return (ranks - 1) / ranks
 
 
-def _whole(_ranks: int) -> float:
+def _unit_factor(_ranks: int) -> float:
     return 1.0
 
 
 OPERATIONS = {
-    "all-reduce": Operation("all_reduce_perf", "sum", False, lambda ranks: 2 * _gathered(ranks)),
-    "all-gather": Operation("all_gather_perf", "none", True, _gathered),
-    "reduce-scatter": Operation("reduce_scatter_perf", "sum", True, _gathered),
-    "point-to-point": Operation("sendrecv_perf", "none", False, _whole),
+    "all-reduce": Operation("all_reduce_perf", "sum", False, lambda ranks: 2 * _gather_factor(ranks)),
+    "all-gather": Operation("all_gather_perf", "none", True, _gather_factor),
+    "reduce-scatter": Operation("reduce_scatter_perf", "sum", True, _gather_factor),
+    "point-to-point": Operation("sendrecv_perf", "none", False, _unit_factor),
 }
 
 
-class Timed(NamedTuple):
-    """What the trials of one size gave; times are means over the ranks, in seconds."""
+class Timing(NamedTuple):
+    """Result of the trials of one size; times are means over the ranks, in seconds."""
 
     size: int
-    """Bytes, as nccl-tests count them."""
+    """Bytes, as nccl-tests counts them."""
     first_time_s: float
+    """The first trial, which also creates connections and buffers."""
     time_s: float
-    """Mean of the trials that are not apart."""
+    """Mean of the trials after warm-up."""
     wrong: int
-    """Numbers that arrived wrong on any rank."""
+    """Incorrect elements, summed over the ranks."""
 
 
 def sizes(section: CollectivesSection) -> Iterator[int]:
-    """Yield the message sizes in bytes, rising."""
+    """Yield the message sizes in bytes, in ascending order."""
     size = section.min_bytes
     while size <= section.max_bytes:
         yield size
@@ -73,54 +75,57 @@ def sizes(section: CollectivesSection) -> Iterator[int]:
 
 
 class Exchange:
-    """One operation on buffers of one size: `run` it any number of times, or `check` it once."""
+    """One operation on buffers of one size: `run()` executes it, `check()` also verifies the result."""
 
     def __init__(self, name: str, size: int, rank: int, ranks: int, kind: torch.dtype, device: torch.device) -> None:
-        """Allocate what `size` bytes need, rounded down to a whole number of elements on each rank."""
+        """Allocate buffers for `size` bytes, rounded down to whole elements on each rank (at least one)."""
         self.operation, self.name = OPERATIONS[name], name
         self.rank, self.ranks = rank, ranks
         pieces = ranks if self.operation.is_split else 1
         count = max(size // kind.itemsize // pieces, 1)
-        # What is sent, and what arrives; an all-reduce works in place.
-        self.given = torch.zeros(count * (ranks if name == "reduce-scatter" else 1), dtype=kind, device=device)
-        self.taken = torch.zeros(count * (ranks if name == "all-gather" else 1), dtype=kind, device=device)
+        # An all-reduce works in place, on the send buffer.
+        self.send_buffer = torch.zeros(count * (ranks if name == "reduce-scatter" else 1), dtype=kind, device=device)
+        self.receive_buffer = torch.zeros(count * (ranks if name == "all-gather" else 1), dtype=kind, device=device)
         self.count = count * pieces
         self.size = self.count * kind.itemsize
 
     def run(self) -> None:
-        """Do it once; on a GPU it is only queued."""
+        """Execute the operation once; on a GPU it is only enqueued."""
         if self.name == "all-reduce":
-            dist.all_reduce(self.given)
+            dist.all_reduce(self.send_buffer)
         elif self.name == "all-gather":
-            collectives.gather(self.taken, self.given)
+            collectives.gather(self.receive_buffer, self.send_buffer)
         elif self.name == "reduce-scatter":
-            collectives.scatter_sum(self.taken, self.given)
+            collectives.scatter_sum(self.receive_buffer, self.send_buffer)
         else:
-            to, source = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
-            both = [dist.P2POp(dist.isend, self.given, to), dist.P2POp(dist.irecv, self.taken, source)]
-            for work in dist.batch_isend_irecv(both):
+            target, source = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
+            transfers = [
+                dist.P2POp(dist.isend, self.send_buffer, target),
+                dist.P2POp(dist.irecv, self.receive_buffer, source),
+            ]
+            for work in dist.batch_isend_irecv(transfers):
                 work.wait()
 
     def check(self) -> int:
-        """Do it once with numbers that tell the ranks apart; returns how many arrived wrong here."""
-        self.given.fill_(self.rank + 1)
+        """Execute the operation once on values that differ by rank; return the number of incorrect elements here."""
+        self.send_buffer.fill_(self.rank + 1)
         self.run()
-        everyone = torch.arange(1, self.ranks + 1, dtype=self.given.dtype, device=self.given.device)
-        arrived, expected = self.taken, everyone.sum().expand_as(self.taken)
+        rank_values = torch.arange(1, self.ranks + 1, dtype=self.send_buffer.dtype, device=self.send_buffer.device)
+        received, expected = self.receive_buffer, rank_values.sum().expand_as(self.receive_buffer)
         if self.name == "all-reduce":
-            arrived, expected = self.given, everyone.sum().expand_as(self.given)
+            received, expected = self.send_buffer, rank_values.sum().expand_as(self.send_buffer)
         elif self.name == "all-gather":
-            expected = everyone.repeat_interleave(self.given.numel())
+            expected = rank_values.repeat_interleave(self.send_buffer.numel())
         elif self.name == "point-to-point":
-            expected = everyone[self.rank - 1].expand_as(self.taken)
-        wrong = int((arrived != expected).sum())
-        # Sums of sums would overflow in the trials; how fast numbers travel does not depend on them.
-        self.given.zero_()
+            expected = rank_values[self.rank - 1].expand_as(self.receive_buffer)
+        wrong = int((received != expected).sum())
+        # Repeated in-place sums would overflow in the trials; the bandwidth does not depend on the values.
+        self.send_buffer.zero_()
         return wrong
 
 
-def time_exchange(exchange: Exchange, trials: int, apart: int, device: torch.device) -> Timed:
-    """Time `trials` of an exchange on all ranks at once, the first `apart` of them (at least one) singly."""
+def time_exchange(exchange: Exchange, trials: int, warmup: int, device: torch.device) -> Timing:
+    """Time `trials` executions on all ranks at once, the first `warmup` of them (at least one) individually."""
 
     def seconds(count: int) -> float:
         barrier(device)
@@ -131,13 +136,13 @@ def time_exchange(exchange: Exchange, trials: int, apart: int, device: torch.dev
         _synchronise(device)
         return (time.perf_counter() - began) / count
 
-    # The very first use of a size makes connections and buffers: it is what the trials apart are there to show.
-    singly = [seconds(1) for _ in range(max(apart, 1))]
-    together = seconds(trials - apart) if trials > max(apart, 1) else singly[-1]
-    sums = torch.tensor([singly[0], together, float(exchange.check())], dtype=torch.float64, device=device)
+    # The first execution of a size creates connections and buffers; warm-up trials keep that out of the mean.
+    warmup_times = [seconds(1) for _ in range(max(warmup, 1))]
+    mean_time = seconds(trials - warmup) if trials > max(warmup, 1) else warmup_times[-1]
+    sums = torch.tensor([warmup_times[0], mean_time, float(exchange.check())], dtype=torch.float64, device=device)
     dist.all_reduce(sums)
     first, mean, wrong = sums.tolist()
-    return Timed(exchange.size, first / exchange.ranks, mean / exchange.ranks, int(wrong))
+    return Timing(exchange.size, first / exchange.ranks, mean / exchange.ranks, int(wrong))
 
 
 def _synchronise(device: torch.device) -> None:
@@ -145,12 +150,12 @@ def _synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def table_header(operation: Operation, ranks: int, section: CollectivesSection, trials: int, apart: int) -> list[str]:
-    """Return the lines before the rows, as nccl-tests print them, for one way (in place or not) instead of two."""
+def table_header(operation: Operation, ranks: int, section: CollectivesSection, trials: int, warmup: int) -> list[str]:
+    """Return the header lines of nccl-tests' table, with one group of columns instead of out-of-place and in-place."""
     return [
         f"# Collective test starting: {operation.test}",
         f"# nThread 1 nGpus 1 minBytes {section.min_bytes} maxBytes {section.max_bytes}"
-        f" step: {section.size_factor}(factor) warmup iters: {apart} iters: {trials - apart} agg iters: 1"
+        f" step: {section.size_factor}(factor) warmup iters: {warmup} iters: {trials - warmup} agg iters: 1"
         f" validation: 1 graph: 0",
         f"# Ranks: {ranks}",
         f"#{'size':>12} {'count':>13} {'type':>9} {'redop':>7} {'root':>7} {'time':>9} {'algbw':>8} {'busbw':>8}"
@@ -159,23 +164,23 @@ def table_header(operation: Operation, ranks: int, section: CollectivesSection, 
     ]
 
 
-def table_row(operation: Operation, timed: Timed, count: int, type_name: str, ranks: int) -> str:
-    """Return one row of nccl-tests' table."""
-    algbw = timed.size / timed.time_s / 1e9
+def table_row(operation: Operation, timing: Timing, count: int, type_name: str, ranks: int) -> str:
+    """Return one row of nccl-tests' table: time in microseconds, bandwidths in GB/s of 10^9 bytes."""
+    algbw = timing.size / timing.time_s / 1e9
     busbw = algbw * operation.bus_factor(ranks)
     return (
-        f" {timed.size:12d} {count:13d} {type_name:>9} {operation.redop:>7} {-1:7d} {timed.time_s * 1e6:9.2f}"
-        f" {algbw:8.4f} {busbw:8.4f} {timed.wrong:6d}"
+        f" {timing.size:12d} {count:13d} {type_name:>9} {operation.redop:>7} {-1:7d} {timing.time_s * 1e6:9.2f}"
+        f" {algbw:8.4f} {busbw:8.4f} {timing.wrong:6d}"
     )
 
 
 def run(rank: Rank) -> None:
-    """Time every operation and size, and print events and the table."""
+    """Time every operation and size; print the events and nccl-tests' table."""
     rank.join()
     meter = memory_meter(rank.device)
     rank.emit_start("allreduce", meter.source, parameters=0)
-    chosen = rank.config.collectives.operation
-    for name in OPERATIONS if chosen == "all" else [chosen]:
+    selection = rank.config.collectives.operation
+    for name in OPERATIONS if selection == "all" else [selection]:
         _measure(rank, name)
     rank.printer.emit("end", iterations=rank.config.train.iterations)
     barrier(rank.device)
@@ -184,26 +189,31 @@ def run(rank: Rank) -> None:
 
 def _measure(rank: Rank, name: str) -> None:
     config, ranks, operation = rank.config, rank.place.world_size, OPERATIONS[name]
-    trials, apart, precision = config.train.iterations, config.train.warmup_steps, config.train.precision
-    is_speaker = rank.place.rank == 0
-    lines = table_header(operation, ranks, config.collectives, trials, apart) if is_speaker else []
+    trials, warmup, precision = config.train.iterations, config.train.warmup_steps, config.train.precision
+    is_rank_0 = rank.place.rank == 0
+    lines = table_header(operation, ranks, config.collectives, trials, warmup) if is_rank_0 else []
     for line in lines:
         rank.printer.log(line)
-    buses = []
+    bus_bandwidths = []
     for size in sizes(config.collectives):
         rank.phase = "data"
         exchange = Exchange(name, size, rank.place.rank, ranks, TYPES[precision], rank.device)
         rank.phase = "forward"
-        timed = time_exchange(exchange, trials, apart, rank.device)
-        algbw = timed.size / timed.time_s
-        buses.append(algbw * operation.bus_factor(ranks))
-        if is_speaker:
-            measured = {"time_s": timed.time_s, "first_time_s": timed.first_time_s, "algbw": algbw, "busbw": buses[-1]}
-            fields = {f"{what}/{name}": value for what, value in measured.items()}
-            rank.printer.emit("step", step=timed.size, **fields, **{f"wrong/{name}": timed.wrong})
-            rank.printer.log(table_row(operation, timed, exchange.count, TYPE_NAMES[precision], ranks))
-    if is_speaker:
-        rank.printer.log(f"# Avg bus bandwidth    : {sum(buses) / len(buses) / 1e9:.6g}")
+        timing = time_exchange(exchange, trials, warmup, rank.device)
+        algbw = timing.size / timing.time_s
+        bus_bandwidths.append(algbw * operation.bus_factor(ranks))
+        if is_rank_0:
+            measures = {
+                "time_s": timing.time_s,
+                "first_time_s": timing.first_time_s,
+                "algbw": algbw,
+                "busbw": bus_bandwidths[-1],
+            }
+            fields = {f"{measure}/{name}": value for measure, value in measures.items()}
+            rank.printer.emit("step", step=timing.size, **fields, **{f"wrong/{name}": timing.wrong})
+            rank.printer.log(table_row(operation, timing, exchange.count, TYPE_NAMES[precision], ranks))
+    if is_rank_0:
+        rank.printer.log(f"# Avg bus bandwidth    : {sum(bus_bandwidths) / len(bus_bandwidths) / 1e9:.6g}")
         rank.printer.log(f"# Collective test concluded: {operation.test}")
 
 

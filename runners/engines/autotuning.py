@@ -1,9 +1,9 @@
-"""DeepSpeed's own autotuner, driven over engine zero: `deepspeed --autotuning tune`, and what came of each experiment.
+"""DeepSpeed's own autotuner over engine zero: run `deepspeed --autotuning tune` and report each experiment.
 
-`python -m runners.engines.autotuning --config config.json`, one process. See docs/tuner.md. What the tuner needs and
-does not bring along is put beside it: on a CPU the number of slots; a script that takes its configuration; and a
-`pdsh` that does nothing, since after each experiment it asks the machine to end processes by name, and on one machine
-those are gone already when their launcher has ended.
+Run `python -m runners.engines.autotuning --config config.json`, one process. See docs/tuner.md. The engine supplies
+what the tuner expects from its environment: the number of slots on a CPU, a script that accepts its configuration, and
+a `pdsh` that does nothing. The tuner calls pdsh after each experiment to kill processes by name; on one machine these
+have already ended with their launcher.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ from runners.protocol import EVENT_PREFIX, RunState
 from runners.verdict import Evidence
 
 PROFILE = "profile_model_info"
-"""The experiment that only counts parameters and measures activations."""
+"""Name of the experiment that only counts parameters and measures activations."""
 MICROSECONDS = 1e6
-"""Times in metrics.json are microseconds since DeepSpeed 0.7 (utils/timer.py)."""
-SHOWN_LINES = 20
+"""Times in metrics.json are in microseconds since DeepSpeed 0.7 (utils/timer.py)."""
+LAST_LINES = 20
+"""Number of last lines of a failed experiment that are copied to the log."""
 _LAUNCHING = re.compile(r"Launching exp_id = \d+, exp_name = (\S+), with")
 _DONE = re.compile(r"Done running exp_id = \d+, exp_name = (\S+), with")
-_SUMS = {"forward": "fwd", "backward": "bwd", "step": "step"}
+_TUNER_TIMES = {"forward": "fwd", "backward": "bwd", "step": "step"}
+"""Name in an `experiment` event -> name in metrics.json, where a time is that of one micro batch."""
 
 
 class Outcome(NamedTuple):
-    """What one experiment of the tuner gave."""
+    """Result of one experiment of the tuner."""
 
     name: str
     state: RunState
@@ -51,17 +53,17 @@ class Outcome(NamedTuple):
     micro_batch_size: int
     accumulation: int
     step_times_s: list[float]
-    """Timed steps from end to end, each as long as its slowest rank."""
+    """Time of each timed step: that of its slowest rank."""
     memory_peak_bytes: dict[str, int]
     """By rank."""
     tuner_s: dict[str, float]
-    """What the tuner's metric is made of: forward, backward and step of one iteration; empty without one."""
+    """Forward, backward and step time of one iteration, the basis of the tuner's metric; empty if it has none."""
 
 
 def tuner_settings(config: RunConfig) -> dict[str, Any]:
-    """Return the configuration file of DeepSpeed for the search, with sizes as numbers: the tuner takes no others."""
+    """Return DeepSpeed's configuration for the search; sizes are numbers, since the tuner rejects "auto"."""
     settings = deepspeed_settings(config)
-    # The tuner sets stage, micro batch and the whole batch of each experiment; a batch of its own would contradict.
+    # The tuner sets stage, micro batch and global batch of each experiment; a fixed global batch would contradict it.
     del settings["train_batch_size"]
     begin = config.train.iterations
     return settings | {
@@ -79,25 +81,26 @@ def tuner_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def prepare(config: RunConfig, directory: Path) -> list[str]:
-    """Write what the tuner reads into a directory; returns the command to run there.
+    """Write the tuner's input files into a directory; return the command to run there.
 
-    Raises ConfigError where this machine has no tuner.
+    Raises ConfigError if DeepSpeed or a package that its autotuner needs is not installed.
     """
     program = shutil.which("deepspeed", path=str(Path(sys.executable).parent)) or shutil.which("deepspeed")
     missing = [name for name in ("deepspeed", "tabulate") if importlib.util.find_spec(name) is None]
     if program is None or missing:
-        what = " and ".join(missing) or "the command deepspeed"
+        requirement = " and ".join(missing) or "the deepspeed command"
         message = (
-            f"DeepSpeed's autotuner needs {what}; install runners/requirements.txt on the node, or use engine zero"
+            f"DeepSpeed's autotuner requires {requirement}; install runners/requirements.txt on the node, or use"
+            " engine zero"
         )
         raise ConfigError([Problem("parallel.engine", "autotuning", message)])
     (directory / "config.json").write_text(json.dumps(config.resolved()))
     (directory / "ds_config.json").write_text(json.dumps(tuner_settings(config)))
     (directory / "train.py").write_text("from runners.engines.autotuned import main\n\nmain()\n")
     (directory / "bin").mkdir()
-    stand_in = directory / "bin" / "pdsh"
-    stand_in.write_text("#!/bin/sh\nexit 0\n")
-    stand_in.chmod(0o755)
+    pdsh = directory / "bin" / "pdsh"
+    pdsh.write_text("#!/bin/sh\nexit 0\n")
+    pdsh.chmod(0o755)
     options = [f"--num_gpus={config.world_size}", f"--master_port={ports.free_port()}", "--autotuning", "tune"]
     script = ["train.py", "--config", str(directory / "config.json"), "--deepspeed_config", "ds_config.json"]
     return [program, *options, *script]
@@ -105,25 +108,26 @@ def prepare(config: RunConfig, directory: Path) -> list[str]:
 
 def variables(config: RunConfig, directory: Path, base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the tuner."""
-    found = {**base, **launch.additions(config, base, base.get(processes.MARKER, ""))}
-    found["PATH"] = os.pathsep.join([str(directory / "bin"), str(Path(sys.executable).parent), base.get("PATH", "")])
+    environment = {**base, **launch.additions(config, base, base.get(processes.MARKER, ""))}
+    programs = [str(directory / "bin"), str(Path(sys.executable).parent), base.get("PATH", "")]
+    environment["PATH"] = os.pathsep.join(programs)
     if not config.device.may_use_gpus or not has_gpus():
-        found |= {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": str(config.world_size)}
+        environment |= {"DS_ACCELERATOR": "cpu", "LOCAL_SIZE": str(config.world_size)}
     elif "CUDA_VISIBLE_DEVICES" in base:
-        found[VISIBLE_DEVICES] = found.pop("CUDA_VISIBLE_DEVICES")
-    return found
+        environment[VISIBLE_DEVICES] = environment.pop("CUDA_VISIBLE_DEVICES")
+    return environment
 
 
 def has_gpus() -> bool:
-    """Tell whether torch finds a GPU, asked in a process of its own: this one holds none."""
-    question = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return subprocess.run([sys.executable, "-c", question], check=False).returncode == 0
+    """Return whether torch can use a GPU; checked in a subprocess, so that this process creates no CUDA context."""
+    script = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def outcome(directory: Path, config: RunConfig) -> Outcome:
-    """Read what an experiment left in its directory of results."""
+    """Read the results directory of an experiment."""
     name = directory.name
-    asked = json.loads((directory / "exp.json").read_text())["ds_config"]
+    settings = json.loads((directory / "exp.json").read_text())["ds_config"]
     output = _bytes(directory / "stdout.log")
     steps = [json.loads(line) for line in output.splitlines() if line.startswith(EVENT_PREFIX) and b'"step"' in line]
     slowest: dict[int, float] = {}
@@ -134,7 +138,7 @@ def outcome(directory: Path, config: RunConfig) -> Outcome:
         peak = event.get("memory_peak_bytes") or 0
         peaks[str(event["rank"])] = max(peaks.get(str(event["rank"]), 0), peak)
     metrics = _metrics(directory / "metrics.json")
-    passes = int(asked["gradient_accumulation_steps"])
+    passes = int(settings["gradient_accumulation_steps"])
     state, reason = RunState.FINISHED, ""
     if (not metrics and name != PROFILE) or (name == PROFILE and not (directory / "model_info.json").exists()):
         evidence = Evidence()
@@ -144,12 +148,16 @@ def outcome(directory: Path, config: RunConfig) -> Outcome:
         name=name,
         state=state,
         reason=reason,
-        zero_stage=int(asked["zero_optimization"]["stage"]),
-        micro_batch_size=int(asked["train_micro_batch_size_per_gpu"]),
+        zero_stage=int(settings["zero_optimization"]["stage"]),
+        micro_batch_size=int(settings["train_micro_batch_size_per_gpu"]),
         accumulation=passes,
         step_times_s=[slowest[step] for step in sorted(slowest)],
         memory_peak_bytes=peaks,
-        tuner_s={said: passes * metrics[theirs] / MICROSECONDS for said, theirs in _SUMS.items() if theirs in metrics},
+        tuner_s={
+            name: passes * metrics[tuner_name] / MICROSECONDS
+            for name, tuner_name in _TUNER_TIMES.items()
+            if tuner_name in metrics
+        },
     )
 
 
@@ -158,16 +166,19 @@ def _bytes(path: Path) -> bytes:
 
 
 def _metrics(path: Path) -> dict[str, float]:
-    """Read metrics.json; empty where the experiment failed, which the tuner also says by a zero."""
+    """Read metrics.json; return {} for a failed experiment, which has no file or a latency of zero."""
     if not path.exists():
         return {}
-    found = {name: float(value) for name, value in json.loads(path.read_text()).items()}
-    return found if found.get("latency") else {}
+    metrics = {name: float(value) for name, value in json.loads(path.read_text()).items()}
+    return metrics if metrics.get("latency") else {}
 
 
 def follow(command: list[str], directory: Path, environment: Mapping[str, str], rank: Rank) -> Iterator[str]:
-    """Run the tuner, pass its lines on to the log, and yield the name of each experiment that has ended."""
-    # Killed with this process, and the ranks with their launchers: nothing of the search outlives it.
+    """Run the tuner, copy its lines to the log, and yield the name of each experiment when it has ended.
+
+    Raises RuntimeError if the tuner fails.
+    """
+    # The kernel kills the tuner with this process, and ranks with their launchers: no process outlives the search.
     child = subprocess.Popen(
         command,
         cwd=directory,
@@ -182,12 +193,12 @@ def follow(command: list[str], directory: Path, environment: Mapping[str, str], 
     for raw in child.stdout:
         line = raw.decode(errors="replace").rstrip().rpartition("\r")[2]
         rank.printer.log(line)
-        if found := _DONE.search(line):
-            running.remove(found[1])
-            yield found[1]
-        elif found := _LAUNCHING.search(line):
+        if match := _DONE.search(line):
+            running.remove(match[1])
+            yield match[1]
+        elif match := _LAUNCHING.search(line):
             yield from running
-            running = [found[1]]
+            running = [match[1]]
     code = child.wait()
     yield from running
     if code:
@@ -195,77 +206,77 @@ def follow(command: list[str], directory: Path, environment: Mapping[str, str], 
 
 
 def run(rank: Rank) -> None:
-    """Search, and print an event for every experiment and one for the best."""
+    """Run the search; print an event for each experiment and one for the result."""
     config = rank.config
     with tempfile.TemporaryDirectory(prefix="parlab-autotuning-") as name:
         directory = Path(name)
         command = prepare(config, directory)
         rank.emit_start("autotuning", "the experiments' own", parameters=0)
-        found: list[Outcome] = []
+        outcomes: list[Outcome] = []
         began = time.time()
         for experiment in follow(command, directory, variables(config, directory, os.environ), rank):
-            one = outcome(directory / "autotuning_results" / experiment, config)
-            if one.state != RunState.FINISHED:
-                _show_end(directory / "autotuning_results" / experiment, rank)
+            result = outcome(directory / "autotuning_results" / experiment, config)
+            if result.state != RunState.FINISHED:
+                _log_last_lines(directory / "autotuning_results" / experiment, rank)
             if experiment == PROFILE:
-                if one.state != RunState.FINISHED:
-                    raise RuntimeError(f"the profile of the model failed, so nothing was tuned: {one.reason}")
+                if result.state != RunState.FINISHED:
+                    raise RuntimeError(f"profiling the model failed, so nothing was tuned: {result.reason}")
             else:
-                found.append(one)
-                _tell(rank, len(found), one, began)
+                outcomes.append(result)
+                _emit_experiment(rank, len(outcomes), result, began)
             began = time.time()
-    _conclude(rank, found)
+    _emit_best(rank, outcomes)
 
 
-def _show_end(directory: Path, rank: Rank) -> None:
+def _log_last_lines(directory: Path, rank: Rank) -> None:
     lines = (_bytes(directory / "stdout.log") + _bytes(directory / "stderr.log")).splitlines()
-    for line in [line for line in lines if not line.startswith(EVENT_PREFIX)][-SHOWN_LINES:]:
+    for line in [line for line in lines if not line.startswith(EVENT_PREFIX)][-LAST_LINES:]:
         rank.printer.log(f"{directory.name}| {line.decode(errors='replace')}")
 
 
-def _tell(rank: Rank, number: int, one: Outcome, began: float) -> None:
-    batch = one.micro_batch_size * one.accumulation * rank.config.parallel.data_parallel_size
+def _emit_experiment(rank: Rank, number: int, result: Outcome, began: float) -> None:
+    batch = result.micro_batch_size * result.accumulation * rank.config.parallel.data_parallel_size
     times: dict[str, float] = {}
-    if one.step_times_s:
-        low, middle, high = (float(np.percentile(one.step_times_s, part)) for part in (10, 50, 90))
-        times = {"median": middle, "p10": low, "p90": high, "mean": float(np.mean(one.step_times_s))}
+    if result.step_times_s:
+        low, median, high = (float(np.percentile(result.step_times_s, part)) for part in (10, 50, 90))
+        times = {"median": median, "p10": low, "p90": high, "mean": float(np.mean(result.step_times_s))}
     shared = {
-        "zero_stage": one.zero_stage,
-        "micro_batch_size": one.micro_batch_size,
-        "accumulation": one.accumulation,
+        "zero_stage": result.zero_stage,
+        "micro_batch_size": result.micro_batch_size,
+        "accumulation": result.accumulation,
     }
     rank.printer.emit(
         "experiment",
         number=number,
-        name=one.name,
-        state=one.state,
-        reason=one.reason,
+        name=result.name,
+        state=result.state,
+        reason=result.reason,
         **shared,
         global_batch_size=batch,
         began=round(began, 3),
         ended=round(time.time(), 3),
-        steps=len(one.step_times_s),
+        steps=len(result.step_times_s),
         step_time_s=times,
-        timers_s=one.tuner_s,
-        memory_peak_bytes=one.memory_peak_bytes,
+        timers_s=result.tuner_s,
+        memory_peak_bytes=result.memory_peak_bytes,
     )
     rates = {"samples_per_s": batch / times["median"]} if times else {}
-    rates |= {"tuner_samples_per_s": batch / sum(one.tuner_s.values())} if one.tuner_s else {}
+    rates |= {"tuner_samples_per_s": batch / sum(result.tuner_s.values())} if result.tuner_s else {}
     rank.printer.emit("step", step=number, **shared, trial_s=round(time.time() - began, 3), **rates)
 
 
-def _conclude(rank: Rank, found: list[Outcome]) -> None:
-    ran = [one for one in found if one.tuner_s]
-    if not ran:
-        reason = found[-1].reason if found else "it started none; see the log"
-        raise RuntimeError(f"no experiment of DeepSpeed's autotuner ran: {reason}")
+def _emit_best(rank: Rank, outcomes: list[Outcome]) -> None:
+    rated = [outcome for outcome in outcomes if outcome.tuner_s]
+    if not rated:
+        reason = outcomes[-1].reason if outcomes else "it started none; see the log"
+        raise RuntimeError(f"no experiment of DeepSpeed's autotuner succeeded: {reason}")
 
-    def metric(one: Outcome) -> float:
-        return one.micro_batch_size * one.accumulation / sum(one.tuner_s.values())
+    def metric(outcome: Outcome) -> float:
+        return outcome.micro_batch_size * outcome.accumulation / sum(outcome.tuner_s.values())
 
-    best = max(ran, key=metric)
-    rank.printer.log(f"best of {len(found)} experiments by the tuner's metric: {best.name}")
-    rank.printer.emit("end", experiments=len(found), best=best.name)
+    best = max(rated, key=metric)
+    rank.printer.log(f"best of {len(outcomes)} experiments by the tuner's metric: {best.name}")
+    rank.printer.emit("end", experiments=len(outcomes), best=best.name)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A command of the team's own: Megatron-LM, torchtitan, NeMo, any script. See docs/engines-more.md.
+"""Run the team's own training command: Megatron-LM, torchtitan, NeMo, any script. See docs/engines-more.md.
 
-`python -m runners.engines.command --config config.json`, one process that fills the configuration's fields into the
-command, checks that the node allows it, and becomes its launcher.
+Run `python -m runners.engines.command --config config.json`, one process. It substitutes fields of the configuration
+into the command, checks that the node allows the command, and replaces itself with the command's launcher.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from runners.engines.rank import Rank, start
 from runners.processes import MARKER
 
 ALLOWED_COMMANDS = "PARLAB_ALLOWED_COMMANDS"
-"""Variable of the daemon that names the file of allowed commands."""
+"""Environment variable of the daemon with the path of the list of allowed commands."""
 
 
-def filled(config: RunConfig) -> list[str]:
-    """Return the command with the values of fields in place of {section.field}; raises ConfigError for empty ones."""
+def command_argv(config: RunConfig) -> list[str]:
+    """Return the command with each {section.field} replaced by its value.
+
+    Raises ConfigError for a field that is empty or has several values.
+    """
     values = config.resolved()
 
     def value_of(name: str) -> Any:
@@ -39,7 +42,7 @@ def filled(config: RunConfig) -> list[str]:
     for argument in config.command.argv or []:
         for name in PLACEHOLDER.findall(argument):
             if not isinstance(value_of(name), str | int | float):
-                message = f"{{{name}}} has no single value to fill in; give {name} one, or leave it out"
+                message = f"{{{name}}} has no single value to insert; set {name}, or remove it from the command"
                 problems.append(Problem("command.argv", argument, message))
         argv.append(PLACEHOLDER.sub(lambda match: str(value_of(match[1])), argument))
     if problems:
@@ -48,57 +51,62 @@ def filled(config: RunConfig) -> list[str]:
 
 
 def read_allowed(environment: Mapping[str, str]) -> list[list[str]]:
-    """Read the beginnings of commands that this node allows; raises ConfigError where there is no such list."""
+    """Read the allowed command prefixes of this node; raise ConfigError if the list is missing or invalid."""
     name = environment.get(ALLOWED_COMMANDS, "")
     if not name:
-        raise _refused("this node allows no commands", f"have its administrator name a list in {ALLOWED_COMMANDS}")
+        raise _refused("this node allows no commands", f"ask its administrator to set {ALLOWED_COMMANDS}")
     try:
         allowed = json.loads(Path(name).read_text())
     except (OSError, ValueError) as error:
-        raise _refused(f"{name}, this node's list of commands, cannot be read: {error}", "have it mended") from error
-    shape = '[["/opt/train.py"]], lists of arguments that begin with an absolute path'
-    if not isinstance(allowed, list) or not all(_is_beginning(one) for one in allowed):
-        raise _refused(f"{name} is no list of commands", f"have it written like {shape}")
+        raise _refused(
+            f"cannot read {name}, the list of allowed commands of this node: {error}",
+            "ask its administrator to fix the file",
+        ) from error
+    example = '[["/opt/train.py"]], lists of arguments that begin with an absolute path'
+    if not isinstance(allowed, list) or not all(_is_prefix(prefix) for prefix in allowed):
+        raise _refused(f"{name} is not a list of commands", f"ask the node's administrator to write it like {example}")
     return cast(list[list[str]], allowed)
 
 
-def _is_beginning(one: Any) -> bool:
-    is_argv = isinstance(one, list) and bool(one) and all(isinstance(argument, str) for argument in one)
-    return is_argv and Path(one[0]).is_absolute()
+def _is_prefix(data: Any) -> bool:
+    is_argv = isinstance(data, list) and bool(data) and all(isinstance(argument, str) for argument in data)
+    return is_argv and Path(data[0]).is_absolute()
 
 
 def check_allowed(argv: Sequence[str], allowed: Sequence[Sequence[str]]) -> None:
-    """Raise ConfigError unless the command begins, argument by argument, as one that is allowed."""
-    if any(list(argv[: len(beginning)]) == list(beginning) for beginning in allowed):
+    """Raise ConfigError unless the command begins with one of the allowed lists of arguments."""
+    if any(list(argv[: len(prefix)]) == list(prefix) for prefix in allowed):
         return
-    choice = "; ".join(shlex.join(beginning) for beginning in allowed) or "nothing"
-    raise _refused(f"{shlex.join(argv)[:300]} is not allowed on this node", f"use one that begins with: {choice[:600]}")
+    choices = "; ".join(shlex.join(prefix) for prefix in allowed) or "nothing"
+    raise _refused(
+        f"{shlex.join(argv)[:300]} is not allowed on this node", f"use a command that begins with: {choices[:600]}"
+    )
 
 
 def launched(config: RunConfig, argv: Sequence[str], port: int) -> list[str]:
-    """Put the launcher before a command; raises ConfigError when the machine does not have it."""
-    before = launch.launcher(config, str(port))
-    if not before:
+    """Prefix a command with its launcher; raise ConfigError if the launcher is not installed."""
+    launcher = launch.launcher(config, str(port))
+    if not launcher:
         return list(argv)
-    program = shutil.which(before[0])
+    program = shutil.which(launcher[0])
     if program is None:
         kind = config.launcher.kind
         message = f"{kind} is not installed on this node; install it, or use torchrun or plain"
         raise ConfigError([Problem("launcher.kind", kind, message)])
-    return [program, *before[1:], *argv]
+    return [program, *launcher[1:], *argv]
 
 
-def _refused(what: str, remedy: str) -> ConfigError:
-    return ConfigError([Problem("command.argv", None, f"{what}; {remedy}")])
+def _refused(reason: str, remedy: str) -> ConfigError:
+    return ConfigError([Problem("command.argv", None, f"{reason}; {remedy}")])
 
 
 def run(rank: Rank) -> None:
-    """Become the command: its output is the run's output, its exit code the run's."""
+    """Replace this process with the command, so that its output and exit code are those of the run."""
     config = rank.config
-    argv = filled(config)
+    argv = command_argv(config)
     check_allowed(argv, read_allowed(os.environ))
     port = ports.free_port()
-    whole = launched(config, argv, port)
+    command = launched(config, argv, port)
     if config.starter.needs_port:
         os.environ |= ports.variables(port)
         os.environ |= launch.additions(config, os.environ, os.environ.get(MARKER, ""))
@@ -107,14 +115,14 @@ def run(rank: Rank) -> None:
         engine="command",
         world_size=config.world_size,
         launcher=config.launcher.kind,
-        command=shlex.join(whole),
+        command=shlex.join(command),
     )
     sys.stdout.flush()
     try:
-        os.execv(whole[0], whole)
+        os.execv(command[0], command)
     except OSError as error:
-        message = f"{whole[0]} cannot be started: {error.strerror}; see that it is there and may be executed"
-        raise ConfigError([Problem("command.argv", whole[0], message)]) from error
+        message = f"cannot start {command[0]}: {error.strerror}; check that the file exists and is executable"
+        raise ConfigError([Problem("command.argv", command[0], message)]) from error
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a person or a launcher asks of an engine: a configuration file, or one rank described by flags."""
+"""Command line of the pipeline engine: a configuration file, or flags that describe one rank."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from runners.schedules import SCHEDULES
 
 
 class Request(NamedTuple):
-    """One rank's orders."""
+    """What one rank has to run."""
 
     config: RunConfig
     place: Place
     by_hand: bool = False
-    """Started by a person, rank by rank: prints lines for people too."""
+    """Each rank was started manually; also print human-readable lines."""
     all_operations: bool = False
-    """Print the operations of every step."""
+    """Print the operations of every step, not only of selected ones."""
 
 
-def _whole(least: int) -> Callable[[str], int]:
+def _integer_from(minimum: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text} cannot be used; give a whole number of at least {least}")
+        if not text.isascii() or not text.isdigit() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"invalid value {text}; use an integer of at least {minimum}")
         return int(text)
 
     return read
@@ -39,10 +39,10 @@ def _dist_url(text: str) -> str:
     try:
         parts = urlsplit(text)
         valid = parts.scheme == "tcp" and bool(parts.hostname) and bool(parts.port)
-    except ValueError:  # a port that is no port
+    except ValueError:  # urlsplit checks the port when it is read
         valid = False
     if not valid:
-        raise argparse.ArgumentTypeError(f"{text} is no address; use tcp://HOST:PORT, HOST being the machine of rank 0")
+        raise argparse.ArgumentTypeError(f"invalid address {text}; use tcp://HOST:PORT with the host of rank 0")
     return text
 
 
@@ -50,60 +50,69 @@ REQUIRED = object()
 
 
 class Flag(NamedTuple):
-    """One by-hand flag, the field that it sets, and its default."""
+    """A flag of a manually started rank, the configuration field that it sets, and its default."""
 
     name: str
     field: str
     default: Any
     help: str
-    type: Callable[[str], Any] = _whole(1)
+    type: Callable[[str], Any] = _integer_from(1)
     choices: Sequence[str] | None = None
 
 
 FLAGS = (
-    Flag("--dist-url", "", REQUIRED, "where ranks meet, tcp://HOST:PORT on the machine of rank 0", _dist_url),
-    Flag("--world-size", "parallel.pipeline_parallel_size", REQUIRED, "ranks in all, one stage each"),
-    Flag("--rank", "", REQUIRED, "which of them this one is, from 0", _whole(0)),
+    Flag("--dist-url", "", REQUIRED, "rendezvous address, tcp://HOST:PORT of rank 0", _dist_url),
+    Flag("--world-size", "parallel.pipeline_parallel_size", REQUIRED, "total number of ranks, one stage each"),
+    Flag("--rank", "", REQUIRED, "number of this rank, counted from 0", _integer_from(0)),
     Flag("--batch-size", "train.global_batch_size", 64, "sequences per iteration"),
     Flag("--micro-batch-size", "train.micro_batch_size", 1, "sequences per micro batch"),
     Flag("--mode", "parallel.schedule", "gpipe", "schedule", str, SCHEDULES),
-    Flag("--warmup-slope", "parallel.warmup_slope", 1, "1f1b: warm-up passes for each stage that follows"),
+    Flag("--warmup-slope", "parallel.warmup_slope", 1, "1f1b: warm-up passes per following stage"),
     Flag("--virtual-stages", "parallel.virtual_stages", 1, "interleaved-1f1b: chunks of layers on each rank"),
-    Flag("--wire-precision", "parallel.wire_precision", "same", "what travels", str, ("same", "bf16", "fp16", "int8")),
+    Flag(
+        "--wire-precision",
+        "parallel.wire_precision",
+        "same",
+        "precision of transfers",
+        str,
+        ("same", "bf16", "fp16", "int8"),
+    ),
     Flag("--num-layers", "model.num_layers", 4, "layers of each stage"),
     Flag("--embedding-dim", "model.hidden_size", 768, "width of the residual stream"),
     Flag("--num-heads", "model.num_attention_heads", 12, "attention heads per layer"),
     Flag("--seq-length", "model.sequence_length", 2048, "tokens per sequence"),
-    Flag("--prefix-length", "model.prefix_length", 0, "tokens that look both ways and have no loss", _whole(0)),
-    Flag("--vocab-size", "model.vocab_size", 50257, "entries of the token embedding"),
-    Flag("--num-iters", "train.iterations", 10, "iterations; the first one is warm-up"),
-    Flag("--precision", "train.precision", "fp32", "arithmetic", str, ("fp32", "bf16")),
+    Flag(
+        "--prefix-length", "model.prefix_length", 0, "tokens with bidirectional attention and no loss", _integer_from(0)
+    ),
+    Flag("--vocab-size", "model.vocab_size", 50257, "rows of the token embedding"),
+    Flag("--num-iters", "train.iterations", 10, "iterations, the first one as warm-up"),
+    Flag("--precision", "train.precision", "fp32", "precision of compute", str, ("fp32", "bf16")),
     Flag("--optimizer", "train.optimizer", "adam", "optimizer", str, ("adam", "adamw", "sgd")),
-    Flag("--seed", "train.seed", 1234, "seed of weights and data, the same on every rank", _whole(0)),
-    Flag("--device", "cluster.device", AUTO.name, "where to compute", str, tuple(DEVICES)),
+    Flag("--seed", "train.seed", 1234, "seed of weights and data, the same on every rank", _integer_from(0)),
+    Flag("--device", "cluster.device", AUTO.name, "device to compute on", str, tuple(DEVICES)),
     Flag("--threads", "launcher.threads_per_rank", 1, "CPU threads of this rank"),
-    Flag("--profiling", "", "no-profiling", "print every operation", str, ("no-profiling", "profiling")),
+    Flag("--profiling", "", "no-profiling", "print the operations of every step", str, ("no-profiling", "profiling")),
 )
 
 
 def read_command_line(arguments: Sequence[str], environment: Mapping[str, str]) -> Request:
-    """Turn the command line and what torchrun sets into a request.
+    """Turn the command line and torchrun's environment variables into a request.
 
-    Exits with 2 and a message where flags make no sense; raises ConfigError where they describe no possible run.
+    Exits with code 2 and a message for invalid flags; raises ConfigError for an invalid configuration.
     """
     parser = _parser()
-    given = vars(parser.parse_args(arguments))
-    if path := given.pop("config", None):
-        if given:
-            parser.error(f"--config and {_flag_of(next(iter(given)))} do not go together; leave one of them out")
+    options = vars(parser.parse_args(arguments))
+    if path := options.pop("config", None):
+        if options:
+            parser.error(f"--config cannot be combined with {_flag_of(next(iter(options)))}; remove one of them")
         return _configured(parser, Path(path), environment)
-    missing = [flag.name for flag in FLAGS if flag.default is REQUIRED and _dest(flag) not in given]
+    missing = [flag.name for flag in FLAGS if flag.default is REQUIRED and _dest(flag) not in options]
     if missing:
-        parser.error(f"{', '.join(missing)} missing; give --config FILE, or all of --dist-url, --world-size and --rank")
-    values = {_dest(flag): given.get(_dest(flag), flag.default) for flag in FLAGS}
+        parser.error(f"missing {', '.join(missing)}; use --config FILE, or all of --dist-url, --world-size and --rank")
+    values = {_dest(flag): options.get(_dest(flag), flag.default) for flag in FLAGS}
     if values["rank"] >= values["world_size"]:
-        last = values["world_size"] - 1
-        parser.error(f"--rank {values['rank']} is not one of {last + 1} ranks, counted from 0; use 0 to {last}")
+        size = values["world_size"]
+        parser.error(f"--rank {values['rank']} is out of range for {size} ranks; use 0 to {size - 1}")
     return Request(
         config=_config_by_hand(values),
         place=place_by_hand(values["dist_url"], values["world_size"], values["rank"]),
@@ -115,14 +124,14 @@ def read_command_line(arguments: Sequence[str], environment: Mapping[str, str]) 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m runners.engines.pipeline",
-        description="Train a GPT in a pipeline: with --config, under torchrun or alone; or each rank by hand.",
+        description="Train a GPT in a pipeline: with --config, alone or under torchrun, or start each rank manually.",
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="a RunConfig as JSON")
-    group = parser.add_argument_group("by hand, the same flags on every rank but --rank")
+    group = parser.add_argument_group("manual start; all ranks take the same flags except --rank")
     for flag in FLAGS:
-        shown = flag.help if flag.default is REQUIRED else f"{flag.help} ({flag.default})"
-        group.add_argument(flag.name, type=flag.type, choices=flag.choices, default=argparse.SUPPRESS, help=shown)
+        text = flag.help if flag.default is REQUIRED else f"{flag.help} (default: {flag.default})"
+        group.add_argument(flag.name, type=flag.type, choices=flag.choices, default=argparse.SUPPRESS, help=text)
     return parser
 
 
@@ -130,19 +139,19 @@ def _configured(parser: argparse.ArgumentParser, path: Path, environment: Mappin
     try:
         data = json.loads(path.read_text())
     except OSError as error:
-        parser.error(f"--config {path} cannot be read: {error.strerror}; give the path of a RunConfig")
+        parser.error(f"cannot read --config {path}: {error.strerror}; use the path of a RunConfig")
     except ValueError as error:
-        parser.error(f"--config {path} is no JSON: {error}; write it with RunConfig.resolved()")
+        parser.error(f"--config {path} is not valid JSON: {error}; write it with RunConfig.resolved()")
     if not isinstance(data, dict):
         parser.error(
-            f"--config {path} holds a {type(data).__name__}, not an object; write it with RunConfig.resolved()"
+            f"--config {path} contains a {type(data).__name__}, not an object; write it with RunConfig.resolved()"
         )
     config, problems = check(data)
     if config is None:
         raise ConfigError(problems)
     place = place_from_environment(environment)
     if place.world_size != config.world_size:
-        message = f"{config.world_size} stages need {config.world_size} processes, this is one of {place.world_size};"
+        message = f"{config.world_size} stages need {config.world_size} processes, but {place.world_size} were started;"
         remedy = f" use torchrun --nproc-per-node {config.gpus_per_node}, or {place.world_size} stages"
         stages = config.parallel.pipeline_parallel_size
         raise ConfigError([Problem("parallel.pipeline_parallel_size", stages, message + remedy)])
@@ -150,7 +159,7 @@ def _configured(parser: argparse.ArgumentParser, path: Path, environment: Mappin
 
 
 def _config_by_hand(values: Mapping[str, Any]) -> RunConfig:
-    """Build the RunConfig that the flags describe; problems name the flag beside the field."""
+    """Build the RunConfig that the flags describe; the problems of a ConfigError name flag and field."""
     data: dict[str, dict[str, Any]] = {}
     for flag in FLAGS:
         if flag.field:

@@ -1,4 +1,4 @@
-"""Made-up text: the same tokens in every layout, on every device."""
+"""Synthetic text: the same tokens for every layout and device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runners.models.seeds import generator
 
 
 class Batch(NamedTuple):
-    """One global batch; the target of a token is the token after it."""
+    """One global batch for a GPT; the target of a token is the next token."""
 
     tokens: Tensor
     """(global batch, sequence), token ids."""
@@ -21,10 +21,9 @@ class Batch(NamedTuple):
 
 
 def make_batch(config: RunConfig, step: int) -> Batch:
-    """Draw the global batch of a step (counted from 1) on the CPU, from the seed and the step alone.
+    """Draw the global batch of a step (counted from 1) on the CPU; it depends on train.seed and the step only.
 
-    Small token ids are much more frequent than large ones, as in real text, so that there is something to learn and
-    a loss that falls.
+    Small token ids are much more frequent than large ones, as in real text, so that the loss falls during training.
     """
     model, train = config.model, config.train
     shape = (train.global_batch_size, model.sequence_length + 1)
@@ -34,54 +33,56 @@ def make_batch(config: RunConfig, step: int) -> Batch:
 
 
 CLS, SEP, MASK, FIRST_WORD = range(4)
-"""Token ids of a BERT that are no words, and the first one that is."""
+"""Special token ids of a BERT, and the first id of an ordinary token."""
 MASKED = 0.15
-"""Share of the tokens that a BERT guesses, as in Devlin et al. 2019, section 3.1."""
+"""Share of the tokens that a BERT predicts. Source: Devlin et al. 2019, section 3.1."""
 
 
 class SentencePairs(NamedTuple):
     """One global batch for a BERT."""
 
     tokens: Tensor
-    """(global batch, sequence), token ids, masked."""
+    """(global batch, sequence), token ids after masking."""
     segments: Tensor
     """(global batch, sequence), 0 or 1."""
     positions: Tensor
-    """(global batch, masked), where tokens are to be guessed; as many in every sequence."""
+    """(global batch, masked), positions of the tokens to predict; the same number in every sequence."""
     targets: Tensor
     """(global batch, masked), token ids at these positions."""
     next_sentence: Tensor
-    """(global batch,), 1 where the second sentence does not follow the first one."""
+    """(global batch,), 1 if the second sentence does not follow the first, else 0."""
 
 
 def make_sentence_pairs(config: RunConfig, step: int) -> SentencePairs:
-    """Draw the global batch of a step for a BERT on the CPU, from the seed and the step alone.
+    """Draw the global batch of a step (counted from 1) for a BERT on the CPU; it depends on train.seed and the step.
 
-    [CLS] sentence [SEP] sentence [SEP], of equal halves. Of the tokens to be guessed 80 % are masked, 10 % are other
-    words, 10 % stay, as in Devlin et al. 2019. A sentence that does not follow has rare words as often as frequent
-    ones, so that there is something to learn.
+    Each sequence is [CLS] sentence [SEP] sentence [SEP], with halves of equal length. Of the tokens to predict, 80 %
+    are masked, 10 % are replaced by random tokens and 10 % stay unchanged (Devlin et al. 2019, section 3.1). The tokens
+    of a second sentence that does not follow are drawn uniformly, so that the next-sentence loss can fall.
     """
     model, train = config.model, config.train
     batch, length = train.global_batch_size, model.sequence_length
-    words = model.vocab_size - FIRST_WORD
+    vocabulary = model.vocab_size - FIRST_WORD
     numbers = generator(train.seed, "sentence pairs", step)
     uniform = torch.rand((batch, length), generator=numbers, dtype=torch.float64)
     is_random = torch.rand(batch, generator=numbers) < 0.5
     second = torch.arange(length) >= (length + 1) // 2
     skewed = torch.where(is_random[:, None] & second, uniform, uniform.square().square())
-    tokens = FIRST_WORD + (skewed * words).long()
+    tokens = FIRST_WORD + (skewed * vocabulary).long()
     tokens[:, 0] = CLS
     tokens[:, (length - 1) // 2] = SEP
     tokens[:, -1] = SEP
     order = torch.rand((batch, length), generator=numbers)
-    order[:, [0, (length - 1) // 2, -1]] = 2.0  # last: these are not guessed
+    order[:, [0, (length - 1) // 2, -1]] = 2.0  # sorts special tokens last, so that none is predicted
     positions = order.argsort(1)[:, : max(1, round(MASKED * length))].sort(1).values
     targets = tokens.gather(1, positions)
     chance = torch.rand(positions.shape, generator=numbers)
-    others = FIRST_WORD + (torch.rand(positions.shape, generator=numbers, dtype=torch.float64) * words).long()
-    shown = torch.where(chance < 0.8, torch.full_like(targets, MASK), torch.where(chance < 0.9, others, targets))
+    replacements = (
+        FIRST_WORD + (torch.rand(positions.shape, generator=numbers, dtype=torch.float64) * vocabulary).long()
+    )
+    inputs = torch.where(chance < 0.8, torch.full_like(targets, MASK), torch.where(chance < 0.9, replacements, targets))
     return SentencePairs(
-        tokens.scatter(1, positions, shown),
+        tokens.scatter(1, positions, inputs),
         second.long().expand(batch, -1).contiguous(),
         positions,
         targets,
@@ -90,10 +91,10 @@ def make_sentence_pairs(config: RunConfig, step: int) -> SentencePairs:
 
 
 def make_arguments(config: RunConfig, step: int) -> tuple[Tensor, ...]:
-    """Draw the global batch of a step as what a whole network takes, in order.
+    """Draw the global batch of a step (counted from 1) as the arguments of a whole network.
 
-    (tokens, targets) for a GPT, (tokens, targets, segments, positions, next_sentence) for a BERT; each has the global
-    batch as its first dimension.
+    The result is (tokens, targets) for a GPT and (tokens, targets, segments, positions, next_sentence) for a BERT, with
+    the shapes of Batch and SentencePairs.
     """
     if config.model.kind == "gpt":
         return make_batch(config, step)

@@ -1,6 +1,6 @@
-"""One rank executes its operations of a pipeline schedule: receive, compute, send.
+"""Execution of one rank's operations of a pipeline schedule: receive, compute, send.
 
-It knows nothing of what is trained: whoever makes one says how a micro batch goes through a chunk of layers.
+The executor is independent of the network: its caller passes the function that runs a micro batch through a chunk.
 """
 
 from __future__ import annotations
@@ -13,62 +13,64 @@ from torch import Tensor, nn
 
 from runners.engines.transfers import Channel, Channels, Inbox, Key, Outbox
 from runners.engines.wire import EightBitWire, Wire
-from runners.models.linear import Owed, WeightGradients, pay, postpone
+from runners.models.linear import WeightGradients, WeightProduct, accumulate, defer_weight_gradients
 from runners.schedules import Operation, Schedule, micro_batches_in_flight
 from runners.timers import Timers
 
 
 def activation_buffers(operations: Sequence[Operation], ahead: int = 1) -> int:
-    """Return how many activations a rank has place for: those in flight, and `ahead` that arrive meanwhile."""
+    """Return the number of receive buffers for activations: those in flight, and `ahead` that arrive meanwhile."""
     return micro_batches_in_flight(operations) + ahead
 
 
 def gradient_buffers(operations: Sequence[Operation], ahead: int = 1) -> int:
-    """Return how many gradients a rank has place for: the one that is read, and `ahead` that arrive meanwhile.
+    """Return the number of receive buffers for gradients: the one in use, and `ahead` that arrive meanwhile.
 
-    Where weights' gradients are owed, their inputs stay as long.
+    If weight gradients are deferred, the gradients they depend on stay in use until W.
     """
     is_split = any(operation.kind == "I" for operation in operations)
     return (micro_batches_in_flight(operations) if is_split else 1) + ahead
 
 
 Forward = Callable[[Operation, Tensor | None], Tensor]
-"""(operation, activations or None on the first stage) -> activations, or on the last stage a share of the loss."""
+"""(operation, activations or None on the first stage) -> activations, or on the last stage this micro batch's share of
+the loss."""
 
 
 class Boundary(NamedTuple):
-    """What crosses from stage to stage."""
+    """The tensor that two neighbouring stages exchange."""
 
     shape: Sequence[int]
+    """(micro batch, sequence, hidden)."""
     precision: torch.dtype
-    """Of the arithmetic on either side."""
+    """Precision of the compute on both sides."""
     wire: Literal["same", "bf16", "fp16", "int8"] = "same"
 
     def activations_wire(self) -> Wire:
-        """Make the way of activations in one direction of a link."""
+        """Return the conversion for activations."""
         if self.wire == "int8":
             return EightBitWire(self.shape, self.precision)
-        travels = {"same": self.precision, "bf16": torch.bfloat16, "fp16": torch.float16}[self.wire]
-        return Wire(self.shape, travels, self.precision)
+        wire_dtype = {"same": self.precision, "bf16": torch.bfloat16, "fp16": torch.float16}[self.wire]
+        return Wire(self.shape, wire_dtype, self.precision)
 
     def gradients_wire(self) -> Wire:
-        """The same for gradients; never fp16: gradients of activations are smaller than its smallest number."""
+        """Return the conversion for gradients; never fp16, in which activation gradients would underflow."""
         if self.wire == "int8":
             return EightBitWire(self.shape, self.precision)
         return Wire(self.shape, self.precision if self.wire == "same" else torch.bfloat16, self.precision)
 
 
 class Traffic(NamedTuple):
-    """Keys of what arrives at a rank, in the order in which its neighbours send it."""
+    """Keys of the messages that a rank receives, in the order in which its neighbours send them."""
 
     activations: list[Key]
     gradients: list[Key]
 
 
 def traffic(plan: Schedule, rank: int, num_chunks: int) -> Traffic:
-    """Follow from the neighbours' operations what they send to a rank, and when.
+    """Derive from the neighbours' operations which messages a rank receives, in order.
 
-    Chunk c of the last rank feeds chunk c + 1 of the first one, and the other way round for gradients.
+    Chunk c of the last rank feeds chunk c + 1 of the first rank; gradients take the opposite direction.
     """
     last = len(plan) - 1
     before, after = plan[rank - 1], plan[rank + 1 if rank < last else 0]
@@ -79,21 +81,21 @@ def traffic(plan: Schedule, rank: int, num_chunks: int) -> Traffic:
 
 
 class _InFlight(NamedTuple):
-    """What the backward pass needs of a forward pass."""
+    """Tensors of a forward pass that its backward pass needs."""
 
     x: Tensor | None
     output: Tensor
 
 
 class Emulated(Protocol):
-    """Passes that only take their time; each returns what is then sent."""
+    """Passes that take time and compute nothing; each returns the tensor to send."""
 
     def forward(self, operation: Operation) -> Tensor: ...
     def backward(self, operation: Operation) -> Tensor: ...
 
 
 class Executor:
-    """Runs the operations of one rank on its chunks of layers; `phase` says what it is doing."""
+    """Runs the operations of one rank on its chunks of layers; `phase` is the current phase."""
 
     def __init__(
         self,
@@ -108,14 +110,14 @@ class Executor:
         emulated: Emulated | None = None,
         ahead: int = 1,
     ) -> None:
-        """Preallocate receive buffers: `ahead` more than the schedule holds, so that the next ones arrive meanwhile.
+        """Preallocate receive buffers: `ahead` more than the schedule holds, so that messages arrive during compute.
 
-        gloo and NCCL send nothing before its receiver has a place for it: on a slow link one message ahead would
-        leave the link empty while the word of the next free place comes back.
-        With `emulated` its passes take the place of all arithmetic; `chunks` then only say how many there are.
+        gloo and NCCL send nothing before the receiver has posted a buffer. On a slow link a single buffer ahead would
+        leave the link idle while that notification travels back. With `emulated`, its passes replace all compute, and
+        only the number of `chunks` matters.
         """
         self.phase = "forward"
-        """forward or backward."""
+        """"forward" or "backward"."""
         self.operations = plan[rank]
         self._forward_pass = forward
         self._emulated = emulated
@@ -124,9 +126,9 @@ class Executor:
         self._has_first, self._has_last = rank == 0, rank == len(plan) - 1
         self._last_chunk = len(chunks) - 1
         self._in_flight: dict[Key, _InFlight] = {}
-        self._owed: dict[Key, list[Owed]] = {}
+        self._deferred: dict[Key, list[WeightProduct]] = {}
         is_split = any(operation.kind == "I" for operation in self.operations)
-        self._later: WeightGradients | None = postpone(nn.ModuleList(chunks)) if is_split else None
+        self._collector: WeightGradients | None = defer_weight_gradients(nn.ModuleList(chunks)) if is_split else None
         in_flight = micro_batches_in_flight(self.operations)
         arriving = traffic(plan, rank, len(chunks))
 
@@ -150,13 +152,16 @@ class Executor:
         self._gradients_out = outbox(channels.gradients_out, gradients)
 
     def run(self) -> list[Tensor]:
-        """Execute all operations; return the shares of the loss on the last stage, nothing elsewhere."""
+        """Execute all operations; return each micro batch's share of the loss, in order; [] but on the last stage.
+
+        Raises RuntimeError if a transfer fails or times out, and what torch raises when memory does not suffice.
+        """
         for inbox in (self._activations_in, self._gradients_in):
             if inbox is not None:
                 inbox.begin_step()
         losses: list[Tensor] = []
-        # Entered but disabled: autocast forgets its 16-bit copies of the weights on leaving the outermost context.
-        # Without this one every micro batch in flight would keep a copy of all weights of its own.
+        # Disabled, but needed: autocast drops its 16-bit copies of the weights when the outermost context exits.
+        # Without this context every micro batch in flight would keep its own copy of all weights.
         with torch.autocast(self._device.type, enabled=False):
             for operation in self.operations:
                 if operation.kind == "F":
@@ -170,7 +175,7 @@ class Executor:
         return losses
 
     def finish_sends(self) -> None:
-        """Wait until all that this rank sent has left."""
+        """Wait until all sends of this rank have completed."""
         for outbox, name in ((self._activations_out, "forward-send"), (self._gradients_out, "backward-send")):
             if outbox is not None:
                 with self._timers.span(name):
@@ -198,7 +203,7 @@ class Executor:
         return output
 
     def _backward(self, operation: Operation) -> None:
-        """Whole (B), or without the gradients of the weights (I), which are owed until W."""
+        """Run B, or I, which defers the weight gradients until W."""
         self.phase = "backward"
         key = Key(operation.micro_batch, operation.chunk)
         x, output = self._in_flight.pop(key)
@@ -212,8 +217,8 @@ class Executor:
                 input_gradient = None if x is None else x.grad
             else:
                 input_gradient = self._emulated.backward(operation)
-        if self._later is not None:
-            self._owed[key] = self._later.collect()
+        if self._collector is not None:
+            self._deferred[key] = self._collector.collect()
         else:
             self._release(operation, key)
         if self._gradients_out is not None and not self._is_first(operation) and input_gradient is not None:
@@ -226,7 +231,7 @@ class Executor:
         with self._timers.span("backward-weight", operation.micro_batch):
             if self._emulated is not None:
                 self._emulated.backward(operation)
-            pay(self._owed.pop(key))
+            accumulate(self._deferred.pop(key))
         self._release(operation, key)
 
     def _release(self, operation: Operation, key: Key) -> None:

@@ -1,6 +1,6 @@
-"""The baseline of Hugging Face's Trainer as it comes: data parallel, nothing tuned. See docs/engines-more.md.
+"""Hugging Face's Trainer with default settings as a data parallel baseline. See docs/engines-more.md.
 
-`python -m runners.engines.hf --config config.json` under torchrun or alone.
+Run `python -m runners.engines.hf --config config.json` alone or under torchrun.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from runners.engines.rank import Rank, start
 from runners.timers import StepTimes, Timers
 
 
-class MadeUpText(Dataset[dict[str, torch.Tensor]]):
-    """The sequences of all steps in order, each batch drawn when its first sequence is wanted."""
+class SyntheticText(Dataset[dict[str, torch.Tensor]]):
+    """The sequences of all steps in order; each batch is drawn when its first sequence is requested."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
@@ -38,21 +38,21 @@ class MadeUpText(Dataset[dict[str, torch.Tensor]]):
         if self._step != step + 1:
             self._step = step + 1
             self._batch = make_arguments(self._config, self._step)
-        tokens, targets, *more = (part[row] for part in self._batch)
-        if more:
-            segments, positions, next_sentence = more
+        tokens, targets, *bert_inputs = (part[row] for part in self._batch)
+        if bert_inputs:
+            segments, positions, next_sentence = bert_inputs
             labels = labels_at(tokens, positions, targets)
             pair = {"token_type_ids": segments, "next_sentence_label": next_sentence}
             return {"input_ids": tokens, "labels": labels, **pair}
-        # Hugging Face's models shift labels by themselves. Nothing predicts the first token: left in, the Trainer would
-        # count it and divide the sum of the losses by one token too many for each sequence.
+        # Hugging Face's models shift labels themselves. No position predicts the first token; if it kept its label, the
+        # Trainer would count it and divide the sum of the losses by one token too many per sequence.
         labels = tokens.clone()
         labels[0] = NO_LABEL
         return {"input_ids": tokens, "labels": labels}
 
 
 class Watch:
-    """Measures each step of a Trainer and prints its event; the Trainer calls it at the begin and the end of a step."""
+    """Measures each step of a Trainer and prints its event; called by the Trainer's callbacks."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -63,21 +63,21 @@ class Watch:
         self.seconds: list[float] = []
 
     def begin(self) -> None:
-        """Start the clock of a step on all ranks at once; its batch has been drawn."""
+        """Start the clock of a step after a barrier; its batch has been drawn."""
         self._rank.phase = "forward"
         self.memory.begin_step()
         barrier(self._rank.device)
         self._timers.begin_step()
 
     def finish(self) -> None:
-        """Stop the clock; the optimizer is done."""
+        """Stop the clock; the optimizer has finished."""
         self._times = self._timers.finish_step()
         self._sizes = self.memory.now(), self.memory.peak()
 
-    def tell(self, step: int, loss: float) -> None:
-        """Print the event of a step once the Trainer has worked out its loss."""
+    def emit_step(self, step: int, loss: float) -> None:
+        """Print the event of a step when the Trainer has computed its loss."""
         if self._times is None:
-            return  # its summary at the end
+            return  # the Trainer's summary at the end of training
         train, seconds = self._rank.config.train, self._times.step_time_s
         self.seconds.append(seconds)
         self._times = None
@@ -95,19 +95,19 @@ class Watch:
 
 
 def make_trainer(rank: Rank, watch: Watch, directory: str) -> Any:
-    """Make the Trainer for a configuration. Raises ConfigError when transformers or accelerate is missing."""
+    """Return the Trainer for a configuration; raise ConfigError if transformers or accelerate is missing."""
     config, train = rank.config, rank.config.train
     transformers: Any = import_transformers(config)
     try:
         importlib.import_module("accelerate")
     except ImportError as error:
-        message = f"engine hf needs accelerate, which cannot be imported: {error}; install runners/requirements.txt"
+        message = f"engine hf requires accelerate, but importing it failed: {error}; install runners/requirements.txt"
         raise ConfigError(
             [Problem("parallel.engine", "hf", f"{message} on the node, or use another engine")]
         ) from error
 
     class Callback(transformers.TrainerCallback):  # type: ignore[misc]
-        """Passes on to the watch what the Trainer says."""
+        """Forwards the Trainer's callbacks to the watch."""
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             watch.begin()
@@ -117,10 +117,10 @@ def make_trainer(rank: Rank, watch: Watch, directory: str) -> Any:
 
         def on_log(self, _arguments: Any, state: Any, _control: Any, logs: dict[str, Any], **__: Any) -> None:
             if "loss" in logs:
-                watch.tell(state.global_step, float(logs["loss"]))
+                watch.emit_step(state.global_step, float(logs["loss"]))
 
     class InOrder(transformers.Trainer):  # type: ignore[misc]
-        """Takes sequences in the order of the steps, as the other engines do."""
+        """A Trainer that reads sequences in the order of the steps, as the other engines do."""
 
         def _get_train_sampler(self, *_: Any, **__: Any) -> SequentialSampler:
             return SequentialSampler(self.train_dataset)
@@ -146,22 +146,22 @@ def make_trainer(rank: Rank, watch: Watch, directory: str) -> Any:
         report_to=[],
         disable_tqdm=True,
     )
-    # One process trains on one GPU; the Trainer would take all that it sees, and as many times the batch.
+    # One process trains on one GPU; by default the Trainer uses all visible ones and multiplies the batch accordingly.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     model = hugging_face_model(config)
     if config.model.kind == "bert":
-        # It takes the count of all tokens of a step and does not use it: the Trainer must divide by the micro batches.
+        # The model accepts the token count of a step but ignores it, so the Trainer must divide by the micro batches.
         vars(model)["accepts_loss_kwargs"] = False
-    return InOrder(model=model, args=arguments, train_dataset=MadeUpText(config), callbacks=[Callback()])
+    return InOrder(model=model, args=arguments, train_dataset=SyntheticText(config), callbacks=[Callback()])
 
 
 def run(rank: Rank) -> None:
-    """Train all iterations and print events beside the Trainer's own lines."""
+    """Train all iterations and print events in addition to the Trainer's own lines."""
     rank.choose_device()
     if rank.config.train.precision == "fp16" and rank.device.type == "cpu":
-        message = "fp16 is not trained on a CPU by Hugging Face's Trainer; use bf16 or fp32, or a node with GPUs"
+        message = "Hugging Face's Trainer does not support fp16 on a CPU; use bf16 or fp32, or a node with GPUs"
         raise ConfigError([Problem("train.precision", "fp16", message)])
-    os.environ["HF_HUB_OFFLINE"] = "1"  # models are made from their sizes: there is nothing to look up
+    os.environ["HF_HUB_OFFLINE"] = "1"  # models are created from their sizes; nothing needs to be downloaded
     rank.join()
     watch = Watch(rank)
     with tempfile.TemporaryDirectory(prefix="parlab-hf-") as directory:

@@ -1,4 +1,4 @@
-"""Where a rank stands in a layout of data, tensor and pipeline parallel ranks, and whom it talks to."""
+"""Position of a rank in a layout of data, tensor and pipeline parallel ranks, with its process groups and channels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from runners.config import RunConfig
 from runners.engines.transfers import Channels, open_channels
 
 DIMENSIONS = ("pp", "dp", "tp")
-"""Tensor parallel ranks are neighbours, then come data parallel ones, as Megatron-LM numbers them."""
+"""From the slowest to the fastest varying: tensor parallel ranks are adjacent, as in Megatron-LM."""
 
 
 class Layout(NamedTuple):
-    """One rank's place; alone by default."""
+    """Position of one rank; by default that of a single process."""
 
     stage: int = 0
     data_rank: int = 0
@@ -26,12 +26,12 @@ class Layout(NamedTuple):
     channels: Channels = Channels()
 
     def group(self, dimension: str) -> dist.ProcessGroup | None:
-        """Return the ranks that differ from this one in one dimension only; None for a rank that is alone."""
+        """Return the group of the ranks that differ from this one only in `dimension`; None for a single process."""
         return None if self.mesh is None else self.mesh.get_group(dimension)
 
 
 def open_layout(config: RunConfig, rank: int, device: torch.device, timeout: timedelta) -> Layout:
-    """Connect the ranks of a layout; every rank of the default process group calls this at the same time."""
+    """Create the groups and channels of a layout; collective over all ranks of the default process group."""
     if config.world_size == 1:
         return Layout()
     parallel = config.parallel
@@ -40,12 +40,12 @@ def open_layout(config: RunConfig, rank: int, device: torch.device, timeout: tim
     groups = []
     for dimension in range(len(shape)):
         for members in ranks.movedim(dimension, -1).reshape(-1, shape[dimension]).tolist():
-            # A mesh that makes its groups itself would give them torch's timeout, not that of the run.
+            # Groups that a mesh creates by itself would have torch's default timeout instead of the run's.
             group = dist.new_group(members, timeout=timeout)
             if rank in members:
                 groups.append(group)
     mesh = DeviceMesh.from_group(groups, device.type, mesh=ranks, mesh_dim_names=DIMENSIONS)
     pipelines = ranks.reshape(shape[0], -1).t().tolist()
     channels = open_channels(pipelines, rank, device, timeout, is_ring=parallel.virtual_stages > 1)
-    stage, data_rank, tensor_rank = (int(place) for place in (ranks == rank).nonzero()[0])
+    stage, data_rank, tensor_rank = (int(index) for index in (ranks == rank).nonzero()[0])
     return Layout(stage, data_rank, tensor_rank, mesh, channels)

@@ -1,16 +1,19 @@
-"""What a loss is multiplied with so that 16-bit gradients do not vanish."""
+"""Loss scaling, which keeps fp16 gradients from underflowing."""
 
 from __future__ import annotations
 
 INITIAL_SCALE = 2.0**16
 WINDOW = 1000
-"""Steps without overflow after which the scale is doubled."""
+"""Consecutive steps without overflow after which the scale is doubled."""
 HYSTERESIS = 2
-"""Overflows before the scale is halved."""
+"""Overflows after which the scale is halved."""
 
 
 class LossScale:
-    """Constant, or as large as gradients bear. Source: Megatron-LM, optimizer/grad_scaler.py (DynamicGradScaler)."""
+    """A constant loss scale, or a dynamic one (`constant` None).
+
+    Source: Megatron-LM 2.2, optimizer/grad_scaler.py (DynamicGradScaler).
+    """
 
     def __init__(self, constant: float | None) -> None:
         self.value = INITIAL_SCALE if constant is None else constant
@@ -19,7 +22,7 @@ class LossScale:
         self._patience = HYSTERESIS
 
     def update(self, *, is_finite: bool) -> None:
-        """Take note of a step: with an overflow it is skipped, and the scale is halved before long."""
+        """Update the scale after a step; `is_finite` is False for a step skipped because of an overflow."""
         if not self._is_dynamic:
             return
         if is_finite:

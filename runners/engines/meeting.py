@@ -1,4 +1,4 @@
-"""Ranks meet at a store, before any transport: where they find each other, and whether each has a GPU of its own."""
+"""Rendezvous of the ranks at a store, before any transport: connect, and check that each rank has its own GPU."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch.distributed.rendezvous import rendezvous
 from runners.config import ConfigError, Problem
 
 MASTER_PORT = "MASTER_PORT"
-"""Who named the port, where it was a launcher."""
+"""Environment variable with the port; also the field of a Problem with a port that the launcher chose."""
 _IN_USE = re.compile(r"EADDRINUSE|address already in use", re.I)
 
 
 def meet(init_method: str, rank: int, world_size: int, timeout: timedelta) -> Store:
-    """Return the store at which all ranks meet.
+    """Return the store that all ranks share.
 
-    Raises ConfigError when rank 0's port is taken, or rank 0 is not found there within the timeout.
+    Raises ConfigError if rank 0's port is in use, or if rank 0 cannot be reached within the timeout.
     """
     field, address = _address(init_method)
     try:
@@ -35,7 +35,7 @@ def meet(init_method: str, rank: int, world_size: int, timeout: timedelta) -> St
 
 
 def _address(init_method: str) -> tuple[str, str]:
-    """Return who named the meeting point, and the point."""
+    """Return the flag or variable that set the rendezvous address, and the address."""
     if init_method != "env://":
         return "--dist-url", urlsplit(init_method).netloc or init_method
     return MASTER_PORT, f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get(MASTER_PORT, '')}"
@@ -45,39 +45,39 @@ def _problem(error: str, field: str, address: str, rank: int, timeout: timedelta
     host, _, port = address.rpartition(":")
     if _IN_USE.search(error):
         message = (
-            f"port {port} of {host} is in use by another program, so the ranks cannot meet there; use another port"
-            f" on every rank, or end that program ('ss -ltnp' names it)"
+            f"port {port} of {host} is in use by another program; use another port on every rank, or stop that program"
+            " ('ss -ltnp' shows it)"
         )
         return Problem(field, port, message)
     first_line = error.splitlines()[0] if error else "no reason given"
     message = (
-        f"rank {rank} did not find rank 0 at {address} within {timeout.total_seconds():g} s ({first_line[:200]});"
-        " see that rank 0 runs and can be reached there, or raise launcher.collective_timeout_s"
+        f"rank {rank} could not reach rank 0 at {address} within {timeout.total_seconds():g} s ({first_line[:200]});"
+        " check that rank 0 is running and reachable, or raise launcher.collective_timeout_s"
     )
     return Problem(field, address, message)
 
 
 def identity(device: torch.device) -> str:
-    """Name a GPU so that no other one in the world has the name: the machine's name and the GPU's own number."""
+    """Return a globally unique name of a GPU: host name and UUID, or the device index if torch reports no UUID."""
     properties = torch.cuda.get_device_properties(device)
     return f"{socket.gethostname()} {getattr(properties, 'uuid', device.index)}"
 
 
-def check_that_devices_differ(store: Store, rank: int, world_size: int, mine: str, shown: str) -> None:
-    """Raise ConfigError on every rank where two of them were given one device; `shown` names it for people.
+def check_that_devices_differ(store: Store, rank: int, world_size: int, device_id: str, label: str) -> None:
+    """Raise ConfigError on every rank if two ranks have the same device; `label` is this rank's device in messages.
 
-    NCCL takes one rank for each GPU and otherwise fails in words of its own, or waits for ever.
+    NCCL supports one rank per GPU; with more it fails with an obscure message or waits forever.
     """
-    store.set(f"device/{rank}", mine)
+    store.set(f"device/{rank}", device_id)
     owners: dict[str, int] = {}
     for other in range(world_size):
         name = store.get(f"device/{other}").decode()
         if name in owners:
             host, _, number = name.partition(" ")
             message = (
-                f"ranks {owners[name]} and {other} were both given GPU {number} of {host} ({shown} on rank {rank}), and"
-                " NCCL takes one rank for each GPU; give each rank a LOCAL_RANK or CUDA_VISIBLE_DEVICES of its own,"
-                " use fewer ranks, or cluster.device cpu"
+                f"ranks {owners[name]} and {other} both use GPU {number} of {host} ({label} on rank {rank}), but"
+                " NCCL supports one rank per GPU; give each rank its own LOCAL_RANK or CUDA_VISIBLE_DEVICES,"
+                " use fewer ranks, or use cluster.device cpu"
             )
-            raise ConfigError([Problem("cluster.device", shown, message)])
+            raise ConfigError([Problem("cluster.device", label, message)])
         owners[name] = other

@@ -1,6 +1,6 @@
 """The megatron engine: BERT and GPT over data, tensor and pipeline parallel ranks. See docs/engines.md.
 
-`python -m runners.engines.megatron --config config.json` under torchrun or alone; or with Megatron-LM's own flags.
+Run `python -m runners.engines.megatron --config config.json` alone or under torchrun, or with Megatron-LM's own flags.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from runners.engines.rank import Rank, start
 
 
 def train(rank: Rank, unused: Mapping[str, Any]) -> None:
-    """Train all iterations; print events, and beside them what Megatron prints."""
+    """Train all iterations; print events and, in addition, Megatron-LM's log lines."""
     config, place = rank.config, rank.place
     rank.choose_device()
-    if place.rank == 0:  # before the ranks have met nobody else speaks, and the dump stays in one piece
+    if place.rank == 0:  # before the rendezvous no other rank prints, so the dump stays contiguous
         _print_arguments(rank, unused)
     rank.join()
     layout = open_layout(config, place.rank, rank.device, rank.timeout)
@@ -41,8 +41,8 @@ def train(rank: Rank, unused: Mapping[str, Any]) -> None:
     log = MegatronLog(
         config,
         rank.printer,
-        speaks=place.rank == place.world_size - 1,
-        tells_memory=layout.data_rank == layout.tensor_rank == 0,
+        prints_steps=place.rank == place.world_size - 1,
+        prints_memory=layout.data_rank == layout.tensor_rank == 0,
     )
     step_times = []
     for step in range(1, config.train.iterations + 1):
@@ -70,7 +70,7 @@ def _print_arguments(rank: Rank, unused: Mapping[str, Any]) -> None:
     for line in argument_dump(arguments_of(config, place, backend, unused)):
         rank.printer.log(line)
     if unused:
-        rank.printer.log(f"without effect: {', '.join(unused)}; {UNUSED}")
+        rank.printer.log(f"ignored arguments: {', '.join(unused)}; {UNUSED}")
     rank.printer.log(f"setting number of micro-batches to constant {config.num_micro_batches}")
 
 
@@ -100,7 +100,7 @@ def _print_step(rank: Rank, step: int, result: StepResult) -> None:
 def main() -> None:
     """Run one rank and end the process with its exit code."""
     arguments = sys.argv[1:]
-    if not arguments or any(one == "--config" or one.startswith("--config=") for one in arguments):
+    if not arguments or any(argument.partition("=")[0] == "--config" for argument in arguments):
         start("megatron", lambda rank: train(rank, {}))
     unused: dict[str, Any] = {}
 

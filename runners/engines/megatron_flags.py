@@ -1,6 +1,6 @@
-"""Megatron-LM's own flags -> a RunConfig, and a RunConfig -> the arguments as Megatron-LM prints them.
+"""Conversion of Megatron-LM's flags to a RunConfig, and of a RunConfig to Megatron-LM's argument dump.
 
-Source: Megatron-LM 2.2, megatron/arguments.py; names that came later where the older ones say less.
+Source: Megatron-LM 2.2, megatron/arguments.py, with later names for arguments that 2.2 lacks.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from runners.engines.process_group import Place, place_from_environment
 DECAY = 0.01
 """Weight decay of torch's AdamW, and Megatron's default."""
 WIDTH = 48
-"""Column of the dots' end in the argument dump."""
+"""Width of name and dots in the argument dump."""
 VOCABULARIES = {"bert": 28_996, "gpt": 50_257}
-"""Entries of bert-large-cased's and GPT-2's vocabularies, before padding."""
+"""Vocabulary sizes of bert-large-cased and GPT-2, before padding."""
 UNUSED_WITH_VALUE = (
     "--adam-beta1", "--adam-beta2", "--adam-eps", "--attention-dropout", "--data-impl", "--data-path", "--DDP-impl",
     "--distributed-backend", "--eval-interval", "--eval-iters", "--exit-interval", "--hidden-dropout", "--hysteresis",
@@ -32,16 +32,16 @@ UNUSED_SWITCHES = (
     "--no-scaled-masked-softmax-fusion", "--untie-embeddings-and-output-weights", "--use-cpu-initialization",
     "--use-flash-attn",
 )  # fmt: skip
-UNUSED = "parlab trains on made-up text at a constant learning rate, without dropout, and keeps no checkpoints"
+UNUSED = "parlab trains on synthetic text at a constant learning rate, without dropout and checkpoints"
 
 
 class Megatron(NamedTuple):
-    """What the flags ask for."""
+    """Parsed flags."""
 
     config: RunConfig
     place: Place
     unused: dict[str, Any]
-    """Arguments that were given and change nothing, by the names under which they are printed."""
+    """Accepted arguments without effect: name in the argument dump -> value."""
 
 
 class _Flag(NamedTuple):
@@ -73,42 +73,43 @@ FLAGS = (
 
 
 def read_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> Megatron:
-    """Turn Megatron's flags and what torchrun sets into a configuration.
+    """Turn Megatron-LM's flags and torchrun's environment variables into a configuration.
 
-    Exits with 2 and a message for flags that are not known or make no sense; raises ConfigError where they describe
-    no possible run.
+    Exits with code 2 and a message for unknown or invalid flags; raises ConfigError for an invalid configuration.
     """
     parser = _parser()
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     place = place_from_environment(environment)
-    model_size = given.tensor_model_parallel_size * given.pipeline_model_parallel_size
+    model_size = options.tensor_model_parallel_size * options.pipeline_model_parallel_size
     if model_size < 1 or place.world_size % model_size:
         parser.error(
-            f"--tensor-model-parallel-size {given.tensor_model_parallel_size} x --pipeline-model-parallel-size"
-            f" {given.pipeline_model_parallel_size} does not divide the {place.world_size} processes;"
+            f"--tensor-model-parallel-size {options.tensor_model_parallel_size} x --pipeline-model-parallel-size"
+            f" {options.pipeline_model_parallel_size} does not divide the {place.world_size} processes;"
             f" use torchrun --nproc-per-node with a multiple of {max(model_size, 1)}"
         )
-    data = _sections(given, place.world_size // model_size)
+    data = _sections(options, place.world_size // model_size)
     data["launcher"] = {"threads_per_rank": int(environment.get("OMP_NUM_THREADS", 1))}
     config, problems = check(data)
     if config is None:
         flags = {flag.field: flag.name for flag in FLAGS}
-        raise ConfigError([one._replace(field=f"{flags.get(one.field, '')} {one.field}".strip()) for one in problems])
+        raise ConfigError(
+            [problem._replace(field=f"{flags.get(problem.field, '')} {problem.field}".strip()) for problem in problems]
+        )
     names = [flag.lstrip("-").replace("-", "_") for flag in (*UNUSED_WITH_VALUE, *UNUSED_SWITCHES)]
-    return Megatron(config, place, {name: vars(given)[name] for name in dict.fromkeys(names) if vars(given)[name]})
+    return Megatron(config, place, {name: vars(options)[name] for name in dict.fromkeys(names) if vars(options)[name]})
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m runners.engines.megatron",
-        description="Train a BERT or a GPT; also --config FILE. Flags are Megatron-LM's.",
+        description="Train a BERT or a GPT. Takes Megatron-LM's flags, or --config FILE.",
         allow_abbrev=False,
     )
     for flag in FLAGS:
-        is_needed = flag.default is None and flag.name != "--loss-scale"
-        text = "needed" if is_needed else f"default {flag.default}"
+        is_required = flag.default is None and flag.name != "--loss-scale"
+        text = "required" if is_required else f"default: {flag.default}"
         parser.add_argument(
-            flag.name, type=flag.type, default=flag.default, choices=flag.choices, required=is_needed, help=text
+            flag.name, type=flag.type, default=flag.default, choices=flag.choices, required=is_required, help=text
         )
     for name in ("--fp16", "--bf16", "--sequence-parallel", "--checkpoint-activations", "--recompute-activations"):
         parser.add_argument(name, action="store_true")
@@ -117,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--vocab-size", type=int)
     parser.add_argument("--weight-decay", type=float, choices=(0.0, DECAY), default=DECAY)
     parser.add_argument("--make-vocab-size-divisible-by", type=int, default=128)
-    unused = parser.add_argument_group("taken and printed, but without effect", UNUSED)
+    unused = parser.add_argument_group("accepted and printed, but without effect", UNUSED)
     for name in UNUSED_WITH_VALUE:
         unused.add_argument(name, nargs="+" if name == "--data-path" else None)
     for name in UNUSED_SWITCHES:
@@ -125,35 +126,37 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _sections(given: argparse.Namespace, replicas: int) -> dict[str, dict[str, Any]]:
-    """Write what the flags say as the sections of a configuration."""
+def _sections(options: argparse.Namespace, replicas: int) -> dict[str, dict[str, Any]]:
+    """Return the sections of a configuration that the flags describe."""
     data: dict[str, dict[str, Any]] = {}
     for flag in FLAGS:
         section, _, name = flag.field.partition(".")
-        data.setdefault(section, {})[name] = vars(given)[flag.name.lstrip("-").replace("-", "_")]
+        data.setdefault(section, {})[name] = vars(options)[flag.name.lstrip("-").replace("-", "_")]
     train, model, parallel = data["train"], data["model"], data["parallel"]
-    parallel |= {"engine": "megatron", "data_parallel_size": replicas, "sequence_parallel": given.sequence_parallel}
+    parallel |= {"engine": "megatron", "data_parallel_size": replicas, "sequence_parallel": options.sequence_parallel}
     train["global_batch_size"] = train["global_batch_size"] or train["micro_batch_size"] * replicas
     train["warmup_steps"] = min(1, train["iterations"] - 1)
-    train["precision"] = "fp16" if given.fp16 else "bf16" if given.bf16 else "fp32"
-    whole, part = given.checkpoint_activations, given.recompute_activations
-    train["recompute"] = given.recompute_granularity or ("full" if whole else "selective" if part else "none")
-    if given.optimizer == "adam" and given.weight_decay:
-        train["optimizer"] = "adamw"  # Megatron's Adam decays weights apart from the gradient
+    train["precision"] = "fp16" if options.fp16 else "bf16" if options.bf16 else "fp32"
+    is_full, is_selective = options.checkpoint_activations, options.recompute_activations
+    train["recompute"] = options.recompute_granularity or (
+        "full" if is_full else "selective" if is_selective else "none"
+    )
+    if options.optimizer == "adam" and options.weight_decay:
+        train["optimizer"] = "adamw"  # Megatron-LM's Adam uses decoupled weight decay
     model["attention_mask"] = "bidirectional" if model["kind"] == "bert" else "causal"
-    multiple = max(given.make_vocab_size_divisible_by, 1) * parallel["tensor_parallel_size"]
-    model["vocab_size"] = -(-(given.vocab_size or VOCABULARIES[model["kind"]]) // multiple) * multiple
-    if given.num_layers_per_virtual_pipeline_stage:
-        layers = given.num_layers_per_virtual_pipeline_stage * parallel["pipeline_parallel_size"]
+    multiple = max(options.make_vocab_size_divisible_by, 1) * parallel["tensor_parallel_size"]
+    model["vocab_size"] = -(-(options.vocab_size or VOCABULARIES[model["kind"]]) // multiple) * multiple
+    if options.num_layers_per_virtual_pipeline_stage:
+        layers = options.num_layers_per_virtual_pipeline_stage * parallel["pipeline_parallel_size"]
         parallel |= {"schedule": "interleaved-1f1b", "virtual_stages": model["num_layers"] // max(layers, 1)}
     return data
 
 
 def arguments_of(config: RunConfig, place: Place, backend: str, unused: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Megatron's arguments with the values that this run has, in the order in which they are printed."""
+    """Return Megatron-LM's arguments with the values of this run, in the order in which they are printed."""
     model, train, parallel = config.model, config.train, config.parallel
     chunks = parallel.virtual_stages if parallel.virtual_stages > 1 else None
-    ranks = parallel.pipeline_parallel_size * parallel.virtual_stages
+    num_stages = parallel.pipeline_parallel_size * parallel.virtual_stages
     arguments = {
         "accumulate_allreduce_grads_in_fp32": True,
         "adam_beta1": 0.9,
@@ -183,7 +186,7 @@ def arguments_of(config: RunConfig, place: Place, backend: str, unused: Mapping[
         "micro_batch_size": train.micro_batch_size,
         "num_attention_heads": model.num_attention_heads,
         "num_layers": model.num_layers,
-        "num_layers_per_virtual_pipeline_stage": None if chunks is None else model.num_layers // ranks,
+        "num_layers_per_virtual_pipeline_stage": None if chunks is None else model.num_layers // num_stages,
         "optimizer": train.optimizer,
         "padded_vocab_size": model.vocab_size,
         "params_dtype": {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}[train.precision],
@@ -204,7 +207,7 @@ def arguments_of(config: RunConfig, place: Place, backend: str, unused: Mapping[
 
 
 def argument_dump(arguments: Mapping[str, Any]) -> list[str]:
-    """Write arguments as Megatron does: between two lines of dashes, names and values with dots between them."""
+    """Return the lines of Megatron-LM's argument dump: name, dots and value, between two lines of dashes."""
     lines = [f"  {name} {'.' * (WIDTH - len(name))} {value}" for name, value in arguments.items()]
     dashes = "-" * 20
     return [f"{dashes}---- arguments ----{dashes}", *lines, f"{dashes} end of arguments {dashes}-"]

@@ -1,4 +1,4 @@
-"""One rank of the megatron engine in training: its share of a stage, its replicas, its optimizer."""
+"""Training on one rank of the megatron engine: its share of a stage, gradient reduction, optimizer."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 
 class StepResult(NamedTuple):
-    """What one rank knows of one step."""
+    """Measurements of one step on one rank."""
 
     times: StepTimes
     losses: dict[str, float]
-    """Means over the global batch: lm, and sop of a BERT; empty but on the last stage."""
+    """Means over the global batch: "lm", and for a BERT "sop"; empty except on the last stage."""
     memory_bytes: int
     memory_peak_bytes: int
     loss_scale: float
     gradient_norm: float | None
-    """Before clipping; None where nothing is clipped or a gradient is not finite."""
+    """Norm before clipping; None if clipping is off or a gradient is not finite."""
     is_skipped: bool
-    """A gradient was not finite, so the weights stayed as they were."""
+    """The optimizer step was skipped because a gradient was not finite."""
 
 
 class MegatronRank:
-    """Build it on every rank, then call train_step(1), train_step(2), ... on all of them.
+    """One rank in training: create it on every rank, then call train_step(1), train_step(2), ... on all of them.
 
-    The weights after a step do not depend on the layout, up to the order in which floating point sums are taken.
+    The weights after a step do not depend on the layout, except for the summation order of floating point numbers.
     """
 
     def __init__(self, config: RunConfig, device: torch.device, layout: Layout | None = None) -> None:
-        """Draw the weights of this rank, and make its optimizer and receive buffers."""
+        """Initialize the weights of this rank and create its optimizer and receive buffers."""
         self.config, self.device = config, device
         self.layout = layout = layout or Layout()
         self._phase = "model"
@@ -90,14 +90,14 @@ class MegatronRank:
 
     @property
     def phase(self) -> str:
-        """What is being done, for the report of a failure: model, data, forward, backward or optimizer."""
+        """Current phase for failure reports: model, data, forward, backward or optimizer."""
         return self._executor.phase if self._phase == "passes" else self._phase
 
     def train_step(self, step: int) -> StepResult:
         """Train on the batch of a step (counted from 1) and measure it; the clock is that of PipelineStage.
 
-        Raises what torch raises when memory does not suffice, and RuntimeError when another rank is gone or silent
-        for longer than launcher.collective_timeout_s.
+        Raises what torch raises when memory does not suffice, and RuntimeError if another rank has ended or does not
+        respond within launcher.collective_timeout_s.
         """
         self._phase = "data"
         self._inputs = self._load(step) if self._has_ends else [Inputs(None)] * self.config.num_micro_batches
@@ -122,20 +122,20 @@ class MegatronRank:
         return StepResult(times, self._mean_losses(), *memory, scale, norm, not is_finite)
 
     def _load(self, step: int) -> list[Inputs]:
-        """Cut this replica's part of the global batch into micro batches on the device."""
+        """Split this replica's part of the global batch into micro batches on the device."""
         train, replicas = self.config.train, self.config.parallel.data_parallel_size
         share = train.global_batch_size // replicas
         begin = self.layout.data_rank * share
 
-        def mine(whole: Tensor) -> tuple[Tensor, ...]:
+        def micro_batches(whole: Tensor) -> tuple[Tensor, ...]:
             return torch.split(whole[begin : begin + share].to(self.device), train.micro_batch_size)
 
         if self.config.model.kind == "bert":
             pairs = make_sentence_pairs(self.config, step)
             order = (pairs.tokens, pairs.targets, pairs.segments, pairs.positions, pairs.next_sentence)
-            return [Inputs(*parts) for parts in zip(*map(mine, order), strict=True)]
+            return [Inputs(*parts) for parts in zip(*map(micro_batches, order), strict=True)]
         batch = make_batch(self.config, step)
-        return [Inputs(*parts) for parts in zip(mine(batch.tokens), mine(batch.targets), strict=True)]
+        return [Inputs(*parts) for parts in zip(micro_batches(batch.tokens), micro_batches(batch.targets), strict=True)]
 
     def _forward(self, operation: Operation, x: Tensor | None) -> Tensor:
         chunk = cast(MegatronStage, self.model[operation.chunk])
@@ -148,7 +148,7 @@ class MegatronRank:
         return cast(Tensor, output.total * (self._scale.value / shares))
 
     def _reduce_gradients(self) -> None:
-        """Add up what ranks have each a part of: over replicas, then over parts of the sequence."""
+        """Sum gradients over the replicas, then those of sequence-parallel parameters over the sequence."""
         if self._replicas is not None:
             with self._timers.span("backward-params-all-reduce"):
                 self._replicas.finish()
@@ -157,7 +157,7 @@ class MegatronRank:
                 dist.all_reduce(self.flat.in_parts, group=self.layout.group("tp"))
 
     def _update(self) -> tuple[float | None, bool]:
-        """Unscale, clip, step; return the gradients' norm, and whether all of them were finite."""
+        """Unscale, clip and step; return the gradient norm and whether all gradients are finite."""
         flat, largest = self.flat, self.config.train.gradient_clipping
         if self.config.train.precision == "fp16":
             with self._timers.span("optimizer-unscale-and-check-inf"):
@@ -178,7 +178,7 @@ class MegatronRank:
         return norm, True
 
     def _agree(self, answer: bool) -> bool:
-        """Tell whether all ranks say yes."""
+        """Return whether `answer` is true on all ranks."""
         if self.layout.mesh is None:
             return answer
         votes = torch.tensor([float(answer)], device=self.device)
@@ -186,7 +186,7 @@ class MegatronRank:
         return bool(votes.item())
 
     def _gradient_norm(self) -> float:
-        """Return the Euclidean norm over the whole model; what tensor parallel ranks hold alike counts once."""
+        """Return the Euclidean norm over the whole model; replicated parameters count once."""
         flat = self.flat
         square = flat.shared.norm() ** 2
         if self.layout.tensor_rank == 0:
@@ -201,7 +201,7 @@ class MegatronRank:
         if not self._losses:
             return {}
         names = ("lm", "sop") if self._losses[0].sop is not None else ("lm",)
-        means = torch.stack([torch.stack([getattr(one, name) for one in self._losses]).mean() for name in names])
+        means = torch.stack([torch.stack([getattr(loss, name) for loss in self._losses]).mean() for name in names])
         replicas = self.config.parallel.data_parallel_size
         if replicas > 1:
             dist.all_reduce(means, group=self.layout.group("dp"))

@@ -1,4 +1,4 @@
-"""How much memory a rank holds, the most it held during a step, and what to say when it did not suffice."""
+"""Memory of a rank: current use, peak during a step, and the sizes to report when it runs out."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import torch
 CLEAR_REFS = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")
 RESET_PEAK = "5"
-"""Written to clear_refs, it sets VmHWM back to the memory in use; see proc(5)."""
+"""Writing this to clear_refs resets VmHWM to the memory in use; see proc(5)."""
 
 
 class MemoryMeter(Protocol):
     """Measures one rank's memory in bytes."""
 
     source: str
-    """What the figures are, for people."""
+    """Human-readable name of what is measured."""
 
     def begin_step(self) -> None: ...
     def now(self) -> int: ...
@@ -29,7 +29,7 @@ class MemoryMeter(Protocol):
 
 
 class CudaMemory:
-    """What torch's allocator has handed out on one GPU; not CUDA's context, NCCL's buffers or fragmentation."""
+    """Memory allocated by torch on one GPU; excludes the CUDA context, NCCL's buffers and fragmentation."""
 
     source = "cuda allocator"
 
@@ -47,7 +47,7 @@ class CudaMemory:
 
 
 class ProcessMemory:
-    """Resident memory of the process, Python and torch's libraries included (some 200 MB)."""
+    """Resident memory of the process, including Python and torch's libraries (about 200 MB)."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -66,7 +66,7 @@ class ProcessMemory:
             for line in STATUS.read_text().splitlines():
                 if line.startswith("VmHWM:"):
                     return int(line.split()[1]) * 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts it in KiB; it never falls
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # KiB on Linux; it never decreases
 
     def _reset(self) -> bool:
         try:
@@ -84,13 +84,13 @@ def memory_meter(device: torch.device) -> MemoryMeter:
 OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|std::bad_alloc|_ALLOC_FAILED|Storage size calculation overflowed", re.I
 )
-"""What torch, its CPU allocator, C++, cuBLAS and cuDNN say in plain RuntimeErrors; the last: more than 2^63 bytes."""
+"""Messages of torch, its CPU allocator, C++, cuBLAS and cuDNN in plain RuntimeErrors; the last for over 2^63 bytes."""
 _SIZE = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMG]iB)", re.I)
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception says that memory did not suffice, on whatever device."""
+    """Return whether an exception reports an out-of-memory condition, on any device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     if isinstance(error, OSError):
@@ -99,7 +99,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class MemoryShortage(NamedTuple):
-    """The sizes of an `oom` event, in bytes; None where nobody knows."""
+    """Sizes of an `oom` event in bytes; None if unknown."""
 
     requested_bytes: int | None
     free_bytes: int | None
@@ -107,16 +107,16 @@ class MemoryShortage(NamedTuple):
 
 
 def memory_shortage(error: BaseException, device: torch.device | None) -> MemoryShortage:
-    """Return what was asked for, what was free and what there is, on the device or (None, cpu) for the process."""
-    found = _SIZE.search(str(error))
-    requested = int(float(found[1]) * _UNITS[found[2].lower()]) if found else None
+    """Return requested, free and total memory of the device, or of the process if `device` is None or a CPU."""
+    match = _SIZE.search(str(error))
+    requested = int(float(match[1]) * _UNITS[match[2].lower()]) if match else None
     try:
         if device is not None and device.type == "cuda":
             return MemoryShortage(requested, *torch.cuda.mem_get_info(device))
         memory = psutil.virtual_memory()
         free, total = memory.available, memory.total
         limit, _hard = resource.getrlimit(resource.RLIMIT_AS)
-        if limit != resource.RLIM_INFINITY:  # a limit on the process counts addresses, not resident memory
+        if limit != resource.RLIM_INFINITY:  # RLIMIT_AS counts the address space, not resident memory
             total = min(total, limit)
             free = min(free, max(limit - psutil.Process().memory_info().vms, 0))
         limit, _hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -124,5 +124,5 @@ def memory_shortage(error: BaseException, device: torch.device | None) -> Memory
             total = min(total, limit)
             free = min(free, max(limit - psutil.Process().memory_info().data, 0))
         return MemoryShortage(requested, free, total)
-    except (RuntimeError, OSError, psutil.Error):  # a device in trouble may not answer; the event is worth more
+    except (RuntimeError, OSError, psutil.Error):  # a failing device may not answer; the event is needed anyway
         return MemoryShortage(requested, None, None)

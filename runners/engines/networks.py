@@ -1,4 +1,4 @@
-"""A whole network in one module, made from a configuration: parlab's own, or Hugging Face's with random weights."""
+"""A whole network in one module for a configuration: parlab's own, or Hugging Face's with random weights."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from runners.models.gpt import GPTStage
 from runners.models.megatron import Inputs, Losses, MegatronStage
 
 NO_LABEL = -100
-"""Where torch's cross entropy has no loss."""
+"""Label that torch's cross entropy ignores."""
 
 
 class BertLoss(nn.Module):
-    """parlab's BERT that takes what make_arguments gives and returns the sum of the mean losses of its two heads."""
+    """parlab's BERT: takes the result of make_arguments and returns the sum of the mean losses of its two heads."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class BertLoss(nn.Module):
 
 
 class HuggingFaceBertLoss(nn.Module):
-    """The same of Hugging Face's, with their own loss."""
+    """Hugging Face's BERT with the same arguments; the loss is Hugging Face's."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -44,14 +44,17 @@ class HuggingFaceBertLoss(nn.Module):
 
 
 def labels_at(tokens: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
-    """Return labels (batch, sequence): the targets where they belong, elsewhere what has no loss."""
+    """Return labels (batch, sequence): the targets at their positions, NO_LABEL elsewhere.
+
+    `tokens` is (batch, sequence), `positions` and `targets` are (batch, masked); the batch dimension may be missing.
+    """
     return torch.full_like(tokens, NO_LABEL).scatter(-1, positions, targets)
 
 
 class HuggingFaceLoss(nn.Module):
-    """A Hugging Face model that takes (tokens, targets) and returns the mean loss over all tokens.
+    """A Hugging Face model that takes (tokens, targets), both (batch, sequence), and returns the mean loss.
 
-    Their models shift labels by themselves, or not, by kind; here the target of a token is what the caller says.
+    Hugging Face's own loss shifts labels for some models and not for others; here the caller's targets are used as is.
     """
 
     def __init__(self, inner: nn.Module) -> None:
@@ -64,10 +67,10 @@ class HuggingFaceLoss(nn.Module):
 
 
 def build(config: RunConfig, device: torch.device) -> nn.Module:
-    """Make the network of a configuration: forward(*make_arguments(...)) is the mean loss.
+    """Create the network of a configuration; forward(*make_arguments(...)) returns the mean loss.
 
-    Weights depend on the seed alone, so they are the same on every rank. Raises ConfigError when transformers is
-    needed and missing.
+    Weights depend on train.seed only, so they are the same on every rank. Raises ConfigError if transformers is
+    required but not installed.
     """
     is_bert = config.model.kind == "bert"
     if config.model.implementation == "huggingface":
@@ -79,7 +82,7 @@ def build(config: RunConfig, device: torch.device) -> nn.Module:
 
 
 def hugging_face_model(config: RunConfig) -> nn.Module:
-    """Make GPT-2, or BERT with both of its heads, with random weights and without dropout; nothing is downloaded."""
+    """Create GPT-2, or BERT with both heads, with random weights and without dropout; nothing is downloaded."""
     transformers = import_transformers(config)
     model = config.model
     sizes: dict[str, Any] = {"vocab_size": model.vocab_size}
@@ -112,12 +115,12 @@ def hugging_face_model(config: RunConfig) -> nn.Module:
 
 
 def import_transformers(config: RunConfig) -> Any:
-    """Import transformers, or raise ConfigError saying what needs it."""
+    """Import transformers; raise ConfigError if that fails."""
     try:
         return importlib.import_module("transformers")
     except ImportError as error:
         message = (
-            f"models of Hugging Face need transformers, which cannot be imported: {error};"
+            f"Hugging Face models require transformers, but importing it failed: {error};"
             " install runners/requirements.txt on the node, or use implementation parlab"
         )
         raise ConfigError([Problem("model.implementation", config.model.implementation, message)]) from error

@@ -1,6 +1,7 @@
-"""The pipeline engine: a GPT split into stages, one rank each, trained on made-up text. See docs/engines.md.
+"""The pipeline engine: a GPT split into stages, one rank each, trained on synthetic text. See docs/engines.md.
 
-`python -m runners.engines.pipeline --config config.json` under torchrun or alone; or each rank by hand, see --help.
+Run `python -m runners.engines.pipeline --config config.json` alone or under torchrun, or start each rank manually; see
+--help.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from runners.engines.transfers import open_channels
 
 
 def train(rank: Rank, request: Request) -> None:
-    """Train all iterations and print events; for a rank that was started by hand also lines for people."""
+    """Train all iterations and print events; for a manually started rank also human-readable lines."""
     config, place = rank.config, rank.place
     rank.choose_device()
     if request.by_hand:
@@ -76,7 +77,7 @@ def _print_step(rank: Rank, request: Request, step: int, result: StepResult) -> 
 
 
 def prints_operations(step: int) -> bool:
-    """Tell whether a step's operations are printed unasked: the first ten steps, then every hundredth."""
+    """Return whether a step's operations are printed by default: the first ten steps, then every hundredth."""
     return step <= 10 or step % 100 == 0
 
 

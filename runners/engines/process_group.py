@@ -1,4 +1,4 @@
-"""Where a rank stands: its place among the others, its device, its life and death."""
+"""Place of a rank among the others, its device, its process group, and its end with the parent process."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ PR_SET_PDEATHSIG = 1
 
 
 class Place(NamedTuple):
-    """One rank among the ranks of a run."""
+    """Position of a rank among the ranks of a run."""
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
-    """Rank among those on this machine."""
+    """Number of the rank among those on this machine."""
     local_world_size: int = 1
-    """Ranks on this machine, as far as known."""
+    """Number of ranks on this machine, as far as known."""
     init_method: str = "env://"
-    """How ranks find each other, as torch.distributed writes it."""
+    """Rendezvous URL, as torch.distributed takes it."""
 
 
 def place_from_environment(environment: Mapping[str, str]) -> Place:
-    """Read what torchrun sets; without it a process is alone."""
+    """Read the place from torchrun's environment variables; without them the process is a single rank."""
     if "RANK" not in environment:
         return Place()
     rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
@@ -51,7 +51,7 @@ def place_from_environment(environment: Mapping[str, str]) -> Place:
 
 
 def place_by_hand(dist_url: str, world_size: int, rank: int) -> Place:
-    """Place a rank that a person started; ranks that meet on the loopback address are all on this machine."""
+    """Return the place of a manually started rank; with a loopback address all ranks are on this machine."""
     if urlsplit(dist_url).hostname in LOOPBACK:
         return Place(rank, world_size, rank, world_size, dist_url)
     gpus = max(torch.cuda.device_count(), 1)
@@ -59,11 +59,11 @@ def place_by_hand(dist_url: str, world_size: int, rank: int) -> Place:
 
 
 def choose_device(config: RunConfig, place: Place) -> torch.device:
-    """Return the device of a rank: a GPU of its own where wanted and there, else the CPU.
+    """Return the device of a rank: its own GPU if requested and available, else the CPU.
 
-    Raises ConfigError when GPUs are asked for and the machine has too few.
+    Raises ConfigError if cluster.device is cuda and the machine has too few GPUs.
     """
-    # Passes that only wait leave GPUs to those who compute.
+    # Emulated passes only sleep, so they leave GPUs to other runs.
     choice = CPU if config.train.compute == "emulated" else config.device
     gpus = torch.cuda.device_count() if choice.may_use_gpus and torch.cuda.is_available() else 0
     if gpus >= place.local_world_size:
@@ -74,7 +74,7 @@ def choose_device(config: RunConfig, place: Place) -> torch.device:
                 Problem(
                     "cluster.device",
                     choice.name,
-                    f"device {choice.name} needs a GPU for each rank on this machine ({place.local_world_size}), and"
+                    f"device {choice.name} needs one GPU per rank on this machine ({place.local_world_size}), but"
                     f" torch {torch.__version__} finds {gpus}; use cpu or auto, or a node with more GPUs",
                 )
             ]
@@ -83,7 +83,7 @@ def choose_device(config: RunConfig, place: Place) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name of the GPU or the CPU model."""
+    """Return the name of the GPU, or the CPU model."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -95,17 +95,17 @@ def device_name(device: torch.device) -> str:
 
 
 def join(place: Place, device: torch.device, timeout: timedelta, transport: str | None = None) -> str:
-    """Join the process group of all ranks and return its backend; a rank that is alone needs none.
+    """Join the process group of all ranks and return its backend; "none" for a single rank.
 
-    `transport` is nccl for ranks on GPUs and gloo for others, unless the caller knows better. Raises ConfigError where
-    ranks cannot meet, or two of them have one GPU.
+    `transport` defaults to nccl for ranks on GPUs and gloo for others. Raises ConfigError if the rendezvous fails, or
+    if two ranks have the same GPU.
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if place.world_size == 1:
         return "none"
     if place.local_world_size == place.world_size and sys.platform == "linux":
-        # gloo otherwise looks for a network interface by the machine's name, which need not resolve.
+        # By default gloo resolves the host name to find a network interface; the name may not resolve.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     backend = transport or DEVICES[device.type].backend
     store = meet(place.init_method, place.rank, place.world_size, timeout)
@@ -123,23 +123,23 @@ def join(place: Place, device: torch.device, timeout: timedelta, transport: str 
 
 
 def barrier(device: torch.device) -> None:
-    """Wait until every rank is here."""
+    """Wait until all ranks have called this; no-op without a process group."""
     if dist.is_initialized():
         dist.barrier(device_ids=[device.index] if dist.get_backend() == "nccl" else None)
 
 
 def leave() -> None:
-    """Close all connections; call barrier() before, so that nobody closes one that another rank still uses."""
+    """Close all connections; call barrier() first, so that no rank closes a connection that another still uses."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the one that started it ends, however it ends."""
+    """Make the kernel kill this process when its parent process ends for any reason (Linux only)."""
     if sys.platform != "linux":
         return
     parent = os.getppid()
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        return  # refused by a sandbox: the launcher's own signals still reach the process group
-    if os.getppid() != parent:  # it ended just before: the kernel will not tell any more
+        return  # refused by a sandbox; the launcher's own signals still reach the process group
+    if os.getppid() != parent:  # the parent ended before prctl took effect, so no signal will come
         os.kill(os.getpid(), signal.SIGKILL)

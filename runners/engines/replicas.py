@@ -1,4 +1,4 @@
-"""Gradients of replicas are added up while the backward pass goes on."""
+"""All-reduce of the replicas' gradients, overlapped with the backward pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from runners.engines.flat import FlatParameters
 
 BUCKET_BYTES = 4 * 2**20
-"""Gradients that travel at once: a few of them hide behind the passes, and none is so small that latency counts."""
+"""Size of an all-reduce: small enough to overlap with the backward pass, large enough to make latency negligible."""
 
 
 class _Bucket(NamedTuple):
@@ -20,24 +20,24 @@ class _Bucket(NamedTuple):
 
 
 class Replicas:
-    """Adds a rank's flat gradient to that of its replicas: begin_step(), the passes, then finish()."""
+    """Sums a rank's flat gradient over its replicas: call begin_step(), run the passes, then call finish()."""
 
     def __init__(self, flat: FlatParameters, group: dist.ProcessGroup | None, passes: int) -> None:
-        """Watch the parameters' gradients: each is complete after so many backward passes."""
+        """Register hooks on the parameters; a gradient is complete after `passes` backward passes."""
         self._group = group
         self._passes = passes
         self._buckets = _buckets(flat)
         self._bucket_of = {index: b for b, bucket in enumerate(self._buckets) for index in bucket.parameters}
-        self._missing: list[int] = []
+        self._pending: list[int] = []
         self._next = 0
         self._works: list[dist.Work] = []
         for index, parameter in enumerate(flat.parameters):
-            # Registered after those of FlatParameters, so that the flat gradient has what this one counts.
+            # Registered after the hooks of FlatParameters, which run first and update the flat gradient.
             parameter.register_post_accumulate_grad_hook(self._count(index))  # type: ignore[no-untyped-call]
 
     def begin_step(self) -> None:
-        """Expect every gradient again."""
-        self._missing = [self._passes * len(bucket.parameters) for bucket in self._buckets]
+        """Reset the counters of pending gradients."""
+        self._pending = [self._passes * len(bucket.parameters) for bucket in self._buckets]
         self._next = 0
 
     def finish(self) -> None:
@@ -52,9 +52,9 @@ class Replicas:
         bucket = self._bucket_of[index]
 
         def accumulated(_parameter: Tensor) -> None:
-            self._missing[bucket] -= 1
-            # In the order of the buckets whatever the order of the passes: transfers must match between the replicas.
-            while self._next < len(self._buckets) and self._missing[self._next] == 0:
+            self._pending[bucket] -= 1
+            # Always in bucket order, whatever the order of the passes, because replicas must issue matching transfers.
+            while self._next < len(self._buckets) and self._pending[self._next] == 0:
                 self._start()
 
         return accumulated
@@ -67,7 +67,7 @@ class Replicas:
 
 
 def _buckets(flat: FlatParameters) -> list[_Bucket]:
-    """Cut the flat gradient from its end, as the backward pass goes; the small parameters of all layers come last."""
+    """Split the flat gradient into buckets, from its end as in the backward pass; replicated parameters come last."""
     ends = [0]
     for parameter in flat.parameters:
         ends.append(ends[-1] + parameter.numel())

@@ -1,6 +1,6 @@
-"""Stages of layers, each cut into shards, on the devices that a map names. See docs/engines-more.md.
+"""Stages of layers, each split into shards, on the devices of a device mapping. See docs/engines-more.md.
 
-`python -m runners.engines.sharding --config config.json` under torchrun, one process for each device of the map.
+Run `python -m runners.engines.sharding --config config.json` under torchrun, one process per device of the mapping.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from runners.timers import StepTimes, Timers
 
 
 def ranks_of_stages(config: RunConfig) -> list[list[int]]:
-    """Return the rank of each shard, stage by stage; ranks count the devices of the map in their order."""
+    """Return the rank of each shard, by stage; rank i is the i-th device of the mapping."""
     devices = config.sharding.devices
     return [[devices.index(device) for device in stage] for stage in config.sharding.grid]
 
 
 def take_device(rank: Rank) -> torch.device:
-    """Return the device of a rank, as the map names it; raises ConfigError where the map names a GPU that is not here.
+    """Return the device of a rank; raise ConfigError if the mapping contains a GPU that this machine does not have.
 
-    Every rank looks at the whole map: all of them are on this machine, and all say the same.
+    Every rank checks the whole mapping: all ranks are on this machine, so all report the same problem.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for name in rank.config.sharding.devices:
         if name.startswith("GPU") and int(name[4:]) >= gpus:
-            there = f"GPU:0 to GPU:{gpus - 1}, or CPU:n" if gpus else "CPU:n"
-            message = f"device {name} does not exist, this machine has {gpus} GPUs; use {there}, or another node"
+            choices = f"GPU:0 to GPU:{gpus - 1}, or CPU:n" if gpus else "CPU:n"
+            message = f"device {name} does not exist, this machine has {gpus} GPUs; use {choices}, or another node"
             raise ConfigError([Problem("sharding.device_mapping", name, message)])
     kind, _, number = rank.config.sharding.devices[rank.place.rank].partition(":")
     return torch.device("cuda", int(number)) if kind == "GPU" else torch.device("cpu")
 
 
 class ShardedTrainer:
-    """One device of the map: build it on every rank, then call train_step(1), train_step(2), ... on all of them."""
+    """One device in training: create it on every rank, then call train_step(1), train_step(2), ... on all of them."""
 
     def __init__(self, rank: Rank, *, is_staged: bool = False) -> None:
-        """Draw the weights of the shards that lie here. Every rank makes every stage's group, in the same order.
+        """Initialize the weights of this rank's shards; collective, because every rank creates every stage's group.
 
-        `is_staged`: what travels between devices goes through the memory of the CPU.
+        `is_staged`: transfers between devices go through CPU memory.
         """
         self.rank = rank
-        self.on_the_way = torch.device("cpu") if is_staged else rank.device
-        """Where what travels lies meanwhile."""
+        self.transfer_device = torch.device("cpu") if is_staged else rank.device
+        """Device of the tensors that are sent and received."""
         config = rank.config
         shards = ranks_of_stages(config)
         self._members = [sorted(set(stage)) for stage in shards]
@@ -84,12 +84,12 @@ class ShardedTrainer:
         self._sent: list[tuple[dist.Work, Tensor]] = []
         self._passes: dict[tuple[int, int], _Pass] = {}
         self._local: dict[tuple[int, int], Tensor] = {}
-        """Gradients of the output of a stage whose next one lies here too."""
+        """(stage, micro batch) -> gradient of the stage's output, if the next stage is on this rank too."""
 
     def train_step(self, step: int) -> tuple[StepTimes, float | None]:
-        """Train on the batch of a step (counted from 1); returns times, and the mean loss where the last stage is.
+        """Train on the batch of a step (counted from 1); return times, and the mean loss if the last stage is here.
 
-        All forward passes, then all backward passes, each in the order of micro batches (GPipe).
+        All forward passes run before all backward passes, both in micro-batch order (GPipe).
         """
         self.rank.phase = "data"
         batch, size = make_arguments(self.rank.config, step), self.rank.config.train.micro_batch_size
@@ -103,7 +103,7 @@ class ShardedTrainer:
         for number, micro_batch in enumerate(inputs):
             for stage in sorted(self.stages):
                 self._forward(stage, number, micro_batch)
-        losses = [run.output.detach() for (stage, _), run in self._passes.items() if self._is_last(stage)]
+        losses = [passed.output.detach() for (stage, _), passed in self._passes.items() if self._is_last(stage)]
         self.rank.phase = "backward"
         for number in range(len(inputs)):
             for stage in sorted(self.stages, reverse=True):
@@ -129,7 +129,7 @@ class ShardedTrainer:
                 x.requires_grad_()
         with self._timers.span("forward-compute", number):
             output = self._compute(stage, x, inputs)
-            if self._is_last(stage):  # micro batches are equally large
+            if self._is_last(stage):  # micro batches have equal size, so the mean of their means is the mean
                 output = output / self.rank.config.sharding.accum_degree
         self._passes[stage, number] = _Pass(x, output)
         if not self._is_last(stage):
@@ -137,7 +137,7 @@ class ShardedTrainer:
                 self._send(output.detach(), stage, stage + 1)
 
     def _compute(self, stage: int, x: Tensor, inputs: Inputs) -> Tensor:
-        """Take a micro batch through a stage: activations, or on the last stage the loss."""
+        """Run a micro batch through a stage; return activations, or on the last stage the loss."""
         network = self.stages[stage]
         if isinstance(network, GPTStage):
             return cast(Tensor, network(x, inputs.targets if self._is_last(stage) else None))
@@ -162,22 +162,22 @@ class ShardedTrainer:
                 self._send(run.x.grad, stage, stage - 1)
 
     def _sender(self, source: int, destination: int, receiver: int) -> int:
-        """Return the rank of stage `source` that sends to a rank of stage `destination`; all of them have the same."""
+        """Return the rank of stage `source` that sends to `receiver`; all ranks of a stage hold the same output."""
         others = [rank for rank in self._members[destination] if rank not in self._members[source]]
         return self._members[source][others.index(receiver) % len(self._members[source])]
 
     def _send(self, tensor: Tensor, source: int, destination: int) -> None:
         for receiver in self._members[destination]:
             if receiver in self._members[source]:
-                continue  # it has it already
+                continue  # it holds the tensor already
             if self._sender(source, destination, receiver) == self.rank.place.rank:
-                tensor = tensor.contiguous().to(self.on_the_way)
+                tensor = tensor.contiguous().to(self.transfer_device)
                 work = dist.isend(tensor, receiver)
                 assert work is not None
                 self._sent.append((work, tensor))
 
     def _receive(self, source: int, destination: int, shape: torch.Size) -> Tensor:
-        buffer = torch.empty(*shape, self.rank.config.model.hidden_size, device=self.on_the_way)
+        buffer = torch.empty(*shape, self.rank.config.model.hidden_size, device=self.transfer_device)
         work = dist.irecv(buffer, self._sender(source, destination, self.rank.place.rank))
         assert work is not None
         work.wait()
@@ -196,7 +196,7 @@ def run(rank: Rank) -> None:
     config, train = rank.config, rank.config.train
     rank.take(take_device(rank))
     torch.set_num_threads(config.launcher.threads_per_rank)
-    # NCCL has no ranks without a GPU: where both are in the map, gloo carries all.
+    # NCCL requires a GPU on every rank: if the mapping contains both kinds of devices, all transfers use gloo.
     is_mixed = config.sharding.is_mixed
     rank.backend = join(rank.place, rank.device, rank.timeout, "gloo" if is_mixed else None)
     trainer = ShardedTrainer(rank, is_staged=is_mixed)
@@ -206,7 +206,7 @@ def run(rank: Rank) -> None:
     seconds, fps = [], []
     for step in range(1, train.iterations + 1):
         times, loss = trainer.train_step(step)
-        slowest = torch.tensor(times.step_time_s, device=trainer.on_the_way, dtype=torch.float64)
+        slowest = torch.tensor(times.step_time_s, device=trainer.transfer_device, dtype=torch.float64)
         if rank.place.world_size > 1:
             dist.all_reduce(slowest, dist.ReduceOp.MAX)
         seconds.append(times.step_time_s)

@@ -1,8 +1,9 @@
-"""Linear layers cut into shards that may lie on several devices, several of them on one.
+"""Linear layers split into shards over several devices, with one or more shards per device.
 
-Dimension 0 of a weight (out, in) is its outputs: every shard gives a part of them, and the parts are put together.
-Dimension -1 is its inputs: every shard takes a part of them, and the results are added up. Source: Shoeybi et al. 2019,
-Megatron-LM, section 3, column and row parallel; here what lies between two layers is whole on every device.
+A split along dimension 0 of a weight (out, in) divides its outputs: each shard computes a part, and the parts are
+concatenated. A split along dimension -1 divides its inputs: each shard reads a part, and the results are summed.
+Source: Shoeybi et al. 2019, Megatron-LM, section 3 (column and row parallel); unlike there, the tensors between two
+layers are complete on every device.
 """
 
 from __future__ import annotations
@@ -17,43 +18,43 @@ from torch.nn import functional
 
 
 class Cut(NamedTuple):
-    """How the layers of one stage are cut, seen from one of its processes."""
+    """Split of the layers of one stage, as seen by one of its processes."""
 
     dim: int
-    """0 or -1 of each weight."""
+    """Dimension of each weight: 0 (outputs) or -1 (inputs)."""
     owners: Sequence[int]
-    """Of each shard, the place of its process among those of the stage."""
+    """Owner of each shard, as an index into the stage's processes."""
     me: int
-    """This process' place among them."""
+    """Index of this process."""
     group: dist.ProcessGroup | None
-    """The stage's processes in order; None where it is one."""
+    """The stage's processes in order; None for a single process."""
     is_staged: bool = False
-    """The transport carries what is in the memory of the CPU only: some processes have a GPU, others none."""
+    """Transfers go through CPU memory, because some processes have a GPU and others do not."""
 
     @property
     def mine(self) -> list[int]:
-        """Shards that lie here."""
+        """Shards of this process."""
         return [shard for shard, owner in enumerate(self.owners) if owner == self.me]
 
     def gather(self, parts: list[Tensor]) -> Tensor:
-        """Put the parts (..., width) of all shards together to (..., shards x width), the same on every process."""
+        """Concatenate the parts (..., width) of all shards to (..., shards x width), on every process."""
         if self.group is None:
             return torch.cat(parts, dim=-1)
         processes = max(self.owners) + 1
-        room = max(self.owners.count(process) for process in range(processes))
-        # Collectives want equal sizes of everyone: who has fewer shards sends some of them twice.
-        mine = self._for_transport(torch.stack([*parts, *[parts[0]] * (room - len(parts))]))
-        everyones = [torch.empty_like(mine) for _ in range(processes)]
-        dist.all_gather(everyones, mine, group=self.group)
-        taken = [0] * processes
-        found = []
+        count = max(self.owners.count(process) for process in range(processes))
+        # Collectives require equal sizes on all processes: a process with fewer shards pads with its first one.
+        padded = self._for_transport(torch.stack([*parts, *[parts[0]] * (count - len(parts))]))
+        gathered = [torch.empty_like(padded) for _ in range(processes)]
+        dist.all_gather(gathered, padded, group=self.group)
+        next_shard = [0] * processes
+        ordered = []
         for owner in self.owners:
-            found.append(everyones[owner][taken[owner]])
-            taken[owner] += 1
-        return torch.cat(found, dim=-1).to(parts[0].device)
+            ordered.append(gathered[owner][next_shard[owner]])
+            next_shard[owner] += 1
+        return torch.cat(ordered, dim=-1).to(parts[0].device)
 
     def add(self, part: Tensor) -> Tensor:
-        """Add up what the processes have, in place."""
+        """Sum a tensor over the processes, in place."""
         if self.group is not None:
             whole = self._for_transport(part)
             dist.all_reduce(whole, group=self.group)
@@ -65,13 +66,13 @@ class Cut(NamedTuple):
         return tensor.cpu() if self.is_staged else tensor
 
     def pieces(self, whole: Tensor) -> list[Tensor]:
-        """Return the parts of a tensor's last dimension that belong to the shards here."""
-        every = torch.chunk(whole, len(self.owners), dim=-1)
-        return [every[shard] for shard in self.mine]
+        """Return the parts of a tensor's last dimension that belong to this process' shards."""
+        chunks = torch.chunk(whole, len(self.owners), dim=-1)
+        return [chunks[shard] for shard in self.mine]
 
 
 class _OutputsCut(torch.autograd.Function):
-    """x @ weight.T with the outputs cut."""
+    """x @ weight.T, split along the outputs."""
 
     @staticmethod
     def forward(ctx: Any, cut: Cut, x: Tensor, *weights: Tensor) -> Tensor:
@@ -83,13 +84,13 @@ class _OutputsCut(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
         pieces = ctx.cut.pieces(gradients[0])
-        of_x = sum(piece @ weight for piece, weight in zip(pieces, weights, strict=True))
+        x_gradient = sum(piece @ weight for piece, weight in zip(pieces, weights, strict=True))
         rows = x.flatten(0, -2)
-        return None, ctx.cut.add(of_x), *(piece.flatten(0, -2).t() @ rows for piece in pieces)
+        return None, ctx.cut.add(x_gradient), *(piece.flatten(0, -2).t() @ rows for piece in pieces)
 
 
 class _InputsCut(torch.autograd.Function):
-    """x @ weight.T with the inputs cut."""
+    """x @ weight.T, split along the inputs."""
 
     @staticmethod
     def forward(ctx: Any, cut: Cut, x: Tensor, *weights: Tensor) -> Tensor:
@@ -102,20 +103,20 @@ class _InputsCut(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
         x, *weights = ctx.saved_tensors
-        of_x = ctx.cut.gather([gradient @ weight for weight in weights])
+        x_gradient = ctx.cut.gather([gradient @ weight for weight in weights])
         rows = gradient.flatten(0, -2).t()
-        return None, of_x, *(rows @ piece.flatten(0, -2) for piece in ctx.cut.pieces(x))
+        return None, x_gradient, *(rows @ piece.flatten(0, -2) for piece in ctx.cut.pieces(x))
 
 
 class ShardedLinear(nn.Module):
-    """A linear layer of which this process holds some shards of the weight, and the whole bias."""
+    """A linear layer of which this process holds some shards of the weight and the complete bias."""
 
     def __init__(self, whole: nn.Linear, cut: Cut) -> None:
-        """Keep the shards of `whole` that lie here; the cut dimension is a multiple of the number of shards."""
+        """Copy this process' shards of `whole`; the number of shards must divide the split dimension."""
         super().__init__()
         self._cut = cut
-        every = torch.chunk(whole.weight.detach(), len(cut.owners), dim=cut.dim)
-        self.shards = nn.ParameterDict({str(shard): nn.Parameter(every[shard].clone()) for shard in cut.mine})
+        chunks = torch.chunk(whole.weight.detach(), len(cut.owners), dim=cut.dim)
+        self.shards = nn.ParameterDict({str(shard): nn.Parameter(chunks[shard].clone()) for shard in cut.mine})
         self.bias = whole.bias
 
     def forward(self, x: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ class ShardedLinear(nn.Module):
 
 
 def cut_linear_layers(network: nn.Module, cut: Cut) -> None:
-    """Replace every linear layer of a network by its shards; one that they do not divide stays whole everywhere."""
+    """Replace the linear layers of a network by shards; a layer not divisible by their number stays complete."""
     for module in list(network.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear) and child.weight.shape[cut.dim] % len(cut.owners) == 0:

@@ -1,4 +1,4 @@
-"""One stage of a pipeline in training: its layers, its transfers, its optimizer."""
+"""Training on one rank of a pipeline: its layers, transfers and optimizer."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from runners.timers import StepTimes, Timers
 
 
 class StepResult(NamedTuple):
-    """What one rank knows of one step."""
+    """Measurements of one step on one rank."""
 
     times: StepTimes
     loss: float | None
-    """Mean over all tokens of the global batch; only on the last stage."""
+    """Mean over the predicted tokens of the global batch; None except on the last stage, and if compute is emulated."""
     memory_bytes: int
-    """At the end of the step."""
+    """Memory at the end of the step."""
     memory_peak_bytes: int
-    """Most during the step."""
+    """Peak memory during the step."""
 
 
 class PipelineStage:
-    """One rank of a pipeline: build it on every rank, then call train_step(1), train_step(2), ... on all of them.
+    """One rank of a pipeline: create it on every rank, then call train_step(1), train_step(2), ... on all of them.
 
-    The weights after a step do not depend on the number of stages nor on the schedule, up to the order in which
-    floating point sums are taken. Gradients stay in place until the next step (`gradients()`).
+    The weights after a step depend neither on the number of stages nor on the schedule, except for the summation order
+    of floating point numbers. Gradients stay available until the next step (`gradients()`).
     """
 
     def __init__(
         self, config: RunConfig, rank: int = 0, device: torch.device | None = None, channels: Channels | None = None
     ) -> None:
-        """Draw the weights of this rank's layers, and make its optimizer and receive buffers on `device` (CPU)."""
+        """Initialize this rank's layers and create its optimizer and receive buffers on `device` (default: CPU)."""
         self.config = config
         self.device = device or torch.device("cpu")
         self._phase = "model"
@@ -51,7 +51,7 @@ class PipelineStage:
         num_ranks, num_chunks = parallel.pipeline_parallel_size, parallel.virtual_stages
         self.is_first, self.is_last = rank == 0, rank == num_ranks - 1
         self.layers = layers_of_stages(config.model.num_layers, num_ranks * num_chunks)[rank::num_ranks]
-        """Of each chunk."""
+        """Layers of each chunk."""
         is_emulated = config.train.compute == "emulated"
         self.model = nn.ModuleList(
             nn.Identity() if is_emulated else GPTStage(config.model, layers, config.train.seed, self.device)
@@ -75,7 +75,7 @@ class PipelineStage:
             self._timers,
             self.device,
             self._emulated,
-            # Who chooses a steep warm-up has links whose way takes that many micro batches.
+            # A steep warm-up is chosen for links whose latency spans that many micro batches.
             ahead=parallel.warmup_slope,
         )
         self._tokens: tuple[Tensor, ...] = ()
@@ -83,15 +83,15 @@ class PipelineStage:
 
     @property
     def phase(self) -> str:
-        """What is being done, for the report of a failure: model, data, forward, backward or optimizer."""
+        """Current phase for failure reports: model, data, forward, backward or optimizer."""
         return self._executor.phase if self._phase == "passes" else self._phase
 
     def train_step(self, step: int) -> StepResult:
         """Train on the batch of a step (counted from 1) and measure it.
 
-        The clock starts when all ranks have passed a barrier, with the batch on its device; it stops when this
-        rank's optimizer is through and its sends have left. Raises what torch raises when memory does not suffice,
-        and RuntimeError when another rank is gone or silent for longer than launcher.collective_timeout_s.
+        The clock starts after a barrier of all ranks, with the batch on its device; it stops when this rank's optimizer
+        step and sends have completed. Raises what torch raises when memory does not suffice, and RuntimeError if
+        another rank has ended or does not respond within launcher.collective_timeout_s.
         """
         self._phase = "data"
         self._load(step)
@@ -133,20 +133,20 @@ class PipelineStage:
     def _forward(self, operation: Operation, x: Tensor | None) -> Tensor:
         chunk = cast(GPTStage, self.model[operation.chunk])
         targets = self._targets[operation.micro_batch] if chunk.head is not None else None
-        with self._arithmetic():
+        with self._autocast():
             output: Tensor = chunk(self._tokens[operation.micro_batch] if x is None else x, targets)
-            if chunk.head is not None:  # micro batches are equally large: the mean over the batch is that of means
+            if chunk.head is not None:  # micro batches have equal size, so the mean of their means is the mean
                 output = output / self.config.num_micro_batches
         return output
 
-    def _arithmetic(self) -> AbstractContextManager[object]:
+    def _autocast(self) -> AbstractContextManager[object]:
         if self._precision == torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self._precision)
 
 
 def schedule_of(config: RunConfig) -> Schedule:
-    """Return the operations of every rank that a configuration asks for."""
+    """Return the schedule of a configuration: the operations of every rank."""
     parallel = config.parallel
     return schedule(
         parallel.schedule,
@@ -158,7 +158,7 @@ def schedule_of(config: RunConfig) -> Schedule:
 
 
 def _optimizer(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
-    """Make the optimizer in its fused form, one kernel over all weights; its state is fp32 in every precision."""
+    """Create the fused optimizer, one kernel over all weights; its state is fp32 for every compute precision."""
     kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,

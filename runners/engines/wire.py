@@ -1,4 +1,4 @@
-"""How numbers travel between stages: as they were computed, in 16 bits, or in 8 with error feedback."""
+"""Precision of transfers between stages: unchanged, 16 bits, or 8 bits with error feedback."""
 
 from __future__ import annotations
 
@@ -14,35 +14,39 @@ _SMALLEST_SCALE = 1e-30
 
 
 class Wire:
-    """Numbers of a shape that travel in a precision of floating point; one for each direction of a link."""
+    """Conversion between the compute precision and a floating point precision for transfers.
 
-    def __init__(self, shape: Sequence[int], travels: torch.dtype, precision: torch.dtype) -> None:
+    Each direction of a link has its own instance. `shape` is that of the tensor, (..., columns).
+    """
+
+    def __init__(self, shape: Sequence[int], wire_dtype: torch.dtype, precision: torch.dtype) -> None:
         self._shape = tuple(shape)
-        self._travels, self._precision = travels, precision
+        self._wire_dtype, self._precision = wire_dtype, precision
 
     @property
     def is_same(self) -> bool:
-        """What arrives needs no conversion."""
-        return self._travels == self._precision
+        """Whether a received message needs no conversion."""
+        return self._wire_dtype == self._precision
 
     def buffer(self, device: torch.device) -> Tensor:
-        """Make room for one message."""
-        return torch.empty(self._shape, dtype=self._travels, device=device)
+        """Allocate a buffer for one message."""
+        return torch.empty(self._shape, dtype=self._wire_dtype, device=device)
 
     def encode(self, tensor: Tensor) -> Tensor:
-        """Return what travels."""
-        return tensor.to(self._travels).contiguous()
+        """Return the message for a tensor."""
+        return tensor.to(self._wire_dtype).contiguous()
 
     def decode(self, message: Tensor) -> Tensor:
-        """Return what was sent, in the precision of the arithmetic."""
+        """Return the tensor of a message, in the compute precision."""
         return message.to(self._precision)
 
 
 class EightBitWire(Wire):
-    """A byte for each number and a scale for each row, the last dimension; what rounding loses goes with the next one.
+    """One byte per number and one fp32 scale per row (the last dimension), with error feedback.
 
-    Error feedback (Seide et al. 2014, 1-bit SGD; Karimireddy et al. 2019): the error of a message is added to the next
-    message of the same direction before that is rounded, so that errors do not add up over the micro batches of a step.
+    The rounding error of a message is added to the next message of the same direction before that is rounded, so that
+    errors do not accumulate over the micro batches of a step. Source: Seide et al. 2014, 1-bit SGD; Karimireddy et al.
+    2019.
     """
 
     def __init__(self, shape: Sequence[int], precision: torch.dtype) -> None:
@@ -52,7 +56,7 @@ class EightBitWire(Wire):
         self._error: Tensor | None = None
 
     def buffer(self, device: torch.device) -> Tensor:
-        # Scales first: they are read as fp32, which must be aligned.
+        # Scales come first, because they are read as fp32, which must be aligned.
         return torch.empty(self._rows * (_SCALE_BYTES + self._columns), dtype=torch.uint8, device=device)
 
     def encode(self, tensor: Tensor) -> Tensor:
@@ -61,7 +65,7 @@ class EightBitWire(Wire):
             numbers = numbers + self._error
         scales = (numbers.abs().amax(1, keepdim=True) / _LARGEST).clamp_min(_SMALLEST_SCALE)
         rounded = (numbers / scales).round().clamp(-_LARGEST, _LARGEST)
-        # A training that has diverged stays so; but its errors must not come back in what follows.
+        # NaN and infinity must not enter the feedback, or they would spread to all later messages.
         self._error = torch.nan_to_num(numbers - rounded * scales, 0.0, 0.0, 0.0)
         whole = torch.nan_to_num(rounded, 0.0).to(torch.int8)
         return torch.cat([scales.flatten().view(torch.uint8), whole.flatten().view(torch.uint8)])

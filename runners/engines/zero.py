@@ -1,6 +1,6 @@
 """ZeRO data parallelism by DeepSpeed, stages 0 to 3. See docs/engines-more.md.
 
-`python -m runners.engines.zero --config config.json` under torchrun or alone.
+Run `python -m runners.engines.zero --config config.json` alone or under torchrun.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from runners.timers import StepTimes, Timers
 
 
 class MeanLoss:
-    """The mean over the ranks, on its way while they go on; reading it is where they meet."""
+    """The mean loss over the ranks, reduced asynchronously; reading it synchronizes the ranks."""
 
     def __init__(self, loss: torch.Tensor, ranks: int) -> None:
         self._sum, self._ranks = loss, ranks
         self._work = dist.all_reduce(loss, async_op=True)
 
     def value(self) -> float:
-        """Wait for it; every rank has ended the step then."""
+        """Wait for the mean and return it; by then every rank has finished the step."""
         if self._work is not None:
             self._work.wait()
             self._work = None
@@ -37,7 +37,7 @@ class MeanLoss:
 
 
 class StepResult(NamedTuple):
-    """What one rank knows of one step."""
+    """Measurements of one step on one rank."""
 
     times: StepTimes
     loss: MeanLoss
@@ -50,12 +50,12 @@ MicroBatches = list[tuple[torch.Tensor, ...]]
 
 
 class ZeroTrainer:
-    """One data parallel rank: build it on every rank, then call train_step(1), train_step(2), ... on all of them."""
+    """One data parallel rank: create it on every rank, then call train_step(1), train_step(2), ... on all of them."""
 
     def __init__(self, rank: Rank, settings: Mapping[str, Any] | None = None) -> None:
-        """Build the network and hand it to DeepSpeed, with settings of its own or those of the configuration.
+        """Create the network and DeepSpeed's engine; `settings` overrides the DeepSpeed settings of the configuration.
 
-        Raises ConfigError where that is not possible here.
+        Raises ConfigError if DeepSpeed, or transformers for a Hugging Face model, is not installed.
         """
         self.rank = rank
         config = rank.config
@@ -78,15 +78,15 @@ class ZeroTrainer:
         return micro_batches(self.rank.config, step, self.rank.place.rank, self.rank.device)
 
     def train_step(self, step: int) -> StepResult:
-        """Draw the batch of a step and train on it."""
+        """Draw the batch of a step (counted from 1) and train on it."""
         return self.train(self.load(step))
 
     def train(self, passes: MicroBatches) -> StepResult:
-        """Train on micro batches and measure it; the clock starts when every rank has ended the step before."""
+        """Train on micro batches and measure it; the clock starts when every rank has finished the previous step."""
         self.memory.begin_step()
         if self._loss is None:
             barrier(self.rank.device)
-        else:  # no barrier more: DeepSpeed called directly has none either
+        else:  # synchronizes the ranks; a barrier would add a cost that DeepSpeed called directly does not have
             self._loss.value()
         self._timers.begin_step()
         losses = []
@@ -100,22 +100,22 @@ class ZeroTrainer:
             losses.append(loss.detach())
             self.rank.phase = "optimizer"
             with self._timers.span("optimizer", number):
-                self.engine.step()  # does something only after the last micro batch
+                self.engine.step()  # updates the weights only after the last micro batch
         times = self._timers.finish_step()
         now, peak = self.memory.now(), self.memory.peak()
         self._loss = MeanLoss(torch.stack(losses).float().mean(), self.rank.place.world_size)
         return StepResult(times, self._loss, now, peak)
 
     def close(self) -> None:
-        """Let go of DeepSpeed's engine: its third stage otherwise now and then aborts at the end of the process."""
+        """Destroy DeepSpeed's engine; without this, stage 3 occasionally aborts when the process exits."""
         self.engine.destroy()
 
 
 def micro_batches(config: RunConfig, step: int, rank: int, device: torch.device) -> MicroBatches:
-    """Return what the network takes for each of this rank's micro batches, from the global batch of a step."""
+    """Return the network's arguments for each of this rank's micro batches of a step, see make_arguments."""
     share = config.train.global_batch_size // config.parallel.data_parallel_size
-    mine, size = slice(rank * share, (rank + 1) * share), config.train.micro_batch_size
-    parts = (torch.split(whole[mine].to(device), size) for whole in make_arguments(config, step))
+    rows, size = slice(rank * share, (rank + 1) * share), config.train.micro_batch_size
+    parts = (torch.split(whole[rows].to(device), size) for whole in make_arguments(config, step))
     return list(zip(*parts, strict=True))
 
 
@@ -125,7 +125,7 @@ def run(rank: Rank) -> None:
         refuse_fp16_on_cpu(rank)
     rank.join()
     trainer = ZeroTrainer(rank)
-    tell_start(rank, trainer)
+    emit_start(rank, trainer)
     seconds = train_steps(rank, trainer, rank.config.train.iterations)
     rank.emit_end(seconds)
     trainer.close()
@@ -133,20 +133,20 @@ def run(rank: Rank) -> None:
     leave()
 
 
-def tell_start(rank: Rank, trainer: ZeroTrainer) -> None:
+def emit_start(rank: Rank, trainer: ZeroTrainer) -> None:
     """Print the `start` event."""
     layers = [0, rank.config.model.num_layers - 1]
     rank.emit_start("zero", trainer.memory.source, parameters=trainer.num_parameters, stage=0, layers=layers)
 
 
 def train_steps(rank: Rank, trainer: ZeroTrainer, iterations: int) -> list[float]:
-    """Train so many steps, print the event of each, and return their times in seconds."""
+    """Train `iterations` steps, print the event of each, and return their times in seconds."""
     train, seconds = rank.config.train, []
     passes = trainer.load(1)
     for step in range(1, iterations + 1):
         result = trainer.train(passes)
         seconds.append(result.times.step_time_s)
-        if step < iterations:  # while the losses of the ranks are added up
+        if step < iterations:  # overlaps with the reduction of the loss
             passes = trainer.load(step + 1)
         rank.printer.emit(
             "step",
@@ -164,9 +164,9 @@ def train_steps(rank: Rank, trainer: ZeroTrainer, iterations: int) -> list[float
 
 
 def refuse_fp16_on_cpu(rank: Rank) -> None:
-    """Raise ConfigError for fp16 where there is no GPU: DeepSpeed has no fp16 arithmetic on a CPU."""
+    """Raise ConfigError if there is no GPU: DeepSpeed does not support fp16 on a CPU."""
     if not rank.config.device.may_use_gpus or not torch.cuda.is_available():
-        message = "fp16 is not trained on a CPU by DeepSpeed; use bf16 or fp32, or a node with GPUs"
+        message = "DeepSpeed does not support fp16 on a CPU; use bf16 or fp32, or a node with GPUs"
         raise ConfigError([Problem("train.precision", "fp16", message)])
 
 

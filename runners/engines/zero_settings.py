@@ -1,4 +1,4 @@
-"""A configuration in DeepSpeed's words, and DeepSpeed made ready on this machine."""
+"""DeepSpeed's configuration for a run, and the import of DeepSpeed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from runners.config.devices import DEVICES
 from runners.engines.rank import Rank
 
 BUCKET_VALUES = 500_000_000
-"""DeepSpeed's own reduce_bucket_size: it allocates so many values, 2 GB in fp32, however small the model is."""
+"""DeepSpeed's default reduce_bucket_size, in values: it allocates all of them, 2 GB in fp32, for any model."""
 
 
 def deepspeed_settings(config: RunConfig, parameters: int = BUCKET_VALUES) -> dict[str, Any]:
-    """Return DeepSpeed's configuration for a run of a model of so many parameters.
+    """Return DeepSpeed's configuration for a run of a model with `parameters` parameters.
 
-    It says what parlab's other engines do: no gradient clipping (DeepSpeed's default is 1.0), a constant learning
-    rate, and weights, gradients and optimizer state in fp32 where the arithmetic is fp32.
+    It matches parlab's other engines: no gradient clipping (DeepSpeed's default is 1.0), a constant learning rate, and
+    weights, gradients and optimizer state in fp32 if the compute precision is fp32.
     """
     parallel, train = config.parallel, config.train
     zero: dict[str, Any] = {"stage": parallel.zero_stage, "reduce_bucket_size": min(BUCKET_VALUES, parameters)}
@@ -37,7 +37,7 @@ def deepspeed_settings(config: RunConfig, parameters: int = BUCKET_VALUES) -> di
         "gradient_clipping": 0.0,
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
-        # torch's optimizer works on offloaded state too; DeepSpeed's own needs a compiler on the node.
+        # torch's optimizer handles offloaded state too; DeepSpeed's CPU optimizer needs a compiler on the node.
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": train.precision == "bf16"},
         "fp16": {"enabled": train.precision == "fp16"},
@@ -46,9 +46,9 @@ def deepspeed_settings(config: RunConfig, parameters: int = BUCKET_VALUES) -> di
 
 
 def import_deepspeed(rank: Rank) -> ModuleType:
-    """Import DeepSpeed and have it use the ranks' process group; a single rank gets a group of its own.
+    """Import DeepSpeed and make it use the ranks' process group; for a single rank, create a group.
 
-    Raises ConfigError when DeepSpeed is not installed.
+    Raises ConfigError if DeepSpeed is not installed.
     """
     if rank.device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -58,11 +58,11 @@ def import_deepspeed(rank: Rank) -> ModuleType:
         transport = importlib.import_module("deepspeed.comm.torch")
     except ImportError as error:
         message = (
-            f"engine zero needs DeepSpeed, which cannot be imported: {error};"
+            f"engine zero requires DeepSpeed, but importing it failed: {error};"
             " install runners/requirements.txt on the node, or use another engine"
         )
         raise ConfigError([Problem("parallel.engine", "zero", message)]) from error
-    # A C++ extension for ranks on one CPU, compiled at the first start for a minute; gloo does without a compiler.
+    # A C++ extension for ranks on one CPU, which takes a minute to compile at the first start; gloo needs no compiler.
     vars(transport)["build_shm_op"] = lambda: None
     backend = DEVICES[rank.device.type].backend
     if not dist.is_initialized():

@@ -1,1 +1,1 @@
-"""Give the links between a run's ranks a delay and a rate. See docs/network.md."""
+"""Delay and rate limits on the links between a run's ranks. See docs/network.md."""

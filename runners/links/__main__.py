@@ -1,4 +1,4 @@
-"""Start a run behind links of a given delay and rate: `python -m runners.links --config config.json`."""
+"""Start a run on links with a given delay and rate: `python -m runners.links --config config.json`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CONFIG_EXIT_CODE = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run to the end and return the exit code of the ranks: 0, or that of the first one that failed."""
-    parser = argparse.ArgumentParser(prog="python -m runners.links", description="Start a run behind shaped links.")
+    """Run the ranks and return their exit code: 0, or that of the first rank that failed."""
+    parser = argparse.ArgumentParser(prog="python -m runners.links", description="Start a run on shaped links.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="a RunConfig as JSON")
     path = parser.parse_args(arguments).config.resolve()
     config, problems = check(json.loads(path.read_text()))
@@ -36,16 +36,16 @@ def main(arguments: Sequence[str]) -> int:
             raise Refused(why_not)
         return run_emulated(config, path) if config.network.apply == "emulate" else _behind_interface(config, path)
     except (ConfigError, Refused) as error:
-        # The node tells people the last line of an error event.
+        # The last line of an error event becomes the run's reason.
         Printer(NODE).emit("error", traceback=str(error))
         return CONFIG_EXIT_CODE
 
 
 def _behind_interface(config: RunConfig, path: Path) -> int:
-    """Start the run as it would be started otherwise, with an interface shaped meanwhile.
+    """Start the run with its usual launcher, and shape an interface while it runs.
 
-    The supervisor restores the interface too, and the daemon where that was killed; a person who starts this by hand
-    has only this.
+    The supervisor also restores the interface, and the daemon does if the supervisor was killed; when this module is
+    started manually, only the code below does.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -67,7 +67,7 @@ def _behind_interface(config: RunConfig, path: Path) -> int:
 
 
 def _print_setting(config: RunConfig) -> None:
-    """Tell how the interface is set; what it gives depends on the far end, which is another machine."""
+    """Print the settings of the interface; actual delay and rate also depend on the remote machine."""
     network = config.network
     rate = None if network.bandwidth_gbps is None else network.bandwidth_gbps * 1e9
     Printer(NODE).emit(

@@ -1,4 +1,4 @@
-"""Whether this machine can make links, and if not, why: `python -m runners.links.ability` tries and cleans up."""
+"""Check whether this machine can emulate links: `python -m runners.links.ability` tries it and cleans up."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Ability(NamedTuple):
-    """What the links of this machine can be made of."""
+    """Support for link emulation on this machine."""
 
     why_not: str
-    """Why links cannot be emulated, and the remedy; empty where they can."""
+    """Reason why links cannot be emulated, and the remedy; empty if they can."""
     has_netem: bool
-    """The kernel itself delays packets, and tc is there to tell it so."""
+    """The kernel has sch_netem, and tc is installed to configure it."""
 
 
 @functools.cache
 def ability() -> Ability:
-    """Try once, in a process of its own, whether links can be emulated here, and by what."""
+    """Check in a separate process whether and how links can be emulated here; the result is cached."""
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "runners.links.ability"],
             check=True,
             capture_output=True,
@@ -38,37 +38,37 @@ def ability() -> Ability:
             stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": ":".join(paths)},
         )
-        return Ability(**json.loads(done.stdout))
+        return Ability(**json.loads(result.stdout))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
-        return Ability(f"whether links can be made here cannot be tried: {error}; {REMEDY}", False)
+        return Ability(f"the check for link emulation failed: {error}; {REMEDY}", False)
 
 
 def try_here() -> Ability:
-    """Make a namespace and a device and drop them; for a process with one thread."""
+    """Create and drop a namespace and a device; the calling process must have a single thread."""
     try:
         namespace = new_namespace()
     except OSError as error:
-        why = f"links need the rights of root (CAP_SYS_ADMIN): {error}"
-        return Ability(f"{why}; start the daemon as root, or {REMEDY}", False)
+        reason = f"emulated links require root (CAP_SYS_ADMIN): {error}"
+        return Ability(f"{reason}; start the daemon as root, or {REMEDY}", False)
     with inside(namespace):
         try:
             os.close(open_tun(0, 1500))
         except FileNotFoundError:
-            return Ability(f"this machine has no /dev/net/tun; load the module tun, or {REMEDY}", False)
+            return Ability(f"this machine has no /dev/net/tun; load the kernel module tun, or {REMEDY}", False)
         except OSError as error:
-            why = f"links need the rights of root and /dev/net/tun (CAP_NET_ADMIN): {error}"
-            return Ability(f"{why}; start the daemon as root, or {REMEDY}", False)
+            reason = f"emulated links require root and /dev/net/tun (CAP_NET_ADMIN): {error}"
+            return Ability(f"{reason}; start the daemon as root, or {REMEDY}", False)
         return Ability("", has_netem("lo"))
 
 
 def has_netem(device: str) -> bool:
-    """Tell whether a device of the namespace that the caller is in can be delayed; it is for a moment."""
+    """Return whether netem can be added to a device of the current namespace; it stays added."""
     command = ("tc", "qdisc", "add", "dev", device, "root", "netem", "delay", "1ms")
     try:
-        done = subprocess.run(command, check=False, capture_output=True, stdin=subprocess.DEVNULL, timeout=10)
+        result = subprocess.run(command, check=False, capture_output=True, stdin=subprocess.DEVNULL, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return result.returncode == 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""Start ranks in network namespaces of their own, join these by links as slow as wanted, measure, and wait.
+"""Start ranks in separate network namespaces, connect these by emulated links, measure the links, and wait.
 
-All that is made is held by this process and those it starts: when they end, however they end, the kernel takes
-namespaces and devices away with them.
+This process and its children hold all namespaces and devices; when they end for any reason, the kernel removes them.
 """
 
 from __future__ import annotations
@@ -20,54 +19,55 @@ from runners.events import Printer
 from runners.links import netem
 from runners.links.ability import REMEDY, try_here
 from runners.links.forwarder import Link
-from runners.links.measure import Measured, round_trips, some_links, throughput
+from runners.links.measure import Measurement, round_trips, some_links, throughput
 from runners.links.namespaces import inside, new_namespace, open_tun, set_sysctl
 from runners.links.ranks import NODE, nursery, run_ranks, start_python
 from runners.processes import die_with
 
 SURELY_CARRIED = 2e9
-"""bits/s below which a machine is not asked first whether it carries so much."""
+"""Rate in bits/s up to which the machine's own throughput is not checked first."""
 TRANSFERS = 3
-NEAR_ENOUGH = 0.05
-"""A measured rate that is off by no more than this share is not measured again."""
+"""Maximum number of short transfers per rate measurement."""
+RATE_TOLERANCE = 0.05
+"""Relative error up to which a measured rate is accepted without another measurement."""
 LONGEST_MEASURED_S = 0.25
-"""Round trip beyond which the rate is not measured: finding it would take longer than people wait."""
-FAR_BEYOND = 2.0
-"""A rate so many times what the machine carries is refused; one that is nearer runs, and a finding tells how near."""
+"""Round trip above which the rate is not measured, because TCP would take too long to reach it."""
+MAX_RATE_RATIO = 2.0
+"""A rate above this multiple of the machine's throughput is refused; below it, a finding reports the deviation."""
 LONGEST_PACKET_S = 1e-3
-"""A packet takes no longer than this to send, so that small messages need not wait behind large packets."""
+"""Upper limit of a packet's transmission time, so that small messages do not wait behind large packets."""
 LARGEST_MTU, SMALLEST_MTU = 65_000, 1_500
 
 
 class Refused(Exception):
-    """This machine cannot give the links that are wanted; the message says which field, why, and the remedy."""
+    """This machine cannot provide the configured links; the message contains field, reason and remedy."""
 
 
 class Host(NamedTuple):
-    """One end of links: a network namespace and the file of the device in it."""
+    """A host on emulated links: file descriptors of its network namespace and of its device."""
 
     namespace: int
     device: int
 
 
 def links_of(config: RunConfig) -> list[list[Link]]:
-    """Return the link from each host to each host, as the forwarder wants them."""
+    """Return the links of a configuration as a matrix, by source and target host."""
     network, hosts = config.network, range(config.num_hosts)
     rate = None if network.bandwidth_gbps is None else network.bandwidth_gbps * 1e9
-    usual = Link(network.delay_ms / 1e3, rate, network.jitter_ms / 1e3, network.loss_pct / 100)
-    links = [[usual for _ in hosts] for _ in hosts]
-    for special in network.links:
-        link = usual
-        if special.delay_ms is not None:
-            link = link._replace(delay_s=special.delay_ms / 1e3)
-        if special.bandwidth_gbps is not None:
-            link = link._replace(bits_per_s=special.bandwidth_gbps * 1e9, shares=False)
-        links[special.source][special.target] = link
+    default = Link(network.delay_ms / 1e3, rate, network.jitter_ms / 1e3, network.loss_pct / 100)
+    links = [[default for _ in hosts] for _ in hosts]
+    for override in network.links:
+        link = default
+        if override.delay_ms is not None:
+            link = link._replace(delay_s=override.delay_ms / 1e3)
+        if override.bandwidth_gbps is not None:
+            link = link._replace(bits_per_s=override.bandwidth_gbps * 1e9, shares=False)
+        links[override.source][override.target] = link
     return links
 
 
 def mtu_for(links: Sequence[Sequence[Link]]) -> int:
-    """Choose how large packets may be: large ones cost least, but one must not take long on the slowest link."""
+    """Return the MTU in bytes: large packets cost least, but must not take long on the slowest link."""
     slowest = min((link.bits_per_s for row in links for link in row if link.bits_per_s), default=None)
     if slowest is None:
         return LARGEST_MTU
@@ -75,9 +75,9 @@ def mtu_for(links: Sequence[Sequence[Link]]) -> int:
 
 
 def run_emulated(config: RunConfig, config_path: Path) -> int:
-    """Run the ranks of a configuration to their end behind its links; return their exit code.
+    """Run the ranks of a configuration on its links and return their exit code.
 
-    Raises Refused where this machine cannot make the links.
+    Raises Refused if this machine cannot provide the links.
     """
     ability = try_here()
     if ability.why_not:
@@ -87,14 +87,14 @@ def run_emulated(config: RunConfig, config_path: Path) -> int:
     with ExitStack() as stack:
         hosts = [] if by == "netem" else make_hosts(stack, links)
         namespaces = [host.namespace for host in hosts] or _by_netem(stack, config, links)
-        # Ranks that compute start by themselves: what they do to a GPU must not happen before a fork.
+        # Ranks that compute import their engine themselves: CUDA must not be initialized before a fork.
         is_emulated = config.train.compute == "emulated"
         ranks = stack.enter_context(nursery(config, config_path, namespaces)) if is_emulated else None
         if hosts:
             lead_s = _lead(config, hosts)
             stack.enter_context(forwarding(hosts, links, lead_s=lead_s, seed=config.train.seed))
-        for one in measure_links(config, namespaces, links):
-            _print_link(printer, by, one, links[one.source][one.target])
+        for measurement in measure_links(config, namespaces, links):
+            _print_link(printer, by, measurement, links[measurement.source][measurement.target])
         return ranks.run() if ranks else run_ranks(config, config_path, namespaces, start_python)
 
 
@@ -102,47 +102,47 @@ def _by_netem(stack: ExitStack, config: RunConfig, links: Sequence[Sequence[Link
     try:
         namespaces = netem.join_hosts(stack, config.network, config.num_hosts, mtu_for(links))
     except OSError as error:
-        raise Refused(f"network.apply emulate: the kernel refuses: {error}; {REMEDY}") from None
+        raise Refused(f"network.apply emulate: the kernel refused a link: {error}; {REMEDY}") from None
     for namespace in namespaces:
         with inside(namespace):
-            _let_windows_grow(_most_in_flight(links))
+            _set_tcp_windows(_bandwidth_delay_product(links))
     return namespaces
 
 
 def make_hosts(stack: ExitStack, links: Sequence[Sequence[Link]]) -> list[Host]:
-    """Make a namespace with a device and an address for each host; they go when the stack is closed."""
+    """Create a namespace with a device and an address for each host; closing the stack removes them."""
     mtu = mtu_for(links)
     hosts = []
     for number in range(len(links)):
         namespace = new_namespace()
         stack.callback(os.close, namespace)
         with inside(namespace):
-            _let_windows_grow(_most_in_flight(links))
+            _set_tcp_windows(_bandwidth_delay_product(links))
             device = open_tun(number, mtu)
         stack.callback(os.close, device)
         hosts.append(Host(namespace, device))
     return hosts
 
 
-def _most_in_flight(links: Sequence[Sequence[Link]]) -> float:
-    """Return what the largest link holds in a round trip, in bytes."""
+def _bandwidth_delay_product(links: Sequence[Sequence[Link]]) -> float:
+    """Return an upper limit of the bytes in flight on a link: highest rate times longest round trip."""
     longest = max(link.delay_s for row in links for link in row)
     fastest = max((link.bits_per_s or 0.0 for row in links for link in row), default=0.0)
     return 2 * longest * fastest / 8
 
 
-def _let_windows_grow(in_flight_bytes: float) -> None:
-    """Let TCP have as much under way as a link holds; with the kernel's usual 4 MB a long fast link stays empty."""
-    most = int(min(max(6 * in_flight_bytes, 32 << 20), 2**31 - 1))
-    set_sysctl("net/ipv4/tcp_rmem", f"4096 131072 {most}")
-    set_sysctl("net/ipv4/tcp_wmem", f"4096 65536 {most}")
-    # A pipeline pauses between messages; a connection that then felt its way again would waste round trips.
+def _set_tcp_windows(in_flight_bytes: float) -> None:
+    """Let TCP windows cover a link's bandwidth-delay product; the default of 4 MB leaves long fast links idle."""
+    limit = int(min(max(6 * in_flight_bytes, 32 << 20), 2**31 - 1))
+    set_sysctl("net/ipv4/tcp_rmem", f"4096 131072 {limit}")
+    set_sysctl("net/ipv4/tcp_wmem", f"4096 65536 {limit}")
+    # A pipeline pauses between messages; slow start after each pause would waste round trips.
     set_sysctl("net/ipv4/tcp_slow_start_after_idle", "0")
 
 
 @contextmanager
 def forwarding(hosts: Sequence[Host], links: Sequence[Sequence[Link]], *, lead_s: float, seed: int) -> Iterator[None]:
-    """Have packets carried between hosts for the body of a with statement."""
+    """Run the forwarder between hosts for the body of a with statement."""
     devices = [host.device for host in hosts]
     settings = {
         "devices": devices,
@@ -159,7 +159,7 @@ def forwarding(hosts: Sequence[Host], links: Sequence[Sequence[Link]], *, lead_s
     )
     try:
         if process.stdout is None or not process.stdout.readline():
-            raise Refused(f"network.apply emulate: the process that carries packets does not start; {REMEDY}")
+            raise Refused(f"network.apply emulate: the forwarder process did not start; {REMEDY}")
         yield
     finally:
         process.kill()
@@ -167,68 +167,68 @@ def forwarding(hosts: Sequence[Host], links: Sequence[Sequence[Link]], *, lead_s
 
 
 def _lead(config: RunConfig, hosts: Sequence[Host]) -> float:
-    """Measure how long the way takes where links have no delay, in seconds; and refuse a rate beyond the machine's."""
+    """Return the one-way latency of links without delay, in seconds; raise Refused if the machine is too slow."""
     unshaped, namespaces = [[Link()] * len(hosts)] * len(hosts), [host.namespace for host in hosts]
     with forwarding(hosts, unshaped, lead_s=0.0, seed=0):
         trip = round_trips(namespaces, [(0, 1)], 0.0)[0]
-        wanted = max((link.bits_per_s or 0.0 for row in links_of(config) for link in row), default=0.0)
-        if wanted > SURELY_CARRIED:
-            carried = _most_carried(namespaces, trip or 0.0, wanted)
-            if carried is not None and carried < wanted / FAR_BEYOND:
+        configured = max((link.bits_per_s or 0.0 for row in links_of(config) for link in row), default=0.0)
+        if configured > SURELY_CARRIED:
+            capacity = _best_throughput(namespaces, trip or 0.0, configured)
+            if capacity is not None and capacity < configured / MAX_RATE_RATIO:
                 raise Refused(
-                    f"network.bandwidth_gbps: {wanted / 1e9:g} Gbit/s is more than the {carried / 1e9:.3g} Gbit/s that"
-                    f" this machine carries now; use less, leave it empty for as much as it carries, or {REMEDY}"
+                    f"network.bandwidth_gbps {configured / 1e9:g} is more than the {capacity / 1e9:.3g} Gbit/s that"
+                    f" this machine currently achieves; use less, leave it empty for no limit, or {REMEDY}"
                 )
     return (trip or 0.0) / 2
 
 
-def _most_carried(namespaces: Sequence[int], round_trip_s: float, enough: float) -> float | None:
-    """Return the best of a few short transfers, in bits/s: a busy machine carries less for a moment."""
+def _best_throughput(namespaces: Sequence[int], round_trip_s: float, sufficient: float) -> float | None:
+    """Return the best of a few short transfers in bits/s, because a busy machine may be slow for a moment."""
     best = None
     for _ in range(TRANSFERS):
-        carried = throughput(namespaces, (0, 1), round_trip_s)
-        best = max(filter(None, (best, carried)), default=None)
-        if best is not None and best >= enough:
+        rate = throughput(namespaces, (0, 1), round_trip_s)
+        best = max(filter(None, (best, rate)), default=None)
+        if best is not None and best >= sufficient:
             break
     return best
 
 
-def measure_links(config: RunConfig, namespaces: Sequence[int], links: Sequence[Sequence[Link]]) -> list[Measured]:
-    """Measure the links that differ and those between neighbours: round trips all at once, then rates in turn."""
-    chosen = some_links(len(namespaces), [(link.source, link.target) for link in config.network.links])
-    longest = max(links[source][target].delay_s + links[target][source].delay_s for source, target in chosen)
-    found = []
-    for link, trip in zip(chosen, round_trips(namespaces, chosen, longest), strict=True):
+def measure_links(config: RunConfig, namespaces: Sequence[int], links: Sequence[Sequence[Link]]) -> list[Measurement]:
+    """Measure the overridden links and those between neighbours: all round trips at once, then the rates in turn."""
+    selection = some_links(len(namespaces), [(link.source, link.target) for link in config.network.links])
+    longest = max(links[source][target].delay_s + links[target][source].delay_s for source, target in selection)
+    measurements = []
+    for link, trip in zip(selection, round_trips(namespaces, selection, longest), strict=True):
         source, target = link
         rate = None
         if trip is not None and trip <= LONGEST_MEASURED_S:
             rate = _rate(namespaces, link, trip, links[source][target])
-        found.append(Measured(source, target, trip, rate))
-    return found
+        measurements.append(Measurement(source, target, trip, rate))
+    return measurements
 
 
-def _rate(namespaces: Sequence[int], link: tuple[int, int], round_trip_s: float, wanted: Link) -> float | None:
-    """Measure a rate; once more where it is far off, since another program may just have taken the processors."""
+def _rate(namespaces: Sequence[int], link: tuple[int, int], round_trip_s: float, setting: Link) -> float | None:
+    """Measure a rate in bits/s; repeat if it is off, because another program may have taken the processors."""
     nearest: float | None = None
     for _ in range(TRANSFERS):
-        rate = throughput(namespaces, link, round_trip_s, wanted.bits_per_s)
-        if rate is None or wanted.bits_per_s is None or wanted.loss:
+        rate = throughput(namespaces, link, round_trip_s, setting.bits_per_s)
+        if rate is None or setting.bits_per_s is None or setting.loss:
             return rate
-        if nearest is None or abs(rate - wanted.bits_per_s) < abs(nearest - wanted.bits_per_s):
+        if nearest is None or abs(rate - setting.bits_per_s) < abs(nearest - setting.bits_per_s):
             nearest = rate
-        if abs(nearest / wanted.bits_per_s - 1) < NEAR_ENOUGH:
+        if abs(nearest / setting.bits_per_s - 1) < RATE_TOLERANCE:
             break
     return nearest
 
 
-def _print_link(printer: Printer, by: str, measured: Measured, link: Link) -> None:
+def _print_link(printer: Printer, by: str, measurement: Measurement, link: Link) -> None:
     printer.emit(
         "link",
         by=by,
-        source=measured.source,
-        target=measured.target,
+        source=measurement.source,
+        target=measurement.target,
         delay_s=link.delay_s,
         bits_per_s=link.bits_per_s,
-        round_trip_s=measured.round_trip_s,
-        measured_bits_per_s=measured.bits_per_s,
+        round_trip_s=measurement.round_trip_s,
+        measured_bits_per_s=measurement.bits_per_s,
     )

@@ -1,9 +1,9 @@
-"""Carries packets between the TUN devices of hosts, each as late and as fast as its link is set: one small process.
+"""Forwarder process: moves packets between the TUN devices of hosts with the delay and rate of their links.
 
-`python -m runners.links.forwarder SETTINGS`, with the files of the devices inherited. SETTINGS is JSON:
-{"devices": [file, ...], "seed": 1, "lead_s": 0.0, "links": [[LINK, ...], ...]}, links by source and target, LINK being
-{"delay_s", "bits_per_s" or null, "jitter_s", "loss", "shares": bool}. It prints a line when it is
-ready, and with SIGTERM it ends and prints what it did.
+Run `python -m runners.links.forwarder SETTINGS` with the device file descriptors inherited. SETTINGS is JSON:
+{"devices": [fd, ...], "seed": 1, "lead_s": 0.0, "links": [[LINK, ...], ...]}, links by source and target, where LINK is
+{"delay_s", "bits_per_s" or null, "jitter_s", "loss", "shares": bool}. The process prints a line when it is ready; on
+SIGTERM it prints its counters and ends.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from runners.links.namespaces import PACKET_INFO_BYTES
 
 READ_BYTES = 1 << 17
 BURST = 8
-"""Packets taken from one device before the others have their turn."""
+"""Packets read from one device before the next device is served."""
 QUEUE_BYTES = 64 << 20
-"""What may wait for a link beyond bandwidth x delay; then packets are dropped, as a full router does."""
+"""Queue of a link beyond bandwidth x delay; further packets are dropped, as in a full router."""
 MAX_QUEUE_BYTES = 1 << 30
 PRIORITY = 1
-"""Real-time: on a busy machine a packet would else wait for a time slice, milliseconds long."""
+"""Real-time priority: otherwise packets would wait for a time slice of several milliseconds on a busy machine."""
 _VERSION_AT = PACKET_INFO_BYTES
 _TARGET_AT = PACKET_INFO_BYTES + 19
-"""Last byte of the target's IPv4 address, which is its number + 1."""
+"""Offset of the last byte of the target's IPv4 address, which is the host's number + 1."""
 _PR_SET_TIMERSLACK = 29
 
 
 class Link(NamedTuple):
-    """How one host reaches another one."""
+    """Settings of the link from one host to another."""
 
     delay_s: float = 0.0
     bits_per_s: float | None = None
     jitter_s: float = 0.0
     loss: float = 0.0
-    """Share of the packets, 0 to 1."""
+    """Share of the packets that are lost, 0 to 1."""
     shares: bool = True
-    """The rate is that of all links of the source together."""
+    """All links of the source with this flag share one rate."""
 
 
 class Clock:
-    """When a rate lets the next packet begin."""
+    """Queue state of a rate: when it is free for the next packet, and how many bytes wait."""
 
     __slots__ = ("free_at", "latest", "limit", "queued")
 
@@ -62,13 +62,13 @@ class Clock:
 
 
 class Forwarder:
-    """The loop; `links[i][j]` is the way from host i to host j."""
+    """The event loop; `links[i][j]` is the link from host i to host j."""
 
     def __init__(self, devices: Sequence[int], links: Sequence[Sequence[Link]], lead_s: float, seed: int) -> None:
         self._devices = list(devices)
         self._links = links
         self._lead_s = lead_s
-        """What the way through this process takes by itself, and delays need not."""
+        """Latency of this process itself, which is subtracted from delays."""
         self._random = random.Random(seed)
         shared = [Clock(_queue_limit(row)) for row in links]
         self._clocks = [
@@ -78,7 +78,7 @@ class Forwarder:
         self._waiting: list[tuple[float, int, int, bytes, Clock]] = []
         self._sequence = 0
         self.packets = self.bytes = self.dropped = self.lost = 0
-        self.late_s = self.latest_s = 0.0
+        self.late_s = self.max_late_s = 0.0
         self.is_stopped = False
 
     def run(self) -> None:
@@ -87,7 +87,7 @@ class Forwarder:
         waiting, clock = self._waiting, time.monotonic
         while not self.is_stopped:
             timeout = max(0.0, waiting[0][0] - clock()) if waiting else 1.0
-            # Unlike epoll's, its timeout counts microseconds.
+            # select's timeout has a resolution of microseconds, epoll's one of milliseconds.
             readable = select.select(self._devices, (), (), timeout)[0]
             for device in readable:
                 self._take(by_file[device], device)
@@ -125,7 +125,7 @@ class Forwarder:
                 if link.jitter_s:
                     delay += self._random.uniform(-link.jitter_s, link.jitter_s)
                 due = max(now, due + delay - self._lead_s)
-                # Packets of one host never overtake each other: TCP would take that for loss.
+                # Packets of one host never overtake each other, which TCP would interpret as loss.
                 if link.jitter_s:
                     clock.latest = due = max(due, clock.latest)
             if due <= now and not self._waiting:
@@ -142,42 +142,42 @@ class Forwarder:
             clock.queued -= len(packet) - PACKET_INFO_BYTES
             late = now - due
             self.late_s += late
-            if late > self.latest_s:
-                self.latest_s = late
+            if late > self.max_late_s:
+                self.max_late_s = late
             self._write(target, packet)
 
     def _write(self, target: int, packet: bytes) -> None:
         try:
             os.write(self._devices[target], packet)
-        except OSError:  # the host's queue is full, or it has taken its device down
+        except OSError:  # the host's queue is full, or its device is down
             self.dropped += 1
 
     def report(self) -> dict[str, Any]:
-        """Say what was carried: packets, bytes, dropped, lost, and how late packets were delivered."""
+        """Return the counters: packets, bytes, dropped, lost, and by how much packets were delivered late."""
         return {
             "packets": self.packets,
             "bytes": self.bytes,
             "dropped": self.dropped,
             "lost": self.lost,
             "mean_late_s": self.late_s / max(self.packets, 1),
-            "most_late_s": self.latest_s,
+            "most_late_s": self.max_late_s,
         }
 
 
 def _queue_limit(links: Sequence[Link]) -> float:
-    needed = max((link.bits_per_s or 0) / 8 * link.delay_s for link in links)
-    return min(QUEUE_BYTES + 2 * needed, MAX_QUEUE_BYTES)
+    in_flight = max((link.bits_per_s or 0) / 8 * link.delay_s for link in links)
+    return min(QUEUE_BYTES + 2 * in_flight, MAX_QUEUE_BYTES)
 
 
-def run_first() -> None:
-    """Let this process run as soon as it has something to do, where the kernel allows it."""
+def set_real_time_priority() -> None:
+    """Give this process real-time priority and a small timer slack, if the kernel permits."""
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(PRIORITY))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run from the command line."""
+    """Forward packets until SIGTERM or SIGINT; return the exit code."""
     settings = json.loads(arguments[0])
     links = [[Link(**link) for link in row] for row in settings["links"]]
     forwarder = Forwarder(settings["devices"], links, settings["lead_s"], settings["seed"])
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    run_first()
+    set_real_time_priority()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     forwarder.run()

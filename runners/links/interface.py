@@ -1,7 +1,7 @@
-"""Shape what leaves a real network interface, and take it back: `network.apply: interface`.
+"""Traffic shaping on a real network interface: `network.apply: interface`.
 
-Unlike namespaces this outlives its processes. So a record in the run's directory says what was done before it is done;
-whoever looks after the run next (its own end, the supervisor, the daemon's next start) undoes it.
+Unlike namespaces, a queueing discipline outlives the process that adds it. A record in the run's directory is therefore
+written before the interface is shaped; the run's end, the supervisor or the daemon's next start uses it for cleanup.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from runners.links.ability import REMEDY, ability
 from runners.rundir import write_atomically
 
 RECORD = "interface.json"
-"""File in a run's directory that names the interface while it is shaped."""
+"""File in a run's directory with the name of the interface while it is shaped."""
 HANDLE = "70a1:"
-"""Tells parlab's queueing discipline from everybody else's."""
+"""Handle that identifies parlab's queueing discipline."""
 _TIMEOUT_S = 10
 _MTU_BYTES = 1500
 _QUEUE_PACKETS = 10_000
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def netem_arguments(network: NetworkSection) -> list[str]:
-    """Write a setting as tc's netem takes it; the limit holds what the link holds, and a queue behind it."""
+    """Return tc's netem arguments for a network; the packet limit covers bandwidth x delay and a queue."""
     rate = network.bandwidth_gbps
     delay_s = network.delay_ms / 1e3
     limit = _QUEUE_PACKETS + (int(4 * rate * 1e9 / 8 * delay_s / _MTU_BYTES) if rate else int(delay_s * 1e6))
@@ -49,38 +49,39 @@ def netem_arguments(network: NetworkSection) -> list[str]:
 
 
 def tbf_arguments(bits_per_s: float) -> list[str]:
-    """Write a mere rate as tc's token bucket takes it, which kernels without netem have too."""
-    burst = max(int(bits_per_s / 8 / 250), 2 * 65_536)  # what passes between two ticks of the kernel, and large packets
+    """Return tc's token bucket arguments for a rate without delay; works on kernels without netem."""
+    burst = max(int(bits_per_s / 8 / 250), 2 * 65_536)  # at least the bytes of a kernel tick, and two large packets
     return ["tbf", "rate", f"{round(bits_per_s)}bit", "burst", f"{burst}b", "latency", "100ms"]
 
 
 def why_not(network: NetworkSection) -> str:
-    """Say why this node cannot shape the interface that a configuration names, and the remedy; empty where it can."""
+    """Return why this node cannot shape the configured interface, with the remedy; empty if it can."""
     name = network.interface or ""
     if name not in _interfaces() or not _NAME.fullmatch(name):
-        there = ", ".join(other for other in _interfaces() if other != "lo")
-        return f"network.interface {name} is not on this node; use one of {there or 'none: there is only lo'}"
+        choices = ", ".join(other for other in _interfaces() if other != "lo")
+        remedy = f"use one of {choices}" if choices else f"it has only lo; {REMEDY}"
+        return f"network.interface {name} does not exist on this node; {remedy}"
     try:
         root = _root(name)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return f"network.apply interface needs the program tc (package iproute2): {error}; install it, or {REMEDY}"
+        return f"network.apply interface requires tc (package iproute2): {error}; install it, or {REMEDY}"
     if root.get("handle") == HANDLE:
-        return f"network.interface {name} is being shaped for another run; wait until that ends, or cancel it"
+        return f"network.interface {name} is in use by another run; wait until that ends, or cancel it"
     if root.get("handle", "0:") != "0:":
         kind = root.get("kind", "another rule")
-        return f"network.interface {name} is shaped already, by {kind} of somebody else; remove that, or {REMEDY}"
+        return f"network.interface {name} already has a queueing discipline ({kind}); remove it, or {REMEDY}"
     if os.geteuid() != 0:
-        return f"network.apply interface needs root; start the daemon as root, or {REMEDY}"
+        return f"network.apply interface requires root; start the daemon as root, or {REMEDY}"
     if _needs_netem(network) and not ability().has_netem:
         return (
-            "network.apply interface: this kernel has no sch_netem, so an interface has no delay and no loss;"
-            f" give bandwidth_gbps alone, use apply emulate, or {REMEDY}"
+            "network.apply interface: this kernel has no sch_netem, which delay, jitter and loss require;"
+            f" set bandwidth_gbps only, use apply emulate, or {REMEDY}"
         )
     return ""
 
 
 def shape(run_directory: Path, network: NetworkSection) -> None:
-    """Shape an interface; raises ValueError saying why that cannot be done."""
+    """Shape the interface of a network; raise ValueError with the reason if that is not possible."""
     if reason := why_not(network):
         raise ValueError(reason)
     name, rate = str(network.interface), network.bandwidth_gbps
@@ -90,13 +91,13 @@ def shape(run_directory: Path, network: NetworkSection) -> None:
         _tc("qdisc", "add", "dev", name, "root", "handle", HANDLE, *arguments)
     except subprocess.CalledProcessError as error:
         (run_directory / RECORD).unlink()
-        raise ValueError(f"network.interface {name} cannot be shaped: {error.stderr.strip()}; {REMEDY}") from None
+        raise ValueError(f"cannot shape network.interface {name}: {error.stderr.strip()}; {REMEDY}") from None
 
 
 def restore(run_directory: Path) -> None:
-    """Undo what a run did to an interface, if it did something and nobody has undone it; raises OSError if that fails.
+    """Remove a run's queueing discipline from an interface if it is still there; raise OSError if that fails.
 
-    What others have done to the interface since is left alone.
+    Queueing disciplines of other programs are not changed.
     """
     record = run_directory / RECORD
     try:
@@ -104,21 +105,21 @@ def restore(run_directory: Path) -> None:
     except FileNotFoundError:
         return
     except (ValueError, KeyError, TypeError):
-        log.error("%s says nothing; see tc qdisc show for a rule with handle %s", record, HANDLE)
+        log.error("%s is invalid; check tc qdisc show for a rule with handle %s", record, HANDLE)
         record.unlink(missing_ok=True)
         return
     if isinstance(name, str) and _NAME.fullmatch(name) and name in _interfaces():
         try:
             if _root(name).get("handle") == HANDLE:
                 _tc("qdisc", "del", "dev", name, "root", "handle", HANDLE)
-                log.info("interface %s is as it was", name)
+                log.info("interface %s restored", name)
         except (ValueError, subprocess.SubprocessError) as error:
-            raise OSError(f"interface {name} cannot be restored: {error}; do `tc qdisc del dev {name} root`") from error
+            raise OSError(f"cannot restore interface {name}: {error}; run `tc qdisc del dev {name} root`") from error
     record.unlink(missing_ok=True)
 
 
 def restored(run_directory: Path) -> str:
-    """Undo what a run did to an interface; return what went wrong with that as the end of a sentence, mostly ""."""
+    """Restore a run's interface; return "" or, if that failed, a clause to append to the run's reason."""
     try:
         restore(run_directory)
     except OSError as error:
@@ -136,9 +137,9 @@ def _needs_netem(network: NetworkSection) -> bool:
 
 
 def _root(interface: str) -> dict[str, Any]:
-    """Return the root queueing discipline of an interface as tc tells it."""
-    found = json.loads(_tc("-j", "qdisc", "show", "dev", interface, "root") or "[]")
-    return dict(found[0]) if found else {}
+    """Return the root queueing discipline of an interface, as tc reports it."""
+    disciplines = json.loads(_tc("-j", "qdisc", "show", "dev", interface, "root") or "[]")
+    return dict(disciplines[0]) if disciplines else {}
 
 
 def _tc(*arguments: str) -> str:

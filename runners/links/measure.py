@@ -1,4 +1,4 @@
-"""What links really give, measured from outside of any training: round trips of small packets, and a short transfer."""
+"""Measurement of links before training: round trips of small packets, and the rate of a short transfer."""
 
 from __future__ import annotations
 
@@ -18,34 +18,36 @@ from runners.links.namespaces import address, inside
 PINGS = 25
 PING_EVERY_S = 0.002
 MAX_LINKS = 8
-"""Links measured before a run; of more, these stand for the others."""
+"""Maximum number of links measured before a run."""
 PATIENCE_S = 1.0
-"""How much longer than expected an answer may take."""
+"""Time by which a response may exceed the expected time."""
 TRANSFER_S = 0.2
+"""Minimum duration of a transfer, to which ROUND_TRIPS round trips are added."""
 ROUND_TRIPS = 16
-"""How many round trips TCP needs to find the rate, and some more at that rate."""
+"""Round trips in which TCP reaches the link's rate, plus some at that rate."""
 SETTLED = 0.5
-"""Share of a transfer's time after which it counts."""
+"""Share of a transfer's duration that is skipped before the rate is measured."""
 QUEUE_S = 0.02
+"""Queueing time that the send buffer covers beyond the round trip."""
 _CHUNK = 1 << 18
 _SO_SNDBUFFORCE = 32
 
 
-class Measured(NamedTuple):
-    """One link, from host to host; None where it was not measured."""
+class Measurement(NamedTuple):
+    """Measured values of one link from host to host; None if not measured."""
 
     source: int
     target: int
     round_trip_s: float | None
-    """There and back, which is another link."""
+    """Round trip, which includes the link in the opposite direction."""
     bits_per_s: float | None
-    """Payload of TCP in the second half of a short transfer, when it goes as fast as it will."""
+    """TCP payload rate in the second half of a short transfer, after slow start."""
 
 
 def some_links(num_hosts: int, first: Sequence[tuple[int, int]] = ()) -> list[tuple[int, int]]:
-    """Choose the links to measure: those named first, then one from each host to a neighbour, MAX_LINKS in all.
+    """Return the links to measure: `first`, then one from each host to a neighbour; MAX_LINKS at most.
 
-    A host has one rate for all its links that have none of their own.
+    One link per host suffices, because all links of a host without their own rate share the host's rate.
     """
     last = num_hosts - 1
     neighbours = [(host, host + 1 if host < last else last - 1) for host in range(num_hosts)]
@@ -58,49 +60,49 @@ def round_trips(
     expected_s: float,
     pings: int = PINGS,
 ) -> list[float | None]:
-    """Return the median round trip of each link in seconds, all links at once; None where nothing came back."""
+    """Return the median round trip of each link in seconds, measured on all links at once; None without a response."""
     with ExitStack() as stack:
-        stack.enter_context(_prompt())
+        stack.enter_context(_real_time_priority())
         pairs = [tuple(stack.enter_context(_udp(namespaces[end], end)) for end in link) for link in links]
-        sent, found = dict[tuple[int, int], float](), [list[float]() for _ in links]
-        role = {one.fileno(): (index, side) for index, pair in enumerate(pairs) for side, one in enumerate(pair)}
-        sockets = [one for pair in pairs for one in pair]
+        send_times, trips = dict[tuple[int, int], float](), [list[float]() for _ in links]
+        roles = {end.fileno(): (index, side) for index, pair in enumerate(pairs) for side, end in enumerate(pair)}
+        sockets = [end for pair in pairs for end in pair]
         began = time.perf_counter()
         deadline = began + pings * PING_EVERY_S + 1.5 * expected_s + PATIENCE_S
         number = 0
-        while any(len(times) < pings for times in found) and (now := time.perf_counter()) < deadline:
+        while any(len(times) < pings for times in trips) and (now := time.perf_counter()) < deadline:
             if number < pings and now >= began + number * PING_EVERY_S:
                 for index, (near, far) in enumerate(pairs):
-                    sent[index, number] = time.perf_counter()
+                    send_times[index, number] = time.perf_counter()
                     near.sendto(number.to_bytes(2), far.getsockname())
                 number += 1
             wait = PING_EVERY_S / 4 if number < pings else 0.05
             for ready in select.select(sockets, (), (), wait)[0]:
-                index, side = role[ready.fileno()]
+                index, side = roles[ready.fileno()]
                 message, sender = ready.recvfrom(16)
                 if side:
                     ready.sendto(message, sender)
                 else:
-                    found[index].append(time.perf_counter() - sent[index, int.from_bytes(message)])
-    return [median(times) if times else None for times in found]
+                    trips[index].append(time.perf_counter() - send_times[index, int.from_bytes(message)])
+    return [median(times) if times else None for times in trips]
 
 
 def throughput(
     namespaces: Sequence[int], link: tuple[int, int], round_trip_s: float, expected_bits_per_s: float | None = None
 ) -> float | None:
-    """Return what a TCP connection over a link gets, in bits/s, once it has found its speed; None if that failed."""
+    """Return the rate of a TCP connection over a link in bits/s, after slow start; None if the transfer failed."""
     source, target = link
     duration = TRANSFER_S + ROUND_TRIPS * round_trip_s
     with ExitStack() as stack:
-        stack.enter_context(_prompt())
+        stack.enter_context(_real_time_priority())
         with inside(namespaces[target]):
             listener = stack.enter_context(socket.create_server((address(target), 0)))
         with inside(namespaces[source]):
             sender = stack.enter_context(socket.socket())
         if expected_bits_per_s is not None:
-            # More would only wait in the queue, and still be on its way when the training starts.
-            waiting = int(3 * expected_bits_per_s / 8 * (round_trip_s + QUEUE_S))
-            sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, min(max(waiting, 1 << 14), 1 << 30))
+            # A larger send buffer would only fill the queue, which would still be draining when training starts.
+            buffer_bytes = int(3 * expected_bits_per_s / 8 * (round_trip_s + QUEUE_S))
+            sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, min(max(buffer_bytes, 1 << 14), 1 << 30))
         patience = 2 * round_trip_s + PATIENCE_S
         sender.settimeout(patience)
         listener.settimeout(patience)
@@ -117,9 +119,8 @@ def throughput(
 
 
 @contextmanager
-def _prompt() -> Iterator[None]:
-    """Run this thread, and those it starts, before others for a moment: else it is the wait for a processor that is
-    measured."""
+def _real_time_priority() -> Iterator[None]:
+    """Give this thread and those it starts real-time priority, so that waits for a processor are not measured."""
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except OSError:  # a container may forbid it
@@ -133,9 +134,9 @@ def _prompt() -> Iterator[None]:
 
 def _udp(namespace: int, host: int) -> socket.socket:
     with inside(namespace):
-        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    made.bind((address(host), 0))
-    return made
+        udp_socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp_socket.bind((address(host), 0))
+    return udp_socket
 
 
 def _send(sender: socket.socket, duration: float) -> None:
@@ -145,11 +146,11 @@ def _send(sender: socket.socket, duration: float) -> None:
             sender.send(data)
         sender.shutdown(socket.SHUT_WR)
     except OSError:
-        return  # what has arrived by then is what is counted
+        return  # the rate is computed from the data received so far
 
 
 def _receive(receiver: socket.socket, timeout: float) -> list[tuple[float, int]]:
-    """Return (time, bytes so far) of each piece that arrived."""
+    """Return (time, total bytes) after each read from the socket."""
     receiver.settimeout(timeout)
     buffer, total, marks = bytearray(_CHUNK), 0, list[tuple[float, int]]()
     deadline = time.perf_counter() + timeout

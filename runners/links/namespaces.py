@@ -1,7 +1,7 @@
-"""Network namespaces without names, and the devices in them, straight from the kernel: no program is needed for it.
+"""Anonymous network namespaces and their devices, created by system calls without external programs.
 
-A namespace lives as long as a process or an open file refers to it, a TUN device as long as its file is open. So
-nothing that is made here can outlive the processes that use it, whatever kills them.
+A namespace exists as long as a process or an open file refers to it, a TUN device as long as its file is open. Neither
+can outlive the processes that use it, whatever ends them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DEVICE = "parlab0"
-"""The network device of every host; each is alone in its namespace."""
+"""Name of the network device of every host, each in its own namespace."""
 PACKET_INFO_BYTES = 10
-"""The virtio_net_hdr before each packet of a TUN device with IFF_VNET_HDR."""
+"""Size of the virtio_net_hdr before each packet of a TUN device with IFF_VNET_HDR."""
 MAX_HOSTS = 250
 
 _CLONE_NEWNET = 0x40000000
 _TUNSETIFF = 0x400454CA
 _TUNSETOFFLOAD = 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
-# Checksums are left to "the network card": between two namespaces of one machine nobody need compute them.
+# Offload checksums to "the network card": between two namespaces of one machine they are not needed.
 _TUN_F_CSUM = 0x01
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFMTU, _SIOCSIFTXQLEN = 0x8916, 0x891C, 0x8922, 0x8943
@@ -35,38 +35,41 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def address(host: int) -> str:
-    """Return the address of a host, counted from 0, in 198.18.0.0/24: reserved for tests of networks (RFC 2544)."""
+    """Return the IPv4 address of a host (counted from 0) in 198.18.0.0/24, a range for network tests (RFC 2544).
+
+    Raises ValueError for a host number of MAX_HOSTS or more.
+    """
     if not 0 <= host < MAX_HOSTS:
-        raise ValueError(f"host {host} is beyond the {MAX_HOSTS} that links can be made for; use fewer ranks or nodes")
+        raise ValueError(f"host {host} exceeds the {MAX_HOSTS} hosts that links support; use fewer ranks or nodes")
     return f"198.18.0.{host + 1}"
 
 
 def new_namespace() -> int:
-    """Make a network namespace whose loopback is up, and return a file that refers to it.
+    """Create a network namespace with loopback up; return a file descriptor that refers to it.
 
-    Raises OSError where the kernel refuses. Only for a process with one thread, which stays where it is.
+    The caller stays in its namespace; its process must have a single thread. Raises OSError if the kernel refuses.
     """
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _check(_libc.unshare(_CLONE_NEWNET), "a network namespace cannot be made")
+        _check(_libc.unshare(_CLONE_NEWNET), "cannot create a network namespace")
         try:
-            made = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
             _up("lo")
         finally:
             enter(home)
     finally:
         os.close(home)
-    return made
+    return namespace
 
 
 def enter(namespace: int) -> None:
-    """Move the calling thread into a namespace; sockets that it has open stay where they were made."""
-    _check(_libc.setns(namespace, _CLONE_NEWNET), "a network namespace cannot be entered")
+    """Move the calling thread into a namespace; open sockets stay in the namespace where they were created."""
+    _check(_libc.setns(namespace, _CLONE_NEWNET), "cannot enter a network namespace")
 
 
 @contextlib.contextmanager
 def inside(namespace: int) -> Iterator[None]:
-    """Be in a namespace for the body of a with statement."""
+    """Enter a namespace for the body of a with statement."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         enter(namespace)
@@ -79,17 +82,17 @@ def inside(namespace: int) -> Iterator[None]:
 
 
 def open_tun(host: int, mtu: int) -> int:
-    """Make the device of a host in the namespace that the caller is in; return its file, which the device lives with.
+    """Create the device of a host in the current namespace; return its file descriptor, whose closing removes it.
 
-    What the host sends is read from it, what it is to receive is written to it, one packet each time with
-    PACKET_INFO_BYTES before it. Raises OSError where the kernel refuses.
+    Reading returns a packet that the host sends, writing delivers a packet to the host; each packet follows a header
+    of PACKET_INFO_BYTES. Raises OSError if the kernel refuses.
     """
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
         fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), flags))
         fcntl.ioctl(device, _TUNSETOFFLOAD, _TUN_F_CSUM)
-        # An address that the kernel makes up for itself would send packets that nobody has asked for.
+        # IPv6 autoconfiguration would send packets of its own.
         set_sysctl(f"net/ipv6/conf/{DEVICE}/disable_ipv6", "1")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             fcntl.ioctl(control, _SIOCSIFMTU, struct.pack("16si20x", DEVICE.encode(), mtu))
@@ -104,7 +107,7 @@ def open_tun(host: int, mtu: int) -> int:
 
 
 def set_sysctl(name: str, value: str) -> None:
-    """Set a kernel parameter of the namespace that the caller is in, where the kernel has it and a container may."""
+    """Set a kernel parameter of the current namespace, if the kernel has it and permits it."""
     with contextlib.suppress(OSError):
         Path("/proc/sys", name).write_text(value)
 

@@ -1,6 +1,6 @@
-"""Links made by the kernel's own netem, where it has that: each host a veth into one bridge, shaped where it leaves.
+"""Links by the kernel's netem: each host has a veth into one bridge, with netem on its outgoing side.
 
-As with the forwarder all of it lives in namespaces without names, and goes with the processes that hold them.
+As with the forwarder, everything is in anonymous namespaces and ends with the processes that hold them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ _TIMEOUT_S = 10
 
 
 def is_enough(network: NetworkSection, has_netem: bool) -> bool:
-    """Tell whether the kernel can make these links: it has netem, and all that leaves a host has one setting."""
+    """Return whether netem suffices: the kernel has it, no link has its own settings, and `ip` is installed."""
     return has_netem and not network.links and shutil.which("ip") is not None
 
 
 def join_hosts(stack: ExitStack, network: NetworkSection, num_hosts: int, mtu: int) -> list[int]:
-    """Make a namespace for each host, joined by a bridge; they go when the stack is closed. Raises OSError."""
+    """Create a namespace per host, connected by a bridge; closing the stack removes them.
+
+    Raises OSError if the kernel, ip or tc refuses.
+    """
     bridge = new_namespace()
     stack.callback(os.close, bridge)
     with inside(bridge):

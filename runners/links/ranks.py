@@ -1,4 +1,4 @@
-"""Start ranks in the network namespaces of their hosts, and wait for them as torchrun does."""
+"""Start ranks in the network namespaces of their hosts and wait for them, like torchrun."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from runners.links.namespaces import DEVICE, address, enter
 from runners.processes import die_with
 
 MASTER_PORT = 29500
-"""Any is free: the first rank's host is new."""
+"""Always free, because the first rank's namespace is new."""
 TERM_GRACE_S = 3.0
 POLL_S = 0.02
 NODE = -1
-"""Rank of events that are the node's."""
+"""Rank of events of the node itself."""
 _STDERR = 2
 
 
 def rank_environment(config: RunConfig, rank: int) -> dict[str, str]:
-    """Return what tells a rank its place, and makes all transports use the links: gloo by name, NCCL by sockets."""
+    """Return a rank's environment: its place, and settings that make gloo and NCCL use the links."""
     host = rank // config.ranks_per_host
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(config.world_size),
-        # All are on one machine, whatever hosts they take themselves to be on: each needs a GPU of its own.
+        # All ranks are on one machine, whatever their emulated hosts, so each needs its own GPU.
         "LOCAL_WORLD_SIZE": str(config.world_size),
         "MASTER_ADDR": address(0),
         "MASTER_PORT": str(MASTER_PORT),
         "GLOO_SOCKET_IFNAME": DEVICE,
         "TP_SOCKET_IFNAME": DEVICE,
         "NCCL_SOCKET_IFNAME": DEVICE,
-        # NCCL would see through the emulation: hosts with different ids neither share memory nor copy from GPU to GPU.
+        # With different host ids NCCL neither uses shared memory nor copies between GPUs, which would bypass the links.
         "NCCL_HOSTID": f"parlab-host-{host}",
         "NCCL_NET": "Socket",
         "NCCL_IB_DISABLE": "1",
@@ -50,9 +50,9 @@ def rank_environment(config: RunConfig, rank: int) -> dict[str, str]:
 def run_ranks(
     config: RunConfig, config_path: Path, namespaces: Sequence[int], become: Callable[[list[str]], None]
 ) -> int:
-    """Start every rank, wait, and end the others when one fails; return 0, or the exit code of the first that failed.
+    """Start all ranks and wait; end the others when one fails. Return 0, or the exit code of the first failed rank.
 
-    `become` turns a new process into an engine with these arguments and does not return. For a process with one thread.
+    `become` runs an engine with the given arguments in a new process. The calling process must have a single thread.
     """
     arguments = ["-m", f"runners.engines.{config.parallel.engine}", "--config", str(config_path)]
     ranks: dict[int, int] = {}
@@ -67,7 +67,7 @@ def run_ranks(
 
 
 def start_python(arguments: list[str]) -> None:
-    """Become a new Python."""
+    """Replace this process with a new Python interpreter."""
     os.execv(sys.executable, [sys.executable, *arguments])
 
 
@@ -80,7 +80,7 @@ def _fork(namespace: int, environment: dict[str, str], become: Callable[[], None
     try:
         die_with(parent)()
         enter(namespace)
-        # The files of namespaces and devices are not the rank's.
+        # Close the inherited file descriptors of namespaces and devices.
         os.closerange(_STDERR + 1, 1 << 12)
         os.environ.update(environment)
         become()
@@ -96,30 +96,30 @@ def _fork(namespace: int, environment: dict[str, str], become: Callable[[], None
 
 
 def _wait(ranks: dict[int, int]) -> int:
-    """Wait for all of them, or for the first that fails; those that have ended leave the dictionary."""
+    """Wait for all ranks or for the first failure; remove ranks that have ended from `ranks`. Return the exit code."""
     while ranks:
         pid, status = os.waitpid(-1, 0)
         rank = ranks.pop(pid, None)
         if rank is None:
-            return _carrier_ended()
+            return _report_dead_forwarder()
         code = os.waitstatus_to_exitcode(status)
         if code:
-            # In torchrun's words, which the supervisor reads.
+            # In torchrun's format, which the supervisor parses.
             sys.stdout.write(f"Root Cause (first rank that failed):\n  rank: {rank}\n  exitcode: {code}\n")
             sys.stdout.flush()
             return code if code > 0 else 1
     return 0
 
 
-def _carrier_ended() -> int:
-    """Say so: without what carries their packets the ranks would wait for each other until they time out."""
-    reason = "the process that carries packets between ranks was killed; the machine may have run out of memory"
+def _report_dead_forwarder() -> int:
+    """Print the error and return the exit code; without the forwarder the ranks would only time out."""
+    reason = "the process that forwards packets between ranks was killed, possibly because memory ran out"
     Printer(NODE).emit("error", traceback=f"{reason}; start the run again")
     return 1
 
 
 def _end(ranks: dict[int, int]) -> None:
-    """End the ranks that are left, and collect them."""
+    """Terminate the remaining ranks, kill them after TERM_GRACE_S, and reap them."""
     deadline = time.monotonic() + TERM_GRACE_S
     number = signal.SIGTERM
     while ranks:
@@ -138,9 +138,9 @@ def _end(ranks: dict[int, int]) -> None:
 
 
 class Nursery:
-    """A process that has the engine in memory already and becomes all ranks at once when it is told to.
+    """A process that has already imported the engine and forks all ranks on request.
 
-    Importing torch takes seconds of a processor, for each rank; this does it once, while the links are measured.
+    Importing torch takes seconds of processor time per rank; here it happens once, while the links are measured.
     """
 
     def __init__(self, pid: int, orders: int) -> None:
@@ -148,17 +148,17 @@ class Nursery:
         self._orders = orders
 
     def run(self) -> int:
-        """Have the ranks started, and wait; returns what `run_ranks` does."""
+        """Start the ranks and wait for them; return the exit code, as `run_ranks` does."""
         os.write(self._orders, b"!")
         pid, status = os.waitpid(-1, 0)
         if pid != self._pid:
-            return _carrier_ended()
+            return _report_dead_forwarder()
         code = os.waitstatus_to_exitcode(status)
         self._pid = None
         return code if code >= 0 else 1
 
     def close(self) -> None:
-        """End it if it is still there."""
+        """Kill the process if it is still running."""
         os.close(self._orders)
         if self._pid is not None:
             with suppress(ProcessLookupError):
@@ -168,7 +168,7 @@ class Nursery:
 
 @contextmanager
 def nursery(config: RunConfig, config_path: Path, namespaces: Sequence[int]) -> Iterator[Nursery]:
-    """Start a nursery; it ends with the with statement, or with the process that started it."""
+    """Start a nursery; it ends with the with statement, or with its parent process."""
     module = f"runners.engines.{config.parallel.engine}"
     orders, writer = os.pipe()
     parent = os.getpid()
@@ -186,11 +186,11 @@ def nursery(config: RunConfig, config_path: Path, namespaces: Sequence[int]) -> 
         finally:
             os._exit(code)
     os.close(orders)
-    made = Nursery(pid, writer)
+    process = Nursery(pid, writer)
     try:
-        yield made
+        yield process
     finally:
-        made.close()
+        process.close()
 
 
 def _enter(main: Callable[[], None], arguments: list[str]) -> None:

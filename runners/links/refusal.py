@@ -1,4 +1,4 @@
-"""What a node says to a configuration whose links it cannot give."""
+"""Check of a configuration's links against this node."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from runners.links.namespaces import MAX_HOSTS
 
 
 def refusal(config: RunConfig) -> str:
-    """Say why this node cannot give the links of a configuration: field, reason, remedy; empty where it can."""
+    """Return why this node cannot provide the links of a configuration: field, reason, remedy; empty if it can."""
     if config.network.apply == "interface":
         return interface.why_not(config.network)
     if config.network.apply == "emulate":
         if config.num_hosts > MAX_HOSTS:
-            return f"network.apply emulate joins at most {MAX_HOSTS} ranks or nodes, these are {config.num_hosts}"
+            return (
+                f"network.apply emulate supports at most {MAX_HOSTS} ranks or nodes, not {config.num_hosts};"
+                " use fewer ranks, or network.apply none"
+            )
         if why_not := ability().why_not:
             return f"network.apply emulate: {why_not}"
     return ""

@@ -1,4 +1,4 @@
-"""Attention: causal or both ways by torch's scaled dot product, with a prefix also by FlexAttention."""
+"""Attention: causal, bidirectional or with a prefix, by torch's scaled dot product or, with a prefix, FlexAttention."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ Backend = Literal["sdpa", "flex"]
 
 @lru_cache(maxsize=4)  # all layers share one
 def prefix_mask(sequence: int, prefix_length: int, device: torch.device) -> Tensor:
-    """Return (sequence, sequence), True where the row's position looks at the column's.
+    """Return a boolean mask (sequence, sequence), True where the row's position attends to the column's.
 
-    The prefix looks at all of itself; what comes after it at the prefix and at its own past. Source: Raffel et al.
-    2020, T5, section 3.2.1 ("causal with prefix"), there also the loss on what follows the prefix only.
+    Positions of the prefix attend to the whole prefix; later positions attend to the prefix and to their own past.
+    Source: Raffel et al. 2020, T5, section 3.2.1 ("causal with prefix"), which also restricts the loss to the tokens
+    after the prefix.
     """
     position = torch.arange(sequence, device=device)
     return (position[None, :] <= position[:, None]) | (position[None, :] < prefix_length)
@@ -27,7 +28,7 @@ def prefix_mask(sequence: int, prefix_length: int, device: torch.device) -> Tens
 
 @lru_cache(maxsize=4)
 def _blocks(sequence: int, prefix_length: int, device: torch.device) -> BlockMask:
-    """Return the same mask as blocks of which FlexAttention skips those that are hidden as a whole."""
+    """Return the same mask as blocks, so that FlexAttention skips fully masked blocks."""
 
     def looks_at(_batch: Tensor, _head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         return (column <= row) | (column < prefix_length)
@@ -43,10 +44,11 @@ def _fused() -> Callable[..., Any]:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, prefix_length: int = 0, backend: Backend = "sdpa"
 ) -> Tensor:
-    """Mix values (batch, heads, sequence, head size), with a prefix of some length or without one (0).
+    """Return the attention output; all tensors are (batch, heads, sequence, head size).
 
-    FlexAttention is compiled on a GPU, which needs Triton there. On a CPU it computes the whole matrix, and torch has
-    no backward pass for it: it does not train there.
+    With a `prefix_length` above 0, `is_causal` is ignored and the mask is that of prefix_mask; `backend` applies only
+    then. FlexAttention is compiled on a GPU, which requires Triton. On a CPU it computes the whole matrix and cannot
+    train, because torch has no backward pass for it.
     """
     if not prefix_length:
         return functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)

@@ -1,7 +1,7 @@
-"""Collectives of one tensor, by whichever name this torch has for them.
+"""Single-tensor collectives under the names of the installed torch version.
 
-torch 2.13 renamed all_gather_into_tensor and reduce_scatter_tensor and warns of the old names; nodes may have an
-older torch, which knows no others.
+torch 2.13 renamed all_gather_into_tensor and reduce_scatter_tensor and deprecated the old names; nodes may have an
+older torch, which has only the old names.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ from typing import Any
 import torch.distributed as dist
 
 gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""gather(whole, part, group=...): every rank's part, one after the other, in `whole`."""
+"""gather(whole, part, group=...): concatenate every rank's `part` into `whole`."""
 scatter_sum: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-"""scatter_sum(part, whole, group=...): the sum of every rank's `whole`, of which this rank keeps its part."""
+"""scatter_sum(part, whole, group=...): sum every rank's `whole` and store this rank's part of the sum in `part`."""

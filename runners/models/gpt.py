@@ -1,8 +1,8 @@
-"""GPT cut into stages: learned position embeddings, pre-norm blocks, GELU, causal or prefix attention; no dropout.
+"""GPT split into stages: learned position embeddings, pre-norm blocks, GELU, causal or prefix attention; no dropout.
 
-A stage is a slice of the layers; the first one also has the embeddings, the last one the final norm, the head and
-the loss. The head has weights of its own (untied from the token embedding), so that no weight lives on two stages.
-Every layer draws its weights from a generator of its own: any split into stages trains the same network.
+A stage is a slice of the layers; the first stage also has the embeddings, the last one the final norm, the head and
+the loss. The head is not tied to the token embedding, so no weight is on two stages. Each layer draws its weights from
+its own generator, so any split into stages trains the same network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INIT_STD = 0.02
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: causal, or with a prefix that looks both ways."""
+    """Multi-head self-attention: causal, or with a bidirectional prefix."""
 
     def __init__(self, model: ModelSection) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers with GELU between them, four times as wide inside."""
+    """Two linear layers with GELU between them; the inner width is four times the hidden size."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Block(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """Learned embeddings of tokens and positions, added up."""
+    """Sum of learned token and position embeddings."""
 
     def __init__(self, model: ModelSection) -> None:
         super().__init__()
@@ -94,16 +94,16 @@ class Head(nn.Module):
 
 
 class GPTStage(nn.Module):
-    """Consecutive layers of a GPT, with the embeddings before layer 0 and the head after the last one.
+    """Consecutive layers of a GPT, with the embeddings before layer 0 and the head after the last layer.
 
-    Parameters are named by their layer in the whole model (`blocks.3.mlp.up.weight`), whatever the stage. Building
-    one needs the memory of its own weights and no more; raises what torch raises when that does not fit.
+    Parameters are named by their layer in the whole model (`blocks.3.mlp.up.weight`), independent of the stage.
+    Creating a stage allocates only its own weights; raises what torch raises when these do not fit into memory.
     """
 
     def __init__(self, model: ModelSection, layers: Sequence[int], seed: int, device: torch.device) -> None:
         super().__init__()
         self.prefix_length = model.prefix_length
-        with torch.device("meta"):  # torch's own initial values would be drawn only to be overwritten
+        with torch.device("meta"):  # avoids drawing torch's initial values, which are overwritten anyway
             self.embeddings = Embeddings(model) if layers[0] == 0 else None
             self.blocks = nn.ModuleDict({str(layer): Block(model) for layer in layers})
             self.head = Head(model) if layers[-1] == model.num_layers - 1 else None
@@ -118,15 +118,16 @@ class GPTStage(nn.Module):
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return activations (batch, sequence, hidden), or on the last stage the mean loss over all tokens.
 
-        With a prefix the mean is over the tokens after it: the first of them is predicted by the prefix's last one.
-        `x` is token ids (batch, sequence) on the first stage, activations elsewhere. The last stage needs `targets`
-        (batch, sequence); its loss is a scalar in fp32 whatever the precision.
+        With a prefix the mean covers only the tokens after it; the first of these is predicted by the prefix's last
+        token. `x` is token ids (batch, sequence) on the first stage, else activations (batch, sequence, hidden). The
+        last stage requires `targets` (batch, sequence) and raises ValueError without them; its loss is an fp32 scalar
+        for every precision.
         """
         if self.embeddings is not None:
             x = self.embeddings(x)
         if torch.is_autocast_enabled(x.device.type):
-            # The residual stream, and so what travels between stages, has the precision of the arithmetic in
-            # every layout; left alone it would start in fp32.
+            # The residual stream, and with it every transfer between stages, must have the compute precision in every
+            # layout; without this cast it would start in fp32.
             x = x.to(torch.get_autocast_dtype(x.device.type))
         for block in self.blocks.values():
             x = block(x)
@@ -148,10 +149,10 @@ def _initialise(module: nn.Module, numbers: torch.Generator, num_layers: int) ->
 
 
 def initial_weights(module: nn.Module, numbers: torch.Generator, num_layers: int) -> Iterator[tuple[str, Tensor]]:
-    """Draw weights as GPT-2 does: normal, smaller where a layer adds to the residual stream; biases 0, norms 1.
+    """Yield (name, weight) as in GPT-2: normal, smaller for layers that add to the residual stream; biases 0, norms 1.
 
-    Of the module only names and shapes matter. Drawn on the CPU for every device, so that a GPU starts with the
-    weights a CPU starts with.
+    Only names and shapes of the module's parameters are used. Weights are drawn on the CPU for every device, so that
+    GPU and CPU start with the same weights. Source: Radford et al. 2019, GPT-2, section 2.3.
     """
     for name, parameter in module.named_parameters():
         if name.endswith("bias"):
@@ -164,7 +165,7 @@ def initial_weights(module: nn.Module, numbers: torch.Generator, num_layers: int
 
 
 def num_parameters(model: ModelSection) -> int:
-    """Return the parameters of the whole model: l(12h² + 13h) in the layers, (2V + s)h + 2h around them.
+    """Return the number of parameters of the whole model: l(12h² + 13h) in the layers plus (2V + s)h + 2h.
 
     Source: Narayanan et al. 2021 (SC21), equation 2, plus the untied head (V·h) and the final norm (2h).
     """

@@ -1,4 +1,4 @@
-"""A linear layer whose weights' gradient can be put off: what zero-bubble schedules need of a network."""
+"""A linear layer whose weight gradient can be deferred, as zero-bubble schedules require."""
 
 from __future__ import annotations
 
@@ -9,63 +9,63 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-class Owed(NamedTuple):
-    """The gradient of one layer's weights as the two tensors that it is the product of."""
+class WeightProduct(NamedTuple):
+    """A deferred weight gradient: the two tensors of which it is the product."""
 
     layer: Linear
     x: Tensor
-    """(..., in)."""
+    """(..., in), the input."""
     gradient: Tensor
-    """Of the output: (..., out)."""
+    """(..., out), the gradient of the output."""
     has_bias: bool
 
 
 class WeightGradients:
-    """Products that the backward pass through a network leaves undone until somebody asks for them.
+    """Collects the weight gradients that backward passes through a network defer.
 
-    The gradient of a linear layer's weights needs two tensors and nobody waits for it; keeping both is all that
-    putting it off costs. Other parameters (norms, embeddings) are cheap and get their gradients at once.
+    The weight gradient of a linear layer is a product of two tensors that no other pass depends on; deferring it costs
+    the memory of both. Other parameters (norms, embeddings) are cheap and get their gradients at once.
     """
 
     def __init__(self) -> None:
-        self._owed: list[Owed] = []
+        self._products: list[WeightProduct] = []
 
-    def owe(self, owed: Owed) -> None:
-        """Remember a product."""
-        self._owed.append(owed)
+    def defer(self, product: WeightProduct) -> None:
+        """Add a product."""
+        self._products.append(product)
 
-    def collect(self) -> list[Owed]:
-        """Hand over all that is owed, for pay() later."""
-        owed, self._owed = self._owed, []
-        return owed
+    def collect(self) -> list[WeightProduct]:
+        """Remove and return all products, for accumulate() later."""
+        products, self._products = self._products, []
+        return products
 
 
-def pay(owed: list[Owed]) -> None:
-    """Add the gradients of the weights that are owed; empties the list, so that tensors are freed on the way.
+def accumulate(products: list[WeightProduct]) -> None:
+    """Compute deferred weight gradients and add them to `.grad`; empty the list, so that each product is freed.
 
-    By autograd, so that whoever waits for a parameter's gradient (replicas, one piece of memory for all) hears of it.
+    It goes through autograd, so that hooks on a parameter's gradient (Replicas, FlatParameters) run.
     """
-    while owed:
-        layer, x, gradient, has_bias = owed.pop()
+    while products:
+        layer, x, gradient, has_bias = products.pop()
         with torch.no_grad():
             rows = gradient.flatten(0, -2)
-            of_weight = rows.t() @ x.flatten(0, -2)
-        torch.autograd.backward(layer.weight, of_weight.to(layer.weight.dtype))
+            weight_gradient = rows.t() @ x.flatten(0, -2)
+        torch.autograd.backward(layer.weight, weight_gradient.to(layer.weight.dtype))
         if has_bias:
             torch.autograd.backward(layer.bias, rows.sum(0).to(layer.bias.dtype))
 
 
-class _Postponed(torch.autograd.Function):
+class _DeferredLinear(torch.autograd.Function):
     """x @ weight.T + bias, whose backward pass computes the gradient of x only.
 
-    The weights are no inputs of it: autograd would tell those who wait for their gradients that one has come.
+    The weights are not inputs of the function: autograd would otherwise run the hooks on their gradients.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: Linear, has_bias: bool) -> Tensor:
         device = x.device.type
         ctx.precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        if ctx.precision:  # what is kept is what is multiplied
+        if ctx.precision:  # save the tensor that is multiplied, in 16 bits
             x = x.to(ctx.precision)
         ctx.layer, ctx.has_bias = layer, has_bias
         ctx.save_for_backward(x)
@@ -76,35 +76,35 @@ class _Postponed(torch.autograd.Function):
         (gradient,) = gradients
         (x,) = ctx.saved_tensors
         layer: Linear = ctx.layer
-        assert layer.later is not None
-        layer.later.owe(Owed(layer, x, gradient, ctx.has_bias))
+        assert layer.collector is not None
+        layer.collector.defer(WeightProduct(layer, x, gradient, ctx.has_bias))
         with torch.autocast(gradient.device.type, ctx.precision or torch.bfloat16, enabled=ctx.precision is not None):
             return gradient @ layer.weight, None, None
 
 
 class Linear(nn.Linear):
-    """torch's linear layer; with `later` set, its weights' gradient is owed instead of computed."""
+    """torch's linear layer; if `collector` is set, the weight gradient is deferred to it."""
 
-    later: WeightGradients | None = None
+    collector: WeightGradients | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         return self._apply_to(x, self.bias)
 
     def product(self, x: Tensor) -> Tensor:
-        """Return x @ weight.T without the bias, for ranks that have each a part of a sum."""
+        """Return x @ weight.T without the bias, for ranks that each compute a part of a sum."""
         return self._apply_to(x, None)
 
     def _apply_to(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        if self.later is None or not torch.is_grad_enabled():
+        if self.collector is None or not torch.is_grad_enabled():
             return functional.linear(x, self.weight, bias)
-        x = x if x.requires_grad else x.detach().requires_grad_()  # or no backward pass would come by here
-        return cast(Tensor, _Postponed.apply(x, self, bias is not None))  # type: ignore[no-untyped-call]
+        x = x if x.requires_grad else x.detach().requires_grad_()  # else autograd would skip this backward pass
+        return cast(Tensor, _DeferredLinear.apply(x, self, bias is not None))  # type: ignore[no-untyped-call]
 
 
-def postpone(network: nn.Module) -> WeightGradients:
-    """Have all linear layers of a network owe the gradients of their weights; returns where they are collected."""
-    later = WeightGradients()
+def defer_weight_gradients(network: nn.Module) -> WeightGradients:
+    """Defer the weight gradients of all linear layers of a network; return their collector."""
+    collector = WeightGradients()
     for module in network.modules():
         if isinstance(module, Linear):
-            module.later = later
-    return later
+            module.collector = collector
+    return collector

@@ -1,7 +1,7 @@
-"""GPT and BERT whose layers are shared by tensor parallel ranks, cut into stages; the networks of the megatron engine.
+"""Networks of the megatron engine: GPT and BERT split into stages and over tensor parallel ranks.
 
-The GPT is that of `gpt.py`, weight by weight. The BERT is Megatron's: pre-norm, learned positions and segments, a
-masked-token head and a next-sentence head; no dropout, the head is not tied to the embedding.
+The GPT has the same weights as that of `gpt.py`. The BERT is Megatron-LM's: pre-norm, learned positions and segments, a
+masked-token head and a next-sentence head; without dropout, and with a head that is not tied to the embedding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUM_SEGMENTS = 2
 
 
 class Inputs(NamedTuple):
-    """One micro batch; what a stage does not need may be None."""
+    """One micro batch; tensors that a stage does not need may be None."""
 
     tokens: Tensor | None
     """(batch, sequence)."""
@@ -35,9 +35,9 @@ class Inputs(NamedTuple):
     segments: Tensor | None = None
     """BERT: (batch, sequence), 0 or 1."""
     positions: Tensor | None = None
-    """BERT: (batch, masked), where the targets belong."""
+    """BERT: (batch, masked), positions of the targets."""
     next_sentence: Tensor | None = None
-    """BERT: (batch,), 1 where the second segment does not follow the first."""
+    """BERT: (batch,), 1 if the second segment does not follow the first, else 0."""
 
 
 class Losses(NamedTuple):
@@ -45,7 +45,7 @@ class Losses(NamedTuple):
 
     lm: Tensor
     sop: Tensor | None = None
-    """Of the next-sentence head, as Megatron calls it."""
+    """Loss of the next-sentence head; the name is Megatron-LM's."""
 
     @property
     def total(self) -> Tensor:
@@ -53,7 +53,7 @@ class Losses(NamedTuple):
 
 
 class _Attention(nn.Module):
-    """A rank's heads."""
+    """This rank's heads of a self-attention layer."""
 
     def __init__(self, model: ModelSection, ranks: TensorGroup, recompute: Recompute) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class _Attention(nn.Module):
         x = enter(x, self.ranks)
         batch, sequence, _ = x.shape
         query, key, value = self.qkv(x).view(batch, sequence, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        if self.recompute == "selective":  # scores and what comes of them: large, and quickly computed again
+        if self.recompute == "selective":  # attention scores are large and cheap to recompute
             mixed = cast(Tensor, checkpoint(self._mix, query, key, value, use_reentrant=False))
         else:
             mixed = self._mix(query, key, value)
@@ -81,7 +81,7 @@ class _Attention(nn.Module):
 
 
 class _Mlp(nn.Module):
-    """A rank's columns of the hidden layer."""
+    """This rank's columns of the MLP's inner layer."""
 
     def __init__(self, hidden_size: int, ranks: TensorGroup) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class _Mlp(nn.Module):
 
 
 def _output(layer: Linear, x: Tensor, ranks: TensorGroup) -> Tensor:
-    """Apply a layer that ranks share by its input; its bias belongs to the sum."""
+    """Apply a row parallel layer, which is split along its input; the bias is added once, after the sum."""
     if ranks.size == 1:
         return cast(Tensor, layer(x))
     return leave(layer.product(x), ranks) + layer.bias
@@ -122,7 +122,7 @@ class _Block(nn.Module):
 
 
 class _Embeddings(nn.Module):
-    """Token embeddings spread over the ranks by the vocabulary; positions and segments on each."""
+    """Token embeddings split over the ranks along the vocabulary; position and segment embeddings are replicated."""
 
     def __init__(self, model: ModelSection, ranks: TensorGroup) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class _Embeddings(nn.Module):
 
 
 class _Head(nn.Module):
-    """Final norm and the projection to the vocabulary, spread over the ranks; for a BERT both of its heads."""
+    """Final norm and the projection to the vocabulary, which is split over the ranks; for a BERT both heads."""
 
     def __init__(self, model: ModelSection, ranks: TensorGroup) -> None:
         super().__init__()
@@ -182,10 +182,10 @@ class _Head(nn.Module):
 
 
 class MegatronStage(nn.Module):
-    """A rank's share of consecutive layers, with embeddings before layer 0 and the heads after the last one.
+    """A rank's share of consecutive layers, with embeddings before layer 0 and the heads after the last layer.
 
-    Parameters are named as in gpt.GPTStage. Every layout draws the same weights: whole ones, of which a rank keeps
-    its share. Raises what torch raises when that does not fit.
+    Parameters are named as in gpt.GPTStage. Every layout starts with the same weights, because complete weights are
+    drawn and each rank keeps its share. Raises what torch raises when that share does not fit into memory.
     """
 
     def __init__(
@@ -220,9 +220,10 @@ class MegatronStage(nn.Module):
         self.blocks = nn.ModuleDict(parts)
 
     def forward(self, x: Tensor | None, inputs: Inputs) -> Tensor | Losses:
-        """Return activations (batch, sequence, hidden), the sequence divided by t where it is spread, or the losses.
+        """Return activations (batch, sequence, hidden), or on the last stage the losses.
 
-        `x` is None on the first stage, which takes the tokens of `inputs`; the last stage takes the targets.
+        With sequence parallelism over t ranks, activations are (batch, sequence / t, hidden). `x` is None on the first
+        stage, which reads the tokens of `inputs`; the last stage reads the targets.
         """
         if self.embeddings is not None:
             assert inputs.tokens is not None
@@ -234,7 +235,7 @@ class MegatronStage(nn.Module):
 
 
 def _draw(part: nn.Module, whole: nn.Module, numbers: torch.Generator, num_layers: int, ranks: TensorGroup) -> None:
-    """Draw whole weights as a GPT does, one after the other, and keep this rank's share of each."""
+    """Draw complete weights as gpt.initial_weights does, one at a time, and keep this rank's share of each."""
     shares = dict(part.named_parameters())
     for name, weight in gpt.initial_weights(whole, numbers, num_layers):
         with torch.no_grad():
@@ -242,7 +243,7 @@ def _draw(part: nn.Module, whole: nn.Module, numbers: torch.Generator, num_layer
 
 
 def share_of(name: str, whole: Tensor, ranks: TensorGroup) -> Tensor:
-    """Return a rank's share of a parameter, by its name in the module or the model."""
+    """Return a rank's share of the parameter `whole`; `name` is its name in the module or in the model."""
     cut: Callable[[Tensor], Tensor] = lambda tensor: tensor[ranks.part(tensor.shape[0])]  # noqa: E731
     if "qkv" in name:  # the heads of query, key and value each
         three = whole.view(3, whole.shape[0] // 3, *whole.shape[1:])
@@ -253,12 +254,15 @@ def share_of(name: str, whole: Tensor, ranks: TensorGroup) -> Tensor:
 
 
 def is_shared(name: str) -> bool:
-    """Tell whether ranks hold different shares of a parameter; of the others every rank has the whole."""
+    """Return whether ranks hold different shares of a parameter; all other parameters are replicated."""
     whole = torch.empty(6, 2, device="meta")
     return share_of(name, whole, TensorGroup(size=2)).shape != whole.shape
 
 
 def is_in_sequence_part(name: str) -> bool:
-    """Tell whether a parameter works on a part of the sequence where that is spread: its gradients must be summed."""
+    """Return whether a replicated parameter is applied to a part of the sequence under sequence parallelism.
+
+    The gradients of such parameters must be summed over the ranks.
+    """
     head = ("head.norm.weight", "head.norm.bias")
     return not is_shared(name) and (".blocks." in f".{name}" or "embeddings." in name or name.endswith(head))

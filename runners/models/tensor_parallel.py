@@ -1,4 +1,4 @@
-"""What ranks that share each layer say to each other, forward and backward.
+"""Communication between tensor parallel ranks, in forward and backward passes.
 
 Source: Shoeybi et al. 2019, Megatron-LM, section 3 (operators f and g); Korthikanti et al. 2022, section 4.2.2
 (sequence parallel: g becomes a reduce-scatter along the sequence, f an all-gather).
@@ -20,34 +20,34 @@ SEQUENCE = 1
 
 
 class TensorGroup(NamedTuple):
-    """The ranks that share each layer, seen from one of them; alone by default."""
+    """A tensor parallel group as seen by one of its ranks; by default a single rank."""
 
     rank: int = 0
     size: int = 1
     group: dist.ProcessGroup | None = None
     sequence_parallel: bool = False
-    """Between attention and MLP each rank keeps only its part of the sequence."""
+    """Between attention and MLP, each rank keeps only its part of the sequence."""
 
     def part(self, length: int) -> slice:
-        """Return this rank's part of something as long as `length`, which the size divides."""
+        """Return this rank's slice of a dimension of size `length`, which must be a multiple of the group's size."""
         share = length // self.size
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Add up over the ranks, in place where the tensor lies in one piece."""
+        """Sum a tensor over the ranks, in place if it is contiguous."""
         tensor = tensor.contiguous()
         dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def gather(self, part: Tensor) -> Tensor:
-        """Put the parts of the sequence together: (batch, s/t, hidden) -> (batch, s, hidden)."""
+        """Concatenate the parts of the sequence: (batch, s/t, hidden) -> (batch, s, hidden)."""
         part = part.contiguous()
         parts = [torch.empty_like(part) for _ in range(self.size)]
         dist.all_gather(parts, part, group=self.group)
         return torch.cat(parts, SEQUENCE)
 
     def scatter_sum(self, whole: Tensor) -> Tensor:
-        """Add up over the ranks, keep this one's part of the sequence: (batch, s, hidden) -> (batch, s/t, hidden)."""
+        """Sum over the ranks and keep this rank's part of the sequence: (batch, s, hidden) -> (batch, s/t, hidden)."""
         rows = whole.movedim(SEQUENCE, 0).contiguous()
         part = rows.new_empty((rows.shape[0] // self.size, *rows.shape[1:]))
         collectives.scatter_sum(part, rows, group=self.group)
@@ -55,7 +55,7 @@ class TensorGroup(NamedTuple):
 
 
 class _Enter(torch.autograd.Function):
-    """f: what every rank has, or a part of the sequence -> the same whole input for every rank's share of a layer."""
+    """Operator f: a replicated tensor or a part of the sequence -> the complete input of a column parallel layer."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: TensorGroup) -> Tensor:
@@ -71,7 +71,7 @@ class _Enter(torch.autograd.Function):
 
 
 class _Leave(torch.autograd.Function):
-    """g: every rank's share of a sum -> the sum, or this rank's part of the sequence of it."""
+    """Operator g: each rank's share of a sum -> the sum, or this rank's part of the sequence of the sum."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: TensorGroup) -> Tensor:
@@ -85,7 +85,7 @@ class _Leave(torch.autograd.Function):
 
 
 class _Unite(torch.autograd.Function):
-    """This rank's part of the sequence -> the whole one, for work that every rank does alike."""
+    """This rank's part of the sequence -> the complete sequence, for computations that all ranks replicate."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: TensorGroup) -> Tensor:
@@ -98,22 +98,22 @@ class _Unite(torch.autograd.Function):
 
 
 def enter(x: Tensor, ranks: TensorGroup) -> Tensor:
-    """Apply f before a layer that ranks share by its output."""
+    """Apply f before a column parallel layer, which is split along its output."""
     return x if ranks.size == 1 else cast(Tensor, _Enter.apply(x, ranks))  # type: ignore[no-untyped-call]
 
 
 def leave(x: Tensor, ranks: TensorGroup) -> Tensor:
-    """Apply g after a layer that ranks share by its input."""
+    """Apply g after a row parallel layer, which is split along its input."""
     return x if ranks.size == 1 else cast(Tensor, _Leave.apply(x, ranks))  # type: ignore[no-untyped-call]
 
 
 def unite(x: Tensor, ranks: TensorGroup) -> Tensor:
-    """Undo the split of the sequence."""
+    """Gather the complete sequence if it is split."""
     return cast(Tensor, _Unite.apply(x, ranks)) if ranks.sequence_parallel else x  # type: ignore[no-untyped-call]
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Cross entropy of logits whose vocabulary is spread over the ranks; only numbers per row travel."""
+    """Cross entropy of logits whose vocabulary is split over the ranks; only a few numbers per row are communicated."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, ranks: TensorGroup) -> Tensor:

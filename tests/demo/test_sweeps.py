@@ -18,7 +18,7 @@ from parlab.demo.sweeps import demo_sweeps
 from parlab.lab.models import Experiment, Run
 from runners.config import ENGINES, RunConfig, expand
 from runners.config.engines import AUTOTUNING
-from runners.engines.command import filled, read_allowed
+from runners.engines.command import command_argv, read_allowed
 from runners.engines.megatron_flags import read_flags
 
 pytestmark = pytest.mark.django_db
@@ -63,7 +63,7 @@ def test_the_scaling_sweep_runs_megatrons_own_flags_on_1_2_4_and_8_processes() -
     assert [config.world_size for config in points if config] == [1, 2, 4, 8]
     for config in points:
         assert config is not None
-        script, *flags = filled(config)
+        script, *flags = command_argv(config)
         assert Path(script).is_file()
         environment = {
             "RANK": "0",

@@ -1,4 +1,4 @@
-"""Real ranks in real processes, and the ordinary training that they must equal."""
+"""Training on ranks in real processes, and the reference training in one process."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from runners.engines.transfers import open_channels
 from tests.patience import TRAINING_S
 
 TIMEOUT = timedelta(seconds=TRAINING_S)
-# The server has imported torch; each rank is forked from it and need not import it again.
+# The fork server has imported torch, so ranks forked from it do not import it again.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.engines.ranks"])
 
 
 class Trained(NamedTuple):
-    """What training gave: losses by step, gradients of the first step and weights at the end by parameter name."""
+    """Result of a training: losses by step, gradients of the first step and final weights by parameter name."""
 
     losses: list[float | None]
     gradients: dict[str, Tensor]
@@ -36,7 +36,7 @@ class Trained(NamedTuple):
     memory: list[tuple[int, int]]
 
 
-def train_by_hand(config: RunConfig, steps: int, device: torch.device) -> Trained:
+def train_in_one_process(config: RunConfig, steps: int, device: torch.device) -> Trained:
     """Train the whole model in one process on the full batch, with ordinary autograd."""
     torch.set_num_threads(1)
     model = build(config, device)
@@ -128,9 +128,14 @@ def _pipeline_rank(rank: int, configs: Mapping[str, RunConfig], steps: int, devi
 def _megatron_rank(rank: int, configs: Mapping[str, RunConfig], steps: int, device: torch.device) -> dict[str, Trained]:
     results, layouts = {}, dict[tuple[int, ...], Layout]()
     for name, config in configs.items():
-        one = config.parallel
-        sizes = one.data_parallel_size, one.tensor_parallel_size, one.pipeline_parallel_size, min(one.virtual_stages, 2)
-        if sizes not in layouts:  # connecting eight ranks takes longer than training with them
+        parallel = config.parallel
+        sizes = (
+            parallel.data_parallel_size,
+            parallel.tensor_parallel_size,
+            parallel.pipeline_parallel_size,
+            min(parallel.virtual_stages, 2),
+        )
+        if sizes not in layouts:  # connecting eight ranks takes longer than training on them
             layouts[sizes] = open_layout(config, rank, device, TIMEOUT)
         stage = MegatronRank(config, device, layouts[sizes])
         losses, gradients = list[float | None](), dict[str, Tensor]()

@@ -1,4 +1,4 @@
-"""Engines started as people and daemons start them, and what they printed."""
+"""Run an engine as a process and collect its output."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0
 
 
 class Output(NamedTuple):
-    """Exit code, and standard output and error in one pipe."""
+    """Exit code, and standard output and standard error in one string."""
 
     code: int
     text: str
 
     def events(self, name: str, rank: int | None = None) -> list[dict[str, Any]]:
-        """Return the events of a name, of one rank or of all."""
+        """Return the events with a name, of one rank or of all ranks."""
         lines = [line for line in self.text.splitlines() if line.encode().startswith(EVENT_PREFIX)]
         assert all(len(line) < 4095 for line in lines)
         return [event for event in map(json.loads, lines) if event["event"] == name and rank in (None, event["rank"])]
 
     def losses(self) -> list[float]:
-        """Return the losses of the first rank that knows them, by step."""
+        """Return the losses of the first rank that reports them, by step."""
         steps = [event for event in self.events("step") if "loss" in event]
         return [event["loss"] for event in steps if event["rank"] == steps[0]["rank"]]
 
@@ -44,9 +44,9 @@ def run_engine(
     timeout: float = TRAINING_S,
     variables: Mapping[str, str] | None = None,
 ) -> Output:
-    """Run an engine to its end: under torchrun with as many processes as the layout has, alone with processes=0.
+    """Run an engine: under torchrun with one process per rank of the layout, or without it if `processes` is 0.
 
-    When it takes too long it is killed, and the kernel kills its ranks.
+    After `timeout` seconds the launcher is killed, and the kernel kills its ranks.
     """
     path = directory / "config.json"
     path.write_text(json.dumps(data))
@@ -54,7 +54,7 @@ def run_engine(
     launcher = [*TORCHRUN, f"--nproc-per-node={count}"] if count else []
     command = [sys.executable, *launcher, "-m", f"runners.engines.{data['parallel']['engine']}", "--config", str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **(variables or {})}
-    ended = subprocess.run(
+    process = subprocess.run(
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout
     )
-    return Output(ended.returncode, ended.stdout)
+    return Output(process.returncode, process.stdout)

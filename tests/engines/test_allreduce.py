@@ -1,4 +1,4 @@
-"""Bandwidths of collective operations: events, nccl-tests' table, and layouts that make no sense."""
+"""Bandwidths of collective operations: events, nccl-tests' table, and invalid configurations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_size_of_every_operation_has_a_step_with_nccl_tests_bandwidths(out
     assert len(output.events("end")) == RANKS
 
 
-def test_the_reader_of_nccl_tests_reads_the_tables_as_the_events_tell_them(output: Output) -> None:
+def test_the_reader_of_nccl_tests_reads_the_values_of_the_events_from_the_tables(output: Output) -> None:
     records = list(nccl_tests.read(output.text.splitlines()))
     tables = [record.data for record in records if record.kind == "table"]
     assert [table.title for table in tables] == [operation.test for operation in OPERATIONS.values()]
@@ -56,7 +56,7 @@ def test_the_reader_of_nccl_tests_reads_the_tables_as_the_events_tell_them(outpu
         assert [row["busbw (GB/s)"] for row in rows] == pytest.approx(busbw, abs=1e-4)
 
 
-def test_half_precision_numbers_arrive_right_too(tmp_path: Path) -> None:
+def test_half_precision_numbers_are_exchanged_correctly(tmp_path: Path) -> None:
     data = {
         **DATA,
         "train": {**DATA["train"], "precision": "bf16"},
@@ -78,16 +78,16 @@ def test_half_precision_numbers_arrive_right_too(tmp_path: Path) -> None:
         ({"parallel": DATA["parallel"] | {"tensor_parallel_size": 2}}, "parallel.tensor_parallel_size"),
     ],
 )
-def test_what_cannot_be_timed_is_refused_with_a_remedy(changes: dict[str, Any], field: str) -> None:
+def test_an_invalid_configuration_is_refused_with_a_remedy(changes: dict[str, Any], field: str) -> None:
     config, problems = check({**DATA, **changes})
     assert config is None
     assert [problem.field for problem in problems] == [field]
     assert "use " in problems[0].message
 
 
-def test_another_number_of_processes_is_refused_by_name(tmp_path: Path) -> None:
+def test_another_number_of_processes_is_refused(tmp_path: Path) -> None:
     output = run_engine(DATA, tmp_path, processes=0)
     assert output.code == 2
     assert (
-        "parallel: the layout has 3 ranks, this is one of 1 processes; use torchrun --nproc-per-node 3" in output.text
+        "parallel: the layout has 3 ranks, but 1 processes were started; use torchrun --nproc-per-node 3" in output.text
     )

@@ -1,4 +1,4 @@
-"""Real engines that end badly under the supervisor: one reason that names what happened, where, and what to do."""
+"""Real engines that fail under the supervisor: one reason with cause, place and remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDLESS = SMALL | {"train": SMALL["train"] | {"iterations": 10**6}, "cluster": {
 
 
 def prepare(directory: Path, data: dict[str, Any], **limits: Any) -> RunDir:
-    """Make a run directory as the daemon does."""
+    """Create a run directory as the daemon does."""
     run = RunDir(directory / "7-1")
     run.path.mkdir()
     config = RunConfig.model_validate(data)
@@ -39,8 +39,8 @@ def prepare(directory: Path, data: dict[str, Any], **limits: Any) -> RunDir:
 
 
 def rank_process(run: Supervised, rank: int) -> psutil.Process:
-    """Find a rank once it has made some steps."""
-    wait_for(lambda: run.output().count(b'"event":"step"') > 6, "steps are made")
+    """Return the process of a rank that has completed some steps."""
+    wait_for(lambda: run.output().count(b'"event":"step"') > 6, "steps are completed")
     return next(process for process in run.training() if process.environ().get("RANK") == str(rank))
 
 
@@ -64,7 +64,7 @@ def test_a_rank_that_hangs_ends_the_run_with_the_place_of_every_rank(tmp_path: P
     assert final.state == "failed"
     assert "(launcher.hang_timeout_s 3)" in final.reason
     assert "rank 1 gives no stack (it is stopped)" in final.reason
-    # It waits for what the other one should have sent: at the begin of a step, or for a gradient.
+    # Rank 0 waits for rank 1 at the start of a step, or for a gradient.
     assert "rank 0 waits in barrier" in final.reason or "rank 0 stands in take (engines/transfers.py" in final.reason
     assert b"parlab: stacks of rank 0, process " in run.output()
     assert "in train_step" in final.traceback
@@ -74,12 +74,12 @@ def test_a_rank_that_hangs_ends_the_run_with_the_place_of_every_rank(tmp_path: P
 def test_a_layout_that_does_not_fit_the_processes_is_one_reason(tmp_path: Path, supervise: Supervise) -> None:
     directory = prepare(tmp_path, ENDLESS)
     content = directory.read_launch()
-    argv = [one.replace("--nproc-per-node=2", "--nproc-per-node=3") for one in content["argv"]]
+    argv = [argument.replace("--nproc-per-node=2", "--nproc-per-node=3") for argument in content["argv"]]
     directory.write_launch(content | {"argv": argv})
     run = supervise(directory)
     final = run.ends()
     assert final.reason == (
-        "parallel.pipeline_parallel_size: 2 stages need 2 processes, this is one of 3;"
+        "parallel.pipeline_parallel_size: 2 stages need 2 processes, but 3 were started;"
         " use torchrun --nproc-per-node 2, or 3 stages"
     )
     assert run.output().count(b'"event":"refused"') == 1
@@ -94,12 +94,12 @@ def test_a_missing_deepspeed_is_the_reason_of_the_run(tmp_path: Path, supervise:
     directory.write_launch(content | {"environment": content["environment"] | {"PYTHONPATH": path}})
     final = supervise(directory).ends()
     assert final.reason == (
-        "parallel.engine: engine zero needs DeepSpeed, which cannot be imported: there is none here;"
+        "parallel.engine: engine zero requires DeepSpeed, but importing it failed: there is none here;"
         " install runners/requirements.txt on the node, or use another engine"
     )
 
 
-def test_a_gpu_in_the_map_that_does_not_exist_is_the_reason(tmp_path: Path, supervise: Supervise) -> None:
+def test_a_mapped_gpu_that_does_not_exist_is_the_reason(tmp_path: Path, supervise: Supervise) -> None:
     mapping = {f"stage_{n}": {"shard_0": f"GPU:{n + 7000}"} for n in range(2)}
     data = {
         "model": SMALL["model"],

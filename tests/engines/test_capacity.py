@@ -1,4 +1,4 @@
-"""Searches for what still trains: on made-up borders, and with real runs under a real memory limit."""
+"""Engine capacity: the search algorithm, and real runs under a real memory limit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.engines.started import run_engine
 
 pytestmark = pytest.mark.slow
 
-# A layer has 50 million parameters, each with its gradient and Adam's two: 768 MiB. What Python and torch need beside
-# that differs between machines, some 350 MiB on one; the limits below leave room for twice as much and more.
+# A layer has 50 million parameters, each with its gradient and Adam's two moments: 768 MiB. Python and torch need
+# additional memory that differs between machines, e.g. 350 MiB; the limits below leave room for more than twice that.
 LAYER_MIB = 768
 MODEL = {"num_layers": 1, "hidden_size": 2048, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}
 DATA: dict[str, Any] = {
@@ -30,15 +30,15 @@ DATA: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
-def test_the_border_is_found_wherever_it_is_with_few_trials(count: int) -> None:
+def test_the_search_finds_every_limit_with_few_trials(count: int) -> None:
     values = [3 * value for value in range(1, count + 1)]
     for border in range(count + 1):
         tried: list[int] = []
         assert search(values, _fits_up_to(3 * border, tried), is_rising=False) == (3 * border or None)
         assert len(tried) == len(set(tried)) <= 2 * count.bit_length() + 1
-        not_up_to = _fits_up_to(3 * border, [])
-        found = search(values, lambda value: not not_up_to(value), is_rising=True)  # noqa: B023  # called at once
-        assert found == (3 * border + 3 if border < count else None)
+        is_within = _fits_up_to(3 * border, [])
+        smallest = search(values, lambda value: not is_within(value), is_rising=True)  # noqa: B023  # called at once
+        assert smallest == (3 * border + 3 if border < count else None)
 
 
 def _fits_up_to(limit: int, tried: list[int]) -> Callable[[int], bool]:
@@ -49,21 +49,21 @@ def _fits_up_to(limit: int, tried: list[int]) -> Callable[[int], bool]:
     return fits
 
 
-def test_trials_never_go_far_beyond_what_fits() -> None:
+def test_trials_never_go_far_beyond_the_limit() -> None:
     tried: list[int] = []
     search(range(1, 1000), _fits_up_to(10, tried), is_rising=False)
     assert max(tried) <= 20
 
 
 def test_a_trial_is_the_run_with_one_field_changed() -> None:
-    more = {"find": "micro_batch_size", "engine": "zero"}
-    config = RunConfig.model_validate(DATA | {"capacity": more, "launcher": {}, "parallel": {"engine": "capacity"}})
+    capacity = {"find": "micro_batch_size", "engine": "zero"}
+    config = RunConfig.model_validate(DATA | {"capacity": capacity, "launcher": {}, "parallel": {"engine": "capacity"}})
     data = trial_data(config, 8)
     assert (data["train"]["micro_batch_size"], data["train"]["global_batch_size"]) == (8, 16)
     assert data["parallel"]["engine"] == "zero"
 
 
-def test_only_processes_that_suit_the_batch_and_the_layers_are_tried_and_none_is_refused() -> None:
+def test_only_numbers_of_processes_that_are_valid_for_batch_and_layers_are_tried() -> None:
     few = {"find": "processes", "engine": "zero", "at_most": 8}
     config = RunConfig.model_validate(DATA | {"capacity": few, "train": {"global_batch_size": 6}, "launcher": {}})
     assert candidates(config) == [1, 2, 3, 6]
@@ -96,7 +96,7 @@ def test_the_most_layers_that_train_within_a_memory_limit_are_found_by_real_runs
     assert fitting
     assert failing
     assert end["largest_num_layers"] == max(fitting) == min(failing) - 1
-    # Of each parameter there are the weight, its gradient and Adam's two: 16 bytes.
+    # Each parameter takes 16 bytes: the weight, its gradient and Adam's two moments.
     assert 16 * end["model_parameters"] < limit * 2**20
     assert "does not fit: out of memory" in output.text
     assert not output.events("oom")
@@ -120,7 +120,7 @@ def test_the_largest_micro_batch_within_a_memory_limit_is_found_by_real_runs(tmp
 
 
 def test_the_fewest_processes_for_a_model_are_found_by_real_runs_under_a_memory_limit(tmp_path: Path) -> None:
-    # One process would hold four layers, each of two holds two: a layer less than the limit, and a layer more.
+    # One process would have four layers, each of two processes has two: one above the limit and one below it.
     model, limit = MODEL | {"num_layers": 4}, 3 * LAYER_MIB
     train = {"global_batch_size": 4, "micro_batch_size": 1, "iterations": 2, "warmup_steps": 1}
     search_for = {"find": "processes", "at_most": 4}
@@ -134,16 +134,16 @@ def test_the_fewest_processes_for_a_model_are_found_by_real_runs_under_a_memory_
     assert "processes 1 does not fit: out of memory" in output.text
 
 
-def test_a_trial_that_fails_of_something_else_ends_the_search_with_its_reason(tmp_path: Path) -> None:
+def test_a_trial_that_fails_for_another_reason_ends_the_search_with_that_reason(tmp_path: Path) -> None:
     # The trial outlasts its limit on a machine of any speed.
     endless = DATA["train"] | {"iterations": 10**6}
     hasty = DATA | {"train": endless, "capacity": {"at_most": 1, "trial_timeout_s": 1}}
     output = run_engine(hasty, tmp_path, processes=0)
     assert output.code == 1
-    assert "the trial of num_layers 1 took more than capacity.trial_timeout_s 1 s; raise it" in output.text
+    assert "the trial of num_layers 1 took longer than capacity.trial_timeout_s 1 s; raise it" in output.text
 
 
-def test_a_layout_of_which_no_value_is_possible_is_refused() -> None:
+def test_a_search_without_any_valid_value_is_refused() -> None:
     config = RunConfig.model_validate(
         DATA | {"capacity": {"find": "processes", "engine": "pipeline", "at_most": 2}, "launcher": {}}
     )

@@ -1,4 +1,4 @@
-"""Commands of the team's own: filled in, allowed by the node or not, launched without any shell."""
+"""Engine command: placeholders, the node's list of allowed commands, and launching without a shell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runners.config import ConfigError, RunConfig, check
-from runners.engines.command import ALLOWED_COMMANDS, check_allowed, filled, launched
+from runners.engines.command import ALLOWED_COMMANDS, check_allowed, command_argv, launched
 from runners.launch import command
 from tests.engines.started import Output, run_engine
 
@@ -39,7 +39,7 @@ def run(data: dict[str, Any], directory: Path, allowed: Any, **variables: str) -
     return run_engine(data, directory, processes=0, variables={ALLOWED_COMMANDS: str(path), **variables})
 
 
-def test_fields_are_filled_in_and_everything_else_reaches_the_command_as_it_is(script: str, tmp_path: Path) -> None:
+def test_fields_are_substituted_and_everything_else_reaches_the_command_unchanged(script: str, tmp_path: Path) -> None:
     odd = ["--layers={model.num_layers}", "{world_size}", "$(id); `id` && x", '{"json": {}}', ""]
     output = run(make_data(script, *odd), tmp_path, [[script]])
     assert output.code == 0, output.text
@@ -70,43 +70,43 @@ def test_only_what_the_nodes_administrator_allowed_is_started(script: str, tmp_p
     output = run(make_data("/bin/sh", "-c", "echo started"), tmp_path, [[script, "--safe"]])
     assert output.code == 2
     assert "started" not in output.text.replace("echo started", "")
-    assert f"is not allowed on this node; use one that begins with: {script} --safe" in output.text
+    assert f"is not allowed on this node; use a command that begins with: {script} --safe" in output.text
 
 
 def test_a_node_without_a_list_starts_nothing(script: str, tmp_path: Path) -> None:
     output = run_engine(make_data(script), tmp_path, processes=0)
     assert output.code == 2
-    assert f"this node allows no commands; have its administrator name a list in {ALLOWED_COMMANDS}" in output.text
+    assert f"this node allows no commands; ask its administrator to set {ALLOWED_COMMANDS}" in output.text
 
 
 @pytest.mark.parametrize("content", ["{", '["/bin/true"]', '[["train.py"]]', "[[]]"])
-def test_a_list_that_is_none_allows_nothing(content: str, script: str, tmp_path: Path) -> None:
+def test_an_invalid_list_allows_nothing(content: str, script: str, tmp_path: Path) -> None:
     path = tmp_path / "list.json"
     path.write_text(content)
     output = run_engine(make_data(script), tmp_path, processes=0, variables={ALLOWED_COMMANDS: str(path)})
     assert output.code == 2
     assert str(path) in output.text
-    assert "; have it " in output.text
+    assert "; ask " in output.text
 
 
-def test_arguments_that_only_begin_alike_are_not_allowed() -> None:
+def test_arguments_with_a_common_prefix_are_not_allowed() -> None:
     check_allowed(["/opt/train.py", "--safe", "--more"], [["/opt/train.py", "--safe"]])
     for argv in (["/opt/train.py"], ["/opt/train.py2", "--safe"], ["/opt/train.py", "--safer"], ["--safe"]):
         with pytest.raises(ConfigError, match="not allowed"):
             check_allowed(argv, [["/opt/train.py", "--safe"]])
 
 
-def test_what_is_allowed_is_looked_at_after_filling_in() -> None:
+def test_the_list_is_checked_after_substitution() -> None:
     config = RunConfig.model_validate(make_data("/opt/{model.kind}", "{model.hidden_size}"))
-    assert filled(config) == ["/opt/gpt", "128"]
+    assert command_argv(config) == ["/opt/gpt", "128"]
     with pytest.raises(ConfigError, match="not allowed"):
-        check_allowed(filled(config), [["/opt/{model.kind}"]])
+        check_allowed(command_argv(config), [["/opt/{model.kind}"]])
 
 
-def test_a_field_without_a_value_is_not_filled_in() -> None:
+def test_a_field_without_a_single_value_is_refused() -> None:
     config = RunConfig.model_validate(make_data("/opt/train.py", "{sharding.device_mapping}"))
     with pytest.raises(ConfigError, match=r"\{sharding.device_mapping\} has no single value"):
-        filled(config)
+        command_argv(config)
 
 
 def test_a_launcher_that_the_node_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_the_daemon_starts_one_process_that_checks_and_becomes_the_launcher() ->
         ({"launcher": {"kind": "plain"}, "parallel": {"pipeline_parallel_size": 2}}, "launcher.kind"),
     ],
 )
-def test_commands_that_make_no_sense_are_refused(data: dict[str, Any], field: str) -> None:
+def test_invalid_commands_are_refused(data: dict[str, Any], field: str) -> None:
     config, problems = check(data)
     assert config is None
     assert problems[0].field == field

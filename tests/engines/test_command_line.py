@@ -52,19 +52,19 @@ def test_one_iteration_is_no_warmup() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "--dist-url, --world-size, --rank missing; give --config FILE, or"),
-        ("--rank 0 --world-size 2", "--dist-url missing"),
-        ("--config x.json --rank 0", "--config and --rank do not go together; leave one of them out"),
-        ("--config nowhere.json", "--config nowhere.json cannot be read: No such file or directory"),
-        ("--dist-url tcp://h:9000 --world-size 3 --rank 3", "--rank 3 is not one of 3 ranks.*use 0 to 2"),
+        ("", "missing --dist-url, --world-size, --rank; use --config FILE, or"),
+        ("--rank 0 --world-size 2", "missing --dist-url;"),
+        ("--config x.json --rank 0", "--config cannot be combined with --rank; remove one of them"),
+        ("--config nowhere.json", "cannot read --config nowhere.json: No such file or directory"),
+        ("--dist-url tcp://h:9000 --world-size 3 --rank 3", "--rank 3 is out of range for 3 ranks; use 0 to 2"),
         (
             "--dist-url http://h:9000 --world-size 3 --rank 0",
-            "--dist-url.*http://h:9000 is no address; use tcp://HOST:PORT",
+            "--dist-url.*invalid address http://h:9000; use tcp://HOST:PORT",
         ),
-        ("--dist-url tcp://h:99999 --world-size 3 --rank 0", "--dist-url.*tcp://h:99999 is no address"),
-        ("--dist-url tcp://h --world-size 3 --rank 0", "--dist-url.*is no address"),
-        ("--dist-url tcp://h:1 --world-size 0 --rank 0", "--world-size.*0 cannot be used.*at least 1"),
-        ("--dist-url tcp://h:1 --world-size two --rank 0", "--world-size.*two cannot be used; give a whole number"),
+        ("--dist-url tcp://h:99999 --world-size 3 --rank 0", "--dist-url.*invalid address tcp://h:99999;"),
+        ("--dist-url tcp://h --world-size 3 --rank 0", "--dist-url.*invalid address"),
+        ("--dist-url tcp://h:1 --world-size 0 --rank 0", "--world-size.*invalid value 0.*at least 1"),
+        ("--dist-url tcp://h:1 --world-size two --rank 0", "--world-size.*invalid value two; use an integer"),
         ("--dist-url tcp://h:1 --world-size 2 --rank -1", "--rank"),
         ("--dist-url tcp://h:1 --world-size 2 --rank 0 --mode 2f2b", "--mode.*'2f2b'.*gpipe.*1f1b"),
         ("--dist-url tcp://h:1 --world-size 2 --rank 0 --batch 4", "--batch"),
@@ -74,16 +74,16 @@ def test_bad_flags_name_flag_value_and_remedy(arguments: str, message: str, caps
     with pytest.raises(SystemExit) as ended:
         read(arguments)
     assert ended.value.code == 2
-    shown = " ".join(capsys.readouterr().err.split())
-    assert re.search(message, shown), shown
+    output = " ".join(capsys.readouterr().err.split())
+    assert re.search(message, output), output
 
 
 def test_problems_of_a_configuration_by_hand_name_the_flag_too() -> None:
     with pytest.raises(ConfigError) as raised:
         read(f"{BY_HAND} --batch-size 5 --micro-batch-size 2 --num-heads 7")
-    shown = [str(problem) for problem in raised.value.problems]
-    assert shown[0].startswith("--num-heads model.num_attention_heads: num_attention_heads 7 does not divide")
-    assert shown[1].startswith("--batch-size train.global_batch_size: global_batch_size 5 is not divisible")
+    messages = [str(problem) for problem in raised.value.problems]
+    assert messages[0].startswith("--num-heads model.num_attention_heads: num_attention_heads 7 does not divide")
+    assert messages[1].startswith("--batch-size train.global_batch_size: global_batch_size 5 is not divisible")
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def config_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_torchrun_says_which_rank_this_is(config_file: Path) -> None:
+def test_torchruns_variables_determine_the_rank(config_file: Path) -> None:
     environment = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     request = read_command_line(["--config", str(config_file)], environment)
     assert request.place == (1, 2, 1, 2, "env://")
@@ -102,13 +102,13 @@ def test_torchrun_says_which_rank_this_is(config_file: Path) -> None:
 
 def test_too_few_processes_are_refused_with_the_remedy(config_file: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"2 stages need 2 processes, this is one of 1; use torchrun --nproc-per-node 2"
+        ConfigError, match=r"2 stages need 2 processes, but 1 were started; use torchrun --nproc-per-node 2"
     ):
         read_command_line(["--config", str(config_file)], {})
 
 
-@pytest.mark.parametrize(("content", "message"), [("{half", "is no JSON"), ("[1]", "holds a list, not an object")])
-def test_a_file_that_is_no_configuration_is_refused(
+@pytest.mark.parametrize(("content", "message"), [("{half", "is not valid JSON"), ("[1]", "contains a list")])
+def test_an_invalid_configuration_file_is_refused(
     content: str, message: str, config_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config_file.write_text(content)

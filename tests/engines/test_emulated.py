@@ -1,4 +1,4 @@
-"""Passes that wait instead of compute."""
+"""Emulated passes, which sleep instead of computing."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def test_each_stage_has_its_time_and_halves_of_a_backward_pass_take_half(monkeyp
     assert waited == pytest.approx([part for f in forward for part in (f, 10 * f, 5 * f, 5 * f)])
 
 
-def test_without_times_it_says_which_are_missing() -> None:
-    named = RunConfig.model_validate(
+def test_missing_times_are_named_in_the_error() -> None:
+    unresolved = RunConfig.model_validate(
         {"train": {"compute": "emulated"}, "emulation": {"source_run": "pipeline-schedules/1"}}
     )
-    with pytest.raises(ValueError, match=r"emulation\.forward_ms is empty; give it a time"):
-        EmulatedPasses(named, 0, Boundary((1, 2, 4), torch.float32))
+    with pytest.raises(ValueError, match=r"emulation\.forward_ms is empty; set it"):
+        EmulatedPasses(unresolved, 0, Boundary((1, 2, 4), torch.float32))
 
 
-def test_gpus_are_left_to_those_who_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emulated_passes_leave_gpus_to_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     assert choose_device(config(), Place()).type == "cpu"

@@ -47,7 +47,7 @@ def printed(write: Callable[[Printer], None]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_an_event_names_its_rank_its_time_and_itself() -> None:
+def test_an_event_has_rank_time_and_name() -> None:
     (event,) = printed(lambda printer: printer.emit("end", iterations=4))
     assert event.pop("t") > 1.7e9
     assert event == {"parlab": 1, "rank": 3, "event": "end", "iterations": 4}
@@ -65,7 +65,7 @@ def test_texts_of_any_length_and_kind_fit_into_one_line(traceback: str, message:
     assert event["event"] == "error"
 
 
-def test_a_long_traceback_keeps_its_begin_and_end() -> None:
+def test_a_long_traceback_keeps_its_start_and_end() -> None:
     traceback = "Traceback begin\n" + 'é"\\' * 5_000 + "\nValueError: the end"
     (event,) = printed(lambda printer: printer.emit("error", traceback=traceback))
     assert event["traceback"].startswith("Traceback begin")
@@ -73,14 +73,14 @@ def test_a_long_traceback_keeps_its_begin_and_end() -> None:
     assert len(json.dumps(event["traceback"])) > 3_000
 
 
-def test_what_cannot_be_shortened_is_refused() -> None:
+def test_an_event_that_cannot_be_shortened_is_refused() -> None:
     with pytest.raises(ValueError, match=r"event step has .* bytes; use at most 4095"):
         printed(lambda printer: printer.emit("step", values=list(range(2_000))))
 
 
 @settings(deadline=None)
 @given(st.integers(1, 400))
-def test_operations_come_in_parts_that_hold_each_of_them_once_in_order(count: int) -> None:
+def test_operations_are_split_into_parts_that_contain_each_once_in_order(count: int) -> None:
     operations = [("backward-compute", k, 1000.123456 + k, 1000.223456 + k) for k in range(count)]
     events = printed(lambda printer: printer.emit_operations(17, operations))
     assert [event["part"] for event in events] == list(range(len(events)))
@@ -94,7 +94,7 @@ def test_no_operations_print_nothing() -> None:
 
 @pytest.fixture
 def full_pipe() -> Iterator[tuple[int, int]]:
-    """A pipe that takes nothing more and does not block."""
+    """A full non-blocking pipe."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     try:

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer beside the other engines: the same batches in every layout, its own lines, and events."""
+"""Engine hf: the same batches as the other engines in every layout, the Trainer's own log lines, and events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parlab.formats import huggingface
 from runners.config import RunConfig, check
 from runners.engines.data import make_batch
 from runners.engines.networks import hugging_face_model
-from tests.engines.ranks import train_by_hand
+from tests.engines.ranks import train_in_one_process
 from tests.engines.started import Output, run_engine
 
 pytestmark = pytest.mark.slow
@@ -52,10 +52,10 @@ def test_a_bert_trains_both_heads_as_one_process_does(tmp_path: Path) -> None:
     config = RunConfig.model_validate(DATA | {"model": model, "train": DATA["train"] | {"iterations": 5}})
     output = run_engine(config.resolved(), tmp_path)
     assert output.code == 0, output.text
-    assert output.losses() == pytest.approx(train_by_hand(config, 5, torch.device("cpu")).losses, abs=1e-4)
+    assert output.losses() == pytest.approx(train_in_one_process(config, 5, torch.device("cpu")).losses, abs=1e-4)
 
 
-def test_every_rank_tells_its_steps_and_the_reader_finds_the_trainers_own_lines(output: Output) -> None:
+def test_every_rank_prints_its_steps_and_the_reader_reads_the_trainers_own_lines(output: Output) -> None:
     for rank in (0, 1):
         steps = output.events("step", rank)
         assert [step["step"] for step in steps] == [1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""mpirun, srun and DeepSpeed's launcher start real ranks, of parlab's engines and of a team's own command."""
+"""mpirun, srun and DeepSpeed's launcher start real ranks of parlab's engines and of the team's own commands."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["supervise"]
 
 MPIRUN = pytest.mark.skipif(
     shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None,
-    reason="there is no mpirun beside this Python: install requirements-dev.txt",
+    reason="no mpirun next to this Python: install requirements-dev.txt",
 )
-# What srun of Slurm 23.11 does on one node, as its manual describes: starts the tasks with their variables, tells of
-# one that fails, ends the others, and returns the highest exit code.
+# Behaves like srun of Slurm 23.11 on one node, according to its manual: start the tasks with their variables, report a
+# failed task, end the others, and return the highest exit code.
 SRUN = r"""#!PYTHON
 import os, subprocess, sys, time
-options = dict(one.lstrip("-").split("=") for one in sys.argv[1:4])
+options = dict(argument.lstrip("-").split("=") for argument in sys.argv[1:4])
 count, argv = int(options["ntasks"]), sys.argv[4:]
 assert options["nodes"] == "1"
 def start(task):
@@ -91,7 +91,9 @@ def path_with_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}, ("1", "2", "1", "2")),
     ],
 )
-def test_each_launchers_variables_are_torchs(environment: dict[str, str], expected: tuple[str, ...]) -> None:
+def test_each_launchers_variables_are_converted_to_torchs(
+    environment: dict[str, str], expected: tuple[str, ...]
+) -> None:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     assert ranks.rank_variables(environment) == dict(zip(names, expected, strict=True))
 
@@ -109,11 +111,11 @@ def make_data(kind: str, **train: Any) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("path_with_srun")
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_engine_trains_under_it_and_a_rank_that_dies_is_named(
+def test_an_engine_trains_under_each_launcher_and_a_killed_rank_is_named(
     kind: str, tmp_path: Path, supervise: Supervise
 ) -> None:
     run = supervise(prepare(tmp_path, make_data(kind, iterations=10**6), hang_timeout_s=None))
-    wait_for(lambda: run.output().count(b'"event":"step"') > 40, "steps are made")
+    wait_for(lambda: run.output().count(b'"event":"step"') > 40, "steps are completed")
     events = [json.loads(line) for line in run.output().splitlines() if line.startswith(b'{"parlab":')]
     assert {(e["world_size"], e["rank"]) for e in events if e["event"] == "start"} == {(2, 0), (2, 1)}
     second = [process for process in run.training() if process.environ().get("RANK") == "1"]
@@ -137,7 +139,7 @@ dist.destroy_process_group()
 @pytest.mark.slow
 @pytest.mark.usefixtures("path_with_srun")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_command_finds_its_rank_and_its_port_as_torchrun_would_tell_them(
+def test_a_command_gets_rank_and_port_in_torchruns_variables(
     kind: str, tmp_path: Path, supervise: Supervise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script, allowed = tmp_path / "train.py", tmp_path / "allowed.json"
@@ -163,7 +165,7 @@ if len(open(seen).readlines()) < int(os.environ["TIMES"]):
 
 
 @pytest.mark.parametrize(("times", "code"), [(1, 0), (3, 0), (99, 98)])
-def test_a_port_that_was_taken_meanwhile_is_tried_again_with_another(
+def test_a_launcher_whose_port_was_taken_is_started_again_with_another_port(
     times: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
@@ -175,7 +177,7 @@ def test_a_port_that_was_taken_meanwhile_is_tried_again_with_another(
     assert all(argument == f"--port={port}" for port, argument in seen)
 
 
-def test_deepspeeds_launcher_never_meets_at_its_default_port_that_all_runs_share() -> None:
+def test_deepspeeds_launcher_never_uses_its_default_port_that_all_runs_would_share() -> None:
     argv = launch.command(RunConfig.model_validate(make_data("deepspeed")), Path("config.json"))
     assert argv[1:3] == ["-m", "runners.ports"]
     assert "--master_port={master_port}" in argv

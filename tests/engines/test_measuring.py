@@ -1,4 +1,4 @@
-"""Timers and memory meters measure what happened."""
+"""Timers and memory meters."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DEVICES = [torch.device("cpu"), *([torch.device("cuda", 0)] if torch.cuda.is_ava
 CPU = DEVICES[0]
 
 
-def test_timers_add_up_and_operations_stand_in_order_within_the_step() -> None:
+def test_timers_accumulate_and_operations_are_in_order_within_the_step() -> None:
     timers = Timers(CPU)
-    for _step in range(2):  # the second step must not remember the first
+    for _step in range(2):  # the second step must not include the first
         timers.begin_step()
         for k in range(3):
             with timers.span("forward-compute", k):
@@ -88,7 +88,7 @@ def test_a_peak_that_cannot_be_reset_is_that_since_the_start(monkeypatch: pytest
         (MemoryError(), None),
     ],
 )
-def test_out_of_memory_is_known_whoever_says_it(error: Exception, requested: int | None) -> None:
+def test_out_of_memory_errors_of_every_library_are_recognized(error: Exception, requested: int | None) -> None:
     assert is_out_of_memory(error)
     shortage = memory_shortage(error, CPU)
     assert shortage.requested_bytes == requested
@@ -104,7 +104,7 @@ def test_other_errors_are_not_out_of_memory(error: Exception) -> None:
     assert not is_out_of_memory(error)
 
 
-def test_what_torch_itself_raises_is_known() -> None:
+def test_torchs_own_error_is_recognized() -> None:
     with pytest.raises(RuntimeError) as raised:
         torch.empty(2**60, dtype=torch.uint8)
     assert is_out_of_memory(raised.value)

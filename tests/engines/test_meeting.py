@@ -1,4 +1,4 @@
-"""Ranks that cannot meet, or that were given one GPU, are told which address or device and what to do."""
+"""Errors of the rendezvous and of ranks that share a GPU name address or device, and the remedy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from runners.engines.meeting import check_that_devices_differ, meet
 SHORT = timedelta(seconds=2)
 
 
-def test_a_port_in_use_is_named_with_the_flag_that_chose_it() -> None:
-    with socket.create_server(("", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_a_port_in_use_is_reported_with_the_flag_that_set_it() -> None:
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
         with pytest.raises(ConfigError) as raised:
             meet(f"tcp://127.0.0.1:{port}", 0, 1, SHORT)
     (problem,) = raised.value.problems
@@ -26,9 +26,9 @@ def test_a_port_in_use_is_named_with_the_flag_that_chose_it() -> None:
     assert "use another port" in problem.message
 
 
-def test_a_port_in_use_that_a_launcher_chose_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("", 0)) as taken:
-        port = str(taken.getsockname()[1])
+def test_a_port_in_use_is_reported_with_the_launchers_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("", 0)) as server:
+        port = str(server.getsockname()[1])
         variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "1"}
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -37,7 +37,7 @@ def test_a_port_in_use_that_a_launcher_chose_is_named_by_its_variable(monkeypatc
     assert [(problem.field, problem.value) for problem in raised.value.problems] == [("MASTER_PORT", port)]
 
 
-def test_a_rank_that_finds_nobody_says_where_it_looked() -> None:
+def test_a_rank_that_cannot_reach_rank_0_reports_the_address() -> None:
     # Bound but not listening: connections are refused, and no other process can take the port.
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -45,15 +45,15 @@ def test_a_rank_that_finds_nobody_says_where_it_looked() -> None:
         with pytest.raises(ConfigError) as raised:
             meet(f"tcp://127.0.0.1:{port}", 1, 2, SHORT)
     message = raised.value.problems[0].message
-    assert f"rank 1 did not find rank 0 at 127.0.0.1:{port} within 2 s" in message
-    assert "see that rank 0 runs" in message
+    assert f"rank 1 could not reach rank 0 at 127.0.0.1:{port} within 2 s" in message
+    assert "check that rank 0 is running" in message
 
 
 def check(devices: list[str]) -> list[str]:
-    """Have as many ranks as devices compare them; returns what each was told, nothing where all is well."""
+    """Compare the devices of as many ranks; return each rank's error message, "" without an error."""
     store = HashStore()
 
-    def one(rank: int) -> str:
+    def message(rank: int) -> str:
         try:
             check_that_devices_differ(store, rank, len(devices), devices[rank], f"cuda:{rank}")
         except ConfigError as error:
@@ -61,15 +61,15 @@ def check(devices: list[str]) -> list[str]:
         return ""
 
     with ThreadPoolExecutor(len(devices)) as pool:
-        return list(pool.map(one, range(len(devices))))
+        return list(pool.map(message, range(len(devices))))
 
 
-def test_ranks_with_a_gpu_each_go_on() -> None:
+def test_ranks_with_different_gpus_are_accepted() -> None:
     assert check(["n1 gpu-a", "n1 gpu-b", "n2 gpu-a"]) == ["", "", ""]
 
 
-def test_two_ranks_with_one_gpu_are_told_so_on_every_rank() -> None:
-    for rank, told in enumerate(check(["n1 gpu-a", "n1 gpu-b", "n1 gpu-a"])):
-        assert told.startswith("cluster.device: ranks 0 and 2 were both given GPU gpu-a of n1")
-        assert f"(cuda:{rank} on rank {rank})" in told
-        assert "use fewer ranks, or cluster.device cpu" in told
+def test_two_ranks_with_one_gpu_are_refused_on_every_rank() -> None:
+    for rank, message in enumerate(check(["n1 gpu-a", "n1 gpu-b", "n1 gpu-a"])):
+        assert message.startswith("cluster.device: ranks 0 and 2 both use GPU gpu-a of n1")
+        assert f"(cuda:{rank} on rank {rank})" in message
+        assert "use fewer ranks, or use cluster.device cpu" in message

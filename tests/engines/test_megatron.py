@@ -1,4 +1,4 @@
-"""The megatron engine as it is started: with Megatron's own flags, with a configuration, and what it prints."""
+"""Engine megatron: Megatron-LM's flags, a configuration file, and the output."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_flags_describe_a_layout_of_all_processes() -> None:
     assert {"save", "lr_warmup_fraction", "eval_iters"} < set(unused)
 
 
-def test_flags_of_later_versions_describe_a_gpt() -> None:
+def test_flags_of_later_versions_configure_a_gpt() -> None:
     flags = f"{FLAGS.replace('--checkpoint-activations', '')} {LAYOUT} --model gpt --bf16 --sequence-parallel"
     config = read(
         f"{flags} --recompute-granularity selective --num-layers 4 --num-layers-per-virtual-pipeline-stage 1"
@@ -73,18 +73,18 @@ def test_flags_of_later_versions_describe_a_gpt() -> None:
         (f"{FLAGS} --weight-decay 0.1", "--weight-decay: invalid choice"),
     ],
 )
-def test_flags_that_make_no_sense_are_refused(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_flags_are_refused(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         read(flags, world_size=6)
     assert message in capsys.readouterr().err
 
 
-def test_a_run_that_is_not_possible_names_flag_field_and_remedy() -> None:
+def test_an_invalid_configuration_names_flag_field_and_remedy() -> None:
     with pytest.raises(ConfigError, match=r"--num-attention-heads model.num_attention_heads: .* 5 does not divide"):
         read(f"{FLAGS} --num-attention-heads 5")
 
 
-def test_the_argument_dump_is_written_as_megatron_writes_it() -> None:
+def test_the_argument_dump_has_megatrons_format() -> None:
     config, place, unused = read(FLAGS)
     lines = argument_dump(arguments_of(config, place, "gloo", unused))
     assert lines[0] == "------------------------ arguments ------------------------"
@@ -95,11 +95,11 @@ def test_the_argument_dump_is_written_as_megatron_writes_it() -> None:
 
 def test_skipped_iterations_are_counted_and_have_no_loss(capfd: pytest.CaptureFixture[str]) -> None:
     config = read(FLAGS).config
-    log = MegatronLog(config, Printer(0), speaks=True, tells_memory=False)
+    log = MegatronLog(config, Printer(0), prints_steps=True, prints_memory=False)
     times = StepTimes(0.25, {"optimizer": 0.1}, [])
     for step, (loss, is_skipped) in enumerate([(5.0, False), (9.0, True), (float("nan"), False)], start=1):
         log.add(step, StepResult(times, {"lm": loss}, 1, 2, 128.0, 0.5, is_skipped))
-    (line, timers) = capfd.readouterr().out.splitlines()  # the third step is a rest of an interval
+    (line, timers) = capfd.readouterr().out.splitlines()  # the third step is in an incomplete interval
     assert "iteration        2/       6 | consumed samples:           32 |" in line
     assert "elapsed time per iteration (ms): 250.0 |" in line
     assert "lm loss: 5.000000E+00 | loss scale: 128.0 | grad norm: 0.500 | number of skipped iterations:   1 |" in line
@@ -107,7 +107,7 @@ def test_skipped_iterations_are_counted_and_have_no_loss(capfd: pytest.CaptureFi
 
 
 class Printed(NamedTuple):
-    """What four ranks print, and what parlab's reader of Megatron's logs makes of it."""
+    """Output of four ranks, and the result of parlab's reader of Megatron-LM logs."""
 
     run: Ended
     document: dict[str, Any]
@@ -142,7 +142,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
     return Printed(run, json.loads(document), [json.loads(record) for record in records.splitlines()])
 
 
-def test_every_rank_tells_where_it_stands_and_what_it_does(printed: Printed) -> None:
+def test_every_rank_prints_its_place_and_its_steps(printed: Printed) -> None:
     run = printed.run
     places = {e["rank"]: (e["stage"], e["data_rank"], e["tensor_rank"], e["layers"]) for e in run.events("start")}
     assert places == {0: (0, 0, 0, [0, 0]), 1: (0, 0, 1, [0, 0]), 2: (1, 0, 0, [1, 1]), 3: (1, 0, 1, [1, 1])}
@@ -160,8 +160,13 @@ def test_every_rank_tells_where_it_stands_and_what_it_does(printed: Printed) -> 
     assert [event["iterations"] for event in run.events("end")] == [6] * 4
 
 
-def test_the_reader_of_megatrons_logs_finds_what_the_events_say(printed: Printed) -> None:
-    run, document, records = printed
+def values_by_iteration(printed: Printed, kind: str) -> dict[int, dict[str, float]]:
+    """Return the values of the records of a kind, by iteration."""
+    return {record["iteration"]: record["values"] for record in printed.records if record["kind"] == kind}
+
+
+def test_the_reader_of_megatron_logs_reads_the_launch_from_the_arguments(printed: Printed) -> None:
+    document = printed.document
     assert document["format"] == "megatron"
     assert document["unread"]["lines"] == 0
     (segment,) = document["segments"]
@@ -169,22 +174,29 @@ def test_the_reader_of_megatrons_logs_finds_what_the_events_say(printed: Printed
     assert (launch["world_size"], launch["tensor_parallel_size"], launch["pipeline_parallel_size"]) == (4, 2, 2)
     assert (launch["global_batch_size"], launch["micro_batch_size"], launch["num_layers"]) == (16, 4, 2)
     assert launch["arguments"]["lr_warmup_fraction"] == 0.01
-    events = {event["step"]: event for event in run.events("step") if event["rank"] == 3}
-    found = {record["iteration"]: record["values"] for record in records if record["kind"] == "step"}
-    assert sorted(found) == [2, 4, 6]
-    for last, values in found.items():
+
+
+def test_the_reader_of_megatron_logs_reads_the_means_of_the_events(printed: Printed) -> None:
+    events = {event["step"]: event for event in printed.run.events("step") if event["rank"] == 3}
+    steps = values_by_iteration(printed, "step")
+    assert sorted(steps) == [2, 4, 6]
+    for last, values in steps.items():
         pair = [events[last - 1], events[last]]
         for name, event_name, tolerance in (("step_time_s", "step_time_s", 6e-5), ("lm_loss", "lm_loss", 1e-5)):
             assert values[name] == pytest.approx(sum(event[event_name] for event in pair) / 2, abs=tolerance)
         assert values["grad_norm"] == pytest.approx(events[last]["grad_norm"], abs=1e-3)
         assert values["global_batch_size"] == 16
-    timers = {record["iteration"]: record["values"] for record in records if record["kind"] == "timers"}
+    timers = values_by_iteration(printed, "timers")
     for last, values in timers.items():
         for name, seconds in values.items():
-            both = [event["timers_s"][name] for event in (events[last - 1], events[last])]
-            assert seconds == pytest.approx(sum(both) / 2, abs=6e-6), name
+            pair_s = [event["timers_s"][name] for event in (events[last - 1], events[last])]
+            assert seconds == pytest.approx(sum(pair_s) / 2, abs=6e-6), name
     assert sorted(timers) == [2, 4, 6]
-    assert sorted(re.findall(r"^\[Rank (\d)\] \(after 2 iterations\) memory", run.output, re.M)) == ["0", "2"]
+
+
+def test_one_rank_of_each_stage_prints_its_memory(printed: Printed) -> None:
+    ranks = re.findall(r"^\[Rank (\d)\] \(after 2 iterations\) memory", printed.run.output, re.M)
+    assert sorted(ranks) == ["0", "2"]
 
 
 def test_a_configuration_needs_as_many_processes_as_its_layout_has_ranks(tmp_path: Path) -> None:

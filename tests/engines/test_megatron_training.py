@@ -1,4 +1,4 @@
-"""Whatever the layout of data, tensor and pipeline parallel ranks, they train what one process trains."""
+"""Every layout of data, tensor and pipeline parallel ranks trains like one process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from runners.config import RunConfig
 from runners.engines.megatron_stage import MegatronRank
-from tests.engines.ranks import Trained, train_by_hand, train_in_layouts
+from tests.engines.ranks import Trained, train_in_layouts, train_in_one_process
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ INTERLEAVED: dict[str, Any] = {"schedule": "interleaved-1f1b", "virtual_stages":
 def make_config(
     layout: tuple[int, int, int] = (1, 1, 1), model: dict[str, Any] | None = None, **fields: Any
 ) -> RunConfig:
-    """Make a configuration of (dp, tp, pp) with as few micro batches as fill the pipeline, at least two."""
+    """Return a configuration of (dp, tp, pp) with just enough micro batches to fill the pipeline, at least two."""
     sizes = dict(zip(("data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size"), layout, strict=True))
     names = ("sequence_parallel", "schedule", "virtual_stages", "wire_precision", "warmup_slope")
     parallel = {name: value for name, value in fields.items() if name in names}
@@ -60,7 +60,7 @@ def alone(config: RunConfig, steps: int = STEPS) -> list[float]:
 
 @pytest.fixture(scope="module")
 def gpt() -> Trained:
-    return train_by_hand(make_config(), STEPS, CPU)
+    return train_in_one_process(make_config(), STEPS, CPU)
 
 
 @pytest.fixture(scope="module")
@@ -70,23 +70,23 @@ def bert() -> list[float]:
 
 def test_one_rank_trains_the_gpt_of_the_pipeline(gpt: Trained) -> None:
     assert alone(make_config()) == pytest.approx(gpt.losses, abs=1e-5)
-    with_prefix = train_by_hand(make_config(model=PREFIX), STEPS, CPU)
+    with_prefix = train_in_one_process(make_config(model=PREFIX), STEPS, CPU)
     assert alone(make_config(model=PREFIX)) == pytest.approx(with_prefix.losses, abs=1e-5)
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_what_is_computed_again_is_the_same(recompute: str, gpt: Trained) -> None:
+def test_recomputation_does_not_change_the_losses(recompute: str, gpt: Trained) -> None:
     assert alone(make_config(recompute=recompute)) == pytest.approx(gpt.losses, abs=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_16_bits_stay_near(precision: str, gpt: Trained) -> None:
+def test_16_bit_losses_are_close_to_fp32(precision: str, gpt: Trained) -> None:
     losses = alone(make_config(precision=precision))
     assert losses == pytest.approx(gpt.losses, rel=2e-2)
     assert losses != gpt.losses
 
 
-def test_an_overflow_skips_the_step_and_halves_the_scale_before_long() -> None:
+def test_an_overflow_skips_the_step_and_the_second_one_halves_the_scale() -> None:
     rank = MegatronRank(make_config(precision="fp16"), CPU)
     rank._scale.value = 2.0**40
     before = rank.flat.weights.detach().clone()
@@ -143,16 +143,16 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 
 
 def every_schedule() -> dict[str, RunConfig]:
-    """Make every pipeline of eight ranks with every schedule; what else an engine can do goes in turns with them.
+    """Return a configuration for every pipeline layout of eight ranks and every schedule, with varying other options.
 
-    In turns: both networks, all ways to recompute, and sequence parallel where there are tensor parallel ranks, so that
-    each of them meets every schedule and each other. As few layers as there are stages: collectives take the time.
+    Networks, recomputation and sequence parallelism (with tensor parallel ranks) alternate, so that each is combined
+    with every schedule and with each other. There is one layer per stage, because collectives dominate the time.
     """
     configs = {}
     pipelines = [layout for layout in OF_8 if layout[2] > 1]
-    for (at, layout), (turn, (name, schedule)) in product(enumerate(pipelines), enumerate(SCHEDULES.items())):
-        is_bert, is_split = (at + turn // 2) % 2 == 1, layout[1] > 1 and (at + turn) % 2 == 1
-        recompute = ("none", "selective", "full")[(at + turn) % 3]
+    for (index, layout), (turn, (name, schedule)) in product(enumerate(pipelines), enumerate(SCHEDULES.items())):
+        is_bert, is_split = (index + turn // 2) % 2 == 1, layout[1] > 1 and (index + turn) % 2 == 1
+        recompute = ("none", "selective", "full")[(index + turn) % 3]
         fields = schedule | {"sequence_parallel": is_split, "recompute": recompute}
         depth = {"num_layers": layout[2] * schedule.get("virtual_stages", 1)}
         title = f"{'bert' if is_bert else 'gpt'} {layout} {name}, sequence {is_split}, recompute {recompute}"

@@ -10,7 +10,7 @@ from runners.config import ModelSection, ParallelSection, RunConfig, TrainSectio
 from runners.engines.data import CLS, FIRST_WORD, MASK, SEP, make_batch, make_sentence_pairs
 from runners.models.attention import attend
 from runners.models.gpt import GPTStage, num_parameters
-from runners.models.linear import pay, postpone
+from runners.models.linear import accumulate, defer_weight_gradients
 from runners.models.megatron import Inputs, MegatronStage
 from runners.models.seeds import generator
 from runners.schedules import layers_of_stages
@@ -35,13 +35,13 @@ def test_every_split_has_the_same_weights(count: int) -> None:
 
 
 def test_layers_and_seeds_differ() -> None:
-    one, other = weights(stages(1)), weights(stages(1, seed=2))
+    first, other = weights(stages(1)), weights(stages(1, seed=2))
     name = "blocks.{}.mlp.up.weight"
-    assert not torch.equal(one[name.format(0)], one[name.format(1)])
-    assert not torch.equal(one[name.format(0)], other[name.format(0)])
-    assert 0.015 < one[name.format(0)].std() < 0.025
-    assert torch.all(one["blocks.0.mlp_norm.weight"] == 1)
-    assert torch.all(one["blocks.0.mlp.up.bias"] == 0)
+    assert not torch.equal(first[name.format(0)], first[name.format(1)])
+    assert not torch.equal(first[name.format(0)], other[name.format(0)])
+    assert 0.015 < first[name.format(0)].std() < 0.025
+    assert torch.all(first["blocks.0.mlp_norm.weight"] == 1)
+    assert torch.all(first["blocks.0.mlp.up.bias"] == 0)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -90,7 +90,7 @@ def plain_prefix_loss(model: GPTStage, tokens: torch.Tensor, targets: torch.Tens
         )
         rows = []
         for i in range(len(tokens)):
-            seen = max(i + 1, prefix)  # a token of the prefix sees all of it, a later one its past
+            seen = max(i + 1, prefix)  # a prefix token attends to the whole prefix, a later token to its past
             parts = []
             for head in range(heads):
                 part = slice(head * size, (head + 1) * size)
@@ -114,8 +114,8 @@ def test_attention_with_a_prefix_equals_a_plain_softmax(prefix: int, backend: Li
     for row in range(10):
         scores[..., row, max(row + 1, prefix) :] = -math.inf
     expected = scores.softmax(-1) @ value
-    found = attend(query, key, value, is_causal=True, prefix_length=prefix, backend=backend)
-    assert torch.allclose(found, expected, atol=1e-6)
+    output = attend(query, key, value, is_causal=True, prefix_length=prefix, backend=backend)
+    assert torch.allclose(output, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("prefix", [1, 4, 9])
@@ -123,44 +123,44 @@ def test_a_prefix_looks_both_ways_and_has_no_loss(prefix: int) -> None:
     config = PREFIX.model_copy(update={"prefix_length": prefix})
     model = GPTStage(config, range(config.num_layers), 1, CPU)
     with torch.no_grad():
-        for parameter in model.parameters():  # far from the start, where every attention is nearly even
+        for parameter in model.parameters():  # initial weights would make every attention nearly uniform
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator(0, "test")))
     text = torch.randint(0, MODEL.vocab_size, (1, MODEL.sequence_length + 1), generator=generator(0, "test"))
     loss = model(text[:, :-1], text[:, 1:])
     expected = plain_prefix_loss(model, text[0, :-1], text[0, 1:], prefix)
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-5)
-    found = torch.autograd.grad(loss, list(model.parameters()))
-    wanted = torch.autograd.grad(expected, list(model.parameters()))
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, wanted, strict=True))
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    expected_gradients = torch.autograd.grad(expected, list(model.parameters()))
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(gradients, expected_gradients, strict=True))
 
 
-def test_weights_whose_gradient_is_put_off_get_the_same_one() -> None:
+def test_deferred_weight_gradients_equal_immediate_ones() -> None:
     text = torch.randint(0, MODEL.vocab_size, (2, MODEL.sequence_length + 1), generator=generator(0, "test"))
-    at_once, put_off = (stages(1)[0] for _ in range(2))
-    later = postpone(put_off)
-    for model in (at_once, put_off):
-        for _ in range(2):  # gradients add up
+    immediate, deferred = (stages(1)[0] for _ in range(2))
+    collector = defer_weight_gradients(deferred)
+    for model in (immediate, deferred):
+        for _ in range(2):  # gradients accumulate
             model(text[:, :-1], text[:, 1:]).backward()
-    missing = {name for name, parameter in put_off.named_parameters() if parameter.grad is None}
-    linear = {name for name, _ in put_off.named_parameters() if ".mlp." in name or "attention." in name}
+    missing = {name for name, parameter in deferred.named_parameters() if parameter.grad is None}
+    linear = {name for name, _ in deferred.named_parameters() if ".mlp." in name or "attention." in name}
     assert missing == linear | {"head.vocabulary.weight"}
-    owed = later.collect()
-    assert len(owed) == 2 * (4 * MODEL.num_layers + 1)
-    pay(owed)
-    assert owed == later.collect() == []
-    for one, other in zip(at_once.parameters(), put_off.parameters(), strict=True):
-        assert one.grad is not None
+    products = collector.collect()
+    assert len(products) == 2 * (4 * MODEL.num_layers + 1)
+    accumulate(products)
+    assert products == collector.collect() == []
+    for parameter, other in zip(immediate.parameters(), deferred.parameters(), strict=True):
+        assert parameter.grad is not None
         assert other.grad is not None
-        assert torch.allclose(one.grad, other.grad, atol=1e-6)
+        assert torch.allclose(parameter.grad, other.grad, atol=1e-6)
 
 
-def test_a_fresh_network_guesses_evenly() -> None:
+def test_an_untrained_network_predicts_uniformly() -> None:
     tokens = torch.randint(0, MODEL.vocab_size, (64, MODEL.sequence_length + 1), generator=generator(0, "test"))
     loss = stages(1)[0](tokens[:, :-1], tokens[:, 1:])
     assert abs(float(loss.detach()) - torch.tensor(40.0).log()) < 0.05
 
 
-def test_the_last_stage_asks_for_targets() -> None:
+def test_the_last_stage_requires_targets() -> None:
     with pytest.raises(ValueError, match="needs targets"):
         stages(1)[0](torch.zeros(1, 4, dtype=torch.long))
 
@@ -177,7 +177,7 @@ BERT = ModelSection(
 MEGATRON = ParallelSection(engine="megatron")
 
 
-def test_sentence_pairs_hide_the_same_share_of_words_in_every_sequence() -> None:
+def test_sentence_pairs_mask_the_same_share_of_tokens_in_every_sequence() -> None:
     config = RunConfig(model=BERT, train=TrainSection(global_batch_size=400), parallel=MEGATRON)
     pairs, again, other = (make_sentence_pairs(config, step) for step in (1, 1, 2))
     assert torch.equal(pairs.tokens, again.tokens)
@@ -188,10 +188,10 @@ def test_sentence_pairs_hide_the_same_share_of_words_in_every_sequence() -> None
     assert not torch.isin(pairs.positions, specials).any()
     assert pairs.targets.min() >= FIRST_WORD
     assert max(pairs.targets.max(), pairs.tokens.max()) < 50
-    shown = pairs.tokens.gather(1, pairs.positions)
-    assert (shown == MASK).float().mean() == pytest.approx(0.8, abs=0.05)
-    assert (shown == pairs.targets).float().mean() == pytest.approx(0.1, abs=0.04)
-    assert (pairs.tokens == MASK).sum() == (shown == MASK).sum()
+    inputs = pairs.tokens.gather(1, pairs.positions)
+    assert (inputs == MASK).float().mean() == pytest.approx(0.8, abs=0.05)
+    assert (inputs == pairs.targets).float().mean() == pytest.approx(0.1, abs=0.04)
+    assert (pairs.tokens == MASK).sum() == (inputs == MASK).sum()
     assert torch.equal(pairs.segments[0], torch.tensor([0] * 10 + [1] * 10))
     rare = (pairs.tokens[:, 10:19] > 25).float().mean(1)
     assert rare[pairs.next_sentence == 1].mean() > rare[pairs.next_sentence == 0].mean() + 0.15
@@ -223,10 +223,10 @@ def test_a_bert_has_the_losses_of_its_definition() -> None:
         x = x + linear(f"blocks.{layer}.mlp.output", inner)
     x = norm("head.norm", x)
     decision = linear("head.next_sentence", torch.tanh(linear("head.pooler", x[:, 0])))
-    words = norm("head.transform_norm", torch.nn.functional.gelu(linear("head.transform", x)))
-    chances = linear("head.vocabulary", words).log_softmax(-1)
-    guessed = chances.gather(1, pairs.positions[..., None].expand(-1, -1, 50)).gather(2, pairs.targets[..., None])
-    assert float(losses.lm.detach()) == pytest.approx(-float(guessed.mean().detach()), abs=1e-5)
+    transformed = norm("head.transform_norm", torch.nn.functional.gelu(linear("head.transform", x)))
+    log_p = linear("head.vocabulary", transformed).log_softmax(-1)
+    log_p = log_p.gather(1, pairs.positions[..., None].expand(-1, -1, 50)).gather(2, pairs.targets[..., None])
+    assert float(losses.lm.detach()) == pytest.approx(-float(log_p.mean().detach()), abs=1e-5)
     chosen = decision.log_softmax(-1)[torch.arange(len(decision)), pairs.next_sentence]
     assert float(losses.sop.detach()) == pytest.approx(-float(chosen.mean().detach()), abs=1e-5)
 
@@ -236,7 +236,7 @@ def test_seeds_that_differ_in_the_upper_half_draw_different_numbers() -> None:
     assert not torch.equal(low, high)
 
 
-def test_batches_depend_on_seed_and_step_alone() -> None:
+def test_batches_depend_on_seed_and_step_only() -> None:
     config = RunConfig(model=MODEL)
     batch, again, next_one = make_batch(config, 1), make_batch(config, 1), make_batch(config, 2)
     other_seed = make_batch(RunConfig.model_validate({"model": MODEL.model_dump(), "train": {"seed": 5}}), 1)

@@ -1,4 +1,4 @@
-"""The engine as it is started: under torchrun, alone, by hand; how it ends when something goes wrong."""
+"""Engine pipeline: under torchrun, alone and started manually; how it ends after failures."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def start(no_orphans: None) -> Iterator[Start]:
-    """Start processes that are killed at the end of the test if they still live."""
+    """Start processes; those that still run are killed at the end of the test."""
     started: list[subprocess.Popen[str]] = []
 
     def popen(command: list[str], **options: Any) -> subprocess.Popen[str]:
@@ -84,7 +84,7 @@ def write_config(directory: Path, **sections: dict[str, Any]) -> str:
 ALONE = {"pipeline_parallel_size": 1}
 
 
-def test_torchrun_trains_and_every_rank_tells_its_steps(start: Start, tmp_path: Path) -> None:
+def test_torchrun_trains_and_every_rank_prints_its_steps(start: Start, tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port", str(free_port())]
     run = ended(start([*torchrun, *ENGINE[1:], "--config", write_config(tmp_path)]))
     assert run.code == 0, run.output
@@ -116,7 +116,7 @@ def assert_step(step: dict[str, Any], rank: int) -> None:
 
 
 def assert_operations(run: Ended) -> None:
-    """Every pass of every micro batch is there, in the order of the schedule, in lines short enough."""
+    """Every pass of every micro batch is printed once, in the order of the schedule."""
     plan = schedule("1f1b", 2, 40)
     for rank in (0, 1):
         for step in (1, 2, 3):
@@ -146,7 +146,7 @@ def start_by_hand(start: Start, count: int, *flags: str) -> list[subprocess.Pope
     return [start([*command, "--rank", str(rank)]) for rank in range(count)]
 
 
-def test_ranks_started_by_hand_meet_and_print_for_people(start: Start) -> None:
+def test_manually_started_ranks_connect_and_print_human_readable_lines(start: Start) -> None:
     processes = start_by_hand(start, 3, "--mode", "gpipe", "--num-iters", "12", "--profiling", "profiling")
     for rank, run in enumerate(map(ended, processes)):
         assert run.code == 0, run.output
@@ -168,10 +168,10 @@ def wait_for_steps(process: subprocess.Popen[str]) -> None:
     for line in process.stdout:
         if '"event":"step"' in line:
             return
-    pytest.fail("no step came")
+    pytest.fail("no step event")
 
 
-def test_a_rank_whose_neighbour_is_killed_says_so_and_fails(start: Start) -> None:
+def test_a_rank_whose_neighbour_is_killed_reports_it_and_fails(start: Start) -> None:
     survivor, victim = start_by_hand(start, 2, "--num-iters", "100000")
     wait_for_steps(victim)
     victim.kill()
@@ -180,12 +180,12 @@ def test_a_rank_whose_neighbour_is_killed_says_so_and_fails(start: Start) -> Non
     (error,) = run.events("error")
     assert error["rank"] == 0
     assert error["traceback"].startswith("Traceback (most recent call last)")
-    assert "\nTraceback (most recent call last)" in run.output  # for the log, too
+    assert "\nTraceback (most recent call last)" in run.output  # also in the log
 
 
 @pytest.mark.slow
-def test_a_rank_that_stands_still_is_given_up_after_the_timeout_of_the_run(start: Start, tmp_path: Path) -> None:
-    # The ranks also have to meet within it.
+def test_a_stopped_rank_ends_the_others_after_the_timeout_of_the_run(start: Start, tmp_path: Path) -> None:
+    # The rendezvous has the same timeout.
     endless = write_config(tmp_path, train={"iterations": 10**6}, launcher={"collective_timeout_s": 20})
     meeting = ["env", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free_port()}"]
     survivor, stopped = (start([*meeting, f"RANK={rank}", *ENGINE, "--config", endless]) for rank in (0, 1))
@@ -197,7 +197,7 @@ def test_a_rank_that_stands_still_is_given_up_after_the_timeout_of_the_run(start
     assert re.search("timed out|timeout", error["traceback"], re.I)
 
 
-def test_a_reader_that_goes_away_ends_the_training(start: Start, tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_training(start: Start, tmp_path: Path) -> None:
     endless = write_config(tmp_path, parallel=ALONE, train={"iterations": 10**6})
     engine = start([*ENGINE, "--config", endless])
     wait_for_steps(engine)
@@ -234,21 +234,21 @@ def test_activations_that_do_not_fit_are_an_oom_of_the_forward_pass(start: Start
     assert oom["total_bytes"] == limit
 
 
-def test_an_impossible_configuration_prints_every_problem_and_exits_2(start: Start, tmp_path: Path) -> None:
-    wrong = write_config(
+def test_an_invalid_configuration_prints_every_problem_and_exits_with_2(start: Start, tmp_path: Path) -> None:
+    invalid = write_config(
         tmp_path, model={"num_attention_heads": 3}, train={"global_batch_size": 5, "micro_batch_size": 2}
     )
-    run = ended(start([*ENGINE, "--config", wrong]))
+    run = ended(start([*ENGINE, "--config", invalid]))
     assert run.code == 2
     assert "model.num_attention_heads: num_attention_heads 3 does not divide hidden_size 32; use" in run.output
     assert "train.global_batch_size: global_batch_size 5 is not divisible" in run.output
 
 
-def test_gpus_that_are_not_there_are_a_problem_and_not_a_crash(start: Start, tmp_path: Path) -> None:
-    wants_gpu = write_config(tmp_path, parallel=ALONE, cluster={"device": "cuda"})
-    run = ended(start(["env", "CUDA_VISIBLE_DEVICES=", *ENGINE, "--config", wants_gpu]))
+def test_missing_gpus_are_a_problem_of_the_configuration(start: Start, tmp_path: Path) -> None:
+    path = write_config(tmp_path, parallel=ALONE, cluster={"device": "cuda"})
+    run = ended(start(["env", "CUDA_VISIBLE_DEVICES=", *ENGINE, "--config", path]))
     assert run.code == 2
-    assert "cluster.device: device cuda needs a GPU for each rank on this machine (1), and torch" in run.output
+    assert "cluster.device: device cuda needs one GPU per rank on this machine (1), but torch" in run.output
     assert "Traceback" not in run.output
 
 

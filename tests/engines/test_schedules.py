@@ -31,7 +31,7 @@ counts = st.integers(1, 40)
 
 
 class Plan(NamedTuple):
-    """A schedule with what it was made of."""
+    """A schedule with its parameters."""
 
     name: str
     micro_batches: int
@@ -54,7 +54,7 @@ def plans(draw: st.DrawFn, names: tuple[str, ...] = SCHEDULES) -> Plan:
 def test_every_rank_takes_every_micro_batch_through_every_chunk_once(plan: Plan) -> None:
     kinds: tuple[Kind, ...] = ("F", "I", "W") if plan.name == "zb-h1" else ("F", "B")
     for operations in plan.ranks:
-        expected = (Operation(*one) for one in product(kinds, range(plan.micro_batches), range(plan.chunks)))
+        expected = (Operation(*key) for key in product(kinds, range(plan.micro_batches), range(plan.chunks)))
         assert Counter(operations) == Counter(expected)
         place = {operation: index for index, operation in enumerate(operations)}
         for k, chunk in product(range(plan.micro_batches), range(plan.chunks)):
@@ -63,13 +63,13 @@ def test_every_rank_takes_every_micro_batch_through_every_chunk_once(plan: Plan)
 
 
 class Simulation:
-    """Ranks that wait for their input, with the engine's buffers: transfers need a posted receive to leave.
+    """Ranks that wait for their input, with the engine's buffers: a transfer requires a posted receive.
 
-    Each operation is cut into what the engine does one after the other; nothing takes time, only order matters.
+    Each operation is split into the engine's actions in order; nothing takes time, only the order matters.
     """
 
     class Box(NamedTuple):
-        """One direction of one link: sent and released keys, receive buffers, sends under way at most."""
+        """One direction of one link: sent and released keys, receive buffers, and the limit of unfinished sends."""
 
         order: list[Key]
         sent: list[Key]
@@ -80,11 +80,11 @@ class Simulation:
         def can_send(self) -> bool:
             return len(self.sent) < self.limit + len(self.released) + self.buffers
 
-        def all_left(self) -> bool:
+        def is_drained(self) -> bool:
             return self.order == self.sent and len(self.sent) <= len(self.released) + self.buffers
 
         def has(self, key: Key) -> bool:
-            """Tell whether a message is there: it needs a buffer, given in the order of the messages."""
+            """Return whether a message has arrived; buffers are assigned in the order of the messages."""
             return key in self.sent[: len(self.released) + self.buffers]
 
     def __init__(self, plan: Schedule, num_chunks: int = 1) -> None:
@@ -135,17 +135,17 @@ class Simulation:
 
 @settings(deadline=None)
 @given(plans())
-def test_no_rank_waits_for_ever_with_the_buffers_of_the_engine(plan: Plan) -> None:
+def test_no_schedule_deadlocks_with_the_buffers_of_the_engine(plan: Plan) -> None:
     simulation = Simulation(plan.ranks, plan.chunks)
     simulation.run()
     assert not any(simulation.todo)
-    assert all(box.all_left() for box in simulation.activations + simulation.gradients)
+    assert all(box.is_drained() for box in simulation.activations + simulation.gradients)
 
 
 def test_the_simulation_finds_a_deadlock() -> None:
     plan = one_f_one_b(2, 4)
     plan[0] = one_f_one_b(1, 4)[0]
-    plan[1] = gpipe(1, 4)[0]  # holds all gradients back until it has all activations, which rank 0 does not send
+    plan[1] = gpipe(1, 4)[0]  # sends no gradient before it has all activations, which rank 0 does not send
     simulation = Simulation(plan)
     simulation.run()
     assert any(simulation.todo)
@@ -153,7 +153,7 @@ def test_the_simulation_finds_a_deadlock() -> None:
 
 @settings(deadline=None)
 @given(sizes, counts, st.integers(1, 4))
-def test_schedules_hold_what_their_papers_say(stages: int, count: int, slope: int) -> None:
+def test_schedules_hold_the_micro_batches_of_their_papers(stages: int, count: int, slope: int) -> None:
     def held(plan: Schedule) -> list[int]:
         return [micro_batches_in_flight(operations) for operations in plan]
 
@@ -177,7 +177,7 @@ Times = dict[str, float]
 
 
 def makespan(plan: Schedule, num_chunks: int, times: Times, way: float = 0.0) -> float:
-    """Execute a plan where each operation takes its time and a transfer `way`; return the time of all."""
+    """Return the total time of a plan in which operations take `times` and a one-way transfer takes `way`."""
     last = len(plan) * num_chunks - 1
     done: dict[tuple[str, int, int], float] = {}
     clock, todo = [0.0] * len(plan), [list(operations) for operations in plan]
@@ -224,7 +224,9 @@ def test_the_bubble_is_that_of_the_formula(plan: Plan, forward: int, backward: i
 def test_the_bubble_of_zero_bubble_h1_is_shorter_by_the_weights(
     stages: int, count: int, forward: int, of_input: int, of_weights: int
 ) -> None:
-    if count < stages or of_weights > min(forward, of_input):  # the formula's case: weights fit where a stage waits
+    if count < stages or of_weights > min(
+        forward, of_input
+    ):  # the formula requires weight gradients that fit into the waits
         return
     total = makespan(zero_bubble_h1(stages, count), 1, {"F": forward, "I": of_input, "W": of_weights})
     bubble = total - count * (forward + of_input + of_weights)
@@ -232,32 +234,32 @@ def test_the_bubble_of_zero_bubble_h1_is_shorter_by_the_weights(
 
 
 def test_a_steeper_warm_up_hides_slow_links() -> None:
-    """Forward 1, backward 3, a way as long as a whole micro batch: 1F1B waits a round trip, slope 3 hides it."""
+    """Forward 1, backward 3, one-way transfer 4: 1F1B waits for a round trip, slope 3 hides it."""
     times, count = {"F": 1.0, "B": 3.0}, 64
-    one, three = (makespan(one_f_one_b(3, count, slope), 1, times, way=4.0) for slope in (1, 3))
+    slope_1, slope_3 = (makespan(one_f_one_b(3, count, slope), 1, times, way=4.0) for slope in (1, 3))
     lower_bound = count * 4 + 2 * (4 + 2 * 4)
-    assert one > 1.5 * lower_bound
-    assert lower_bound <= three < 1.05 * lower_bound
+    assert slope_1 > 1.5 * lower_bound
+    assert lower_bound <= slope_3 < 1.05 * lower_bound
     assert micro_batches_in_flight(one_f_one_b(3, count, 3)[0]) == 7
 
 
 def test_two_chunks_on_two_ranks_go_round_twice() -> None:
-    shown = [" ".join(f"{op.kind}{op.micro_batch}{'ab'[op.chunk]}" for op in ops) for ops in interleaved(2, 2, 2)]
-    assert shown == ["F0a F1a F0b F1b B0b B1b B0a B1a", "F0a F1a F0b B0b F1b B1b B0a B1a"]
+    rows = [" ".join(f"{op.kind}{op.micro_batch}{'ab'[op.chunk]}" for op in ops) for ops in interleaved(2, 2, 2)]
+    assert rows == ["F0a F1a F0b F1b B0b B1b B0a B1a", "F0a F1a F0b B0b F1b B1b B0a B1a"]
 
 
 def test_zero_bubble_h1_of_three_stages_fills_its_waits_with_weights() -> None:
-    shown = [" ".join(f"{op.kind}{op.micro_batch}" for op in ops) for ops in zero_bubble_h1(3, 4)]
-    assert shown == [
+    rows = [" ".join(f"{op.kind}{op.micro_batch}" for op in ops) for ops in zero_bubble_h1(3, 4)]
+    assert rows == [
         "F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3",
         "F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3",
         "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3",
     ]
 
 
-def test_1f1b_of_three_stages_is_the_textbook_one() -> None:
-    shown = [" ".join(f"{op.kind}{op.micro_batch}" for op in ops) for ops in one_f_one_b(3, 4)]
-    assert shown == [
+def test_1f1b_of_three_stages_is_the_published_schedule() -> None:
+    rows = [" ".join(f"{op.kind}{op.micro_batch}" for op in ops) for ops in one_f_one_b(3, 4)]
+    assert rows == [
         "F0 F1 F2 B0 F3 B1 B2 B3",
         "F0 F1 B0 F2 B1 F3 B2 B3",
         "F0 B0 F1 B1 F2 B2 F3 B3",
@@ -285,15 +287,15 @@ def test_layers_are_spread_evenly_and_in_order(layers: int, stages: int) -> None
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (("2f2b", 2, 4), {}, "schedule '2f2b' is not known; use gpipe, 1f1b, interleaved-1f1b, zb-h1"),
+        (("2f2b", 2, 4), {}, "unknown schedule '2f2b'; use gpipe, 1f1b, interleaved-1f1b, zb-h1"),
         (("gpipe", 0, 4), {}, "num_stages 0 .*use at least 1"),
         (("1f1b", 2, 0), {}, "num_micro_batches 0 .*use at least 1"),
         (("1f1b", 2, 4), {"warmup_slope": 0}, "warmup_slope 0 .*use at least 1"),
         (("interleaved-1f1b", 2, 4), {"virtual_stages": 0}, "virtual_stages 0 .*use at least 1"),
-        (("interleaved-1f1b", 4, 6), {"virtual_stages": 2}, "num_micro_batches 6 is no multiple of the 4 ranks"),
+        (("interleaved-1f1b", 4, 6), {"virtual_stages": 2}, "num_micro_batches 6 is not a multiple of the 4 ranks"),
     ],
 )
-def test_impossible_schedules_name_value_and_remedy(
+def test_errors_of_invalid_schedules_contain_value_and_remedy(
     arguments: tuple[str, int, int], options: dict[str, int], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

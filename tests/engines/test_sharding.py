@@ -1,4 +1,4 @@
-"""Stages cut into shards on mapped devices train what one process trains; maps that make no sense are refused."""
+"""Stages split into shards on mapped devices train like one process; invalid device mappings are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runners.config import RunConfig, check
 from runners.engines.process_group import Place, join, leave
 from runners.engines.rank import Rank
 from runners.engines.sharding import ShardedTrainer
-from tests.engines.ranks import CONTEXT, TIMEOUT, train_by_hand
+from tests.engines.ranks import CONTEXT, TIMEOUT, train_in_one_process
 from tests.engines.started import run_engine
 from tests.patience import TRAINING_S
 
@@ -26,7 +26,7 @@ MODEL = {"num_layers": 3, "hidden_size": 32, "num_attention_heads": 2, "sequence
 
 
 def mapping(*stages: str, kind: str = "CPU") -> dict[str, dict[str, str]]:
-    """Make a map from the devices' numbers, a text for each stage: "001" is two shards on 0 and one on 1."""
+    """Return a device mapping from one string of device numbers per stage: "001" is two shards on 0 and one on 1."""
     return {
         f"stage_{stage}": {f"shard_{shard}": f"{kind}:{number}" for shard, number in enumerate(numbers)}
         for stage, numbers in enumerate(stages)
@@ -105,9 +105,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[flo
 
 
 def assert_equal_to_one_process(data: dict[str, Any], trained: list[list[float | None]]) -> None:
-    """The ranks of the last stage have the losses of one process, the others none."""
+    """The ranks of the last stage have the losses of one process; the other ranks have none."""
     config = RunConfig.model_validate(data)
-    expected = train_by_hand(config, STEPS, CPU).losses
+    expected = train_in_one_process(config, STEPS, CPU).losses
     last = {int(device[4:]) for device in config.sharding.grid[-1]}
     for rank, losses in enumerate(trained):
         assert losses == (pytest.approx(expected, abs=1e-4) if rank in last else [None] * STEPS)
@@ -121,7 +121,7 @@ def test_losses_equal_those_of_one_process(name: str, trained: dict[str, list[li
     assert_equal_to_one_process(CASES[name], trained[name])
 
 
-# The published map of BERT-large, of which only the sizes are smaller; and one stage over eight devices.
+# The published mapping of BERT-large with smaller sizes, and two stages over eight devices.
 EIGHT_STAGES = [str(stage) * 4 for stage in range(8)]
 ON_EIGHT = {
     f"{name}, dim {dim}": make_data(mode, dim, accum, *stages, model=BERT | {"num_layers": 8})
@@ -133,7 +133,7 @@ ON_EIGHT = {
 }
 
 
-def test_maps_of_eight_devices_train_what_one_process_trains(tmp_path: Path) -> None:
+def test_mappings_of_eight_devices_train_like_one_process(tmp_path: Path) -> None:
     for name, losses in train(ON_EIGHT, 8, tmp_path).items():
         assert_equal_to_one_process(ON_EIGHT[name], losses)
 
@@ -143,10 +143,10 @@ def test_all_shards_on_one_device_train_in_one_process(dim: int) -> None:
     config = RunConfig.model_validate(make_data("sharding", dim, 1, "0000", "0000"))
     trainer = ShardedTrainer(Rank(config, Place()))
     losses = [trainer.train_step(step)[1] for step in range(1, STEPS + 1)]
-    assert losses == pytest.approx(train_by_hand(config, STEPS, CPU).losses, abs=1e-4)
+    assert losses == pytest.approx(train_in_one_process(config, STEPS, CPU).losses, abs=1e-4)
 
 
-def test_torchrun_trains_and_says_avg_step_fps_and_how_it_is_computed(tmp_path: Path) -> None:
+def test_torchrun_trains_and_prints_avg_step_fps_and_how_it_is_computed(tmp_path: Path) -> None:
     output = run_engine(make_data("hybrid", 0, 2, "00", "01"), tmp_path)
     assert output.code == 0, output.text
     steps = output.events("step")
@@ -190,7 +190,7 @@ def test_a_gpu_that_does_not_exist_is_named(tmp_path: Path) -> None:
     assert "sharding.device_mapping: device GPU:0 does not exist, this machine has 0 GPUs; use CPU:n" in output.text
 
 
-def test_a_map_may_name_gpus_and_cpus_and_every_rank_counts_them_alike() -> None:
+def test_a_mapping_may_contain_gpus_and_cpus_and_devices_are_ordered() -> None:
     mixed = mapping("00") | {"stage_1": mapping("10", kind="GPU")["stage_0"]}
     data = make_data("sharding", 0, 1, "00", "00")
     config = RunConfig.model_validate(data | {"sharding": data["sharding"] | {"device_mapping": mixed}, "cluster": {}})
@@ -213,7 +213,7 @@ def test_a_map_may_name_gpus_and_cpus_and_every_rank_counts_them_alike() -> None
         ({"sharding_size": 3, "device_mapping": mapping("000", "000")}, "sharding.sharding_size"),
     ],
 )
-def test_maps_that_make_no_sense_are_refused_with_a_remedy(section: dict[str, Any], field: str) -> None:
+def test_invalid_mappings_are_refused_with_a_remedy(section: dict[str, Any], field: str) -> None:
     data = make_data("sharding", 0, 1, "00", "00")
     config, problems = check(data | {"sharding": data["sharding"] | section})
     assert config is None

@@ -1,4 +1,4 @@
-"""Whatever the layout and the schedule, a pipeline trains what one process trains on the full batch."""
+"""A pipeline trains like one process on the full batch, with every layout and schedule."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 
 from runners.config import ParallelSection, RunConfig
 from runners.engines.stage import PipelineStage
-from tests.engines.ranks import Trained, train_by_hand, train_in_pipeline
+from tests.engines.ranks import Trained, train_in_one_process, train_in_pipeline
 
 STEPS = 5
 WORLD_SIZES = (1, 2, 3, 4)
 GPUS = torch.cuda.device_count()
-# The CPU always; GPUs beside it as far as there are enough of them, one for each rank.
+# Always the CPU, and GPUs if there is one for each rank.
 PLACES = [("cpu", size) for size in WORLD_SIZES] + [("cuda", size) for size in WORLD_SIZES if size <= GPUS]
 
 
 MODEL = {
-    "num_layers": 9,  # does not divide by any number of stages, and suffices for two chunks on each of four
+    "num_layers": 9,  # not divisible by 2 or 4, and enough for two chunks on each of four stages
     "hidden_size": 32,
     "num_attention_heads": 4,
     "sequence_length": 12,
@@ -31,7 +31,7 @@ PREFIX = {"attention_mask": "prefix", "prefix_length": 5}
 
 
 def make_config(stages: int = 1, model: dict[str, Any] | None = None, **fields: Any) -> RunConfig:
-    """Make a configuration; fields are those of the section parallel where it has them, else of train."""
+    """Return a configuration; `fields` belong to the section parallel if it has them, else to train."""
     parallel = {name: value for name, value in fields.items() if name in ParallelSection.model_fields}
     train = {name: value for name, value in fields.items() if name not in parallel}
     return RunConfig.model_validate(
@@ -44,7 +44,7 @@ def make_config(stages: int = 1, model: dict[str, Any] | None = None, **fields: 
 
 
 def schedules(stages: int) -> dict[str, RunConfig]:
-    """Make a configuration for each schedule that so many stages can have."""
+    """Return a configuration for each schedule that supports this number of stages."""
     configs = {
         "gpipe": make_config(stages, schedule="gpipe"),
         "1f1b": make_config(stages),
@@ -58,12 +58,12 @@ def schedules(stages: int) -> dict[str, RunConfig]:
 
 @pytest.fixture(scope="module")
 def reference() -> Trained:
-    return train_by_hand(make_config(), STEPS, torch.device("cpu"))
+    return train_in_one_process(make_config(), STEPS, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
 def reference_with_prefix() -> Trained:
-    return train_by_hand(make_config(model=PREFIX), STEPS, torch.device("cpu"))
+    return train_in_one_process(make_config(model=PREFIX), STEPS, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("device", "stages"), PLACES)
@@ -92,7 +92,7 @@ def test_losses_gradients_and_weights_equal_those_of_one_process(
         assert all(loss is None for rank in ranks[:-1] for loss in rank.losses)
         assert_near({"loss": torch.tensor(ranks[-1].losses)}, {"loss": torch.tensor(reference.losses)}, 1e-5)
         assert_near(united([rank.gradients for rank in ranks]), reference.gradients, 1e-6 if device == "cpu" else 1e-5)
-        # A tenth of one step: Adam makes a step of rounding, where a gradient is nothing else.
+        # A tenth of one step: where a gradient is only rounding error, Adam still takes a full step.
         assert_near(united([rank.weights for rank in ranks]), reference.weights, 1e-3)
     assert_bf16(trained["bf16"], torch.device(device), reference)
     assert trained["bf16, zb-h1"][-1].losses == pytest.approx(trained["bf16"][-1].losses, abs=1e-5)
@@ -114,13 +114,13 @@ def test_eight_stages_train_what_one_process_trains_in_every_schedule(tmp_path: 
         "interleaved-1f1b": {"schedule": "interleaved-1f1b", "virtual_stages": 2},
     }
     configs = {name: make_config(8, model, global_batch_size=16, **more) for name, more in fields.items()}
-    expected = train_by_hand(make_config(model=model, global_batch_size=16), STEPS, torch.device("cpu")).losses
+    expected = train_in_one_process(make_config(model=model, global_batch_size=16), STEPS, torch.device("cpu")).losses
     for name, ranks in train_in_pipeline(configs, 8, STEPS, "cpu", tmp_path).items():
         assert ranks[-1].losses == pytest.approx(expected, abs=1e-4), name
 
 
 def assert_bf16(ranks: list[Trained], device: torch.device, reference: Trained) -> None:
-    """Near to fp32, and in every layout the same."""
+    """Losses and gradients are close to fp32, and losses are equal in every layout."""
     alone = PipelineStage(make_config(precision="bf16"), device=device)
     assert ranks[-1].losses == pytest.approx([alone.train_step(step).loss for step in range(1, STEPS + 1)], abs=1e-5)
     assert ranks[-1].losses == pytest.approx(reference.losses, rel=1e-2)
@@ -137,9 +137,9 @@ def test_the_reference_learns(reference: Trained) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
-def test_every_optimizer_is_the_textbook_one(optimizer: str) -> None:
+def test_every_optimizer_equals_torchs(optimizer: str) -> None:
     config = make_config(optimizer=optimizer)
-    expected = train_by_hand(config, STEPS, torch.device("cpu"))
+    expected = train_in_one_process(config, STEPS, torch.device("cpu"))
     stage = PipelineStage(config)
     losses = [stage.train_step(step).loss for step in range(1, STEPS + 1)]
     assert losses == pytest.approx(expected.losses, abs=1e-5)
@@ -164,13 +164,13 @@ def test_bf16_keeps_one_copy_of_the_weights_for_all_micro_batches() -> None:
 
 
 def united(parts: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Put the tensors of all stages together; no name may be on two of them."""
+    """Merge the tensors of all stages; no name may occur on two stages."""
     whole = {name: tensor for part in parts for name, tensor in part.items()}
     assert len(whole) == sum(map(len, parts))
     return whole
 
 
-def assert_near(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float) -> None:
-    assert found.keys() == expected.keys()
-    for name, tensor in found.items():
+def assert_near(tensors: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float) -> None:
+    assert tensors.keys() == expected.keys()
+    for name, tensor in tensors.items():
         assert float((tensor - expected[name]).abs().max()) <= tolerance, name

@@ -1,4 +1,4 @@
-"""ZeRO by DeepSpeed trains what one process trains, in every stage, for both kinds of models."""
+"""ZeRO by DeepSpeed trains like one process, in every stage and for both kinds of models."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_eight_ranks_train_what_one_process_trains_in_every_stage(tmp_path: Path
         assert ranks == [pytest.approx(expected, abs=1e-4)] * 8
 
 
-def test_torchrun_trains_and_every_rank_tells_its_steps(tmp_path: Path) -> None:
+def test_torchrun_trains_and_every_rank_prints_its_steps(tmp_path: Path) -> None:
     output = run_engine(make_data(3), tmp_path)
     assert output.code == 0, output.text
     for rank in (0, 1):
@@ -103,11 +103,11 @@ def test_fp16_on_a_cpu_and_a_missing_deepspeed_are_refused_with_a_remedy(tmp_pat
     data = make_data(data_parallel_size=1)
     output = run_engine(data | {"train": TRAIN | {"precision": "fp16"}}, tmp_path, processes=0)
     assert output.code == 2
-    assert "train.precision: fp16 is not trained on a CPU by DeepSpeed; use bf16 or fp32" in output.text
+    assert "train.precision: DeepSpeed does not support fp16 on a CPU; use bf16 or fp32" in output.text
     (tmp_path / "deepspeed.py").write_text("raise ImportError('there is none here')")
     output = run_engine(data, tmp_path, processes=0, variables={"PYTHONPATH": str(tmp_path)})
     assert output.code == 2
-    assert "cannot be imported: there is none here; install runners/requirements.txt" in output.text
+    assert "importing it failed: there is none here; install runners/requirements.txt" in output.text
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_fp16_on_a_cpu_and_a_missing_deepspeed_are_refused_with_a_remedy(tmp_pat
         ({"model": {"implementation": "huggingface"}}, "model.implementation"),
     ],
 )
-def test_what_deepspeed_does_not_train_is_refused(data: dict[str, Any], field: str) -> None:
+def test_configurations_that_deepspeed_does_not_support_are_refused(data: dict[str, Any], field: str) -> None:
     config, problems = check(data)
     assert config is None
     assert [problem.field for problem in problems] == [field]

@@ -1,4 +1,4 @@
-"""Real ranks of engine zero that train many configurations one after the other."""
+"""Ranks of engine zero in real processes, which train many configurations in sequence."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from runners.config import RunConfig
-from tests.engines.ranks import train_by_hand
+from tests.engines.ranks import train_in_one_process
 from tests.engines.started import Output, run_engine
 from tests.gpu.places import BOTH, CPU, GPU
 
@@ -39,7 +39,7 @@ def assert_trains(output: Output, device: str, data: dict[str, Any], tolerance: 
     assert start["memory"].startswith("cuda allocator" if device == "cuda" else "process resident")
     train = data["train"] | {"precision": "fp32", "recompute": "none"}
     reference = {"model": data["model"] | {"attention_backend": "sdpa"}, "train": train, "cluster": {"device": "cpu"}}
-    expected = train_by_hand(RunConfig.model_validate(reference), 5, torch.device("cpu")).losses
+    expected = train_in_one_process(RunConfig.model_validate(reference), 5, torch.device("cpu")).losses
     assert output.losses() == pytest.approx(expected, abs=tolerance)
     for step in output.events("step"):
         assert 0 < step["memory_bytes"] <= step["memory_peak_bytes"] * 1.001
@@ -151,7 +151,7 @@ def test_sharding_over_a_gpu_and_a_cpu(device: str, dim: int, tmp_path: Path) ->
         ("cuda:0", "gloo"),
     }
     reference = RunConfig.model_validate({"model": MODEL, "train": data["train"]})
-    expected = train_by_hand(reference, 5, torch.device("cpu")).losses
+    expected = train_in_one_process(reference, 5, torch.device("cpu")).losses
     assert output.losses() == pytest.approx(expected, abs=2e-4)
 
 

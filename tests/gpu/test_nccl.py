@@ -79,5 +79,5 @@ def test_two_ranks_with_one_gpu_are_told_so_before_nccl_waits_for_ever(device: s
             process.wait()
     assert [process.returncode for process in ranks] == [2, 2], outputs
     for output in outputs:
-        assert "cluster.device: ranks 0 and 1 were both given GPU" in output
+        assert "cluster.device: ranks 0 and 1 both use GPU" in output
         assert "LOCAL_RANK or CUDA_VISIBLE_DEVICES of its own" in output

@@ -114,7 +114,7 @@ def test_a_run_shows_what_its_links_were_set_to_and_gave(source: Run, user: User
 def test_without_a_node_that_can_make_links_the_launch_says_why_and_offers_the_simulation(
     experiment: Experiment, user: User
 ) -> None:
-    why = "links need the rights of root"
+    why = "emulated links require root"
     node = Node.objects.create(name="laptop", hardware={"links": {"why_not": why}}, last_heartbeat_at=timezone.now())
     data = {**SMALL, "network": {"apply": "emulate", "delay_ms": 1}}
     services.config_save(experiment=experiment, data=data, sweep={}, user=user)

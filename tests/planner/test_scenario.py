@@ -80,7 +80,7 @@ def test_best_is_replaced_by_the_best_slope_and_each_schedule_is_simulated_once(
 def test_an_unsupported_schedule_is_refused_and_the_others_are_simulated() -> None:
     simulated = answer(Scenario(stages=3, micro_batches=4, schedules=["interleaved-1f1b-2", "1f1b"]))
     assert [code_of(outcome.plan) for outcome in simulated.outcomes] == ["1f1b"]
-    assert simulated.refused[0].message == "num_micro_batches 4 is no multiple of the 3 ranks; use one"
+    assert simulated.refused[0].message == "num_micro_batches 4 is not a multiple of the 3 ranks; use a multiple of 3"
 
 
 def test_a_deadlock_is_refused() -> None:

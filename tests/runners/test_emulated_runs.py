@@ -16,7 +16,7 @@ import torch
 from runners.config import RunConfig
 from runners.links.ability import ability
 from tests.conftest import SMALL
-from tests.engines.ranks import train_by_hand
+from tests.engines.ranks import train_in_one_process
 from tests.patience import TRAINING_S, wait_for
 
 from .conftest import ROOT, NodeMachine, Server
@@ -77,7 +77,7 @@ def test_stages_that_wait_take_their_time_and_links_theirs(tmp_path: Path) -> No
 
 def test_a_training_that_computes_learns_the_same_behind_slow_links(tmp_path: Path) -> None:
     behind = [event["loss"] for event in run_links(REAL, tmp_path) if "loss" in event]
-    alone = train_by_hand(RunConfig.model_validate(SMALL), 4, torch.device("cpu"))
+    alone = train_in_one_process(RunConfig.model_validate(SMALL), 4, torch.device("cpu"))
     assert behind == pytest.approx(alone.losses, rel=1e-5)
 
 
@@ -117,7 +117,7 @@ def test_a_run_ends_at_once_when_what_carries_its_packets_is_killed(machine: Nod
     carrier.kill()
     report = server.end_of(1)
     assert report.state == "failed"
-    assert "the process that carries packets between ranks was killed" in report.reason
+    assert "the process that forwards packets between ranks was killed" in report.reason
 
 
 def test_a_rank_that_fails_ends_the_run_and_is_named(machine: NodeMachine, server: Server) -> None:

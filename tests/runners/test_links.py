@@ -278,13 +278,13 @@ print(json.dumps(try_here().why_not))
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True, timeout=PATIENCE_S
     )
-    assert "need the rights of root" in json.loads(done.stdout)
+    assert "require root" in json.loads(done.stdout)
     assert "simulate the network instead" in json.loads(done.stdout)
 
 
 def test_an_interface_that_is_not_there_is_refused_by_name() -> None:
     network = {"apply": "interface", "interface": "nosuch0", "bandwidth_gbps": 1}
-    assert "network.interface nosuch0 is not on this node; use " in refusal(
+    assert "network.interface nosuch0 does not exist on this node; use " in refusal(
         RunConfig.model_validate({"network": network})
     )
 
@@ -313,7 +313,7 @@ def test_an_interface_is_shaped_and_then_as_it_was(tmp_path: Path) -> None:
     interface.shape(tmp_path, network)
     assert "70a1: root" in rules()
     assert "rate 100Mbit" in rules()
-    assert "being shaped for another run" in interface.why_not(network)
+    assert "in use by another run" in interface.why_not(network)
     interface.restore(tmp_path)
     assert rules() == before
     interface.restore(tmp_path)
@@ -327,7 +327,7 @@ def test_somebody_elses_rules_on_an_interface_are_left_alone(tmp_path: Path) -> 
     subprocess.run(
         ["tc", "qdisc", "add", "dev", DEVICE, "root", "handle", "1:", *interface.tbf_arguments(1e6)], check=True
     )
-    with pytest.raises(ValueError, match="by tbf of somebody else"):
+    with pytest.raises(ValueError, match=r"already has a queueing discipline \(tbf\)"):
         interface.shape(tmp_path, network)
     (tmp_path / interface.RECORD).write_text(json.dumps({"interface": DEVICE}))
     interface.restore(tmp_path)

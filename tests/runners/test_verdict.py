@@ -191,7 +191,7 @@ def test_a_rank_that_nccl_aborted_because_it_waited_in_vain_says_so() -> None:
 
 
 def test_what_the_node_itself_says_stands_as_it_is() -> None:
-    message = "network.apply emulate: links need the rights of root; start the daemon as root"
+    message = "network.apply emulate: emulated links require root; start the daemon as root"
     assert evidence(event("error", rank=-1, traceback=message) + b"\n").verdict(2).reason == message
 
 

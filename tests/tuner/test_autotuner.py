@@ -128,7 +128,7 @@ def test_a_line_that_is_no_experiment_stays_in_the_log(study: Study, line: bytes
 
 def test_a_search_that_ran_nothing_says_why_and_can_be_resumed(study: Study) -> None:
     driver = driver_of(study)
-    Run.objects.filter(pk=driver.pk).update(reason="DeepSpeed's autotuner needs tabulate")
+    Run.objects.filter(pk=driver.pk).update(reason="DeepSpeed's autotuner requires tabulate")
     end(driver, "failed")
     study = services.study_advance(study=study)
     assert study.state == Study.State.FAILED
