@@ -1,4 +1,4 @@
-"""Run benchmarks, print a table, write build/bench.json."""
+"""Run benchmarks, print a table and write build/bench.json."""
 
 import argparse
 import json
@@ -14,18 +14,18 @@ OUTPUT = Path(__file__).resolve().parents[2] / "build" / "bench.json"
 
 
 def main() -> int:
-    """Run the benchmarks that are named, or all."""
+    """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("names", nargs="*", help="benchmarks, all if none; commas may separate them")
-    parser.add_argument("--quick", action="store_true", help="only show that they run: small sizes, one repeat")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="where the JSON goes")
+    parser.add_argument("names", nargs="*", help="benchmarks, separated by spaces or commas; default: all")
+    parser.add_argument("--quick", action="store_true", help="only check that they run: small sizes, one repeat")
+    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="output file (JSON)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="parlab-bench-") as directory:
         return _run(arguments, directory)
 
 
 def _run(arguments: argparse.Namespace, directory: str) -> int:
-    # Before Django reads its settings: benchmarks never touch a person's data.
+    # Set before Django reads its settings, so that benchmarks never touch a user's data.
     os.environ |= {"PARLAB_DATA_DIR": directory, "REDIS_URL": "redis://127.0.0.1:1/0", "LOG_LEVEL": "WARNING"}
     os.environ.pop("DATABASE_URL", None)
     os.environ["DJANGO_SETTINGS_MODULE"] = "parlab.settings"
@@ -36,11 +36,11 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
     from tests.bench.result import Scale
 
     named = [name for names in arguments.names for name in names.split(",") if name] or list(BENCHMARKS)
-    # The first part of a name stands for all that begin with it: tuner.
-    names = [full for name in named for full in ([name] if name in BENCHMARKS else _beginning(name, BENCHMARKS))]
-    unknown = [name for name in named if name not in BENCHMARKS and not _beginning(name, BENCHMARKS)]
+    # The first part of a name, e.g. tuner, selects all benchmarks that begin with it.
+    names = [full for name in named for full in ([name] if name in BENCHMARKS else _with_prefix(name, BENCHMARKS))]
+    unknown = [name for name in named if name not in BENCHMARKS and not _with_prefix(name, BENCHMARKS)]
     if unknown:
-        sys.stderr.write(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}\n")
+        sys.stderr.write(f"unknown benchmark {', '.join(unknown)}; use {', '.join(BENCHMARKS)}\n")
         return 2
     database.create()
     row = "{:<24} {:>14} {:<9} {:<46} {:>8} {:>7}\n"
@@ -57,7 +57,7 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
     return 0
 
 
-def _beginning(part: str, names: Iterable[str]) -> list[str]:
+def _with_prefix(part: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(f"{part}_")]
 
 

@@ -1,4 +1,4 @@
-"""A database of the benchmarks' own, with production settings, and the table that they compare with."""
+"""The benchmarks' own database with production settings, and the table to which they compare."""
 
 import sqlite3
 from itertools import count
@@ -17,7 +17,7 @@ _numbers = count(1)
 
 
 class PointRow(models.Model):
-    """The other way to keep series: one row per point, with the index that reading needs."""
+    """The alternative storage of series: one row per point, with the index that reading needs."""
 
     attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+", db_index=False)
     metric = models.CharField(max_length=80)
@@ -35,14 +35,14 @@ class PointRow(models.Model):
 
 
 def create() -> None:
-    """Make the tables in the database that the settings name."""
+    """Create the tables in the configured database."""
     call_command("migrate", verbosity=0)
     with connection.schema_editor() as editor:
         editor.create_model(PointRow)
 
 
 def new_attempt() -> Attempt:
-    """Make a run of three ranks with an attempt that is running."""
+    """Create a run of three ranks with a running attempt."""
     number = next(_numbers)
     user, _ = get_user_model().objects.get_or_create(username="bench")
     experiment, _ = Experiment.objects.get_or_create(slug="bench", defaults={"name": "bench", "owner": user})
@@ -67,7 +67,7 @@ def new_attempt() -> Attempt:
 
 
 def insert_rows(attempt_id: int, metric: str, rank: int, columns: Columns) -> None:
-    """Fill the other table as fast as SQLite can, where it is not the insert that is measured."""
+    """Fill the table of point rows as fast as SQLite can, for benchmarks that do not measure inserts."""
     with connection.cursor() as cursor:
         raw: sqlite3.Cursor = cursor.cursor
         raw.execute("BEGIN")
@@ -81,10 +81,9 @@ def insert_rows(attempt_id: int, metric: str, rank: int, columns: Columns) -> No
 
 
 def used_bytes() -> int:
-    """Bytes of the database file that hold something: tables and indexes, without free pages."""
+    """Return the size of tables and indexes in bytes, without free pages."""
     with connection.cursor() as cursor:
-        figures = [
+        pages, free, page_size = (
             cursor.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-        ]
-    pages, free, page_size = figures
+        )
     return int((pages - free) * page_size)

@@ -1,4 +1,4 @@
-"""The pipeline engine beside DeepSpeed's PipelineModule: the same network, batch, schedule (1F1B) and optimizer."""
+"""Engine pipeline against DeepSpeed's PipelineModule: the same network, batch, schedule (1F1B) and optimizer."""
 
 import importlib
 import os
@@ -31,7 +31,7 @@ def _loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def prepare(rank: int, world_size: int, *, is_quick: bool = False) -> Sequence[tuple[Step, Step]]:
-    """Make one step of both ways."""
+    """Return a step of each implementation."""
     config = make_config("1f1b", world_size, is_quick=is_quick)
     channels = open_channels([range(world_size)], rank, CPU, timedelta(seconds=300))
     ours = PipelineStage(config, rank, CPU, channels)
@@ -68,7 +68,7 @@ def _theirs(config: RunConfig, rank: int, world_size: int) -> Step:
 
 
 def pipeline_vs_deepspeed(scale: Scale) -> Result:
-    """Time a step of 1F1B, the schedule that DeepSpeed has."""
+    """Measure a step of 1F1B, the only schedule that DeepSpeed has."""
     rounds = scale.repeats(15)
     (times,) = side_by_side(partial(prepare, is_quick=scale.is_quick), RANKS, rounds)
     return Result(1000 * times.ours, "ms/step", f"DeepSpeed: {1000 * times.theirs:.0f} ms", times.ratio, rounds)

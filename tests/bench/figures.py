@@ -1,4 +1,4 @@
-"""How soon the first figure of a page is drawn in a browser, and how much a page weighs."""
+"""Time until the first figure of a page is drawn in a browser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.browser.conftest import Demo, copy_of_the_project, start_demo, stop_d
 from tests.browser.install import find_chromium
 
 PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
-# The first figure is drawn when its element says so; the clock is the page's own, from the click on.
+# A figure is drawn when its element has the attribute; the clock is the page's performance.now().
 _WATCH = """
 window.firstFigure = 0;
 new MutationObserver((changes) => {
@@ -25,18 +25,18 @@ new MutationObserver((changes) => {
 
 
 def first_figure_ms(scale: Scale) -> Result:
-    """Time from the request of an experiment's page to its first figure, with Plotly in the browser's cache."""
+    """Measure the time from the request of an experiment's page to its first figure, with Plotly cached."""
     repeats = scale.repeats(9)
     with _page() as (page, demo):
-        whole = [_first_figure(page, f"{demo.url}{PUBLISHED}#figures") for _ in range(repeats + 1)][1:]
+        times = [_first_figure(page, f"{demo.url}{PUBLISHED}#figures") for _ in range(repeats + 1)][1:]
         page.context.new_cdp_session(page).send("Network.clearBrowserCache")
         cold = _first_figure(page, f"{demo.url}{PUBLISHED}#figures")
-    value = median(whole)
+    value = median(times)
     return Result(value, "ms", f"{cold:,.0f} ms with an empty cache", cold / value, repeats)
 
 
 def _first_figure(page: Page, url: str) -> float:
-    # Another page between: an address that differs in its anchor alone is not loaded again.
+    # Load another page in between, because a URL that differs only in its fragment is not reloaded.
     page.goto("about:blank")
     page.goto(url)
     page.locator('[data-figure-url][data-drawn="1"]').first.wait_for(state="attached", timeout=60_000)
@@ -45,7 +45,7 @@ def _first_figure(page: Page, url: str) -> float:
 
 @contextmanager
 def _page() -> Iterator[tuple[Page, Demo]]:
-    """A demo of its own and a browser that is logged in."""
+    """Start a demo and a browser that is logged in."""
     with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
         copy_of_the_project(Path(directory))
         demo = start_demo(Path(directory))

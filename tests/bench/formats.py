@@ -1,4 +1,4 @@
-"""A Megatron-LM log of a gigabyte -> records, and what reading it takes beside reading its lines alone."""
+"""Reading a Megatron-LM log of 1 GB to records, against reading its lines only."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ _TIMERS = (
     " optimizer-copy-to-main-grad: 11.08 | optimizer-unscale-and-check-inf: 26.39 | optimizer-clip-main-grad: 19.51 |"
     " optimizer-copy-main-to-model-params: 11.34 | optimizer: 115.99 | batch-generator: 3.30\n"
 )
-# Reads a file in a process of its own and prints the most memory that it held, in KiB.
+# Reads a file in a separate process and prints its peak memory in KiB.
 _PEAK = """
 import sys
 from pathlib import Path
@@ -45,33 +45,33 @@ print(status.partition("VmHWM:")[2].split()[0])
 
 
 def megatron_reader_mb_per_s(scale: Scale) -> Result:
-    """A log of 1 GB to records on one core, against reading its lines alone."""
-    rates, alone = [], []
+    """Measure reading a log of 1 GB to records on one core, against reading its lines only."""
+    rates, line_rates = [], []
     repeats = scale.repeats(3)
     with _log(scale.of(MEGABYTES)) as path:
         for _ in range(repeats):
-            alone.append(_lines_rate(path))
+            line_rates.append(_lines_rate(path))
             rates.append(_records_rate(path))
-    value, other = median(rates), median(alone)
+    value, other = median(rates), median(line_rates)
     return Result(
         value,
         "MB/s",
-        f"{other:,.0f} MB/s for the lines alone, {other / value:.0f} times as fast",
+        f"{other:,.0f} MB/s for the lines only, {other / value:.0f} times as fast",
         value / other,
         repeats,
     )
 
 
 def reader_peak_mib(scale: Scale) -> Result:
-    """The most memory held while a log of 1 GB becomes a document, against reading its lines alone."""
+    """Measure the peak memory of reading a log of 1 GB to a document, against reading its lines only."""
     with _log(scale.of(MEGABYTES)) as path:
         value, other = _peak("document", path), _peak("lines", path)
-    return Result(value, "MiB", f"{other:.0f} MiB for the lines alone", other / value, 1)
+    return Result(value, "MiB", f"{other:.0f} MiB for the lines only", other / value, 1)
 
 
 @contextmanager
 def _log(megabytes: int) -> Iterator[Path]:
-    """Write a log of about this many MB; its iterations go on through the whole file."""
+    """Write a log of about this size, with continuous iteration numbers."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "megatron.log"
         first = 1
@@ -103,11 +103,11 @@ def _records_rate(path: Path) -> float:
     with open_text(path) as stream:
         count = sum(1 for _ in records(Lines(stream), "megatron"))
     if not count:
-        raise RuntimeError("the reader found no record in the benchmark's log")
+        raise RuntimeError("the reader returned no record of the benchmark's log")
     return path.stat().st_size / 1e6 / (time.perf_counter() - begin)
 
 
-def _peak(what: str, path: Path) -> float:
-    command = [sys.executable, "-c", _PEAK, what, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return int(done.stdout) / 1024
+def _peak(target: str, path: Path) -> float:
+    command = [sys.executable, "-c", _PEAK, target, str(path)]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(process.stdout) / 1024

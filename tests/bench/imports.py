@@ -1,4 +1,4 @@
-"""A log that somebody brings -> the database."""
+"""Import of a log into the database."""
 
 import io
 import time
@@ -20,7 +20,7 @@ TIMERS = (
 
 
 def import_100k(scale: Scale) -> Result:
-    """Import a Megatron log of 100,000 iterations with timers, against reading its lines and nothing else."""
+    """Measure the import of a Megatron-LM log of 100,000 iterations with timers, against reading its lines only."""
     iterations = scale.of(100_000)
     output = log(iterations)
     user, _ = get_user_model().objects.get_or_create(username="bench")
@@ -29,11 +29,11 @@ def import_100k(scale: Scale) -> Result:
         seconds.append(_import_s(output + f"run {repeat}\n".encode(), user, iterations))
         others.append(_lines_s(output))
     value, other = median(seconds), median(others)
-    return Result(value, "s", f"{other:.2f} s for its lines alone", other / value, len(seconds))
+    return Result(value, "s", f"{other:.2f} s for its lines only", other / value, len(seconds))
 
 
 def log(iterations: int) -> bytes:
-    """What Megatron-LM prints with --log-interval 1 and timers: two lines an iteration."""
+    """Return the output of Megatron-LM with --log-interval 1 and timers: two lines per iteration."""
     random = np.random.default_rng(0)
     step_ms = random.normal(1_380.0, 8.0, iterations)
     lines = []
@@ -52,9 +52,9 @@ def log(iterations: int) -> bytes:
 
 def _import_s(output: bytes, user: User, iterations: int) -> float:
     began = time.perf_counter()
-    found = source_import(experiment=None, name="megatron.log", stream=io.BytesIO(output), user=user)
+    source = source_import(experiment=None, name="megatron.log", stream=io.BytesIO(output), user=user)
     took = time.perf_counter() - began
-    assert found.runs[0].summary["steps"]["last"] == iterations
+    assert source.runs[0].summary["steps"]["last"] == iterations
     return took
 
 

@@ -1,4 +1,4 @@
-"""Raw output of a training -> the database."""
+"""Ingestion of raw training output into the database."""
 
 import json
 import time
@@ -20,7 +20,7 @@ TIMERS = ("forward-compute", "backward-compute", "forward-recv", "backward-send"
 
 
 def points_per_s(scale: Scale) -> Result:
-    """Batches of a training with three ranks, against one row per point for a tenth of the same output."""
+    """Measure batches of a training with three ranks, against one row per point for a tenth of the same output."""
     output = training(steps=scale.of(20_000))
     tenth = output[: output.index(b"\n", len(output) // 10) + 1]
     rates, other_rates = [], []
@@ -33,7 +33,7 @@ def points_per_s(scale: Scale) -> Result:
 
 
 def training(steps: int) -> bytes:
-    """What three ranks print: a step event with twelve numbers each, now and then a line of log."""
+    """Return the output of three ranks: a step event with twelve numbers each, and a log line every ten steps."""
     random = np.random.default_rng(0)
     lines = []
     for step in range(1, steps + 1):
@@ -61,7 +61,7 @@ def training(steps: int) -> bytes:
 
 
 def batches(output: bytes, attempt: Attempt) -> Iterator[Batch]:
-    """Cut an output into batches as a node does: at line ends, of at most MAX_BATCH_BYTES."""
+    """Split output into batches as a node does: at line ends, up to MAX_BATCH_BYTES each."""
     begin = 0
     while begin < len(output):
         end = output.rfind(b"\n", begin, begin + MAX_BATCH_BYTES) + 1

@@ -1,4 +1,4 @@
-"""The list of experiments among ten thousand runs: how long the server takes for a page of it."""
+"""Server time for a page of the list of experiments, with ten thousand runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.bench.result import Result, Scale
 RUNS = 10_000
 RUNS_EACH = 50
 ENGINES = ("pipeline", "megatron", "zero")
-# What people type, page after page; the second list asks for the same through the configuration's own fields.
+# Typical filters; BY_CONFIGURATION has the filters of AS_COLUMNS in terms of the configuration's fields.
 FILTERS = (
     "", "engine:megatron", "gpus>=4", "state:oom", "tag:v100", "samples_per_s>100",
     "engine:megatron gpus>=4 state:finished tag:v100 samples_per_s>100", "scaling", "micro_batch:2 memory>8GiB",
@@ -31,33 +31,33 @@ _PLAIN_FILES = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.S
 
 
 def experiments_page_p95_ms(scale: Scale) -> Result:
-    """95th percentile of the server's time for a whole page of the list, over filters, sorts and both kinds of list."""
+    """Measure the 95th percentile of the server's time for a page, over filters, orders and both kinds of list."""
     user, _ = get_user_model().objects.get_or_create(username="bench")
     _fill(user, scale.of(RUNS))
     client = Client(SERVER_NAME="127.0.0.1")
     with override_settings(STORAGES=_PLAIN_FILES):
         client.force_login(user)
-        asked = [
+        queries = [
             {"q": text, "show": show, "sort": sort}
             for text, show, sort in itertools.product(FILTERS, ("experiments", "runs"), ("", "-best", "-samples_per_s"))
         ]
         repeats = scale.repeats(3)
-        value = _p95(client, asked, repeats)
+        value = _p95(client, queries, repeats)
         columns = _p95(client, [{"q": text, "show": "runs"} for text in AS_COLUMNS], repeats)
         json = _p95(client, [{"q": text, "show": "runs"} for text in BY_CONFIGURATION], repeats)
-    against = f"{json:,.0f} ms by fields in JSON where columns take {columns:,.0f}"
+    against = f"{json:,.0f} ms by fields in JSON, {columns:,.0f} by columns"
     return Result(value, "ms", against, json / columns, repeats)
 
 
-def _p95(client: Client, asked: Sequence[dict[str, str]], repeats: int) -> float:
+def _p95(client: Client, queries: Sequence[dict[str, str]], repeats: int) -> float:
     times = []
-    for query in [*asked[:1], *(query for _ in range(repeats) for query in asked)]:
+    for query in [*queries[:1], *(query for _ in range(repeats) for query in queries)]:
         began = time.perf_counter()
         response = client.get("/experiments/", query)
         times.append((time.perf_counter() - began) * 1e3)
         if response.status_code != 200:
-            raise RuntimeError(f"{query} was answered with {response.status_code}")
-    # The first page of a process also loads its templates.
+            raise RuntimeError(f"{query} returned status {response.status_code}")
+    # The first request of a process also loads templates.
     return float(np.percentile(times[1:], 95))
 
 

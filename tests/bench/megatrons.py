@@ -1,4 +1,4 @@
-"""The megatron engine with replicas only beside plain DistributedDataParallel: same network, batch and optimizer."""
+"""Engine megatron with data parallelism only, against DistributedDataParallel: same network, batch and optimizer."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def make_config(*, is_quick: bool = False) -> RunConfig:
-    """Make a GPT of 4 layers in 2 micro batches of 4 on each rank."""
+    """Return the configuration of a GPT of 4 layers with 2 micro batches of 4 per rank."""
     model = TINY if is_quick else MODEL
     parallel = {"engine": "megatron", "data_parallel_size": RANKS}
     train = {"global_batch_size": 16, "micro_batch_size": 4}
@@ -31,7 +31,7 @@ def make_config(*, is_quick: bool = False) -> RunConfig:
 
 
 def prepare(rank: int, world_size: int, *, is_quick: bool = False) -> Sequence[tuple[Step, Step]]:
-    """Make one step of both ways."""
+    """Return a step of each implementation."""
     config = make_config(is_quick=is_quick)
     ours = MegatronRank(config, CPU, open_layout(config, rank, CPU, timedelta(seconds=300)))
     network = GPTStage(config.model, range(config.model.num_layers), config.train.seed, CPU)
@@ -45,24 +45,24 @@ def prepare(rank: int, world_size: int, *, is_quick: bool = False) -> Sequence[t
 
     def step() -> float:
         batch = make_batch(config, 1)
-        mine = slice(rank * share, (rank + 1) * share)
+        rows = slice(rank * share, (rank + 1) * share)
         optimizer.zero_grad()
         total = torch.zeros(1)
-        parts = list(zip(torch.split(batch.tokens[mine], size), torch.split(batch.targets[mine], size), strict=True))
+        parts = list(zip(torch.split(batch.tokens[rows], size), torch.split(batch.targets[rows], size), strict=True))
         for number, (tokens, targets) in enumerate(parts, start=1):
             with nullcontext() if number == count else theirs.no_sync():
                 loss = theirs(tokens, targets) / count
                 loss.backward()
             total += loss.detach()
         optimizer.step()
-        dist.all_reduce(total)  # the loss of the global batch, as the engine tells it
+        dist.all_reduce(total)  # the loss of the global batch, which the engine reports too
         return float(total) / world_size
 
     return [(lambda: ours.train_step(1), step)]
 
 
 def megatron_vs_ddp(scale: Scale) -> Result:
-    """Time a step of two replicas."""
+    """Measure a step of two replicas."""
     rounds = scale.repeats(25)
     (times,) = side_by_side(partial(prepare, is_quick=scale.is_quick), RANKS, rounds)
     return Result(1000 * times.ours, "ms/step", f"DDP: {1000 * times.theirs:.0f} ms", times.ratio, rounds)

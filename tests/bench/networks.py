@@ -1,7 +1,7 @@
 """The emulated 3-node case: real ranks in namespaces, real gloo, links of 10 ms and 1 Gbit/s.
 
-Times of a micro batch are those with which the simulation takes what was published for the default network: of GPipe
-from its row, of 1F1B and what comes of it from that of 1F1B.
+Micro-batch times are calibrated so that the simulation reproduces the published time on the default network: GPipe from
+its own row, 1F1B and its variants from the row of 1F1B.
 """
 
 import functools
@@ -32,19 +32,19 @@ RANKS, SEQUENCES, HIDDEN, LENGTH = 3, 64, 768, 2048
 MESSAGE_BYTES = HIDDEN * LENGTH * 4
 DEFAULT, SLOW = Link(0.1e-3, 10e9), Link(10e-3, 1e9)
 PUBLISHED_S = {"gpipe": (6.64, 8.38), "1f1b": (6.54, 11.21)}
-"""On the default network and at 10 ms and 1 Gbit/s, micro batch 1."""
+"""Published times on the default network and at 10 ms and 1 Gbit/s, for micro batch 1."""
 BACKWARD_PER_FORWARD = 3.0
 MAX_HELD = 9
 _TIMEOUT_S = 600
 
 
 class Case(NamedTuple):
-    """One schedule on both networks, in seconds."""
+    """Iteration times of one schedule on both networks, in seconds."""
 
     default_s: float
     slow_s: float
     simulated: Outcome
-    """On the slow network."""
+    """Simulation on the slow network."""
 
     @property
     def slowdown(self) -> float:
@@ -64,21 +64,21 @@ def _times(schedule: str) -> StageTimes:
 
 @functools.cache
 def _case(schedule: str, wire: str, is_best: bool, is_quick: bool) -> Case:
-    """Run a schedule on both networks, in turns so that a busy machine slows both."""
+    """Run a schedule on both networks, alternating so that a busy machine slows down both."""
     count, times = (8, StageTimes(2e-3, 6e-3)) if is_quick else (SEQUENCES, _times(schedule))
     slow = _pipeline(times, SLOW, count, 4 if wire == "same" else 2)
-    # The fastest slope by simulation that holds no more than it may.
+    # The fastest slope by simulation that holds at most MAX_HELD micro batches.
     slopes = best_schedule(slow, max_held=MAX_HELD).compared if is_best else []
-    plan = min(slopes, key=lambda one: one.simulation.iteration_s).plan if slopes else Plan(schedule)
-    found: dict[Link, list[float]] = {DEFAULT: [], SLOW: []}
+    plan = min(slopes, key=lambda slope: slope.simulation.iteration_s).plan if slopes else Plan(schedule)
+    steps: dict[Link, list[float]] = {DEFAULT: [], SLOW: []}
     for _ in range(1 if is_quick else 2):
-        for link in found:
-            found[link] += _steps(plan, wire, times, link, count, 2 if is_quick else 4)
-    return Case(median(found[DEFAULT]), median(found[SLOW]), outcome(plan, slow))
+        for link in steps:
+            steps[link] += _steps(plan, wire, times, link, count, 2 if is_quick else 4)
+    return Case(median(steps[DEFAULT]), median(steps[SLOW]), outcome(plan, slow))
 
 
 def _steps(plan: Plan, wire: str, times: StageTimes, link: Link, count: int, iterations: int) -> list[float]:
-    """Run the ranks as a node does, and return the seconds of each step but the first, of the slowest rank."""
+    """Run the ranks as a node does; return the time of each step but the first, in seconds, of the slowest rank."""
     config = {
         "model": {"num_layers": 12, "hidden_size": HIDDEN, "num_attention_heads": 12, "sequence_length": LENGTH},
         "train": {"global_batch_size": count, "iterations": iterations, "compute": "emulated"},
@@ -89,20 +89,20 @@ def _steps(plan: Plan, wire: str, times: StageTimes, link: Link, count: int, ite
             "wire_precision": wire,
         },
         "emulation": {"forward_ms": 1e3 * times.forward_s, "backward_ms": 1e3 * times.backward_s},
-        "network": {"apply": "emulate", "delay_ms": 1e3 * link.delay_s, "bandwidth_gbps": _carried(link)},
+        "network": {"apply": "emulate", "delay_ms": 1e3 * link.delay_s, "bandwidth_gbps": _rate_setting(link)},
     }
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(config, file)
         file.flush()
         command = [sys.executable, "-m", "runners.links", "--config", file.name]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
-    if done.returncode:
-        raise RuntimeError(f"the emulated run failed: {done.stdout[-2000:]} {done.stderr[-2000:]}")
+    if process.returncode:
+        raise RuntimeError(f"the emulated run failed: {process.stdout[-2000:]} {process.stderr[-2000:]}")
     slowest: dict[int, float] = {}
-    for line in done.stdout.splitlines():
+    for line in process.stdout.splitlines():
         event: dict[str, Any] = json.loads(line) if line.startswith('{"parlab":') else {}
         if event.get("event") == "step":
             slowest[event["step"]] = max(event["step_time_s"], slowest.get(event["step"], 0.0))
@@ -110,15 +110,15 @@ def _steps(plan: Plan, wire: str, times: StageTimes, link: Link, count: int, ite
 
 
 @functools.cache
-def _carried(link: Link) -> float | None:
-    """Return the rate to set, in Gbit/s: none where the machine carries less, as fast as it does then."""
+def _rate_setting(link: Link) -> float | None:
+    """Return the rate to set in Gbit/s; None (unlimited) if the machine cannot reach that rate anyway."""
     if link.bits_per_s < 2e9:
         return link.bits_per_s / 1e9
-    return link.bits_per_s / 1e9 if _forwarded() > 1.2 * link.bits_per_s else None
+    return link.bits_per_s / 1e9 if _forwarder_rate() > 1.2 * link.bits_per_s else None
 
 
-def _forwarded() -> float:
-    """Return what the forwarder carries between two namespaces without any shaping, in bits/s."""
+def _forwarder_rate() -> float:
+    """Return the rate of TCP through the unshaped forwarder between two namespaces, in bits/s."""
     links = [[ForwarderLink()] * 2] * 2
     with ExitStack() as stack:
         hosts = make_hosts(stack, links)
@@ -126,13 +126,13 @@ def _forwarded() -> float:
         return throughput([host.namespace for host in hosts], (0, 1), 0.0) or 0.0
 
 
-def _known_case(schedule: str, wire: str, is_best: bool, scale: Scale) -> Case:
-    """Return a case, measured once; in quick mode one that takes every way stands for all of them."""
+def _cached_case(schedule: str, wire: str, is_best: bool, scale: Scale) -> Case:
+    """Return a case, measured once; in quick mode a single case that covers all code paths replaces all others."""
     return _case("1f1b", "bf16", True, True) if scale.is_quick else _case(schedule, wire, is_best, False)
 
 
 def _slowdown(schedule: str, wire: str, is_best: bool, target: float, scale: Scale) -> Result:
-    case = _known_case(schedule, wire, is_best, scale)
+    case = _cached_case(schedule, wire, is_best, scale)
     plan = case.simulated.plan
     against = (
         f"{plan.title}: {case.default_s:.2f} -> {case.slow_s:.2f} s, simulated"
@@ -142,28 +142,28 @@ def _slowdown(schedule: str, wire: str, is_best: bool, target: float, scale: Sca
 
 
 def slowdown_gpipe(scale: Scale) -> Result:
-    """Time of GPipe at 10 ms and 1 Gbit/s over that on the default network."""
+    """Measure the time of GPipe at 10 ms and 1 Gbit/s, divided by that on the default network."""
     return _slowdown("gpipe", "same", False, 8.38 / 6.64, scale)
 
 
 def slowdown_1f1b(scale: Scale) -> Result:
-    """The same for 1F1B."""
+    """Measure the slowdown of 1F1B."""
     return _slowdown("1f1b", "same", False, 11.21 / 6.54, scale)
 
 
 def slowdown_best_fp32(scale: Scale) -> Result:
-    """The same for 1F1B with the warm-up slope that the simulation chooses."""
+    """Measure the slowdown of 1F1B with the warm-up slope that the simulation chooses."""
     return _slowdown("1f1b", "same", True, 1.15, scale)
 
 
 def slowdown_best_fp16(scale: Scale) -> Result:
-    """The same with 16 bits on the wire."""
+    """Measure the slowdown of 1F1B with the chosen warm-up slope and 16-bit transfers."""
     return _slowdown("1f1b", "bf16", True, 1.05, scale)
 
 
 def gap_to_bound_pct(scale: Scale) -> Result:
-    """By how much the best fp32 schedule is slower than what no order of its passes can beat."""
-    case = _known_case("1f1b", "same", True, scale)
+    """Measure by how much the best fp32 schedule exceeds the lower bound of every order of its passes."""
+    case = _cached_case("1f1b", "same", True, scale)
     bound = case.simulated.bound
     gap = 100 * (case.slow_s / bound.seconds - 1)
     against = f"bound {bound.seconds:.2f} s ({bound.binds}), measured {case.slow_s:.2f} s; at most 5 %"
@@ -171,18 +171,18 @@ def gap_to_bound_pct(scale: Scale) -> Result:
 
 
 def micro_batches_held(scale: Scale) -> Result:
-    """Micro batches whose activations the first rank of the best fp32 schedule holds; GPipe holds all."""
-    case = _known_case("1f1b", "same", True, scale)
-    everything = 8 if scale.is_quick else SEQUENCES
-    return Result(case.simulated.held, "count", f"GPipe: {everything}; at most 9", everything / case.simulated.held, 1)
+    """Count the micro batches whose activations the first rank of the best fp32 schedule holds; GPipe holds all."""
+    case = _cached_case("1f1b", "same", True, scale)
+    total = 8 if scale.is_quick else SEQUENCES
+    return Result(case.simulated.held, "count", f"GPipe: {total}; at most 9", total / case.simulated.held, 1)
 
 
 def forwarder_gbit_per_s(scale: Scale) -> Result:
-    """What TCP gets between two namespaces through the forwarder; beside it TCP in one namespace, over loopback."""
+    """Measure the rate of TCP between two namespaces through the forwarder, against TCP over loopback."""
     repeats = scale.repeats(5)
     ours, theirs = [], []
     for _ in range(repeats):
-        ours.append(_forwarded() / 1e9)
+        ours.append(_forwarder_rate() / 1e9)
         theirs.append(_loopback() / 1e9)
     value = median(ours)
     return Result(
@@ -191,7 +191,7 @@ def forwarder_gbit_per_s(scale: Scale) -> Result:
 
 
 def _loopback() -> float:
-    """Return what one TCP connection gets over the loopback device, in bits/s."""
+    """Return the rate of one TCP connection over loopback, in bits/s."""
     size, data = 0, bytes(1 << 18)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
         receiver = server.accept()[0]

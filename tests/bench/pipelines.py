@@ -1,4 +1,4 @@
-"""The pipeline engine beside torch.distributed.pipelining: the same network, batch, schedule and optimizer."""
+"""Engine pipeline against torch.distributed.pipelining: the same network, batch, schedule and optimizer."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -27,11 +27,11 @@ SCHEDULES: dict[str, Any] = {
     "1f1b": Schedule1F1B,
     "interleaved-1f1b": ScheduleInterleaved1F1B,
 }
-"""torch's ScheduleInterleavedZeroBubble is not among them: its split of the backward pass raises on this network."""
+"""Without ScheduleInterleavedZeroBubble: torch's split of the backward pass raises an error on this network."""
 
 
 class _Logits(nn.Module):
-    """A stage that leaves the loss to the schedule, as torch wants it."""
+    """A stage without the loss, which torch's schedules compute."""
 
     def __init__(self, stage: GPTStage) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def _loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def make_config(schedule: str, ranks: int, *, is_quick: bool = False) -> RunConfig:
-    """Make a GPT of 8 layers in 8 micro batches of 2: some 200 ms a step on one core, next to nothing in quick mode."""
+    """Return the configuration of a GPT of 8 layers with 8 micro batches of 2; in quick mode the model is tiny."""
     chunks = 2 if schedule == "interleaved-1f1b" else 1
     model = TINY | {"num_layers": 8} if is_quick else MODEL
     parallel = {"pipeline_parallel_size": ranks, "schedule": schedule, "virtual_stages": chunks}
@@ -61,7 +61,7 @@ def make_config(schedule: str, ranks: int, *, is_quick: bool = False) -> RunConf
 
 
 def prepare(rank: int, world_size: int, *, is_quick: bool = False) -> Sequence[tuple[Step, Step]]:
-    """Make the steps of both ways for each schedule."""
+    """Return a step of each implementation for each schedule."""
     timeout = timedelta(seconds=300)
     line = open_channels([range(world_size)], rank, CPU, timeout)
     ring = open_channels([range(world_size)], rank, CPU, timeout, is_ring=True)
@@ -74,28 +74,28 @@ def prepare(rank: int, world_size: int, *, is_quick: bool = False) -> Sequence[t
 
 
 def _theirs(config: RunConfig, rank: int, world_size: int) -> Step:
-    again = PipelineStage(config, rank)  # for its layers and its optimizer; it is not trained
-    chunks = [_Logits(cast(GPTStage, chunk)) for chunk in again.model]
+    stage = PipelineStage(config, rank)  # only for its layers
+    chunks = [_Logits(cast(GPTStage, chunk)) for chunk in stage.model]
     count = world_size * len(chunks)
     stages = [TorchStage(chunk, i * world_size + rank, count, CPU) for i, chunk in enumerate(chunks)]
     name = config.parallel.schedule
     schedule = SCHEDULES[name](stages if len(stages) > 1 else stages[0], config.num_micro_batches, loss_fn=_loss)
-    optimizer = torch.optim.Adam(again.model.parameters(), lr=config.train.learning_rate, fused=True)
+    optimizer = torch.optim.Adam(stage.model.parameters(), lr=config.train.learning_rate, fused=True)
 
     def step() -> None:
         batch = make_batch(config, 1)
         optimizer.zero_grad()
-        given = {"target": batch.targets} if rank == world_size - 1 else {}
-        schedule.step(*([batch.tokens] if rank == 0 else []), **given)
+        options = {"target": batch.targets} if rank == world_size - 1 else {}
+        schedule.step(*([batch.tokens] if rank == 0 else []), **options)
         optimizer.step()
 
     return step
 
 
 def pipeline_vs_torch(scale: Scale) -> Result:
-    """Time a step of each schedule; the ratio is that of the schedule where the engine is at its worst."""
+    """Measure a step of each schedule; the ratio is the worst over the schedules."""
     rounds = scale.repeats(15)
     times = dict(zip(SCHEDULES, side_by_side(partial(prepare, is_quick=scale.is_quick), RANKS, rounds), strict=True))
-    shown = ", ".join(f"{name} {1000 * one.theirs:.0f} ms, {one.ratio:.2f} x" for name, one in times.items())
-    worst = min(one.ratio for one in times.values())
-    return Result(1000 * times["1f1b"].ours, "ms/step", f"torch: {shown}", worst, rounds)
+    details = ", ".join(f"{name} {1000 * pair.theirs:.0f} ms, {pair.ratio:.2f} x" for name, pair in times.items())
+    worst = min(pair.ratio for pair in times.values())
+    return Result(1000 * times["1f1b"].ours, "ms/step", f"torch: {details}", worst, rounds)

@@ -1,8 +1,8 @@
-"""`make bench-planner`: how far the planner is off published measurements, on rows that it was not fitted to.
+"""`make bench-planner`: errors of the planner on published measurements to which it was not fitted.
 
-Uncalibrated: the constants are fitted to all other groups, then the group is predicted. Calibrated: the rows of a
-group are dealt into five parts, each predicted after a calibration on the other four. Groups are publications: one
-cluster, one code base each.
+Uncalibrated: the constants are fitted to all other groups, then the group is predicted. Calibrated: the rows of a group
+are split into five parts, and each part is predicted after a calibration on the other four. A group is a publication,
+with one cluster and one code base.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from parlab.planner.rows import Row
 VALIDATION = Path(__file__).resolve().parents[3] / "shared" / "validation"
 PARTS = 5
 BETWEEN, SPRING = 0.05, 0.5
-"""Noise and spring of a fit to many code bases, which one set of constants cannot explain: stiffer than that of one."""
+"""Noise and spring of a fit to many code bases: stiffer than for a single one, since no constants explain all."""
 
 
 @dataclass
 class Errors:
-    """Relative errors of one group, or of all."""
+    """Relative errors of one group or of all groups."""
 
     time: list[float] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
@@ -36,14 +36,14 @@ class Errors:
     ran: int = 0
 
     def add(self, row: Row, calibration: Calibration) -> None:
-        """Predict a row and compare."""
+        """Predict a row and compare the prediction with the measurement."""
         predicted = predict_row(row, calibration)
-        known = observation(row)
-        if known.iteration_s:
-            self.time.append(predicted.iteration_s / known.iteration_s - 1)
-        if known.memory_bytes:
-            self.memory.append(predicted.memory_bytes / known.memory_bytes - 1)
-        if known.is_oom:
+        measured = observation(row)
+        if measured.iteration_s:
+            self.time.append(predicted.iteration_s / measured.iteration_s - 1)
+        if measured.memory_bytes:
+            self.memory.append(predicted.memory_bytes / measured.memory_bytes - 1)
+        if measured.is_oom:
             self.oom += 1
             self.oom_called_fitting += predicted.fits
         else:
@@ -59,7 +59,7 @@ class Errors:
 
 
 def by_group(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows of each publication."""
+    """Return the rows of each publication."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
@@ -67,7 +67,7 @@ def by_group(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def generic(groups: Sequence[list[Row]]) -> Calibration:
-    """Fit one set of constants to groups; a group counts as much as the root of its rows."""
+    """Fit one set of constants to groups; a group's weight is the square root of its number of rows."""
     rows = [row for group in groups for row in group]
     weights = [1 / len(group) ** 0.5 for group in groups for _row in group]
     fitted = calibrate([observation(row) for row in rows], "other groups", start(), weights, BETWEEN, SPRING)
@@ -75,7 +75,7 @@ def generic(groups: Sequence[list[Row]]) -> Calibration:
 
 
 def start() -> Calibration:
-    """Where fits of generic constants begin: what the literature lets expect."""
+    """Return the initial constants of a fit, which are typical values of the literature."""
     time = TimeParameters(
         matmul_efficiency=0.95,
         matmul_traffic=1.5,
@@ -100,7 +100,7 @@ def start() -> Calibration:
 
 
 def held_out_groups(groups: dict[str, list[Row]]) -> dict[str, Errors]:
-    """Predict each group with constants that were fitted to the others."""
+    """Predict each group with constants fitted to the other groups."""
     result = {}
     for name, rows in groups.items():
         constants = generic([other for key, other in groups.items() if key != name])
@@ -111,7 +111,7 @@ def held_out_groups(groups: dict[str, list[Row]]) -> dict[str, Errors]:
 
 
 def held_out_half(groups: dict[str, list[Row]], deal: Random) -> dict[str, Errors]:
-    """Predict half of the groups with constants that were fitted to the other half."""
+    """Predict half of the groups, chosen by `deal`, with constants fitted to the other half."""
     held_out = deal.sample(sorted(groups), len(groups) // 2)
     constants = generic([rows for name, rows in groups.items() if name not in held_out])
     result = {name: Errors() for name in held_out}
@@ -122,16 +122,16 @@ def held_out_half(groups: dict[str, list[Row]], deal: Random) -> dict[str, Error
 
 
 def held_out_parts(groups: dict[str, list[Row]], deal: Random | None = None) -> dict[str, Errors]:
-    """Predict a fifth of each group after a calibration on the rest of it, and on all other groups' rows.
+    """Predict each fifth of each group after a calibration on the other rows of all groups.
 
-    Rows are dealt in their order, or at random.
+    Rows are split in their order, or at random with `deal`.
     """
     if deal is not None:
         groups = {name: deal.sample(rows, len(rows)) for name, rows in groups.items()}
     result = {name: Errors() for name in groups}
     for part in range(PARTS):
-        known = [row for rows in groups.values() for at, row in enumerate(rows) if at % PARTS != part]
-        calibrations = Calibrations(known)
+        others = [row for rows in groups.values() for index, row in enumerate(rows) if index % PARTS != part]
+        calibrations = Calibrations(others)
         for name, rows in groups.items():
             for row in rows[part::PARTS]:
                 result[name].add(*calibrations.of(row))
@@ -139,7 +139,7 @@ def held_out_parts(groups: dict[str, list[Row]], deal: Random | None = None) -> 
 
 
 def shipped(groups: dict[str, list[Row]]) -> dict[str, Errors]:
-    """Predict everything with the constants that the planner ships."""
+    """Predict all groups with the planner's default constants."""
     result = {name: Errors() for name in groups}
     for name, rows in groups.items():
         for row in rows:
@@ -148,20 +148,20 @@ def shipped(groups: dict[str, list[Row]]) -> dict[str, Errors]:
 
 
 def table(title: str, errors: dict[str, Errors]) -> str:
-    """Errors by group, in per cent."""
+    """Return a table of the errors by group, in percent."""
     lines = [
         title,
         f"{'group':<18}{'times':>6}{'median':>8}{'p90':>7}{'bias':>8}{'memory':>8}{'median':>8}{'p90':>7}"
         f"{'OOM fits':>10}{'ran not':>9}",
     ]
     total = Errors()
-    for name, one in errors.items():
-        lines.append(_line(name, one))
-        total.join(one)
-    return "\n".join([*lines, _line("all", total), ""])
+    for name, group_errors in errors.items():
+        lines.append(_error_row(name, group_errors))
+        total.join(group_errors)
+    return "\n".join([*lines, _error_row("all", total), ""])
 
 
-def _line(name: str, errors: Errors) -> str:
+def _error_row(name: str, errors: Errors) -> str:
     def figures(values: list[float]) -> tuple[str, str]:
         if not values:
             return "-", "-"
@@ -178,57 +178,59 @@ def _line(name: str, errors: Errors) -> str:
 
 
 def spread(title: str, deals: Sequence[dict[str, Errors]]) -> str:
-    """The range of the medians over some deals, in per cent: how much of them is the luck of one."""
+    """Return the range of the medians over several random splits, in percent."""
     totals = [Errors() for _deal in deals]
     for total, errors in zip(totals, deals, strict=True):
-        for one in errors.values():
-            total.join(one)
-    words = []
-    for what, found in (("time", [one.time for one in totals]), ("memory", [one.memory for one in totals])):
-        medians = [100 * median(map(abs, errors)) for errors in found if errors]
+        for group_errors in errors.values():
+            total.join(group_errors)
+    parts = []
+    for measure in ("time", "memory"):
+        medians = [100 * median(map(abs, getattr(total, measure))) for total in totals if getattr(total, measure)]
         if medians:
-            words.append(f"{what} {min(medians):.1f} to {max(medians):.1f} %")
-    fitting = max(one.oom_called_fitting for one in totals)
-    not_fitting = [100 * one.ran_called_not_fitting / one.ran for one in totals if one.ran]
-    words.append(f"out of memory called fitting {fitting} at most")
-    words.append(f"ran called not fitting {min(not_fitting):.1f} to {max(not_fitting):.1f} %")
-    return f"{title}, {len(deals)} deals: {', '.join(words)}\n"
+            parts.append(f"{measure} {min(medians):.1f} to {max(medians):.1f} %")
+    fitting = max(total.oom_called_fitting for total in totals)
+    not_fitting = [100 * total.ran_called_not_fitting / total.ran for total in totals if total.ran]
+    parts.append(f"OOM predicted to fit: {fitting} at most")
+    parts.append(f"ran, predicted not to fit: {min(not_fitting):.1f} to {max(not_fitting):.1f} %")
+    return f"{title}, {len(deals)} splits: {', '.join(parts)}\n"
 
 
 def constants(calibration: Calibration) -> str:
-    """The constants and how many rows they were fitted to."""
+    """Return the constants and the number of rows to which they were fitted."""
     lines = [
-        f"{len(fields(TimeParameters))} constants of time, {calibration.time_rows} rows;"
-        f" {len(fields(MemoryParameters))} of memory, {calibration.memory_rows} rows"
+        f"{len(fields(TimeParameters))} time constants, {calibration.time_rows} rows;"
+        f" {len(fields(MemoryParameters))} memory constants, {calibration.memory_rows} rows"
     ]
-    for kind in (calibration.time, calibration.memory):
-        lines += [f"  {one.name} = {getattr(kind, one.name):.3g}" for one in fields(kind)]
+    for parameters in (calibration.time, calibration.memory):
+        lines += [f"  {constant.name} = {getattr(parameters, constant.name):.3g}" for constant in fields(parameters)]
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Print the tables."""
+    """Print the tables; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.planner", description=__doc__)
-    parser.add_argument("--data", type=Path, default=VALIDATION, help="folder of measured.json and vtrain_single.json")
-    parser.add_argument("--deals", type=int, default=5, help="times that rows and groups are dealt at random")
+    parser.add_argument(
+        "--data", type=Path, default=VALIDATION, help="directory with measured.json and vtrain_single.json"
+    )
+    parser.add_argument("--deals", type=int, default=5, help="number of random splits of rows and groups")
     arguments = parser.parse_args()
     files = [arguments.data / name for name in ("measured.json", "vtrain_single.json")]
     missing = [str(path) for path in files if not path.exists()]
     if missing:
-        sys.stderr.write(f"no {', '.join(missing)}; name their folder with --data\n")
+        sys.stderr.write(f"{', '.join(missing)} not found; set their directory with --data\n")
         return 2
     groups = by_group(read_measured(load(files[0].read_text())))
     single = by_group(read_measured(load(files[1].read_text())))
     out = sys.stdout.write
-    out(table("Uncalibrated: constants fitted to the other groups, % of what was measured", held_out_groups(groups)))
+    out(table("Uncalibrated: constants fitted to the other groups, % of the measurement", held_out_groups(groups)))
     out("\n" + table("Calibrated on other rows of the group", held_out_parts(groups)))
     out("\n" + table("As shipped (fitted to these rows)", shipped(groups)))
     out("\n" + table("One node, 960 rows, never fitted", shipped(single)))
     out("\n" + table("One node, calibrated on other rows", held_out_parts(single)))
     deals = [Random(seed) for seed in range(arguments.deals)]
     if deals:
-        out("\n" + spread("Half of the groups held out, at random", [held_out_half(groups, one) for one in deals]))
-        out(spread("Calibrated, rows dealt at random", [held_out_parts(groups, one) for one in deals]))
+        out("\n" + spread("Half of the groups held out, at random", [held_out_half(groups, deal) for deal in deals]))
+        out(spread("Calibrated, rows split at random", [held_out_parts(groups, deal) for deal in deals]))
     out("\nFitted to all groups: " + constants(generic(list(groups.values()))) + "\n")
     return 0
 

@@ -1,4 +1,4 @@
-"""Several real ranks that time two ways of doing the same step, in turns, so that a busy machine slows both."""
+"""Compare two implementations of a step on several real ranks, alternating so that a busy machine slows down both."""
 
 import multiprocessing
 import os
@@ -17,25 +17,25 @@ from runners.engines.process_group import Place, join, leave
 
 TIMEOUT = timedelta(seconds=300)
 TINY = {"num_layers": 4, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64}
-"""A model that costs nothing, to show that a benchmark runs."""
+"""A tiny model, to check that a benchmark runs."""
 Step = Callable[[], object]
 
 
 class Times(NamedTuple):
-    """Medians over the rounds, of the slowest rank of each, in seconds."""
+    """Median step times over the rounds in seconds, each of the slowest rank."""
 
     ours: float
     theirs: float
     ratio: float
-    """Median of theirs over ours, round by round."""
+    """Median over the rounds of theirs / ours."""
 
 
 def side_by_side(
     prepare: Callable[[int, int], Sequence[tuple[Step, Step]]], world_size: int, rounds: int
 ) -> list[Times]:
-    """Have `world_size` processes prepare pairs of steps from (rank, world size), and time each pair.
+    """Measure the pairs of steps that `prepare(rank, world_size)` returns, in `world_size` processes.
 
-    `prepare` is a function of a module, so that each process can import it. Raises RuntimeError when a rank fails.
+    `prepare` must be importable by the processes. Raises RuntimeError if a rank fails.
     """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="parlab-ranks-") as directory:
@@ -90,7 +90,7 @@ def _time(ours: Step, theirs: Step, rounds: int) -> Times:
 
 
 def _seconds(step: Step) -> float:
-    """Time one step of the slowest rank."""
+    """Return the time of one step in seconds, of the slowest rank."""
     dist.barrier()
     began = time.perf_counter()
     step()

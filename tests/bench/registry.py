@@ -1,4 +1,4 @@
-"""All benchmarks by name; a new one is a function in a module of its subject and a line here."""
+"""All benchmarks by name; to add one, write a function in a module for its subject and add a line here."""
 
 from collections.abc import Callable
 

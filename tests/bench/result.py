@@ -1,4 +1,4 @@
-"""What a benchmark gives, and how it is timed."""
+"""Result and size of a benchmark, and time measurement."""
 
 import time
 from collections.abc import Callable
@@ -7,33 +7,33 @@ from typing import NamedTuple
 
 
 class Result(NamedTuple):
-    """A median, and the same work done the other way in the same process."""
+    """The median of a benchmark, compared with an alternative implementation of the same work."""
 
     value: float
     unit: str
     against: str
-    """The other way, with its own figure."""
+    """The alternative, with its value."""
     ratio: float
-    """How many times better than the other way, whether more or less of the unit is better."""
+    """Factor by which `value` is better than the alternative, whether higher or lower values are better."""
     repeats: int
 
 
 class Scale(NamedTuple):
-    """How much a benchmark does: all of it, or just enough to show that it runs."""
+    """Size of a benchmark: full, or just enough to check that it runs."""
 
     is_quick: bool
 
     def of(self, count: int) -> int:
-        """Take a hundredth of a size in quick mode."""
+        """Return `count`, or in quick mode a hundredth of it."""
         return max(1, count // 100) if self.is_quick else count
 
     def repeats(self, count: int) -> int:
-        """Do it once in quick mode."""
+        """Return `count`, or in quick mode 1."""
         return 1 if self.is_quick else count
 
 
 def median_s(work: Callable[[], object], repeats: int) -> float:
-    """Time a piece of work several times; returns the median in seconds."""
+    """Run `work` several times; return the median time in seconds."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Series: how much room they take, and how fast a figure's curves are read."""
+"""Series: size on disk, and time to read the curves of a figure."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +14,11 @@ from tests.bench.result import Result, Scale, median_s
 MAX_POINTS = 1_000
 """Points of a curve in a figure."""
 APPEND_POINTS = 500
-"""Points that a series gains with a batch: chunks grow in steps, as they do in life."""
+"""Points that a batch appends to a series: chunks grow in steps, as during a run."""
 
 
 def bytes_per_point(scale: Scale) -> Result:
-    """Bytes on disk for a loss, a counter and a timer, against one row per point; indexes included."""
+    """Measure the bytes per point of a loss, a counter and a timer, with indexes, against one row per point."""
     count = scale.of(400_000)
     random = np.random.default_rng(0)
     kinds = {
@@ -40,12 +40,12 @@ def bytes_per_point(scale: Scale) -> Result:
 
 
 def read_series(scale: Scale) -> Result:
-    """Read a series of a million points as the thousand that a figure shows."""
+    """Measure reading a series of a million points, reduced to the thousand that a figure shows."""
     return _reading([new_attempt().pk], scale.of(1_000_000), scale.repeats(7))
 
 
 def read_20_runs(scale: Scale) -> Result:
-    """Read the curves of 20 runs of 100,000 points each for one figure."""
+    """Measure reading the curves of 20 runs with 100,000 points each for one figure."""
     return _reading([new_attempt().pk for _ in range(20)], scale.of(100_000), scale.repeats(7))
 
 
@@ -74,10 +74,10 @@ def _read_all(read: Callable[[int], Columns], attempts: list[int]) -> None:
     for attempt in attempts:
         points = len(read(attempt))
         if not 2 <= points <= MAX_POINTS:
-            raise RuntimeError(f"{read.__name__} gives {points} points; a figure gets 2 to {MAX_POINTS}")
+            raise RuntimeError(f"{read.__name__} returned {points} points; expected 2 to {MAX_POINTS}")
 
 
 def _columns(values: NDArray[np.floating[Any]]) -> Columns:
-    """Steps from 1 on at wall times of about a third of a second, in milliseconds as printed."""
+    """Return points with steps from 1 on and times about 0.3 s apart, in milliseconds as printed."""
     took = np.random.default_rng(1).normal(0.3, 0.01, len(values))
     return Columns(np.arange(1, len(values) + 1), np.round(1.76e9 + np.cumsum(took), 3), values.astype(np.float64))

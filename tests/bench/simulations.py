@@ -1,4 +1,4 @@
-"""How well simulated schedules predict the published 3-node case from its default network alone."""
+"""Errors of simulated schedules on the published 3-node case, predicted from its default network only."""
 
 from functools import partial
 from statistics import fmean
@@ -8,11 +8,11 @@ from tests.planner.three_nodes import MEASURED_S, MICRO_BATCH_SIZES, NETWORKS, e
 
 
 def _error_pct(schedule: str, scale: Scale) -> Result:
-    """Mean error over the nine cells of the slower networks; against a formula that knows links, but no schedule.
+    """Measure the mean error over the nine cells of the slower networks, against a formula without a schedule.
 
-    The other way adds to the default network's time what its fill and drain take longer: 2(p - 1) hops.
+    The formula adds the longer fill and drain, 2(p - 1) hops, to the time on the default network.
     """
-    found = errors(schedule)
+    simulated = errors(schedule)
     default, *slower = MEASURED_S[schedule]
     formula = []
     for link, row in zip(NETWORKS[1:], slower, strict=True):
@@ -22,8 +22,8 @@ def _error_pct(schedule: str, scale: Scale) -> Result:
             formula.append(abs((near + longer) / measured - 1))
     repeats = scale.repeats(3)
     took = median_s(lambda: errors(schedule), repeats)
-    against = f"fill and drain: {100 * fmean(formula):.1f} %; at most {100 * max(found):.1f} %, {1e3 * took:.0f} ms"
-    return Result(100 * fmean(found), "%", against, fmean(formula) / fmean(found), repeats)
+    against = f"fill and drain: {100 * fmean(formula):.1f} %; at most {100 * max(simulated):.1f} %, {1e3 * took:.0f} ms"
+    return Result(100 * fmean(simulated), "%", against, fmean(formula) / fmean(simulated), repeats)
 
 
 gpipe_error_pct = partial(_error_pct, "gpipe")

@@ -1,7 +1,7 @@
-"""What the sampling beside a training costs it: steps with and without it, in turns, in the same processes.
+"""Overhead of telemetry sampling: training steps with and without it, alternating in the same processes.
 
-Once a second would meet one step in three, and cost less than a step scatters. So it is done TIMES as often as a
-supervisor does it, and what that costs is divided by as much.
+At one sample per second the cost would be below the scatter of a step. The benchmark therefore samples TIMES as often
+as a supervisor and divides the cost by TIMES.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.bench.result import Result, Scale
 
 TIMES = 20
 FLAG = "PARLAB_BENCH_SAMPLING"
-"""Names the file that is there while sampling shall go on; ranks are other processes."""
+"""Environment variable with the path of a file that exists while sampling is on; ranks are other processes."""
 
 
 def prepare(rank: int, world_size: int, *, is_quick: bool = False) -> Sequence[tuple[Step, Step]]:
-    """Make one step of engine megatron, with the sampling on and off."""
+    """Return a step of engine megatron with sampling on, and one with sampling off."""
     ((ours, _),) = megatrons.prepare(rank, world_size, is_quick=is_quick)
     flag = Path(os.environ[FLAG])
 
@@ -44,9 +44,9 @@ def prepare(rank: int, world_size: int, *, is_quick: bool = False) -> Sequence[t
 
 @contextmanager
 def _sampling(flag: Path) -> Iterator[list[int]]:
-    """Sample as a supervisor does, TIMES as often, while the flag is there; yields how much was printed each time."""
-    known = gpus.described()
-    samples = Samples([gpu["uuid"] for gpu in known[0]] if known else [])
+    """Sample TIMES as often as a supervisor while the flag exists; yield the list of lines per sample."""
+    description = gpus.described()
+    samples = Samples([gpu["uuid"] for gpu in description[0]] if description else [])
     printed: list[int] = []
     ended = threading.Event()
 
@@ -69,7 +69,7 @@ def _sampling(flag: Path) -> Iterator[list[int]]:
 
 
 def overhead_pct(scale: Scale) -> Result:
-    """Time steps of two replicas with the sampler of a supervisor beside them, and without it."""
+    """Measure steps of two replicas with and without the supervisor's sampler."""
     rounds = 60
     with tempfile.TemporaryDirectory(prefix="parlab-sampling-") as directory:
         flag = Path(directory) / "on"
@@ -79,8 +79,8 @@ def overhead_pct(scale: Scale) -> Result:
                 (times,) = side_by_side(partial(prepare, is_quick=scale.is_quick), megatrons.RANKS, rounds)
         finally:
             del os.environ[FLAG]
-    if not printed and not scale.is_quick:  # its steps may all be over before the first sample
+    if not printed and not scale.is_quick:  # in quick mode all steps may end before the first sample
         raise RuntimeError("nothing was sampled while the steps were timed")
     overhead = (1 / times.ratio - 1) / TIMES
-    words = f"none: {1000 * times.theirs:.0f} ms/step, {1000 * times.ours:.0f} at {TIMES} times the rate"
-    return Result(100 * overhead, "%", words, 1 / (1 + overhead), rounds)
+    against = f"none: {1000 * times.theirs:.0f} ms/step, {1000 * times.ours:.0f} at {TIMES} times the rate"
+    return Result(100 * overhead, "%", against, 1 / (1 + overhead), rounds)

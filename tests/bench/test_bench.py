@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2000)]
 PATIENCE_S = 1800
-"""Some thirty processes start after each other, most of them with torch: a minute where nothing else runs."""
+"""About thirty processes start one after the other, most of them with torch: a minute on an idle machine."""
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = {
@@ -36,7 +36,7 @@ def bench(*arguments: str, data_dir: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_each_benchmark_runs_and_gives_sane_figures_without_touching_anybodys_data(tmp_path: Path) -> None:
+def test_each_benchmark_runs_with_plausible_values_and_leaves_user_data_unchanged(tmp_path: Path) -> None:
     output, data_dir = tmp_path / "build" / "bench.json", tmp_path / "data"
     process = bench("--quick", "--output", str(output), data_dir=data_dir)
     assert process.returncode == 0, process.stderr
@@ -47,13 +47,13 @@ def test_each_benchmark_runs_and_gives_sane_figures_without_touching_anybodys_da
         assert results[name]["value"] > 0
         assert results[name]["ratio"] > 0
         assert f"\n{name} " in process.stdout
-    # Sizes, unlike times, do not depend on who else uses the machine.
+    # Sizes, unlike times, do not depend on the load of the machine.
     assert 1 < results["series_bytes_per_point"]["value"] < 6
     assert results["series_bytes_per_point"]["ratio"] > 5
     assert not data_dir.exists()
 
 
-def test_only_what_is_named_runs(tmp_path: Path) -> None:
+def test_only_the_named_benchmarks_run(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
     names = "series_bytes_per_point,read_series_1000_ms"
     process = bench(names, "--quick", "--output", str(output), data_dir=tmp_path / "data")
@@ -61,7 +61,7 @@ def test_only_what_is_named_runs(tmp_path: Path) -> None:
     assert ",".join(json.loads(output.read_text())) == names
 
 
-def test_a_benchmark_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+def test_an_unknown_benchmark_is_refused_with_the_list_of_benchmarks(tmp_path: Path) -> None:
     process = bench("speed", "--quick", data_dir=tmp_path / "data")
     assert process.returncode == 2
-    assert "no benchmark speed; there are ingest_points_per_s, " in process.stderr
+    assert "unknown benchmark speed; use ingest_points_per_s, " in process.stderr

@@ -1,4 +1,4 @@
-"""The tuner on a real space of this machine, and replayed on published measurements."""
+"""The tuner on a search space measured on this machine, and replayed on published measurements."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WARMUP, STEPS = 2, 10
 
 
 def real_points(scale: Scale) -> list[Point]:
-    """ZeRO 0 to 3, six micro batches, two accumulations: 48 settings."""
+    """Return 48 settings: ZeRO 0 to 3, six micro batches, two accumulations."""
     sizes, stages = (SIZES[:1], [0]) if scale.is_quick else (SIZES, [0, 1, 2, 3])
     data = {
         "model": MODEL | ({"num_layers": 1, "hidden_size": 64} if scale.is_quick else {}),
@@ -69,7 +69,7 @@ def _measure(config: RunConfig, key: str) -> Observation:
 
 @cache
 def real_space(scale: Scale) -> tuple[Space, Mapping[str, Observation]]:
-    """The space as planned, and every setting of it measured once; minutes."""
+    """Return the search space with predictions, and a measurement of every setting; takes minutes."""
     planner = NodePlanner({"cpu_cores": os.cpu_count(), "memory_bytes": psutil.virtual_memory().total})
     candidates, measured = [], {}
     for point in real_points(scale):
@@ -83,7 +83,7 @@ def real_space(scale: Scale) -> tuple[Space, Mapping[str, Observation]]:
 
 
 def _course(scale: Scale, name: str) -> tuple[int, int, float]:
-    """Launches until within 1 % of the best (or all), launches in all, and the regret at the end."""
+    """Return the launches until within 1 % of the best (or all), all launches, and the final regret in percent."""
     space, measured = real_space(scale)
     done, _ = replay(STRATEGIES[name], space, measured)
     best = space.best(list(measured.values()))
@@ -95,7 +95,7 @@ def _course(scale: Scale, name: str) -> tuple[int, int, float]:
 
 
 def planned_launches(scale: Scale) -> Result:
-    """Launches that the planned strategy takes to within 1 % of the best; those of DeepSpeed's order are beside it."""
+    """Count the launches of strategy `planned` until within 1 % of the best, against DeepSpeed's order."""
     until, total, regret = _course(scale, "planned")
     theirs, theirs_total, theirs_regret = _course(scale, "deepspeed")
     against = f"stopped after {total}, {regret:.1f} % off; DeepSpeed's order {theirs_total}, {theirs_regret:.1f} % off"
@@ -108,7 +108,7 @@ def deepspeed_launches(scale: Scale) -> Result:
 
 
 def regret_pct(scale: Scale) -> Result:
-    """How far the setting that the planned strategy ends with is from the best of all."""
+    """Measure by how much the result of strategy `planned` is below the best setting, in percent."""
     _, total, regret = _course(scale, "planned")
     _, _, theirs = _course(scale, "deepspeed")
     settings = len(real_space(scale)[0].candidates)
@@ -116,9 +116,9 @@ def regret_pct(scale: Scale) -> Result:
 
 
 def replay_share(scale: Scale) -> Result:
-    """Share of the workloads of one published node whose best is found within 1 % in at most five measurements.
+    """Measure the share of published workloads whose best is found to within 1 % in at most five measurements.
 
-    Each group of settings of one model, batch and number of GPUs is searched knowing the measurements of all others.
+    Each group of settings of one model, batch and number of GPUs is searched with the measurements of all other groups.
     """
     groups = _published(VALIDATION)
     if scale.is_quick:
@@ -127,14 +127,14 @@ def replay_share(scale: Scale) -> Result:
     good, launches = 0, []
     for name in names:
         others = [past for other, members in groups.items() if other != name for _, past, _ in members]
-        mine = groups[name]
-        space = Space([one for one, _, _ in mine], past=others)
-        measured = {one.key: seen for one, _, seen in mine}
+        group = groups[name]
+        space = Space([setting for setting, _, _ in group], past=others)
+        measured = {setting.key: observation for setting, _, observation in group}
         done, _ = replay(STRATEGIES["planned"], space, measured)
-        best = min(seen.step_time_s or math.inf for seen in measured.values())
-        good += min(seen.step_time_s or math.inf for seen in done[:5]) <= 1.01 * best
+        best = min(observation.step_time_s or math.inf for observation in measured.values())
+        good += min(observation.step_time_s or math.inf for observation in done[:5]) <= 1.01 * best
         launches.append(len(done))
-    against = f"{len(names)} groups of two settings or more, {median(launches):g} launches each before it stops"
+    against = f"{len(names)} groups of at least two settings, {median(launches):g} launches each"
     return Result(100 * good / len(names), "%", against, good / len(names) / 0.95, len(names))
 
 
@@ -142,7 +142,7 @@ _Member = tuple[Candidate, Past, Observation]
 
 
 def _published(path: Path) -> Mapping[tuple[Any, ...], Sequence[_Member]]:
-    """Settings of the published rows by workload: as planned, as a lesson for others, as measured."""
+    """Return the settings of the published rows by workload: candidate, past experience for others, measurement."""
     groups: dict[tuple[Any, ...], list[_Member]] = {}
     for key, member in _members(path):
         groups.setdefault(key, []).append(member)
@@ -155,10 +155,12 @@ def _members(path: Path) -> Iterator[tuple[tuple[Any, ...], _Member]]:
         job, seconds = row.job, float(raw["measured"]["iter_s"])
         planned = predict_job(job, cluster("A100", job.world_size, 8)).iteration_s
         described = features_of_job(job)
-        one = Candidate(str(raw["id"]), job.global_batch_size, job.world_size, features=described, predicted_s=planned)
-        seen = Observation(str(raw["id"]), "finished", seconds, 0.005)
+        setting = Candidate(
+            str(raw["id"]), job.global_batch_size, job.world_size, features=described, predicted_s=planned
+        )
+        observation = Observation(str(raw["id"]), "finished", seconds, 0.005)
         workload = (job.model.num_layers, job.model.hidden_size, job.global_batch_size, job.world_size)
-        yield workload, (one, Past(described, planned / seconds), seen)
+        yield workload, (setting, Past(described, planned / seconds), observation)
 
 
 BENCHMARKS: dict[str, Callable[[Scale], Result]] = {

@@ -1,4 +1,4 @@
-"""Engine zero beside DeepSpeed called directly: the same network, batch, optimizer and settings."""
+"""Engine zero against DeepSpeed called directly: the same network, batch, optimizer and settings."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -24,7 +24,7 @@ STAGES = (0, 1, 2, 3)
 
 
 def make_config(stage: int, *, is_quick: bool = False) -> RunConfig:
-    """Make a GPT of 4 layers in 2 micro batches of 2 for each rank."""
+    """Return the configuration of a GPT of 4 layers with 2 micro batches of 2 per rank."""
     model = TINY if is_quick else MODEL
     parallel = {"engine": "zero", "data_parallel_size": RANKS, "zero_stage": stage}
     train = {"global_batch_size": 8, "micro_batch_size": 2}
@@ -36,29 +36,29 @@ def make_config(stage: int, *, is_quick: bool = False) -> RunConfig:
 def prepare(
     rank: int, world_size: int, *, stages: Sequence[int] = STAGES, is_quick: bool = False, ours_first: bool = True
 ) -> Sequence[tuple[Step, Step]]:
-    """Make the steps of both ways for each stage; who is built first gets the better or worse place in memory."""
+    """Return a step of each implementation for each stage; the order of creation affects the memory layout."""
     pairs: list[tuple[Step, Step]] = []
     for stage in stages:
-        here = Rank(make_config(stage, is_quick=is_quick), Place(rank, world_size, rank, world_size))
+        own_rank = Rank(make_config(stage, is_quick=is_quick), Place(rank, world_size, rank, world_size))
         if ours_first:
-            ours, theirs = _ours(here), _theirs(here)
+            ours, theirs = _ours(own_rank), _theirs(own_rank)
         else:
-            theirs, ours = _theirs(here), _ours(here)
+            theirs, ours = _theirs(own_rank), _ours(own_rank)
         pairs.append((ours, theirs))
     return pairs
 
 
-def _ours(here: Rank) -> Step:
-    trainer = ZeroTrainer(here)
+def _ours(own_rank: Rank) -> Step:
+    trainer = ZeroTrainer(own_rank)
     return lambda: trainer.train_step(1)
 
 
-def _theirs(here: Rank) -> Step:
-    config, rank = here.config, here.place.rank
+def _theirs(own_rank: Rank) -> Step:
+    config, rank = own_rank.config, own_rank.place.rank
     network: nn.Module = build(config, CPU)
     optimizer = torch.optim.Adam(network.parameters(), lr=config.train.learning_rate, fused=True)
-    # The same import: without DeepSpeed's C++ extension on either side.
-    deepspeed: Any = import_deepspeed(here)
+    # Imported the same way, so that neither side uses DeepSpeed's C++ extension.
+    deepspeed: Any = import_deepspeed(own_rank)
     settings = deepspeed_settings(config, sum(parameter.numel() for parameter in network.parameters()))
     engine = deepspeed.initialize(model=network, optimizer=optimizer, config=settings)[0]
 
@@ -71,7 +71,7 @@ def _theirs(here: Rank) -> Step:
 
 
 def zero_vs_deepspeed(scale: Scale) -> Result:
-    """Time a step of each stage, in processes that build either way first; the ratio is that of the worst stage."""
+    """Measure a step of each stage, with both orders of creation; the ratio is the worst over the stages."""
     rounds = scale.repeats(25)
     stages, orders = ((2,), (True,)) if scale.is_quick else (STAGES, (True, False))
     measured = [
@@ -79,10 +79,10 @@ def zero_vs_deepspeed(scale: Scale) -> Result:
         for first in orders
     ]
     times = dict(zip(stages, zip(*measured, strict=True), strict=True))
-    ratios = {stage: geometric_mean(one.ratio for one in found) for stage, found in times.items()}
-    shown = ", ".join(
-        f"stage {stage} {1000 * mean(one.theirs for one in found):.0f} ms, {ratios[stage]:.2f} x"
-        for stage, found in times.items()
+    ratios = {stage: geometric_mean(order.ratio for order in by_order) for stage, by_order in times.items()}
+    details = ", ".join(
+        f"stage {stage} {1000 * mean(order.theirs for order in by_order):.0f} ms, {ratios[stage]:.2f} x"
+        for stage, by_order in times.items()
     )
-    ours = 1000 * mean(one.ours for one in times[2])
-    return Result(ours, "ms/step", f"DeepSpeed: {shown}", min(ratios.values()), rounds * len(orders))
+    ours = 1000 * mean(order.ours for order in times[2])
+    return Result(ours, "ms/step", f"DeepSpeed: {details}", min(ratios.values()), rounds * len(orders))

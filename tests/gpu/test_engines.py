@@ -1,4 +1,4 @@
-"""Every engine as a node starts it, on one GPU and on one CPU: it trains the reference's losses and says where."""
+"""Every engine as a node starts it, on one GPU and on the CPU: losses equal the reference's."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PREFIX = {"attention_mask": "prefix", "prefix_length": 20}
 
 
 def make_data(device: str, engine: str, model: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
-    """Make a small configuration of one process; sections are laid over the usual ones."""
+    """Return a small configuration of one process; `sections` override the defaults."""
     train, parallel = TRAIN | sections.pop("train", {}), {"engine": engine} | sections.pop("parallel", {})
     whole = {"model": MODEL | (model or {}), "train": train, "parallel": parallel, "cluster": {"device": device}}
     return whole | sections
 
 
 def assert_trains(output: Output, device: str, data: dict[str, Any], tolerance: float) -> None:
-    """It ended well, on the device, with the losses of plain training on the CPU."""
+    """The run succeeded on the device, with the losses of the reference training on the CPU."""
     assert output.code == 0, output.text
     start = output.events("start")[0]
     assert start["device"] == ("cuda:0" if device == "cuda" else "cpu")
@@ -46,7 +46,7 @@ def assert_trains(output: Output, device: str, data: dict[str, Any], tolerance: 
 
 
 def twins(cases: Iterable[Any], on_cpu: Any) -> list[Any]:
-    """Pair each case with the GPU and one of them with the CPU too, where tests/engines has the others."""
+    """Return every case on the GPU and one on the CPU; tests/engines covers the others on the CPU."""
     on_gpu = [pytest.param("cuda", case, marks=GPU.marks) for case in cases]
     return [*on_gpu, pytest.param("cpu", on_cpu, marks=CPU.marks)]
 
@@ -120,7 +120,7 @@ def test_hf(device: str, tmp_path: Path) -> None:
 
 
 def mapping(*stages: str) -> dict[str, dict[str, str]]:
-    """Make a map of two shards for each stage from texts like "GPU:0 CPU:0"."""
+    """Return a device mapping from one string per stage, e.g. "GPU:0 CPU:0" for two shards."""
     return {
         f"stage_{stage}": {f"shard_{shard}": device for shard, device in enumerate(devices.split())}
         for stage, devices in enumerate(stages)
@@ -173,8 +173,8 @@ def test_command(device: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", [GPU])
-def test_capacity_finds_the_border_that_the_gpus_own_memory_draws(device: str, tmp_path: Path) -> None:
-    # The logits of one sequence are some 6 GB in fp32, and the loss keeps several of their size.
+def test_capacity_finds_the_limit_of_the_gpus_memory(device: str, tmp_path: Path) -> None:
+    # The logits of one sequence take about 6 GB in fp32, and the loss keeps several tensors of that size.
     model = {"num_layers": 1, "sequence_length": 8192, "vocab_size": 200_000}
     search = {"find": "micro_batch_size", "engine": "megatron", "at_most": 64}
     train = {"global_batch_size": 1, "micro_batch_size": 1, "iterations": 2, "precision": "bf16"}
@@ -193,17 +193,17 @@ def test_capacity_finds_the_border_that_the_gpus_own_memory_draws(device: str, t
 
 @pytest.mark.parametrize("device", [GPU])
 @pytest.mark.parametrize("engine", ["pipeline", "megatron", "hf", "sharding", "zero"])
-def test_out_of_memory_is_told_with_sizes_and_phase(device: str, engine: str, tmp_path: Path) -> None:
+def test_out_of_memory_is_reported_with_sizes_and_phase(device: str, engine: str, tmp_path: Path) -> None:
     if engine == "zero" and importlib.util.find_spec("deepspeed") is None:
         pytest.skip("DeepSpeed is not installed here")
     model: dict[str, Any] = {"num_layers": 1, "sequence_length": 16_384, "vocab_size": 200_000}
     train = {"global_batch_size": 64, "micro_batch_size": 64, "iterations": 2}
-    more: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     if engine == "hf":
         model["implementation"] = "huggingface"
     if engine == "sharding":
-        more["sharding"] = {"device_mapping": {"stage_0": {"shard_0": "GPU:0"}}}
-    output = run_engine(make_data(device, engine, model, train=train, **more), tmp_path, processes=0)
+        sections["sharding"] = {"device_mapping": {"stage_0": {"shard_0": "GPU:0"}}}
+    output = run_engine(make_data(device, engine, model, train=train, **sections), tmp_path, processes=0)
     assert output.code == 77, output.text
     (event,) = output.events("oom")
     assert event["phase"] == "forward"

@@ -1,4 +1,4 @@
-"""NCCL as the engines use it, with the one rank that one GPU allows, and what happens to a second one."""
+"""NCCL as the engines use it, with the one rank that one GPU allows, and the refusal of a second rank."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.patience import TRAINING_S
 
 
 @pytest.mark.parametrize("device_type", BOTH)
-def test_every_collective_of_engine_allreduce_carries_its_numbers(device_type: str, tmp_path: Path) -> None:
+def test_every_collective_of_engine_allreduce_exchanges_correct_values(device_type: str, tmp_path: Path) -> None:
     device = torch.device("cuda", 0) if device_type == "cuda" else torch.device("cpu")
     store = meet(f"file://{tmp_path}/meeting", 0, 1, timedelta(seconds=60))
     backend = "nccl" if device_type == "cuda" else "gloo"
@@ -34,19 +34,19 @@ def test_every_collective_of_engine_allreduce_carries_its_numbers(device_type: s
     try:
         for name in OPERATIONS:
             if device_type == "cpu" and name == "point-to-point":
-                continue  # gloo does not send to itself
+                continue  # gloo cannot send to its own rank
             exchange = Exchange(name, 1 << 20, 0, 1, torch.float32, device)
-            timed = time_exchange(exchange, 6, 2, device)
-            assert timed.wrong == 0, name
-            assert timed.size == 1 << 20
-            assert timed.time_s > 0
+            timing = time_exchange(exchange, 6, 2, device)
+            assert timing.wrong == 0, name
+            assert timing.size == 1 << 20
+            assert timing.time_s > 0
         barrier(device)
     finally:
         leave()
 
 
 @pytest.mark.parametrize("device", [GPU])
-def test_two_ranks_with_one_gpu_are_told_so_before_nccl_waits_for_ever(device: str, tmp_path: Path) -> None:
+def test_two_ranks_with_one_gpu_are_refused_before_nccl_hangs(device: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(make_data(device, "pipeline", parallel={"pipeline_parallel_size": 2})))
     with socket.socket() as probe:
@@ -80,4 +80,4 @@ def test_two_ranks_with_one_gpu_are_told_so_before_nccl_waits_for_ever(device: s
     assert [process.returncode for process in ranks] == [2, 2], outputs
     for output in outputs:
         assert "cluster.device: ranks 0 and 1 both use GPU" in output
-        assert "LOCAL_RANK or CUDA_VISIBLE_DEVICES of its own" in output
+        assert "its own LOCAL_RANK or CUDA_VISIBLE_DEVICES" in output

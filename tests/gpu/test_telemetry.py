@@ -1,4 +1,4 @@
-"""The management library of a real driver: what it says of the first GPU while a training keeps it busy."""
+"""NVML of a real driver: its samples of the first GPU while a process keeps it busy."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ def events(run: RunDir) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("device", [GPU])
-def test_a_busy_gpu_is_seen_to_be_busy(device: str, tmp_path: Path) -> None:
-    found = gpus.described()
-    assert found is not None
-    assert found[0][0]["memory_bytes"] > 1 << 30
-    assert telemetry.hardware()["driver"] == found[1]
+def test_samples_of_a_busy_gpu_show_its_load(device: str, tmp_path: Path) -> None:
+    description = gpus.described()
+    assert description is not None
+    (gpu, *_), driver = description
+    assert gpu["memory_bytes"] > 1 << 30
+    assert telemetry.hardware()["driver"] == driver
     run = RunDir(tmp_path / "7-1")
     run.path.mkdir()
     launch = {
@@ -53,12 +54,12 @@ def test_a_busy_gpu_is_seen_to_be_busy(device: str, tmp_path: Path) -> None:
         "shell": "",
         "timeout_s": 3600,
         "hardware": {"hostname": "here"},
-        "gpus": [found[0][0]],
+        "gpus": [gpu],
         "spool_limit_mib": 64,
         "disk_grace_s": 5,
     }
     run.write_launch(launch)
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": found[0][0]["uuid"]}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu["uuid"]}
     command = [sys.executable, "-m", "runners.supervise", str(run.path)]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=PATIENCE_S)
     samples = [event for event in events(run) if event["rank"] == 0]
