@@ -1,7 +1,7 @@
-# make demo   everything on this machine, in a browser         make test    checks and tests, under six minutes
-# make test-slow  the tests of many processes, beside those
-# make bench-planner  how far the planner is off published measurements
-# make lint   ruff, mypy, import-linter                        make bench   benchmarks (ONLY=name,... for some)
+# make demo           run all of parlab on this machine      make test       checks and tests, under six minutes
+# make test-slow      tests with many processes              make lint       ruff, mypy, import-linter, xenon
+# make bench          benchmarks (ONLY=name,... selects)     make format     fix style and format
+# make bench-planner  errors of the planner against published measurements
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -37,7 +37,7 @@ bench: $(VENV)/.dev
 bench-planner: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.planner
 
-# The lock files hold what every machine gets; torch's local build tag is none of their business.
+# The lock files apply to all machines, so torch's local build tag is removed.
 lock: $(VENV)/.dev
 	set -e; for list in runners/requirements requirements requirements-dev; do \
 	    $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-header --annotation-style=line \
@@ -50,22 +50,22 @@ clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "parlab needs Python 3.11: install it, or name it with PYTHON="; exit 1; }
+	@test -n "$(PYTHON)" || { echo "parlab requires Python 3.11: install it, or set PYTHON= to its path"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
-	    || { echo "parlab needs Python 3.11, $(PYTHON) is $$($(PYTHON) --version): name another with PYTHON="; exit 1; }
-	@echo "parlab: making $(VENV)"
+	    || { echo "parlab requires Python 3.11, but $(PYTHON) is $$($(PYTHON) --version): set PYTHON= to another"; exit 1; }
+	@echo "parlab: creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# torch goes first and alone: whatever asks for it later finds the pinned build in place.
+# torch is installed first, so that packages that depend on it use the pinned build.
 $(VENV)/.server: requirements.txt | $(BIN)/python
-	@echo "parlab: installing torch (once; the largest part)"
+	@echo "parlab: installing torch (only once; the largest package)"
 	@$(PIP) install --progress-bar on "$$(sed -n 's/^\(torch==[0-9.]*\).*/\1/p' requirements.txt)"
 	@echo "parlab: installing the other requirements"
 	@$(PIP) install --progress-bar on -r requirements.txt
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.txt $(VENV)/.server
-	@echo "parlab: installing what tests and benchmarks need"
+	@echo "parlab: installing the requirements of tests and benchmarks"
 	@$(PIP) install --progress-bar on -r requirements-dev.txt
 	@touch $@
 

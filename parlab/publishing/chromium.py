@@ -47,8 +47,11 @@ class NoPicture(Exception):
     """The reason why no picture could be drawn, as a message for a person."""
 
 
-def find_program(configured: str = "") -> str:
-    """Return the path of the configured browser, or of the first one installed; raises NoPicture if there is none."""
+def find_program(configured: str = "") -> str | None:
+    """Return the path of the configured browser, or of the first one on PATH; None selects Playwright's own Chromium.
+
+    Raises NoPicture if the configured browser cannot be executed.
+    """
     if configured:
         path = shutil.which(configured)
         if path is None:
@@ -56,10 +59,7 @@ def find_program(configured: str = "") -> str:
                 f"PARLAB_CHROMIUM is {configured}, which is not an executable. Correct it, then draw again."
             )
         return path
-    path = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if path is None:
-        raise NoPicture(MISSING)
-    return path
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 def _passed_on() -> dict[str, str | float | bool]:
@@ -77,11 +77,11 @@ class Browser:
         self._driver: playwright.Playwright | None = None
         self._context: playwright.BrowserContext | None = None
 
-    def start(self, program: str) -> None:
+    def start(self, program: str | None) -> None:
         """Start the driver and the browser."""
         self._context = self.wait(self._start(program))
 
-    async def _start(self, program: str) -> playwright.BrowserContext:
+    async def _start(self, program: str | None) -> playwright.BrowserContext:
         self._driver = await playwright.async_playwright().start()
         return await self._driver.chromium.launch_persistent_context(
             self.directory / "profile",
@@ -121,6 +121,8 @@ class Browser:
             raise NoPicture("the browser took too long. Draw again; a large report may need fewer figures.") from error
         except playwright.Error as error:
             message = error.message.splitlines()[0][:300]
+            if "Executable doesn't exist" in message:
+                raise NoPicture(MISSING) from error
             if "has been closed" in message or "Failed to launch" in message:
                 message = "the browser stopped unexpectedly. Draw again, or start it by hand to see the reason."
                 raise NoPicture(message) from error
@@ -163,7 +165,7 @@ class Page:
 
 
 @contextmanager
-def started(*, program: str, limit_s: float) -> Iterator[Browser]:
+def started(*, program: str | None, limit_s: float) -> Iterator[Browser]:
     """Start a browser for some pictures and remove it and its files at the end. Raises NoPicture with a remedy."""
     with tempfile.TemporaryDirectory(prefix="parlab-pictures-", ignore_cleanup_errors=True) as directory:
         browser = Browser(Path(directory), time.monotonic() + limit_s)

@@ -1,4 +1,4 @@
-"""`python -m tests.browser.install`: see that a browser is there, or install one, or say what to do."""
+"""`python -m tests.browser.install`: check for a browser, install one if it is missing, or report the remedy."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import sys
 
 
 def find_chromium() -> str | None:
-    """Path of a Chromium or Chrome of this machine, if it has one."""
+    """Return the path of an installed Chromium or Chrome, or None."""
     for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
         if path := shutil.which(name):
             return path
@@ -15,7 +15,7 @@ def find_chromium() -> str | None:
 
 
 def playwright_has_chromium() -> bool:
-    """Whether Playwright's own Chromium is installed and starts."""
+    """Return whether Playwright's own Chromium is installed and starts."""
     script = (
         "from playwright.sync_api import sync_playwright as p\n"
         "with p() as play: play.chromium.launch(args=['--no-sandbox']).close()"
@@ -24,14 +24,14 @@ def playwright_has_chromium() -> bool:
 
 
 def main() -> int:
-    """Install a browser by the first way that works."""
-    ways = [
+    """Install a browser with the first method that works."""
+    methods = [
         ("the system's package", _apt),
         ("Playwright's download", lambda: _run([sys.executable, "-m", "playwright", "install", "chromium"])),
     ]
     if find_chromium() or playwright_has_chromium():
         return 0
-    for name, install in ways:
+    for name, install in methods:
         print(f"parlab: no Chromium found, installing {name}", flush=True)
         if install() and (find_chromium() or playwright_has_chromium()):
             return 0

@@ -96,10 +96,12 @@ def test_without_a_browser_the_page_names_the_remedy_and_the_rest_works(
     page: Client,
     settings: Any,
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     four_runs: list[Run],
     make_version: Publish,
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
     version = make_version("{{ figure throughput }}")
     url = reverse("report-version", args=[version.report.slug, 1])
     waiting = page.get(f"{url}report.pdf")
