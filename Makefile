@@ -26,6 +26,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/xenon --max-absolute C parlab runners
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
