@@ -24,14 +24,14 @@ class Column(NamedTuple):
 EXPERIMENT_COLUMNS = (
     Column("question", "Question", is_sortable=False),
     Column("best", "Best throughput", is_number=True),
-    Column("ahead", "Ahead of the next", is_number=True, is_sortable=False),
-    Column("reached", "Reached with", is_sortable=False),
+    Column("ahead", "Lead", is_number=True, is_sortable=False),
+    Column("reached", "Best run", is_sortable=False),
     Column("runs", "Runs"),
     Column("findings", "Findings", is_number=True),
     Column("tags", "Tags", is_sortable=False),
     Column("activity", "Last activity"),
     Column("owner", "Owner", is_shown=False),
-    Column("made", "Made", is_shown=False),
+    Column("made", "Created", is_shown=False),
 )
 RUN_COLUMNS = (
     Column("experiment", "Experiment"),

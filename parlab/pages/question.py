@@ -158,7 +158,7 @@ class Question(forms.Form):
 class ModelQuestion(Question):
     """A question with model sizes, except the number of layers, and a memory limit per process."""
 
-    hidden_size = whole("Hidden size", "Hidden size of the model (d_model).", 256)
+    hidden_size = whole("Hidden size", "Model dimension (d_model).", 256)
     num_attention_heads = whole("Attention heads", "Must divide the hidden size.", 4)
     sequence_length = whole("Sequence length", "Tokens per sequence.", 64)
     vocab_size = whole("Vocabulary", "Entries of the token embedding.", 1024)

@@ -1,4 +1,4 @@
-// Django's selector of several things explains itself in tooltips that have a name but no role; a name needs one.
+// Help tooltips of Django's multiple-select widget have an aria-label but no role, which an aria-label requires.
 "use strict";
 addEventListener("load", () => setTimeout(() => {
   for (const tip of document.querySelectorAll("span.help-tooltip[aria-label]")) tip.setAttribute("role", "img");

@@ -1,4 +1,4 @@
-// Suggestions for the term of the filter that is being typed: names of fields, and values where they are few.
+// Completion of filter terms: field names, and the values of fields that have few.
 "use strict";
 (() => {
   const input = document.getElementById("search");
@@ -12,7 +12,7 @@
   input.after(list);
   let at = -1;
 
-  // The term around the caret: where it begins, what stands before the part to complete, that part.
+  // The term at the caret: its start, the text before the part to complete, and that part.
   function term() {
     const begin = input.value.lastIndexOf(" ", input.selectionStart - 1) + 1;
     const text = input.value.slice(begin, input.selectionStart);
@@ -20,11 +20,11 @@
     return { begin, before, part };
   }
 
-  function found() {
+  function matches() {
     const { before, part } = term(), typed = part.toLowerCase();
     const field = /^-?([\w.]+)(:|!=|=)/.exec(before)?.[1];
-    if (!field) return typed ? terms.filter((one) => one.name.startsWith(typed)).map((one) => [one.name + one.sign, one.help]) : [];
-    const values = terms.find((one) => one.name === field.toLowerCase())?.values || [];
+    if (!field) return typed ? terms.filter((entry) => entry.name.startsWith(typed)).map((entry) => [entry.name + entry.sign, entry.help]) : [];
+    const values = terms.find((entry) => entry.name === field.toLowerCase())?.values || [];
     return values.filter((value) => value.startsWith(typed) && value !== typed).map((value) => [value, ""]);
   }
 
@@ -62,7 +62,7 @@
     input.dispatchEvent(new Event("input", { bubbles: true }));
   }
 
-  input.addEventListener("input", () => show(found()));
+  input.addEventListener("input", () => show(matches()));
   input.addEventListener("keydown", (event) => {
     if (list.hidden) return;
     const count = list.children.length;
@@ -74,7 +74,7 @@
     event.preventDefault();
   });
   input.addEventListener("blur", () => show([]));
-  // Before the blur, which would take the list away from under the mouse.
+  // mousedown fires before blur, which hides the list.
   list.addEventListener("mousedown", (event) => {
     event.preventDefault();
     const item = event.target.closest("li");

@@ -1,4 +1,4 @@
-// The form of a configuration: checked while one types, presets, fields that the engine does not use folded away.
+// The configuration form: live checks, presets, and fields that the engine does not use are collapsed.
 "use strict";
 (() => {
   const root = document.querySelector("[data-check]");
@@ -6,20 +6,20 @@
   const form = root.closest("form");
   const fields = () => form.querySelectorAll("[name]");
   const touched = new Set();
-  let asked = 0, timer;
+  let requests = 0, timer;
 
-  // What is wrong stands under its field: of fields that nobody touched only what others have made wrong.
+  // Show errors below their fields. Empty fields that the user has not touched show none.
   function showErrors(errors) {
     for (const place of root.querySelectorAll(".field-error")) {
       const name = place.id.replace("error-", "");
-      const found = errors[name] || [];
+      const messages = errors[name] || [];
       const isEmpty = form.elements[name] && form.elements[name].value === "" && !touched.has(name);
-      place.textContent = isEmpty ? "" : found.join("; ");
+      place.textContent = isEmpty ? "" : messages.join("; ");
       if (form.elements[name]?.setAttribute) form.elements[name].setAttribute("aria-invalid", String(Boolean(place.textContent)));
     }
   }
 
-  // A field moves between what the engine uses and the rest; one that is wrong is never hidden.
+  // Move fields between the used and the unused part of their section. Fields with errors are never hidden.
   function place(unused) {
     const hidden = new Set(unused);
     for (const section of root.querySelectorAll(".config-section")) {
@@ -45,20 +45,20 @@
   }
 
   async function check() {
-    const mine = ++asked;
+    const number = ++requests;
     root.dataset.checking = "1";
     try {
       const response = await fetch(root.dataset.check, { method: "POST", body: new FormData(form) });
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
       const answer = await response.json();
-      if (mine !== asked) return; // what was typed since is on its way
+      if (number !== requests) return; // a newer check is on its way
       showErrors(answer.errors);
       place(answer.unused);
       document.getElementById("points").innerHTML = answer.preview;
       document.getElementById("changes").innerHTML = answer.changes;
       delete root.dataset.checking;
     } catch (error) {
-      document.getElementById("error-__all__").textContent = `Not checked: ${error.message}. Save tells what is wrong.`;
+      document.getElementById("error-__all__").textContent = `Not checked: ${error.message}. Press Save to see the problems.`;
     }
   }
 
@@ -106,15 +106,15 @@
     event.preventDefault();
     form.querySelector("[name=_save]")?.click();
   });
-  // Whoever was faster than this script has typed already.
+  // The user may have typed before this script was loaded.
   function isChanged(field) {
     if (field.type === "checkbox") return field.checked !== field.defaultChecked;
     if (!field.options) return field.value !== field.defaultValue;
-    const chosen = [...field.options].find((one) => one.defaultSelected);
+    const chosen = [...field.options].find((option) => option.defaultSelected);
     return Boolean(chosen) && !chosen.selected;
   }
   for (const field of fields()) if (field.id !== "preset" && field.type !== "hidden" && isChanged(field)) touched.add(field.name);
-  // A configuration that was never saved has no points yet but those of its fields.
+  // A configuration that was never saved has no points; compute them from the fields.
   if (touched.size || !document.getElementById("points").childElementCount) check();
   let sent = false;
   form.addEventListener("submit", () => { sent = true; });

@@ -1,4 +1,4 @@
-// A triangle beside a doubted number opens what the rules found; without this script it leads to the list.
+// A triangle beside a number opens its findings in a panel. Without this script, it links to the list of findings.
 "use strict";
 (() => {
   const panel = document.createElement("div");
@@ -8,7 +8,7 @@
   panel.setAttribute("role", "dialog");
   panel.setAttribute("aria-label", "Findings about this number");
   document.body.append(panel);
-  let opener = null; // the triangle may be swapped away by a poll: its address finds the new one
+  let opener = null; // a poll may replace the triangle; its href identifies the new one
 
   function place(from) {
     const at = from.getBoundingClientRect(), size = panel.getBoundingClientRect(), gap = 6;
@@ -35,7 +35,7 @@
     panel.focus();
   }
 
-  // A turned phone leaves no room where the panel was.
+  // The position of the panel is wrong after a phone is rotated.
   addEventListener("resize", () => { if (panel.matches(":popover-open")) panel.hidePopover(); });
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-doubt]");

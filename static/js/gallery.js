@@ -1,4 +1,4 @@
-// Pictures: say that one is too large before it travels.
+// Picture upload: reject files above the size limit before they are sent.
 "use strict";
 (() => {
   const form = document.getElementById("upload");

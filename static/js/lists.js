@@ -1,15 +1,15 @@
-// Lists whose rows can be chosen: say how many are, choose all, and keep buttons off that have nothing to act on.
+// Lists with selectable rows: show the number of selected rows, select all, disable buttons without a selection.
 "use strict";
 (() => {
   const boxes = () => [...document.querySelectorAll("td.choice input[type=checkbox]")];
-  let before = new Set(); // what was chosen when a poll replaces the rows
+  let before = new Set(); // the selection, while a poll replaces the rows
 
   function show() {
     const all = boxes(), chosen = all.filter((box) => box.checked).length;
     for (const button of document.querySelectorAll("[data-needs-choice]")) button.disabled = chosen < Number(button.dataset.needsChoice || 1);
-    for (const words of document.querySelectorAll("[data-chosen]")) {
-      words.dataset.before ??= words.textContent;
-      words.textContent = chosen ? `${chosen} selected` : words.dataset.before;
+    for (const label of document.querySelectorAll("[data-chosen]")) {
+      label.dataset.before ??= label.textContent;
+      label.textContent = chosen ? `${chosen} selected` : label.dataset.before;
     }
     for (const head of document.querySelectorAll("[data-choose-all]")) {
       head.checked = chosen > 0 && chosen === all.length;
@@ -26,7 +26,7 @@
     boxes().forEach((box) => { box.checked = before.has(box.value); });
     show();
   });
-  // A menu closes when one clicks beside it, and with Escape.
+  // Close a menu on a click outside of it, and on Escape.
   document.addEventListener("click", (event) => {
     for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
   });

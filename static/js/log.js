@@ -1,4 +1,4 @@
-// The log keeps its place while lines come in, or follows the end when asked to.
+// The log keeps its scroll position while lines arrive, or follows new lines if the box is checked.
 "use strict";
 (() => {
   const follow = document.getElementById("follow");

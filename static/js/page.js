@@ -1,7 +1,7 @@
-// Small behaviours that many pages share: keys, second clicks, confirmations, copying.
+// Behaviour shared by many pages: keyboard shortcuts, confirmations, double-click protection, copying.
 "use strict";
 (() => {
-  let leader = 0; // when `g` was pressed: the next letter says where to
+  let leader = 0; // when `g` was pressed; the next letter selects the page
 
   const rows = () => [...document.querySelectorAll("main table.rows > tbody > tr")];
   function move(by) {
@@ -43,11 +43,11 @@ document.addEventListener("submit", (event) => {
     return;
   }
   if ("once" in form.dataset) {
-    // A button that is disabled while the form is being sent takes no second click.
+    // Disabled buttons prevent a second submission while the form is being sent.
     setTimeout(() => form.querySelectorAll("button").forEach((button) => { button.disabled = true; }));
   }
 });
-// Going back shows the page from the browser's memory, where the button is still disabled.
+// Going back restores the page from the browser cache, where the button is still disabled.
 addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 
 document.addEventListener("click", async (event) => {
@@ -58,7 +58,7 @@ document.addEventListener("click", async (event) => {
   try {
     await navigator.clipboard.writeText(source.textContent);
   } catch {
-    // Without TLS there is no clipboard: select the text, so that a key copies it.
+    // The clipboard needs TLS. Without it, select the text so that Ctrl+C copies it.
     getSelection().selectAllChildren(source);
     copied = document.execCommand("copy");
   }
@@ -67,11 +67,11 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = before; }, 1500);
 });
 
-// Polls of a page that nobody sees would only cost the server.
+// Hidden pages do not poll.
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (document.hidden) event.preventDefault();
 });
-// When the session has ended, a poll is led to the login page: go there, do not paint it into this one.
+// When the session has ended, polls are redirected to the login page. Reload instead of swapping it in.
 document.addEventListener("htmx:beforeSwap", (event) => {
   const url = event.detail.xhr.responseURL;
   if (url && new URL(url).pathname.endsWith("/login/")) {
@@ -80,13 +80,13 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   }
 });
 
-// What a poll replaces is not read out; this line of the page stays, and says when the states have changed.
+// Screen readers do not announce content replaced by polls. This status line announces changed states.
 (() => {
   const state = () => document.querySelector("[data-announce]")?.textContent.replace(/\s+/g, " ").trim() || "";
-  let said = state();
+  let announced = state();
   document.addEventListener("htmx:afterSwap", () => {
-    if (state() === said) return;
-    said = state();
-    document.getElementById("announce").textContent = said;
+    if (state() === announced) return;
+    announced = state();
+    document.getElementById("announce").textContent = announced;
   });
 })();

@@ -1,43 +1,43 @@
-// The editor of a report: a preview that follows the text, saves by themselves, and a warning where two people write.
+// The report editor: live preview, autosave, and a warning if two users edit the same report.
 "use strict";
 (() => {
   const form = document.getElementById("editor"), preview = document.getElementById("preview");
   const text = form.elements.text, title = form.elements.title, revision = form.elements.revision;
   const saved = document.getElementById("saved"), other = document.getElementById("other"), conflict = document.getElementById("conflict");
-  const PREVIEW_MS = 400, SAVE_MS = 2000, SPEAK_MS = 15000;
-  let written = `${title.value}\n${text.value}`; // what the server has
-  let theirs = null, saving = false, previewTimer = 0, saveTimer = 0, asked = 0;
+  const PREVIEW_MS = 400, SAVE_MS = 2000, EDITING_MS = 15000;
+  let written = `${title.value}\n${text.value}`; // the text stored on the server
+  let theirs = null, saving = false, previewTimer = 0, saveTimer = 0, previews = 0;
 
   const now = () => `${title.value}\n${text.value}`;
-  const say = (words) => { saved.textContent = words; };
+  const say = (message) => { saved.textContent = message; };
   const send = (url) => fetch(url, { method: "POST", body: new FormData(form), headers: { "HX-Request": "true" } });
 
   async function show() {
-    const mine = ++asked;
+    const number = ++previews;
     preview.classList.add("stale");
     try {
       const response = await send(form.dataset.preview);
       if (response.redirected || response.status === 403) return say("You are logged out. Copy your text, then log in again.");
-      if (!response.ok) throw new Error(`the server answered ${response.status}`);
+      if (!response.ok) throw new Error(`status ${response.status}`);
       const answer = await response.text();
-      if (mine !== asked) return; // a newer text is on its way
+      if (number !== previews) return; // a newer preview is on its way
       replace(answer);
     } catch (error) {
       say(`No preview (${error.message})`);
     } finally {
-      if (mine === asked) preview.classList.remove("stale");
+      if (number === previews) preview.classList.remove("stale");
     }
   }
 
-  // A figure whose directive did not change keeps its element: it is neither asked for nor drawn again.
+  // Keep the elements of figures whose directive did not change, so that they are not fetched and drawn again.
   function replace(html) {
     const page = new DOMParser().parseFromString(html, "text/html");
-    const kept = new Map([...preview.querySelectorAll(".report-live")].map((figure) => [figure.id, figure]));
+    const current = new Map([...preview.querySelectorAll(".report-live")].map((figure) => [figure.id, figure]));
     page.body.querySelectorAll(".report-live").forEach((figure) => {
-      const known = kept.get(figure.id);
-      if (!known) return;
-      kept.delete(figure.id);
-      figure.replaceWith(known);
+      const existing = current.get(figure.id);
+      if (!existing) return;
+      current.delete(figure.id);
+      figure.replaceWith(existing);
     });
     preview.replaceChildren(...page.body.childNodes);
     document.dispatchEvent(new CustomEvent("parlab:figures"));
@@ -59,7 +59,7 @@
       written = sent;
       say(`Saved ${answer.saved}`);
     } catch {
-      say("Not saved: the server does not answer. It is tried again.");
+      say("Not saved: the server does not respond. Retrying.");
       saveTimer = setTimeout(save, 3 * SAVE_MS);
     } finally {
       saving = false;
@@ -74,13 +74,13 @@
     say("Not saved");
   }
 
-  async function speak() {
+  async function announceEditing() {
     if (document.hidden) return;
     try {
       const answer = await (await send(form.dataset.editing)).json();
       other.hidden = !answer.other;
-      other.textContent = answer.other ? `${answer.other} has this report open too. Whoever saves second is warned; agree who writes.` : "";
-    } catch { /* the next save says that the server is away */ }
+      other.textContent = answer.other ? `${answer.other} also has this report open. If both of you save, the second one gets a conflict warning.` : "";
+    } catch { /* the next save reports that the server does not respond */ }
   }
 
   form.addEventListener("input", (event) => {
@@ -104,7 +104,7 @@
     written = now();
     theirs = null;
     conflict.hidden = true;
-    say("Theirs");
+    say("Their version loaded");
     show();
   });
   document.getElementById("keep-mine").addEventListener("click", () => {
@@ -120,5 +120,5 @@
     await save();
     if (now() === written) location.assign(event.target.href);
   });
-  setInterval(speak, SPEAK_MS);
+  setInterval(announceEditing, EDITING_MS);
 })();

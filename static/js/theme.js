@@ -1,4 +1,4 @@
-// Loaded before the page is drawn, so that a chosen theme never flashes the other one.
+// Loaded before the first paint, so that the page does not flash in the other theme.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -10,7 +10,7 @@
     if (!event.target.closest("#theme")) return;
     const dark = getComputedStyle(root).colorScheme === "dark";
     root.dataset.theme = dark ? "light" : "dark";
-    try { localStorage.setItem("parlab-theme", root.dataset.theme); } catch { /* a private window: it lasts for this page */ }
+    try { localStorage.setItem("parlab-theme", root.dataset.theme); } catch { /* private window: the theme lasts for this page only */ }
     announce();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", announce);

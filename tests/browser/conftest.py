@@ -44,15 +44,15 @@ class Demo:
         return self.directory / "data" / "parlab.sqlite3"
 
     def processes(self) -> list[psutil.Process]:
-        """All living processes that belong to this demo, found by their environment."""
-        found = []
+        """Return all running processes of this demo, by their environment."""
+        processes = []
         for process in psutil.process_iter():
             try:
                 if process.environ().get("PARLAB_DATA_DIR") == str(self.directory / "data"):
-                    found.append(process)
+                    processes.append(process)
             except psutil.Error:
                 continue
-        return found
+        return processes
 
 
 def copy_of_the_project(target: Path) -> None:
@@ -85,16 +85,16 @@ def start_demo(directory: Path, timeout_s: float = TRAINING_S) -> Demo:
         start_new_session=True,
     )
     assert process.stdout is not None
-    said = ""
+    output = ""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and process.poll() is None:
         if select.select([process.stdout], [], [], 0.5)[0]:
             line = process.stdout.readline()
-            said += line
+            output += line
             if match := re.search(r"parlab: (http://\S+)  (\S+)  (\S+)", line):
                 return Demo(match[1], match[2], match[3], directory, process)
     process.kill()
-    pytest.fail(f"make demo did not come up; it said:\n{said}")
+    pytest.fail(f"make demo did not come up; its output:\n{output}")
 
 
 def stop_demo(demo: Demo) -> list[str]:

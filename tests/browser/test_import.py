@@ -74,7 +74,7 @@ READ = """() => {
 }"""
 
 
-def test_long_telemetry_is_thinned_by_the_server_and_refined_where_one_zooms_in(page: Page, tmp_path: Path) -> None:
+def test_long_telemetry_is_thinned_by_the_server_and_refined_on_zoom(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text(samples(6_000))
     page.goto("/import/")

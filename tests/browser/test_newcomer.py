@@ -27,7 +27,7 @@ def failed(page: Page, name: str) -> Locator:
     return page.get_by_role("region", name="Runs").get_by_role("row").filter(has_text=name)
 
 
-def test_which_configuration_is_best_and_by_how_much_stands_on_home_and_one_click_behind_it(page: Page) -> None:
+def test_home_shows_the_best_configuration_and_its_lead(page: Page) -> None:
     scaling = row(page, "Megatron BERT 345M on 1 to 128 A100")
     expect(scaling).to_contain_text("samples/s")
     expect(scaling).to_contain_text("65.5 %")
@@ -42,7 +42,7 @@ def test_which_configuration_is_best_and_by_how_much_stands_on_home_and_one_clic
     expect(row(page, "Layouts of GPT from 1.7B to 1T")).to_contain_text("163 TFLOP/s")
 
 
-def test_why_a_run_failed_stands_on_home_and_on_its_page(page: Page) -> None:
+def test_home_and_the_run_page_show_why_a_run_failed(page: Page) -> None:
     stopped = failed(page, "GPT-3 small on three nodes")
     expect(stopped).to_contain_text("OOM")
     expect(stopped).to_contain_text("Fail due to running out of DRAM")
@@ -50,7 +50,7 @@ def test_why_a_run_failed_stands_on_home_and_on_its_page(page: Page) -> None:
     expect(page.get_by_role("main")).to_contain_text("Fail due to running out of DRAM")
 
 
-def test_whether_a_number_is_doubtful_stands_on_home_and_beside_the_number(page: Page) -> None:
+def test_home_and_the_number_show_its_findings(page: Page) -> None:
     page.goto("/")
     waiting = page.locator("section[aria-labelledby=waiting]")
     doubt = waiting.locator("li").filter(has_text="1,280 samples are stated, but 100 iterations x 128 samples = 12,800")

@@ -68,9 +68,11 @@ def settled(page: Page) -> None:
 
 def violations(page: Page) -> list[str]:
     page.evaluate(AXE)
-    found: dict[str, Any] = page.evaluate(f"axe.run(document, {RULES})")
+    report: dict[str, Any] = page.evaluate(f"axe.run(document, {RULES})")
     return [
-        f"{one['id']}: {node['target']} {node['html'][:120]}" for one in found["violations"] for node in one["nodes"]
+        f"{rule['id']}: {node['target']} {node['html'][:120]}"
+        for rule in report["violations"]
+        for node in rule["nodes"]
     ]
 
 
@@ -98,7 +100,7 @@ def test_no_page_breaks_the_rules_of_axe_the_policy_or_the_frame(page: Page, dem
         settled(page)
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
-            problems += [f"{name} ({scheme}): {found}" for found in violations(page)]
+            problems += [f"{name} ({scheme}): {problem}" for problem in violations(page)]
         page.emulate_media(color_scheme="light")
         for width in (390, 2560):
             page.set_viewport_size({"width": width, "height": 900})
@@ -152,7 +154,7 @@ def test_what_is_printed_is_light_has_figures_and_fits_the_paper(page: Page) -> 
     assert page.evaluate("document.documentElement.scrollWidth") <= 720
 
 
-def test_filters_answer_while_one_types_and_going_back_restores_them(page: Page) -> None:
+def test_filters_apply_while_typing_and_going_back_restores_them(page: Page) -> None:
     page.goto("/experiments/")
     page.keyboard.press("/")
     search = page.locator("#search")
@@ -225,7 +227,7 @@ def test_a_link_shows_the_figures_and_the_table_that_its_sender_saw(page: Page) 
         "Time per sample"
     )
     page.locator("select[name=rows]").first.select_option("network")
-    # htmx calls a request that a newer choice replaced an error; this test would take it for one.
+    # htmx logs replaced requests as errors, which would fail this test; wait for the first one.
     expect(page).to_have_url(re.compile("rows=network"))
     page.locator("select[name=columns]").select_option("train.micro_batch_size")
     expect(page.get_by_role("heading", name="Table")).to_be_visible()
@@ -251,7 +253,7 @@ def test_keys_lead_to_pages_and_say_what_they_do(page: Page) -> None:
     expect(page).to_have_url(re.compile("/experiments/$"))
 
 
-def test_within_two_clicks_one_knows_the_best_and_by_how_much(page: Page) -> None:
+def test_the_best_run_and_its_lead_are_two_clicks_away(page: Page) -> None:
     page.goto("/")
     row = page.get_by_role("row", name="GPT-3 small on three nodes")
     expect(row).to_contain_text("samples/s")

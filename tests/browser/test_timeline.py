@@ -18,20 +18,20 @@ PLOT = "[data-figure='timeline']"
 
 def time_range(page: Page) -> list[float]:
     """Return the seconds that the time axis shows."""
-    found: list[float] = page.evaluate(f'document.querySelector("{PLOT}")._fullLayout.xaxis.range')
-    return found
+    shown: list[float] = page.evaluate(f'document.querySelector("{PLOT}")._fullLayout.xaxis.range')
+    return shown
 
 
 def until(page: Page, is_so: Callable[[], bool]) -> None:
-    """Look again until something is so; the page forbids scripts that the browser's driver would wait with."""
+    """Poll until a condition holds; the content security policy forbids scripts of Playwright's own waits."""
     deadline = time.monotonic() + PATIENCE_S
     while not is_so():
         assert time.monotonic() < deadline
         page.wait_for_timeout(100)
 
 
-def told_at(page: Page) -> str:
-    """Return what the tooltip says."""
+def tooltip_text(page: Page) -> str:
+    """Return the text of the tooltip."""
     return " ".join(page.locator(f"{PLOT} .hoverlayer .hovertext").all_text_contents())
 
 
@@ -47,7 +47,7 @@ def area(page: Page) -> dict[str, float]:
     return {"x": box["x"], "y": box["y"], "width": box["width"], "height": box["height"]}
 
 
-def test_two_schedules_are_drawn_on_one_axis_and_looked_at_closely(page: Page) -> None:
+def test_two_schedules_share_an_axis_and_can_be_zoomed(page: Page) -> None:
     page.goto("/simulate/")
     expect(page.locator(f"{PLOT}[data-drawn]")).to_be_visible()
     above, below = titles(page)
@@ -72,12 +72,12 @@ def test_two_schedules_are_drawn_on_one_axis_and_looked_at_closely(page: Page) -
     lane = lanes["y"] + 0.14 * lanes["height"]
     shares = itertools.cycle(range(20, 80, 3))
 
-    def tells() -> bool:
+    def shows_operation() -> bool:
         page.mouse.move(lanes["x"] + next(shares) / 100 * lanes["width"], lane)
-        told = told_at(page)
-        return all(words in told for words in ("rank 0", "micro batch", "takes"))
+        tooltip = tooltip_text(page)
+        return all(part in tooltip for part in ("rank 0", "micro batch", "takes"))
 
-    until(page, tells)
+    until(page, shows_operation)
 
     page.mouse.dblclick(lanes["x"] + 0.5 * lanes["width"], lanes["y"] + 0.5 * lanes["height"])
     page.wait_for_function(f'document.querySelector("{PLOT}")._fullLayout.xaxis.range[1] > 11.9')

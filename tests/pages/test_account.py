@@ -1,4 +1,4 @@
-"""One's own account: tokens that are shown once, the password, and what one may do."""
+"""The account page: tokens that are shown once, password, permissions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_token_is_shown_once_works_and_ends_when_it_is_revoked(browser: Client
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "words"),
+    ("name", "status", "message"),
     [
         (" ", 400, "name is empty"),
         ("\0 <i>", 400, "already"),
@@ -52,11 +52,11 @@ def test_a_token_is_shown_once_works_and_ends_when_it_is_revoked(browser: Client
         ("x" * 500, 200, "x" * 80 + ":"),
     ],
 )
-def test_names_of_tokens(browser: Client, user: User, name: str, status: int, words: str) -> None:
+def test_names_of_tokens(browser: Client, user: User, name: str, status: int, message: str) -> None:
     token_create(user=user, name="\0 <i>", by=user)
     answer = browser.post(reverse("token-make"), {"name": name})
     assert answer.status_code == status
-    assert words in answer.content.decode()
+    assert message in answer.content.decode()
     assert "<i>" not in answer.content.decode()
 
 
@@ -70,7 +70,7 @@ def test_a_person_has_not_more_tokens_than_they_can_look_after(
     assert "revoke one that is no longer used" in page.content.decode()
 
 
-def test_nobody_revokes_the_token_of_another(browser: Client, admin_user: User) -> None:
+def test_users_cannot_revoke_tokens_of_others(browser: Client, admin_user: User) -> None:
     token, secret = token_create(user=admin_user, name="theirs", by=admin_user)
     assert browser.post(reverse("token-revoke", args=[token.pk])).status_code == 404
     assert token_find(secret) == token

@@ -52,7 +52,7 @@ def test_several_runs_of_a_cell_say_of_how_many_it_was_made(page: Client, four_r
     assert 'title="max of 2, from 8 to 10 samples/s"' in response.content.decode()
 
 
-def test_out_of_memory_stands_in_a_shaped_table(
+def test_a_shaped_table_shows_out_of_memory(
     page: Client, four_runs: list[Run], make_attempt: Callable[..., Attempt]
 ) -> None:
     point = {"parallel.schedule": "gpipe", "train.micro_batch_size": 4}
@@ -62,7 +62,7 @@ def test_out_of_memory_stands_in_a_shaped_table(
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("?rows=nobody.has_this", "unknown field 'nobody.has_this'; use one of run, label"),
         ("?rows=parallel.schedule&columns=parallel.schedule", "duplicate field"),
@@ -70,10 +70,10 @@ def test_out_of_memory_stands_in_a_shaped_table(
         (f"?rows={EVIL}", "unknown field"),
     ],
 )
-def test_a_shape_that_makes_no_sense_is_explained(page: Client, four_runs: list[Run], query: str, said: str) -> None:
+def test_a_shape_that_makes_no_sense_is_explained(page: Client, four_runs: list[Run], query: str, message: str) -> None:
     response = page.get(EXPERIMENT + query)
     assert response.status_code == 200
-    assert said in text(response)
+    assert message in text(response)
     assert "Show the sweep as it is" in text(response)
     assert EVIL not in response.content.decode()
 
@@ -96,7 +96,7 @@ def test_the_page_says_which_run_is_fastest_and_by_how_much(page: Client, four_r
     assert re.search(r"2\.50 ?\N{MULTIPLICATION SIGN} the slowest\.", shown)
 
 
-def test_why_a_run_failed_stands_on_its_experiment(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+def test_the_experiment_shows_why_a_run_failed(page: Client, make_attempt: Callable[..., Attempt]) -> None:
     finish(make_attempt(), state="failed", reason=f"rank 1: {EVIL}")
     response = page.get(EXPERIMENT)
     assert f"rank 1: {EVIL}" in text(response)

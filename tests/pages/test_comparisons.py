@@ -31,8 +31,8 @@ def address(*runs: Run, more: str = "") -> str:
 
 def rows(response: Any, table: int) -> dict[str, list[str]]:
     """Read a table: heading of a row -> its cells."""
-    found = re.findall(r'<table class="list beside">.*?</table>', response.content.decode(), re.S)[table]
-    lines = re.findall(r"<tr>(.*?)</tr>", found.split("<tbody>")[1], re.S)
+    table_html = re.findall(r'<table class="list beside">.*?</table>', response.content.decode(), re.S)[table]
+    lines = re.findall(r"<tr>(.*?)</tr>", table_html.split("<tbody>")[1], re.S)
     cells = [
         [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<t[hd].*?</t[hd]>", line, re.S)]
         for line in lines
@@ -70,9 +70,9 @@ def test_differences_of_the_configurations_come_first(page: Client, four_runs: l
 
 def test_results_are_measured_against_the_first_run(page: Client, four_runs: list[Run]) -> None:
     response = page.get(address(*four_runs[:3]))
-    found = rows(response, 1)
-    assert found["Throughput (samples/s)"] == ["8.00", "10.0 +25.0 %", "20.0 +150 %"]
-    assert found["Step time (ms)"] == ["500", "400 -20.0 %", "200 -60.0 %"]
+    cells = rows(response, 1)
+    assert cells["Throughput (samples/s)"] == ["8.00", "10.0 +25.0 %", "20.0 +150 %"]
+    assert cells["Step time (ms)"] == ["500", "400 -20.0 %", "200 -60.0 %"]
     assert re.findall(r"<b>(.*?)</b>", response.content.decode())[:3] == ["20.0", "320", "200"]
 
 
@@ -86,14 +86,14 @@ def test_runs_of_several_experiments_and_without_numbers_stand_beside_each_other
         config=config, point={"net <i>": "fast"}, user=user, summary={"step_time_s": {"mean": 6.64}}
     )
     response = page.get(address(four_runs[0], lost, published))
-    found = rows(response, 1)
-    assert found["Step time (s)"][1] == "OOM"
-    assert found["Throughput (samples/s)"][2] == "\N{EN DASH}"
+    cells = rows(response, 1)
+    assert cells["Step time (s)"][1] == "OOM"
+    assert cells["Throughput (samples/s)"][2] == "\N{EN DASH}"
     assert "Net &lt;i&gt;" in rows(response, 0)
     assert EVIL not in response.content.decode()
 
 
-def test_a_link_to_runs_that_went_or_to_too_many_says_so(page: Client, four_runs: list[Run]) -> None:
+def test_a_link_to_deleted_or_too_many_runs_reports_it(page: Client, four_runs: list[Run]) -> None:
     gone = address(*four_runs[:2]) + ",999999"
     assert "1 run of this link no longer exists." in text(page.get(gone))
     many = ",".join(str(number) for number in range(1, 31))
@@ -151,7 +151,7 @@ def test_runs_are_chosen_with_boxes_on_the_page_of_an_experiment(page: Client, f
     assert '<form id="bulk" class="bulk" method="get" action="/compare/">' in content
 
 
-def test_of_equal_numbers_one_is_bold_and_numbers_without_a_unit_have_no_brackets(
+def test_the_first_of_equal_best_values_is_bold_and_unitless_measures_have_no_brackets(
     page: Client, four_runs: list[Run]
 ) -> None:
     for run in four_runs[:3]:
@@ -172,8 +172,8 @@ def test_of_many_settings_parallel_coordinates_show_those_that_say_most(
     config = make_config(sweep={"train.seed": [1, 2, 3]})
     runs = lab.config_launch(config=config, user=user).created
     for place, run in enumerate(runs):
-        told = {f"rare_{n}": n for n in range(20)} if place == 0 else {}
-        resolved = {**run.resolved, "command": {**run.resolved["command"], **told}}
+        arguments = {f"rare_{n}": n for n in range(20)} if place == 0 else {}
+        resolved = {**run.resolved, "command": {**run.resolved["command"], **arguments}}
         Run.objects.filter(pk=run.pk).update(resolved=resolved, samples_per_s=float(place + 1), state="finished")
     url = address(*runs).replace("/compare/", "/compare/figures/parallel.json")
     answer = json.loads(page.get(url).content)

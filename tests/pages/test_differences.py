@@ -1,4 +1,4 @@
-"""A run beside any other one, on a page of its own."""
+"""The difference between two runs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def url(number: int, **query: str) -> str:
 
 def rows(response: Any, table: str) -> dict[str, list[str]]:
     """Read a table by its label: heading of a row -> its cells."""
-    found = re.search(rf'aria-label="{table}">\s*<table.*?</table>', response.content.decode(), re.S)
-    assert found is not None, f"no table {table}"
-    lines = re.findall(r"<tr>(.*?)</tr>", found[0].split("<tbody>", 1)[1], re.S)
+    table_html = re.search(rf'aria-label="{table}">\s*<table.*?</table>', response.content.decode(), re.S)
+    assert table_html is not None, f"no table {table}"
+    lines = re.findall(r"<tr>(.*?)</tr>", table_html[0].split("<tbody>", 1)[1], re.S)
     cells = [
         [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<t[hd].*?</t[hd]>", line, re.S)]
         for line in lines
@@ -39,13 +39,13 @@ def rows(response: Any, table: str) -> dict[str, list[str]]:
     return {line[0]: line[1:] for line in cells}
 
 
-def found(response: Any) -> list[str]:
+def matches(response: Any) -> list[str]:
     """List what a search offers to compare with: the values of `with`."""
     part = response.content.decode().partition('class="found runs-found"')[2].partition("</ul>")[0]
     return re.findall(r'[?;&]with=([^"&]+)"', html.unescape(part))
 
 
-def test_a_run_stands_beside_the_best_of_its_sweep_unless_told_otherwise(page: Client, four_runs: list[Run]) -> None:
+def test_a_run_is_compared_with_the_best_of_its_sweep_by_default(page: Client, four_runs: list[Run]) -> None:
     response = page.get(url(1))
     assert rows(response, "Configuration")["Schedule"] == ["gpipe", "1f1b"]
     assert "Micro batch size" not in rows(response, "Configuration")
@@ -59,9 +59,9 @@ def test_a_link_carries_the_choice(page: Client, four_runs: list[Run]) -> None:
     assert "Run 1 to Run 2" in text(page.get(url(1, **{"with": "pipeline-schedules/2"})))
 
 
-@pytest.mark.parametrize("wanted", ["77", "no-such/1", "attempt-9", "v9", EVIL, "1/2/3", "²", "9" * 40])
-def test_a_link_to_what_is_not_there_says_so(page: Client, four_runs: list[Run], wanted: str) -> None:
-    response = page.get(url(1), {"with": wanted})
+@pytest.mark.parametrize("address", ["77", "no-such/1", "attempt-9", "v9", EVIL, "1/2/3", "²", "9" * 40])
+def test_a_link_to_an_unknown_run_reports_it(page: Client, four_runs: list[Run], address: str) -> None:
+    response = page.get(url(1), {"with": address})
     assert response.status_code == 200
     assert "to compare with run 1" in text(response)
     assert EVIL not in response.content.decode()
@@ -113,13 +113,13 @@ def test_runs_are_searched_by_words_numbers_and_terms(page: Client, four_runs: l
     other = lab.experiment_create(name="Elsewhere 2", owner=user)
     config = lab.config_save(experiment=other, data=four_runs[0].config.data, sweep={}, user=user)
     lab.config_launch(config=config, user=user)
-    assert found(page.get(url(1, q="gpipe"))) == ["2"]
-    assert found(page.get(url(1, q="size+1"))) == ["3"]
-    assert found(page.get(url(2, q="%233"))) == ["3"]
-    assert found(page.get(url(1, q="schedule:gpipe+state:finished"))) == ["2"]
-    assert found(page.get(url(1, q="elsewhere"))) == ["elsewhere-2/1"]
+    assert matches(page.get(url(1, q="gpipe"))) == ["2"]
+    assert matches(page.get(url(1, q="size+1"))) == ["3"]
+    assert matches(page.get(url(2, q="%233"))) == ["3"]
+    assert matches(page.get(url(1, q="schedule:gpipe+state:finished"))) == ["2"]
+    assert matches(page.get(url(1, q="elsewhere"))) == ["elsewhere-2/1"]
     hostile = page.get(url(1), {"q": EVIL})
-    assert found(hostile) == ["4"]
+    assert matches(hostile) == ["4"]
     assert EVIL not in hostile.content.decode()
     nonsense = page.get(url(1, q="stat:oom"))
     assert "did you mean state?" in text(nonsense)

@@ -1,4 +1,4 @@
-"""What only one engine measures, on the page of its run."""
+"""Engine-specific measurements on the page of a run."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def test_the_limit_of_a_search_on_gpus_is_their_memory(search: Attempt) -> None:
     node = Node.objects.create(name="gpu-1", hardware={"gpus": [{"memory_bytes": 2**34}, {"memory_bytes": 2**35}]})
     search.run.resolved["cluster"]["device"] = "cuda"
     search.node = node
-    found = engine_reads.run_search(search.run, search)
-    assert found is not None
-    assert (found.limit_bytes, found.per_node) == (2.0**34, 2)
+    result = engine_reads.run_search(search.run, search)
+    assert result is not None
+    assert (result.limit_bytes, result.per_node) == (2.0**34, 2)
 
 
 def test_polls_bring_new_trials_and_stop_at_the_end(page: Client, search: Attempt) -> None:

@@ -30,8 +30,8 @@ def text(response: Any) -> str:
 
 def cells(response: Any, table: int = 0) -> list[list[str]]:
     """Read the sweep tables: rows of cell texts."""
-    found = re.findall(r'<table class="sweep">.*?</table>', response.content.decode(), re.S)[table]
-    rows = re.findall(r"<tr>(.*?)</tr>", found, re.S)
+    table_html = re.findall(r'<table class="sweep">.*?</table>', response.content.decode(), re.S)[table]
+    rows = re.findall(r"<tr>(.*?)</tr>", table_html, re.S)
     return [[re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[hd].*?</t[hd]>", r, re.S)] for r in rows]
 
 
@@ -48,7 +48,7 @@ def test_strangers_are_led_to_the_login_page(client: Client, path: str, experime
     assert response.headers["Location"].startswith("/login/?next=")
 
 
-def test_logging_in_leads_to_where_one_wanted_to_go(client: Client, user: User, experiment: Experiment) -> None:
+def test_login_redirects_to_the_requested_page(client: Client, user: User, experiment: Experiment) -> None:
     assert "Log in" in text(client.get("/login/"))
     wrong = client.post("/login/", {"username": "ada", "password": "wrong"})
     assert "Invalid username or password" in text(wrong)
@@ -228,7 +228,7 @@ def test_polling_goes_on_while_runs_are_active_and_stops_when_all_have_ended(
     assert before.group(1) != after.group(1)
 
 
-def test_a_page_of_many_runs_takes_as_many_queries_as_one_of_few(
+def test_the_number_of_queries_does_not_depend_on_the_number_of_runs(
     page: Client, swept: Config, make_attempt: Callable[..., Attempt], django_assert_num_queries: Any
 ) -> None:
     points = swept.points()

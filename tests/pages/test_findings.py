@@ -54,7 +54,7 @@ def make_finding(experiment: Experiment) -> MakeFinding:
 
 
 def triangles(content: bytes, part: str) -> list[str]:
-    """List the ids that the triangles of one element lead to."""
+    """List the ids in the links of the triangles of an element."""
     element = re.search(part, content.decode(), re.S)
     assert element
     return re.findall(r'class="doubt doubt-\w+" href="[^"]*\?id=([\d,]+)"', element[0])
@@ -64,9 +64,7 @@ def row_of(run: Run) -> str:
     return rf'<tr data-run="{run.number}".*?</tr>'
 
 
-def test_a_triangle_stands_beside_the_number_that_is_doubted(
-    page: Client, four_runs: list[Run], make_finding: MakeFinding
-) -> None:
+def test_a_number_with_findings_has_a_triangle(page: Client, four_runs: list[Run], make_finding: MakeFinding) -> None:
     doubted = make_finding(run=four_runs[1], figure="samples_per_s")
     content = page.get(EXPERIMENT).content
     assert triangles(content, row_of(four_runs[1])) == [str(doubted.pk)]
@@ -78,7 +76,7 @@ def test_a_triangle_stands_beside_the_number_that_is_doubted(
     assert triangles(shown, r'<table class="sweep">.*?</table>') == [str(doubted.pk)]
 
 
-def test_a_finding_of_the_whole_run_stands_at_its_number_and_in_every_sweep(
+def test_a_finding_of_a_whole_run_is_shown_at_its_number_and_in_every_sweep(
     page: Client, four_runs: list[Run], make_finding: MakeFinding
 ) -> None:
     doubted = make_finding(rule="hidden-setting", severity="warning", run=None)
@@ -90,16 +88,16 @@ def test_a_finding_of_the_whole_run_stands_at_its_number_and_in_every_sweep(
     assert f'id="finding-{doubted.pk}"' in content.decode()
 
 
-def test_several_findings_about_a_number_share_one_triangle(
+def test_several_findings_about_a_number_share_a_triangle(
     page: Client, four_runs: list[Run], make_finding: MakeFinding
 ) -> None:
     first = make_finding(run=four_runs[0], figure="step_time_s", severity="warning")
     second = make_finding(run=four_runs[0], figure="ms_per_sample", rule="time-per-sample")
-    found = triangles(page.get(EXPERIMENT).content, row_of(four_runs[0]))
-    assert found == [f"{second.pk},{first.pk}"]
+    links = triangles(page.get(EXPERIMENT).content, row_of(four_runs[0]))
+    assert links == [f"{second.pk},{first.pk}"]
 
 
-def test_a_doubt_about_a_launch_of_a_file_stands_at_the_run_made_of_it(
+def test_a_finding_about_a_launch_is_shown_at_its_run(
     page: Client, four_runs: list[Run], make_finding: MakeFinding, make_source: Callable[..., Source]
 ) -> None:
     source = make_source()
@@ -142,11 +140,11 @@ def test_the_panel_shows_both_numbers_the_rule_and_the_place_in_the_log(
     assert "Show all 1" in text(whole)
 
 
-@pytest.mark.parametrize("wanted", ["999999", "x", "1,,2", "\u0662", "9" * 40])
-def test_odd_ids_break_nothing(page: Client, make_finding: MakeFinding, wanted: str) -> None:
+@pytest.mark.parametrize("ids", ["999999", "x", "1,,2", "\u0662", "9" * 40])
+def test_odd_ids_break_nothing(page: Client, make_finding: MakeFinding, ids: str) -> None:
     make_finding()
-    assert page.get(f"{EXPERIMENT}findings/", {"id": wanted}).status_code == 200
-    assert page.get(f"{EXPERIMENT}findings/", {"id": wanted}, headers={"HX-Request": "true"}).status_code == 200
+    assert page.get(f"{EXPERIMENT}findings/", {"id": ids}).status_code == 200
+    assert page.get(f"{EXPERIMENT}findings/", {"id": ids}, headers={"HX-Request": "true"}).status_code == 200
 
 
 def test_acknowledging_needs_a_reason_and_turns_the_triangle_grey(
@@ -196,7 +194,7 @@ def test_a_finding_is_only_found_under_its_own_experiment(page: Client, user: Us
     assert page.post(url, {"reason": "fine"}).status_code == 404
 
 
-def test_the_list_of_experiments_counts_what_nobody_has_acknowledged(
+def test_the_list_of_experiments_counts_open_findings(
     page: Client, four_runs: list[Run], make_finding: MakeFinding
 ) -> None:
     assert "/findings/" not in page.get("/experiments/").content.decode()

@@ -21,8 +21,8 @@ BERT = """torchrun --nproc_per_node 8 pretrain_bert.py --tensor-model-parallel-s
 
 
 def test_megatrons_flags_are_read_as_the_engine_reads_them() -> None:
-    found = config_of_command(BERT)
-    config, problems = check(found.data)
+    flags = config_of_command(BERT)
+    config, problems = check(flags.data)
     assert problems == []
     assert config is not None
     assert (config.model.kind, config.model.num_layers, config.model.vocab_size) == ("bert", 24, 29184)
@@ -31,7 +31,7 @@ def test_megatrons_flags_are_read_as_the_engine_reads_them() -> None:
     assert (config.train.precision, config.train.recompute, config.train.gradient_clipping) == ("fp16", "full", 1.0)
     assert (config.train.optimizer, config.train.log_interval, config.train.learning_rate) == ("adamw", 10, 1e-4)
     assert config.train.iterations == 10
-    assert found.unread == ["lr_decay_iters", "min_lr", "split"]
+    assert flags.unread == ["lr_decay_iters", "min_lr", "split"]
 
 
 def test_what_only_megatron_says_is_read_too() -> None:
@@ -86,7 +86,7 @@ def test_a_pasted_command_becomes_the_forms_values(page: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ('{"mode": ', "is not valid JSON"),
         ('{"stage": 3}', "unknown section stage"),
@@ -100,13 +100,13 @@ def test_a_pasted_command_becomes_the_forms_values(page: Client) -> None:
         ("x.py --num-layers " + "9" * 500 + " --hidden-size 8", "--num-layers and --hidden-size are required"),
     ],
 )
-def test_what_is_no_training_is_refused_with_a_remedy(page: Client, text: str, words: str) -> None:
+def test_what_is_no_training_is_refused_with_a_remedy(page: Client, text: str, message: str) -> None:
     response = page.post(URL, {"flags": text})
     assert response.status_code == 400
-    assert words in response.json()["said"]
+    assert message in response.json()["said"]
 
 
-def test_what_does_not_fit_is_said_and_filled_all_the_same(page: Client) -> None:
+def test_a_command_with_problems_fills_the_form_and_reports_them(page: Client) -> None:
     answer = page.post(URL, {"flags": BERT.replace("--num-attention-heads 16", "--num-attention-heads 15")}).json()
     assert "Problem: num_attention_heads 15 does not divide" in answer["said"]
     assert answer["values"]["model__num_attention_heads"] == 15

@@ -148,7 +148,7 @@ def test_home_takes_as_many_queries_for_much_as_for_little(
         page.get("/")
 
 
-def test_a_lead_says_what_to_know_before_one_believes_it(page: Client, four_runs: list[Run]) -> None:
+def test_a_lead_shows_its_step_noise(page: Client, four_runs: list[Run]) -> None:
     Run.objects.update(ended_at=timezone.now())
     best, second = four_runs[2], four_runs[3]
 

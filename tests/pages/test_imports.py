@@ -146,7 +146,7 @@ def test_files_go_into_the_experiment_that_was_chosen(page: Client, experiment: 
 
 
 @pytest.mark.django_db
-def test_an_experiment_deleted_in_the_meantime_is_said(page: Client, experiment: Experiment) -> None:
+def test_an_experiment_deleted_in_the_meantime_is_reported(page: Client, experiment: Experiment) -> None:
     url = preview(page, file(LOG), experiment="pipeline-schedules")
     experiment.delete()
     shown = text(page.post(url, follow=True))
@@ -168,17 +168,17 @@ def test_one_file_that_is_refused_stops_no_other(page: Client) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("form", "message"),
     [
         ({}, "No file selected"),
         ({"files": file(LOG), "experiment": "gone"}, "Experiment gone no longer exists"),
         ({"files": file(LOG), "format": "word"}, "Unknown format word"),
     ],
 )
-def test_a_form_that_makes_no_sense_says_what_to_do(page: Client, given: dict[str, Any], words: str) -> None:
-    response = page.post("/import/", given)
+def test_a_form_that_makes_no_sense_says_what_to_do(page: Client, form: dict[str, Any], message: str) -> None:
+    response = page.post("/import/", form)
     assert response.status_code == 400
-    assert words in text(response)
+    assert message in text(response)
 
 
 @pytest.mark.django_db
@@ -203,7 +203,7 @@ def test_a_large_file_is_moved_and_a_preview_of_it_works(page: Client, settings:
 
 
 @pytest.mark.django_db
-def test_a_full_disk_is_said_and_leaves_nothing_behind(
+def test_a_full_disk_is_reported_and_leaves_no_files(
     page: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -238,7 +238,7 @@ def test_a_preview_can_be_discarded(page: Client, settings: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_uploads_that_nobody_imports_go_after_a_day(page: Client, settings: Any) -> None:
+def test_uploads_that_are_not_imported_are_deleted_after_a_day(page: Client, settings: Any) -> None:
     first = preview(page, file(LOG))
     old = settings.FILE_UPLOAD_TEMP_DIR / first.split("/")[2]
     left = settings.FILE_UPLOAD_TEMP_DIR / "left.upload"

@@ -51,7 +51,7 @@ def test_an_upload_within_the_limit_comes_through() -> None:
     assert answer("/import/", [MIB] * 4, announced=4 * 2**20) == (200, str(4 * 2**20), 4)
 
 
-def test_a_larger_one_is_refused_by_what_it_announces() -> None:
+def test_a_request_with_a_larger_announced_size_is_rejected() -> None:
     status, text, taken = answer("/import/", [MIB], announced=6 * 2**20)
     assert status == 413
     assert "larger than 4 MiB" in text

@@ -41,32 +41,34 @@ def test_runs_of_all_experiments_are_listed_and_sorted(page: Client, four_runs: 
     assert "8.00 samples/s" in text(page.get(f"{RUNS}&q=micro_batch:1+schedule:gpipe"))
 
 
-def test_an_out_of_memory_run_says_so_in_the_list(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+def test_the_list_shows_out_of_memory(page: Client, make_attempt: Callable[..., Attempt]) -> None:
     finish(make_attempt(), state="oom")
     assert "OOM" in text(page.get(RUNS))
 
 
 def test_columns_are_kept_for_each_person(page: Client, viewer: Client, four_runs: list[Run]) -> None:
-    assert "Ahead of the next" in page.get(LIST).content.decode().split("<thead>")[1]
+    assert "Lead" in page.get(LIST).content.decode().split("<thead>")[1]
     back = page.post("/columns/experiments/", {"column": ["runs", "owner", "nonsense"], "next": LIST})
     assert back.headers["Location"] == LIST
     head = page.get(LIST).content.decode().split("<thead>")[1].split("</thead>")[0]
     assert re.findall(r"(?:>|^)([A-Z][a-z ]+)<", head) == ["Name", "Runs", "Owner"]
-    assert "Ahead of the next" in viewer.get(LIST).content.decode().split("<thead>")[1]
+    assert "Lead" in viewer.get(LIST).content.decode().split("<thead>")[1]
     assert page.post("/columns/secrets/").status_code == 404
 
 
 def test_chosen_experiments_are_tagged_and_found_by_it(page: Client, experiment: Experiment, user: User) -> None:
     other = lab.experiment_create(name="Other", owner=user)
     chosen = {"experiment": [experiment.pk, other.pk], "next": LIST}
-    said = text(page.post("/experiments/change/", {**chosen, "action": "tag", "tag": "V100"}, follow=True))
-    assert "2 experiments tagged v100." in said
+    shown = text(page.post("/experiments/change/", {**chosen, "action": "tag", "tag": "V100"}, follow=True))
+    assert "2 experiments tagged v100." in shown
     assert "2 that match" in text(page.get(LIST, {"q": "tag:v100"}))
     page.post("/experiments/change/", {"experiment": [other.pk], "action": "untag", "tag": "v100"})
     assert [tag.experiment for tag in Tag.objects.all()] == [experiment]
-    said = text(page.post("/experiments/change/", {**chosen, "action": "tag", "tag": f"two words {EVIL}"}, follow=True))
-    assert "Nothing was changed: invalid tag" in said
-    assert "use one word" in said
+    shown = text(
+        page.post("/experiments/change/", {**chosen, "action": "tag", "tag": f"two words {EVIL}"}, follow=True)
+    )
+    assert "Nothing was changed: invalid tag" in shown
+    assert "use one word" in shown
 
 
 def test_archiving_can_be_undone_and_leaves_what_runs(

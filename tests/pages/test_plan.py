@@ -1,4 +1,4 @@
-"""The page where trainings are planned, its figure and the API: one question, the same answer."""
+"""Training plans by page, figure and API: all give the same answer."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def test_a_device_of_the_admin_can_be_planned_with(viewer: Client) -> None:
 @pytest.mark.django_db
 def test_the_catalogue_comes_with_all_devices_of_the_planner() -> None:
     names = set(Device.objects.values_list("name", flat=True))
-    assert names == {one.name for one in devices()}
+    assert names == {gpu.name for gpu in devices()}
     assert Device.objects.get(name="A100 SXM4 80 GB").gpu.peak_flops == device("A100-80GB").peak_flops
 
 
-def test_what_lies_outside_of_the_measurements_is_said(viewer: Client) -> None:
+def test_extrapolation_beyond_the_measurements_is_reported(viewer: Client) -> None:
     assert "is outside the range of the measurements" not in viewer.get("/plan/", SMALL).content.decode()
     text = viewer.get("/plan/", {**SMALL, "sequence": "65536"}).content.decode()
     assert "Sequence length 65,536 is outside the range" in text
@@ -92,18 +92,18 @@ def test_htmx_gets_the_answer_alone(viewer: Client) -> None:
 def test_the_figure_has_a_point_for_each_number_of_nodes_that_trains(viewer: Client) -> None:
     data = json.loads(viewer.get("/plan/nodes.json", SMALL).content)
     question = PlanRequest.model_validate(SMALL)
-    found = answer(question, device("A100 SXM4 80 GB"))
+    result = answer(question, device("A100 SXM4 80 GB"))
     drawn = next(trace for trace in data["figure"]["data"] if trace["name"] == "predicted")
-    assert list(drawn["x"]) == [size.nodes for size in found.sizes if size.budget]
+    assert list(drawn["x"]) == [size.nodes for size in result.sizes if size.budget]
     numbers = viewer.get("/plan/nodes.csv", SMALL).content.decode().splitlines()
-    assert len(numbers) == 1 + len(found.sizes)
+    assert len(numbers) == 1 + len(result.sizes)
 
 
 def test_the_api_answers_what_the_planner_does(viewer: Client) -> None:
     reply = viewer.post("/api/plan/", json.dumps(SMALL), content_type="application/json")
     assert reply.status_code == 200, reply.content
-    wanted = written(answer(PlanRequest.model_validate(SMALL), device("A100 SXM4 80 GB")))
-    assert reply.json() == json.loads(wanted.model_dump_json())
+    expected = written(answer(PlanRequest.model_validate(SMALL), device("A100 SXM4 80 GB")))
+    assert reply.json() == json.loads(expected.model_dump_json())
 
 
 def test_the_api_names_field_value_and_remedy(viewer: Client) -> None:
@@ -114,6 +114,6 @@ def test_the_api_names_field_value_and_remedy(viewer: Client) -> None:
     assert reply.json()["errors"][0]["field"] == "gpu"
 
 
-def test_the_network_that_is_usual_is_said_to_be_assumed() -> None:
+def test_an_assumed_network_is_reported() -> None:
     assert cluster("A100-80GB", 16, 8).is_between_assumed
     assert not cluster("A100-80GB", 16, 8, inter_node_gbit_s=100).is_between_assumed

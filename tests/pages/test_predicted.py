@@ -71,7 +71,7 @@ def test_a_sweep_that_cannot_be_predicted_says_why(page: Client, sweep: list[Run
     assert "7 runs: the GPU is not stated" in page.get(address).json()["empty"]
 
 
-def test_runs_of_one_cluster_and_engine_are_offered_as_a_calibration(page: Client, sweep: list[Run]) -> None:
+def test_runs_of_a_cluster_and_engine_are_offered_as_a_calibration(page: Client, sweep: list[Run]) -> None:
     (group,) = selectors.calibration_pool().groups
     assert group.title == "engine zero on CPU process (pool default), 8 runs"
     fitted = selectors.calibration_of(group, device("A100"))

@@ -1,4 +1,4 @@
-"""Questions are asked from a page, run for real, and answered in words."""
+"""Questions: forms, launched runs, answers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_model_to_start_from_can_run(key: str, preset: str) -> None:
     assert all(point.config for point in expand(form.data_of_config(), form.sweep()))
 
 
-def test_what_a_question_asks_is_what_the_engine_is_told() -> None:
+def test_the_fields_of_a_question_reach_the_engine() -> None:
     form = QUESTIONS["fewest-nodes"](filled("fewest-nodes", num_layers=6, at_most=8, engine="zero"))
     assert form.is_valid(), form.errors
     config = RunConfig.model_validate(form.data_of_config())
@@ -95,7 +95,7 @@ def test_the_limit_for_processes_on_a_cpu_is_not_set_where_gpus_are(page: Client
         ("bandwidth", "min_bytes", "4", "is less than one 4-byte number per rank for 2 ranks"),
     ],
 )
-def test_what_does_not_fit_is_said_at_its_field_before_and_after_sending(
+def test_problems_are_shown_at_their_fields_before_and_after_submission(
     key: str, field: str, value: str, message: str, page: Client
 ) -> None:
     data = filled(key, **{field: value})
@@ -180,7 +180,7 @@ def test_an_answer_grows_and_says_when_a_run_failed(page: Client, make_attempt: 
     assert "hx-get" not in live.content.decode()
 
 
-def test_an_experiment_that_ran_nothing_says_so(page: Client, experiment: Experiment) -> None:
+def test_the_answer_of_an_experiment_without_runs_says_so(page: Client, experiment: Experiment) -> None:
     assert "No runs were launched yet." in text(page.get(ANSWER))
 
 

@@ -43,11 +43,11 @@ def member() -> Callable[[str, str], Client]:
 def addresses(slug: str) -> Iterator[tuple[str, str]]:
     """Name every address of the pages, with the first row of everything in its places."""
     values = {"slug": slug, "number": 1, "version": 1, "pk": 1, "first": 1, "last": 2}
-    words = {"key": "tokens-per-second", "name": "throughput", "action": "cancel", "sha256": "0", "token": "none"}
+    texts = {"key": "tokens-per-second", "name": "throughput", "action": "cancel", "sha256": "0", "token": "none"}
     for pattern in urls.urlpatterns:
         assert isinstance(pattern, URLPattern)
         names = re.findall(r"<\w+:(\w+)>", str(pattern.pattern))
-        places = {name: (values | words)[name] for name in names}
+        places = {name: (values | texts)[name] for name in names}
         yield str(pattern.name), reverse(str(pattern.name), kwargs=places)
 
 

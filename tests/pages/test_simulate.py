@@ -1,4 +1,4 @@
-"""The page where schedules are simulated, its figure, the API and the command: one question, the same answer."""
+"""Schedule simulation by page, figure, API and command: all give the same answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_page_shows_the_schedules_asked_for_with_what_binds(viewer: Client) 
     assert "simulate/timeline.json?stages=3&amp;micro_batches=16" in text
 
 
-def test_without_a_question_the_page_has_one_of_its_own(viewer: Client) -> None:
+def test_the_page_without_parameters_shows_the_default_scenario(viewer: Client) -> None:
     text = viewer.get("/simulate/").content.decode()
     assert 'name="stages" value="3"' in text
     assert "1f1b slope 3" in text
@@ -93,10 +93,10 @@ def test_the_api_answers_what_the_planner_says(viewer: Client) -> None:
 
 
 def test_the_api_names_every_field_that_makes_no_sense(viewer: Client) -> None:
-    found = viewer.post("/api/simulate/", {"stages": 0, "delay_ms": -1}, content_type="application/json")
-    assert found.status_code == 400
-    assert [error["field"] for error in found.json()["errors"]] == ["stages", "delay_ms"]
-    assert set(found.json()["errors"][0]) == {"field", "value", "message", "remedy"}
+    response = viewer.post("/api/simulate/", {"stages": 0, "delay_ms": -1}, content_type="application/json")
+    assert response.status_code == 400
+    assert [error["field"] for error in response.json()["errors"]] == ["stages", "delay_ms"]
+    assert set(response.json()["errors"][0]) == {"field", "value", "message", "remedy"}
     assert viewer.post("/api/simulate/", "[1]", content_type="application/json").status_code == 400
 
 

@@ -102,9 +102,9 @@ def test_the_list_takes_as_many_queries_for_many_studies_as_for_one(
 ) -> None:
     start(pages, searched)
     play(Study.objects.get())
-    with CaptureQueriesContext(connection) as one:
+    with CaptureQueriesContext(connection) as one_study:
         pages.get("/tune/")
-    queries = len(one)
+    queries = len(one_study)
     for strategy in ("random", "exhaustive"):
         start(pages, searched, strategy=strategy)
         play(Study.objects.order_by("pk").last())  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def test_the_list_takes_as_many_queries_for_many_studies_as_for_one(
         assert pages.get("/tune/").content.decode().count("data-study=") == 3
 
 
-def test_studies_of_one_space_stand_side_by_side(pages: Client, searched: Config) -> None:
+def test_studies_of_the_same_space_are_compared(pages: Client, searched: Config) -> None:
     for strategy in ("exhaustive", "planned"):
         start(pages, searched, strategy=strategy)
         play(Study.objects.order_by("pk").last())  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def test_studies_of_one_space_stand_side_by_side(pages: Client, searched: Config
     assert any("exhaustive" in trace["name"] for trace in figure["data"])
 
 
-def test_what_cannot_be_searched_is_said_in_the_form(pages: Client, searched: Config) -> None:
+def test_a_sweep_that_cannot_be_searched_is_rejected_in_the_form(pages: Client, searched: Config) -> None:
     short = {**DATA, "train": {**DATA["train"], "iterations": 5}}
     Config.objects.filter(pk=searched.pk).update(data=short)
     response = start(pages, searched)

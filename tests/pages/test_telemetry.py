@@ -27,8 +27,8 @@ RUN = f"{EXPERIMENT}runs/1/"
 
 def figures(page: Client) -> list[str]:
     """List the figures of the machine; the page has others beside."""
-    found = re.findall(r'data-figure="([^"]+)"', page.get(RUN).content.decode())
-    return [name for name in found if name in KINDS]
+    names = re.findall(r'data-figure="([^"]+)"', page.get(RUN).content.decode())
+    return [name for name in names if name in KINDS]
 
 
 def samples(attempt: Attempt, metric: str, rank: int, values: list[float]) -> None:
@@ -99,7 +99,7 @@ def test_without_an_mfu_there_is_no_column_for_it(page: Client, make_attempt: Ca
     assert page.get(f"/api{EXPERIMENT}runs/").json()["results"][0]["mfu"] is None
 
 
-def test_long_telemetry_is_thinned_and_refined_and_told_of_as_a_whole(
+def test_long_telemetry_is_thinned_and_refined_with_a_caption_for_the_whole(
     page: Client, make_attempt: Callable[..., Attempt]
 ) -> None:
     attempt = make_attempt()

@@ -37,14 +37,14 @@ def printed(begin: float = 0.0) -> Printed:
 
 @pytest.fixture
 def run(make_attempt: Callable[..., Attempt], experiment: Experiment) -> Run:
-    """A finished run of two stages, whose steps 1 (warm-up), 2 and 3 told their operations."""
+    """A finished run of two stages, whose steps 1 (warm-up), 2 and 3 have recorded operations."""
     attempt = make_attempt()
     for step in (1, 2, 3):
         operations.append(attempt.pk, {(step, rank): printed(rank / 10) for rank in range(2)})
-    found = finish(attempt)
-    found.summary["timers_s"] = TIMERS
-    found.save()
-    return found
+    run = finish(attempt)
+    run.summary["timers_s"] = TIMERS
+    run.save()
+    return run
 
 
 @pytest.fixture
@@ -87,9 +87,9 @@ def test_addresses_of_pages_are_taken_as_they_are_pasted(viewer: Client, run: Ru
     simulation = (
         "http://testserver/simulate/?stages=2&micro_batches=4&schedules=gpipe&schedules=1f1b&one=gpipe&two=1f1b"
     )
-    found = titles(draw(viewer, page, simulation))
-    assert "step 1" in found[0]
-    assert ": 1f1b, simulated" in found[1]
+    drawn = titles(draw(viewer, page, simulation))
+    assert "step 1" in drawn[0]
+    assert ": 1f1b, simulated" in drawn[1]
 
 
 def test_a_published_run_is_simulated_with_another_schedule(viewer: Client, published: None) -> None:
