@@ -1,4 +1,4 @@
-"""Readers of what other trainers print: text -> records -> one Document per file. No Django, no I/O."""
+"""Readers for the output of other trainers: text -> records -> one Document per file. No Django, no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parlab.formats.sniff import HEAD_CHARACTERS, UNKNOWN, sniff
 
 __all__ = ["FORMATS", "UNKNOWN", "Document", "Reader", "Record", "format_of", "read_document", "records"]
 
-# Name -> reader module: the logs, and the documents that may hold them.
+# Name -> reader module: the logs, and the documents that may contain them.
 FORMATS: dict[str, Reader] = {
     **LOGS,
     "deepspeed-autotuning": autotuning,
@@ -25,7 +25,7 @@ FORMATS: dict[str, Reader] = {
 
 
 def head_of(lines: Iterator[str]) -> list[str]:
-    """Take the lines that recognition looks at."""
+    """Return the first lines, which are used to detect the format."""
     head: list[str] = []
     size = 0
     for line in islice(lines, 20_000):
@@ -37,17 +37,17 @@ def head_of(lines: Iterator[str]) -> list[str]:
 
 
 def format_of(head: list[str]) -> str:
-    """Name the format of a text from its first lines; "unknown" if no reader knows it."""
+    """Return the format of a text by its first lines; "unknown" if no reader recognises it."""
     return sniff(head, FORMATS)
 
 
 def records(lines: Iterable[str], format: str | None = None) -> Iterator[Record]:
-    """Read lines as records; recognises the format unless `format` names it.
+    """Read lines as records; the format is detected unless `format` names it.
 
-    Raises ValueError for a format that is not in FORMATS; nothing in the lines raises.
+    Raises ValueError for a format that is not in FORMATS, and nothing for the content of the lines.
     """
     if format is not None and format not in FORMATS and format != UNKNOWN:
-        raise ValueError(f"format {format!r} is unknown; use one of {', '.join(sorted(FORMATS))}")
+        raise ValueError(f"unknown format {format!r}; use one of {', '.join(sorted(FORMATS))}")
     if format is None:
         stream = iter(lines)
         head = head_of(stream)
@@ -60,13 +60,13 @@ def records(lines: Iterable[str], format: str | None = None) -> Iterator[Record]
 def _unknown(lines: Iterable[str]) -> Iterator[Record]:
     for number, line in enumerate(lines, 1):
         if not line.isspace():
-            yield unread(number, "no known format", line)
+            yield unread(number, "unknown format", line)
 
 
 def read_document(lines: Iterable[str], *, file: str, format: str | None = None) -> Document:
-    """Read lines into one Document: segments, tables, figures, and what could not be read.
+    """Read lines into one Document: segments, tables, figures, and lines that could not be read.
 
-    Raises ValueError for a format that is not in FORMATS; nothing in the lines raises.
+    Raises ValueError for a format that is not in FORMATS, and nothing for the content of the lines.
     """
     counted = Counted(lines)
     stream = iter(counted)

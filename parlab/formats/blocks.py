@@ -1,4 +1,4 @@
-"""Blocks of a document, whatever its markup -> records: logs inside it, commands, configurations, figures."""
+"""Blocks of a document in any markup -> records: logs within it, commands, configurations, figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parlab.formats.records import Record
 from parlab.formats.schema import Config, Image, Table
 from parlab.formats.sniff import UNKNOWN, sniff
 
-# Documents are parsed as a whole; what is longer is no document. The rest is reported as unread.
+# Documents are parsed as a whole, up to this size; the rest is reported as unread.
 MAX_DOCUMENT = 2**20
 _SETTINGS = {name for names in SIZES.values() for name in names} | {
     "mode",
@@ -49,7 +49,7 @@ Block = Heading | Text | Code | Table | Image
 
 
 def take(lines: Iterable[str], limit: int = MAX_DOCUMENT) -> tuple[str, int, int]:
-    """Join the lines of a document up to its limit; returns the text, its lines, and how many lines are left over."""
+    """Join the lines of a document up to its limit; return the text, its lines, and the number of remaining lines."""
     parts: list[str] = []
     size = left = 0
     for line in lines:
@@ -62,7 +62,7 @@ def take(lines: Iterable[str], limit: int = MAX_DOCUMENT) -> tuple[str, int, int
 
 
 def records(blocks: Iterable[Block]) -> Iterator[Record]:
-    """Turn the blocks of a document into records, in their order."""
+    """Yield the records of the blocks of a document, in order."""
     section: str | None = None
     for block in blocks:
         if isinstance(block, Heading):
@@ -77,7 +77,7 @@ def records(blocks: Iterable[Block]) -> Iterator[Record]:
 
 
 def _text(block: Text | Code, section: str | None) -> Iterator[Record]:
-    """Read a stretch of text: a configuration, a log, commands, or prose."""
+    """Read a block of text: a configuration, a log, commands, or prose."""
     config = _json(block.source)
     if config is not None:
         yield Record("config", block.line, data=Config(line=block.line, section=section, data=config))
@@ -107,7 +107,7 @@ def _command(line: int, text: str) -> list[Record]:
 
 
 def _json(source: Sequence[str]) -> object | None:
-    """Read a block as JSON if it looks like an object or a list of them."""
+    """Parse a block as JSON if it looks like an object or a list of objects."""
     text = "".join(source).strip()
     if text[:1] not in ("{", "[") or text[-1:] not in ("}", "]"):
         return None

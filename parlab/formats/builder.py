@@ -1,7 +1,7 @@
-"""One launch under way: what its records add up to, in constant memory.
+"""Accumulates the records of one launch in constant memory.
 
-The same iteration from many ranks, or said twice, is one step: its time is the slowest rank's. Placeholders (a loss of
--1, a timer or step time of 0) are no measurements.
+An iteration that several ranks print, or that is printed twice, is one step with the time of the slowest rank.
+Placeholders (a loss of -1, a timer or step time of 0) are not measurements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_VALIDATIONS = 2_000
 RECENT = 16
 TIMER_LIMIT = 2_048
 
-# A placeholder, not a measurement, at or below this value.
+# Values up to this are placeholders, not measurements.
 _FLOORS = {
     "step_time_s": 0.0,
     "samples_per_s": 0.0,
@@ -31,13 +31,13 @@ _FLOORS = {
 
 
 class Streams:
-    """One Stream per name, and what each rank said at most."""
+    """One Stream per name, and the largest value of each rank."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.by_name: dict[str, Stream] = {}
         self.by_rank: dict[str, dict[int, float]] = {}
-        self.waiting = 0
+        self.pending = 0
 
     def add(self, values: dict[str, float]) -> None:
         by_name = self.by_name
@@ -48,14 +48,14 @@ class Streams:
                     continue
                 stream = by_name[name] = Stream(self.limit)
             stream.append(value)
-        self.waiting += 1
-        if self.waiting >= BLOCK:
-            self.waiting = 0
+        self.pending += 1
+        if self.pending >= BLOCK:
+            self.pending = 0
             for stream in by_name.values():
                 stream.flush()
 
     def spoke(self, rank: int, values: dict[str, float]) -> None:
-        """Remember each rank's largest value."""
+        """Update the largest value of a rank."""
         for name, value in values.items():
             ranks = self.by_rank.setdefault(name, {})
             if len(ranks) < MAX_RANKS and value >= ranks.get(rank, value):
@@ -81,7 +81,7 @@ class Streams:
 
 
 class Builder:
-    """One segment under way."""
+    """An open segment."""
 
     def __init__(self, line: int, section: str | None) -> None:
         self.line = self.last_line = line
@@ -104,7 +104,7 @@ class Builder:
         self.skipped_total: float | None = None
         self.end: Ending | None = None
         self.recent: deque[int] = deque(maxlen=RECENT)
-        self.by_speaker: dict[int | None, int] = {}
+        self.by_rank: dict[int | None, int] = {}
 
     @property
     def empty(self) -> bool:
@@ -112,28 +112,28 @@ class Builder:
                     or self.validation or self.figures)  # fmt: skip
 
     def runs_backwards(self, record: Record) -> bool:
-        """Tell whether this speaker's iterations start again; a late copy of a recent step does not count."""
+        """Return whether the iterations of a rank go back, except for a late copy of a recent step."""
         if record.iteration is None or self.current is None:
             return False
         if self._earlier(record, self.current):
             return True
-        last = self.by_speaker.get(record.rank)
+        last = self.by_rank.get(record.rank)
         if last is None or record.iteration >= last:
             return False
         return not (
-            record.iteration in self.recent and record.rank is None and len(self.by_speaker) == 1 and self._copy(record)
+            record.iteration in self.recent and record.rank is None and len(self.by_rank) == 1 and self._copy(record)
         )
 
     @staticmethod
     def _earlier(record: Record, current: Record) -> bool:
-        """Tell whether a speaker's clock was set back by a minute or more: another launch, appended out of order."""
+        """Return whether the clock of a rank goes back by a minute or more: another launch, appended out of order."""
         now, then = record.time, current.time
         if not now or not then or record.rank != current.rank or len(now) != len(then) or now[4:5] != then[4:5]:
             return False
         return now[4:5] in ("-", "/") and now[:16] < then[:16]
 
     def _copy(self, record: Record) -> bool:
-        """A step said twice carries the same loss within a second or so of the first time."""
+        """Return whether a record repeats a step, printed at the same time."""
         current = self.current
         if current is None or current.iteration is None or record.iteration is None:
             return False
@@ -141,8 +141,8 @@ class Builder:
 
     def step(self, record: Record) -> None:
         current = self.current
-        if len(self.by_speaker) < MAX_RANKS:
-            self.by_speaker[record.rank] = record.iteration or 0
+        if len(self.by_rank) < MAX_RANKS:
+            self.by_rank[record.rank] = record.iteration or 0
         if current is not None and record.iteration is not None:
             if record.iteration == current.iteration:
                 self._merge(current, record)
@@ -157,13 +157,13 @@ class Builder:
     def _merge(self, current: Record, record: Record) -> None:
         values = current.values
         for name, value in record.values.items():
-            known = values.get(name)
-            if known is None:
+            existing = values.get(name)
+            if existing is None:
                 values[name] = value
                 if len(current.fields) < MAX_NAMES:
                     current.fields += tuple(f for f in record.fields if f.name == name)
                     current.raw += tuple(r for f, r in zip(record.fields, record.raw, strict=False) if f.name == name)
-            elif value > known and (name == "step_time_s" or name.endswith("_bytes")):
+            elif value > existing and (name == "step_time_s" or name.endswith("_bytes")):
                 values[name] = value
 
     def close_step(self) -> None:
@@ -212,7 +212,7 @@ class Builder:
             self.memory.spoke(record.rank, record.values)
 
     def tell(self, arguments: dict[str, Any], *, dump: bool) -> None:
-        """Take arguments in; what a dump says stands over command lines and remarks."""
+        """Add arguments; those of a dump override command lines and remarks."""
         if dump:
             self.arguments = {**self.arguments, **arguments} if not self.dumped else {**arguments, **self.arguments}
             self.dumped = True
@@ -225,7 +225,7 @@ class Builder:
 
 
 def measured(values: dict[str, float]) -> dict[str, float]:
-    """Leave placeholders out: a loss or loss scale of -1, a time or throughput of 0."""
+    """Remove placeholders: a loss or loss scale of -1, a time or throughput of 0."""
     return {
         name: value
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""Lines of `key: value | key: value |`, read as fast as Python can.
+"""Fast reading of lines of the form `key: value | key: value |`.
 
 A line's *layout* is its keys in their order. A layout seen twice is compiled into one regular expression that reads the
 whole line at once; every other line takes the slow way, which knows about damage. Both give the same records.
@@ -16,16 +16,16 @@ from parlab.formats.records import Field
 MAX_LAYOUTS = 32
 MAX_CELLS = 400
 MAX_KEY = 80
-# Behind the key of the second value of a pair, `13100.0/13240.9`.
+# Suffix of the key for the second value of a pair, `13100.0/13240.9`.
 AVERAGE = " average"
 
-# Megatron-LM 1.0 has no colon: `lm loss 8.1E+00`.
+# Megatron-LM 1.0 prints no colon: `lm loss 8.1E+00`.
 _SPACED = re.compile(r"([A-Za-z][^\d|]{0,60}?) ([+-]?[\d.]{1,40}(?:[eE][+-]?\d{1,4})?)")
 _VALUE = r" *([0-9.eE+-]+) *"
 
 
 class Cell(NamedTuple):
-    """One `key: value` as printed; a value of None was cut off or is no number."""
+    """One `key: value` as printed; the value is None if it was cut off or is not a number."""
 
     key: str
     text: str
@@ -45,7 +45,7 @@ class Layouts:
     """The layouts of one kind of line, most recently used first."""
 
     def __init__(self, head: str, field_of: Callable[[str], Field], *, closed: bool) -> None:
-        """`head` is the pattern before the first cell; `closed` lines end with a bar behind the last cell."""
+        """`head` is the pattern before the first cell; `closed` lines end with a bar after the last cell."""
         self.head = head
         self.field_of = field_of
         self.tail = r"\|\s*\Z" if closed else r"\s*\Z"
@@ -53,7 +53,7 @@ class Layouts:
         self.seen: set[tuple[str, ...]] = set()
 
     def learn(self, keys: tuple[str, ...]) -> None:
-        """Compile a layout when its keys come the second time."""
+        """Compile a layout when its keys occur for the second time."""
         if len(self.known) >= MAX_LAYOUTS or len(keys) > 80:
             return
         if keys not in self.seen:
@@ -77,7 +77,7 @@ class Layouts:
 
 
 def numbers(layout: Layout, texts: tuple[str, ...]) -> dict[str, float] | None:
-    """Turn matched texts into values in normal form; None if one of them is no finite number after all."""
+    """Convert matched texts to values in normal form; None if one of them is not a finite number."""
     try:
         values = list(map(float, texts))
     except ValueError:
@@ -90,7 +90,7 @@ def numbers(layout: Layout, texts: tuple[str, ...]) -> dict[str, float] | None:
 
 
 def split_cells(text: str) -> list[Cell]:
-    """Read `key: value |` cells in any order; a cell without a colon is left out.
+    """Read `key: value |` cells in any order; cells without a colon are ignored.
 
     A value may be a pair, `13100.0/13240.9` (current and average): the second one gets the key `... average`.
     """

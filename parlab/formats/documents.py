@@ -1,4 +1,4 @@
-"""Records of one file -> the Document that is printed, in one pass and bounded memory."""
+"""Records of one file -> its Document, in one pass and bounded memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_FIGURES = 10_000
 
 
 class Collector:
-    """Feed it records; `document()` gives the result."""
+    """Collects records; `document()` returns the result."""
 
     def __init__(self, file: str, format: str) -> None:
         self.result = schema.Document(file=file, format=format)
@@ -79,7 +79,7 @@ class Collector:
         if self.segments.dropped:
             result.unread.lines += self.segments.dropped
             result.unread.examples.append(
-                schema.UnreadLine(line=0, reason=f"{self.segments.dropped} more launches than are kept", text="")
+                schema.UnreadLine(line=0, reason=f"{self.segments.dropped} launches exceed the limit", text="")
             )
         return result
 
@@ -93,12 +93,12 @@ def note_cut_lines(document: schema.Document, numbers: Iterable[int]) -> None:
 
 
 class Counted:
-    """Lines passed on and counted."""
+    """Passes lines on and counts them."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = lines
         self.count = 0
 
     def __iter__(self) -> Iterator[str]:
-        for self.count, line in enumerate(self.lines, 1):  # noqa: B020  the count is what others read
+        for self.count, line in enumerate(self.lines, 1):  # noqa: B020  callers read the count
             yield line

@@ -1,4 +1,4 @@
-"""How a launch ended, from lines that any launcher or trainer prints."""
+"""How a launch ended, by lines that launchers and trainers print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from parlab.formats.records import MAX_TEXT, Ending
 
-# Cheap test that almost every line fails; the patterns below run on the rest.
+# A fast test that almost every line fails; the patterns below run on the rest.
 MAYBE = re.compile(
     r"CANCELLED|Traceback|Error|[oO]ut [oO]f [mM]emory|OUT OF MEMORY|exits successfully|exits with|exiting program"
     r"|SIGTERM|SIGKILL|Segmentation fault|core dumped|Interrupt|saving the final model|Training complete|exited with"
@@ -29,7 +29,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def ending(text: str) -> Ending | None:
-    """Say how the launch ended if the line tells; `Traceback` alone is refined by the error that follows it."""
+    """Return how the launch ended, if the line shows it; a `Traceback` is replaced by the error that follows it."""
     if MAYBE.search(text) is None:
         return None
     text = text[:1000]

@@ -1,4 +1,4 @@
-"""JSON that comes from anywhere -> data that can be written, stored and shown again."""
+"""JSON from any source -> data that can be serialised and stored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def loads(text: str) -> Any:
-    """Read JSON; what JSON or a database cannot hold (NaN, 1e400, very long integers) stays as it was printed.
+    """Parse JSON; values that JSON or a database cannot store (NaN, 1e400, very long integers) stay text.
 
     Raises ValueError for text that is no JSON or is nested too deeply.
     """
@@ -29,7 +29,7 @@ def _int(text: str) -> int | str:
 
 
 def _clean(data: Any) -> Any:
-    """Replace halves of surrogate pairs, which no encoding can write."""
+    """Replace unpaired surrogates, which cannot be encoded."""
     if isinstance(data, str):
         return data.encode("utf-8", "replace").decode()
     if isinstance(data, list):

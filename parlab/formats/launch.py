@@ -1,4 +1,4 @@
-"""Arguments of a launch under one set of names, whoever printed them."""
+"""Arguments of a launch under normal names, independent of the trainer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parlab.formats.quantities import to_float, to_int
 MAX_ARGUMENTS = 2_000
 MAX_VALUE = 2_000
 
-# Normal name -> names it is printed under, best first.
+# Normal name -> printed names, preferred first.
 SIZES: dict[str, tuple[str, ...]] = {
     "world_size": ("world_size", "num_gpus", "n_gpus", "ranks"),
     "data_parallel_size": (
@@ -53,12 +53,12 @@ _TRUE = {"true", "yes", "1"}
 
 
 def normal_name(name: str) -> str:
-    """Write an argument's name as Python does: `--seq-length` -> seq_length."""
+    """Convert the name of an argument to Python form: `--seq-length` -> seq_length."""
     return name.strip().lstrip("-").replace("-", "_").replace(" ", "_")
 
 
 def typed(text: str) -> Any:
-    """Read an argument's value: int, float, bool, None, or the text itself."""
+    """Parse the value of an argument: int, float, bool, None, or the text itself."""
     text = text.strip()[:MAX_VALUE]
     if text in ("True", "true"):
         return True
@@ -89,7 +89,7 @@ def _flag(arguments: Mapping[str, Any], name: str) -> bool:
 
 
 def precision(arguments: Mapping[str, Any]) -> str | None:
-    """Read fp32, fp16, bf16 or fp8 from switches or a printed dtype; None where nothing says."""
+    """Return fp32, fp16, bf16 or fp8 by switches or a printed dtype; None if unknown."""
     for name, value in (("fp8", "fp8"), ("bf16", "bf16"), ("fp16", "fp16"), ("half", "fp16")):
         if _flag(arguments, name) or _flag(arguments, f"{name}.enabled") or _flag(arguments, f"{name}_enabled"):
             return value
@@ -122,7 +122,7 @@ def _first_int(arguments: Mapping[str, Any], names: tuple[str, ...]) -> int | No
 
 
 def normalise(arguments: Mapping[str, Any]) -> tuple[dict[str, int | str | None], dict[str, str]]:
-    """Give a launch its normal names; returns (values, how the values that nobody printed were derived).
+    """Return the values of a launch by normal name, and how values that were not printed are derived.
 
     Megatron-LM 1.x prints `batch_size` (per data parallel rank, no accumulation) and `model_parallel_size`.
     """
@@ -138,7 +138,7 @@ def normalise(arguments: Mapping[str, Any]) -> tuple[dict[str, int | str | None]
 
 
 def _derive(found: dict[str, int | str | None], derived: dict[str, str]) -> None:
-    """Fill what follows from the rest: DP = GPUs / (TP * PP), accumulation = global / (micro * DP), and back."""
+    """Derive values from others: DP = GPUs / (TP * PP), accumulation = global / (micro * DP), and the reverse."""
 
     def get(name: str) -> int | None:
         value = found.get(name)
@@ -163,7 +163,7 @@ _COMMAND = re.compile(
 )
 
 
-# Options with one value, behind which the command they start may stand.
+# Options with one value, after which the started command may follow.
 _SINGLE = {
     "np",
     "n",
@@ -179,12 +179,12 @@ _SINGLE = {
 
 
 def is_command(text: str) -> bool:
-    """Tell whether a line is a command that starts something with options."""
+    """Return whether a line is a command with options."""
     return " --" in text and len(text) < 100_000 and _COMMAND.search(text) is not None
 
 
 def command_arguments(text: str) -> dict[str, Any]:
-    """Read the options of a command line: `--world-size 3 --fp16` -> {"world_size": 3, "fp16": True}."""
+    """Parse the options of a command line: `--world-size 3 --fp16` -> {"world_size": 3, "fp16": True}."""
     try:
         words = shlex.split(text, comments=False)
     except ValueError:
@@ -215,7 +215,7 @@ def command_arguments(text: str) -> dict[str, Any]:
 
 
 def _with_world(text: str, found: dict[str, Any]) -> dict[str, Any]:
-    """Add the number of processes that a launcher's options name."""
+    """Add the number of processes from the options of a launcher."""
 
     def size(*names: str) -> int | None:
         return _first_int(found, names)
@@ -236,7 +236,7 @@ _ITEM = re.compile(r"(\w{1,80})=('[^']{0,2000}'|\"[^\"]{0,2000}\"|\[[^\]]{0,2000
 
 
 def namespace_arguments(text: str) -> dict[str, Any]:
-    """Read what argparse prints: `Namespace(fp16=True, mode='gpipe')`; {} for any other line."""
+    """Parse the output of argparse: `Namespace(fp16=True, mode='gpipe')`; {} for any other line."""
     match = _NAMESPACE.search(text) if "Namespace(" in text else None
     if match is None:
         return {}

@@ -1,4 +1,4 @@
-"""The log formats, apart from the documents that may hold them."""
+"""The log formats, without the documents that may contain logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from parlab.formats.sniff import Signs
 
 
 class Reader(Protocol):
-    """A reader module: how its lines look, and how they become records."""
+    """A reader module: patterns that detect its format, and a function that reads it."""
 
     @property
     def SIGNS(self) -> Signs: ...
@@ -34,7 +34,7 @@ class Reader(Protocol):
     def read(self, lines: Iterable[str], /) -> Iterator[Record]: ...
 
 
-# Name -> reader module. Where two formats have equally strong signs, the first one wins.
+# Name -> reader module. If two formats have equal weights, the first one is chosen.
 LOGS: dict[str, Reader] = {
     "megatron": megatron,
     "deepspeed": deepspeed,

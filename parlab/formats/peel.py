@@ -1,18 +1,18 @@
-"""The one step before every log reader: take off what a launcher put around a line, keep who spoke and when."""
+"""Removes what launchers add to a line, and keeps rank and time stamp. Every log reader starts with it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 
-# Line number, rank that spoke, printed time stamp, text.
+# Line number, rank that printed the line, printed time stamp, text.
 Line = tuple[int, int | None, str | None, str]
 
 ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 _STAMP = r"\d{4}[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _AMERICAN = r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d"
-# A host name in front (pdsh) is taken off only where a log line certainly follows: `steps: 1 loss: 2` is none.
+# A leading host name (pdsh) is removed only if a log line certainly follows: `steps` in `steps: 1 loss: 2` is no host.
 PREFIX = re.compile(
     r"\s*(?:"
     r"\[default(?P<torchrun>\d{1,6})\]:"  # torchrun --tee
@@ -31,7 +31,7 @@ _MAX_PREFIXES = 6
 
 
 def strip_prefix(text: str) -> tuple[int | None, str | None, str]:
-    """Take leading tags off one line; returns rank, time stamp and the rest."""
+    """Remove leading tags of a line; return rank, time stamp and the rest."""
     rank: int | None = None
     stamp: str | None = None
     for _ in range(_MAX_PREFIXES):
@@ -50,7 +50,7 @@ def strip_prefix(text: str) -> tuple[int | None, str | None, str]:
 
 
 def peel(lines: Iterable[str]) -> Iterator[Line]:
-    """Yield (line number, rank, time stamp, text) of each line; a progress bar gives one text per redraw.
+    """Yield (line number, rank, time stamp, text) of each line; a progress bar yields one text per redraw.
 
     Colours, rank prefixes, srun, mpirun, Kubernetes and Ray tags and leading time stamps are taken off.
     """

@@ -1,4 +1,4 @@
-"""Numbers and units: what a key, a unit or a cell of text means in normal units."""
+"""Numbers and units: keys, units and cells of text -> normal names and units."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import lru_cache
 
 from parlab.formats.records import Field
 
-# No quantity of a log is larger; products and sums of what is smaller stay finite.
+# No quantity in a log is larger; products and sums of smaller numbers are finite.
 LARGEST = 1e100
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 # Unit as printed -> (suffix of the normal name, factor). Sizes printed with decimal names by torch and DeepSpeed
-# (MB, GB) are binary; tools that mean decimal ones (nccl-tests, network cards) say so in their readers.
+# (MB, GB) are binary; readers of tools with decimal units (nccl-tests, network cards) handle them.
 UNITS: dict[str, tuple[str, float]] = {
     "ns": ("s", 1e-9), "us": ("s", 1e-6), "µs": ("s", 1e-6), "μs": ("s", 1e-6), "ms": ("s", 1e-3),
     "s": ("s", 1.0), "sec": ("s", 1.0), "secs": ("s", 1.0), "second": ("s", 1.0), "seconds": ("s", 1.0),
@@ -27,7 +27,7 @@ UNITS: dict[str, tuple[str, float]] = {
     "j/iter/gpu": ("joules_per_gpu", 1.0), "w": ("watts", 1.0), "x": ("ratio", 1.0),
 }  # fmt: skip
 
-# Bounded and unambiguous, and never a part of a longer number: neither a line of digits nor `1.2.3` is read or slow.
+# Bounded, unambiguous and never a part of a longer number, so that lines of digits and `1.2.3` do not match.
 _NUMBER = (
     r"(?<![\d.])[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!\d)(?:\.\d{0,40})?|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})"
     r"(?:[eE][+-]?\d{1,4})?(?!\.?\d)"
@@ -40,12 +40,12 @@ _SLUG = re.compile(r"[^a-z0-9]+")
 
 
 def normal(value: float, scale: float) -> float:
-    """Scale a printed value; 58.16 ms become 0.05816 s, not 0.058159999999999996."""
+    """Scale a printed value: 58.16 ms become 0.05816 s, not 0.058159999999999996."""
     return value * scale if scale >= 1.0 else value / round(1.0 / scale)
 
 
 def to_float(text: str) -> float | None:
-    """Read a number (`1,234.5` too); None for anything else (words, nan, inf, 1e400, 1_000, 1,2) and beyond LARGEST."""
+    """Parse a number such as `1,234.5`; None for anything else (nan, inf, 1e400, 1_000, 1,2) and above LARGEST."""
     try:
         value = float(text)
     except ValueError:
@@ -58,7 +58,7 @@ def to_float(text: str) -> float | None:
 
 
 def to_int(text: str) -> int | None:
-    """Read an integer of at most 18 digits (`1,234` too); None for anything else."""
+    """Parse an integer of at most 18 digits such as `1,234`; None for anything else."""
     text = text.strip()
     if _GROUPED.fullmatch(text):
         text = text.replace(",", "")
@@ -66,12 +66,12 @@ def to_int(text: str) -> int | None:
 
 
 def slug(text: str) -> str:
-    """Turn words into a name: `params norm` -> params_norm."""
+    """Convert a key to a name: `params norm` -> params_norm."""
     return _SLUG.sub("_", text[:200].lower()).strip("_")[:80] or "unnamed"
 
 
 def unit_of(unit: str) -> tuple[str, float] | None:
-    """Look a printed unit up: (suffix of the normal name, factor), None for an unknown one."""
+    """Return (suffix of the normal name, factor) of a printed unit; None if it is unknown."""
     known = UNITS.get(unit.lower())
     if known is not None and unit == "b":
         return None
@@ -80,7 +80,7 @@ def unit_of(unit: str) -> tuple[str, float] | None:
 
 @lru_cache(maxsize=4096)
 def field_for(key: str) -> Field:
-    """Name the normal form of a key whose unit stands in brackets behind it: `elapsed time (ms)` -> elapsed_time_s."""
+    """Return the field of a key with its unit in brackets: `elapsed time (ms)` -> elapsed_time_s."""
     match = _SUFFIX.match(key)
     if match:
         known = unit_of(match[2])

@@ -1,4 +1,4 @@
-"""Cells -> one record: what most step lines come down to once their cells are found."""
+"""The cells of a line -> one record, as most step lines are read."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def reading(
     rank: int | None = None,
     time: str | None = None,
 ) -> list[Record]:
-    """Make one record of the cells that hold a number, and an unread one of each that does not."""
+    """Return one record of the numeric cells, and an unread record of each other cell."""
     fields: list[Field] = []
     raw: list[str] = []
     values: dict[str, float] = {}
-    bad: list[Record] = []
+    unread_records: list[Record] = []
     for cell in cells:
         if cell.value is None:
-            bad.append(unread(line, "not a finite number", f"{cell.key}: {cell.text}"))
+            unread_records.append(unread(line, "not a finite number", f"{cell.key}: {cell.text}"))
             continue
         field = field_of(cell.key)
         fields.append(field)
         raw.append(cell.text)
         values[field.name] = normal(cell.value, field.scale)
     if not values:
-        return bad
+        return unread_records
     record = Record(kind, line, values, iteration=iteration, rank=rank, time=time, fields=tuple(fields), raw=tuple(raw))
-    return [record, *bad]
+    return [record, *unread_records]
 
 
 def amount(text: str) -> tuple[float, str] | None:
@@ -51,10 +51,10 @@ def amount(text: str) -> tuple[float, str] | None:
 
 @lru_cache(maxsize=4096)
 def united(key: str, unit: str) -> Field:
-    """Name a key whose unit stands behind its value: `Forward`, `ms` -> forward_s."""
-    known = unit_of(unit)
-    if known is None:
+    """Return the field of a key whose unit follows its value: `Forward`, `ms` -> forward_s."""
+    normal_unit = unit_of(unit)
+    if normal_unit is None:
         return Field(slug(f"{key} {unit}") if unit else slug(key), key, unit)
-    suffix, scale = known
+    suffix, scale = normal_unit
     name = slug(key)
     return Field(name if name.endswith(f"_{suffix}") else f"{name}_{suffix}", key, unit, scale)

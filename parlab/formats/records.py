@@ -1,4 +1,4 @@
-"""What readers yield: light records in normal form that remember what was printed."""
+"""The records that readers yield: values in normal form, with the printed text."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Literal, NamedTuple
 Kind = Literal[
     "launch",  # arguments of a launch; `opens` starts a new segment
     "step",  # one iteration
-    "timers",  # seconds per timer name; `low` holds the fastest rank's where a range was printed
+    "timers",  # seconds per timer name; `low` holds the times of the fastest rank if a range was printed
     "memory",  # bytes per rank
-    "metrics",  # figures of the launch that belong to no step
+    "metrics",  # figures of the launch that do not belong to a step
     "validation",  # losses on held-out data
-    "figure",  # one figure named in prose or in a footer
+    "figure",  # a figure in prose or in a footer
     "table",  # schema.Table
     "image",  # schema.Image
     "config",  # schema.Config
-    "heading",  # title of the section that follows
+    "heading",  # title of the following section
     "end",  # how the launch ended
     "unread",  # something that looked like a measurement and could not be read
 ]
@@ -32,7 +32,7 @@ class Field(NamedTuple):
 
 
 class Printed(NamedTuple):
-    """One cell as it was printed, beside the name of its normal form."""
+    """One cell as printed, with the name of its normal form."""
 
     name: str
     key: str
@@ -41,10 +41,10 @@ class Printed(NamedTuple):
 
 
 class Record:
-    """One reading. `values` are in normal form (s, bytes, samples/s, FLOP/s); `printed()` is what the log said.
+    """One record. `values` are in normal form (s, bytes, samples/s, FLOP/s); `printed()` returns the printed cells.
 
-    `line` counts from 1; `rank` is who spoke, where the line says so; `time` is the printed time stamp; `data` carries
-    what is no number: arguments of a launch, a table, the words of an end or of an unread line.
+    `line` counts from 1; `rank` is the rank that printed the line, if known; `time` is the printed time stamp; `data`
+    is not numeric: arguments of a launch, a table, the reason of an end or of an unread line.
     """
 
     __slots__ = ("data", "fields", "iteration", "kind", "line", "low", "opens", "rank", "raw", "time", "values")
@@ -86,14 +86,14 @@ class Record:
 
 
 class Unread(NamedTuple):
-    """Why something could not be read, and its text (cut to a length that fits a page)."""
+    """The reason why something could not be read, and its text, truncated."""
 
     reason: str
     text: str
 
 
 class Ending(NamedTuple):
-    """How a launch ended, in the words of the log."""
+    """How a launch ended, with the text of the log."""
 
     state: Literal["finished", "cancelled", "crashed", "unknown"]
     reason: str
@@ -103,12 +103,12 @@ MAX_TEXT = 200
 
 
 def unread(line: int, reason: str, text: str) -> Record:
-    """Make the record of something that could not be read."""
+    """Return the record of something that could not be read."""
     return Record("unread", line, data=Unread(reason, text[: MAX_TEXT + 1].strip()[:MAX_TEXT]))
 
 
 def figure(line: int, name: str, value: float | None, text: str, unit: str = "", **extra: Any) -> Record:
-    """Make the record of one figure; `extra` goes to schema.Figure (low, high, words)."""
+    """Return the record of one figure; `extra` are further fields of schema.Figure."""
     field = Field(name, name, unit)
     return Record(
         "figure",

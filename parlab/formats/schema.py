@@ -1,4 +1,4 @@
-"""The output: one Document per file. docs/formats.schema.json is generated from here."""
+"""The output of the readers: one Document per file. docs/formats.schema.json is generated from this module."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Number = float | int
 
 
 class Part(BaseModel):
-    """A part of the output; unknown names are errors, so that docs and output stay the same."""
+    """A part of the output; unknown names are errors, so that documentation and output agree."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class Launch(Part):
-    """Arguments of a launch under normal names; null where nothing says."""
+    """Arguments of a launch under normal names; null if unknown."""
 
     world_size: int | None = None
-    """Processes, one per GPU."""
+    """Number of processes, one per GPU."""
     data_parallel_size: int | None = None
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
@@ -36,13 +36,13 @@ class Launch(Part):
     """fp32, fp16, bf16 or fp8."""
     zero_stage: int | None = None
     derived: dict[str, str] = {}
-    """Values above that nobody printed -> how they follow from the others."""
+    """Values above that were not printed -> how they follow from the others."""
     arguments: dict[str, Any] = {}
-    """All original arguments, under the names they were printed with."""
+    """All arguments under their printed names."""
 
 
 class PrintedCell(Part):
-    """One cell as the log printed it."""
+    """One cell as printed in the log."""
 
     value: str
     unit: str = ""
@@ -65,7 +65,7 @@ class StepRecord(Part):
 
 
 class StepTime(Part):
-    """Seconds per iteration; the first record is in all but `mean_without_first`."""
+    """Seconds per iteration; only `mean_without_first` excludes the first record."""
 
     median: float
     mean: float
@@ -76,20 +76,20 @@ class StepTime(Part):
 
 
 class Steps(Part):
-    """Which steps the figures are made of."""
+    """The steps from which the figures are computed."""
 
     count: int
     first: int | None = None
     last: int | None = None
     total: int | None = None
-    """Iterations that were planned, where the log says."""
+    """Planned iterations, if the log states them."""
     left_out: list[int] = []
-    """Steps that `mean_without_first` and what is made of it leave out."""
+    """Steps that `mean_without_first`, and the figures computed from it, exclude."""
     why: str | None = None
 
 
 class Statistic(Part):
-    """One figure over its records."""
+    """Statistics of one figure over its records."""
 
     count: int
     first: float
@@ -99,14 +99,14 @@ class Statistic(Part):
     min: float
     max: float
     by_rank: dict[str, float] = {}
-    """Rank -> largest value it printed, where ranks speak for themselves."""
+    """Rank -> its largest value, if ranks print separately."""
 
 
 class Memory(Part):
-    """GPU memory of a launch in bytes; a key is what was printed (max_allocated, reserved, ...)."""
+    """GPU memory of a launch in bytes, by printed name (max_allocated, reserved, ...)."""
 
     ranks: int
-    """Ranks that spoke."""
+    """Number of ranks that printed memory."""
     figures: dict[str, Statistic]
 
 
@@ -119,7 +119,7 @@ class Validation(Part):
 
 
 class Loss(Part):
-    """The training loss; a skipped iteration has none."""
+    """The training loss, without skipped iterations."""
 
     name: str
     first: float
@@ -135,36 +135,36 @@ class End(Part):
 
 
 class Lines(Part):
-    """Where in the file."""
+    """A range of lines in the file."""
 
     first: int
     last: int
 
 
 class Figure(Part):
-    """One figure named in prose, a footer or a configuration."""
+    """A figure in prose, a footer or a configuration."""
 
     value: float | None = None
-    """Normal form; null where the text gives words (`Not runnable`, `Inf`)."""
+    """Normal form; null if the text is not a number (`Not runnable`, `Inf`)."""
     low: float | None = None
     high: float | None = None
-    """The range, where one is stated."""
+    """Upper end of the range, if a range is stated."""
     total: float | None = None
-    """What the value is a part of: `5624MiB - 6176MiB / 40537MiB` is low, high and total."""
+    """The total of which the value is a part: `5624MiB - 6176MiB / 40537MiB` is low, high and total."""
     unit: str = ""
     """Unit as printed."""
     text: str = ""
-    """The words it was read from."""
+    """The text from which the value was read."""
     line: int = 0
     section: str | None = None
 
 
 class Segment(Part):
-    """One launch: what it was told, what it measured, how it ended."""
+    """One launch: its arguments, its measurements, and how it ended."""
 
     launch: Launch = Launch()
     records: int = 0
-    """Distinct iterations; the same one from several ranks counts once."""
+    """Number of distinct iterations; an iteration of several ranks counts once."""
     first: StepRecord | None = None
     last: StepRecord | None = None
     step_time_s: StepTime | None = None
@@ -176,20 +176,20 @@ class Segment(Part):
     gpu_mem_max_bytes: float | None = None
     gpu_util_pct: float | None = None
     timers_s: dict[str, Statistic] = {}
-    """Timers nest (`optimizer` holds `optimizer-*`): never add them up blindly."""
+    """Timers are nested (`optimizer` contains `optimizer-*`), so their sum is not meaningful."""
     validation: list[Validation] = []
     loss: Loss | None = None
     end: End = End()
     steps: Steps | None = None
     basis: dict[str, str] = {}
-    """Figure -> what it was made of."""
+    """Figure -> how it was computed."""
     metrics: dict[str, Statistic] = {}
-    """Every number of the steps, in normal form."""
+    """All numbers of the steps, in normal form."""
     memory: Memory | None = None
     figures: dict[str, Figure] = {}
-    """Figures that prose near this launch states."""
+    """Figures stated in the prose near this launch."""
     section: str | None = None
-    """Heading it stands under, in a document."""
+    """Heading above the launch, in a document."""
     lines: Lines | None = None
 
 
@@ -199,14 +199,14 @@ class Cell(Part):
     text: str
     kind: Literal["number", "text", "blank", "failure"]
     value: float | None = None
-    """The number, in the unit it was printed with."""
+    """The number in its printed unit."""
     unit: str = ""
     details: dict[str, Any] = {}
-    """Settings in brackets behind the number: `(gas = 1, mbs = 64)`."""
+    """Settings in parentheses after the number: `(gas = 1, mbs = 64)`."""
 
 
 class Table(Part):
-    """A table, complete: blank rows and failure words are kept."""
+    """A complete table, including blank rows and failure markers."""
 
     section: str | None = None
     title: str | None = None
@@ -220,7 +220,7 @@ class Table(Part):
 
 
 class Image(Part):
-    """A picture a document refers to."""
+    """A picture to which a document refers."""
 
     section: str | None = None
     line: int
@@ -229,7 +229,7 @@ class Image(Part):
 
 
 class Config(Part):
-    """A configuration that stands in a document or is the file itself."""
+    """A configuration within a document, or the file itself."""
 
     section: str | None = None
     line: int
@@ -237,7 +237,7 @@ class Config(Part):
 
 
 class UnreadLine(Part):
-    """One thing that could not be read."""
+    """A line or value that could not be read."""
 
     line: int
     reason: str
@@ -245,58 +245,58 @@ class UnreadLine(Part):
 
 
 class Unread(Part):
-    """What could not be read: how much, and the first examples."""
+    """Lines and values that could not be read: their number, and the first examples."""
 
     lines: int = 0
     examples: list[UnreadLine] = []
 
 
 class Place(Part):
-    """What a finding doubts; only the parts that lead there are set."""
+    """The place of a finding; only the parts that identify it are set."""
 
     segment: int | None = None
     """Index in `segments`."""
     table: int | None = None
     """Index in `tables`."""
     row: int | None = None
-    """Index in the table's `rows`; null where the whole column is meant."""
+    """Index in the table's `rows`; null for the whole column."""
     column: int | None = None
     """Index in the table's `columns`."""
     figure: str | None = None
     """Name of a figure, timer or setting."""
     index: int | None = None
-    """Which of several: index in `figures[figure]`, or in `configs` for a setting of a configuration."""
+    """Index in `figures[figure]`, or in `configs` for a setting of a configuration."""
     run: int | None = None
     """Number of a run of an experiment."""
 
 
 class Finding(Part):
-    """Two numbers that cannot both be true, or that a reader of them should know of; nothing was corrected."""
+    """Two numbers that contradict each other, or are easily misread; nothing is corrected."""
 
     rule: str
     """Name of the rule in docs/findings.md."""
     severity: Literal["info", "warning", "error"]
     message: str
-    """What disagrees, with both numbers and their units."""
+    """The contradiction, with both numbers and their units."""
     numbers: dict[str, float] = {}
-    """The numbers compared, by name."""
+    """The compared numbers, by name."""
     where: Place = Place()
     lines: list[int] = []
-    """Lines of the file that say so."""
+    """Lines of the file that state the numbers."""
 
 
 class Document(Part):
-    """Everything read from one file."""
+    """The content of one file."""
 
     file: str
     format: str
     lines: int = 0
-    """Lines of the file."""
+    """Number of lines in the file."""
     segments: list[Segment] = []
     tables: list[Table] = []
     figures: dict[str, list[Figure]] = {}
     images: list[Image] = []
     configs: list[Config] = []
     findings: list[Finding] = []
-    """Contradictions; parlab.findings finds them in the rest of the document."""
+    """Contradictions that parlab.findings finds in the document; empty in the output of the readers."""
     unread: Unread = Unread()

@@ -1,6 +1,6 @@
 """Records of any reader -> segments, one per launch.
 
-A new segment opens when a reader says so (`opens`), or when one speaker's iterations or clock run backwards.
+A new segment starts if a record has `opens`, or if the iterations or the clock of a rank go back.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from parlab.formats.summary import fill_from_figures, segment_of
 MAX_SEGMENTS = 500
 
 
-def _says_something(arguments: dict[str, Any]) -> bool:
-    """A command without one known setting (`srun --label date`) is no launch."""
+def _has_settings(arguments: dict[str, Any]) -> bool:
+    """Return whether arguments contain a setting; a command without one (`srun --label date`) is not a launch."""
     return any(value is not None for value in normalise(arguments)[0].values())
 
 
 class Segments:
-    """Feed it records; it opens, fills and closes segments."""
+    """Opens, fills and closes segments from records."""
 
     def __init__(self) -> None:
         self.done: list[schema.Segment] = []
@@ -66,11 +66,11 @@ class Segments:
 
     @staticmethod
     def _ended(builder: Builder, end: Ending) -> None:
-        known = builder.end
+        previous = builder.end
         if (
-            known is None
-            or known.state == "finished"
-            or (known.reason.startswith("Traceback") and end.state == "crashed")
+            previous is None
+            or previous.state == "finished"
+            or (previous.reason.startswith("Traceback") and end.state == "crashed")
         ):
             builder.end = end
 
@@ -83,15 +83,15 @@ class Segments:
 
     @staticmethod
     def _another(builder: Builder, record: Record) -> bool:
-        """Tell whether arguments belong to another launch than the open one."""
+        """Return whether arguments belong to another launch than the open one."""
         if not record.opens:
             return False
-        known = builder.arguments
-        other = builder.dumped and any(known.get(name, value) != value for name, value in record.data.items())
-        return not builder.empty or other or builder.end is not None
+        arguments = builder.arguments
+        differs = builder.dumped and any(arguments.get(name, value) != value for name, value in record.data.items())
+        return not builder.empty or differs or builder.end is not None
 
     def _open(self, record: Record, keep: Builder | None = None) -> Builder:
-        """Close what is open and start a segment; a restart without a new dump keeps the arguments."""
+        """Close the open segment and start another; a restart without a new dump keeps the arguments."""
         self.close()
         self.current = Builder(record.line, self.section)
         if keep is not None:
@@ -100,7 +100,7 @@ class Segments:
 
     def close(self) -> None:
         builder, self.current = self.current, None
-        if builder is None or (builder.empty and not _says_something(builder.arguments)):
+        if builder is None or (builder.empty and not _has_settings(builder.arguments)):
             return
         if len(self.done) >= MAX_SEGMENTS:
             self.dropped += 1
@@ -108,12 +108,12 @@ class Segments:
         self.done.append(segment_of(builder))
 
     def heading(self, title: str) -> None:
-        """A new section of a document: what follows is a launch of its own."""
+        """Start a new section of a document, whose launch is separate."""
         self.close()
         self.section = title
 
     def adopt(self, figures: dict[str, list[schema.Figure]]) -> None:
-        """Give a document's only launch all its figures, and the settings that only prose names."""
+        """Add all figures of a document, and the settings in its prose, to its only launch."""
         if len(self.done) != 1:
             return
         segment = self.done[0]
@@ -128,6 +128,6 @@ class Segments:
         fill_from_figures(segment)
 
     def figure(self, name: str, figure: schema.Figure) -> None:
-        """A figure that prose near the open launch states."""
+        """Add a figure stated near the open launch."""
         if self.current is not None and len(self.current.figures) < MAX_NAMES:
             self.current.figures.setdefault(name, figure)

@@ -1,4 +1,4 @@
-"""Which format a text is in, from its content."""
+"""Detection of the format of a text from its content."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Signs = Sequence[tuple[re.Pattern[str], int]]
 
 
 class Signed(Protocol):
-    """What recognition needs of a reader: patterns of its lines, each with its weight."""
+    """The part of a reader that detection uses: patterns of its lines with weights."""
 
     @property
     def SIGNS(self) -> Signs: ...
 
 
 def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]:
-    """Count for each format the weights of its signs; a sign counts at most ENOUGH times."""
+    """Return the sum of the weights of each format's signs; a sign counts at most ENOUGH times."""
     left = {name: {pattern: ENOUGH for pattern, _ in reader.SIGNS} for name, reader in formats.items()}
     found = dict.fromkeys(formats, 0)
     for _, _, _, line in peel(head):
@@ -39,7 +39,7 @@ def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]
 
 
 def sniff(head: Sequence[str], formats: Mapping[str, Signed]) -> str:
-    """Name the format with the strongest signs, `unknown` without any; the first registered wins a tie."""
+    """Return the format with the largest sum, `unknown` without signs; ties go to the first registered format."""
     found = scores(head, formats)
     best = max(found, key=lambda name: found[name], default=UNKNOWN)
     return best if found.get(best, 0) >= THRESHOLD else UNKNOWN

@@ -16,7 +16,7 @@ BLOCK = 1_024
 
 
 class Stream:
-    """Numbers added one by one; append is all that the hot loop does."""
+    """Statistics of numbers that are appended one by one; the hot loop only calls `append`."""
 
     __slots__ = (
         "_maximum",
@@ -47,7 +47,7 @@ class Stream:
         self._random = random.Random(0)
 
     def flush(self) -> None:
-        """Take the pending values in; call it at least every few thousand appends."""
+        """Process the pending values; must be called at least every few thousand appends."""
         block = self.pending
         if not block:
             return
@@ -98,7 +98,7 @@ class Stream:
         return (self.total - self.first) / (self.count - 1) if self.count > 1 else None
 
     def quantiles(self, *fractions: float) -> list[float]:
-        """Return quantiles by linear interpolation between the values kept."""
+        """Return quantiles by linear interpolation between the sampled values."""
         self.flush()
         values = sorted(self.kept)
         found = []

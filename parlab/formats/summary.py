@@ -1,7 +1,7 @@
-"""What a launch's records say in the end: the Segment of one Builder.
+"""The records of a launch, accumulated by a Builder -> its Segment.
 
-The first record of a launch is warm-up: `mean_without_first`, samples/s, tokens/s and TFLOP/s leave it out; median,
-mean, p10 and p90 hold all records.
+The first record of a launch is warm-up: `mean_without_first`, samples/s, tokens/s and TFLOP/s exclude it; median,
+mean, p10 and p90 include all records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _record(record: Record | None) -> schema.StepRecord | None:
 
 
 def segment_of(builder: Builder) -> schema.Segment:
-    """Sum a launch up; nothing is added to it after that."""
+    """Return the segment of a launch. Nothing may be added to the builder afterwards."""
     builder.close_step()
     values, derived = normalise(builder.arguments)
     batch = builder.steps.by_name.get("global_batch_size")

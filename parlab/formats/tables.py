@@ -34,7 +34,7 @@ _SHORT = {
 
 
 def experiment_settings(name: str) -> dict[str, Any]:
-    """Read the name of a DeepSpeed tuning experiment: `z1_gas1_tmbspg3` -> ZeRO stage, accumulation, micro batch.
+    """Parse the name of a DeepSpeed tuning experiment: `z1_gas1_tmbspg3` -> ZeRO stage, accumulation, micro batch.
 
     Short names of the tuner (deepspeed/autotuning/autotuner.py) are written out; those without a long form stay.
     """
@@ -48,7 +48,7 @@ def experiment_settings(name: str) -> dict[str, Any]:
 
 
 def cell(text: str) -> Cell:
-    """Type one cell: number (with unit and settings in brackets), failure words, blank, or text."""
+    """Classify a cell: number (with unit and settings in parentheses), failure marker, blank, or text."""
     text = " ".join(text.split())[:2000]
     if _BLANK.match(text):
         return Cell(text=text, kind="blank")
@@ -64,7 +64,7 @@ def cell(text: str) -> Cell:
 
 
 def _details(text: str) -> dict[str, Any]:
-    """Read what stands in brackets behind a number."""
+    """Parse the parentheses after a number."""
     found: dict[str, Any] = {_SHORT.get(slug(name), slug(name)): typed(value) for name, value in _SETTING.findall(text)}
     found |= experiment_settings(text)
     if text.strip(" ,") and not found:
@@ -80,7 +80,7 @@ def table(
     align: Sequence[Align] = (),
     title: str | None = None,
 ) -> Table:
-    """Build a table of header rows and body rows; short rows are filled with blanks, all columns get a name."""
+    """Build a table from header and body rows; short rows are filled with blanks, every column gets a name."""
     width = max((len(row) for row in (*header, *rows)), default=0)
     full = [[*row, *[""] * (width - len(row))] for row in header]
     columns = [" ".join(part for row in full if (part := " ".join(row[n].split()))) for n in range(width)]
@@ -91,7 +91,7 @@ def table(
 
 
 def _mark_failed_spaces(built: Table) -> None:
-    """In the summary of DeepSpeed's tuner a best metric of 0 means that every experiment of the space failed."""
+    """Mark best metrics of 0 as failures: in the autotuner's summary they mean that all experiments failed."""
     if "tuning_space" not in built.columns or "best_metric_val" not in built.columns:
         return
     column = built.columns.index("best_metric_val")
