@@ -1,4 +1,4 @@
-"""What management commands of several parts read from their command line."""
+"""Command-line arguments shared by management commands."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from django.core.management.base import CommandError
 
 
 def user_named(name: str | None) -> User:
-    """Find the user of a command: by name, or the first superuser; raises CommandError where there is none."""
+    """Return a user by name, or the first superuser; raises CommandError if there is none."""
     users = get_user_model().objects
-    found = users.filter(username=name).first() if name else users.filter(is_superuser=True).order_by("pk").first()
-    if found is None:
-        remedy = "check --user" if name else "make one with manage.py createsuperuser, or name a user with --user"
-        raise CommandError(f"there is no {f'user {name}' if name else 'superuser'}; {remedy}")
-    return found
+    user = users.filter(username=name).first() if name else users.filter(is_superuser=True).order_by("pk").first()
+    if user is None:
+        remedy = "check --user" if name else "create one with manage.py createsuperuser, or select a user with --user"
+        raise CommandError(f"{f'user {name}' if name else 'a superuser'} does not exist; {remedy}")
+    return user

@@ -1,4 +1,4 @@
-"""How the fields of a configuration are laid out for a person: titles, units, and which of them an engine uses."""
+"""Presentation of configuration fields: titles, units, and the fields that have no effect for an engine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ TITLES = {
     "train": "Training",
     "collectives": "Collectives",
     "sharding": "Stages and shards",
-    "capacity": "Search for capacity",
-    "autotuning": "DeepSpeed's autotuner",
+    "capacity": "Capacity search",
+    "autotuning": "DeepSpeed autotuner",
     "command": "Command",
     "cluster": "Cluster",
     "network": "Network",
     "emulation": "Emulated compute",
     "launcher": "Launcher",
 }
-"""Section -> its heading, in the order of the form: the engine first, since it decides what else matters."""
+"""Section -> heading, in the order of the form; the engine comes first because the other fields depend on it."""
 
 UNITS = {
     "model.sequence_length": "tokens",
@@ -44,8 +44,8 @@ ENDINGS = {
     "_ms": "ms",
     "_s": "s",
 }
-"""Ending of a field's name -> its unit."""
-_WORDS = {
+"""Ending of a field name -> unit."""
+_LABEL_PARTS = {
     "gpus": "GPUs",
     "cnt": "count",
     "dim": "dimension",
@@ -56,28 +56,28 @@ _WORDS = {
 
 
 def unit_of(field: str) -> str:
-    """Name the unit of a dotted field; empty for counts and words."""
+    """Return the unit of a dotted field; empty for counts and strings."""
     return UNITS.get(field) or next((unit for ending, unit in ENDINGS.items() if field.endswith(ending)), "")
 
 
 def label_of(field: str) -> str:
-    """Name a dotted field for people: without the unit that stands beside it."""
+    """Return the label of a dotted field, without the unit, which is displayed separately."""
     ending = next((ending for ending in ENDINGS if field.endswith(ending)), "")
-    words = field_title(field.removesuffix(ending)).split()
-    return " ".join(_WORDS.get(word.lower(), word) for word in words)
+    parts = field_title(field.removesuffix(ending)).split()
+    return " ".join(_LABEL_PARTS.get(part.lower(), part) for part in parts)
 
 
 def section_names() -> list[str]:
-    """List the sections in the order of the form; one that has no heading yet comes last."""
-    known = sections()
-    return [name for name in TITLES if name in known] + [name for name in known if name not in TITLES]
+    """List the sections in the order of the form; sections without a heading come last."""
+    names = sections()
+    return [name for name in TITLES if name in names] + [name for name in names if name not in TITLES]
 
 
 def unused_fields(data: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Say which dotted fields change nothing about a run of this configuration.
+    """Return the dotted fields that have no effect on a run of this configuration.
 
-    Those are the fields of which its engine knows one value only, and those that another field switches off. They
-    are still checked: a value that the engine does not train is an error, wherever the field is shown.
+    These are fields of which the engine supports only one value, and fields that another field disables. They are
+    still validated: an unsupported value is an error even if the field has no effect.
     """
 
     def get(field: str) -> Any:

@@ -1,4 +1,4 @@
-"""The fields of a configuration's form, each made from the JSON schema of its field of RunConfig."""
+"""Form fields of a configuration, created from the JSON schema of RunConfig."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _DEEPEST = 20
 
 
 class NumberField(forms.Field):
-    """A number, or what was typed instead of one: RunConfig says what is wrong with it."""
+    """A number; other text passes through unchanged, so that RunConfig reports the error."""
 
     def __init__(self, kind: type[int] | type[float], **kwargs: Any) -> None:
         self.kind = kind
@@ -28,7 +28,7 @@ class NumberField(forms.Field):
 
 
 class TreeField(forms.JSONField):
-    """A list or a mapping as JSON; empty for none."""
+    """A list or mapping as JSON; empty for no value."""
 
     def __init__(self, empty: Any = None, **kwargs: Any) -> None:
         self.empty = empty
@@ -38,17 +38,17 @@ class TreeField(forms.JSONField):
         return self.empty if value in self.empty_values else super().to_python(value)
 
     def prepare_value(self, value: Any) -> Any:
-        # Text is what was typed, to be shown again as it is.
+        # A string is invalid input, which is redisplayed as typed.
         if value is None or isinstance(value, str):
             return value or ""
-        if isinstance(value, Mapping) and value:  # one line for each entry: a map of stages has many
+        if isinstance(value, Mapping) and value:  # one line per entry: a device mapping has many
             entries = (f"  {json.dumps(key)}: {json.dumps(entry)}" for key, entry in value.items())
             return "{\n" + ",\n".join(entries) + "\n}"
         return super().prepare_value(value)
 
 
 class SweepField(forms.CharField):
-    """Axes of a sweep as JSON; empty for none."""
+    """Axes of a sweep as JSON; empty for a single run."""
 
     widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField code", "spellcheck": "false"})
 
@@ -56,8 +56,8 @@ class SweepField(forms.CharField):
         super().__init__(
             required=False,
             max_length=_SWEEP_LENGTH,
-            help_text="Every combination of these values is a run. Empty for one run, otherwise axes as section.field,"
-            f" each with its values, as JSON: <code>{SWEEP_EXAMPLE}</code>",
+            help_text="One run for each combination of values. Leave empty for a single run, or enter axes as"
+            f" section.field, each with a list of values, as JSON: <code>{SWEEP_EXAMPLE}</code>",
         )
 
     def prepare_value(self, value: Any) -> Any:
@@ -71,18 +71,18 @@ class SweepField(forms.CharField):
         if not text:
             return {}
         try:
-            sweep = json.loads(text, object_pairs_hook=_unrepeated, parse_constant=_refuse_constant)
+            sweep = json.loads(text, object_pairs_hook=_unique_axes, parse_constant=_refuse_constant)
         except RecursionError:
-            raise forms.ValidationError("the sweep is nested too deeply; give each axis a flat list") from None
+            raise forms.ValidationError("the sweep is nested too deeply; use a flat list for each axis") from None
         except ValueError as error:
-            raise forms.ValidationError(f"the sweep is not JSON: {error}; write it like {SWEEP_EXAMPLE}") from error
+            raise forms.ValidationError(f"the sweep is not valid JSON: {error}; for example {SWEEP_EXAMPLE}") from error
         if _depth(sweep) > _DEEPEST:
-            raise forms.ValidationError("the sweep is nested too deeply; give each axis a flat list")
+            raise forms.ValidationError("the sweep is nested too deeply; use a flat list for each axis")
         return sweep
 
 
 def form_field(name: str, schema: Mapping[str, Any]) -> forms.Field:
-    """Make the form field for one field of a section from its JSON schema."""
+    """Create the form field of a configuration field from its JSON schema."""
     options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
     is_optional = len(options) < len(schema.get("anyOf", [schema]))
     kind = options[0]
@@ -103,7 +103,7 @@ def form_field(name: str, schema: Mapping[str, Any]) -> forms.Field:
         return forms.BooleanField(**(common | {"required": False}))
     if kind.get("type") == "string":
         return forms.CharField(empty_value=cast(str, None) if is_optional else "", **common)
-    # An empty list is a value like another: there is nothing to type for it.
+    # An empty list is a valid value, so its input may be empty.
     empty = schema.get("default") if not is_optional else None
     return TreeField(
         empty,
@@ -114,7 +114,7 @@ def form_field(name: str, schema: Mapping[str, Any]) -> forms.Field:
 
 def _choice_field(name: str, values: list[Any], is_optional: bool, common: dict[str, Any]) -> forms.Field:
     by_text = {str(value): value for value in values}
-    remedy = f"%(value)s cannot be {name}; choose {', '.join(by_text)}"
+    remedy = f"invalid {name} %(value)s; use {', '.join(by_text)}"
     return forms.TypedChoiceField(
         choices=([("", "")] if is_optional else []) + [(text, text) for text in by_text],
         coerce=lambda text: by_text[str(text)],
@@ -125,23 +125,23 @@ def _choice_field(name: str, values: list[Any], is_optional: bool, common: dict[
 
 def _required_message(name: str, schema: Mapping[str, Any]) -> str:
     default = schema.get("default")
-    return f"{name} is empty; give it a value" + ("" if default is None else f", for example {default}")
+    return f"{name} is required; enter a value" + ("" if default is None else f", for example {default}")
 
 
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_axes(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     axes = [axis for axis, _ in pairs]
     repeated = sorted({axis for axis in axes if axes.count(axis) > 1})
     if repeated:
-        raise ValueError(f"{', '.join(repeated)} stands there twice")
+        raise ValueError(f"duplicate axis {', '.join(repeated)}")
     return dict(pairs)
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"invalid number {name}")
 
 
 def _depth(value: Any) -> int:
-    """Levels of nesting, counted without recursion."""
+    """Return the depth of nesting, without recursion."""
     depth, level = 0, [value]
     while level and depth <= _DEEPEST:
         depth += 1

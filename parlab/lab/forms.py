@@ -1,4 +1,4 @@
-"""The form of a configuration, made from the schema of RunConfig: a new field there is a new field here."""
+"""The form of a configuration, created from the schema of RunConfig, so that new fields appear automatically."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -14,24 +14,24 @@ from .config_layout import TITLES, label_of, section_names, unit_of, unused_fiel
 from .form_fields import SweepField, TreeField, form_field
 from .services import config_check
 
-SEWN = "__"
+SEP = "__"
 """Between section and field in the name of a form field."""
 
 
 class FieldRow(NamedTuple):
-    """One field of the form with what stands beside it."""
+    """One field of the form with its name, unit and default."""
 
     bound: forms.BoundField
     path: str
-    """Dotted name, as sweeps have it."""
+    """Dotted name, as used in sweeps."""
     unit: str
     default: str
     is_wide: bool
-    """A list or mapping, which takes the whole row."""
+    """Whether the field takes a whole row: a list or a mapping."""
 
 
 class FieldSection(NamedTuple):
-    """One section: fields that the engine uses, and those that change nothing."""
+    """One section: fields that the engine uses, and fields without effect."""
 
     name: str
     title: str
@@ -41,7 +41,7 @@ class FieldSection(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is worth looking at: it has a say, or an error."""
+        """Whether the section is expanded: it has fields in use, or an error."""
         return bool(self.used) or any(row.bound.errors for row in self.unused)
 
     @property
@@ -50,7 +50,7 @@ class FieldSection(NamedTuple):
 
 
 class ConfigForm(forms.ModelForm[Config]):
-    """A Config with a form field for every field of RunConfig, checked by RunConfig itself."""
+    """A Config with a form field for every field of RunConfig, validated by RunConfig."""
 
     sweep = SweepField()
     seen_digest = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
@@ -68,43 +68,43 @@ class ConfigForm(forms.ModelForm[Config]):
             for name, schema in properties.items():
                 field = form_field(name, schema)
                 field.label = label_of(f"{section}.{name}")
-                field.widget.attrs["aria-describedby"] = f"hint-{section}{SEWN}{name} error-{section}{SEWN}{name}"
+                field.widget.attrs["aria-describedby"] = f"hint-{section}{SEP}{name} error-{section}{SEP}{name}"
                 field.initial = stored.get(section, {}).get(name, schema.get("default"))
-                self.fields[f"{section}{SEWN}{name}"] = field
+                self.fields[f"{section}{SEP}{name}"] = field
         if self.instance.pk:
             self.fields["experiment"].disabled = True
             self.initial.update(sweep=self.instance.sweep, seen_digest=self.instance.digest)
 
     @property
-    def shown_data(self) -> dict[str, dict[str, Any]]:
-        """What the fields show, by sections: what was typed, or what they begin with."""
-        found: dict[str, dict[str, Any]] = {section: {} for section in sections()}
+    def current_data(self) -> dict[str, dict[str, Any]]:
+        """The values of the fields by section: as typed, or initial."""
+        data: dict[str, dict[str, Any]] = {section: {} for section in sections()}
         for name in self.fields:
-            section, sewn, field = name.partition(SEWN)
-            if sewn:
-                found[section][field] = self[name].value()
-        return found
+            section, separator, field = name.partition(SEP)
+            if separator:
+                data[section][field] = self[name].value()
+        return data
 
     @property
     def field_sections(self) -> list[FieldSection]:
-        """Lay the fields out by sections, those apart that the chosen engine does not use."""
-        unused, schemas, known = unused_fields(self.shown_data), _schema(), sections()
-        laid = []
+        """The fields by section; those without effect for the selected engine are separate."""
+        unused, schemas, models = unused_fields(self.current_data), _schema(), sections()
+        layout = []
         for section in section_names():
-            rows = [self._row(section, name, schema) for name, schema in schemas[section].items()]
-            laid.append(
+            rows = [self._field_row(section, name, schema) for name, schema in schemas[section].items()]
+            layout.append(
                 FieldSection(
                     section,
                     TITLES.get(section, field_title(section)),
-                    " ".join((known[section].__doc__ or "").split()),
+                    " ".join((models[section].__doc__ or "").split()),
                     [row for row in rows if row.path not in unused],
                     [row for row in rows if row.path in unused],
                 )
             )
-        return [section for section in laid if section.used or section.unused]
+        return [section for section in layout if section.used or section.unused]
 
-    def _row(self, section: str, name: str, schema: Mapping[str, Any]) -> FieldRow:
-        bound = self[f"{section}{SEWN}{name}"]
+    def _field_row(self, section: str, name: str, schema: Mapping[str, Any]) -> FieldRow:
+        bound = self[f"{section}{SEP}{name}"]
         default = schema.get("default")
         return FieldRow(
             bound,
@@ -116,11 +116,11 @@ class ConfigForm(forms.ModelForm[Config]):
 
     @property
     def data_of_config(self) -> dict[str, Any]:
-        """The RunConfig as typed, by sections, without fields that could not be read."""
+        """The RunConfig as typed, by section, without invalid fields."""
         data: dict[str, dict[str, Any]] = {section: {} for section in sections()}
         for key, value in self.cleaned_data.items():
-            section, sewn, name = key.partition(SEWN)
-            if sewn:
+            section, separator, name = key.partition(SEP)
+            if separator:
                 data[section][name] = value
         return data
 
@@ -128,18 +128,18 @@ class ConfigForm(forms.ModelForm[Config]):
         cleaned = super().clean() or self.cleaned_data
         data = self.data_of_config
         try:
-            # How fields fit together is only worth saying once each of them makes sense.
+            # Check how fields fit together only if each of them is valid.
             if self.errors:
                 complete(data)
             else:
                 config_check(data=data, sweep=cleaned["sweep"])
         except ConfigError as error:
             for problem in error.problems:
-                self._show(problem)
+                self._add_problem(problem)
         return cleaned
 
-    def _show(self, problem: Problem) -> None:
-        name = problem.field.replace(".", SEWN)
+    def _add_problem(self, problem: Problem) -> None:
+        name = problem.field.replace(".", SEP)
         if name in self.fields:
             self.add_error(name, problem.message)
         else:
@@ -147,24 +147,24 @@ class ConfigForm(forms.ModelForm[Config]):
 
 
 def typed_values(data: Mapping[str, Mapping[str, Any]], sweep: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the values of a configuration as the fields of its form."""
-    values = {f"{section}{SEWN}{name}": value for section, fields in data.items() for name, value in fields.items()}
+    """Return the values of a configuration by form field name."""
+    values = {f"{section}{SEP}{name}": value for section, fields in data.items() for name, value in fields.items()}
     return values | {"sweep": sweep}
 
 
 def form_values(data: Mapping[str, Mapping[str, Any]], sweep: Mapping[str, Any]) -> dict[str, Any]:
-    """Give every field of the form the text that it shows for a configuration; the rest are defaults."""
+    """Return the displayed value of every form field for a configuration, defaults included."""
     form = ConfigForm(initial=typed_values(data, sweep))
     values = {name: form.fields[name].prepare_value(form[name].value()) for name in form.fields}
-    return {name: value for name, value in values.items() if SEWN in name or name == "sweep"}
+    return {name: value for name, value in values.items() if SEP in name or name == "sweep"}
 
 
 def fieldsets() -> list[tuple[str | None, dict[str, Any]]]:
-    """The form's fields in sections, as the admin wants them."""
+    """Return the fields of the form by section, in the format of the admin."""
     groups: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": ["experiment", "note", "seen_digest"]})]
     for (name, section), properties in zip(sections().items(), _schema().values(), strict=True):
         if properties:
-            fields = [f"{name}{SEWN}{field}" for field in properties]
+            fields = [f"{name}{SEP}{field}" for field in properties]
             groups.append((name, {"fields": fields, "description": section.__doc__}))
     groups.append(("sweep", {"fields": ["sweep"]}))
     return groups
@@ -172,5 +172,5 @@ def fieldsets() -> list[tuple[str | None, dict[str, Any]]]:
 
 @cache
 def _schema() -> dict[str, dict[str, Any]]:
-    """Section -> field -> its JSON schema."""
+    """Return JSON schemas: section -> field -> schema."""
     return {name: section.model_json_schema().get("properties", {}) for name, section in sections().items()}

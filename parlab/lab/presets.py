@@ -1,4 +1,4 @@
-"""Configurations to start from: each engine as small as it makes sense, and the trainings that parlab was made for."""
+"""Presets: a small configuration for each engine, capacity searches, and published training setups."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ GPT3_175B: dict[str, Any] = {
     "sequence_length": 2048,
     "vocab_size": 51200,
 }
-ENGINES, QUESTIONS, CASES = "Engines, small enough for a CPU", "Questions", "Known cases"
+ENGINES, QUESTIONS, CASES = "Engines, small enough for a CPU", "Questions", "Published setups"
 
 
 class Preset(NamedTuple):
-    """One configuration to start from."""
+    """A preset configuration and sweep."""
 
     group: str
     title: str
     data: dict[str, Any]
-    """Only what differs from the defaults."""
+    """Fields that differ from the defaults."""
     sweep: dict[str, list[Any]]
 
 
@@ -65,13 +65,13 @@ PRESETS = {
     ),
     "zero": Preset(
         ENGINES,
-        "zero: DeepSpeed's stages 0 to 3",
+        "zero: DeepSpeed ZeRO stages 0 to 3",
         {"model": SMALL, "train": SHORT, "parallel": {"engine": "zero", "data_parallel_size": 2}},
         {"parallel.zero_stage": [0, 1, 2, 3]},
     ),
     "sharding": Preset(
         ENGINES,
-        "sharding: two stages of two shards",
+        "sharding: two stages with two shards each",
         {
             "model": SMALL,
             "train": SHORT | {"global_batch_size": 2, "micro_batch_size": 2},
@@ -88,7 +88,7 @@ PRESETS = {
     ),
     "hf": Preset(
         ENGINES,
-        "hf: Hugging Face's Trainer",
+        "hf: Hugging Face Trainer",
         {
             "model": SMALL | {"implementation": "huggingface"},
             "train": SHORT,
@@ -98,7 +98,7 @@ PRESETS = {
     ),
     "allreduce": Preset(
         ENGINES,
-        "allreduce: four operations over message sizes",
+        "allreduce: four collective operations by message size",
         {
             "train": {"iterations": 10, "warmup_steps": 1},
             "parallel": {"engine": "allreduce", "data_parallel_size": 2},
@@ -108,7 +108,7 @@ PRESETS = {
     ),
     "autotuning": Preset(
         ENGINES,
-        "autotuning: DeepSpeed's own autotuner over stages and micro batches",
+        "autotuning: DeepSpeed autotuner over ZeRO stages and micro batch sizes",
         {
             "model": SMALL,
             "train": SHORT | {"global_batch_size": 2, "micro_batch_size": 1},
@@ -119,7 +119,7 @@ PRESETS = {
     ),
     "command": Preset(
         ENGINES,
-        "command: a script of the team's own",
+        "command: your own training script",
         {
             "model": SMALL,
             "train": SHORT,
@@ -130,7 +130,7 @@ PRESETS = {
     ),
     "largest-model": Preset(
         QUESTIONS,
-        "The largest model that trains on one node",
+        "Largest model that fits on one node",
         {
             "model": SMALL | {"num_layers": 1, "hidden_size": 512},
             "train": {"global_batch_size": 1, "micro_batch_size": 1, "iterations": 2, "warmup_steps": 1},
@@ -142,7 +142,7 @@ PRESETS = {
     ),
     "fewest-nodes": Preset(
         QUESTIONS,
-        "The fewest ranks that a model needs",
+        "Fewest ranks that a model needs",
         {
             "model": SMALL | {"num_layers": 8, "hidden_size": 256},
             "train": {"global_batch_size": 12, "micro_batch_size": 1, "iterations": 2, "warmup_steps": 1},
@@ -190,7 +190,7 @@ PRESETS = {
     ),
     "bert-large-shards": Preset(
         CASES,
-        "Eight stages of four shards on eight GPUs",
+        "Eight stages with four shards each on eight GPUs",
         {
             "model": {
                 "num_layers": 24,
@@ -214,7 +214,7 @@ PRESETS = {
     ),
     "gpt3-175b-zero": Preset(
         CASES,
-        "GPT of 175 B parameters with ZeRO-3 on 8 GPUs",
+        "GPT with 175 B parameters, ZeRO-3 on 8 GPUs",
         {
             "model": GPT3_175B,
             "train": {
@@ -229,4 +229,4 @@ PRESETS = {
         {},
     ),
 }
-"""Key -> configuration to start from."""
+"""Key -> preset."""

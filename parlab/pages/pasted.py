@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from parlab.lab.forms import SEWN, form_values
+from parlab.lab.forms import SEP, form_values
 from parlab.pages.flags import MAX_LENGTH, config_of_command
 from runners.config import RunConfig, ShardingSection, check, complete, sections
 from runners.config.engines import SHARDING
 
 MAX_JSON_LENGTH = 1_000_000
-_ENGINE = f"parallel{SEWN}engine"
+_ENGINE = f"parallel{SEP}engine"
 
 
 class Pasted(NamedTuple):
@@ -52,7 +52,7 @@ def _of_map(section: Mapping[str, Any]) -> Pasted:
     data = {"parallel": {"engine": SHARDING.name}, "sharding": section}
     shards = ShardingSection.model_validate(complete(data)["sharding"])
     values = form_values(data, {})
-    filled = {name: value for name, value in values.items() if name == _ENGINE or name.startswith(f"sharding{SEWN}")}
+    filled = {name: value for name, value in values.items() if name == _ENGINE or name.startswith(f"sharding{SEP}")}
     size = f"{shards.stage_cnt} x {shards.sharding_size} shards"
     return Pasted(filled, f"Read a map of {size} for engine sharding; model and batch keep their values.")
 

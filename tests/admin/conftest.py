@@ -25,7 +25,7 @@ def admin(admin_user: User) -> Client:
 
 @pytest.fixture
 def staff(user: User) -> Callable[..., Client]:
-    """Log in as somebody with just these permissions: staff("view_run", "change_run")."""
+    """Log in as a staff user with only these permissions: staff("view_run", "change_run")."""
 
     def login(*codenames: str) -> Client:
         user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
@@ -39,7 +39,7 @@ def staff(user: User) -> Callable[..., Client]:
 
 @pytest.fixture
 def typed() -> Callable[..., dict[str, Any]]:
-    """What a browser sends for a config's form with some fields changed: typed(config, note="x")."""
+    """Form data of a config with some fields changed: typed(config, note="x")."""
 
     def fill(config: Config | None = None, **changes: Any) -> dict[str, Any]:
         form = ConfigForm(instance=config)

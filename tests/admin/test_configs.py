@@ -1,4 +1,4 @@
-"""A configuration is edited as a form made from RunConfig's schema."""
+"""The form of a configuration, created from the schema of RunConfig."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def save(admin: Client, config: Config, data: dict[str, Any]) -> str:
     return response.content.decode()
 
 
-def test_every_field_of_run_config_has_a_form_field_with_its_help(admin: Client, config: Config) -> None:
+def test_every_config_field_has_a_form_field_with_help(admin: Client, config: Config) -> None:
     page = admin.get(url(config)).content.decode()
     for name in field_names():
         assert f'name="{name.replace(".", "__")}"' in page, name
@@ -48,7 +48,7 @@ def test_every_field_of_run_config_has_a_form_field_with_its_help(admin: Client,
     assert '<option value="gpipe">' in page
 
 
-def test_a_form_sent_back_unchanged_changes_nothing(admin: Client, config: Config, typed: Typed) -> None:
+def test_submitting_an_unchanged_form_changes_nothing(admin: Client, config: Config, typed: Typed) -> None:
     save(admin, config, typed(config))
     (only,) = Config.objects.all()
     assert (only.version, only.digest, only.data) == (1, config.digest, config.data)
@@ -63,7 +63,7 @@ def test_an_unused_version_is_edited_in_place(admin: Client, config: Config, typ
     assert Config.objects.count() == 1
 
 
-def test_saving_a_used_version_makes_the_next_and_shows_what_changed(
+def test_saving_a_used_version_creates_the_next_and_lists_the_changes(
     admin: Client, config: Config, typed: Typed, admin_user: Any
 ) -> None:
     services.config_launch(config=config, user=admin_user)
@@ -78,7 +78,7 @@ def test_saving_a_used_version_makes_the_next_and_shows_what_changed(
     assert f'action="{url(second)}"' in page or f"/config/{second.pk}/" in page
 
 
-def test_two_editors_of_one_version_make_two_versions(admin: Client, config: Config, typed: Typed) -> None:
+def test_concurrent_edits_of_a_version_create_two_versions(admin: Client, config: Config, typed: Typed) -> None:
     first, second = typed(config, train__iterations="7"), typed(config, train__iterations="8")
     save(admin, config, first)
     save(admin, config, second)
@@ -90,25 +90,25 @@ def test_two_editors_of_one_version_make_two_versions(admin: Client, config: Con
     [
         ("model__num_layers", "many", "invalid value &quot;many&quot; for model.num_layers"),
         ("model__num_layers", "0", "invalid value 0 for model.num_layers: must be greater than or equal to 1"),
-        ("model__num_layers", "", "num_layers is empty; give it a value, for example 4"),
+        ("model__num_layers", "", "num_layers is required; enter a value, for example 4"),
         ("model__num_layers", "9" * 5000, "for model.num_layers"),
-        ("parallel__schedule", "zigzag", "zigzag cannot be schedule; choose gpipe, 1f1b"),
+        ("parallel__schedule", "zigzag", "invalid schedule zigzag; use gpipe, 1f1b"),
         ("train__learning_rate", "nan", "for train.learning_rate"),
         ("cluster__pool", "Not A Pool!", "Not A Pool!&quot; for cluster.pool"),
         ("model__num_attention_heads", "3", "num_attention_heads 3 does not divide hidden_size 32; use 1, 2, 4"),
-        ("sweep", "[1,", "the sweep is not JSON"),
+        ("sweep", "[1,", "the sweep is not valid JSON"),
         ("sweep", "[" * 5000, "nested too deeply"),
         ("sweep", '{"train.seed": [[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]}', "nested too deeply"),
         ("sweep", "[1, 2]", "a sweep must map fields to lists"),
-        ("sweep", '{"train.seed": [1], "train.seed": [2]}', "train.seed stands there twice"),
-        ("sweep", '{"train.learning_rate": [NaN]}', "NaN is no number"),
+        ("sweep", '{"train.seed": [1], "train.seed": [2]}', "duplicate axis train.seed"),
+        ("sweep", '{"train.learning_rate": [NaN]}', "invalid number NaN"),
         ("sweep", '{"micro_batch_size": [1]}', "use train.micro_batch_size"),
         ("sweep", '{"train.seed": []}', "requires a list of at least one value"),
         ("sweep", '{"cluster.pool": ["\\u0000"]}', "not plain JSON"),
         ("sweep", '{"train.micro_batch_size": [3, 5]}', "none of the 2 points can run"),
     ],
 )
-def test_what_is_wrong_stands_at_its_field_and_nothing_typed_is_lost(
+def test_errors_appear_at_their_field_and_input_is_kept(
     field: str, text: str, message: str, admin: Client, config: Config, typed: Typed
 ) -> None:
     response = admin.post(url(config), typed(config, note="typed before", sweep="") | {field: text})
@@ -122,7 +122,7 @@ def test_what_is_wrong_stands_at_its_field_and_nothing_typed_is_lost(
     assert config.sweep == SWEEP
 
 
-def test_some_impossible_points_are_fine_and_shown(admin: Client, config: Config) -> None:
+def test_invalid_points_are_allowed_and_listed(admin: Client, config: Config) -> None:
     page = admin.get(url(config)).content.decode()
     assert "1 of 6 points cannot run." in page
     assert "no: train.micro_batch_size: 1f1b requires at least as many micro batches as stages" in page
@@ -131,13 +131,13 @@ def test_some_impossible_points_are_fine_and_shown(admin: Client, config: Config
 def test_a_new_config_starts_from_the_defaults(admin: Client, experiment: Experiment, typed: Typed) -> None:
     data = typed(experiment=experiment.pk, sweep='{"train.seed": [1, 2]}', note="first")
     page = admin.post(reverse("admin:lab_config_add"), data, follow=True).content.decode()
-    made = Config.objects.get()
-    assert (made.version, made.sweep, made.note) == (1, {"train.seed": [1, 2]}, "first")
-    assert made.data == complete({})
+    config = Config.objects.get()
+    assert (config.version, config.sweep, config.note) == (1, {"train.seed": [1, 2]}, "first")
+    assert config.data == complete({})
     assert "Saved as v1 of Pipeline schedules." in page
 
 
-def test_adding_never_overwrites_a_version_that_nobody_used(
+def test_adding_never_overwrites_an_unused_version(
     admin: Client, config: Config, experiment: Experiment, typed: Typed
 ) -> None:
     admin.post(reverse("admin:lab_config_add"), typed(experiment=experiment.pk))
@@ -146,7 +146,7 @@ def test_adding_never_overwrites_a_version_that_nobody_used(
     assert Config.objects.count() == 2
 
 
-def test_launch_says_what_it_did_and_what_cannot_run(admin: Client, config: Config) -> None:
+def test_launch_reports_new_runs_and_invalid_points(admin: Client, config: Config) -> None:
     data = {"action": "launch", "_selected_action": config.pk, "from_object": "1"}
     response = admin.post(reverse("admin:lab_config_changelist"), data, follow=True)
     page = response.content.decode()
@@ -157,7 +157,7 @@ def test_launch_says_what_it_did_and_what_cannot_run(admin: Client, config: Conf
     assert Run.objects.count() == 5
 
 
-def test_a_launch_that_is_refused_says_why(admin: Client, experiment: Experiment, admin_user: Any) -> None:
+def test_a_rejected_launch_shows_the_reason(admin: Client, experiment: Experiment, admin_user: Any) -> None:
     config = services.config_save(
         experiment=experiment, data={**SMALL, "cluster": {"nodes": 2}}, sweep={}, user=admin_user
     )
@@ -166,7 +166,7 @@ def test_a_launch_that_is_refused_says_why(admin: Client, experiment: Experiment
     assert "nodes 2 is not supported yet: a run uses one node; set nodes to 1" in page
 
 
-def test_who_may_only_look_sees_the_configuration_and_no_buttons(
+def test_view_permission_shows_the_configuration_without_buttons(
     staff: Callable[..., Client], config: Config, typed: Typed
 ) -> None:
     client = staff("view_config")
@@ -186,13 +186,13 @@ def test_a_hostile_note_is_escaped(admin: Client, config: Config, typed: Typed) 
 
 
 @given(st.text(max_size=60))
-def test_no_text_in_the_sweep_makes_an_error_page(text: str) -> None:
+def test_no_sweep_input_causes_a_server_error(text: str) -> None:
     form = ConfigForm({"sweep": text})
     form.fields.pop("experiment")
     form.is_valid()
 
 
-def test_kinds_of_fields_that_run_config_may_grow() -> None:
+def test_form_fields_for_all_schema_types() -> None:
     assert form_field("flag", {"type": "boolean"}).clean("on") is True
     assert form_field("name", {"anyOf": [{"type": "string"}, {"type": "null"}]}).clean("") is None
     assert form_field("stage", {"enum": [0, 1], "type": "integer"}).clean("1") == 1
@@ -202,7 +202,7 @@ def test_kinds_of_fields_that_run_config_may_grow() -> None:
     assert SweepField().prepare_value({}) == ""
 
 
-def test_a_mapping_is_typed_as_json_and_left_empty_for_none(admin: Client, config: Config, typed: Typed) -> None:
+def test_a_mapping_is_entered_as_json_or_left_empty(admin: Client, config: Config, typed: Typed) -> None:
     assert typed(config)["sharding__device_mapping"] == ""
 
     page = save(admin, config, typed(config, command__argv='["train.py"'))
@@ -219,7 +219,7 @@ def checked(admin: Client, config: Config | None, data: dict[str, Any]) -> dict[
     return answer
 
 
-def test_typing_is_checked_without_saving(admin: Client, config: Config, typed: Typed) -> None:
+def test_input_is_checked_without_saving(admin: Client, config: Config, typed: Typed) -> None:
     answer = checked(admin, config, typed(config, model__num_attention_heads="3"))
     assert "does not divide hidden_size 32" in answer["errors"]["model__num_attention_heads"][0]
     answer = checked(admin, config, typed(config, train__iterations="7", sweep='{"train.seed": [1, 2, 3]}'))
@@ -231,19 +231,19 @@ def test_typing_is_checked_without_saving(admin: Client, config: Config, typed: 
     assert (config.data["train"]["iterations"], config.sweep) == (4, SWEEP)
 
 
-def test_half_typed_fields_give_errors_and_no_preview(admin: Client, config: Config, typed: Typed) -> None:
+def test_incomplete_fields_give_errors_and_no_preview(admin: Client, config: Config, typed: Typed) -> None:
     answer = checked(admin, config, typed(config, model__num_layers="", sweep="{"))
     assert set(answer["errors"]) == {"model__num_layers", "sweep"}
     assert "Shown when every field is valid" in answer["preview"]
 
 
-def test_a_new_configuration_is_checked_before_its_experiment_is_chosen(admin: Client, typed: Typed) -> None:
+def test_a_new_configuration_is_checked_without_an_experiment(admin: Client, typed: Typed) -> None:
     answer = checked(admin, None, typed(None))
     assert answer["errors"] == {}
     assert "1 point, 1 GPU or processes each." in answer["preview"]
 
 
-def test_fields_follow_the_engine(admin: Client, config: Config, typed: Typed) -> None:
+def test_the_engine_determines_the_fields_in_use(admin: Client, config: Config, typed: Typed) -> None:
     pipeline = set(checked(admin, config, typed(config))["unused"])
     assert {"parallel.zero_stage", "collectives.operation", "sharding.stage_cnt"} <= pipeline
     assert not pipeline & {"parallel.engine", "parallel.schedule", "model.num_layers"}
@@ -255,8 +255,8 @@ def test_fields_follow_the_engine(admin: Client, config: Config, typed: Typed) -
 @pytest.mark.parametrize(
     "engine", ["pipeline", "megatron", "zero", "hf", "sharding", "allreduce", "capacity", "autotuning", "command"]
 )
-def test_what_is_folded_away_truly_changes_nothing(engine: str) -> None:
-    preset = next(one for one in PRESETS.values() if one.data["parallel"]["engine"] == engine)
+def test_fields_listed_as_unused_have_no_effect(engine: str) -> None:
+    preset = next(preset for preset in PRESETS.values() if preset.data["parallel"]["engine"] == engine)
     unused = unused_fields(complete(preset.data))
     assert not unused & set(preset.sweep), "a preset sweeps over what changes nothing"
     for section, fields in preset.data.items():
@@ -279,7 +279,7 @@ def test_every_preset_can_run_and_fills_the_form(key: str, admin: Client, experi
     assert f'<option value="{PRESETS[key].data["parallel"]["engine"]}" selected>' in page
 
 
-def test_a_map_of_shards_is_drawn_beside_the_form(admin: Client, experiment: Experiment, admin_user: Any) -> None:
+def test_a_device_map_is_drawn_beside_the_form(admin: Client, experiment: Experiment, admin_user: Any) -> None:
     data = PRESETS["bert-large-shards"].data
     config = services.config_save(experiment=experiment, data=data, sweep={}, user=admin_user)
     page = admin.get(url(config)).content.decode()
@@ -288,14 +288,16 @@ def test_a_map_of_shards_is_drawn_beside_the_form(admin: Client, experiment: Exp
     assert "&quot;stage_7&quot;: {&quot;shard_0&quot;: &quot;GPU:7&quot;" in page
 
 
-def test_the_planner_fills_what_a_point_is_expected_to_take(admin: Client, config: Config) -> None:
+def test_points_show_the_prediction_of_the_planner(admin: Client, config: Config) -> None:
     Node.objects.create(name="gpu", hardware={"gpus": [{"name": "NVIDIA H100 80GB HBM3"}] * 2})
     page = admin.get(url(config)).content.decode()
     assert "device hours" in page
     assert "Half of such predictions are within" in page
 
 
-def test_what_a_check_must_not_do(staff: Callable[..., Client], admin: Client, config: Config, typed: Typed) -> None:
+def test_a_check_requires_post_and_permission(
+    staff: Callable[..., Client], admin: Client, config: Config, typed: Typed
+) -> None:
     address = reverse("admin:lab_config_check")
     assert admin.get(address).status_code == 405
     assert staff("view_config").post(address, typed(config)).status_code == 403

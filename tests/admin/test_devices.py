@@ -1,4 +1,4 @@
-"""The hardware catalogue: a number for each precision, and words for what makes no sense."""
+"""The device catalogue: a peak for each precision, and errors for invalid values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def form(**changes: str) -> dict[str, str]:
     return {"name": "X1", "memory_gib": "80", "memory_bandwidth_gb_s": "2000", "peak_tflops_bf16": "312", **changes}
 
 
-def test_a_device_is_entered_and_mended_by_precision(admin: Client) -> None:
+def test_device_peaks_are_entered_and_edited_by_precision(admin: Client) -> None:
     admin.post(reverse("admin:lab_device_add"), form(peak_tflops_fp32="19.5"))
     device = Device.objects.get(name="X1")
     assert device.peak_tflops == {"fp32": 19.5, "bf16": 312.0}
@@ -29,7 +29,7 @@ def test_a_device_is_entered_and_mended_by_precision(admin: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"peak_tflops_bf16": ""}, "This field is required"),
         ({"peak_tflops_bf16": "-1"}, "Enter a peak above 0"),
@@ -40,10 +40,10 @@ def test_a_device_is_entered_and_mended_by_precision(admin: Client) -> None:
         ({"name": "A100 SXM4 80 GB"}, "already exists"),
     ],
 )
-def test_what_makes_no_sense_is_said_at_its_field(
-    admin: Client, catalogue: None, changes: dict[str, str], words: str
+def test_invalid_device_values_are_reported_at_their_field(
+    admin: Client, catalogue: None, changes: dict[str, str], message: str
 ) -> None:
     page = admin.post(reverse("admin:lab_device_add"), form(**changes))
     assert page.status_code == 200
-    assert words in page.content.decode()
+    assert message in page.content.decode()
     assert not Device.objects.filter(name="X1").exists()

@@ -1,4 +1,4 @@
-"""The admin's lists and pages: complete, quick, and open only to whom they should be."""
+"""Lists and pages of the admin: contents, queries and permissions."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def lab(make_config: Callable[..., Config], user: User) -> list[Run]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_list_opens_is_searched_and_costs_the_same_however_long(
+def test_lists_open_can_be_searched_and_need_a_constant_number_of_queries(
     model: str, admin: Client, lab: list[Run], django_assert_max_num_queries: Any
 ) -> None:
-    # Session, user, the list, its two counts, and one for each filter that offers what exists.
+    # Session, user, the list, its two counts, and one query for each filter with related objects.
     with django_assert_max_num_queries(9):
         response = admin.get(reverse(f"admin:lab_{model}_changelist"))
     assert response.status_code == 200
@@ -45,7 +45,9 @@ def test_a_list_opens_is_searched_and_costs_the_same_however_long(
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_an_objects_page_opens(model: str, admin: Client, lab: list[Run], django_assert_max_num_queries: Any) -> None:
+def test_the_page_of_an_object_opens(
+    model: str, admin: Client, lab: list[Run], django_assert_max_num_queries: Any
+) -> None:
     rows = {"experiment": Experiment, "config": Config, "run": Run, "snapshot": Snapshot, "node": Node}
     thing = rows[model]._default_manager.first()
     assert thing is not None
@@ -55,12 +57,12 @@ def test_an_objects_page_opens(model: str, admin: Client, lab: list[Run], django
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_lists_are_closed_to_staff_without_permission(model: str, staff: Callable[..., Client]) -> None:
+def test_lists_require_permissions(model: str, staff: Callable[..., Client]) -> None:
     assert staff().get(reverse(f"admin:lab_{model}_changelist")).status_code == 403
 
 
 @pytest.mark.parametrize("model", ["run", "snapshot", "node"])
-def test_what_machines_write_cannot_be_added(model: str, admin: Client) -> None:
+def test_objects_written_by_nodes_cannot_be_added(model: str, admin: Client) -> None:
     assert admin.get(reverse(f"admin:lab_{model}_add")).status_code == 403
 
 
@@ -87,7 +89,9 @@ def act(client: Client, action: str, *runs: Run, **more: str) -> str:
     return client.post(reverse("admin:lab_run_changelist"), data, follow=True).content.decode()
 
 
-def test_cancel_asks_first_and_then_says_what_happened(admin: Client, make_attempt: Callable[..., Attempt]) -> None:
+def test_cancel_asks_for_confirmation_and_reports_the_result(
+    admin: Client, make_attempt: Callable[..., Attempt]
+) -> None:
     waiting, running = make_attempt(state="queued").run, make_attempt(state="running").run
     assert "Cancel these runs?" in act(admin, "cancel", waiting, running)
     waiting.refresh_from_db()
@@ -102,7 +106,9 @@ def test_cancel_asks_first_and_then_says_what_happened(admin: Client, make_attem
     assert "has already ended: cancelled" in act(admin, "cancel", waiting, confirmed="yes")
 
 
-def test_relaunch_asks_first_and_refuses_what_still_runs(admin: Client, make_attempt: Callable[..., Attempt]) -> None:
+def test_relaunch_asks_for_confirmation_and_rejects_active_runs(
+    admin: Client, make_attempt: Callable[..., Attempt]
+) -> None:
     ended, running = make_attempt(state="failed").run, make_attempt(state="running").run
     assert "Relaunch these runs?" in act(admin, "relaunch", ended)
     page = act(admin, "relaunch", ended, running, confirmed="yes")
@@ -111,7 +117,7 @@ def test_relaunch_asks_first_and_refuses_what_still_runs(admin: Client, make_att
 
 
 @pytest.mark.parametrize(("state", "offered"), [("running", "cancel"), ("failed", "relaunch")])
-def test_a_runs_page_offers_what_is_possible(
+def test_the_page_of_a_run_offers_only_possible_actions(
     state: str, offered: str, admin: Client, staff: Callable[..., Client], make_attempt: Callable[..., Attempt]
 ) -> None:
     path = reverse("admin:lab_run_change", args=[make_attempt(state=state).run_id])
@@ -121,14 +127,16 @@ def test_a_runs_page_offers_what_is_possible(
     assert f'id="{offered}"' not in page
 
 
-def test_who_may_only_look_cancels_nothing(staff: Callable[..., Client], make_attempt: Callable[..., Attempt]) -> None:
+def test_view_permission_does_not_allow_cancelling(
+    staff: Callable[..., Client], make_attempt: Callable[..., Attempt]
+) -> None:
     run = make_attempt(state="queued").run
     act(staff("view_run"), "cancel", run, confirmed="yes")
     run.refresh_from_db()
     assert run.state == RunState.QUEUED
 
 
-def test_nodes_are_switched_off_and_on(admin: Client, db: None) -> None:
+def test_nodes_are_disabled_and_enabled(admin: Client, db: None) -> None:
     node = Node.objects.create(name="gpu1", last_heartbeat_at=timezone.now(), slots=2)
     path = reverse("admin:lab_node_changelist")
     page = admin.post(path, {"action": "disable", "_selected_action": node.pk}, follow=True).content.decode()
@@ -146,8 +154,8 @@ def test_an_experiment_is_added_with_a_free_slug_and_its_owner(admin: Client, ex
     data = {"name": "Pipeline, schedules", "question": "Why?", "notes": "n", "source": "", "owner": owner}
     management = {f"configs-{name}": "0" for name in ("TOTAL_FORMS", "INITIAL_FORMS", "MIN_NUM_FORMS", "MAX_NUM_FORMS")}
     admin.post(reverse("admin:lab_experiment_add"), data | management)
-    made = Experiment.objects.get(name="Pipeline, schedules")
-    assert (made.slug, made.notes, made.owner.username) == ("pipeline-schedules-2", "n", "root")
+    created = Experiment.objects.get(name="Pipeline, schedules")
+    assert (created.slug, created.notes, created.owner.username) == ("pipeline-schedules-2", "n", "root")
 
 
 def test_clone_links_to_the_copy(admin: Client, lab: list[Run]) -> None:

@@ -1,4 +1,4 @@
-"""Groups say who may do what; tokens are made and revoked in the admin."""
+"""Permissions of the groups; creating and revoking tokens in the admin."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def member() -> Callable[..., Client]:
     return make
 
 
-def test_the_groups_are_made_once_and_keep_what_was_added(capsys: pytest.CaptureFixture[str]) -> None:
+def test_groups_are_created_once_and_keep_added_permissions(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("groups")
     assert "permissions added" in capsys.readouterr().out
     viewer = Group.objects.get(name="viewer")
@@ -59,7 +59,7 @@ def test_who_may_launch(
 @pytest.mark.parametrize(
     ("group", "may_edit", "may_manage"), [("viewer", False, False), ("operator", True, False), ("admin", True, True)]
 )
-def test_who_may_edit_configurations_and_manage_people_and_nodes(
+def test_who_may_edit_configurations_and_manage_users_and_nodes(
     group: str, may_edit: bool, may_manage: bool, member: Callable[..., Client], make_config: Callable[..., Config]
 ) -> None:
     config, client = make_config(), member(group)
@@ -72,7 +72,7 @@ def test_who_may_edit_configurations_and_manage_people_and_nodes(
     assert ('value="disable"' in nodes) is may_manage
 
 
-def test_operators_delete_nothing_that_was_measured() -> None:
+def test_operators_cannot_delete_measurements() -> None:
     groups_refresh()
     may = set(Group.objects.get(name="operator").permissions.values_list("codename", flat=True))
     assert not may & {"delete_run", "delete_experiment", "delete_config", "delete_source", "delete_node", "change_node"}
@@ -81,11 +81,11 @@ def test_operators_delete_nothing_that_was_measured() -> None:
 
 
 def asks(secret: str) -> int:
-    """Ask the API with a token; answer with the status."""
+    """Return the status of an API request with a token."""
     return Client().get("/api/experiments/", headers={"Authorization": f"Token {secret}"}).status_code
 
 
-def test_tokens_for_others_are_shown_once_and_revoked(admin: Client, user: User) -> None:
+def test_tokens_for_other_users_are_shown_once_and_revoked(admin: Client, user: User) -> None:
     data = {"action": "make_token", "_selected_action": user.pk}
     page = admin.post(reverse(USERS), data).content.decode()
     (secret,) = re.findall(r"parlab_[\w-]{43}", page)
@@ -100,15 +100,15 @@ def test_tokens_for_others_are_shown_once_and_revoked(admin: Client, user: User)
     assert asks(secret) == 401
 
 
-def test_one_token_of_a_list_is_revoked_and_the_others_stay(admin: Client, admin_user: User, user: User) -> None:
-    (one, secret), (_, other) = (token_create(user=user, name=name, by=admin_user) for name in ("one", "other"))
-    admin.post(reverse("admin:lab_apitoken_changelist"), {"action": "revoke", "_selected_action": one.pk})
+def test_revoking_a_token_leaves_the_others_active(admin: Client, admin_user: User, user: User) -> None:
+    (token, secret), (_, other) = (token_create(user=user, name=name, by=admin_user) for name in ("first", "other"))
+    admin.post(reverse("admin:lab_apitoken_changelist"), {"action": "revoke", "_selected_action": token.pk})
     assert (asks(secret), asks(other)) == (401, 200)
-    one.refresh_from_db()
-    assert one.revoked_by == admin_user
+    token.refresh_from_db()
+    assert token.revoked_by == admin_user
 
 
-def test_who_manages_no_tokens_makes_none(user: User) -> None:
+def test_creating_tokens_requires_permission(user: User) -> None:
     person = User.objects.create_user("clerk", password="changes users only", is_staff=True)
     person.user_permissions.set(Permission.objects.filter(codename__in=["view_user", "change_user"]))
     client = Client()
@@ -117,7 +117,7 @@ def test_who_manages_no_tokens_makes_none(user: User) -> None:
     assert not ApiToken.objects.exists()
 
 
-def test_administrators_make_no_superusers_and_act_for_none(member: Callable[..., Client], admin_user: User) -> None:
+def test_administrators_cannot_create_or_manage_superusers(member: Callable[..., Client], admin_user: User) -> None:
     client = member("admin")
     client.post(reverse(USERS), {"action": "make_token", "_selected_action": admin_user.pk})
     assert not ApiToken.objects.exists()
@@ -133,7 +133,7 @@ def test_administrators_make_no_superusers_and_act_for_none(member: Callable[...
     assert not me.is_superuser
 
 
-def test_an_operator_without_staff_status_is_pointed_out(admin: Client, user: User) -> None:
+def test_an_operator_without_staff_status_causes_a_warning(admin: Client, user: User) -> None:
     groups_refresh()
     url = reverse("admin:auth_user_change", args=[user.pk])
     form = admin.get(url).context["adminform"].form
@@ -144,7 +144,9 @@ def test_an_operator_without_staff_status_is_pointed_out(admin: Client, user: Us
     assert "editing configurations requires staff status" in page
 
 
-def test_the_list_of_people_costs_the_same_however_long(admin: Client, django_assert_max_num_queries: Any) -> None:
+def test_the_list_of_users_needs_a_constant_number_of_queries(
+    admin: Client, django_assert_max_num_queries: Any
+) -> None:
     for number in range(20):
         User.objects.create_user(f"person-{number}")
     with django_assert_max_num_queries(9):

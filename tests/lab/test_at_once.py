@@ -1,4 +1,4 @@
-"""Two people, two tabs, two processes at the same time: threads with connections of their own."""
+"""Concurrent users and processes, as threads with separate database connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def at_once(*calls: Callable[[], T]) -> list[T | Exception]:
-    """Make all calls at the same moment; returns what each returned or raised."""
+    """Run all calls concurrently; return the result or exception of each."""
     start = threading.Barrier(len(calls))
     results: list[T | Exception] = [RuntimeError("never ran")] * len(calls)
 
@@ -50,7 +50,7 @@ def config(experiment: Experiment, user: User) -> Config:
     return services.config_save(experiment=experiment, data=SMALL, sweep={"train.seed": list(range(20))}, user=user)
 
 
-def test_two_launches_make_each_run_once(config: Config, user: User) -> None:
+def test_concurrent_launches_create_each_run_once(config: Config, user: User) -> None:
     launch = lambda: services.config_launch(config=config, user=user)  # noqa: E731
     results = at_once(launch, launch, launch)
     assert not [result for result in results if isinstance(result, Exception)]
@@ -59,7 +59,9 @@ def test_two_launches_make_each_run_once(config: Config, user: User) -> None:
     assert Attempt.objects.count() == 20
 
 
-def test_two_versions_launched_together_share_no_number(experiment: Experiment, config: Config, user: User) -> None:
+def test_concurrent_launches_of_two_versions_use_distinct_numbers(
+    experiment: Experiment, config: Config, user: User
+) -> None:
     services.config_launch(config=config, user=user)
     other = services.config_save(experiment=experiment, data=SMALL, sweep={"train.seed": [91, 92]}, user=user)
     third = Config.objects.create(
@@ -70,7 +72,7 @@ def test_two_versions_launched_together_share_no_number(experiment: Experiment, 
     assert sorted(Run.objects.values_list("number", flat=True)) == list(range(1, 24))
 
 
-def test_two_saves_of_one_version_keep_both(experiment: Experiment, config: Config, user: User) -> None:
+def test_concurrent_saves_of_a_version_keep_both(experiment: Experiment, config: Config, user: User) -> None:
     def save(seed: int) -> Callable[[], Config]:
         return lambda: services.config_save(
             experiment=experiment, data=SMALL, sweep={"train.seed": [seed]}, user=user, based_on=config
@@ -83,7 +85,7 @@ def test_two_saves_of_one_version_keep_both(experiment: Experiment, config: Conf
     assert sorted(saved.values()) == [[1], [2]]
 
 
-def test_two_clones_and_two_new_experiments_of_one_name(experiment: Experiment, user: User) -> None:
+def test_concurrent_clones_and_creations_with_the_same_name(experiment: Experiment, user: User) -> None:
     def clone() -> Experiment:
         return services.experiment_clone(experiment=experiment, user=user)
 
@@ -93,12 +95,12 @@ def test_two_clones_and_two_new_experiments_of_one_name(experiment: Experiment, 
     def create() -> Experiment:
         return services.experiment_create(name="New", owner=user)
 
-    made = at_once(create, create)
-    (refused,) = [result for result in made if not isinstance(result, Experiment)]
+    results = at_once(create, create)
+    (refused,) = [result for result in results if not isinstance(result, Experiment)]
     assert "is taken" in str(refused)
 
 
-def test_two_dispatchers_do_not_fill_a_slot_twice(config: Config, user: User) -> None:
+def test_concurrent_dispatchers_do_not_fill_a_slot_twice(config: Config, user: User) -> None:
     services.config_launch(config=config, user=user)
     Node.objects.create(name="gpu1", slots=3, last_heartbeat_at=timezone.now())
     results = at_once(fleet.dispatch, fleet.dispatch, fleet.dispatch)
@@ -107,7 +109,7 @@ def test_two_dispatchers_do_not_fill_a_slot_twice(config: Config, user: User) ->
     assert Run.objects.filter(state=RunState.DISPATCHED).count() == 3
 
 
-def test_a_cancel_a_loss_and_an_end_at_once_leave_one_story(make_attempt: Callable[..., Attempt]) -> None:
+def test_concurrent_cancel_loss_and_end_leave_a_consistent_state(make_attempt: Callable[..., Attempt]) -> None:
     for _ in range(10):
         attempt = make_attempt(state="running")
         run = attempt.run
@@ -131,7 +133,7 @@ def test_a_cancel_a_loss_and_an_end_at_once_leave_one_story(make_attempt: Callab
         assert sum(result is True for result in results[1:]) == 1, "the attempt ended once"
 
 
-def test_a_cancel_meets_a_dispatch(config: Config, user: User) -> None:
+def test_a_cancel_concurrent_with_a_dispatch(config: Config, user: User) -> None:
     runs = services.config_launch(config=config, user=user).created
     Node.objects.create(name="gpu1", slots=20, last_heartbeat_at=timezone.now())
     cancels = [lambda run=run: services.run_cancel_request(run=run) for run in runs[:5]]

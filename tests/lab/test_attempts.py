@@ -1,4 +1,4 @@
-"""The life of an attempt: forward only, its run beside it."""
+"""The life cycle of an attempt: states move only forward, and its run follows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_run_follows_its_attempt_from_start_to_end(make_attempt: Callable[...,
     assert (attempt.ended_at - attempt.started_at).total_seconds() == 5
 
 
-def test_the_end_may_come_without_a_start(make_attempt: Callable[..., Attempt]) -> None:
+def test_an_end_without_a_start_is_accepted(make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="dispatched")
     assert services.attempt_report(attempt=attempt, report=report("oom", exit_code=77))
     attempt.run.refresh_from_db()
@@ -66,7 +66,7 @@ def test_a_report_after_the_end_changes_nothing(end: str, late: str, make_attemp
     assert attempt.run.attempts.count() == 1
 
 
-def test_a_lost_run_is_tried_again_until_its_policy_says_stop(make_attempt: Callable[..., Attempt]) -> None:
+def test_a_lost_run_is_retried_until_max_attempts(make_attempt: Callable[..., Attempt]) -> None:
     first = make_attempt(state="running")
     run = first.run
     Run.objects.update(summary={"old": 1}, step_time_s=1.0, started_at=timezone.now())
@@ -99,7 +99,7 @@ def test_a_run_lost_after_a_cancel_is_cancelled(make_attempt: Callable[..., Atte
     assert attempt.reason == "cancelled; node gone"
 
 
-def test_what_no_database_can_hold_is_replaced_and_nothing_is_lost(make_attempt: Callable[..., Attempt]) -> None:
+def test_characters_that_databases_reject_are_replaced(make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="dispatched")
     hostile = report(
         "failed",
@@ -117,7 +117,7 @@ def test_what_no_database_can_hold_is_replaced_and_nothing_is_lost(make_attempt:
     assert attempt.ended_at is not None
 
 
-def test_the_environment_is_kept_as_a_snapshot_once(make_attempt: Callable[..., Attempt]) -> None:
+def test_the_environment_is_stored_as_one_snapshot(make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="dispatched")
     for state in ("running", "running", "finished"):
         services.attempt_report(attempt=attempt, report=report(state, environment={"hostname": "gpu1"}))
@@ -147,7 +147,7 @@ def test_a_summary_gives_the_run_its_headline_numbers(make_attempt: Callable[...
     assert not Snapshot.objects.filter(kind=Snapshot.Kind.RESULTS).exists(), "it has not ended"
 
 
-def test_a_summary_of_an_earlier_attempt_leaves_the_run_alone(make_attempt: Callable[..., Attempt]) -> None:
+def test_a_summary_of_an_earlier_attempt_does_not_change_the_run(make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="running")
     services.attempt_lose(attempt=attempt, reason="node gone")
     services.summary_store(attempt=attempt, summary=SUMMARY)
@@ -157,7 +157,7 @@ def test_a_summary_of_an_earlier_attempt_leaves_the_run_alone(make_attempt: Call
     assert attempt.summary["samples_per_s"] == 8.0
 
 
-def test_results_are_kept_once_for_equal_content_and_again_when_they_differ(
+def test_equal_results_share_a_snapshot_and_different_ones_do_not(
     make_attempt: Callable[..., Attempt],
 ) -> None:
     attempt = make_attempt(state="finished")
@@ -169,7 +169,7 @@ def test_results_are_kept_once_for_equal_content_and_again_when_they_differ(
     assert results.count() == 2
 
 
-def test_snapshots_are_neither_changed_nor_deleted(make_attempt: Callable[..., Attempt]) -> None:
+def test_snapshots_cannot_be_changed_or_deleted(make_attempt: Callable[..., Attempt]) -> None:
     services.summary_store(attempt=make_attempt(state="finished"), summary=SUMMARY)
     with pytest.raises(TypeError, match="are immutable"):
         Snapshot.objects.update(content={})
@@ -191,7 +191,7 @@ def _consistent(run: Run) -> bool:
 
 
 class StatesOnlyGoForward(TestCase):
-    """Whatever reports, cancels, losses and relaunches come in whatever order."""
+    """Random sequences of reports, cancels, losses and relaunches."""
 
     ORDER = [RunState.QUEUED, RunState.DISPATCHED, RunState.RUNNING]
 

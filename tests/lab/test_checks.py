@@ -1,4 +1,4 @@
-"""Wrong settings are reported with what to do, good ones pass `check --deploy`."""
+"""Invalid settings are reported with a remedy, valid ones pass `check --deploy`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving a config: in place while unused, as the next version once a run used it."""
+"""Saving a config: in place if unused, as the next version if a run uses it."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ def save(experiment: Experiment, user: User, sweep: dict[str, Any] | None = None
     return services.config_save(experiment=experiment, data=data, sweep=sweep or {}, user=user, **more)
 
 
-def test_a_saved_config_is_complete_however_little_was_given(experiment: Experiment, user: User) -> None:
+def test_a_saved_config_is_complete(experiment: Experiment, user: User) -> None:
     assert save(experiment, user).data == complete(SMALL)
 
 
-def test_equal_content_is_the_same_version_whatever_its_order_and_writing(experiment: Experiment, user: User) -> None:
+def test_equal_content_is_the_same_version_in_any_order_and_notation(experiment: Experiment, user: User) -> None:
     first = save(experiment, user, note="why")
     again = save(experiment, user, data={"parallel": {"pipeline_parallel_size": "2"}, **dict(reversed(SMALL.items()))})
     assert (again.pk, again.version, again.note) == (first.pk, 1, "why")
-    assert save(experiment, user, note="better words").note == "better words"
+    assert save(experiment, user, note="better note").note == "better note"
     assert save(experiment, user, note="").note == ""
     assert experiment.configs.count() == 1
 
 
-def test_an_unused_version_is_edited_in_place_and_a_used_one_is_kept(experiment: Experiment, user: User) -> None:
+def test_an_unused_version_is_edited_in_place_and_a_used_version_is_kept(experiment: Experiment, user: User) -> None:
     first = save(experiment, user)
     edited = save(experiment, user, {"train.seed": [1]})
     assert (edited.pk, edited.version) == (first.pk, 1)
     services.config_launch(config=edited, user=user)
-    second = save(experiment, user, {"train.seed": [1, 2]}, note="one more seed")
-    assert (second.version, second.note) == (2, "one more seed")
+    second = save(experiment, user, {"train.seed": [1, 2]}, note="another seed")
+    assert (second.version, second.note) == (2, "another seed")
     edited.refresh_from_db()
     assert edited.sweep == {"train.seed": [1]}
 
 
-def test_an_edit_of_what_somebody_else_changed_becomes_a_version_of_its_own(experiment: Experiment, user: User) -> None:
+def test_an_edit_of_an_outdated_version_becomes_a_new_version(experiment: Experiment, user: User) -> None:
     seen = save(experiment, user)
     save(experiment, user, {"train.seed": [1]}, based_on=seen)
     assert save(experiment, user, {"train.seed": [2]}, based_on=seen).version == 2
 
 
-def test_launch_takes_the_config_as_it_is_now_not_as_a_page_once_read_it(experiment: Experiment, user: User) -> None:
+def test_launch_reads_the_current_config(experiment: Experiment, user: User) -> None:
     stale = save(experiment, user)
     save(experiment, user, {"train.seed": [1, 2]})
     assert len(services.config_launch(config=stale, user=user).created) == 2
@@ -66,7 +66,7 @@ def test_launch_takes_the_config_as_it_is_now_not_as_a_page_once_read_it(experim
         (SMALL, {"train.micro_batch_size": [3, 5]}, "train.global_batch_size"),
     ],
 )
-def test_what_cannot_run_is_refused_with_the_field(
+def test_invalid_configs_are_rejected_with_the_field(
     data: dict[str, Any], sweep: dict[str, Any], field: str, experiment: Experiment, user: User
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -75,12 +75,12 @@ def test_what_cannot_run_is_refused_with_the_field(
     assert not experiment.configs.exists()
 
 
-def test_a_base_that_needs_its_axes_is_fine(experiment: Experiment, user: User) -> None:
+def test_the_base_may_be_invalid_without_its_axes(experiment: Experiment, user: User) -> None:
     base = with_values(SMALL, {"train.micro_batch_size": 3})
     assert save(experiment, user, {"train.micro_batch_size": [1, 3]}, data=base).version == 1
 
 
-def test_slugs_are_free_and_names_unique(user: User) -> None:
+def test_slugs_and_names_are_unique(user: User) -> None:
     names = ["Scaling!", "Scaling?", "日本語", "日本", "x" * 120]
     slugs = [services.experiment_create(name=name, owner=user).slug for name in names]
     assert slugs[:4] == ["scaling", "scaling-2", "experiment", "experiment-2"]
@@ -99,7 +99,7 @@ def test_a_clone_has_the_latest_config_and_no_runs(experiment: Experiment, user:
     assert not clone.runs.exists()
 
 
-def test_published_figures_may_have_axes_and_layouts_that_we_have_not(experiment: Experiment, user: User) -> None:
+def test_published_runs_may_have_unsupported_axes_and_layouts(experiment: Experiment, user: User) -> None:
     data = with_values(SMALL, {"model.kind": "bert", "parallel.tensor_parallel_size": 2})
     config = save(experiment, user, data=data, runnable=False)
     point = {"network": "delay 1ms", "parallel.pipeline_parallel_size": 4, "method": "theirs"}

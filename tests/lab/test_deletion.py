@@ -1,4 +1,4 @@
-"""What may be deleted, and what goes with it."""
+"""Deleting objects, and the objects deleted with them."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def test_an_experiment_is_deleted_with_its_configs_runs_and_snapshots(
     assert [model.objects.count() for model in (Experiment, Config, Run, Attempt, Snapshot)] == [0, 0, 0, 0, 0]
 
 
-def test_a_config_that_runs_used_is_not_deleted(make_attempt: Callable[..., Attempt]) -> None:
+def test_a_used_config_is_not_deleted(make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt()
 
     with pytest.raises(RestrictedError):

@@ -1,4 +1,4 @@
-"""Times of emulated compute from a run that computed; and that such a run says so wherever it appears."""
+"""Times for emulated compute from a measured run; emulated runs are marked everywhere."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def launched(experiment: Experiment, user: User, data: dict[str, Any]) -> Run:
     return run
 
 
-def test_a_launch_fills_in_the_times_of_the_run_that_is_named(source: Run, experiment: Experiment, user: User) -> None:
+def test_a_launch_fills_in_the_times_of_the_source_run(source: Run, experiment: Experiment, user: User) -> None:
     assert source.number == 1
     run = launched(experiment, user, emulated())
     # Of four micro batches.
@@ -55,7 +55,7 @@ def test_a_launch_fills_in_the_times_of_the_run_that_is_named(source: Run, exper
 
 
 @pytest.mark.parametrize(
-    ("change", "data", "words"),
+    ("change", "data", "message"),
     [
         ({}, emulated(micro_batch_size=2), "used micro_batch_size 1, not 2; use the same"),
         ({"state": "running"}, emulated(), "is running; use a finished run"),
@@ -64,15 +64,15 @@ def test_a_launch_fills_in_the_times_of_the_run_that_is_named(source: Run, exper
         ({"resolved": {"train": {"iterations": 3}, "odd": {}}}, emulated(), "has no valid configuration"),
     ],
 )
-def test_a_run_that_cannot_give_times_is_refused_with_the_reason(
-    change: dict[str, Any], data: dict[str, Any], words: str, source: Run, experiment: Experiment, user: User
+def test_an_unsuitable_source_run_is_rejected_with_the_reason(
+    change: dict[str, Any], data: dict[str, Any], message: str, source: Run, experiment: Experiment, user: User
 ) -> None:
     Run.objects.filter(pk=source.pk).update(**change)
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         launched(experiment, user, data)
 
 
-def test_an_emulated_run_says_so_wherever_it_appears(source: Run, experiment: Experiment, user: User) -> None:
+def test_an_emulated_run_is_marked_everywhere(source: Run, experiment: Experiment, user: User) -> None:
     run = launched(experiment, user, emulated())
     Run.objects.filter(pk=run.pk).update(state="finished", samples_per_s=8.0)
     run.refresh_from_db()
@@ -81,14 +81,14 @@ def test_an_emulated_run_says_so_wherever_it_appears(source: Run, experiment: Ex
     browser.force_login(user)
     assert ">emulated</span>" in browser.get(run.get_absolute_url()).content.decode()
     assert ">emulated</span>" in browser.get(experiment.get_absolute_url()).content.decode()
-    found = browser.get(f"/api/experiments/{experiment.slug}/runs/").json()["results"]
-    assert [one["is_emulated"] for one in found] == [False, True]
+    rows = browser.get(f"/api/experiments/{experiment.slug}/runs/").json()["results"]
+    assert [row["is_emulated"] for row in rows] == [False, True]
     (point,) = selectors.run_points([run])
     assert point.label == "emulated"
     assert "emulated" in point.short_label
 
 
-def test_fields_of_a_network_are_one_axis_of_a_table(make_config: Callable[..., Config]) -> None:
+def test_network_fields_form_one_axis_of_a_table(make_config: Callable[..., Config]) -> None:
     data = {**emulated(), "network": {"apply": "emulate"}, "emulation": {"forward_ms": 1, "backward_ms": 2}}
     axes = {
         "train.micro_batch_size, emulation.forward_ms": [[1, [1]], [2, [2]]],
@@ -100,7 +100,7 @@ def test_fields_of_a_network_are_one_axis_of_a_table(make_config: Callable[..., 
     assert [name for name, _ in table.rows] == ["0.1 ms", "10 ms, 1 Gbit/s"]
 
 
-def test_a_run_shows_what_its_links_were_set_to_and_gave(source: Run, user: User) -> None:
+def test_a_run_shows_its_configured_and_measured_links(source: Run, user: User) -> None:
     source.resolved["network"] |= {"apply": "emulate", "delay_ms": 10.0}
     source.summary = {"links": [{"source": 0, "target": 1, "round_trip_s": 0.0201}]}
     source.save()
@@ -111,7 +111,7 @@ def test_a_run_shows_what_its_links_were_set_to_and_gave(source: Run, user: User
     assert "20.1\u202fms" in browser.get(source.get_absolute_url()).content.decode()
 
 
-def test_without_a_node_that_can_make_links_the_launch_says_why_and_offers_the_simulation(
+def test_without_a_node_that_emulates_links_the_launch_explains_and_offers_a_simulation(
     experiment: Experiment, user: User
 ) -> None:
     why = "emulated links require root"

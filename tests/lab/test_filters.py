@@ -1,4 +1,4 @@
-"""The filter language of the lists: what terms find, and what is said of terms that make no sense."""
+"""The filter language of lists: the matches of terms, and errors for invalid terms."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ GIB = 2**30
 
 @pytest.fixture
 def runs(make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]) -> list[Run]:
-    """A small fast run, a large one that is slower, and one that ran out of memory."""
+    """A small fast run, a large slower run, and a run that ran out of memory."""
     kinds: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("finished", {"tensor_parallel_size": 2}, {"samples_per_s": 250.0, "memory_max_bytes": 4 * GIB}),
         ("finished", {"data_parallel_size": 4, "engine": "zero"}, {"samples_per_s": 80.0, "step_time_s": 0.75}),
         ("oom", {"pipeline_parallel_size": 2, "engine": "pipeline"}, {"memory_max_bytes": 16 * GIB}),
     ]
-    made: list[Run] = []
+    runs: list[Run] = []
     for state, parallel, numbers in kinds:
         engine = parallel.get("engine", "megatron")
         data = {
@@ -36,23 +36,23 @@ def runs(make_config: Callable[..., Config], make_attempt: Callable[..., Attempt
             "train": {"global_batch_size": 8, "micro_batch_size": 2, "seed": 7},
             "parallel": {"engine": engine, **parallel},
         }
-        attempt = make_attempt(state=state, config=make_config(data=data), point={"n": len(made)})
+        attempt = make_attempt(state=state, config=make_config(data=data), point={"n": len(runs)})
         resolved = RunConfig.model_validate(data).resolved()
         summary = {"ms_per_sample": 12.5, "mfu": 0.41} if state == "finished" else {}
         Run.objects.filter(pk=attempt.run_id).update(resolved=resolved, summary=summary, **numbers)
-        made.append(Run.objects.get(pk=attempt.run_id))
-    return made
+        runs.append(Run.objects.get(pk=attempt.run_id))
+    return runs
 
 
 def numbers(query: str) -> list[int]:
-    """Numbers of the runs that a filter finds; fails on a term that it does not understand."""
-    found = run_list(query=query, page=None, sort="run")
-    assert not found.filter.problems, found.filter.problems
-    return sorted(line.run.number for line in found.rows)
+    """Return the numbers of the runs that match a filter; fail on an invalid term."""
+    result = run_list(query=query, page=None, sort="run")
+    assert not result.filter.problems, result.filter.problems
+    return sorted(line.run.number for line in result.rows)
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("", [1, 2, 3]),
         ("engine:megatron", [1]),
@@ -94,16 +94,16 @@ def numbers(query: str) -> list[int]:
         ("nothing-like-it", []),
     ],
 )
-def test_terms_find_runs(runs: list[Run], query: str, found: list[int]) -> None:
-    assert numbers(query) == found
+def test_terms_select_runs(runs: list[Run], query: str, expected: list[int]) -> None:
+    assert numbers(query) == expected
 
 
-def test_terms_of_runs_must_hold_of_one_and_the_same_run(runs: list[Run]) -> None:
+def test_all_run_terms_must_match_the_same_run(runs: list[Run]) -> None:
     assert len(experiment_list(query="engine:megatron samples_per_s>100", page=None).rows) == 1
     assert not experiment_list(query="engine:megatron state:oom", page=None).rows
 
 
-def test_a_list_of_experiments_counts_the_runs_that_were_asked_for(runs: list[Run]) -> None:
+def test_the_list_of_experiments_counts_matching_runs(runs: list[Run]) -> None:
     row = experiment_list(query="state:finished", page=None).rows[0]
     assert [(count.state, count.number) for count in row.states] == [("finished", 2)]
     lead = experiment_list(query="engine:zero", page=None).rows[0].lead
@@ -116,9 +116,9 @@ def test_tags_owner_name_and_archive_narrow_experiments(runs: list[Run], user: U
     lab.experiments_tag(experiments=[other], name="V100")
 
     def slugs(query: str) -> list[str]:
-        found = experiment_list(query=query, page=None)
-        assert not found.filter.problems
-        return sorted(row.experiment.slug for row in found.rows)
+        result = experiment_list(query=query, page=None)
+        assert not result.filter.problems
+        return sorted(row.experiment.slug for row in result.rows)
 
     assert slugs("tag:v100") == slugs("v100") == slugs("name:zero") == ["zero-on-eight-gpus"]
     assert slugs("-tag:v100") == ["pipeline-schedules"]
@@ -130,7 +130,7 @@ def test_tags_owner_name_and_archive_narrow_experiments(runs: list[Run], user: U
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("enigne:x", "did you mean engine?"),
         ("florp:x", "Unknown field florp; use tag, name, "),
@@ -145,30 +145,30 @@ def test_tags_owner_name_and_archive_narrow_experiments(runs: list[Run], user: U
         ("model.num_layers>many", "Invalid number many"),
     ],
 )
-def test_invalid_terms_are_ignored_and_explained(runs: list[Run], query: str, said: str) -> None:
-    found = run_list(query=f"{query} engine:megatron", page=None)
-    assert [line.run.number for line in found.rows] == [1]
-    assert [problem.term for problem in found.filter.problems] == [query]
-    assert said in found.filter.problems[0].message
+def test_invalid_terms_are_ignored_and_explained(runs: list[Run], query: str, message: str) -> None:
+    result = run_list(query=f"{query} engine:megatron", page=None)
+    assert [line.run.number for line in result.rows] == [1]
+    assert [problem.term for problem in result.filter.problems] == [query]
+    assert message in result.filter.problems[0].message
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(query="\0")
 @given(query=st.one_of(st.text(max_size=60), st.from_regex(r"[a-z_.]{1,12}[:<>=!]{1,2}[-\w.%,*\"]{0,12}")))
-def test_no_filter_breaks_the_lists(experiment: Experiment, query: str) -> None:
+def test_no_filter_causes_an_error(experiment: Experiment, query: str) -> None:
     for show in (experiment_list, run_list):
-        found: Any = show(query=query, page="x", sort=query)
-        assert found.page.number == 1
+        result: Any = show(query=query, page="x", sort=query)
+        assert result.page.number == 1
 
 
 @pytest.mark.parametrize("value", ["1e308", "1e999", "-1e308", "99999999999999999999", "0.0000001"])
 @pytest.mark.parametrize("name", [*filters.FIELDS, "model.num_layers"])
-def test_numbers_beyond_any_column_find_nothing_or_are_refused(runs: list[Run], name: str, value: str) -> None:
+def test_numbers_out_of_range_match_nothing_or_are_rejected(runs: list[Run], name: str, value: str) -> None:
     for operator in (":", ">", "<="):
         assert len(run_list(query=f"{name}{operator}{value}", page=None).rows) <= 3
 
 
-def test_runs_are_sorted_by_what_was_measured_with_the_unmeasured_last(runs: list[Run]) -> None:
+def test_runs_without_a_value_are_sorted_last(runs: list[Run]) -> None:
     assert [line.run.number for line in run_list(query="", page=None, sort="-samples_per_s").rows] == [1, 2, 3]
     assert [line.run.number for line in run_list(query="", page=None, sort="samples_per_s").rows] == [2, 1, 3]
     assert run_list(query="", page=None, sort="-nonsense").sort == "-ended"

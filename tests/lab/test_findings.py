@@ -29,14 +29,14 @@ def _no_memory_of_sweeps() -> None:
 
 @pytest.fixture
 def wrong(make_attempt: MakeAttempt) -> Run:
-    """A run whose samples/s are not its batch over its step time."""
+    """A run whose samples/s contradict its batch size and step time."""
     run = make_attempt(state="finished").run
     Run.objects.filter(pk=run.pk).update(summary={"step_time_s": {"median": 1.0}, "samples_per_s": 4000.0})
     return Run.objects.get(pk=run.pk)
 
 
 def make_runs(config: Config, user: User, rates: list[float]) -> list[Run]:
-    """Runs of one sweep over the micro batch size, with these samples/s."""
+    """Runs of a sweep over the micro batch size, with these samples/s."""
     resolved = RunConfig.model_validate(config.data).resolved()
     return Run.objects.bulk_create(
         [
@@ -56,7 +56,7 @@ def make_runs(config: Config, user: User, rates: list[float]) -> list[Run]:
     )
 
 
-def test_a_contradiction_of_a_run_is_found_with_both_numbers(wrong: Run) -> None:
+def test_a_contradiction_is_reported_with_both_numbers(wrong: Run) -> None:
     findings_refresh(experiment=wrong.experiment)
     finding = Finding.objects.get()
     assert (finding.rule, finding.severity, finding.run) == ("samples-per-second", "error", wrong)
@@ -64,7 +64,7 @@ def test_a_contradiction_of_a_run_is_found_with_both_numbers(wrong: Run) -> None
     assert 4.0 in finding.numbers.values()
 
 
-def test_a_healthy_run_has_none(make_attempt: MakeAttempt) -> None:
+def test_a_consistent_run_has_no_findings(make_attempt: MakeAttempt) -> None:
     run = make_attempt(state="finished").run
     Run.objects.filter(pk=run.pk).update(summary={"step_time_s": {"median": 1.0}, "samples_per_s": 4.0})
     findings_refresh(experiment=run.experiment)
@@ -72,7 +72,7 @@ def test_a_healthy_run_has_none(make_attempt: MakeAttempt) -> None:
 
 
 @pytest.mark.parametrize(("engine", "rules"), [("sharding", []), ("megatron", ["gpus-of-layout"])])
-def test_only_engines_whose_ranks_are_tp_x_pp_x_dp_are_checked_for_it(
+def test_the_rank_product_is_checked_only_for_engines_that_use_it(
     make_attempt: MakeAttempt, engine: str, rules: list[str]
 ) -> None:
     run = make_attempt(state="finished").run
@@ -83,47 +83,57 @@ def test_only_engines_whose_ranks_are_tp_x_pp_x_dp_are_checked_for_it(
     assert list(Finding.objects.values_list("rule", flat=True)) == rules
 
 
-def test_a_run_that_goes_on_is_not_judged(make_attempt: MakeAttempt) -> None:
+def test_an_active_run_has_no_findings(make_attempt: MakeAttempt) -> None:
     run = make_attempt(state="running").run
     Run.objects.filter(pk=run.pk).update(summary={"step_time_s": {"median": 1.0}, "samples_per_s": 4000.0})
     findings_refresh(experiment=run.experiment)
     assert not Finding.objects.exists()
 
 
-def test_computing_again_changes_nothing(wrong: Run) -> None:
+def test_refreshing_again_changes_nothing(wrong: Run) -> None:
     findings_refresh(experiment=wrong.experiment)
     before = list(Finding.objects.values())
     findings_refresh(experiment=wrong.experiment)
     assert list(Finding.objects.values()) == before
 
 
-def test_what_no_longer_holds_goes_and_what_still_holds_keeps_its_acknowledgement(wrong: Run, user: User) -> None:
+def test_obsolete_findings_are_deleted_and_others_keep_their_acknowledgement(wrong: Run, user: User) -> None:
     findings_refresh(experiment=wrong.experiment)
-    first = finding_acknowledge(finding=Finding.objects.get(), user=user, reason="a typing error in the paper")
+    first = finding_acknowledge(finding=Finding.objects.get(), user=user, reason="a typing error")
     Run.objects.filter(pk=wrong.pk).update(summary={"step_time_s": {"median": 1.0}, "samples_per_s": 5000.0})
     findings_refresh(experiment=wrong.experiment)
-    kept = Finding.objects.get()
-    assert (kept.pk, kept.acknowledged_by, kept.acknowledged_reason) == (first.pk, user, "a typing error in the paper")
-    assert 5000.0 in kept.numbers.values()
+    finding = Finding.objects.get()
+    assert (finding.pk, finding.acknowledged_by, finding.acknowledged_reason) == (
+        first.pk,
+        user,
+        "a typing error",
+    )
+    assert 5000.0 in finding.numbers.values()
     Run.objects.filter(pk=wrong.pk).update(summary={"step_time_s": {"median": 1.0}, "samples_per_s": 4.0})
     findings_refresh(experiment=wrong.experiment)
     assert not Finding.objects.exists()
 
 
-def test_an_acknowledgement_needs_a_reason_and_can_be_taken_back(wrong: Run, user: User) -> None:
+def test_an_acknowledgement_needs_a_reason_and_can_be_withdrawn(wrong: Run, user: User) -> None:
     findings_refresh(experiment=wrong.experiment)
     finding = Finding.objects.get()
     with pytest.raises(ValueError, match="reason is empty"):
         finding_acknowledge(finding=finding, user=user, reason=" \n")
     assert not Finding.objects.get().is_acknowledged
-    assert finding_acknowledge(finding=finding, user=user, reason="known").is_acknowledged
+    assert finding_acknowledge(finding=finding, user=user, reason="expected").is_acknowledged
     assert not Finding.objects.open().exists()
     again = finding_reopen(finding=finding)
     assert (again.is_acknowledged, again.acknowledged_by, again.acknowledged_reason) == (False, None, "")
 
 
-def test_what_a_file_says_of_a_run_is_not_said_again_by_the_numbers(wrong: Run, user: User) -> None:
-    said = {"rule": "samples-per-second", "severity": "error", "message": "m", "where": {"segment": 0}, "lines": [7]}
+def test_a_finding_of_a_file_is_not_repeated_for_its_run(wrong: Run, user: User) -> None:
+    reported = {
+        "rule": "samples-per-second",
+        "severity": "error",
+        "message": "m",
+        "where": {"segment": 0},
+        "lines": [7],
+    }
     other = {"rule": "aggregate", "severity": "error", "message": "a", "where": {"table": 0, "column": 3}}
     source = Source.objects.create(
         experiment=wrong.experiment,
@@ -131,7 +141,7 @@ def test_what_a_file_says_of_a_run_is_not_said_again_by_the_numbers(wrong: Run, 
         format="megatron",
         sha256="0" * 64,
         size=1,
-        document={"findings": [said, other]},
+        document={"findings": [reported, other]},
         created_by=user,
     )
     Run.objects.filter(pk=wrong.pk).update(source=source, place={"segment": 0})
@@ -143,7 +153,7 @@ def test_what_a_file_says_of_a_run_is_not_said_again_by_the_numbers(wrong: Run, 
     assert {finding.source for finding in by_rule.values()} == {source}
 
 
-def test_a_row_and_a_cell_of_a_table_are_found_as_the_run_they_became(
+def test_findings_about_a_row_or_cell_belong_to_its_run(
     experiment: Experiment, make_attempt: MakeAttempt, user: User
 ) -> None:
     findings = [
@@ -166,23 +176,23 @@ def test_a_row_and_a_cell_of_a_table_are_found_as_the_run_they_became(
     assert {finding.message: finding.run for finding in Finding.objects.all()} == {"0": row, "1": cell}
 
 
-def test_findings_of_one_experiment_leave_those_of_another_alone(wrong: Run, user: User) -> None:
+def test_refreshing_an_experiment_does_not_change_others(wrong: Run, user: User) -> None:
     findings_refresh(experiment=wrong.experiment)
     other = Experiment.objects.create(name="Other", slug="other", owner=user)
     findings_refresh(experiment=other)
     assert Finding.objects.count() == 1
 
 
-def test_the_end_of_a_run_brings_its_findings(make_attempt: MakeAttempt, make_config: Callable[..., Config]) -> None:
+def test_findings_are_computed_when_a_run_ends(make_attempt: MakeAttempt, make_config: Callable[..., Config]) -> None:
     config = make_config()
     going_on = make_attempt(config=config)
     ended = make_attempt(config=config, point={"train.seed": 2})
-    cache.add(f"parlab.findings.{config.experiment_id}", True, 60)  # the sweep was compared a moment ago
+    cache.add(f"parlab.findings.{config.experiment_id}", True, 60)  # the sweep has just been compared
     summary_store(attempt=ended, summary={"step_time_s": {"median": 1.0}, "samples_per_s": 4000.0})
     attempt_report(attempt=ended, report=Report(state="finished", at=1.7e9, exit_code=0))
     run_findings_refresh(run=ended.run)
     assert Finding.objects.get().run == ended.run
-    # Healthy again: the finding of this run goes, those of others stay.
+    # Consistent again: the finding of this run is deleted, those of others remain.
     Finding.objects.create(
         experiment=config.experiment, run=going_on.run, rule="off-neighbours", severity="warning", where_digest="x"
     )
@@ -191,7 +201,7 @@ def test_the_end_of_a_run_brings_its_findings(make_attempt: MakeAttempt, make_co
     assert [finding.rule for finding in Finding.objects.all()] == ["off-neighbours"]
 
 
-def test_the_last_run_of_a_sweep_brings_the_comparison_of_all(
+def test_the_last_run_of_a_sweep_triggers_the_comparison(
     make_config: Callable[..., Config], user: User, make_attempt: MakeAttempt
 ) -> None:
     config = make_config()
@@ -205,7 +215,7 @@ def test_the_last_run_of_a_sweep_brings_the_comparison_of_all(
     assert [(finding.rule, finding.run) for finding in Finding.objects.all()] == [("off-neighbours", runs[2])]
 
 
-def test_a_run_that_was_deleted_meanwhile_has_no_findings(make_attempt: MakeAttempt) -> None:
+def test_a_deleted_run_has_no_findings(make_attempt: MakeAttempt) -> None:
     run = make_attempt(state="finished").run
     deleted = Run.objects.get(pk=run.pk)
     run.attempts.all().delete()
@@ -213,7 +223,7 @@ def test_a_run_that_was_deleted_meanwhile_has_no_findings(make_attempt: MakeAtte
     assert run_findings_refresh(run=deleted) == []
 
 
-def test_a_thousand_runs_cost_a_few_queries(
+def test_a_thousand_runs_need_a_constant_number_of_queries(
     make_config: Callable[..., Config], user: User, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     config = make_config()

@@ -1,4 +1,4 @@
-"""Launching a config: one run for every point, once."""
+"""Launching a config: one run for each valid point."""
 
 import pytest
 from django.contrib.auth.models import User
@@ -17,9 +17,9 @@ def config(experiment: Experiment, user: User) -> Config:
     return services.config_save(experiment=experiment, data=SMALL, sweep=SWEEP, user=user)
 
 
-def test_a_launch_queues_a_run_with_an_attempt_for_every_point_that_can_run(config: Config, user: User) -> None:
+def test_a_launch_queues_a_run_for_every_valid_point(config: Config, user: User) -> None:
     launch = services.config_launch(config=config, user=user)
-    # 4 sequences in micro batches of 4 are one micro batch: too few for 1f1b with two stages.
+    # 4 sequences in micro batches of 4 give a single micro batch: too few for 1f1b with two stages.
     assert [run.label for run in launch.created] == [
         "schedule gpipe, micro_batch_size 1",
         "schedule gpipe, micro_batch_size 2",
@@ -37,7 +37,7 @@ def test_a_launch_queues_a_run_with_an_attempt_for_every_point_that_can_run(conf
         assert run.resolved["train"]["optimizer"] == "adam"
 
 
-def test_a_second_click_starts_nothing(config: Config, user: User) -> None:
+def test_a_second_launch_creates_nothing(config: Config, user: User) -> None:
     services.config_launch(config=config, user=user)
     second = services.config_launch(config=config, user=user)
     assert (second.created, second.existing) == ([], 5)
@@ -52,26 +52,26 @@ def test_every_run_gets_a_snapshot_of_its_configuration(config: Config, user: Us
     assert snapshot.content["point"] == run.point
 
 
-def test_a_config_without_a_sweep_is_one_run_named_by_its_version(experiment: Experiment, user: User) -> None:
+def test_a_config_without_a_sweep_is_a_single_run_labelled_by_version(experiment: Experiment, user: User) -> None:
     config = services.config_save(experiment=experiment, data=SMALL, sweep={}, user=user)
     assert [run.label for run in services.config_launch(config=config, user=user).created] == ["v1"]
 
 
-def test_several_nodes_are_refused_with_field_value_and_remedy(experiment: Experiment, user: User) -> None:
+def test_several_nodes_are_rejected_with_field_value_and_remedy(experiment: Experiment, user: User) -> None:
     config = services.config_save(experiment=experiment, data={**SMALL, "cluster": {"nodes": 2}}, sweep={}, user=user)
     with pytest.raises(ConfigError, match=r"cluster\.nodes: nodes 2 .* set nodes to 1"):
         services.config_launch(config=config, user=user)
     assert not config.runs.exists()
 
 
-def test_points_on_several_nodes_are_left_out_and_named(experiment: Experiment, user: User) -> None:
+def test_points_on_several_nodes_are_reported_as_invalid(experiment: Experiment, user: User) -> None:
     config = services.config_save(experiment=experiment, data=SMALL, sweep={"cluster.nodes": [1, 2]}, user=user)
     launch = services.config_launch(config=config, user=user)
     assert (len(launch.created), [point.values for point in launch.invalid]) == (1, [{"cluster.nodes": 2}])
 
 
 @pytest.mark.usefixtures("config")
-def test_numbers_go_on_over_the_versions_of_an_experiment(experiment: Experiment, config: Config, user: User) -> None:
+def test_run_numbers_continue_across_versions(experiment: Experiment, config: Config, user: User) -> None:
     services.config_launch(config=config, user=user)
     second = services.config_save(experiment=experiment, data=SMALL, sweep={}, user=user)
     assert [run.number for run in services.config_launch(config=second, user=user).created] == [6]

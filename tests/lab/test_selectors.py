@@ -1,4 +1,4 @@
-"""Reads shaped for figures."""
+"""Points of runs for figures."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from parlab.lab.models import Attempt
 from parlab.lab.selectors import run_points
 
 
-def test_the_phases_of_a_step_add_up_though_not_every_rank_is_in_each(make_attempt: Callable[..., Attempt]) -> None:
+def test_phases_are_averaged_over_all_ranks(make_attempt: Callable[..., Attempt]) -> None:
     run = make_attempt(state="finished").run
     run.summary = {
         "timers_s": {

@@ -128,7 +128,7 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
         return JsonResponse(
             {
                 "errors": {name: list(errors) for name, errors in form.errors.items()},
-                "unused": sorted(unused_fields(form.shown_data)),
+                "unused": sorted(unused_fields(form.current_data)),
                 "preview": render_to_string("admin/lab/config/preview.html", context, request),
                 "changes": render_to_string("admin/lab/config/changes.html", context, request),
             }

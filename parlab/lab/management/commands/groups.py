@@ -1,4 +1,4 @@
-"""`manage.py groups`: make the groups viewer, operator and admin, or bring them up to date."""
+"""`manage.py groups`: create or update the groups viewer, operator and admin."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from parlab.lab.services import groups_refresh
 
 
 class Command(BaseCommand):
-    help = "Make the groups viewer, operator and admin, and give them the permissions that they lack."
+    help = "Create the groups viewer, operator and admin, and add missing permissions."
 
     def handle(self, *args: Any, **options: Any) -> None:
         for name, count in groups_refresh().items():
