@@ -50,8 +50,8 @@ def test_without_json_a_person_gets_a_summary() -> None:
 
 def test_records_are_printed_one_by_one() -> None:
     done = call(CASE, "--records")
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    steps = [record for record in found if record["kind"] == "step"]
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    steps = [record for record in records if record["kind"] == "step"]
     assert [step["iteration"] for step in steps] == [10, 20, 30, 21, 40]
     assert steps[0]["values"]["step_time_s"] == 0.9
     assert steps[0]["printed"]["elapsed time per iteration (ms)"] == ["900.0", "ms"]
@@ -107,7 +107,7 @@ def test_a_line_of_50_mb_costs_bounded_memory(tmp_path: Path, format: str) -> No
             stream.write(" lm loss: 1.0 |" * (1_000_000 // 14))
         stream.write("\n")
     (_, without), (unread, peak) = peak_kib(CASE, format), peak_kib(path, format)
-    assert unread >= 1, "that the line was cut is said"
+    assert unread >= 1, "the cut line is reported"
     assert peak - without < 100 * 1024
 
 

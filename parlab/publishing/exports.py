@@ -104,7 +104,7 @@ def page_html(version: ReportVersion, content: Content, files: Mapping[str, byte
         caption = f"<figcaption>{escape(block.caption)}{marks_html(block.doubts, content)}</figcaption>"
         title = escape(block.title)
         if (data := files.get(f"{name}.svg")) is not None:
-            inner = f'<img src="{inside(data, "image/svg+xml")}" alt="{title}">'
+            inner = f'<img src="{data_url(data, "image/svg+xml")}" alt="{title}">'
         else:
             inner = f'<p class="report-title">{title}</p>{numbers_html(block.numbers)}'
         return f'<figure class="report-figure card" id="{name}">{inner}{caption}</figure>'
@@ -117,7 +117,7 @@ def page_html(version: ReportVersion, content: Content, files: Mapping[str, byte
         if file is None:
             return f'<p class="muted">This picture was deleted: {escape(block.caption)}</p>'
         width = block.shown_width or block.width
-        source = inside(bytes(file.data), file.media_type)
+        source = data_url(bytes(file.data), file.media_type)
         alternative = escape(block.caption or "picture")
         return (
             f'<figure class="report-figure"><img src="{source}" alt="{alternative}" width="{width}">{caption}</figure>'
@@ -137,7 +137,7 @@ def _picture_digests(content: Content) -> list[str]:
     return [block.sha256 for block in content.blocks.values() if isinstance(block, PictureBlock)]
 
 
-def inside(data: bytes, media_type: str) -> str:
+def data_url(data: bytes, media_type: str) -> str:
     """Return bytes as a data URL."""
     return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
 

@@ -20,7 +20,7 @@ from parlab.reports.facts import HEADLINES, Fact, numbers_of, timers_of
 from parlab.reports.pivot import Record
 from parlab.series import store
 
-from .exports import inside, style
+from .exports import data_url, style
 
 PANELS = ("configuration", "results")
 WIDTH = 1000
@@ -70,7 +70,7 @@ def panels(run: Run, *, curve: bytes = b"") -> list[Panel]:
     findings = selectors.run_findings(run)
     (record,) = selectors.run_records([run], selectors.run_doubts(findings, [run]))
     shared = {"run": run, "experiment": run.experiment, "style": SafeString(style()), "width": WIDTH}
-    results = _results(run, record) | {"findings": findings, "curve": inside(curve, "image/svg+xml") if curve else ""}
+    results = _results(run, record) | {"findings": findings, "curve": data_url(curve, "image/svg+xml") if curve else ""}
     context = {"configuration": _configuration(run), "results": results}
     return [
         Panel(

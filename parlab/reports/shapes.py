@@ -78,7 +78,7 @@ def pivot_block(records: Sequence[Record], options: Mapping[str, str], doubt: Nu
         return Text(text=cell_text, doubts=doubts, state=cell.state, is_number=True, is_best=cell.is_best, exact=hover)
 
     names = [Text(text=title) for title in table.row_titles]
-    values = [Text(text=said or title_of(table.value), is_number=True) for said in table.column_texts]
+    values = [Text(text=heading or title_of(table.value), is_number=True) for heading in table.column_texts]
     rows = [
         [Text(text=name, state="name") for name in texts] + [text(cell) for cell in cells]
         for texts, cells in zip(table.row_texts, table.cells, strict=True)
@@ -116,8 +116,8 @@ def filled(template: str, record: Record, fields: Sequence[str]) -> str:
     """Replace `{field}` in a template by the values of a record. Raises ValueError for a field that no record has."""
 
     def value(match: re.Match[str]) -> str:
-        field_value = record.get(field_named(match[1], fields))
-        return DASH if field_value is None else plain_value(field_value)
+        content = record.get(field_named(match[1], fields))
+        return DASH if content is None else plain_value(content)
 
     return _FIELD.sub(value, template)
 

@@ -77,9 +77,9 @@ def test_a_case_shows_its_configuration_and_its_result(written: Callable[[str, s
     assert inside is not None
     assert json.loads(config.text) == json.loads(inside[1])
     values = {source: block.text for source, block in content.blocks.items() if isinstance(block, ValueBlock)}
-    said = dict(re.findall(r"(?m)^- `*(batch size|max seq len|avg_step_fps)`* = (\S+)$", text))
+    expected = dict(re.findall(r"(?m)^- `*(batch size|max seq len|avg_step_fps)`* = (\S+)$", text))
     shown = {name.replace("_", " "): values[f"value figure.{name} run=1"] for name in ("batch_size", "max_seq_len")}
-    assert shown | {"avg_step_fps": values["value figure.avg_step_fps run=1"]} == said
+    assert shown | {"avg_step_fps": values["value figure.avg_step_fps run=1"]} == expected
 
 
 def test_two_schedules_are_two_tables_of_networks_and_micro_batches(written: Callable[[str, str], Written]) -> None:
@@ -98,10 +98,10 @@ def test_a_page_per_size_holds_arguments_memory_and_timers(written: Callable[[st
 
     overview, *pages = tables_of(content)
     assert [row[0] for row in cells(overview)] == ["1", "2", "3", "4", "5", "6"]
-    said = [re.findall(pattern, text) for pattern in (r"GPU util: ~?(\d+)~?%", r"([\d.]+) ms per sample")]
+    printed = [re.findall(pattern, text) for pattern in (r"GPU util: ~?(\d+)~?%", r"([\d.]+) ms per sample")]
     titles = [text.text for text in overview.header]
-    assert [row[titles.index("GPU util %")] for row in cells(overview)] == [f"{int(v)}" for v in said[0]]
-    assert [row[titles.index("ms per sample")] for row in cells(overview)] == [f"{float(v):.2f}" for v in said[1]]
+    assert [row[titles.index("GPU util %")] for row in cells(overview)] == [f"{int(v)}" for v in printed[0]]
+    assert [row[titles.index("ms per sample")] for row in cells(overview)] == [f"{float(v):.2f}" for v in printed[1]]
     memory = [re.findall(r"(\d+)MiB", line) for line in re.findall(r"GPU mem: .*", text)]
     assert [row[titles.index("Peak memory (MiB)")] for row in cells(overview)] == [sizes[-2] for sizes in memory]
     least = [sizes[0] if len(sizes) > 2 else DASH for sizes in memory]
