@@ -52,7 +52,7 @@ _FIELDS = (
 
 @dataclass
 class Trial:
-    """One block that is not complete yet."""
+    """An incomplete block."""
 
     line: int
     rank: int | None
@@ -61,7 +61,7 @@ class Trial:
 
 
 class Parser:
-    """Puts the interleaved lines of many ranks together: a block waits in the queue of the line it lacks."""
+    """Assembles the interleaved lines of many ranks: a block waits in the queue of its next missing line."""
 
     def __init__(self) -> None:
         self.begun: deque[Trial] = deque()
@@ -128,7 +128,7 @@ class Parser:
 
 
 def _push(queue: deque[Trial], trial: Trial) -> list[Record]:
-    """Let a block wait; what has waited longest gives way where too many do."""
+    """Queue a block; if there are too many, the oldest is dropped."""
     queue.append(trial)
     return [_lost(queue.popleft())] if len(queue) > MAX_WAITING else []
 
@@ -138,7 +138,7 @@ def _lost(trial: Trial) -> Record:
 
 
 class Averages:
-    """Reads the averages that later versions print."""
+    """Reads the averages printed by later versions."""
 
     def __init__(self) -> None:
         self.open = False
@@ -162,7 +162,7 @@ class Averages:
         return records
 
     def line(self, line: int, text: str) -> list[Record] | None:
-        """Read a line below the head; None if it is nothing of it."""
+        """Read a line below the header; None if it does not belong to it."""
         for name, pattern in (("algbw_bytes_per_s", _ALGBW), ("busbw_bytes_per_s", _BUS)):
             match = pattern.match(text)
             if match:
@@ -192,7 +192,7 @@ class Averages:
 
 
 def _bandwidths(line: int, columns: list[str], row: list[Cell]) -> list[Record]:
-    """Give the bandwidths of a row as metrics in bytes/s."""
+    """Return the bandwidths of a row as metrics in bytes/s."""
     values = {
         f"{name}_bytes_per_s": value.value * _SCALE[value.unit]
         for name, value in zip(columns, row, strict=True)
@@ -207,7 +207,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     for line, rank, time, text in peel(lines):
         head = _HEAD.match(text[:20])
         if rank is not None and not text.strip():
-            # `8:` alone in a line looks like the tag of srun: peel took it for the speaker.
+            # A line `8:` looks like the tag of srun, so peel removes it as a rank.
             yield from parser.open(line, rank)
         elif head:
             yield from parser.open(line, int(head[1]))

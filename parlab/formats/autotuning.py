@@ -30,14 +30,14 @@ SIGNS: Signs = (
     (re.compile(r"^Tuning completed in \d"), 5),
 )
 
-# A tuner's step takes a millisecond to some seconds: 10,000 and more are us (from 10 ms), fewer are ms (up to 10 s).
+# A step takes a millisecond to some seconds: values from 10,000 are us (from 10 ms), smaller ones ms (up to 10 s).
 _MICROSECONDS_FROM = 10_000.0
 MAX_EXPERIMENTS = 400
 _WANTED = ("exp.json", "metrics.json", "model_info.json", "summary.txt", "stderr.log", "ds_config_optimal.json")
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read one file of the tuner: a JSON file, or the pipe table of summary.txt."""
+    """Read one file of the autotuner: a JSON file, or the pipe table of summary.txt."""
     text, _, left = take(lines)
     if not text.lstrip().startswith("{"):
         yield from markdown.read(text.splitlines(keepends=True))
@@ -57,7 +57,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
 
 
 def experiment(data: Mapping[str, Any], line: int = 1) -> Iterator[Record]:
-    """Read exp.json, ds_config.json or model_info.json: a launch that says what would be run."""
+    """Read exp.json, ds_config.json or model_info.json as a launch."""
     arguments: dict[str, Any] = experiment_settings(str(data.get("name", "")))
     for name, value in flatten(data):
         arguments[name.removeprefix("ds_config.")] = value
@@ -68,7 +68,7 @@ def experiment(data: Mapping[str, Any], line: int = 1) -> Iterator[Record]:
 
 
 def metrics(data: Mapping[str, Any], line: int = 1) -> Iterator[Record]:
-    """Read metrics.json; says which unit its times are in and by which factor its throughput is off."""
+    """Read metrics.json, and determine the unit of its times and the factor of its throughput."""
     numbers = {name: value for name in data if (value := to_float(str(data[name]))) is not None and value > 0}
     latency = numbers.get("latency", 0.0)
     if not latency:
@@ -82,7 +82,7 @@ def metrics(data: Mapping[str, Any], line: int = 1) -> Iterator[Record]:
     raw = [str(data["latency"])]
     factor = 1.0
     if throughput:
-        # A batch holds one sample at least: a product below one is the tool's division by 1000.
+        # A batch contains at least one sample: a product below one is the tool's division by 1000.
         factor = 1e-3 if throughput * seconds < 0.999 else 1.0
         values["samples_per_s"] = throughput / factor
         fields.append(Field("samples_per_s", "throughput", "samples/s", 1 / factor))
@@ -104,12 +104,12 @@ def metrics(data: Mapping[str, Any], line: int = 1) -> Iterator[Record]:
 
 
 def is_results(names: Iterable[str]) -> bool:
-    """Tell whether a directory's entries are those of the tuner."""
+    """Return whether entries are those of a results directory."""
     return bool({"autotuning_exps", "autotuning_results"} & set(names))
 
 
 def wanted(path: str) -> bool:
-    """Tell which files of a results directory are read for the whole; the others are logs of their own."""
+    """Return whether a file belongs to the results; other files of the directory are separate logs."""
     return path.endswith(_WANTED) or ("autotuning_exps/" in path and path.endswith(".json"))
 
 

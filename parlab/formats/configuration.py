@@ -1,4 +1,4 @@
-"""A JSON file that configures a launch: stages and shards, DeepSpeed's, a model's."""
+"""JSON files that configure a launch: a device map of stages and shards, DeepSpeed, a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIGNS: Signs = (
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read a JSON configuration: the data as they are, and the launch they describe."""
+    """Read a JSON configuration: the data, and the launch that they describe."""
     text, count, left = take(lines)
     found = list(records([Code(1, text.splitlines(keepends=True))]))
     if any(record.kind == "config" for record in found):

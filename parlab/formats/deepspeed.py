@@ -1,4 +1,4 @@
-"""DeepSpeed: the engine's own lines, of every age, and DeepSpeed-Chat's RLHF lines.
+"""DeepSpeed: lines of the engine in all versions, and RLHF lines of DeepSpeed-Chat.
 
 Source: deepspeed/utils/timer.py and logging.py, runtime/engine.py, runtime/pipe/engine.py, runtime/fp16/loss_scaler.py,
 and applications/DeepSpeed-Chat. Throughput is over all ranks; `GB` of these lines is 2**30 bytes; `skipped` counts from
@@ -45,14 +45,14 @@ _SCRIPT = re.compile(r"\s*(\d{1,9}) (\d{1,18}) ([a-z_]{2,40}) - (\S{1,30})\s*$")
 
 
 class Parser:
-    """Reads DeepSpeed's lines one by one."""
+    """Reads lines of DeepSpeed one by one."""
 
     def __init__(self) -> None:
         self.chat = Chat()
         self.printed = Printed()
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        """Read one line; an empty list means that it is nothing of DeepSpeed's."""
+        """Read one line; the list is empty for a line that is not from DeepSpeed."""
         if self.printed.json is not None:
             return self.printed.json_line(line, text)
         tag = _TAG.match(text)
@@ -71,7 +71,7 @@ class Parser:
         return found
 
     def finish(self) -> list[Record]:
-        """Give out what a cut file left open."""
+        """Return the open records at the end of the file."""
         return self.printed.close(0) + self.chat.flush()
 
     def _step_line(self, line: int, rank: int | None, time: str | None, body: str) -> list[Record]:
@@ -140,10 +140,10 @@ class Parser:
         fields: list[Field],
         raw: list[str],
     ) -> list[Record]:
-        """Make a step; inside RLHF the engines' own counts are no iterations, so they become figures beside them."""
+        """Return a step; within RLHF the counts of the engines are not iterations and become metrics."""
         if not values:
             return []
-        # `step=0` is printed when the optimizer is made, before any step.
+        # `step=0` is printed when the optimizer is created, before the first step.
         kind: Kind = "metrics" if self.chat.is_seen or iteration == 0 else "step"
         if not self.chat.is_seen:
             self.chat.iteration = iteration

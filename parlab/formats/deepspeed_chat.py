@@ -1,4 +1,4 @@
-"""Lines of DeepSpeed-Chat's RLHF training, whose steps stand on two lines, in one order or the other."""
+"""Lines of RLHF training in DeepSpeed-Chat, whose steps take two lines in either order."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Chat:
 
     def __init__(self) -> None:
         self.is_seen = False
-        """Whether this is a log of RLHF at all."""
+        """Whether this is a log of RLHF training."""
         self.iteration: int | None = None
         self.held: tuple[int, int, dict[str, float], list[Field], list[str]] | None = None
         self.latency: tuple[int, dict[str, float], list[Field], list[str]] | None = None
 
     def feed(self, line: int, body: str) -> list[Record] | None:
-        """Read one line; None for any that is not RLHF's."""
+        """Read one line; None if it is not a line of RLHF training."""
         if _E2E.match(body):
             return self._latency(line, body)
         match = _E2E_NEW.match(body)
@@ -36,7 +36,7 @@ class Chat:
         return self._rlhf(line, body, match) if match else None
 
     def _latency(self, line: int, body: str) -> list[Record]:
-        """Read `|E2E latency=7.99s |...`, which follows the line that names its step."""
+        """Read `|E2E latency=7.99s |...`, which follows the line with its step."""
         self.is_seen = True
         values, fields, raw, bad = pairs(line, body.strip().strip("|").replace("|", ", "))
         held, self.held = self.held, None
@@ -48,7 +48,7 @@ class Chat:
     def _with_timers(
         self, line: int, iteration: int | None, values: dict[str, float], fields: list[Field], raw: list[str]
     ) -> list[Record]:
-        """Split the parts of a step from the step."""
+        """Separate the parts of a step from the step."""
         names = ("generate", "training", "gather", "others")
         timers = {name: values.pop(name) for name in names if name in values}
         self.iteration = iteration
@@ -58,7 +58,7 @@ class Chat:
         return found
 
     def _latency_new(self, line: int, part: str, body: str) -> list[Record]:
-        """Read `End-to-End => Latency: 13.81s, ...`, which stands before the line that names its step."""
+        """Read `End-to-End => Latency: 13.81s, ...`, which precedes the line with its step."""
         self.is_seen = True
         values: dict[str, float] = {}
         fields: list[Field] = []
@@ -112,7 +112,7 @@ class Chat:
         return found + bad
 
     def flush(self) -> list[Record]:
-        """Give out a step of which only one line came."""
+        """Return a step of which only one line was printed."""
         found: list[Record] = []
         if self.held:
             line, iteration, values, fields, raw = self.held

@@ -1,4 +1,4 @@
-"""The configuration that the DeepSpeed engine prints at its start: `name .... value` and blocks of JSON."""
+"""The configuration that the DeepSpeed engine prints at start: `name .... value` and blocks of JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Printed:
         self.json_name = ""
 
     def line(self, body: str) -> None:
-        """Read one line of the configuration that the engine prints at its start."""
+        """Read one line of the configuration."""
         match = _CONFIG.match(body)
         text = match[2].strip() if match else body.strip()
         name = match[1] if match else ""
@@ -49,7 +49,7 @@ class Printed:
         return []
 
     def close(self, line: int) -> list[Record]:
-        """Give out what was collected as a launch."""
+        """Return the collected settings as a launch."""
         if self.json is not None:
             self.json = None
         if not self.arguments:

@@ -52,7 +52,7 @@ def pairs(line: int, text: str) -> tuple[dict[str, float], list[Field], list[str
 
 
 def breakdown(line: int, rank: int | None, body: str, iteration: int | None) -> list[Record]:
-    """Read `rank=0 time (ms) | fwd_microstep: 1.00 | ...`; the last cell of a cut line is left out."""
+    """Read `rank=0 time (ms) | fwd_microstep: 1.00 | ...`; the last cell of a truncated line is ignored."""
     match = _BREAKDOWN.search(body)
     if match is None:
         return []
@@ -73,7 +73,7 @@ def figures(
     unit: str = "",
     scale: float = 1.0,
 ) -> list[Record]:
-    """Make a record of (name, text) pairs that share a unit; what is no number is unread."""
+    """Return a record of (name, text) pairs that share a unit; other texts are unread."""
     values: dict[str, float] = {}
     fields: list[Field] = []
     raw: list[str] = []

@@ -56,19 +56,19 @@ _KNOWN = {
 
 
 def is_event_file(start: bytes) -> bool:
-    """Tell an event file from its first bytes."""
+    """Return whether the first bytes are those of an event file."""
     return _MARK in start[:MARK_WITHIN]
 
 
 def field(tag: str) -> Field:
-    """Name the normal form of a scalar's tag: `lm-loss-training/lm loss` -> lm_loss."""
+    """Return the normal name of a scalar's tag: `lm-loss-training/lm loss` -> lm_loss."""
     last = tag.rsplit("/", 1)[-1]
     known = _KNOWN.get(last)
     return (known or field_for(last))._replace(key=tag)
 
 
 class Group:
-    """Scalars of one step, until the step changes."""
+    """The scalars of one step."""
 
     def __init__(self, kind: Kind, step: int, by_samples: bool, time: str | None, number: int) -> None:
         self.key = (kind, step, by_samples)
@@ -98,14 +98,14 @@ class Group:
 
 
 class Parser:
-    """Puts the scalars of a step together; events come one by one, mostly in the order of steps."""
+    """Groups scalars by step; events arrive one by one, mostly in the order of steps."""
 
     def __init__(self) -> None:
         self.arguments: dict[str, Any] = {}
         self.groups: dict[Kind, Group] = {}
 
     def event(self, number: int, event: Event) -> Iterator[Record]:
-        """Read one event; `number` is its place in the file, from 1."""
+        """Read one event; `number` is its position in the file, from 1."""
         for value in event.summary.value:
             tag = value.tag[:400]
             text = _text(value)
@@ -131,17 +131,17 @@ class Parser:
         group.add(field(tag), scalar)
 
     def _flush(self, group: Group) -> Iterator[Record]:
-        """Give a step out, the arguments of its launch before the first one."""
+        """Return the current step, preceded by the launch for the first step."""
         arguments, self.arguments = self.arguments, {}
         if arguments:
             yield Record("launch", group.number, data=arguments, opens=True)
         yield group.record()
 
     def _argument(self, tag: str, text: str) -> None:
-        """Keep a text as an argument; a JSON object (Hugging Face's `args`) is many of them."""
+        """Store a text as an argument; a JSON object (`args` of Hugging Face) contains many arguments."""
         name = tag.removesuffix("/text_summary")
         pairs: Iterator[tuple[str, Any]] = iter([(name, typed(text))])
-        # An escape may stand for half a character, which no output can hold.
+        # An escape may be an unpaired surrogate, which cannot be encoded.
         if text.lstrip().startswith("{") and "\\ud" not in text.lower():
             try:
                 data = json.loads(text)
@@ -161,7 +161,7 @@ class Parser:
 
 
 def _scalar(value: Summary.Value) -> float | None:
-    """Read a scalar, stored as such or as a tensor of one number; None for images, histograms and the rest."""
+    """Return a scalar, stored as such or as a tensor of one number; None for images, histograms and others."""
     if value.HasField("simple_value"):
         return float(value.simple_value)
     if not value.HasField("tensor") or value.metadata.plugin_data.plugin_name not in ("scalars", ""):
@@ -197,7 +197,7 @@ def read(path: Path, name: str = "") -> Iterator[Record]:
     A record's line is the number of its event. Errors call the file `name`, by default the last part of its path.
     Raises MissingPackageError, and OSError for a file that cannot be opened; nothing in the file raises.
     """
-    # Imported here: it takes a third of a second, and only event files need it.
+    # Imported here, because the import takes a third of a second and only event files need it.
     try:
         import tensorboard.backend.event_processing.event_file_loader
         import tensorboard.compat.proto.event_pb2  # noqa: F401

@@ -39,7 +39,7 @@ _SETTING = re.compile(
 )
 _METRIC = re.compile(r"\s{1,4}(train|eval|predict)_(\w{1,60}?)\s{1,40}=\s{1,40}(\S{1,40})\s*$")
 _CLOCK = re.compile(r"(?:(\d{1,6}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d{1,6})?)")
-# Python prints these bare, and reads them only as words.
+# Python prints these without quotes, and parses them as names only.
 _BARE = re.compile(r"(?<=: )-?(?:nan|inf)(?=[,}\]])")
 _RECENT = 64
 # Every rank says so before the engine's configuration is printed: after that it is another launch in the same file.
@@ -80,7 +80,7 @@ def _name(key: str) -> str:
 
 
 def entry(line: int, data: dict[str, Any], iteration: int | None) -> list[Record]:
-    """Make the record of one entry of the log history: a step, an evaluation, or the totals at the end."""
+    """Return the record of an entry of the log history: a step, an evaluation, or the totals at the end."""
     values: dict[str, float] = {}
     fields: list[Field] = []
     raw: list[str] = []
@@ -108,7 +108,7 @@ def entry(line: int, data: dict[str, Any], iteration: int | None) -> list[Record
 
 
 def state(line: int, text: str) -> list[Record] | None:
-    """Read trainer_state.json; None if the text is none."""
+    """Read trainer_state.json; None for other text."""
     try:
         data = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -136,12 +136,12 @@ def state(line: int, text: str) -> list[Record] | None:
 
 
 def _logged(data: dict[Any, Any]) -> bool:
-    """Tell a logged dictionary from other dictionaries that a program may print."""
+    """Return whether a dictionary is a log entry of the Trainer."""
     return ("epoch" in data and "loss" in data) or any(isinstance(key, str) and _OWN.fullmatch(key) for key in data)
 
 
 class Parser:
-    """Reads the output line by line; what is not the Trainer's goes to DeepSpeed's reader."""
+    """Reads the output line by line; other lines go to the reader of DeepSpeed."""
 
     def __init__(self) -> None:
         self.engine = DeepSpeed()
@@ -176,7 +176,7 @@ class Parser:
         return self._other(line, rank, time, text)
 
     def _other(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        """Give a line to DeepSpeed's reader, and notice where another launch begins."""
+        """Pass a line to the reader of DeepSpeed, and detect the start of another launch."""
         found: list[Record] = []
         if self.begun and _BEGIN.search(text[:400]):
             self.begun, self.step, self.total = False, None, 0
@@ -187,13 +187,13 @@ class Parser:
         return found
 
     def _bar(self, at: int, total: int) -> None:
-        """Follow the bar of the training: the one with the planned total, or the largest so far."""
+        """Track the progress bar of the training: the one with the planned total, or the largest total so far."""
         if total >= self.total and at <= total:
             self.step, self.total = at, total
 
     def _dict(self, line: int, rank: int | None, text: str) -> list[Record]:
         try:
-            # An escape may stand for half a character, which no output can hold.
+            # An escape may be an unpaired surrogate, which cannot be encoded.
             data = ast.literal_eval(_BARE.sub("'nan'", text.replace("\\", "/")))
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             words = ("loss'", "_runtime'", "_loss'")
@@ -224,7 +224,7 @@ class Parser:
         return [Record("launch", line, data=settings)] if settings else []
 
     def _metric(self, line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
-        """Read a line of the block `***** train metrics *****`, unless a dictionary has said it before."""
+        """Read a line of the block `***** train metrics *****`, unless a dictionary contained it before."""
         if match[1] in self.said:
             return []
         key = f"{match[1]}_{match[2]}"
@@ -242,7 +242,7 @@ class Parser:
         return [Record(kind, line, {field.name: value}, rank=rank, fields=(field,), raw=(match[3],))]
 
     def finish(self) -> list[Record]:
-        """Give out what a cut file left open."""
+        """Return the open records at the end of the file."""
         return self._launch(0) + self.engine.finish()
 
 

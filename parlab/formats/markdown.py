@@ -23,7 +23,7 @@ SIGNS: Signs = (
     (re.compile(r"^ {0,3}[-*+] +\S"), 1),
 )
 
-# Brackets and stars cost quadratic time; a paragraph of prose is shorter than this.
+# Brackets and asterisks take quadratic time; paragraphs of prose are shorter than this.
 MAX_INLINE = 8_000
 
 
@@ -36,7 +36,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _parse(text: str) -> list[Token]:
-    """Parse blocks, and the text of each block that is not so long that its markup would take minutes."""
+    """Parse blocks, and the text of each block unless its markup would take minutes."""
     whole = MarkdownIt("commonmark").enable("table")
     env: dict[str, object] = {}
     tokens = MarkdownIt("commonmark").enable("table").disable("inline").parse(text, env)
@@ -102,7 +102,7 @@ def _closing(tokens: Sequence[Token], start: int, kind: str) -> int:
 
 
 def _plain(inline: Token) -> list[str]:
-    """Give the text of an inline token without markup, line by line."""
+    """Return the text of an inline token without markup, line by line."""
     parts: list[str] = []
     for child in inline.children or []:
         if child.type in ("softbreak", "hardbreak"):

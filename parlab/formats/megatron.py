@@ -62,7 +62,7 @@ def _digits(text: str) -> int:
 
 
 class Parser:
-    """Reads Megatron's lines one by one; keeps only what a block still owes."""
+    """Reads lines of Megatron one by one; holds only the current block."""
 
     def __init__(self) -> None:
         self.steps = Layouts(r"\s*iteration\s+(\d{1,18})\s*/\s*(\d{1,18}) *\|", cell_field, closed=True)
@@ -76,7 +76,7 @@ class Parser:
         self.iteration: int | None = None
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        """Read one line; an empty list means that it is nothing of Megatron's."""
+        """Read one line; the list is empty for a line that is not from Megatron."""
         if self.wrapped:
             return self._unwrap(line, rank, time, text)
         if self.dump is not None:
@@ -97,11 +97,11 @@ class Parser:
 
     @property
     def owes_lines(self) -> bool:
-        """Tell whether the next line may belong to a wrapped iteration or an argument dump."""
+        """Return whether the next line may belong to a wrapped iteration or an argument dump."""
         return self.dump is not None or bool(self.wrapped)
 
     def finish(self) -> list[Record]:
-        """Give out what a cut file left open."""
+        """Return the open records at the end of the file."""
         found = self.close_block()
         if self.wrapped:
             found += self._flush_wrapped()
@@ -186,7 +186,7 @@ class Parser:
         return [block] if block is not None and block.values else []
 
     def _block_line(self, line: int, text: str) -> list[Record] | None:
-        """Read one line of the newer timers; None ends the block."""
+        """Read one line of a timer block of newer versions; None after its end."""
         match = _RANGE.match(text)
         if match:
             low, high = to_float(match[2]), to_float(match[3])
@@ -251,7 +251,7 @@ class Parser:
         return Record("launch", self.dump_at, data=arguments or {}, opens=True)
 
     def _unwrap(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        """Join the lines of an iteration that was wrapped; give up at the next record."""
+        """Join the lines of a wrapped iteration, until the next record."""
         starts = _STARTS.split(text)
         head = starts[0] if starts else ""
         if head.strip() and "|" in head:
@@ -273,7 +273,7 @@ class Parser:
 
 
 class LineParser(Protocol):
-    """A parser that is fed what Megatron's leaves over."""
+    """A parser for the lines that are not from Megatron."""
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]: ...
 
@@ -281,7 +281,7 @@ class LineParser(Protocol):
 
 
 def _fast(parser: Parser, line: int, rank: int | None, time: str | None, text: str) -> Record | None:
-    """Read an iteration or timer line of a layout that is known; None for any other line."""
+    """Read an iteration or timer line with a known layout; None for any other line."""
     layouts = parser.timers if text.startswith("time") else parser.steps
     for index, layout in enumerate(layouts.known):
         match = layout.match(text)

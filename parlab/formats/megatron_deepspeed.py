@@ -1,4 +1,4 @@
-"""Megatron-DeepSpeed: Megatron's lines and, between them, those of the DeepSpeed engine."""
+"""Megatron-DeepSpeed: lines of Megatron with lines of the DeepSpeed engine between them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from parlab.formats import deepspeed, megatron
 from parlab.formats.records import Record
 from parlab.formats.sniff import Signs
 
-# A log of only one of the two scores the same there, and is registered first.
+# A log of only one of the two has the same weight in that format, which is registered first.
 SIGNS: Signs = (*megatron.SIGNS, *deepspeed.SIGNS)
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read both kinds of lines; a line that Megatron's reader leaves goes to DeepSpeed's."""
+    """Read both kinds of lines: those that are not from Megatron go to the reader of DeepSpeed."""
     return megatron.read(lines, also=deepspeed.Parser())

@@ -1,4 +1,4 @@
-"""What Megatron says of a launch: its sizes and parameters, and the lines of progress.txt."""
+"""Lines of Megatron about the launch: its sizes and parameters, and the lines of progress.txt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARKS = ("world size", "micro", "Tera Flops", "billions", "number of parameters"
 
 
 def stated(line: int, time: str | None, text: str, iteration: int | None) -> list[Record]:
-    """Read a remark about the launch: its sizes, its parameters, a line of progress.txt."""
+    """Read a line about the launch: its sizes, its parameters, or a line of progress.txt."""
     if match := _WORLD.search(text):
         return [Record("launch", line, data=_world(match), opens=True)]
     if match := _CONSTANT.search(text):

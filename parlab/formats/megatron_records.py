@@ -1,4 +1,4 @@
-"""Records of Megatron's numbers: how cells, timers and figures of memory are named, and lines of a known layout."""
+"""Records of Megatron: names of cells, timers and memory figures, and lines with a known layout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KNOWN = {
 
 
 def cell_field(key: str) -> Field:
-    """Name a cell of the iteration line."""
+    """Return the field of a cell of the iteration line."""
     base = key.removesuffix(AVERAGE)
     known = _KNOWN.get(base)
     if known is not None:
@@ -37,12 +37,12 @@ def cell_field(key: str) -> Field:
 
 
 def timer_field(key: str) -> Field:
-    """Name a timer; Megatron prints all of them in ms."""
+    """Return the field of a timer; Megatron prints all timers in ms."""
     return Field(key.replace(" ", "-"), key, "ms", 1e-3)
 
 
 def memory_field(key: str) -> Field:
-    """Name a figure of the memory line."""
+    """Return the field of a figure in the memory line."""
     return Field(slug(key.removeprefix("mem-").removesuffix("-bytes")) + "_bytes", key, "MB", MIB)
 
 
@@ -52,7 +52,7 @@ def validation_field(key: str) -> Field:
 
 
 def step_record(line: int, rank: int | None, time: str | None, iteration: int, total: int, cells: list[Cell]) -> Record:
-    """Make a step of the cells that hold numbers."""
+    """Return a step of the numeric cells."""
     good = [cell for cell in cells if cell.value is not None]
     fields = tuple(cell_field(cell.key) for cell in good)
     values = {field.name: normal(cell.value or 0.0, field.scale) for field, cell in zip(fields, good, strict=True)}
@@ -64,7 +64,7 @@ def step_record(line: int, rank: int | None, time: str | None, iteration: int, t
 def timer_record(
     line: int, rank: int | None, time: str | None, iteration: int | None, cells: list[Cell]
 ) -> list[Record]:
-    """Make a record of timers, or none."""
+    """Return a record of timers, if there are any."""
     if not cells:
         return []
     fields = tuple(timer_field(cell.key) for cell in cells)
@@ -74,7 +74,7 @@ def timer_record(
 
 
 def fast_step(line: int, rank: int | None, time: str | None, layout: Layout, match: re.Match[str]) -> Record | None:
-    """Make a step of an iteration line whose layout is known; None where a cell holds no number."""
+    """Return the step of an iteration line with a known layout; None if a cell is not a number."""
     texts = match.groups()
     raw = texts[2:]
     values = numbers(layout, raw)
@@ -87,7 +87,7 @@ def fast_step(line: int, rank: int | None, time: str | None, layout: Layout, mat
 def fast_timers(
     line: int, rank: int | None, time: str | None, iteration: int | None, layout: Layout, match: re.Match[str]
 ) -> Record | None:
-    """Make timers of a line whose layout is known; None where one is no number."""
+    """Return the timers of a line with a known layout; None if one is not a number."""
     raw = match.groups()
     try:
         values = [float(text) / 1000.0 for text in raw]

@@ -33,7 +33,7 @@ _TOKENS = frozenset({"gpt3"})
 
 
 def _number(value: Any) -> float | None:
-    """Read a JSON number that a float holds."""
+    """Return a JSON number as a finite float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     found = float(value) if abs(value) < LARGEST else None
@@ -41,7 +41,7 @@ def _number(value: Any) -> float | None:
 
 
 class Parser:
-    """Follows one log: what was set, when phases began, how many steps there were."""
+    """The state of one log: settings, starts of phases, number of steps."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
@@ -76,7 +76,7 @@ class Parser:
         return []
 
     def _timed(self, line: int, key: str, when: float, details: dict[str, Any]) -> list[Record] | None:
-        """Follow init, run, blocks and evaluations; None for a key that is no phase."""
+        """Handle init, run, blocks and evaluations; None for a key that is not a phase."""
         if key == "init_start":
             self.processes += 1
             self.first_ms = when if self.first_ms is None else min(self.first_ms, when)
@@ -104,7 +104,7 @@ class Parser:
         return [] if key in ("init_stop", "epoch_start", "epoch_stop") else None
 
     def _block(self, line: int, when: float, details: dict[str, Any]) -> list[Record]:
-        """Time a block; where it says how many samples it saw at both ends, also its rate."""
+        """Return the time of a block, and its rate if it has sample counts at both ends."""
         block, self.block = self.block, None
         if block is None or when <= block[0]:
             return []
@@ -139,7 +139,7 @@ class Parser:
         return found
 
     def _iteration(self, position: Any) -> int | None:
-        """Turn a position counted in tokens or samples into iterations, where it is a multiple of what one takes."""
+        """Convert a position in tokens or samples to iterations, if it is a multiple of those of an iteration."""
         value = _number(position)
         if value is None or value != int(value) or not 0 <= value < 2**60:
             return None
@@ -167,7 +167,7 @@ class Parser:
         return []
 
     def _launch(self, line: int) -> list[Record]:
-        """Tell once what was set before the run began."""
+        """Return the settings from before the run once."""
         if self.told:
             return []
         self.told = True
@@ -180,7 +180,7 @@ class Parser:
         return [Record("launch", line, data=data, opens=True)] if data else []
 
     def finish(self) -> list[Record]:
-        """Give the score out: at the end, or when another launch begins in the same file."""
+        """Return the score, at the end or when another launch starts in the same file."""
         found = self._launch(0)
         if self.run_stop is not None:
             line, when, status = self.run_stop
@@ -197,7 +197,7 @@ class Parser:
         return found
 
     def _overall(self, line: int, seconds: float) -> list[Record]:
-        """Divide what was trained by the score, where the log prints no throughput of its own."""
+        """Return trained samples / score, if the log prints no throughput."""
         tokens = self.settings.get("submission_benchmark") in _TOKENS
         key = "trained_samples" if "trained_samples" in self.settings or not tokens else "train_samples"
         trained = _number(self.settings.get(key))
@@ -208,7 +208,7 @@ class Parser:
 
 
 def _position(details: dict[str, Any]) -> float | None:
-    """Find how far the training was, in the log's own count."""
+    """Return the position of the training, in the unit of the log."""
     return next((number for name in _POSITIONS if (number := _number(details.get(name))) is not None), None)
 
 

@@ -59,7 +59,7 @@ _SETTINGS = frozenset(
 
 
 def human(text: str) -> float | None:
-    """Read a number as nanotron prints it: 4.71K -> 4710; None for anything else."""
+    """Parse a number as printed by nanotron: 4.71K -> 4710; None for anything else."""
     match = _HUMAN.fullmatch(text)
     if match is None:
         return to_float(text)
@@ -101,7 +101,7 @@ def _memory(line: int, rank: int | None, text: str, match: re.Match[str]) -> lis
 
 
 def _launch(line: int, settings: dict[str, Any]) -> Iterator[Record]:
-    """Tell the settings before the first thing that was measured under them, once."""
+    """Return the settings once, before the first measurement."""
     if settings:
         yield Record("launch", line, data=dict(settings), opens=True)
         settings.clear()

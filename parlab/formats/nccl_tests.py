@@ -70,7 +70,7 @@ def _columns(names: list[str], units: list[str]) -> list[str]:
 
 
 class Test:
-    """One table under way and what was said around it."""
+    """An open table and the settings around it."""
 
     def __init__(self) -> None:
         self.title: str | None = None
@@ -82,7 +82,7 @@ class Test:
         self.widest: tuple[float, float] | None = None
 
     def header(self, line: int, names: list[str]) -> list[Record]:
-        """Start a table; gives out the one before."""
+        """Start a table; return the previous one."""
         found = self.close()
         self.names = names[:MAX_TOKENS]
         self.table = Table(line=line, columns=_columns(self.names, []), header=[self.names], rows=[])
@@ -93,13 +93,13 @@ class Test:
         return [*found, Record("launch", line, data=data, opens=True)] if data else found
 
     def units(self, units: list[str]) -> None:
-        """Take the header's second line in."""
+        """Add the second line of the header."""
         if self.table is not None and not self.table.rows:
             self.table.columns = _columns(self.names, [unit.strip("()") for unit in units])
             self.table.header = [self.names, units[:MAX_TOKENS]]
 
     def row(self, line: int, tokens: list[str], text: str) -> list[Record]:
-        """Read one row; without a header the standard columns count, if there are as many."""
+        """Read one row; without a header by the standard columns, if their number matches."""
         found: list[Record] = []
         if self.table is None:
             names = list(_PLAIN) if len(tokens) == len(_PLAIN) else [name for name in _PLAIN if name != "root"]
@@ -126,7 +126,7 @@ class Test:
             self.widest = (plain, bus)
 
     def close(self) -> list[Record]:
-        """Give out the table and its figures."""
+        """Return the table and its figures."""
         table, self.table = self.table, None
         best, widest = self.best, self.widest
         self.best = self.widest = None
@@ -145,7 +145,7 @@ class Test:
 
 
 def _ranks(widest: tuple[float, float] | None) -> int | None:
-    """Derive n from an all-reduce's busbw / algbw = 2 (n - 1) / n; None where the printed digits do not suffice.
+    """Derive n from an all-reduce's busbw / algbw = 2 (n - 1) / n; None if the printed digits do not suffice.
 
     Only an all-reduce has a ratio above 1; the others' (n - 1) / n or 1 does not tell one from another.
     """

@@ -45,7 +45,7 @@ _KNOWN = {
     "memory_allocated": Field("allocated_bytes", "", "B"),
     "lr": Field("learning_rate", ""),
 }
-# The bar shows these beside the last step: they were measured on held-out data.
+# The bar shows these with the last step, but they are measured on held-out data.
 _HELD_OUT = re.compile(r"^(?:val|validation|test)_(?!step_timing)")
 _NO_MEASUREMENT = frozenset({"v_num"})
 
@@ -59,7 +59,7 @@ def _field(key: str) -> Field:
 
 
 class Parser:
-    """Reads lines and bars; remembers the last held-out figures so that a bar that repeats them says them once."""
+    """Reads lines and bars; held-out figures that a bar repeats are returned once."""
 
     def __init__(self) -> None:
         self.held_out: dict[str, str] = {}
@@ -71,7 +71,7 @@ class Parser:
         at = int(match[2])
         iteration = at if step is None else int(step)
         found = self._records(line, rank, time, cells, iteration, int(match[1]))
-        # The number after the slash plans the whole training only while the first epoch runs.
+        # The number after the slash is the total of the training only during the first epoch.
         planned = int(match[3]) if match[3] and iteration == at else None
         if planned is not None and found and found[0].kind == "step":
             found[0].values["total_iterations"] = float(planned + 1)
@@ -112,7 +112,7 @@ class Parser:
 
 
 def _bar_iteration(position: str, step: str) -> int:
-    """Take global_step unless it was rounded (`2e+3`) and the bar's own position agrees with it."""
+    """Return global_step, or the position of the bar if global_step is rounded (`2e+3`) and agrees with it."""
     at = int(position)
     value = to_float(step) if step else None
     if value is None or not 0 <= value < 1e15:

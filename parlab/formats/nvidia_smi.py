@@ -66,7 +66,7 @@ def _field(name: str, unit: str) -> Field:
 
 
 class Rows:
-    """One table under way: columns with their units, and who a row is about."""
+    """An open table: columns with their units, and the columns that identify the GPU."""
 
     def __init__(self, line: int, names: list[str], units: list[str]) -> None:
         self.names = names
@@ -84,7 +84,7 @@ class Rows:
         return next((self.names.index(name) for name in names if name in self.names), None)
 
     def add(self, line: int, tokens: list[str], time: str | None) -> list[Record]:
-        """Read one row: a record of its numbers, and a row of the table while there is room."""
+        """Read one row: a record of its numbers, and a row of the table up to its limit."""
         values: dict[str, float] = {}
         fields: list[Field] = []
         raw: list[str] = []
@@ -116,7 +116,7 @@ class Rows:
 
     @staticmethod
     def _cell(name: str, field: Field, token: str) -> Cell:
-        """Type one cell of the table."""
+        """Classify a cell of the table."""
         if _MISSING.fullmatch(token):
             return Cell(text=token, kind="blank")
         quantity = None if name in _WORDS else amount(token)
@@ -125,7 +125,7 @@ class Rows:
         return Cell(text=token, kind="number", value=quantity[0], unit=quantity[1] or field.unit)
 
     def _about(self, tokens: list[str]) -> int | None:
-        """Number the GPU: its index, or the order in which its uuid or bus came first."""
+        """Return the index of the GPU, or the order in which its uuid or bus id first occurred."""
         if self.index is not None:
             return to_int(tokens[self.index])
         if self.identity is None:
@@ -139,7 +139,7 @@ class Rows:
         return " ".join(tokens[at].strip('"') for at in self.stamps) or None
 
     def close(self) -> list[Record]:
-        """Give out the table and how many rows there were, also those it has no room for."""
+        """Return the table and the number of rows, including those beyond its limit."""
         if not self.count:
             return []
         words = f"{self.count} rows" + (f", the first {MAX_ROWS} in the table" if self.count > MAX_ROWS else "")
@@ -148,7 +148,7 @@ class Rows:
 
 
 class Parser:
-    """Knows which header the rows stand under."""
+    """Tracks the header of the rows."""
 
     def __init__(self) -> None:
         self.rows: Rows | None = None

@@ -59,7 +59,7 @@ _DECIMAL = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def figures(line: int, text: str) -> Iterator[Record]:
-    """Yield the key figures of one line of prose, each with the words it stands in."""
+    """Yield the key figures of one line of prose, each with its text."""
     text = text[:MAX_LINE]
     named = list(_named(line, text))
     yield from named
@@ -82,7 +82,7 @@ def figures(line: int, text: str) -> Iterator[Record]:
 
 
 def _named(line: int, text: str) -> Iterator[Record]:
-    """Figures with a form of their own."""
+    """Yield figures with special forms."""
     words = text.strip()
     match = _UTIL.search(text)
     if match:
@@ -125,7 +125,7 @@ def _bytes(number: str | None, unit: str | None) -> float | None:
 
 
 def _is_name(key: str, unit: str | None) -> bool:
-    """Tell a name and its value from a sentence with an equals sign in it."""
+    """Return whether a text is a name and its value, instead of a sentence with an equals sign."""
     known = unit is None or unit_of(unit) is not None or unit in _DECIMAL or unit in _OTHER_UNITS
     return known and len(key.split()) <= 6
 
@@ -141,7 +141,7 @@ def _pair(line: int, key: str, value: float, unit: str, text: str) -> Record:
 
 
 def _mentions(line: int, text: str, start: int) -> Iterator[Record]:
-    """Rates in the middle of a sentence, named by their kind."""
+    """Yield rates within a sentence, named by their kind."""
     for match in list(_RATE.finditer(text, start))[:20]:
         known = unit_of(match[2].replace("bit/s", "bps"))
         value = to_float(match[1])

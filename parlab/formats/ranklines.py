@@ -1,4 +1,4 @@
-"""Step lines of home-made trainers: `[Epoch 0, Batch 6] Data: 2.6ms | Forward: 237.0ms | Total: 1302.5ms |`.
+"""Step lines of custom trainers: `[Epoch 0, Batch 6] Data: 2.6ms | Forward: 237.0ms | Total: 1302.5ms |`.
 
 Every cell carries its own unit. Times become timers, of which `total` (or `step`, `iteration`) is the step time; other
 cells become values of the step. Each rank may print a line of its own; batches start again with each epoch.
@@ -44,7 +44,7 @@ class Clock:
     def iteration(self, epoch: int, batch: int) -> int:
         offset = self.offsets.get(epoch)
         if offset is None:
-            # An epoch before those that are known is another launch: it counts from its own start.
+            # An epoch before the known ones is another launch, which counts from its own start.
             if self.offsets and epoch < min(self.offsets):
                 self.offsets.clear()
                 self.largest = -1

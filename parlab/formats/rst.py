@@ -23,7 +23,7 @@ SIGNS: Signs = (
     (re.compile(r"``[^`]{1,80}``"), 2),
 )
 
-# Nothing in a document may open a file, take raw HTML in, read a configuration of this machine or print.
+# A document must not open files, include raw HTML, read the configuration of the machine or print.
 _SETTINGS: dict[str, Any] = {
     "file_insertion_enabled": False,
     "raw_enabled": False,
@@ -52,7 +52,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     try:
         tree = publish_doctree(text.replace("\x00", "\ufffd"), settings_overrides=dict(_SETTINGS))
     except Exception as problem:
-        # docutils is not hardened against damaged input: whatever it raises, the text is kept and counted.
+        # docutils may raise any exception for damaged input; the text is then counted as unread.
         yield unread(1, f"no reStructuredText after all: {type(problem).__name__}", text)
         return
     yield from records(_blocks(tree, text.split("\n")))
@@ -61,7 +61,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _dense(text: str) -> int | None:
-    """Find the first paragraph, by its line, that docutils would take too long over; literal blocks do not count."""
+    """Return the line of the first paragraph that docutils would parse too slowly, except literal blocks."""
     marks = literal = 0
     margin = 0
     for number, row in enumerate(text.split("\n"), 1):
@@ -109,7 +109,7 @@ def _inside(node: nodes.Node, *kinds: type[nodes.Node]) -> bool:
 
 
 def _line(node: nodes.Node) -> int:
-    """The line docutils knows of a node or of the nearest one around it."""
+    """Return the line of a node, or of the closest node around it that has one."""
     around: nodes.Node | None = node
     while around is not None:
         if around.line:
@@ -120,7 +120,7 @@ def _line(node: nodes.Node) -> int:
 
 
 def _find(source: list[str], row: str, near: int, *, whole: bool = False) -> int:
-    """Find the line a text begins on: docutils names the end of a block for some nodes."""
+    """Return the first line of a text; for some nodes docutils gives the end of the block."""
     wanted = row.strip()
     if not wanted:
         return near

@@ -40,7 +40,7 @@ _KNOWN = {
     "lr": Field("learning_rate", "lr"),
 }
 
-# Remarks of rank 0 that say how the launch is laid out: `pp=1, dp_shard=8, tp=1`, `global batch size 64`.
+# Lines of rank 0 with the layout of the launch: `pp=1, dp_shard=8, tp=1`, `global batch size 64`.
 _LAUNCH = re.compile(
     r"Building (?:device mesh with parallelism:|\d-D device mesh with)|Training starts at step|Trainer is initialized"
 )
@@ -72,7 +72,7 @@ def _field(key: str) -> Field:
 
 
 def _cells(text: str) -> Iterator[Cell]:
-    """Find the cells behind the step; `66.91GiB(37.51%)` is two."""
+    """Return the cells after the step; `66.91GiB(37.51%)` is two."""
     for match in _CELL.finditer(text[:4000]):
         key, value = match[1].strip(), match[2]
         inner = _BRACKET.fullmatch(value) if value.endswith(")") else None
@@ -101,14 +101,14 @@ def _step(line: int, rank: int | None, time: str | None, text: str, match: re.Ma
 
 
 def _launch(text: str) -> dict[str, Any]:
-    """Read the remarks about mesh and batch; sizes of -1 (fill up) are left out."""
+    """Read the lines about mesh and batch size; sizes of -1 (automatic) are ignored."""
     sizes: dict[str, Any] = {name: int(size) for name, size in _SIZE.findall(text)}
     mesh = _MESH.search(text)
     if mesh:
         names = [name.strip(" '\"") for name in mesh[1].split(",")]
         sizes.update(zip(names, (to_int(size) for size in mesh[2].split(",")), strict=False))
     found = dict(sizes)
-    # Expert parallelism lies across the other dimensions; a size of -1 fills up what is left.
+    # Expert parallelism spans the other dimensions; a size of -1 is automatic.
     across = [size for name, size in sizes.items() if name not in ("ep", "etp")]
     if across and all(isinstance(size, int) and 0 < size < 2**20 for size in across):
         found["world_size"] = math.prod(across)
@@ -121,13 +121,13 @@ def _launch(text: str) -> dict[str, Any]:
 
 
 class Parser:
-    """Collects the remarks about a launch until its first step; every rank may make them again."""
+    """Collects the settings of a launch until its first step; every rank may print them."""
 
     def __init__(self) -> None:
         self.remarks: dict[str, Any] = {}
 
     def remark(self, text: str) -> None:
-        """Take in what a line says about the launch."""
+        """Add the settings in a line."""
         if _LAUNCH.search(text):
             self.remarks.update(_launch(text[:2000]))
         elif match := _MODEL.search(text):
@@ -138,7 +138,7 @@ class Parser:
             self.remarks["peak_flops_per_gpu"] = to_float(match[1])
 
     def launch(self, line: int) -> list[Record]:
-        """Give the remarks out once."""
+        """Return the settings once."""
         remarks, self.remarks = self.remarks, {}
         return [Record("launch", line, data=remarks, opens=True)] if remarks else []
 
