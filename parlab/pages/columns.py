@@ -1,4 +1,4 @@
-"""Columns of the lists: which there are, which a person hides, what a heading sorts by."""
+"""Columns of the lists, and which of them a person hides."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .models import Preference
 
 
 class Column(NamedTuple):
-    """A column of a list; its name is also what `?sort=` calls it."""
+    """A column of a list; `?sort=` uses the same name."""
 
     name: str
     title: str
     is_number: bool = False
     is_sortable: bool = True
     is_shown: bool = True
-    """Unless a person chose otherwise."""
+    """The default; each person can change it."""
 
 
 EXPERIMENT_COLUMNS = (
@@ -63,16 +63,15 @@ def _key(name: str) -> str:
 
 
 def shown_columns(user: User, name: str) -> frozenset[str]:
-    """Name the columns of a list that a person wants to see."""
+    """Return the names of the columns of a list that a person sees."""
     chosen = Preference.objects.filter(user=user, name=_key(name)).values_list("value", flat=True).first()
-    known = LISTS[name]
-    # What is kept is what was decided: a column that a later version adds comes as that version shows it.
+    # Only decisions are stored, so that columns of later versions have their default.
     decided = {str(key): bool(value) for key, value in chosen.items()} if isinstance(chosen, dict) else {}
-    return frozenset(column.name for column in known if decided.get(column.name, column.is_shown))
+    return frozenset(column.name for column in LISTS[name] if decided.get(column.name, column.is_shown))
 
 
 def columns_choose(*, user: User, name: str, shown: Iterable[str]) -> None:
-    """Keep which columns of a list a person wants to see."""
-    wanted = set(shown)
-    value = {column.name: column.name in wanted for column in LISTS[name]}
+    """Store which columns of a list a person sees."""
+    names = set(shown)
+    value = {column.name: column.name in names for column in LISTS[name]}
     Preference.objects.update_or_create(user=user, name=_key(name), defaults={"value": value})

@@ -1,8 +1,8 @@
-// Draw every [data-figure-url] with Plotly, in the colours of the page; draw again when #live says that there is more.
+// Draw every [data-figure-url] with Plotly, in the colours of the page, and again when #live reports more data.
 "use strict";
 (() => {
   const CONFIG = { displaylogo: false, displayModeBar: "hover", responsive: true };
-  const drawings = new Map(); // element -> what the server sent
+  const drawings = new Map(); // element -> answer of the server
 
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -25,10 +25,10 @@
   // In the page, title and subtitle are text of the page; in a picture they are part of the figure.
   function inPage(layout) {
     const { title, ...rest } = layout;
-    delete rest.height; // the style sheet says how high
-    // Words that lie on lines get the ground of the page behind them.
-    rest.annotations = rest.annotations?.map((one) => one.name === "on lines" ? { ...one, bgcolor: token("--surface"), opacity: 0.85 } : one);
-    // uirevision: what a person zoomed into stays when newer points come.
+    delete rest.height; // set by the style sheet
+    // Labels on lines get the background of the page.
+    rest.annotations = rest.annotations?.map((label) => label.name === "on lines" ? { ...label, bgcolor: token("--surface"), opacity: 0.85 } : label);
+    // uirevision: the zoom stays when new points arrive.
     return merged({ ...rest, autosize: true, uirevision: "kept" }, colours());
   }
 
@@ -37,7 +37,7 @@
     const legend = element.querySelector(".legend")?.getBoundingClientRect().height || 0;
     const picture = merged(layout, { ...colours(), paper_bgcolor: token("--surface"),
       title: { y: 1, yref: "container", yanchor: "top", pad: { t: 16 } }, margin: { t: 80 + legend, l: 64, r: 24, b: 56 } });
-    // As wide as on the page, where the legend has the same rows.
+    // The width of the page gives the legend the same rows.
     const width = Math.max(480, element.clientWidth), height = element.clientHeight + 80;
     const url = await Plotly.toImage({ data: element.data, layout: picture }, { format, width, height, scale: format === "png" ? 2 : 1 });
     const link = document.createElement("a");
@@ -63,7 +63,7 @@
     element.replaceChildren(message);
   }
 
-  // A figure without data takes no room: one line under the figures says what each needs, `Memory per rank: no run has finished.`
+  // Figures without data are hidden; a line below lists what they need: `Memory per rank: no run has finished.`
   function listMissing(frame, text) {
     const line = frame.parentElement.parentElement?.querySelector(":scope > [data-missing-figures]");
     if (!line) return false;
@@ -79,7 +79,7 @@
     return frame.hidden;
   }
 
-  // A long legend grows upwards at the cost of the plot: then the figure is taller.
+  // A long legend takes space from the plot, so the figure becomes taller.
   function needsRoom(element, figure) {
     const names = figure.data.filter((trace) => trace.showlegend !== false).map((trace) => (trace.name || "").length);
     const inRow = Math.max(1, Math.floor(element.clientWidth / (Math.max(...names) * 7 + 60)));
@@ -98,7 +98,7 @@
     if (!figure) {
       if (isListed && element.classList.contains("js-plotly-plot")) Plotly.purge(element);
       if (!isListed) showText(element, empty);
-      // Where nothing more will come, a note needs no room for a plot.
+      // If no more data can come, the note does not need the height of a plot.
       element.classList.toggle("blank", !document.querySelector("#live[hx-get]"));
     } else {
       if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
@@ -110,7 +110,7 @@
     if (figure && "refines" in element.dataset) watchZoom(element);
   }
 
-  // A long curve comes thinned out; who zooms in gets as many points of that part.
+  // Long curves are thinned; zooming in loads as many points of the visible part.
   function watchZoom(element) {
     element.removeAllListeners?.("plotly_relayout");
     element.on("plotly_relayout", (change) => {
@@ -120,50 +120,50 @@
       else element.seen = [from, to];
       refine(element);
     });
-    // Drawn anew, for another theme or with newer points: what a person zoomed into stays.
+    // After drawing again, for another theme or with new points, the zoom stays.
     if (element.seen) refine(element);
   }
 
   async function refine(element) {
     const whole = drawings.get(element);
     if (!whole.thinned) return;
-    const asked = (element.refined = (element.refined || 0) + 1);
+    const request = (element.refined = (element.refined || 0) + 1);
     if (!element.seen) return Plotly.react(element, whole.figure.data, element.layout);
     const url = new URL(element.dataset.figureUrl, location.href);
     url.searchParams.set("from", element.seen[0]);
     url.searchParams.set("to", element.seen[1]);
     const response = await fetch(url, { headers: { Accept: "application/json" } });
-    if (!response.ok || asked !== element.refined) return;
+    if (!response.ok || request !== element.refined) return;
     const { figure } = await response.json();
-    if (figure && asked === element.refined) await Plotly.react(element, figure.data, element.layout);
-    element.dataset.refined = asked;
+    if (figure && request === element.refined) await Plotly.react(element, figure.data, element.layout);
+    element.dataset.refined = request;
   }
 
   async function load(element) {
     delete element.dataset.drawn;
-    const asked = (element.asked = (element.asked || 0) + 1);
+    const request = (element.requests = (element.requests || 0) + 1);
     try {
       const response = await fetch(element.dataset.figureUrl, { headers: { Accept: "application/json" } });
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
       const answer = await response.json();
-      if (asked !== element.asked) return; // a newer answer is on its way
+      if (request !== element.requests) return; // a newer request is under way
       drawings.set(element, answer);
       await draw(element);
     } catch (error) {
-      showText(element, `This figure could not be drawn (${error.message}). Load the page again.`);
+      showText(element, `The figure could not be drawn (${error.message}). Reload the page.`);
     }
   }
 
-  // What a person sees comes first, then the others in their order; a few at a time, or the server would answer all late.
+  // Visible figures come first; only a few are requested at a time, so that the first answers arrive early.
   const AT_ONCE = 2;
   const waiting = [];
-  let going = 0;
+  let active = 0;
   const isSeen = (element) => { const { top, bottom } = element.getBoundingClientRect(); return bottom > 0 && top < innerHeight; };
   function next() {
-    while (going < AT_ONCE && waiting.length) {
+    while (active < AT_ONCE && waiting.length) {
       const at = Math.max(0, waiting.findIndex(isSeen));
-      going += 1;
-      load(waiting.splice(at, 1)[0]).finally(() => { going -= 1; next(); });
+      active += 1;
+      load(waiting.splice(at, 1)[0]).finally(() => { active -= 1; next(); });
     }
   }
   function enqueue(elements) {
@@ -175,11 +175,11 @@
   }
 
   const all = () => document.querySelectorAll("[data-figure-url]");
-  const enqueueNew = () => enqueue([...all()].filter((element) => !element.asked && !element.closest("figure").hidden));
+  const enqueueNew = () => enqueue([...all()].filter((element) => !element.requests && !element.closest("figure").hidden));
   enqueueNew();
   document.addEventListener("parlab:figures", enqueueNew); // figures that came into the page later
 
-  // What a person chooses to see is in the address of the page, so that a link shows what its sender saw.
+  // Choices are part of the address of the page, so that a link shows the same figures.
   function choose(form) {
     const page = new URL(location.href);
     const chosen = new FormData(form);
@@ -194,7 +194,7 @@
       element.dataset.figureUrl = `${element.dataset.figureUrl.split("?")[0]}?${query}`;
       const numbers = element.closest("figure").querySelector("[data-numbers]");
       numbers.href = `${element.dataset.numbersUrl}?${query}`;
-      if (element.classList.contains("js-plotly-plot")) Plotly.purge(element); // other axes: nothing zoomed is kept
+      if (element.classList.contains("js-plotly-plot")) Plotly.purge(element); // other axes: the zoom is reset
       element.seen = null;
     }
     enqueue(followers);
@@ -203,7 +203,7 @@
     const form = event.target.closest("[data-figure-choices]");
     if (form) choose(form);
   });
-  // Another shape of the table keeps what the figures show in the address.
+  // Another shape of the table keeps the choices of the figures in the address.
   document.addEventListener("htmx:configRequest", (event) => {
     if (event.detail.elt.id !== "shape") return;
     const page = new URL(location.href), form = document.querySelector("[data-figure-choices]");
@@ -225,12 +225,12 @@
     drawings.forEach((_, element) => { if (!element.isConnected) drawings.delete(element); });
     enqueue(all());
   });
-  // On paper a figure is as wide as the text; style sheets cannot tell Plotly so.
+  // On paper a figure is as wide as the text; style sheets have no effect on Plotly.
   const PAPER = { width: 680, height: 340 };
   const drawn = () => [...drawings.keys()].filter((element) => element.isConnected && element.classList.contains("js-plotly-plot"));
   addEventListener("beforeprint", () => drawn().forEach((element) => Plotly.relayout(element, { autosize: false, ...PAPER })));
   addEventListener("afterprint", () => drawn().forEach((element) => Plotly.relayout(element, { autosize: true, width: null, height: null })));
 
-  // Not relayout: it would replace each axis by its colours alone.
+  // Not relayout, which would replace each axis by its colours alone.
   document.addEventListener("parlab:theme", () => drawings.forEach((_, element) => draw(element)));
 })();

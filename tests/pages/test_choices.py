@@ -33,7 +33,7 @@ def test_a_table_takes_the_shape_that_the_address_asks_for(page: Client, four_ru
         ["2", "10.0", "13.3"],
     ]
     assert re.findall(r"<b>(.*?)</b>", response.content.decode()) == ["20.0", "13.3"]
-    assert "Samples/s in samples/s. The best of a row is bold." in text(response)
+    assert "Samples/s in samples/s. The best value of each row is bold." in text(response)
 
 
 def test_two_fields_may_stand_before_the_rows(page: Client, four_runs: list[Run]) -> None:
@@ -74,7 +74,7 @@ def test_a_shape_that_makes_no_sense_is_explained(page: Client, four_runs: list[
     response = page.get(EXPERIMENT + query)
     assert response.status_code == 200
     assert message in text(response)
-    assert "Show the sweep as it is" in text(response)
+    assert "Reset the table" in text(response)
     assert EVIL not in response.content.decode()
 
 

@@ -107,7 +107,7 @@ def test_the_search_filters_by_every_word_and_answers_htmx_with_the_list_only(pa
 def test_odd_searches_find_nothing_and_break_nothing(page: Client, experiment: Experiment, query: str) -> None:
     response = page.get("/experiments/", {"q": query})
     assert response.status_code == 200
-    assert "Nothing found" in text(response)
+    assert "No results for" in text(response)
     assert "<script>" not in response.content.decode()
 
 
@@ -287,7 +287,7 @@ def test_launch_makes_the_runs_once_and_says_how_many(page: Client, swept: Confi
     assert url in shown.content.decode()
     assert "Launched 4 runs." in text(page.post(url, follow=True))
     assert swept.runs.filter(state=RunState.QUEUED).count() == 4
-    assert "every point that can run has its run" in text(page.post(url, follow=True))
+    assert "every point that can run already has a run" in text(page.post(url, follow=True))
     assert swept.runs.count() == 4
 
 

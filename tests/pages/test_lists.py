@@ -28,7 +28,7 @@ def test_a_filter_is_answered_with_the_list_and_with_what_it_did_not_understand(
     response = page.get(LIST, {"q": f"samples_per_s>15 stat:{EVIL}"}, headers={"HX-Request": "true"})
     assert "<html" not in response.content.decode()
     assert "1 finished" in text(response)
-    assert "was left out. Unknown field stat; did you mean state?" in text(response)
+    assert "was ignored. Unknown field stat; did you mean state?" in text(response)
     assert EVIL not in response.content.decode()
 
 

@@ -1,4 +1,4 @@
-"""Figures that files state, as text: the unit follows from the name of the normal form."""
+"""Figures that files state, as text; the unit follows from the normalised name."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from parlab.charts.format import exact, exact_quantity, field_title, quantity, significant
 
-# Ending of a name -> unit of its value; the longest first.
+# Suffix of a name -> unit of its value; the longest first.
 _UNITS = (
     ("tflops_per_gpu", ""), ("tflops", ""), ("flops_per_gpu", "FLOP/s"), ("flops", "FLOP/s"), ("_per_s", "/s"),
     ("_bytes", "B"), ("_pct", "%"), ("_s", "s"),
 )  # fmt: skip
-# Figures whose numbers are headlines of every run; "value" is the one number of a cell.
+# Figures that every run shows among its main numbers; "value" is the only number of a cell.
 _HEADLINES = ("value", "ms_per_sample", "gpu_mem_bytes", "samples_per_s", "tokens_per_s", "step_time_s")
-# Unit as a word at the end of a name, which the value carries already.
-_SAID_BY_VALUE = ("_bits_per_s", "_bytes_per_s", "_bytes", "_pct", "_s")
-_WORDS = {
+# Suffixes for units, which the value already has.
+_UNIT_SUFFIXES = ("_bits_per_s", "_bytes_per_s", "_bytes", "_pct", "_s")
+_SPELLINGS = {
     "Ms": "ms",
     "Gpu": "GPU",
     "gpu": "GPU",
@@ -28,44 +28,44 @@ _WORDS = {
 
 
 def figure_title(name: str) -> str:
-    """Name a figure as a heading: `gpu_mem_bytes` becomes `GPU memory`, `samples_per_s` `Samples/s`."""
+    """Return a figure as a heading: `gpu_mem_bytes` becomes `GPU memory`, `samples_per_s` `Samples/s`."""
     if " " in name:
         return name
-    ending = next((ending for ending in _SAID_BY_VALUE if name.endswith(ending)), "")
+    ending = next((ending for ending in _UNIT_SUFFIXES if name.endswith(ending)), "")
     if not name.endswith(("samples_per_s", "tokens_per_s")):
         name = name.removesuffix(ending)
-    words = field_title(name.replace(".", " ")).split()
-    title = " ".join(_WORDS.get(word, word) for word in words)
+    parts = field_title(name.replace(".", " ")).split()
+    title = " ".join(_SPELLINGS.get(part, part) for part in parts)
     return f"{title.removesuffix(' per s')}/s" if title.endswith(" per s") else title
 
 
 def figure_value(name: str, figure: Mapping[str, Any]) -> str:
-    """Write what was read: a value or a range, and what it is a part of; a dash where the text gives words."""
+    """Write a figure: a value or a range, with the total if there is one; a dash if it has no number."""
     low, high, total, value = (figure.get(part) for part in ("low", "high", "total", "value"))
     if low is not None and high is not None:
-        text = f"{_written(name, low)} to {_written(name, high)}"
+        text = f"{_with_unit(name, low)} to {_with_unit(name, high)}"
     else:
-        text = significant(None) if value is None else _written(name, value)
-    return f"{text} of {_written(name, total)}" if total is not None else text
+        text = significant(None) if value is None else _with_unit(name, value)
+    return f"{text} of {_with_unit(name, total)}" if total is not None else text
 
 
 def stated(summary: Mapping[str, Any]) -> dict[str, str]:
-    """List what a file states of a run beside the headlines: name -> the cell, or what a sentence was read as."""
+    """Return the figures that a file states of a run besides the main numbers, by name."""
     return {
-        name: _stated(name, figure)
+        name: _stated_text(name, figure)
         for name, figure in (summary.get("figures") or {}).items()
         if name not in _HEADLINES and isinstance(figure, Mapping)
     }
 
 
-def _stated(name: str, figure: Mapping[str, Any]) -> str:
+def _stated_text(name: str, figure: Mapping[str, Any]) -> str:
     text = str(figure.get("text", ""))
     is_cell = figure.get("value") is None or text[:1].isdigit() or text[:1] in "+-.~<>"
     return text[:60] if is_cell else figure_value(name, figure)
 
 
 def figure_digits(name: str, figure: Mapping[str, Any]) -> str:
-    """Write all digits of a figure with the unit of its normal form."""
+    """Write all digits of a figure with its normalised unit."""
     value = figure.get("value")
     return "" if value is None else exact_quantity(value, _unit(name)).strip()
 
@@ -75,11 +75,11 @@ def _unit(name: str) -> str:
     return f"{name.removesuffix(ending).rpartition('_')[2]}/s" if unit == "/s" else unit
 
 
-def _written(name: str, value: float) -> str:
+def _with_unit(name: str, value: float) -> str:
     unit = _unit(name)
     if unit == "%":
         return f"{significant(value)} %"
     if unit:
         return quantity(value, unit)
-    # Counts in full: 12 layers are not 12.0.
+    # Counts in full: 12 layers, not 12.0.
     return exact(value) if value == int(value) and abs(value) < 1e6 else significant(value)

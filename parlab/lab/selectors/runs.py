@@ -58,32 +58,33 @@ class ConfigSection(NamedTuple):
 
 
 def config_sections(resolved: Mapping[str, Any], swept: Iterable[str], config: Config) -> list[ConfigSection]:
-    """Shape a resolved configuration into two levels; mark what was swept and what differs from the defaults.
+    """Arrange a resolved configuration in two levels; mark swept fields and those that differ from the default.
 
-    A field that the layout itself fills (gpus_per_node) counts as changed only where the config names it.
+    A field that the layout fills (gpus_per_node) counts as changed only if the config sets it.
     """
-    swept, known, shaped = set(swept), sections(), []
+    swept, models, arranged = set(swept), sections(), []
     for section, fields in resolved.items():
         if not isinstance(fields, Mapping) or not fields:
             continue
-        shown = []
-        defaults = known[section].model_fields if section in known else {}
+        rows = []
+        defaults = models[section].model_fields if section in models else {}
         for name, value in fields.items():
             default = defaults[name].default if name in defaults else None
             is_swept = f"{section}.{name}" in swept
-            given = value if is_swept else config.data.get(section, {}).get(name, default)
-            shown.append(ConfigField(name, field_value(value), field_value(default), given != default, is_swept))
-        shaped.append(ConfigSection(section, shown))
-    return shaped
+            configured = value if is_swept else config.data.get(section, {}).get(name, default)
+            is_changed = configured != default
+            rows.append(ConfigField(name, field_value(value), field_value(default), is_changed, is_swept))
+        arranged.append(ConfigSection(section, rows))
+    return arranged
 
 
 def command_line(attempt: Attempt) -> str:
-    """Write an attempt's command as a shell takes it."""
+    """Return the command of an attempt as a shell command."""
     return shlex.join(attempt.command)
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Lay out nested facts as dotted names with texts."""
+    """Flatten nested data into dotted names with texts."""
     rows: list[tuple[str, str]] = []
     for key, value in data.items():
         if isinstance(value, Mapping):
@@ -101,19 +102,19 @@ def flat(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def by_hand(run: Run, attempt: Attempt) -> str:
-    """Write the shell commands that repeat an attempt from a checkout: its configuration as a file, its own command."""
+    """Return shell commands that repeat an attempt from a checkout: write its configuration, run its command."""
     if not attempt.command:
         return ""
     command = list(attempt.command)
     if "--config" in command[:-1]:
         command[command.index("--config") + 1] = "config.json"
     line = " ".join([*_variables(run, attempt), shlex.join(_from_path(command))])
-    # JSON in one line holds no line that could end the here-document.
+    # JSON on a single line cannot end the here-document.
     return f"cat > config.json <<'END'\n{json.dumps(run.resolved)}\nEND\n{line}\n"
 
 
 def _from_path(command: Sequence[str]) -> list[str]:
-    """Name Python and the programs beside it as an activated virtual environment finds them."""
+    """Replace the paths of Python and of programs in its directory by their names in a virtual environment."""
     python = PurePosixPath(command[0])
     if "python" not in python.name:
         return list(command)
@@ -123,10 +124,12 @@ def _from_path(command: Sequence[str]) -> list[str]:
 
 
 def _variables(run: Run, attempt: Attempt) -> list[str]:
-    """Set what the attempt was given on top of its node's own variables; the code is that of the checkout."""
-    given = attempt.environment.get("variables")
+    """Return the variables that the attempt had in addition to those of its node; the code is that of the checkout."""
+    variables = attempt.environment.get("variables")
     threads = str(run.resolved.get("launcher", {}).get("threads_per_rank", 1))
-    kept = {"OMP_NUM_THREADS": threads, **(given if isinstance(given, Mapping) else {})}
-    left_out = ("PARLAB_RUN", "PYTHONPATH", "PYTHONUNBUFFERED")
-    told = [f"{name}={shlex.quote(str(value))}" for name, value in sorted(kept.items()) if name not in left_out]
-    return ['PYTHONPATH="$PWD"', *told]
+    values = {"OMP_NUM_THREADS": threads, **(variables if isinstance(variables, Mapping) else {})}
+    internal = ("PARLAB_RUN", "PYTHONPATH", "PYTHONUNBUFFERED")
+    assignments = [
+        f"{name}={shlex.quote(str(value))}" for name, value in sorted(values.items()) if name not in internal
+    ]
+    return ['PYTHONPATH="$PWD"', *assignments]

@@ -27,7 +27,7 @@ from parlab.pages.choices import (
     pivot_of,
     pivot_selects,
 )
-from parlab.pages.experiment_figures import experiment_figures
+from parlab.pages.experiment_figures import ExperimentFigures, experiment_figures
 from parlab.pages.notes import notes_html
 from parlab.pages.read_bandwidths import FORMATS
 from parlab.pages.rows.findings import finding_rows
@@ -44,48 +44,53 @@ from .partial import UNCHANGED
 RUNS_PER_PAGE = 200
 FINDINGS_ON_PAGE = 10
 CELLS_ON_PAGE = 3_000
-"""Cells of documents' tables that the page of an experiment shows; files beyond have a page of their own."""
+"""Cells of tables of imported documents on the page of an experiment; further files have their own pages."""
 
 
 @require_GET
 def experiment(request: HttpRequest, slug: str) -> HttpResponse:
-    found = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
-    context = _context(request, found)
+    owned = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
+    context = _context(request, owned)
+    context |= _documents(owned, context["findings"])
+    context |= {
+        "figures": _figures(request, context),
+        "pivot_selects": pivot_selects(request.GET, context["runs"]) if len(context["runs"]) > 1 else None,
+        "notes": notes_html(owned.notes),
+        "tags": selectors.experiment_tags([owned.pk]).get(owned.pk, []),
+    }
+    return render(request, "pages/experiment.html", context)
+
+
+def _figures(request: HttpRequest, context: Mapping[str, Any]) -> ExperimentFigures | None:
+    """Arrange the figures of an experiment; None while it has neither runs nor imported bandwidths."""
     runs: list[Run] = context["runs"]
-    context |= _documents(found, context["findings"])
     has_bandwidth = any(engine_of(run.resolved).measures_bandwidth for run in runs) or any(
         source.format in FORMATS for source in context["sources"]
     )
-    context |= {
-        "pivot_selects": pivot_selects(request.GET, runs) if len(runs) > 1 else None,
-        "notes": notes_html(found.notes),
-        "tags": selectors.experiment_tags([found.pk]).get(found.pk, []),
-    }
-    if runs or has_bandwidth:
-        context["figures"] = experiment_figures(
-            found,
-            selectors.run_points(runs),
-            request.GET,
-            has_bandwidth=has_bandwidth,
-            is_live=context["is_live"],
-        )
-    return render(request, "pages/experiment.html", context)
+    if not runs and not has_bandwidth:
+        return None
+    return experiment_figures(
+        context["experiment"],
+        selectors.run_points(runs),
+        request.GET,
+        has_bandwidth=has_bandwidth,
+        is_live=context["is_live"],
+    )
 
 
 @require_GET
 def report(_request: HttpRequest, slug: str) -> HttpResponse:
-    """Answer with the experiment as a Markdown document to keep or hand on."""
-    found = get_object_or_404(Experiment, slug=slug)
-    response = HttpResponse(markdown(experiment_report(found)), content_type="text/markdown; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="{found.slug}.md"'
+    """Return the experiment as a Markdown document."""
+    reported = get_object_or_404(Experiment, slug=slug)
+    response = HttpResponse(markdown(experiment_report(reported)), content_type="text/markdown; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="{reported.slug}.md"'
     return response
 
 
 @require_GET
 def experiment_live(request: HttpRequest, slug: str) -> HttpResponse:
-    """Answer a poll: what changes while runs are active, or nothing where nothing did."""
-    found = get_object_or_404(Experiment, slug=slug)
-    context = _context(request, found)
+    """Answer a poll with the part that changes while runs are active, or with nothing if it has not changed."""
+    context = _context(request, get_object_or_404(Experiment, slug=slug))
     if request.GET.get("seen") == context["seen"]:
         return HttpResponse(status=UNCHANGED)
     return render(request, "pages/experiment_live.html", context)
@@ -123,43 +128,43 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "states": selectors.state_counts(run.state for run in runs),
         "sweep": sweep_tables(runs, plan.points, metric, doubts),
         "findings": findings,
-        "metrics": [(name, found.title) for name, found in selectors.metrics_of(runs).items()],
+        "metrics": [(name, measure.title) for name, measure in selectors.metrics_of(runs).items()],
         "is_live": ended < len(runs),
         "has_networks": selectors.has_pipelines(runs),
-        # Figures draw runs that have ended, so they are drawn again when one more has.
+        # Figures show ended runs, so they are drawn again whenever a run ends.
         "drawn_from": f"{versions.query}:{ended}",
         "seen": digest([changing, doubted, waiting, metric, versions.query, page.number, problem])[:16],
     }
 
 
 def _doubts_of(verdict: selectors.Verdict, doubts: Mapping[int, selectors.Doubts]) -> list[Finding]:
-    """List what doubts the run that is called the fastest, each finding once."""
+    """Return the findings about the fastest run, without duplicates."""
     of_best = doubts.get(verdict.lead.best.pk, {}) if verdict.lead else {}
-    return list({finding.pk: finding for found in of_best.values() for finding in found}.values())
+    return list({finding.pk: finding for findings in of_best.values() for finding in findings}.values())
 
 
 def _pivot(request: HttpRequest, runs: list[Run], doubts: Mapping[int, selectors.Doubts]) -> tuple[Pivot | None, str]:
-    """Shape the table that the address asks for; or say what was wrong with the wish."""
+    """Return the pivot table that the address describes, or the problem with it."""
     if not pivot_asked(request.GET):
         return None, ""
     try:
         return pivot_of(request.GET, runs, doubts), ""
     except ValueError as error:
-        return None, f"This table cannot be made: {error}."
+        return None, f"Invalid table: {error}."
 
 
 def _documents(experiment: Experiment, findings: list[Finding]) -> dict[str, Any]:
-    """What does not change while runs are active: findings as a list, and the imported files."""
-    sources, shown, cells = source_views(experiment, findings), [], 0
+    """Return the part of the page that does not change while runs are active: findings and imported files."""
+    sources, documents, cells = source_views(experiment, findings), [], 0
     for source in sources:
         cells += source.cells
         if source.has_content and cells <= CELLS_ON_PAGE:
-            shown.append(source)
+            documents.append(source)
     return {
         "findings_open": sum(not finding.is_acknowledged for finding in findings),
         "rows": finding_rows(findings[:FINDINGS_ON_PAGE]),
         "sources": sources,
-        "documents": shown,
+        "documents": documents,
         "next": experiment.get_absolute_url(),
     }
 
@@ -178,7 +183,7 @@ def launch(request: HttpRequest, slug: str, version: int) -> HttpResponse:
     if started:
         messages.success(request, f"Launched {started} {'run' if started == 1 else 'runs'}.")
     else:
-        messages.info(request, "Nothing was launched: every point that can run has its run already.")
+        messages.info(request, "Nothing was launched: every point that can run already has a run.")
     return back
 
 
@@ -191,7 +196,7 @@ def _to_version(config: Config) -> HttpResponseRedirect:
 @require_POST
 @permission_required("lab.add_experiment", raise_exception=True)
 def clone(request: HttpRequest, slug: str) -> HttpResponse:
-    found = get_object_or_404(Experiment, slug=slug)
-    copy = lab.experiment_clone(experiment=found, user=cast(User, request.user))
-    messages.success(request, f"This is a copy of {found.name}: its newest configuration, without runs.")
+    original = get_object_or_404(Experiment, slug=slug)
+    copy = lab.experiment_clone(experiment=original, user=cast(User, request.user))
+    messages.success(request, f"Cloned {original.name}: its newest configuration, without runs.")
     return redirect(copy)
