@@ -112,7 +112,7 @@ class Parser:
             columns = ["rank", "trial", "duration (sec)", "algo throughput (Gbps)", "busbw (Gbps)"]
             self.table = Table(line=trial.line, columns=columns, header=[columns], rows=[], title="trials")
         if len(self.table.rows) >= MAX_ROWS:
-            return [unread(trial.line, f"a table keeps {MAX_ROWS} rows", " ".join(raw))]
+            return [unread(trial.line, f"a table is limited to {MAX_ROWS} rows", " ".join(raw))]
         rank = "" if trial.rank is None else str(trial.rank)
         self.table.rows.append([cell(text) for text in (rank, str(number), *raw)])
         return []
@@ -181,7 +181,9 @@ class Averages:
         if all(re.fullmatch(r":?-+:?", text) for text in cells):
             return []
         if len(cells) != len(self.table.columns) or len(self.table.rows) >= MAX_ROWS:
-            return [unread(line, "a row that does not fit its table", " | ".join(cells))]
+            return [
+                unread(line, f"a row of another width than its table, or beyond {MAX_ROWS} rows", " | ".join(cells))
+            ]
         row = [cell(text) for text in cells]
         self.table.rows.append(row)
         return _bandwidths(line, self.table.columns, row)

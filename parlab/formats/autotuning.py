@@ -45,7 +45,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     try:
         data = loads(text)
     except ValueError as problem:
-        yield unread(1, f"no JSON: {str(problem)[:100]}", text)
+        yield unread(1, f"invalid JSON: {str(problem)[:100]}", text)
         return
     yield Record("config", 1, data=Config(line=1, data=data))
     if "latency" in data or "throughput" in data:
@@ -53,7 +53,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     else:
         yield from experiment(data)
     if left:
-        yield unread(1, f"{left} lines behind the end of what is read of a document", "")
+        yield unread(1, f"{left} lines beyond the size limit of a document", "")
 
 
 def experiment(data: Mapping[str, Any], line: int = 1) -> Iterator[Record]:

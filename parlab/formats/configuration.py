@@ -24,6 +24,6 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     if any(record.kind == "config" for record in found):
         yield from found
     else:
-        yield unread(1, "no JSON: it is cut or damaged", text)
+        yield unread(1, "invalid JSON: truncated or damaged", text)
     if left:
-        yield unread(count + 1, f"{left} lines behind the end of what is read of a document", "")
+        yield unread(count + 1, f"{left} lines beyond the size limit of a document", "")

@@ -94,7 +94,7 @@ class Chat:
         bad: list[Record] = []
         for cell in split_cells(body[match.end() :]):
             if cell.value is None:
-                bad.append(unread(line, "no number: the line is cut or damaged", f"{cell.key}: {cell.text}"))
+                bad.append(unread(line, "not a number: the line is truncated or damaged", f"{cell.key}: {cell.text}"))
                 continue
             field = field_for(cell.key)
             values[field.name] = cell.value

@@ -41,7 +41,7 @@ class Printed:
         try:
             data = loads(joined)
         except ValueError:
-            return [unread(line, "a printed JSON block that is no JSON", self.json_name)]
+            return [unread(line, "a printed block that is not valid JSON", self.json_name)]
         prefix = "" if self.json_name == "json" else f"{self.json_name}."
         for name, value in flatten(data, prefix):
             if len(self.arguments) < MAX_ARGUMENTS:

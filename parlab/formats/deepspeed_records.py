@@ -39,7 +39,7 @@ def pairs(line: int, text: str) -> tuple[dict[str, float], list[Field], list[str
         number = NUMBER.match(value)
         amount = to_float(number[0]) if number else None
         if not equals or number is None or amount is None:
-            bad.append(unread(line, "no number: the line is cut or damaged", piece))
+            bad.append(unread(line, "not a number: the line is truncated or damaged", piece))
             continue
         unit = value[number.end() :].partition("(")[0].strip()
         known = unit_of(unit) if unit else None
@@ -57,7 +57,7 @@ def breakdown(line: int, rank: int | None, body: str, iteration: int | None) -> 
     if match is None:
         return []
     cells = split_cells(body[match.end() :])
-    found = [unread(line, "no number: the line is cut or damaged", c.key) for c in cells if c.value is None]
+    found = [unread(line, "not a number: the line is truncated or damaged", c.key) for c in cells if c.value is None]
     texts = [(cell.key, cell.text) for cell in cells if cell.value is not None]
     speaker = int(match[1]) if match[1] else rank
     return figures("timers", line, iteration, speaker, None, texts, "ms", 1e-3) + found

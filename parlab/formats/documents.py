@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from parlab.formats import schema
 from parlab.formats.records import Record
-from parlab.formats.segments import Segments
+from parlab.formats.segments import MAX_SEGMENTS, Segments
 from parlab.formats.source import MAX_LINE
 
 MAX_EXAMPLES = 20
@@ -79,14 +79,16 @@ class Collector:
         if self.segments.dropped:
             result.unread.lines += self.segments.dropped
             result.unread.examples.append(
-                schema.UnreadLine(line=0, reason=f"{self.segments.dropped} launches exceed the limit", text="")
+                schema.UnreadLine(
+                    line=0, reason=f"{self.segments.dropped} launches beyond the limit of {MAX_SEGMENTS}", text=""
+                )
             )
         return result
 
 
 def note_cut_lines(document: schema.Document, numbers: Iterable[int]) -> None:
     """Report lines that were longer than MAX_LINE, of which only the beginning was read."""
-    reason = f"the line is longer than {MAX_LINE} characters; the rest of it was skipped"
+    reason = f"the line is longer than {MAX_LINE} characters; the rest was skipped"
     for number in numbers:
         document.unread.lines += 1
         document.unread.examples.append(schema.UnreadLine(line=number, reason=reason, text=""))

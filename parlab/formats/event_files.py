@@ -226,7 +226,7 @@ def _records(path: Path) -> Iterator[Record]:
                 continue
             yield from parser.event(number, event)
     except (MemoryError, OverflowError):
-        yield unread(number + 1, "an event that says it is larger than the memory", "")
+        yield unread(number + 1, "an event whose stated size exceeds the memory", "")
     yield from parser.finish()
     if position < size:
         reason = f"the last {size - position} of {size} bytes are damaged or cut off"

@@ -124,7 +124,7 @@ def state(line: int, text: str) -> list[Record] | None:
     total = to_float(str(data.get("max_steps")))
     for item in data["log_history"]:
         if not isinstance(item, dict):
-            found.append(unread(line, "an entry of log_history that is no object", str(item)[:200]))
+            found.append(unread(line, "an entry of log_history that is not an object", str(item)[:200]))
             continue
         step = item.get("step")
         iteration = step if isinstance(step, int) and 0 <= step < 2**60 else None

@@ -1,4 +1,4 @@
-"""Arguments of a launch under normal names, independent of the trainer."""
+"""Arguments of a launch under one set of names, for all tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parlab.formats.quantities import to_float, to_int
 MAX_ARGUMENTS = 2_000
 MAX_VALUE = 2_000
 
-# Normal name -> printed names, preferred first.
+# Normal name -> printed names, in order of preference.
 SIZES: dict[str, tuple[str, ...]] = {
     "world_size": ("world_size", "num_gpus", "n_gpus", "ranks"),
     "data_parallel_size": (
@@ -53,12 +53,12 @@ _TRUE = {"true", "yes", "1"}
 
 
 def normal_name(name: str) -> str:
-    """Convert the name of an argument to Python form: `--seq-length` -> seq_length."""
+    """Convert an argument's name to an identifier: `--seq-length` -> seq_length."""
     return name.strip().lstrip("-").replace("-", "_").replace(" ", "_")
 
 
 def typed(text: str) -> Any:
-    """Parse the value of an argument: int, float, bool, None, or the text itself."""
+    """Convert an argument's value to int, float, bool or None; return other texts unchanged."""
     text = text.strip()[:MAX_VALUE]
     if text in ("True", "true"):
         return True
@@ -74,7 +74,7 @@ def typed(text: str) -> Any:
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of nested settings as (dotted name, value); lists stay whole."""
+    """Yield the leaves of nested settings as (dotted name, value); lists are leaves."""
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and depth < 8:
@@ -89,7 +89,7 @@ def _flag(arguments: Mapping[str, Any], name: str) -> bool:
 
 
 def precision(arguments: Mapping[str, Any]) -> str | None:
-    """Return fp32, fp16, bf16 or fp8 by switches or a printed dtype; None if unknown."""
+    """Return fp32, fp16, bf16 or fp8 from switches or a printed dtype; None if neither is printed."""
     for name, value in (("fp8", "fp8"), ("bf16", "bf16"), ("fp16", "fp16"), ("half", "fp16")):
         if _flag(arguments, name) or _flag(arguments, f"{name}.enabled") or _flag(arguments, f"{name}_enabled"):
             return value
@@ -122,39 +122,39 @@ def _first_int(arguments: Mapping[str, Any], names: tuple[str, ...]) -> int | No
 
 
 def normalise(arguments: Mapping[str, Any]) -> tuple[dict[str, int | str | None], dict[str, str]]:
-    """Return the values of a launch by normal name, and how values that were not printed are derived.
+    """Return (values by normal name, explanations of the derived values) for the arguments of a launch.
 
     Megatron-LM 1.x prints `batch_size` (per data parallel rank, no accumulation) and `model_parallel_size`.
     """
-    found: dict[str, int | str | None] = {name: _first_int(arguments, names) for name, names in SIZES.items()}
-    if found["zero_stage"] is None:
-        found["zero_stage"] = _first_int(arguments, ("zero_optimization.stage", "zero_config.stage"))
-    found["precision"] = precision(arguments)
+    values: dict[str, int | str | None] = {name: _first_int(arguments, names) for name, names in SIZES.items()}
+    if values["zero_stage"] is None:
+        values["zero_stage"] = _first_int(arguments, ("zero_optimization.stage", "zero_config.stage"))
+    values["precision"] = precision(arguments)
     derived: dict[str, str] = {}
-    if found["micro_batch_size"] is None and "model_parallel_size" in arguments:
-        found["micro_batch_size"] = _first_int(arguments, ("batch_size",))
-    _derive(found, derived)
-    return found, derived
+    if values["micro_batch_size"] is None and "model_parallel_size" in arguments:
+        values["micro_batch_size"] = _first_int(arguments, ("batch_size",))
+    _derive(values, derived)
+    return values, derived
 
 
-def _derive(found: dict[str, int | str | None], derived: dict[str, str]) -> None:
-    """Derive values from others: DP = GPUs / (TP * PP), accumulation = global / (micro * DP), and the reverse."""
+def _derive(values: dict[str, int | str | None], derived: dict[str, str]) -> None:
+    """Derive missing values: DP = GPUs / (TP * PP), and accumulation = global / (micro * DP) or its inverse."""
 
     def get(name: str) -> int | None:
-        value = found.get(name)
+        value = values.get(name)
         return value if isinstance(value, int) and value > 0 else None
 
     world, tensor, pipeline = get("world_size"), get("tensor_parallel_size"), get("pipeline_parallel_size")
     if get("data_parallel_size") is None and world and tensor and world % (tensor * (pipeline or 1)) == 0:
-        found["data_parallel_size"] = world // (tensor * (pipeline or 1))
+        values["data_parallel_size"] = world // (tensor * (pipeline or 1))
         derived["data_parallel_size"] = "world_size / (tensor_parallel_size * pipeline_parallel_size)"
     data, micro, batch = get("data_parallel_size"), get("micro_batch_size"), get("global_batch_size")
     steps = get("gradient_accumulation_steps")
     if steps is None and data and micro and batch and batch % (micro * data) == 0:
-        found["gradient_accumulation_steps"] = batch // (micro * data)
+        values["gradient_accumulation_steps"] = batch // (micro * data)
         derived["gradient_accumulation_steps"] = "global_batch_size / (micro_batch_size * data_parallel_size)"
     elif batch is None and steps and data and micro:
-        found["global_batch_size"] = micro * steps * data
+        values["global_batch_size"] = micro * steps * data
         derived["global_batch_size"] = "micro_batch_size * gradient_accumulation_steps * data_parallel_size"
 
 
@@ -163,7 +163,7 @@ _COMMAND = re.compile(
 )
 
 
-# Options with one value, after which the started command may follow.
+# Options with a single value, after which the started command may follow.
 _SINGLE = {
     "np",
     "n",
@@ -179,7 +179,7 @@ _SINGLE = {
 
 
 def is_command(text: str) -> bool:
-    """Return whether a line is a command with options."""
+    """Return whether a line is a command that starts a program with options."""
     return " --" in text and len(text) < 100_000 and _COMMAND.search(text) is not None
 
 
@@ -189,20 +189,20 @@ def command_arguments(text: str) -> dict[str, Any]:
         words = shlex.split(text, comments=False)
     except ValueError:
         words = text.split()
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     name: str | None = None
     values: list[str] = []
 
     def close() -> None:
-        if name and len(found) < MAX_ARGUMENTS:
-            found.setdefault(name, typed(" ".join(values)) if values else True)
+        if name and len(arguments) < MAX_ARGUMENTS:
+            arguments.setdefault(name, typed(" ".join(values)) if values else True)
 
     for word in words:
         if word.startswith("--") and len(word) > 2 and not word[2].isdigit():
             close()
             head, equals, value = word.partition("=")
             name, values = normal_name(head), [value] if equals else []
-        elif word in ("-np", "-n") and not found:
+        elif word in ("-np", "-n") and not arguments:
             close()
             name, values = word.lstrip("-"), []
         elif word.startswith("-") and len(word) > 1 and not (word[1].isdigit() or word[1] == "."):
@@ -211,24 +211,24 @@ def command_arguments(text: str) -> dict[str, Any]:
         elif name and (len(values) < 1 or name not in _SINGLE):
             values.append(word)
     close()
-    return _with_world(text, found)
+    return _with_world(text, arguments)
 
 
-def _with_world(text: str, found: dict[str, Any]) -> dict[str, Any]:
-    """Add the number of processes from the options of a launcher."""
+def _with_world(text: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Add the number of processes from a launcher's options."""
 
     def size(*names: str) -> int | None:
-        return _first_int(found, names)
+        return _first_int(arguments, names)
 
     each = size("nproc_per_node", "ntasks_per_node", "num_gpus")
     nodes = size("nnodes", "nodes", "num_nodes") or 1
     started = size("np", "n", "ntasks") if re.match(r"\W*(?:mpirun|mpiexec|srun)\b", text) else None
     world = each * nodes if each else started
-    if world and "world_size" not in found:
-        found["world_size"] = world
+    if world and "world_size" not in arguments:
+        arguments["world_size"] = world
     for name in ("np", "n"):
-        found.pop(name, None)
-    return found
+        arguments.pop(name, None)
+    return arguments
 
 
 _NAMESPACE = re.compile(r"\bNamespace\((.{1,60000})\)\s*$")
@@ -236,7 +236,7 @@ _ITEM = re.compile(r"(\w{1,80})=('[^']{0,2000}'|\"[^\"]{0,2000}\"|\[[^\]]{0,2000
 
 
 def namespace_arguments(text: str) -> dict[str, Any]:
-    """Parse the output of argparse: `Namespace(fp16=True, mode='gpipe')`; {} for any other line."""
+    """Parse the output of argparse: `Namespace(fp16=True, mode='gpipe')`; return {} for any other line."""
     match = _NAMESPACE.search(text) if "Namespace(" in text else None
     if match is None:
         return {}

@@ -1,4 +1,4 @@
-"""The log formats, without the documents that may contain logs."""
+"""The log formats, without the document formats that may contain logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from parlab.formats.sniff import Signs
 
 
 class Reader(Protocol):
-    """A reader module: patterns that detect its format, and a function that reads it."""
+    """A reader module: patterns of its lines, and their conversion to records."""
 
     @property
     def SIGNS(self) -> Signs: ...
@@ -34,7 +34,7 @@ class Reader(Protocol):
     def read(self, lines: Iterable[str], /) -> Iterator[Record]: ...
 
 
-# Name -> reader module. If two formats have equal weights, the first one is chosen.
+# Name -> reader module. If two formats have the same score, the first one wins.
 LOGS: dict[str, Reader] = {
     "megatron": megatron,
     "deepspeed": deepspeed,

@@ -23,20 +23,20 @@ SIGNS: Signs = (
     (re.compile(r"^ {0,3}[-*+] +\S"), 1),
 )
 
-# Brackets and asterisks take quadratic time; paragraphs of prose are shorter than this.
+# Parsing brackets and stars takes quadratic time; paragraphs of prose are shorter than this.
 MAX_INLINE = 8_000
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read a Markdown document: sections, tables, logs and configurations in it, images, figures in prose."""
+    """Read a Markdown document; yield sections, tables, logs, configurations, images and figures of prose."""
     text, count, left = take(lines)
     yield from records(_blocks(_parse(text), text.split("\n")))
     if left:
-        yield unread(count + 1, f"{left} lines behind the end of what is read of a document", "")
+        yield unread(count + 1, f"{left} lines beyond the size limit of a document", "")
 
 
 def _parse(text: str) -> list[Token]:
-    """Parse blocks, and the text of each block unless its markup would take minutes."""
+    """Parse blocks, and the markup in the text of each block up to MAX_INLINE; longer texts would take minutes."""
     whole = MarkdownIt("commonmark").enable("table")
     env: dict[str, object] = {}
     tokens = MarkdownIt("commonmark").enable("table").disable("inline").parse(text, env)
@@ -52,7 +52,7 @@ def _parse(text: str) -> list[Token]:
 
 
 def _blocks(tokens: Sequence[Token], source: Sequence[str]) -> Iterator[Block]:
-    """Walk the tokens; a paragraph of pipe rows right above a table is the first part of its header."""
+    """Yield the blocks of tokens; a paragraph of pipe rows directly above a table is the first part of its header."""
     position = 0
     pending: Text | None = None
     while position < len(tokens):
@@ -102,7 +102,7 @@ def _closing(tokens: Sequence[Token], start: int, kind: str) -> int:
 
 
 def _plain(inline: Token) -> list[str]:
-    """Return the text of an inline token without markup, line by line."""
+    """Return the lines of an inline token without markup."""
     parts: list[str] = []
     for child in inline.children or []:
         if child.type in ("softbreak", "hardbreak"):
@@ -121,7 +121,7 @@ def _images(inline: Token, line: int) -> Iterator[Image]:
 
 
 def _header_above(pending: Text | None, begin: int) -> list[list[str]]:
-    """Read the rows of a paragraph that ends where the table begins, if all are rows of it."""
+    """Return the rows of a paragraph that ends where the table begins, or [] if a line is not a table row."""
     if pending is None or pending.line - 1 + len(pending.source) != begin:
         return []
     rows = [row.strip() for row in pending.source]

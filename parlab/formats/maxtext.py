@@ -41,18 +41,17 @@ def _cells(text: str) -> list[Cell]:
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read a MaxText log; yields steps with seconds, FLOP/s and tokens/s per device, evaluations, how it ended."""
+    """Read a MaxText log; yield steps (s, FLOP/s and tokens/s per device), evaluations and the end."""
     for line, rank, time, text in peel(lines):
-        match = _STEP.search(text[:600])
-        evaluation = None if match else _EVAL.search(text[:600])
-        found = match or evaluation
-        if found is None:
+        step = _STEP.search(text[:600])
+        match = step or _EVAL.search(text[:600])
+        if match is None:
             end = ending(text)
             if end:
                 yield Record("end", line, data=end, rank=rank, time=time)
             continue
-        cells = _cells(text[found.end() :])
+        cells = _cells(text[match.end() :])
         if not cells:
             yield unread(line, "a step without any value", text)
-        kind = "step" if match else "validation"
-        yield from reading(kind, line, cells, _field, iteration=int(found[1]), rank=rank, time=time)  # type: ignore[arg-type]
+        kind = "step" if step else "validation"
+        yield from reading(kind, line, cells, _field, iteration=int(match[1]), rank=rank, time=time)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Megatron-LM 1.x, 2.x, core and its forks, Megatron-DeepSpeed among them.
+"""Megatron-LM 1.x, 2.x, core and its forks, including Megatron-DeepSpeed.
 
 Source: megatron/training.py (training_log), megatron/timers.py, arguments.py of these versions. Elapsed time is in ms,
-in BigScience's fork since 2022 in s: the key says. `MB` of the memory line is 2**20 bytes. Timers nest.
+in BigScience's fork since 2022 in s, as the key states. `MB` of the memory line is 2**20 bytes. Timers nest.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _digits(text: str) -> int:
 
 
 class Parser:
-    """Reads lines of Megatron one by one; holds only the current block."""
+    """Reads Megatron-LM's lines one at a time; its state is limited to the current block."""
 
     def __init__(self) -> None:
         self.steps = Layouts(r"\s*iteration\s+(\d{1,18})\s*/\s*(\d{1,18}) *\|", cell_field, closed=True)
@@ -76,19 +76,19 @@ class Parser:
         self.iteration: int | None = None
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        """Read one line; the list is empty for a line that is not from Megatron."""
+        """Read one line; return [] for a line that yields no record."""
         if self.wrapped:
             return self._unwrap(line, rank, time, text)
         if self.dump is not None:
             return self._argument(line, text)
         if "iteration" in text or " (ms)" in text or "loss at" in text:
-            found: list[Record] = []
+            results: list[Record] = []
             before = self.block
             for part in _STARTS.split(text):
                 if part and not part.isspace():
-                    found += self._part(line, rank, time, part.strip("\n"))
-            if found or self.wrapped or self.block is not before:
-                return found
+                    results += self._part(line, rank, time, part.strip("\n"))
+            if results or self.wrapped or self.block is not before:
+                return results
         if self.block is not None or ": (" in text:
             timer = self._block_line(line, text)
             if timer is not None:
@@ -96,18 +96,18 @@ class Parser:
         return self._launch_line(line, rank, time, text)
 
     @property
-    def owes_lines(self) -> bool:
-        """Return whether the next line may belong to a wrapped iteration or an argument dump."""
+    def expects_lines(self) -> bool:
+        """Whether the next line may belong to a wrapped iteration or an argument dump."""
         return self.dump is not None or bool(self.wrapped)
 
     def finish(self) -> list[Record]:
-        """Return the open records at the end of the file."""
-        found = self.close_block()
+        """Return the records that the end of the file leaves incomplete."""
+        records = self.close_block()
         if self.wrapped:
-            found += self._flush_wrapped()
+            records += self._flush_wrapped()
         if self.dump:
-            found.append(self._launch())
-        return found
+            records.append(self._launch())
+        return records
 
     def _part(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         match = _ITERATION.match(text)
@@ -125,38 +125,40 @@ class Parser:
         if match:
             return self.close_block() + self._validation(line, rank, text, match)
         if text.startswith("(min, max) time across ranks (ms)") or text.strip() == "times across ranks (ms):":
-            found = self.close_block()
+            closed = self.close_block()
             self.block = self._new_block(line)
-            return found
+            return closed
         return []
 
     def _step(
         self, line: int, rank: int | None, time: str | None, text: str, match: re.Match[str], *, cut: bool = False
     ) -> list[Record]:
         cells = split_cells(text[match.end() :])
-        found: list[Record] = []
+        problems: list[Record] = []
         if cut and cells:
-            found.append(unread(line, "the line ends inside this cell", f"{cells[-1].key}: {cells[-1].text}"))
+            problems.append(unread(line, "the line ends inside this cell", f"{cells[-1].key}: {cells[-1].text}"))
             cells.pop()
         bad = [cell for cell in cells if cell.value is None]
-        found += [unread(line, "not a finite number", f"{cell.key}: {cell.text}") for cell in bad]
+        problems += [unread(line, "not a finite number", f"{cell.key}: {cell.text}") for cell in bad]
         if not cells:
-            return [*found, unread(line, "an iteration without any value", text)]
+            return [*problems, unread(line, "an iteration without any value", text)]
         if not bad and not cut:
             self.steps.learn(tuple(cell.key for cell in cells))
         self.iteration = int(match[1])
-        return [step_record(line, rank, time, int(match[1]), int(match[2]), cells), *found]
+        return [step_record(line, rank, time, int(match[1]), int(match[2]), cells), *problems]
 
     def _timers(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         cells = split_cells(text.partition("|")[2])
-        found = [unread(line, "timer without a finite number", f"{c.key}: {c.text}") for c in cells if c.value is None]
+        problems = [
+            unread(line, "timer without a finite number", f"{c.key}: {c.text}") for c in cells if c.value is None
+        ]
         good = [cell for cell in cells if cell.value is not None]
         if len(good) > 1 and _digits(good[-1].text) < min(_digits(cell.text) for cell in good[:-1]):
-            found.append(unread(line, "the line ends inside this number", f"{good[-1].key}: {good[-1].text}"))
+            problems.append(unread(line, "the line ends inside this number", f"{good[-1].key}: {good[-1].text}"))
             good.pop()
-        elif not found:
+        elif not problems:
             self.timers.learn(tuple(cell.key for cell in good))
-        return [*timer_record(line, rank, time, self.iteration, good), *found]
+        return [*timer_record(line, rank, time, self.iteration, good), *problems]
 
     def _memory(self, line: int, rank: int | None, text: str, match: re.Match[str]) -> list[Record]:
         cells = [cell for cell in split_cells(text[match.end() :]) if cell.value is not None]
@@ -186,7 +188,7 @@ class Parser:
         return [block] if block is not None and block.values else []
 
     def _block_line(self, line: int, text: str) -> list[Record] | None:
-        """Read one line of a timer block of newer versions; None after its end."""
+        """Read one line of a block of timers (later versions); return None for a line that ends the block."""
         match = _RANGE.match(text)
         if match:
             low, high = to_float(match[2]), to_float(match[3])
@@ -215,20 +217,18 @@ class Parser:
         return None
 
     def _launch_line(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        found = self.close_block() if self.block is not None else []
+        closed = self.close_block() if self.block is not None else []
         if text.isspace():
-            return found
+            return closed
         if "arguments" in text and _DUMP.match(text):
             self.dump, self.dump_at = {}, line
-            return found
-        if any(mark in text for mark in MARKS):
-            told = stated(line, time, text, self.iteration)
-            if told:
-                return found + told
+            return closed
+        if any(mark in text for mark in MARKS) and (settings := stated(line, time, text, self.iteration)):
+            return closed + settings
         if is_command(text) and (arguments := command_arguments(text)):
-            return [*found, Record("launch", line, data=arguments)]
+            return [*closed, Record("launch", line, data=arguments)]
         end = ending(text)
-        return [*found, Record("end", line, data=end, time=time, rank=rank)] if end else found
+        return [*closed, Record("end", line, data=end, time=time, rank=rank)] if end else closed
 
     def _argument(self, line: int, text: str) -> list[Record]:
         """Read one line inside the argument dump."""
@@ -244,14 +244,14 @@ class Parser:
             return []
         if _DUMP.match(text) or not text.strip(" .\n\r") or text.lstrip().startswith(("[", ">", "using", "*")):
             return []
-        return [unread(line, "no argument: expected `name ..... value`", text)]
+        return [unread(line, "not an argument: expected `name ..... value`", text)]
 
     def _launch(self) -> Record:
         arguments, self.dump = self.dump, None
         return Record("launch", self.dump_at, data=arguments or {}, opens=True)
 
     def _unwrap(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        """Join the lines of a wrapped iteration, until the next record."""
+        """Join the lines of a wrapped iteration, up to the next record."""
         starts = _STARTS.split(text)
         head = starts[0] if starts else ""
         if head.strip() and "|" in head:
@@ -273,7 +273,7 @@ class Parser:
 
 
 class LineParser(Protocol):
-    """A parser for the lines that are not from Megatron."""
+    """A parser for the lines that the Megatron-LM parser does not recognize."""
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]: ...
 
@@ -281,7 +281,7 @@ class LineParser(Protocol):
 
 
 def _fast(parser: Parser, line: int, rank: int | None, time: str | None, text: str) -> Record | None:
-    """Read an iteration or timer line with a known layout; None for any other line."""
+    """Read an iteration or timer line with a known layout; return None for any other line."""
     layouts = parser.timers if text.startswith("time") else parser.steps
     for index, layout in enumerate(layouts.known):
         match = layout.match(text)
@@ -299,9 +299,9 @@ def _fast(parser: Parser, line: int, rank: int | None, time: str | None, text: s
 
 
 def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Record]:
-    """Read a log of Megatron-LM; yields launches, steps, timers, memory, validation and how it ended.
+    """Read a log of Megatron-LM; yield launches, steps, timers, memory, validation and the end.
 
-    A line of a known layout, which most are, is read as it stands; all others are peeled first.
+    Lines with a known layout, which are the majority, are read directly; all others are peeled first.
     """
     parser = Parser()
     for number, raw in enumerate(lines, 1):
@@ -313,14 +313,14 @@ def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Re
         for line, rank, time, text in peel_line(number, raw):
             if parser.block is not None and fast_range(parser.block, text):
                 continue
-            if not parser.owes_lines and (record := _fast(parser, line, rank, time, text)) is not None:
+            if not parser.expects_lines and (record := _fast(parser, line, rank, time, text)) is not None:
                 yield from parser.close_block()
                 yield record
                 continue
-            found = parser.feed(line, rank, time, text)
-            if also is not None and not found and not parser.owes_lines:
-                found = also.feed(line, rank, time, text)
-            yield from found
+            records = parser.feed(line, rank, time, text)
+            if also is not None and not records and not parser.expects_lines:
+                records = also.feed(line, rank, time, text)
+            yield from records
     yield from parser.finish()
     if also is not None:
         yield from also.finish()

@@ -1,4 +1,4 @@
-"""Megatron-DeepSpeed: lines of Megatron with lines of the DeepSpeed engine between them."""
+"""Megatron-DeepSpeed: Megatron-LM's lines, with lines of the DeepSpeed engine in between."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from parlab.formats import deepspeed, megatron
 from parlab.formats.records import Record
 from parlab.formats.sniff import Signs
 
-# A log of only one of the two has the same weight in that format, which is registered first.
+# A log of only one of the two has the same score with its own reader, which is registered first and wins.
 SIGNS: Signs = (*megatron.SIGNS, *deepspeed.SIGNS)
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read both kinds of lines: those that are not from Megatron go to the reader of DeepSpeed."""
+    """Read both kinds of lines; a line that the Megatron-LM reader does not recognize goes to the DeepSpeed reader."""
     return megatron.read(lines, also=deepspeed.Parser())

@@ -1,4 +1,4 @@
-"""Lines of Megatron about the launch: its sizes and parameters, and the lines of progress.txt."""
+"""Megatron-LM's lines about a launch: sizes, parameters, and the lines of progress.txt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARKS = ("world size", "micro", "Tera Flops", "billions", "number of parameters"
 
 
 def stated(line: int, time: str | None, text: str, iteration: int | None) -> list[Record]:
-    """Read a line about the launch: its sizes, its parameters, or a line of progress.txt."""
+    """Read a line about the launch (sizes, parameters, a line of progress.txt); return [] for any other line."""
     if match := _WORLD.search(text):
         return [Record("launch", line, data=_world(match), opens=True)]
     if match := _CONSTANT.search(text):
@@ -36,7 +36,7 @@ def stated(line: int, time: str | None, text: str, iteration: int | None) -> lis
 
 
 def _world(match: re.Match[str]) -> dict[str, object]:
-    """Read `using world size: 64 and model-parallel size: 4` and its longer successors."""
+    """Read `using world size: 64 and model-parallel size: 4` and the longer lines of later versions."""
     names = {"data": "data_parallel_size", "model": "model_parallel_size"}
     sizes = {names.get(kind, f"{kind}_model_parallel_size"): int(size) for kind, size in _SIZE.findall(match[2])}
     return {"world_size": int(match[1]), **sizes}
@@ -75,7 +75,7 @@ def _progress(line: int, time: str | None, match: re.Match[str]) -> list[Record]
         values[field.name] = value * scale
         fields.append(field)
         raw.append(text.strip())
-    found = [launch]
+    records = [launch]
     if values:
-        found.append(Record("metrics", line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw)))
-    return found
+        records.append(Record("metrics", line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw)))
+    return records

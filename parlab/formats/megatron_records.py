@@ -1,4 +1,4 @@
-"""Records of Megatron: names of cells, timers and memory figures, and lines with a known layout."""
+"""Records of Megatron-LM's lines: names of cells, timers and memory figures, and fast reading of known layouts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _KNOWN = {
 def cell_field(key: str) -> Field:
     """Return the field of a cell of the iteration line."""
     base = key.removesuffix(AVERAGE)
-    known = _KNOWN.get(base)
-    if known is not None:
-        return known._replace(key=key, name=known.name + ("_average" if base != key else ""))
+    standard = _KNOWN.get(base)
+    if standard is not None:
+        return standard._replace(key=key, name=standard.name + ("_average" if base != key else ""))
     if base.startswith("elapsed time per iteration"):
         field = field_for(base)
         return field._replace(key=key, name="step_time_s" if base == key else "step_time_average_s")
@@ -37,22 +37,22 @@ def cell_field(key: str) -> Field:
 
 
 def timer_field(key: str) -> Field:
-    """Return the field of a timer; Megatron prints all timers in ms."""
+    """Return the field of a timer; Megatron-LM prints timers in ms."""
     return Field(key.replace(" ", "-"), key, "ms", 1e-3)
 
 
 def memory_field(key: str) -> Field:
-    """Return the field of a figure in the memory line."""
+    """Return the field of a figure of the memory line."""
     return Field(slug(key.removeprefix("mem-").removesuffix("-bytes")) + "_bytes", key, "MB", MIB)
 
 
 def validation_field(key: str) -> Field:
-    """Name `lm loss value` and `lm loss PPL`: lm_loss, lm_loss_ppl."""
+    """Return the field of a validation figure: `lm loss value` -> lm_loss, `lm loss PPL` -> lm_loss_ppl."""
     return Field(slug(key.removesuffix(" value")), key)
 
 
 def step_record(line: int, rank: int | None, time: str | None, iteration: int, total: int, cells: list[Cell]) -> Record:
-    """Return a step of the numeric cells."""
+    """Return a step of the cells that have numbers."""
     good = [cell for cell in cells if cell.value is not None]
     fields = tuple(cell_field(cell.key) for cell in good)
     values = {field.name: normal(cell.value or 0.0, field.scale) for field, cell in zip(fields, good, strict=True)}
@@ -64,7 +64,7 @@ def step_record(line: int, rank: int | None, time: str | None, iteration: int, t
 def timer_record(
     line: int, rank: int | None, time: str | None, iteration: int | None, cells: list[Cell]
 ) -> list[Record]:
-    """Return a record of timers, if there are any."""
+    """Return a record of timers, or [] without cells."""
     if not cells:
         return []
     fields = tuple(timer_field(cell.key) for cell in cells)
@@ -100,7 +100,7 @@ def fast_timers(
 
 
 def fast_range(block: Record, text: str) -> bool:
-    """Add a line `    name ....: (min, max)` to its block; False for any other line."""
+    """Add a line `    name ....: (min, max)` to its block; return False for any other line."""
     match = _FAST_RANGE.match(text)
     if match is None or block.low is None or len(block.values) >= MAX_TIMERS:
         return False

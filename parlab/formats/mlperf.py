@@ -33,19 +33,18 @@ _TOKENS = frozenset({"gpt3"})
 
 
 def _number(value: Any) -> float | None:
-    """Return a JSON number as a finite float."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """Return a JSON number as a float; None for other values, nan and numbers beyond LARGEST."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
         return None
-    found = float(value) if abs(value) < LARGEST else None
-    return None if found is None or found != found else found
+    return float(value)
 
 
 class Parser:
-    """The state of one log: settings, starts of phases, number of steps."""
+    """State of one log: settings, starts of phases, number of processes."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
-        self.told = False
+        self.has_launch = False
         self.events = 0
         self.processes = 0
         self.first_ms: float | None = None
@@ -60,7 +59,7 @@ class Parser:
         key, value, metadata = data.get("key"), data.get("value"), data.get("metadata")
         when = _number(data.get("time_ms"))
         if not isinstance(key, str) or (when is not None and not 0 <= when < _MAX_TIME_MS):
-            return [unread(line, "an event without key or with an impossible time", str(key))]
+            return [unread(line, "an event without key or with an invalid time", str(key))]
         self.events += 1
         details = metadata if isinstance(metadata, dict) else {}
         if when is not None:
@@ -76,7 +75,7 @@ class Parser:
         return []
 
     def _timed(self, line: int, key: str, when: float, details: dict[str, Any]) -> list[Record] | None:
-        """Handle init, run, blocks and evaluations; None for a key that is not a phase."""
+        """Read the events of init, run, blocks and evaluations; return None for other keys."""
         if key == "init_start":
             self.processes += 1
             self.first_ms = when if self.first_ms is None else min(self.first_ms, when)
@@ -104,7 +103,7 @@ class Parser:
         return [] if key in ("init_stop", "epoch_start", "epoch_stop") else None
 
     def _block(self, line: int, when: float, details: dict[str, Any]) -> list[Record]:
-        """Return the time of a block, and its rate if it has sample counts at both ends."""
+        """Return the duration of a block and, if both ends have a sample count, its rate."""
         block, self.block = self.block, None
         if block is None or when <= block[0]:
             return []
@@ -118,7 +117,7 @@ class Parser:
         return found
 
     def _stats(self, line: int, stats: dict[str, Any], details: dict[str, Any]) -> list[Record]:
-        """Read tracked_stats: seconds of a training step make a step, everything else is a metric."""
+        """Read tracked_stats: the time of a training step becomes a step, everything else a metric."""
         found = self._launch(line)
         position = details.get("step")
         for name, content in list(stats.items())[:100]:
@@ -139,7 +138,7 @@ class Parser:
         return found
 
     def _iteration(self, position: Any) -> int | None:
-        """Convert a position in tokens or samples to iterations, if it is a multiple of those of an iteration."""
+        """Convert a position in tokens or samples to iterations if it is a multiple of an iteration's size."""
         value = _number(position)
         if value is None or value != int(value) or not 0 <= value < 2**60:
             return None
@@ -162,15 +161,15 @@ class Parser:
     def _setting(self, line: int, key: str, value: str | int | float) -> list[Record]:
         if len(self.settings) < MAX_ARGUMENTS and (isinstance(value, str) or _number(value) is not None):
             self.settings.setdefault(key, value[:2000] if isinstance(value, str) else value)
-            if self.told:
+            if self.has_launch:
                 return [Record("launch", line, data={key: value})]
         return []
 
     def _launch(self, line: int) -> list[Record]:
-        """Return the settings from before the run once."""
-        if self.told:
+        """Return the launch with the settings so far, once."""
+        if self.has_launch:
             return []
-        self.told = True
+        self.has_launch = True
         data = dict(self.settings)
         platform = _PLATFORM.fullmatch(str(data.get("submission_platform", "")))
         if self.processes > 1:
@@ -197,7 +196,7 @@ class Parser:
         return found
 
     def _overall(self, line: int, seconds: float) -> list[Record]:
-        """Return trained samples / score, if the log prints no throughput."""
+        """Return the trained samples or tokens divided by the score, if the log prints no throughput."""
         tokens = self.settings.get("submission_benchmark") in _TOKENS
         key = "trained_samples" if "trained_samples" in self.settings or not tokens else "train_samples"
         trained = _number(self.settings.get(key))
@@ -208,7 +207,7 @@ class Parser:
 
 
 def _position(details: dict[str, Any]) -> float | None:
-    """Return the position of the training, in the unit of the log."""
+    """Return the position in the training, in the log's own unit."""
     return next((number for name in _POSITIONS if (number := _number(details.get(name))) is not None), None)
 
 
@@ -217,12 +216,12 @@ def _metric(line: int, name: str, key: str, value: float) -> Record:
 
 
 def _load(text: str) -> dict[str, Any] | None:
-    """Read the JSON object at the start of a text; None if there is none."""
+    """Parse the JSON object at the start of a text; return None if there is none."""
     try:
         data = orjson.loads(text)
     except orjson.JSONDecodeError:
-        # The slow way accepts what Python writes beyond JSON (NaN), and text behind the object; it would also make
-        # halves of characters of damaged escapes, which no output can hold.
+        # Python's slower parser accepts NaN and text after the object. It would also turn damaged escapes into lone
+        # surrogates, which cannot be encoded.
         if "\\ud" in text.lower():
             return None
         try:
@@ -233,7 +232,7 @@ def _load(text: str) -> dict[str, Any] | None:
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read an MLPerf log; yields launch, steps, validation, metrics and the score `time_to_train_s`.
+    """Read an MLPerf log; yield launch, steps, validation, metrics and the score `time_to_train_s`.
 
     Positions of `validation` are the log's own (samples, tokens or epochs).
     """
@@ -248,7 +247,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         old = None if match else _OLD.search(text)
         data = _load(match[1] if match else old[3] if old else "")
         if data is None:
-            yield unread(line, "not a JSON object behind the tag", text)
+            yield unread(line, "no JSON object after the tag", text)
             continue
         if old:
             data = {**data, "key": old[2], "time_ms": float(old[1]) * 1e3}

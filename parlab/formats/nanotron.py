@@ -59,7 +59,7 @@ _SETTINGS = frozenset(
 
 
 def human(text: str) -> float | None:
-    """Parse a number as printed by nanotron: 4.71K -> 4710; None for anything else."""
+    """Parse a number as nanotron prints it: 4.71K -> 4710; return None for anything else."""
     match = _HUMAN.fullmatch(text)
     if match is None:
         return to_float(text)
@@ -94,23 +94,23 @@ def _memory(line: int, rank: int | None, text: str, match: re.Match[str]) -> lis
         quantity = amount(words)
         field = united(name, quantity[1]) if quantity else None
         if quantity is None or field is None or not field.name.endswith("_bytes"):
-            return [unread(line, "no amount of memory", text)]
+            return [unread(line, "not an amount of memory", text)]
         values[name] = normal(quantity[0], field.scale)
     fields = tuple(Field(name, name) for name in names)
     return [Record("memory", line, values, rank=rank, fields=fields, raw=match.groups())]
 
 
 def _launch(line: int, settings: dict[str, Any]) -> Iterator[Record]:
-    """Return the settings once, before the first measurement."""
+    """Yield the settings once, before the first measurement."""
     if settings:
         yield Record("launch", line, data=dict(settings), opens=True)
         settings.clear()
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read a nanotron log; yields launches, steps, memory and how it ended.
+    """Read a nanotron log; yield launches, steps, memory and the end.
 
-    A rank's place (DP, PP, TP) is no rank number, so lines of several ranks about one iteration count as one step.
+    A rank's coordinates (DP, PP, TP) do not give its number, so lines of several ranks for one iteration are one step.
     """
     settings: dict[str, Any] = {}
     for line, rank, time, tagged in peel(lines):

@@ -1,7 +1,7 @@
-"""nccl-tests and rccl-tests: per message size time, algorithm and bus bandwidth, out of place and in place.
+"""nccl-tests and rccl-tests: time, algorithm and bus bandwidth by message size, out of place and in place.
 
 Source: nccl-tests src/common.cu 2.0 to 2.17 and rccl-tests, whose extra columns (algo, proto, nchannels) are read
-from the header like all others. Times are in us; GB/s means 10**9 bytes/s. Figures are in bytes/s.
+from the header like all others. Times are in us; GB/s is 10**9 bytes/s. Figures are in bytes/s.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ _RANK = re.compile(r"#\s*Rank\s+(\d{1,7})\s+.{0,200}?\bdevice\s+\d+\s+\[[^\]]{0,
 
 
 def _columns(names: list[str], units: list[str]) -> list[str]:
-    """Name the columns: the first time, algbw, busbw and #wrong are out of place, the second ones in place."""
-    left = iter(units)
-    found: list[str] = []
-    for at, name in enumerate(names):
-        unit = next(left, "") if name in _WITH_UNIT else ""
-        twice = names.count(name) > 1
-        place = ("in-place " if name in names[:at] else "out-of-place ") if twice else ""
-        found.append(f"{place}{name} ({unit})" if unit else f"{place}{name}")
-    return found
+    """Return column names: the first time, algbw, busbw and #wrong are out of place, the second ones in place."""
+    remaining_units = iter(units)
+    columns: list[str] = []
+    for index, name in enumerate(names):
+        unit = next(remaining_units, "") if name in _WITH_UNIT else ""
+        is_repeated = names.count(name) > 1
+        place = ("in-place " if name in names[:index] else "out-of-place ") if is_repeated else ""
+        columns.append(f"{place}{name} ({unit})" if unit else f"{place}{name}")
+    return columns
 
 
 class Test:
-    """An open table and the settings around it."""
+    """A table that is being read, with the settings and ranks printed before it."""
 
     def __init__(self) -> None:
         self.title: str | None = None
@@ -82,7 +82,7 @@ class Test:
         self.widest: tuple[float, float] | None = None
 
     def header(self, line: int, names: list[str]) -> list[Record]:
-        """Start a table; return the previous one."""
+        """Start a table; return the records of the previous one."""
         found = self.close()
         self.names = names[:MAX_TOKENS]
         self.table = Table(line=line, columns=_columns(self.names, []), header=[self.names], rows=[])
@@ -93,13 +93,13 @@ class Test:
         return [*found, Record("launch", line, data=data, opens=True)] if data else found
 
     def units(self, units: list[str]) -> None:
-        """Add the second line of the header."""
+        """Read the second line of the header."""
         if self.table is not None and not self.table.rows:
             self.table.columns = _columns(self.names, [unit.strip("()") for unit in units])
             self.table.header = [self.names, units[:MAX_TOKENS]]
 
     def row(self, line: int, tokens: list[str], text: str) -> list[Record]:
-        """Read one row; without a header by the standard columns, if their number matches."""
+        """Read one row; without a header, assume the standard columns."""
         found: list[Record] = []
         if self.table is None:
             names = list(_PLAIN) if len(tokens) == len(_PLAIN) else [name for name in _PLAIN if name != "root"]
@@ -107,9 +107,12 @@ class Test:
             self.units(list(_UNITS))
         table = self.table
         if table is None or len(tokens) != len(self.names):
-            return [*found, unread(line, f"a row of {len(tokens)} cells under {len(self.names)} columns", text)]
+            return [
+                *found,
+                unread(line, f"a row of {len(tokens)} cells under a header of {len(self.names)} columns", text),
+            ]
         if len(table.rows) >= MAX_ROWS:
-            return [*found, unread(line, f"a table keeps {MAX_ROWS} rows", text)]
+            return [*found, unread(line, f"a table is limited to {MAX_ROWS} rows", text)]
         cells = [cell(token) for token in tokens]
         table.rows.append(cells)
         bandwidths = {name: c.value for name, c in zip(table.columns, cells, strict=True) if c.value is not None}
@@ -145,9 +148,9 @@ class Test:
 
 
 def _ranks(widest: tuple[float, float] | None) -> int | None:
-    """Derive n from an all-reduce's busbw / algbw = 2 (n - 1) / n; None if the printed digits do not suffice.
+    """Derive n from busbw / algbw = 2 (n - 1) / n of an all-reduce; None if the printed digits do not suffice.
 
-    Only an all-reduce has a ratio above 1; the others' (n - 1) / n or 1 does not tell one from another.
+    Only an all-reduce has a ratio above 1; the ratios of other operations, (n - 1) / n or 1, are ambiguous.
     """
     if widest is None:
         return None
@@ -189,7 +192,7 @@ def _comment(test: Test, line: int, text: str) -> list[Record]:
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read the output of nccl-tests or rccl-tests; yields a table per test and its figures in bytes/s.
+    """Read the output of nccl-tests or rccl-tests; yield a table per test and its figures in bytes/s.
 
     Columns are named as printed, with units: `size (B)`, `out-of-place busbw (GB/s)`, `in-place time (us)`, `algo`.
     """

@@ -4,8 +4,8 @@
 1.0: `Epoch 0: :   0%|  | 2000/603000 [1:03:17<317:00:58, reduced_train_loss=2.600, global_step=2e+3, ...]`.
 
 Source: nemo/lightning/pytorch/callbacks/progress_printer.py and PyTorch Lightning's tqdm bar. Iterations of 2.0 count
-from 0, M in `N/M` is the last one, and N starts again with each epoch: `global_step` is the iteration. A bar rounds its
-numbers to three digits, so its own position stands for a rounded global_step that it agrees with.
+from 0, M in `N/M` is the last one, and N restarts with each epoch: `global_step` is the iteration. A bar rounds its
+numbers to three digits, so the bar's own position replaces a rounded global_step with which it agrees.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _KNOWN = {
     "memory_allocated": Field("allocated_bytes", "", "B"),
     "lr": Field("learning_rate", ""),
 }
-# The bar shows these with the last step, but they are measured on held-out data.
+# The bar shows these with every step; they were measured on held-out data.
 _HELD_OUT = re.compile(r"^(?:val|validation|test)_(?!step_timing)")
 _NO_MEASUREMENT = frozenset({"v_num"})
 
@@ -59,7 +59,7 @@ def _field(key: str) -> Field:
 
 
 class Parser:
-    """Reads lines and bars; held-out figures that a bar repeats are returned once."""
+    """Reads lines and bars; drops held-out figures that a bar repeats."""
 
     def __init__(self) -> None:
         self.held_out: dict[str, str] = {}
@@ -71,7 +71,7 @@ class Parser:
         at = int(match[2])
         iteration = at if step is None else int(step)
         found = self._records(line, rank, time, cells, iteration, int(match[1]))
-        # The number after the slash is the total of the training only during the first epoch.
+        # The number after the slash is the length of the whole training only in the first epoch.
         planned = int(match[3]) if match[3] and iteration == at else None
         if planned is not None and found and found[0].kind == "step":
             found[0].values["total_iterations"] = float(planned + 1)
@@ -112,7 +112,7 @@ class Parser:
 
 
 def _bar_iteration(position: str, step: str) -> int:
-    """Return global_step, or the position of the bar if global_step is rounded (`2e+3`) and agrees with it."""
+    """Return global_step, or the bar's position if global_step is rounded (`2e+3`) and both agree."""
     at = int(position)
     value = to_float(step) if step else None
     if value is None or not 0 <= value < 1e15:
@@ -122,7 +122,7 @@ def _bar_iteration(position: str, step: str) -> int:
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read a log of NeMo 1.0 or 2.0; yields steps by global step, validation and how it ended."""
+    """Read a log of NeMo 1.0 or 2.0; yield steps by global step, validation and the end."""
     parser = Parser()
     ended = False
     for line, rank, time, text in peel(lines):

@@ -53,7 +53,7 @@ _QUERY_NAME = re.compile(r"([a-z][a-z_.\d]{0,80})(?: \[([^\]]{1,12})\])?")
 
 @lru_cache(maxsize=4096)
 def _field(name: str, unit: str) -> Field:
-    """Name a column's normal form: `fb`, MB -> gpu_mem_bytes; `clocks.sm`, MHz -> sm_clock_hz."""
+    """Return the field of a column: `fb`, MB -> gpu_mem_bytes; `clocks.sm`, MHz -> sm_clock_hz."""
     plain = unit.removeprefix("GPM:").strip()
     normal = _NAMES.get(name, slug(name))
     if not plain and name in _DEGREES:
@@ -66,7 +66,7 @@ def _field(name: str, unit: str) -> Field:
 
 
 class Rows:
-    """An open table: columns with their units, and the columns that identify the GPU."""
+    """A table that is being read: columns with their units, and the GPU of each row."""
 
     def __init__(self, line: int, names: list[str], units: list[str]) -> None:
         self.names = names
@@ -74,7 +74,7 @@ class Rows:
         self.fields = [_field(name, unit) for name, unit in zip(names, units, strict=True)]
         self.table = Table(line=line, columns=names, header=[names, units] if any(units) else [names], rows=[])
         self.count = 0
-        self.known: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
         self.figures = ["" if name in _WORDS or name in _NO_FIGURE else name for name in names]
         self.index = self._place("gpu", "index")
         self.identity = self._place("uuid", "gpu_uuid", "pci.bus_id")
@@ -84,11 +84,11 @@ class Rows:
         return next((self.names.index(name) for name in names if name in self.names), None)
 
     def add(self, line: int, tokens: list[str], time: str | None) -> list[Record]:
-        """Read one row: a record of its numbers, and a row of the table up to its limit."""
+        """Read one row: return a record of its numbers, and add a row to the table up to MAX_ROWS."""
         values: dict[str, float] = {}
         fields: list[Field] = []
         raw: list[str] = []
-        found: list[Record] = []
+        bad: list[Record] = []
         for name, field, token in zip(self.figures, self.fields, tokens, strict=True):
             if not name or token == "-":
                 continue
@@ -97,7 +97,7 @@ class Rows:
                 quantity = amount(token)
                 if quantity is None:
                     if field.unit and not _MISSING.fullmatch(token):
-                        found.append(unread(line, "not a finite number", f"{name}: {token}"))
+                        bad.append(unread(line, "not a finite number", f"{name}: {token}"))
                     continue
                 number, unit = quantity
                 own = field if unit == field.unit else _field(name, unit)
@@ -110,13 +110,13 @@ class Rows:
                 [self._cell(*column) for column in zip(self.names, self.fields, tokens, strict=True)]
             )
         if not values:
-            return found
+            return bad
         rank, stamp = self._about(tokens), self._time(tokens) or time
-        return [Record("metrics", line, values, rank=rank, time=stamp, fields=tuple(fields), raw=tuple(raw)), *found]
+        return [Record("metrics", line, values, rank=rank, time=stamp, fields=tuple(fields), raw=tuple(raw)), *bad]
 
     @staticmethod
     def _cell(name: str, field: Field, token: str) -> Cell:
-        """Classify a cell of the table."""
+        """Return one typed cell of the table."""
         if _MISSING.fullmatch(token):
             return Cell(text=token, kind="blank")
         quantity = None if name in _WORDS else amount(token)
@@ -125,21 +125,21 @@ class Rows:
         return Cell(text=token, kind="number", value=quantity[0], unit=quantity[1] or field.unit)
 
     def _about(self, tokens: list[str]) -> int | None:
-        """Return the index of the GPU, or the order in which its uuid or bus id first occurred."""
+        """Return the number of a row's GPU: its index, or the order in which its UUID or bus id first appeared."""
         if self.index is not None:
             return to_int(tokens[self.index])
         if self.identity is None:
             return None
         identity = tokens[self.identity]
-        if identity not in self.known and len(self.known) >= 65_536:
+        if identity not in self.numbers and len(self.numbers) >= 65_536:
             return None
-        return self.known.setdefault(identity, len(self.known))
+        return self.numbers.setdefault(identity, len(self.numbers))
 
     def _time(self, tokens: list[str]) -> str | None:
         return " ".join(tokens[at].strip('"') for at in self.stamps) or None
 
     def close(self) -> list[Record]:
-        """Return the table and the number of rows, including those beyond its limit."""
+        """Return the table and the number of rows, including those beyond MAX_ROWS."""
         if not self.count:
             return []
         words = f"{self.count} rows" + (f", the first {MAX_ROWS} in the table" if self.count > MAX_ROWS else "")
@@ -148,7 +148,7 @@ class Rows:
 
 
 class Parser:
-    """Tracks the header of the rows."""
+    """Assigns rows to their header."""
 
     def __init__(self) -> None:
         self.rows: Rows | None = None
@@ -156,22 +156,26 @@ class Parser:
         self.query = False
 
     def comment(self, line: int, text: str) -> list[Record]:
-        """Read a `#` line of dmon: names, or below them units; a repeated header changes nothing."""
+        """Read a `#` line of dmon: column names, or the units below them; a repeated header has no effect."""
         tokens = [token for token in re.split(r"[\s,]+", text.lstrip("#").strip()) if token][:MAX_COLUMNS]
         if "gpu" in (token.lower() for token in tokens[:3]):
             self.names = [token.lower() for token in tokens]
             return []
         names, self.names = self.names, None
         if names is None or len(names) != len(tokens):
-            return [unread(line, "units without names above them", text)] if tokens and tokens[0] == "Idx" else []
+            return (
+                [unread(line, "a line of units without column names above it", text)]
+                if tokens and tokens[0] == "Idx"
+                else []
+            )
         units = ["" if unit in ("Idx", "YYYYMMDD", "HH:MM:SS", "#", "name", "C/G") else unit for unit in tokens]
         return self._open(line, names, units, query=False)
 
     def query_header(self, line: int, text: str) -> list[Record]:
-        """Read the first line of a query: names with units in brackets."""
+        """Read the first line of a query: column names with units in brackets."""
         columns = [_QUERY_NAME.fullmatch(part.strip()) for part in text.split(",")[:MAX_COLUMNS]]
         if not all(columns):
-            return [unread(line, "a header with names that are none", text)]
+            return [unread(line, "a header with invalid column names", text)]
         names = [column[1] for column in columns if column]
         return self._open(line, names, [column[2] or "" for column in columns if column], query=True)
 
@@ -191,11 +195,11 @@ class Parser:
         if self.query:
             tokens = [part.strip() for part in text.split(",")]
         else:
-            # The last column of pmon is a command, which may hold blanks.
+            # The last column of pmon is a command, which may contain blanks.
             limit = width - 1 if rows.names[-1] == "command" else -1
             tokens = text.replace(",", " ").split(None, limit)
         if len(tokens) != width:
-            return [unread(line, f"a row that does not fit the {width} columns of its header", text)]
+            return [unread(line, f"a row of {len(tokens)} cells under a header of {width} columns", text)]
         return rows.add(line, [token[:200] for token in tokens], time)
 
     def close(self) -> list[Record]:
@@ -207,7 +211,7 @@ _DATA = re.compile(r'\s*["\d]')
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read dmon or query-gpu output; yields the table and, per row, metrics (bytes, watts, Hz, %) of a GPU."""
+    """Read dmon or query-gpu output; yield the table and, per row, metrics (bytes, watts, Hz, %) of a GPU."""
     parser = Parser()
     for line, _, time, whole in peel(lines):
         text = whole[:8000].strip("\r\n")

@@ -1,4 +1,4 @@
-"""Removes what launchers add to a line, and keeps rank and time stamp. Every log reader starts with it."""
+"""Preprocessing for all log readers: strip launchers' prefixes from lines and return rank and time stamp."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x
 
 _STAMP = r"\d{4}[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _AMERICAN = r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d"
-# A leading host name (pdsh) is removed only if a log line certainly follows: `steps` in `steps: 1 loss: 2` is no host.
+# A leading host name (pdsh) is stripped only if a log line certainly follows; in `steps: 1 loss: 2` there is none.
 PREFIX = re.compile(
     r"\s*(?:"
     r"\[default(?P<torchrun>\d{1,6})\]:"  # torchrun --tee
@@ -31,7 +31,7 @@ _MAX_PREFIXES = 6
 
 
 def strip_prefix(text: str) -> tuple[int | None, str | None, str]:
-    """Remove leading tags of a line; return rank, time stamp and the rest."""
+    """Strip leading tags from a line; return rank, time stamp and the rest."""
     rank: int | None = None
     stamp: str | None = None
     for _ in range(_MAX_PREFIXES):
@@ -52,14 +52,14 @@ def strip_prefix(text: str) -> tuple[int | None, str | None, str]:
 def peel(lines: Iterable[str]) -> Iterator[Line]:
     """Yield (line number, rank, time stamp, text) of each line; a progress bar yields one text per redraw.
 
-    Colours, rank prefixes, srun, mpirun, Kubernetes and Ray tags and leading time stamps are taken off.
+    Colours, rank prefixes, tags of srun, mpirun, Kubernetes and Ray, and leading time stamps are stripped.
     """
     for number, line in enumerate(lines, 1):
         yield from peel_line(number, line)
 
 
 def peel_line(number: int, line: str) -> Iterable[Line]:
-    """Peel one line."""
+    """Return the results of `peel` for one line."""
     text = ANSI.sub("", line) if "\x1b" in line else line
     if "\r" in text:
         parts = text.rstrip("\r\n").split("\r")

@@ -1,7 +1,7 @@
 """The pipeline runner of the 3-node case (dist_pipeline_runner.py of DeDLOC's successors).
 
-Each rank prints what its forward and backward passes took; the first one, at the end, the average without the first
-iteration. Lines of one rank in their order are its iterations.
+Each rank prints the times of its forward and backward passes; at the end the first rank prints the average without the
+first iteration. The order of a rank's lines gives its iterations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_RANKS = 65_536
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read a log of the pipeline runner; yields timers per rank, whole iterations, and the average it states."""
+    """Read a log of the pipeline runner; yield timers per rank, iterations and the stated average."""
     turns: dict[int, int] = {}
     for line, rank, time, text in peel(lines):
         match = _PHASE.match(text)

@@ -82,7 +82,7 @@ def figures(line: int, text: str) -> Iterator[Record]:
 
 
 def _named(line: int, text: str) -> Iterator[Record]:
-    """Yield figures with special forms."""
+    """Yield the figures that have specific patterns."""
     words = text.strip()
     match = _UTIL.search(text)
     if match:
@@ -111,7 +111,7 @@ def _named(line: int, text: str) -> Iterator[Record]:
 
 
 def _memory(line: int, match: re.Match[str], words: str) -> Record:
-    """Read `5624MiB - 6176MiB / 40537MiB`: the value is the largest in use, the last one the device's."""
+    """Read `5624MiB - 6176MiB / 40537MiB`: the value is the largest size in use; the last size is the device's."""
     sizes = [_bytes(match[n], match[n + 1]) for n in (1, 3, 5)]
     low, high, total = sizes
     return figure(
@@ -125,9 +125,9 @@ def _bytes(number: str | None, unit: str | None) -> float | None:
 
 
 def _is_name(key: str, unit: str | None) -> bool:
-    """Return whether a text is a name and its value, instead of a sentence with an equals sign."""
-    known = unit is None or unit_of(unit) is not None or unit in _DECIMAL or unit in _OTHER_UNITS
-    return known and len(key.split()) <= 6
+    """Return whether a key is a name, in contrast to a sentence that contains an equals sign."""
+    is_unit = unit is None or unit_of(unit) is not None or unit in _DECIMAL or unit in _OTHER_UNITS
+    return is_unit and len(key.split()) <= 6
 
 
 def _pair(line: int, key: str, value: float, unit: str, text: str) -> Record:
@@ -141,7 +141,7 @@ def _pair(line: int, key: str, value: float, unit: str, text: str) -> Record:
 
 
 def _mentions(line: int, text: str, start: int) -> Iterator[Record]:
-    """Yield rates within a sentence, named by their kind."""
+    """Yield the rates within a sentence, named by their kind, and failures."""
     for match in list(_RATE.finditer(text, start))[:20]:
         known = unit_of(match[2].replace("bit/s", "bps"))
         value = to_float(match[1])

@@ -1,4 +1,4 @@
-"""Numbers and units: keys, units and cells of text -> normal names and units."""
+"""Numbers and units: conversion of keys, units and texts to normal units."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import lru_cache
 
 from parlab.formats.records import Field
 
-# No quantity in a log is larger; products and sums of smaller numbers are finite.
+# Larger numbers are rejected, so that products and sums stay finite.
 LARGEST = 1e100
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 # Unit as printed -> (suffix of the normal name, factor). Sizes printed with decimal names by torch and DeepSpeed
-# (MB, GB) are binary; readers of tools with decimal units (nccl-tests, network cards) handle them.
+# (MB, GB) are binary; readers of tools with decimal units (nccl-tests, network cards) convert these themselves.
 UNITS: dict[str, tuple[str, float]] = {
     "ns": ("s", 1e-9), "us": ("s", 1e-6), "µs": ("s", 1e-6), "μs": ("s", 1e-6), "ms": ("s", 1e-3),
     "s": ("s", 1.0), "sec": ("s", 1.0), "secs": ("s", 1.0), "second": ("s", 1.0), "seconds": ("s", 1.0),
@@ -27,7 +27,7 @@ UNITS: dict[str, tuple[str, float]] = {
     "j/iter/gpu": ("joules_per_gpu", 1.0), "w": ("watts", 1.0), "x": ("ratio", 1.0),
 }  # fmt: skip
 
-# Bounded, unambiguous and never a part of a longer number, so that lines of digits and `1.2.3` do not match.
+# Bounded, and never a part of a longer number: `1.2.3` does not match, and a long line of digits is not slow.
 _NUMBER = (
     r"(?<![\d.])[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!\d)(?:\.\d{0,40})?|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})"
     r"(?:[eE][+-]?\d{1,4})?(?!\.?\d)"
@@ -40,12 +40,12 @@ _SLUG = re.compile(r"[^a-z0-9]+")
 
 
 def normal(value: float, scale: float) -> float:
-    """Scale a printed value: 58.16 ms become 0.05816 s, not 0.058159999999999996."""
+    """Scale a printed value without rounding errors: 58.16 ms become 0.05816 s, not 0.058159999999999996."""
     return value * scale if scale >= 1.0 else value / round(1.0 / scale)
 
 
 def to_float(text: str) -> float | None:
-    """Parse a number such as `1,234.5`; None for anything else (nan, inf, 1e400, 1_000, 1,2) and above LARGEST."""
+    """Parse a number, also `1,234.5`; return None for other texts, nan, inf, 1_000, 1,2 and numbers beyond LARGEST."""
     try:
         value = float(text)
     except ValueError:
@@ -58,7 +58,7 @@ def to_float(text: str) -> float | None:
 
 
 def to_int(text: str) -> int | None:
-    """Parse an integer of at most 18 digits such as `1,234`; None for anything else."""
+    """Parse an integer of at most 18 digits, also `1,234`; return None for anything else."""
     text = text.strip()
     if _GROUPED.fullmatch(text):
         text = text.replace(",", "")
@@ -66,16 +66,13 @@ def to_int(text: str) -> int | None:
 
 
 def slug(text: str) -> str:
-    """Convert a key to a name: `params norm` -> params_norm."""
+    """Convert a text to an identifier: `params norm` -> params_norm."""
     return _SLUG.sub("_", text[:200].lower()).strip("_")[:80] or "unnamed"
 
 
 def unit_of(unit: str) -> tuple[str, float] | None:
-    """Return (suffix of the normal name, factor) of a printed unit; None if it is unknown."""
-    known = UNITS.get(unit.lower())
-    if known is not None and unit == "b":
-        return None
-    return known
+    """Return (suffix of the normal name, factor) of a printed unit, or None if it is unknown."""
+    return None if unit == "b" else UNITS.get(unit.lower())
 
 
 @lru_cache(maxsize=4096)
@@ -83,10 +80,10 @@ def field_for(key: str) -> Field:
     """Return the field of a key with its unit in brackets: `elapsed time (ms)` -> elapsed_time_s."""
     match = _SUFFIX.match(key)
     if match:
-        known = unit_of(match[2])
-        if known:
+        normal_unit = unit_of(match[2])
+        if normal_unit:
             name = slug(match[1])
-            suffix, factor = known
+            suffix, factor = normal_unit
             return Field(name if name.endswith(f"_{suffix}") else f"{name}_{suffix}", key, match[2], factor)
         return Field(slug(match[1]) + "_" + slug(match[2]), key, match[2])
     return Field(slug(key), key)

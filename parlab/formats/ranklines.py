@@ -1,7 +1,7 @@
 """Step lines of custom trainers: `[Epoch 0, Batch 6] Data: 2.6ms | Forward: 237.0ms | Total: 1302.5ms |`.
 
-Every cell carries its own unit. Times become timers, of which `total` (or `step`, `iteration`) is the step time; other
-cells become values of the step. Each rank may print a line of its own; batches start again with each epoch.
+Every cell has its own unit. Times become timers; `total` (or `step`, `iteration`) is the step time, and other cells are
+values of the step. Each rank may print its own lines; batch numbers restart with each epoch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEPT_EPOCHS = 8
 
 
 class Clock:
-    """Batches of several epochs -> one iteration number that only grows."""
+    """Converts epoch and batch to one increasing iteration number."""
 
     def __init__(self) -> None:
         self.offsets: dict[int, int] = {}
@@ -44,16 +44,16 @@ class Clock:
     def iteration(self, epoch: int, batch: int) -> int:
         offset = self.offsets.get(epoch)
         if offset is None:
-            # An epoch before the known ones is another launch, which counts from its own start.
+            # An epoch before all recorded ones belongs to another launch, which counts from its own start.
             if self.offsets and epoch < min(self.offsets):
                 self.offsets.clear()
                 self.largest = -1
             offset = self.offsets[epoch] = self.largest + 1
             if len(self.offsets) > _KEPT_EPOCHS:
                 del self.offsets[next(iter(self.offsets))]
-        found = offset + batch
-        self.largest = max(self.largest, found)
-        return found
+        iteration = offset + batch
+        self.largest = max(self.largest, iteration)
+        return iteration
 
 
 def _line(line: int, rank: int | None, time: str | None, text: str, head: re.Match[str], clock: Clock) -> list[Record]:
@@ -61,14 +61,14 @@ def _line(line: int, rank: int | None, time: str | None, text: str, head: re.Mat
     timers: dict[str, float] = {}
     fields: list[Field] = []
     raw: list[str] = []
-    found: list[Record] = []
+    bad: list[Record] = []
     for part in _CELLS.split(text[head.end() : head.end() + 8000])[:_MAX_CELLS]:
         match = _CELL.fullmatch(part.rstrip())
         if match is None:
             continue
         quantity = amount(match[2])
         if quantity is None:
-            found.append(unread(line, "not a finite number with a unit", part))
+            bad.append(unread(line, "not a finite number with a unit", part))
             continue
         field = united(match[1].strip(), quantity[1])
         value = normal(quantity[0], field.scale)
@@ -82,14 +82,14 @@ def _line(line: int, rank: int | None, time: str | None, text: str, head: re.Mat
         fields.append(field)
         raw.append(match[2].strip())
     if not fields:
-        return found
+        return bad
     iteration = clock.iteration(int(head["epoch"]), int(head["batch"]))
     step = Record("step", line, values, iteration=iteration, rank=rank, time=time, fields=tuple(fields), raw=tuple(raw))
-    return [step, *([Record("timers", line, timers, iteration=iteration, rank=rank)] if timers else []), *found]
+    return [step, *([Record("timers", line, timers, iteration=iteration, rank=rank)] if timers else []), *bad]
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read step lines whose cells carry units; yields steps, timers in seconds and how it ended."""
+    """Read step lines whose cells have units; yield steps, timers in seconds and the end."""
     clock = Clock()
     for line, rank, time, text in peel(lines):
         head = _HEAD.search(text[:300]) if "poch" in text or "POCH" in text else None

@@ -1,4 +1,4 @@
-"""The cells of a line -> one record, as most step lines are read."""
+"""Conversion of the cells of a line to one record, as most step lines need it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def reading(
     rank: int | None = None,
     time: str | None = None,
 ) -> list[Record]:
-    """Return one record of the numeric cells, and an unread record of each other cell."""
+    """Return one record of all cells with a number, and an unread record for each other cell."""
     fields: list[Field] = []
     raw: list[str] = []
     values: dict[str, float] = {}
@@ -43,7 +43,7 @@ def reading(
 
 
 def amount(text: str) -> tuple[float, str] | None:
-    """Split `66.91GiB` into number and unit; None without a finite number."""
+    """Split `66.91GiB` into number and unit; return None without a finite number."""
     match = _AMOUNT.fullmatch(text[:128])
     value = to_float(match[1]) if match else None
     return None if match is None or value is None else (value, match[2])
@@ -51,7 +51,7 @@ def amount(text: str) -> tuple[float, str] | None:
 
 @lru_cache(maxsize=4096)
 def united(key: str, unit: str) -> Field:
-    """Return the field of a key whose unit follows its value: `Forward`, `ms` -> forward_s."""
+    """Return the field of a key whose unit follows the value: `Forward`, `ms` -> forward_s."""
     normal_unit = unit_of(unit)
     if normal_unit is None:
         return Field(slug(f"{key} {unit}") if unit else slug(key), key, unit)

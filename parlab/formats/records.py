@@ -1,4 +1,4 @@
-"""The records that readers yield: values in normal form, with the printed text."""
+"""Records that readers yield: values in normal units, with the printed texts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Literal, NamedTuple
 Kind = Literal[
     "launch",  # arguments of a launch; `opens` starts a new segment
     "step",  # one iteration
-    "timers",  # seconds per timer name; `low` holds the times of the fastest rank if a range was printed
+    "timers",  # seconds per timer name; `low` has those of the fastest rank if a range was printed
     "memory",  # bytes per rank
     "metrics",  # figures of the launch that do not belong to a step
     "validation",  # losses on held-out data
-    "figure",  # a figure in prose or in a footer
+    "figure",  # one named figure of prose or of a footer
     "table",  # schema.Table
     "image",  # schema.Image
     "config",  # schema.Config
     "heading",  # title of the following section
     "end",  # how the launch ended
-    "unread",  # something that looked like a measurement and could not be read
+    "unread",  # text that looked like a measurement but could not be read
 ]
 
 
@@ -41,10 +41,10 @@ class Printed(NamedTuple):
 
 
 class Record:
-    """One record. `values` are in normal form (s, bytes, samples/s, FLOP/s); `printed()` returns the printed cells.
+    """One reading. `values` are in normal units (s, bytes, samples/s, FLOP/s); `printed()` yields the printed cells.
 
     `line` counts from 1; `rank` is the rank that printed the line, if known; `time` is the printed time stamp; `data`
-    is not numeric: arguments of a launch, a table, the reason of an end or of an unread line.
+    has everything that is not a number: arguments of a launch, a table, an Ending, an Unread.
     """
 
     __slots__ = ("data", "fields", "iteration", "kind", "line", "low", "opens", "rank", "raw", "time", "values")
@@ -86,14 +86,14 @@ class Record:
 
 
 class Unread(NamedTuple):
-    """The reason why something could not be read, and its text, truncated."""
+    """The reason why a text could not be read, and the text, truncated to MAX_TEXT."""
 
     reason: str
     text: str
 
 
 class Ending(NamedTuple):
-    """How a launch ended, with the text of the log."""
+    """How a launch ended, with the reason that the log gives."""
 
     state: Literal["finished", "cancelled", "crashed", "unknown"]
     reason: str
@@ -103,12 +103,12 @@ MAX_TEXT = 200
 
 
 def unread(line: int, reason: str, text: str) -> Record:
-    """Return the record of something that could not be read."""
+    """Return the record of a text that could not be read."""
     return Record("unread", line, data=Unread(reason, text[: MAX_TEXT + 1].strip()[:MAX_TEXT]))
 
 
 def figure(line: int, name: str, value: float | None, text: str, unit: str = "", **extra: Any) -> Record:
-    """Return the record of one figure; `extra` are further fields of schema.Figure."""
+    """Return the record of one figure; `extra` becomes fields of schema.Figure (low, high, total)."""
     field = Field(name, name, unit)
     return Record(
         "figure",

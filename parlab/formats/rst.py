@@ -23,7 +23,7 @@ SIGNS: Signs = (
     (re.compile(r"``[^`]{1,80}``"), 2),
 )
 
-# A document must not open files, include raw HTML, read the configuration of the machine or print.
+# A document must not open files, include raw HTML, read this machine's docutils configuration or print.
 _SETTINGS: dict[str, Any] = {
     "file_insertion_enabled": False,
     "raw_enabled": False,
@@ -36,32 +36,32 @@ _SETTINGS: dict[str, Any] = {
 }
 
 MAX_RST = 2**18
-# docutils takes quadratic time in the marks of one paragraph: 500 take 30 ms.
+# docutils takes quadratic time in the number of markup characters of a paragraph: 30 ms for 500.
 MAX_MARKS = 500
 _MARK = re.compile(r"[*`|_\[\]]")
 _LITERAL = re.compile(r"\.\. (?:code|code-block|sourcecode)::|.*(?<!\.\. )::\s*$")
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read a reStructuredText document: sections, tables, logs and configurations in it, images, figures in prose."""
+    """Read a reStructuredText document; yield sections, tables, logs, configurations, images and figures of prose."""
     text, count, left = take(lines, MAX_RST)
     dense = _dense(text)
     if dense:
-        yield unread(dense, "no reStructuredText: a paragraph with too much markup", "")
+        yield unread(dense, "not parsed as reStructuredText: a paragraph has too much markup", "")
         return
     try:
         tree = publish_doctree(text.replace("\x00", "\ufffd"), settings_overrides=dict(_SETTINGS))
     except Exception as problem:
-        # docutils may raise any exception for damaged input; the text is then counted as unread.
-        yield unread(1, f"no reStructuredText after all: {type(problem).__name__}", text)
+        # docutils is not hardened against damaged input and may raise anything; the text is reported as unread.
+        yield unread(1, f"docutils could not parse the document: {type(problem).__name__}", text)
         return
     yield from records(_blocks(tree, text.split("\n")))
     if left:
-        yield unread(count + 1, f"{left} lines behind the end of what is read of a document", "")
+        yield unread(count + 1, f"{left} lines beyond the size limit of a document", "")
 
 
 def _dense(text: str) -> int | None:
-    """Return the line of the first paragraph that docutils would parse too slowly, except literal blocks."""
+    """Return the line of the first paragraph with too much markup for docutils, ignoring literal blocks."""
     marks = literal = 0
     margin = 0
     for number, row in enumerate(text.split("\n"), 1):
@@ -82,7 +82,7 @@ def _dense(text: str) -> int | None:
 
 
 def _blocks(tree: nodes.document, source: list[str]) -> Iterator[Block]:
-    """Walk the tree; texts of a table's cells belong to the table."""
+    """Yield the blocks of a tree; texts in table cells belong to the table."""
     for node in tree.findall():
         if isinstance(node, nodes.title | nodes.subtitle):
             if not isinstance(node.parent, nodes.table):
@@ -109,25 +109,25 @@ def _inside(node: nodes.Node, *kinds: type[nodes.Node]) -> bool:
 
 
 def _line(node: nodes.Node) -> int:
-    """Return the line of a node, or of the closest node around it that has one."""
-    around: nodes.Node | None = node
-    while around is not None:
-        if around.line:
-            line: int = around.line
+    """Return the line of a node, or of its nearest ancestor that has a line."""
+    ancestor: nodes.Node | None = node
+    while ancestor is not None:
+        if ancestor.line:
+            line: int = ancestor.line
             return line
-        around = around.parent
+        ancestor = ancestor.parent
     return 1
 
 
 def _find(source: list[str], row: str, near: int, *, whole: bool = False) -> int:
-    """Return the first line of a text; for some nodes docutils gives the end of the block."""
-    wanted = row.strip()
-    if not wanted:
+    """Return the line on which a text starts; for some nodes docutils reports the end of the block."""
+    target = row.strip()
+    if not target:
         return near
     candidates: list[int] = [*range(near, min(near + 3, len(source)) + 1), *range(near - 1, max(near - 400, 0), -1)]
     for line in candidates:
-        there = source[line - 1].strip() if 0 < line <= len(source) else ""
-        if there == wanted or (not whole and wanted in there):
+        text = source[line - 1].strip() if 0 < line <= len(source) else ""
+        if text == target or (not whole and target in text):
             return line
     return near
 

@@ -1,6 +1,6 @@
-"""Records of any reader -> segments, one per launch.
+"""Division of a reader's records into segments, one per launch.
 
-A new segment starts if a record has `opens`, or if the iterations or the clock of a rank go back.
+A new segment starts with a record that has `opens`, or when the iterations or time stamps of one rank run backwards.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ MAX_SEGMENTS = 500
 
 
 def _has_settings(arguments: dict[str, Any]) -> bool:
-    """Return whether arguments contain a setting; a command without one (`srun --label date`) is not a launch."""
+    """Return whether arguments contain a known setting; a command without any (`srun --label date`) is no launch."""
     return any(value is not None for value in normalise(arguments)[0].values())
 
 
 class Segments:
-    """Opens, fills and closes segments from records."""
+    """Collects records into segments."""
 
     def __init__(self) -> None:
         self.done: list[schema.Segment] = []
@@ -83,15 +83,15 @@ class Segments:
 
     @staticmethod
     def _another(builder: Builder, record: Record) -> bool:
-        """Return whether arguments belong to another launch than the open one."""
+        """Return whether arguments belong to a launch other than the current one."""
         if not record.opens:
             return False
-        arguments = builder.arguments
-        differs = builder.dumped and any(arguments.get(name, value) != value for name, value in record.data.items())
-        return not builder.empty or differs or builder.end is not None
+        current = builder.arguments
+        other = builder.dumped and any(current.get(name, value) != value for name, value in record.data.items())
+        return not builder.empty or other or builder.end is not None
 
     def _open(self, record: Record, keep: Builder | None = None) -> Builder:
-        """Close the open segment and start another; a restart without a new dump keeps the arguments."""
+        """Close the current segment and start a new one; with `keep`, a restart, copy its arguments."""
         self.close()
         self.current = Builder(record.line, self.section)
         if keep is not None:
@@ -108,12 +108,12 @@ class Segments:
         self.done.append(segment_of(builder))
 
     def heading(self, title: str) -> None:
-        """Start a new section of a document, whose launch is separate."""
+        """Start a new section of a document, which is a separate launch."""
         self.close()
         self.section = title
 
     def adopt(self, figures: dict[str, list[schema.Figure]]) -> None:
-        """Add all figures of a document, and the settings in its prose, to its only launch."""
+        """Assign all figures of a document to its only launch, and fill in settings that only prose states."""
         if len(self.done) != 1:
             return
         segment = self.done[0]
@@ -128,6 +128,6 @@ class Segments:
         fill_from_figures(segment)
 
     def figure(self, name: str, figure: schema.Figure) -> None:
-        """Add a figure stated near the open launch."""
+        """Add a figure from prose to the current launch."""
         if self.current is not None and len(self.current.figures) < MAX_NAMES:
             self.current.figures.setdefault(name, figure)

@@ -1,4 +1,4 @@
-"""Detection of the format of a text from its content."""
+"""Detection of a text's format from its content."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ Signs = Sequence[tuple[re.Pattern[str], int]]
 
 
 class Signed(Protocol):
-    """The part of a reader that detection uses: patterns of its lines with weights."""
+    """A reader with patterns of its lines, each with a weight."""
 
     @property
     def SIGNS(self) -> Signs: ...
 
 
 def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]:
-    """Return the sum of the weights of each format's signs; a sign counts at most ENOUGH times."""
-    left = {name: {pattern: ENOUGH for pattern, _ in reader.SIGNS} for name, reader in formats.items()}
-    found = dict.fromkeys(formats, 0)
+    """Return the sum of the weights of matching signs for each format; a sign counts at most ENOUGH times."""
+    remaining = {name: {pattern: ENOUGH for pattern, _ in reader.SIGNS} for name, reader in formats.items()}
+    totals = dict.fromkeys(formats, 0)
     for _, _, _, line in peel(head):
         text = line[:2000]
         for name, reader in formats.items():
-            budget = left[name]
+            budget = remaining[name]
             for pattern, weight in reader.SIGNS:
                 if budget[pattern] and pattern.search(text):
                     budget[pattern] -= 1
-                    found[name] += weight
-    return found
+                    totals[name] += weight
+    return totals
 
 
 def sniff(head: Sequence[str], formats: Mapping[str, Signed]) -> str:
-    """Return the format with the largest sum, `unknown` without signs; ties go to the first registered format."""
-    found = scores(head, formats)
-    best = max(found, key=lambda name: found[name], default=UNKNOWN)
-    return best if found.get(best, 0) >= THRESHOLD else UNKNOWN
+    """Return the format with the highest score, or `unknown` below THRESHOLD; ties go to the first registered."""
+    totals = scores(head, formats)
+    best = max(totals, key=lambda name: totals[name], default=UNKNOWN)
+    return best if totals.get(best, 0) >= THRESHOLD else UNKNOWN

@@ -1,4 +1,4 @@
-"""Files -> lines of bounded length."""
+"""Lines of bounded length from files. No other module of this package opens files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-# The rest of a longer line is skipped and reported.
+# Longer lines are truncated to this length, and reported.
 MAX_LINE = 4 * 2**20
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 
 class Lines:
-    """The lines of an open text, truncated to MAX_LINE; `cut` contains the numbers of truncated lines."""
+    """The lines of an open text stream, truncated to MAX_LINE; `cut` has the numbers of truncated lines."""
 
     def __init__(self, stream: TextIO, limit: int = MAX_LINE) -> None:
         self.stream = stream
@@ -40,7 +40,7 @@ class Lines:
 
 
 def open_text(path: Path) -> TextIO:
-    """Open a file as UTF-16 if it has that byte order mark, otherwise as UTF-8 with replacement characters."""
+    """Open a file as text: UTF-16 if it has a byte order mark, else UTF-8; only line feeds end a line."""
     with path.open("rb") as file:
         start = file.read(4)
     encoding = next((name for mark, name in _MARKS if start.startswith(mark)), "utf-8")

@@ -16,7 +16,7 @@ BLOCK = 1_024
 
 
 class Stream:
-    """Statistics of numbers that are appended one by one; the hot loop only calls `append`."""
+    """Statistics of numbers that are added one at a time; the hot loop only calls `append`."""
 
     __slots__ = (
         "_maximum",
@@ -47,7 +47,7 @@ class Stream:
         self._random = random.Random(0)
 
     def flush(self) -> None:
-        """Process the pending values; must be called at least every few thousand appends."""
+        """Process the pending values; call this at least every few thousand appends."""
         block = self.pending
         if not block:
             return
@@ -101,10 +101,10 @@ class Stream:
         """Return quantiles by linear interpolation between the sampled values."""
         self.flush()
         values = sorted(self.kept)
-        found = []
+        results = []
         for fraction in fractions:
             position = fraction * (len(values) - 1)
             low = int(position)
             high = min(low + 1, len(values) - 1)
-            found.append(values[low] + (values[high] - values[low]) * (position - low))
-        return found
+            results.append(values[low] + (values[high] - values[low]) * (position - low))
+        return results

@@ -1,7 +1,7 @@
-"""The records of a launch, accumulated by a Builder -> its Segment.
+"""Summary of a launch's records: the Segment of one Builder.
 
-The first record of a launch is warm-up: `mean_without_first`, samples/s, tokens/s and TFLOP/s exclude it; median,
-mean, p10 and p90 include all records.
+The first record of a launch is warm-up: `mean_without_first`, samples/s, tokens/s and TFLOP/s exclude it; median, mean,
+p10 and p90 include all records.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from parlab.formats.launch import normalise
 from parlab.formats.records import Record
 from parlab.formats.statistics import Stream
 
-_PRINTED_MEAN = "mean of what the log prints, first record left out"
-_PRINTED_OVERALL = "what the log states for the whole launch"
+_PRINTED_MEAN = "mean of the printed values, without the first record"
+_PRINTED_OVERALL = "printed in the log for the whole launch"
 _LOSSES = ("loss", "lm_loss", "train_loss", "reduced_train_loss")
 
 
@@ -34,7 +34,7 @@ def _record(record: Record | None) -> schema.StepRecord | None:
 
 
 def segment_of(builder: Builder) -> schema.Segment:
-    """Return the segment of a launch. Nothing may be added to the builder afterwards."""
+    """Return the segment of a launch; the builder must not be used afterwards."""
     builder.close_step()
     values, derived = normalise(builder.arguments)
     batch = builder.steps.by_name.get("global_batch_size")
@@ -42,8 +42,8 @@ def segment_of(builder: Builder) -> schema.Segment:
         batch.flush()
         values["global_batch_size"] = int(batch.last)
         derived["global_batch_size"] = "printed with each iteration"
-        again, more = normalise({**builder.arguments, "global_batch_size": int(batch.last)})
-        values, derived = {**again}, {**more, **derived}
+        values, more_derived = normalise({**builder.arguments, "global_batch_size": int(batch.last)})
+        derived = {**more_derived, **derived}
     segment = schema.Segment(
         launch=schema.Launch.model_validate({**values, "derived": derived, "arguments": builder.arguments}),
         records=builder.records,
@@ -92,12 +92,12 @@ def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
         )
         sampled = "" if times.count <= times.limit else f"; quantiles from a sample of {times.limit}"
         segment.basis["step_time_s"] = (
-            f"{times.count} records; mean_without_first leaves the first out as warm-up{sampled}"
+            f"{times.count} records; mean_without_first excludes the first as warm-up{sampled}"
         )
 
 
 def _fill_rates(segment: schema.Segment, builder: Builder) -> None:
-    """Fill samples/s, tokens/s and TFLOP/s: computed from batch and time if both are printed, else as printed."""
+    """Set samples/s, tokens/s and TFLOP/s: computed from batch and time if both are printed, else as printed."""
     _fill_samples_per_s(segment, builder)
     _fill_tokens_per_s(segment, builder)
     for streams in (builder.steps, builder.metrics):
@@ -115,7 +115,7 @@ def _fill_samples_per_s(segment: schema.Segment, builder: Builder) -> None:
     printed = builder.steps.by_name.get("samples_per_s") or builder.steps.by_name.get("running_avg_samples_per_s")
     if seconds and batch_size:
         segment.samples_per_s = batch_size / seconds
-        segment.basis["samples_per_s"] = "global batch size / step time, first record left out"
+        segment.basis["samples_per_s"] = "global batch size / step time, without the first record"
     elif printed:
         segment.samples_per_s = _warm_mean(printed)
         segment.basis["samples_per_s"] = _PRINTED_MEAN
@@ -137,11 +137,11 @@ def _fill_tokens_per_s(segment: schema.Segment, builder: Builder) -> None:
         segment.basis["tokens_per_s"] = _PRINTED_OVERALL
     elif (each := builder.steps.by_name.get("tokens_per_s_per_gpu")) and segment.launch.world_size:
         segment.tokens_per_s = _warm_mean(each) * segment.launch.world_size
-        segment.basis["tokens_per_s"] = "tokens per second and GPU * world size, first record left out"
+        segment.basis["tokens_per_s"] = "tokens per second and GPU * world size, without the first record"
 
 
 def _warm_mean(stream: Stream) -> float:
-    """Return the mean without the first record, which is warm-up; of a single record that record."""
+    """Return the mean without the first record, which is warm-up; with a single record, its value."""
     return stream.mean_without_first or stream.mean
 
 
@@ -170,11 +170,11 @@ def fill_from_figures(segment: schema.Segment) -> None:
     figure = segment.figures.get("gpu_mem_bytes")
     if figure is not None and figure.value is not None:
         segment.gpu_mem_max_bytes = figure.value
-        segment.basis["gpu_mem_max_bytes"] = f"stated: {figure.text}"
+        segment.basis["gpu_mem_max_bytes"] = f"stated in the document: {figure.text}"
     utilisation = segment.figures.get("gpu_util_pct")
     if utilisation is not None:
         segment.gpu_util_pct = utilisation.value
-        segment.basis["gpu_util_pct"] = f"stated: {utilisation.text}"
+        segment.basis["gpu_util_pct"] = f"stated in the document: {utilisation.text}"
 
 
 def _end(builder: Builder) -> schema.End:

@@ -36,19 +36,19 @@ _SHORT = {
 def experiment_settings(name: str) -> dict[str, Any]:
     """Parse the name of a DeepSpeed tuning experiment: `z1_gas1_tmbspg3` -> ZeRO stage, accumulation, micro batch.
 
-    Short names of the tuner (deepspeed/autotuning/autotuner.py) are written out; those without a long form stay.
+    The tuner's abbreviations (deepspeed/autotuning/autotuner.py) are expanded; unknown ones are kept.
     """
     match = _EXPERIMENT.search(name[:300])
     if match is None:
         return {}
-    found: dict[str, Any] = {"zero_stage": int(match[1])}
+    settings: dict[str, Any] = {"zero_stage": int(match[1])}
     for short, value in re.findall(r"_([a-z]+)([\d.]+(?:e[+-]?\d+)?)", match[2]):
-        found[_SHORT.get(short, short)] = typed(value)
-    return found
+        settings[_SHORT.get(short, short)] = typed(value)
+    return settings
 
 
 def cell(text: str) -> Cell:
-    """Classify a cell: number (with unit and settings in parentheses), failure marker, blank, or text."""
+    """Parse one cell: a number (with unit and details in brackets), a failure, a blank or text."""
     text = " ".join(text.split())[:2000]
     if _BLANK.match(text):
         return Cell(text=text, kind="blank")
@@ -64,12 +64,14 @@ def cell(text: str) -> Cell:
 
 
 def _details(text: str) -> dict[str, Any]:
-    """Parse the parentheses after a number."""
-    found: dict[str, Any] = {_SHORT.get(slug(name), slug(name)): typed(value) for name, value in _SETTING.findall(text)}
-    found |= experiment_settings(text)
-    if text.strip(" ,") and not found:
-        found["note"] = text.strip(" ,")
-    return found
+    """Parse the text in brackets after a number."""
+    details: dict[str, Any] = {
+        _SHORT.get(slug(name), slug(name)): typed(value) for name, value in _SETTING.findall(text)
+    }
+    details |= experiment_settings(text)
+    if text.strip(" ,") and not details:
+        details["note"] = text.strip(" ,")
+    return details
 
 
 def table(
@@ -80,7 +82,7 @@ def table(
     align: Sequence[Align] = (),
     title: str | None = None,
 ) -> Table:
-    """Build a table from header and body rows; short rows are filled with blanks, every column gets a name."""
+    """Build a table from header rows and body rows; short rows are padded with blanks, every column gets a name."""
     width = max((len(row) for row in (*header, *rows)), default=0)
     full = [[*row, *[""] * (width - len(row))] for row in header]
     columns = [" ".join(part for row in full if (part := " ".join(row[n].split()))) for n in range(width)]
@@ -91,7 +93,7 @@ def table(
 
 
 def _mark_failed_spaces(built: Table) -> None:
-    """Mark best metrics of 0 as failures: in the autotuner's summary they mean that all experiments failed."""
+    """Mark failures in the summary of DeepSpeed's tuner: a best metric of 0 means that all experiments failed."""
     if "tuning_space" not in built.columns or "best_metric_val" not in built.columns:
         return
     column = built.columns.index("best_metric_val")

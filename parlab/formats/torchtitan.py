@@ -40,12 +40,12 @@ _KNOWN = {
     "lr": Field("learning_rate", "lr"),
 }
 
-# Lines of rank 0 with the layout of the launch: `pp=1, dp_shard=8, tp=1`, `global batch size 64`.
+# Messages of rank 0 about the layout of the launch: `pp=1, dp_shard=8, tp=1`, `global batch size 64`.
 _LAUNCH = re.compile(
     r"Building (?:device mesh with parallelism:|\d-D device mesh with)|Training starts at step|Trainer is initialized"
 )
 _SIZE = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp|ep|etp)=(-?\d{1,7})\b")
-_WORDS = re.compile(
+_SETTING = re.compile(
     r"(local batch size|global batch size|gradient accumulation steps|sequence length|total steps):?\s(\d{1,12})"
 )
 _MESH = re.compile(r"device mesh with \[([^\]]{1,200})\], \[([\d, ]{1,100})\]")
@@ -62,17 +62,17 @@ _NAMES = {
 
 @lru_cache(maxsize=4096)
 def _field(key: str) -> Field:
-    """Name a cell; its key is `name` or `name|unit as printed`."""
+    """Return the field of a cell; its key is `name` or `name|unit as printed`."""
     name, _, unit = key.partition("|")
-    known = _KNOWN.get(name)
+    standard = _KNOWN.get(name)
     field = united(name, unit)
-    if known is None:
+    if standard is None:
         return field._replace(key=name)
-    return field._replace(name=known.name) if unit else known
+    return field._replace(name=standard.name) if unit else standard
 
 
 def _cells(text: str) -> Iterator[Cell]:
-    """Return the cells after the step; `66.91GiB(37.51%)` is two."""
+    """Yield the cells after the step number; `66.91GiB(37.51%)` gives two."""
     for match in _CELL.finditer(text[:4000]):
         key, value = match[1].strip(), match[2]
         inner = _BRACKET.fullmatch(value) if value.endswith(")") else None
@@ -87,8 +87,8 @@ def _cell(key: str, text: str) -> Cell:
     number = to_float(text)
     if number is not None:
         return Cell(key, text, number)
-    found = amount(text)
-    return Cell(key, text, None) if found is None else Cell(f"{key}|{found[1]}", text, found[0])
+    quantity = amount(text)
+    return Cell(key, text, None) if quantity is None else Cell(f"{key}|{quantity[1]}", text, quantity[0])
 
 
 def _step(line: int, rank: int | None, time: str | None, text: str, match: re.Match[str]) -> list[Record]:
@@ -101,50 +101,50 @@ def _step(line: int, rank: int | None, time: str | None, text: str, match: re.Ma
 
 
 def _launch(text: str) -> dict[str, Any]:
-    """Read the lines about mesh and batch size; sizes of -1 (automatic) are ignored."""
+    """Return the sizes of a message about mesh or batch; sizes of -1 (computed by torchtitan) are omitted."""
     sizes: dict[str, Any] = {name: int(size) for name, size in _SIZE.findall(text)}
     mesh = _MESH.search(text)
     if mesh:
         names = [name.strip(" '\"") for name in mesh[1].split(",")]
         sizes.update(zip(names, (to_int(size) for size in mesh[2].split(",")), strict=False))
-    found = dict(sizes)
-    # Expert parallelism spans the other dimensions; a size of -1 is automatic.
+    settings = dict(sizes)
+    # Expert parallelism reuses ranks of the other dimensions; a size of -1 stands for the remaining ranks.
     across = [size for name, size in sizes.items() if name not in ("ep", "etp")]
     if across and all(isinstance(size, int) and 0 < size < 2**20 for size in across):
-        found["world_size"] = math.prod(across)
-    found.update((slug(words), to_int(size)) for words, size in _WORDS.findall(text))
-    found = {_NAMES.get(name, name): value for name, value in found.items() if isinstance(value, int) and value > 0}
-    replicate, shard = found.get("dp_replicate"), found.get("dp_shard")
+        settings["world_size"] = math.prod(across)
+    settings.update((slug(name), to_int(size)) for name, size in _SETTING.findall(text))
+    settings = {_NAMES.get(name, name): size for name, size in settings.items() if isinstance(size, int) and size > 0}
+    replicate, shard = settings.get("dp_replicate"), settings.get("dp_shard")
     if replicate or shard:
-        found["data_parallel_degree"] = (replicate or 1) * (shard or 1)
-    return found
+        settings["data_parallel_degree"] = (replicate or 1) * (shard or 1)
+    return settings
 
 
 class Parser:
-    """Collects the settings of a launch until its first step; every rank may print them."""
+    """Collects the settings of a launch until its first step; every rank may repeat them."""
 
     def __init__(self) -> None:
-        self.remarks: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {}
 
-    def remark(self, text: str) -> None:
-        """Add the settings in a line."""
+    def collect(self, text: str) -> None:
+        """Add the settings that a line contains."""
         if _LAUNCH.search(text):
-            self.remarks.update(_launch(text[:2000]))
+            self.settings.update(_launch(text[:2000]))
         elif match := _MODEL.search(text):
-            self.remarks["total_parameters"] = to_int(match[1])
+            self.settings["total_parameters"] = to_int(match[1])
         elif match := _DEVICE.search(text):
-            self.remarks["gpu_name"] = match[1].strip()
+            self.settings["gpu_name"] = match[1].strip()
         elif match := _PEAK.search(text):
-            self.remarks["peak_flops_per_gpu"] = to_float(match[1])
+            self.settings["peak_flops_per_gpu"] = to_float(match[1])
 
     def launch(self, line: int) -> list[Record]:
-        """Return the settings once."""
-        remarks, self.remarks = self.remarks, {}
-        return [Record("launch", line, data=remarks, opens=True)] if remarks else []
+        """Return a launch record with the settings collected so far, once."""
+        settings, self.settings = self.settings, {}
+        return [Record("launch", line, data=settings, opens=True)] if settings else []
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
-    """Read a torchtitan log; yields launches, steps (tokens/s and FLOP/s per device), validation, how it ended."""
+    """Read a torchtitan log; yield launches, steps (tokens/s and FLOP/s per device), validation and the end."""
     parser = Parser()
     for line, rank, time, text in peel(lines):
         match = _HEAD.search(text[:600]) if "step:" in text else None
@@ -152,7 +152,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
             yield from parser.launch(line)
             yield from _step(line, rank, time, text, match)
             continue
-        parser.remark(text)
+        parser.collect(text)
         end = ending(text)
         if end:
             yield from parser.launch(line)

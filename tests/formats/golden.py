@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 def cases() -> list[Path]:
-    """Every file beside a golden one, and those that still want one."""
+    """Return every input file, with or without a golden file."""
     return sorted(
         path for path in HERE.glob("*/*") if path.is_file() and path.suffix not in (".json", ".py", ".pyc")
     ) + sorted(path for path in HERE.glob("*/*.case.json"))
@@ -22,7 +22,7 @@ def golden(case: Path) -> Path:
 
 
 def result(case: Path) -> str:
-    """What is read from a case, as the golden file holds it."""
+    """Return the content of the golden file of a case."""
     document = read_file(case).model_dump(exclude_defaults=True)
     document["file"] = case.name
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

@@ -54,8 +54,8 @@ def wrong_encoding(rng: random.Random, text: str) -> str:
 
 
 def bad_number(rng: random.Random, text: str) -> str:
-    found = list(_NUMBER.finditer(text))
-    for match in rng.sample(found, min(len(found), 3)):
+    numbers = list(_NUMBER.finditer(text))
+    for match in rng.sample(numbers, min(len(numbers), 3)):
         text = text[: match.start()] + rng.choice(_BAD_NUMBERS) + text[match.end() :]
     return text
 

@@ -47,15 +47,15 @@ def test_torchtitan_says_nothing_of_an_mfu_without_peak() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
+    ("message", "name"),
     [
         ("CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory", "NVIDIA H100 80GB HBM3"),
         ("GPU capacity: NVIDIA A100-SXM4-80GB (0) with 79.15GiB memory", "NVIDIA A100-SXM4-80GB"),
     ],
 )
-def test_torchtitan_names_its_gpu(words: str, name: str) -> None:
-    remark = f"[rank0]:[titan] 2026-01-01 10:00:00,000 - root - INFO - {words}\n"
-    assert only(remark + TITAN.format(rank=0, step=1, tps="1,000")).launch.arguments["gpu_name"] == name
+def test_torchtitan_names_its_gpu(message: str, name: str) -> None:
+    line = f"[rank0]:[titan] 2026-01-01 10:00:00,000 - root - INFO - {message}\n"
+    assert only(line + TITAN.format(rank=0, step=1, tps="1,000")).launch.arguments["gpu_name"] == name
 
 
 def test_torchtitan_without_a_mesh_leaves_the_total_open() -> None:
@@ -108,9 +108,9 @@ def test_ranks_follow_from_an_all_reduce_where_the_digits_suffice(ranks: int) ->
     busbw = 40.0 * 2 * (ranks - 1) / ranks
     row = f" 1073741824 268435456 float sum -1 26843.5 40.00 {busbw:.2f} 0 26843.5 1.00 1.00 0\n"
     figures = read(row, "nccl-tests").figures
-    found = figures["derived_ranks"][0].value if "derived_ranks" in figures else None
-    # Two ranks have busbw = algbw, as a broadcast of any number has; many need more digits than are printed.
-    assert found == (None if ranks in (2, 64, 128) else ranks)
+    derived = figures["derived_ranks"][0].value if "derived_ranks" in figures else None
+    # With two ranks busbw = algbw, as for a broadcast of any size; large numbers need more digits than are printed.
+    assert derived == (None if ranks in (2, 64, 128) else ranks)
 
 
 def test_bandwidths_of_an_empty_message_derive_nothing() -> None:
