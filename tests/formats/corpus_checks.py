@@ -70,6 +70,10 @@ def check_bigscience(path: Path, expected: Expected) -> None:
         "log_interval": launch.arguments["log_interval"],
     }
     assert names == {name: expected[name] for name in names}
+    _check_bigscience_results(segment, expected)
+
+
+def _check_bigscience_results(segment: Segment, expected: Expected) -> None:
     ranks = segment.memory.ranks if segment.memory else 0
     assert ranks == expected["memory_ranks"]
     peak = expected["max_allocated_mb_over_ranks"]
@@ -77,8 +81,8 @@ def check_bigscience(path: Path, expected: Expected) -> None:
     assert segment.samples_per_s == near(expected["samples_per_s_excluding_first_record"], 1e-4)
     assert segment.tokens_per_s == near(expected["tokens_per_s_excluding_first_record"], 1e-4)
     if "validation" in expected:
-        found = [{"iteration": v.iteration, "lm_loss": v.values["lm_loss"]} for v in segment.validation]
-        assert found == expected["validation"]
+        losses = [{"iteration": v.iteration, "lm_loss": v.values["lm_loss"]} for v in segment.validation]
+        assert losses == expected["validation"]
     if expected.get("run_status") == "cancelled by slurm":
         assert segment.end.state == "cancelled"
         assert "slurm" in (segment.end.reason or "")

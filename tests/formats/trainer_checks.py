@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from parlab.formats.files import read_file
-from parlab.formats.schema import Table
+from parlab.formats.schema import Segment, Table
 from tests.formats.corpus_checks import Check, Expected, near, only, read_records, step_values
 
 MIB, GIB, GBIT = 2**20, 2**30, 1e9 / 8
@@ -134,12 +134,17 @@ def check_mlperf(path: Path, expected: Expected) -> None:
     assert {name: read() for name, read in optional.items() if name in expected} == {
         name: expected[name] for name in optional if name in expected
     }
+    _check_mlperf_rates(path, segment, expected)
+
+
+def _check_mlperf_rates(path: Path, segment: Segment, expected: Expected) -> None:
+    launch, metrics = segment.launch, segment.metrics
     if "per_step_tokens_per_s" in expected:
         tokens = (launch.global_batch_size or 0) * (launch.sequence_length or 0)
         assert round(tokens / metrics["step_time_s"].median) == near(expected["per_step_tokens_per_s"], 1e-5)
         assert segment.tokens_per_s == near(expected["per_step_tokens_per_s"], 1e-3), "evaluation left out"
     if "throughput" in expected:
-        # Where the log prints no throughput, the figure says what it was made of.
+        # If the log prints no throughput, the name of the figure describes how it was computed.
         (rate,) = [record for record in read_records(path, "metrics") if "tokens_per_s" in record.values]
         assert rate.fields[0].key == "train_samples / (run_stop - run_start)"
         assert expected["throughput"] is None
