@@ -73,13 +73,13 @@ def test_labels_can_be_read_on_every_colour() -> None:
         assert _contrast(device.colour, device.ink) >= 4.5, device
 
 
-def _contrast(one: str, other: str) -> float:
+def _contrast(first: str, second: str) -> float:
     def luminance(colour: str) -> float:
         channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -112,12 +112,12 @@ def test_of_many_operations_only_the_bus_bandwidth_is_shown_at_first() -> None:
 
 
 def test_the_answer_of_a_search_names_both_sides_of_the_limit() -> None:
-    found = search([trial(1, 8, True), trial(2, 16, False, None), trial(3, 12, True), trial(4, 14, False)])
+    result = search([trial(1, 8, True), trial(2, 16, False, None), trial(3, 12, True), trial(4, 14, False)])
     space = "\N{NARROW NO-BREAK SPACE}"
-    assert capacity.answer(found) == (
+    assert capacity.answer(result) == (
         f"12 layers (12.0{space}M{space}parameters) fit with 2.00{space}GiB each, 14 do not."
     )
-    drawing = capacity.figure(found)
+    drawing = capacity.figure(result)
     assert drawing.figure is not None
     trains, failed = drawing.figure.data
     assert (list(trains.x), list(trains.y)) == ([8, 12], [1.0, 1.0])
@@ -126,7 +126,7 @@ def test_the_answer_of_a_search_names_both_sides_of_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trials", "more", "words"),
+    ("trials", "more", "sentence"),
     [
         ([], {}, "No trial has run yet."),
         ([trial(1, 1, False)], {}, "Nothing fits with"),
@@ -141,5 +141,5 @@ def test_the_answer_of_a_search_names_both_sides_of_the_limit() -> None:
         ),
     ],
 )
-def test_every_end_of_a_search_has_its_sentence(trials: list[Trial], more: dict[str, object], words: str) -> None:
-    assert words in capacity.answer(search(trials, **more))
+def test_every_end_of_a_search_has_its_sentence(trials: list[Trial], more: dict[str, object], sentence: str) -> None:
+    assert sentence in capacity.answer(search(trials, **more))

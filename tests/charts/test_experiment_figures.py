@@ -80,7 +80,7 @@ def test_the_caption_names_weak_scaling() -> None:
     assert "Weak scaling: 8 samples per step per GPU" in throughput.figure(points).caption
 
 
-def test_layouts_of_equally_many_gpus_are_told_apart() -> None:
+def test_layouts_on_the_same_number_of_gpus_are_separate_lines() -> None:
     pairs = [(1, 2), (2, 1), (2, 2)]
     names = ("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size")
     points = [point(i, dict(zip(names, pair, strict=True)), gpus=pair[0] * pair[1]) for i, pair in enumerate(pairs)]
@@ -243,7 +243,7 @@ def test_memory_against_gpus_is_a_band_from_the_least_to_the_most_of_the_ranks()
     assert len(drawing.table.rows) == 16
 
 
-def test_runs_out_of_memory_stand_below_the_bands_once_for_each_place() -> None:
+def test_out_of_memory_runs_are_marked_below_the_bands_once_per_place() -> None:
     drawn = traces(memory.figure([*scaling(oom=2), *scaling(oom=1)]))
     assert list(drawn["OOM"].x) == [1, 2]
     assert list(drawn["OOM"].text) == ["2 OOM", "OOM"]
@@ -271,7 +271,7 @@ def test_phases_as_shares_make_bars_of_equal_height() -> None:
     assert drawing.figure.layout.yaxis.title.text == "Share of the step (%)"
 
 
-def test_of_many_runs_only_the_numbers_stand_below_the_axis() -> None:
+def test_the_axis_of_many_runs_shows_only_their_numbers() -> None:
     few, many = theme.runs_axis(["#1 gpipe", "#2 1f1b"]), theme.runs_axis([f"#{n} gpipe 4" for n in range(1, 61)])
     assert "ticktext" not in few
     assert many["ticktext"][:2] == ["#1", "#6"]

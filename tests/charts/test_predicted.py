@@ -52,9 +52,9 @@ def test_days_are_drawn_over_nodes_with_ideal_scaling_from_the_fewest() -> None:
     assert len(drawing.table.rows) == 3
 
 
-def test_no_number_of_nodes_that_trains_is_said() -> None:
+def test_the_trade_off_without_a_feasible_number_of_nodes_gives_the_reason() -> None:
     assert predicted.trade_off([SizePoint(1, 8, None, None, None, "", None, None)]).empty
 
 
-def test_a_guess_that_is_far_off_is_told_as_a_factor() -> None:
+def test_a_large_error_is_written_as_a_factor() -> None:
     assert "within a factor of 51.0 without" in predicted.figure([point(1, 1.0, 51.0, 51.0)]).caption

@@ -32,5 +32,5 @@ def test_networks_go_down_schedules_and_micro_batches_across() -> None:
     assert ["measured", "1f1b", 1, "10 ms", 1.71, 11.21] in drawing.table.rows
 
 
-def test_without_two_networks_the_reason_is_said() -> None:
+def test_a_slowdown_without_two_networks_gives_the_reason() -> None:
     assert slowdown.figure([], "measured").empty

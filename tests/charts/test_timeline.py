@@ -9,7 +9,7 @@ from parlab.charts import theme, timeline
 from parlab.charts.timeline import Bar, Timeline
 
 
-def one(title: str = "1f1b", iteration_s: float = 4.0, ranks: int = 2) -> Timeline:
+def timeline_of(title: str = "1f1b", iteration_s: float = 4.0, ranks: int = 2) -> Timeline:
     bars = [
         Bar(0, "forward", 0, 0.0, 1.0),
         Bar(0, "activations", 0, 1.0, 1.5, note=" to rank 1"),
@@ -26,7 +26,7 @@ def traces(drawing: theme.Drawing) -> dict[str, Any]:
 
 
 def test_each_kind_is_one_trace_of_bars_in_the_lane_of_its_rank() -> None:
-    drawn = traces(timeline.figure([one()]))
+    drawn = traces(timeline.figure([timeline_of()]))
     assert list(drawn["backward"].base) == [2.0, 3.0]
     assert list(drawn["backward"].x) == [1.0, 1.0]
     assert list(drawn["backward"].y) == [-1.0, 0.0]
@@ -38,13 +38,13 @@ def test_each_kind_is_one_trace_of_bars_in_the_lane_of_its_rank() -> None:
 
 
 def test_waiting_is_what_passes_leave_of_the_iteration() -> None:
-    waiting = traces(timeline.figure([one()]))["waiting (bubble)"]
+    waiting = traces(timeline.figure([timeline_of()]))["waiting (bubble)"]
     assert list(waiting.x) == [4.0, 4.0]
     assert "rank 1 waits 62.5 % of the iteration<br>stores up to 1 micro batches" in waiting.hovertext[1]
 
 
-def test_two_schedules_stand_one_above_the_other_on_one_axis() -> None:
-    drawing = timeline.figure([one("slow <b>", 8.0), one("fast")])
+def test_two_schedules_share_the_time_axis() -> None:
+    drawing = timeline.figure([timeline_of("slow <b>", 8.0), timeline_of("fast")])
     drawn = traces(drawing)
     assert drawing.figure is not None
     layout = drawing.figure.layout
@@ -67,12 +67,12 @@ def test_short_iterations_are_drawn_in_their_own_unit() -> None:
 
 
 def test_the_numbers_are_seconds_of_every_bar() -> None:
-    table = timeline.figure([one()]).table
+    table = timeline.figure([timeline_of()]).table
     assert table.header == ["schedule", "rank", "kind", "micro_batch", "chunk", "begin_s", "end_s"]
     assert ["1f1b", 1, "backward", 0, 0, 2.0, 3.0] in table.rows
 
 
-def test_more_bars_than_a_browser_draws_are_cut_and_said_but_all_are_in_the_numbers() -> None:
+def test_bars_beyond_the_limit_are_omitted_with_a_note_but_remain_in_the_table() -> None:
     count = timeline.MAX_BARS + 10
     bars = [Bar(0, "forward", k, k * 1.0, k + 1.0) for k in range(count)]
     drawing = timeline.figure([Timeline("long", float(count), bars, [0.0])])
