@@ -59,7 +59,7 @@ def test_a_configuration_of_stages_and_shards_with_two_pictures(seed: Seed) -> N
     assert run.resolved["model"]["sequence_length"] == 384
     assert run.launch["world_size"] == 8
     assert run.launch["arguments"]["sharding_size"] == 4
-    # No source defines this rate, so it is nobody's samples/s.
+    # No source defines this rate, so it is not a rate in samples/s.
     assert run.summary["figures"]["avg_step_fps"]["value"] == 2.59
     assert run.samples_per_s is None
     assert [snapshot.content["source"] for snapshot in Snapshot.objects.filter(kind="image").order_by("pk")] == [
@@ -150,7 +150,7 @@ def test_three_configurations_compared_and_four_tuning_spaces(seed: Seed) -> Non
     assert [run.summary["figures"]["best_metric_val"]["value"] for run in runs[3:]] == [
         2880.94, 2861.43, 2714.96, 2420.78,
     ]  # fmt: skip
-    # What the tuner maximises leaves out part of the step: it is nobody's throughput.
+    # What the tuner maximises leaves out part of the step: it is not a throughput.
     assert [run.samples_per_s for run in runs[3:]] == [None] * 4
     assert runs[2].resolved["train"]["micro_batch_size"] == 220
     assert [run.resolved["parallel"]["zero_stage"] for run in runs[3:]] == [0, 1, 2, 3]

@@ -166,7 +166,7 @@ def test_only_fields_filled_into_the_command_count_as_stated(command: Callable[.
     settings = printed.sections_of(Launch(hidden_size=64), resolved)
     assert settings["model"] == {"num_layers": 7, "hidden_size": 64}
     assert settings["train"] == {}
-    # A log without sizes: no throughput out of a batch size that nobody used.
+    # A log without sizes: no throughput from a default batch size.
     result = stream(attempt, START + b" iteration 1/ 2 | elapsed time per iteration (ms): 100.0 | lm loss: 2.0 |\n" * 3)
     assert "samples_per_s" not in result
     assert not Finding.objects.exists()
