@@ -125,4 +125,4 @@ def test_a_rank_that_fails_ends_the_run_and_is_named(machine: NodeMachine, serve
     server.start(1, config={**WAITING, "emulation": {"source_run": "nobody/1"}})
     report = server.end_of(1)
     assert report.state == "failed"
-    assert "emulation.forward_ms is empty; give it a time" in report.reason
+    assert "emulation.forward_ms is empty; set it" in report.reason
