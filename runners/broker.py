@@ -1,4 +1,4 @@
-"""The node's side of Redis: a Celery application that listens on the node's queue and sends to the server's."""
+"""The node's Celery application: it listens on the node's queue and sends to the server's queues."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from runners.protocol import (
 from runners.shipping import BrokerAway
 
 CONTROL_QUEUE_LIMIT = 10_000
-"""Heartbeats that nobody reads must not fill Redis while the server is away."""
+"""Limit of unread heartbeats, so that they do not fill Redis while the server is down."""
 
 log = logging.getLogger(__name__)
 
 
 class Orders(Protocol):
-    """Who carries out what the server sends."""
+    """Executes the orders of the server."""
 
     def start(self, envelope: Any) -> None:
         """Start a run."""
@@ -40,14 +40,14 @@ class Orders(Protocol):
         """Cancel a run."""
 
     def acknowledge(self, run: int, attempt: int, position: int) -> None:
-        """Hear what the server has stored."""
+        """Record the position up to which the server has stored a spool."""
 
 
 class QuickConnection(Connection):
-    """A connection that is tried again at least every two seconds; kombu's own waits up to half a minute."""
+    """A connection that is retried at least every two seconds; kombu waits up to half a minute."""
 
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Connect, however long it takes."""
+        """Connect, retrying without limit."""
         return super().ensure_connection(*args, **{**kwargs, "interval_start": 0.5, "interval_max": 2})
 
 
@@ -63,20 +63,20 @@ class Broker:
             accept_content=["json"],
             task_serializer="json",
             task_ignore_result=True,
-            # A run must never start twice because a broker delivers again.
+            # A run must never start twice because the broker redelivers a message.
             task_acks_late=False,
             task_queues=[Queue(node_queue(node))],
             task_default_queue=node_queue(node),
             task_publish_retry=False,
-            # No limit: an acknowledgement that fails because Redis dies in that moment is only logged, the message
-            # counts as being worked on for ever, and a worker with a limit waits for it in silence. Orders are carried
-            # out one by one as they come, so nothing piles up here.
+            # No limit: if Redis fails during an acknowledgement, Celery only logs it and counts the message as in
+            # progress forever; a worker with a limit would then wait silently. Orders are executed one by one as
+            # they arrive, so nothing accumulates here.
             worker_prefetch_multiplier=0,
             worker_hijack_root_logger=False,
             worker_enable_remote_control=False,
             broker_connection_retry_on_startup=True,
             broker_connection_max_retries=None,
-            # Sending fails at once while Redis is away, who sends tries again.
+            # While Redis is unavailable sending fails at once; the sender retries.
             broker_transport_options={
                 "socket_connect_timeout": 2,
                 "socket_timeout": 10,
@@ -92,20 +92,20 @@ class Broker:
         self._send(APPLY_BATCH_TASK, wire, INGEST_QUEUE)
 
     def send_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Send a sign of life, or raise BrokerAway."""
+        """Send a heartbeat, or raise BrokerAway."""
         if self._length(CONTROL_QUEUE) < CONTROL_QUEUE_LIMIT:
             self._send(HEARTBEAT_TASK, heartbeat.model_dump(mode="json"), CONTROL_QUEUE)
 
     def has_unread_batches(self) -> bool:
-        """Tell whether batches wait for the server, or raise BrokerAway."""
+        """Return whether batches wait for the server, or raise BrokerAway."""
         return self._length(INGEST_QUEUE) > 0
 
     def listen(self, orders: Orders) -> None:
-        """Carry out orders from the node's queue until `stop`."""
+        """Execute orders from the node's queue until `stop`."""
         self.app.task(name=START_TASK)(orders.start)
         self.app.task(name=CANCEL_TASK)(orders.cancel)
         self.app.task(name=ACKNOWLEDGE_TASK)(orders.acknowledge)
-        # The plain controller: it leaves signals and logging to the daemon.
+        # The plain controller leaves signals and logging to the daemon.
         worker = self.app.WorkController(
             hostname=f"parlab@{self._node}",
             pool_cls="solo",
@@ -118,7 +118,7 @@ class Broker:
         worker.start()
 
     def stop(self) -> None:
-        """Let `listen` return soon; may be called in a signal handler."""
+        """Make `listen` return soon; may be called in a signal handler."""
         worker_state.should_stop = 0  # type: ignore[assignment]  # the exit code
 
     def _send(self, task: str, argument: dict[str, Any], queue: str) -> None:
@@ -129,7 +129,7 @@ class Broker:
 
     def _length(self, queue: str) -> int:
         try:
-            # The stubs take the pool of connections for one of producers.
+            # The stubs declare the pool of connections as one of producers.
             pool: Any = self.app.pool
             with pool.acquire(block=True) as connection:
                 return int(connection.default_channel.client.llen(queue))

@@ -1,7 +1,7 @@
-"""The runner daemon: takes one node's orders from its queue, starts runs, ships what they print.
+"""The runner daemon of a node: takes orders from its queue, starts runs, ships their output.
 
 `python -m runners.daemon --node NAME --state-dir DIR`, with REDIS_URL and PARLAB_NODE_KEY (or PARLAB_NODE_KEY_FILE)
-in the environment. Runs live on when it stops; the next daemon on the same directory takes them over.
+in the environment. Runs continue when it stops; the next daemon on the same directory takes them over.
 `python -m runners.daemon stop-all --state-dir DIR` ends them.
 """
 
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class Settings(NamedTuple):
-    """What a daemon must know."""
+    """Settings of a daemon."""
 
     node: str
     pool: str
@@ -55,13 +55,13 @@ class Settings(NamedTuple):
 
 
 class Daemon:
-    """One node: orders from the server, runs on this machine."""
+    """One node: receives orders from the server and runs them on this machine."""
 
     def __init__(self, settings: Settings, state: StateDir, command: Command, measure: Measure) -> None:
         self._settings = settings
         self._measure = measure
         self._measured = state.root / "matmul.json"
-        # Pages say beforehand which nodes can give a run links of its own.
+        # Pages show in advance which nodes can emulate links.
         self._hardware = {**telemetry.hardware(), "links": ability()._asdict()}
         self._keeper = Keeper(state, hardware=self._hardware, limits=settings.limits, command=command)
         self._broker = Broker(settings.redis_url, settings.node)
@@ -72,7 +72,7 @@ class Daemon:
         self._is_broker_away = False
 
     def run(self) -> int:
-        """Work until SIGTERM or SIGINT; return the exit code."""
+        """Run until SIGTERM or SIGINT; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self._keeper.end_strays()
@@ -95,8 +95,8 @@ class Daemon:
         try:
             self._keeper.start(spec)
         except OSError as error:
-            log.exception("run %d attempt %d: cannot be taken", spec.run, spec.attempt)
-            self._refuse(spec, f"node {spec.node} cannot take it: {error}; free some space on its disk")
+            log.exception("run %d attempt %d: cannot be started", spec.run, spec.attempt)
+            self._refuse(spec, f"node {spec.node} cannot start the run: {error}; free space on its disk")
 
     def cancel(self, envelope: Any) -> None:
         """Cancel a run if the order is genuine."""
@@ -106,11 +106,11 @@ class Daemon:
         try:
             self._keeper.cancel(order)
         except OSError:
-            # The server repeats itself for as long as it wants the run to end.
+            # The server repeats the order until the run has ended.
             log.exception("run %d attempt %d: cannot be cancelled now", order.run, order.attempt)
 
     def acknowledge(self, run: int, attempt: int, position: int) -> None:
-        """Hear what the server has stored."""
+        """Record the position up to which the server has stored a spool."""
         self._shipper.acknowledge(int(run), int(attempt), int(position))
 
     def _verified(self, envelope: Any, kind: type[M]) -> M | None:
@@ -121,13 +121,13 @@ class Daemon:
             return None
 
     def _refuse(self, spec: RunSpec, reason: str) -> None:
-        """Tell the server from memory, where the disk has no room for a run's directory."""
+        """Report the failure without the disk, which has no space for a run directory."""
         report = Report(state="failed", at=time.time(), reason=reason)
         batch = Batch(run=spec.run, attempt=spec.attempt, node=spec.node, sequence=0, next_sequence=1, reports=[report])
         try:
             self._broker.send_batch(batch.to_wire())
         except BrokerAway as error:
-            log.warning("the server does not hear of that, it will send the run again: %s", error)
+            log.warning("the report cannot be sent, so the server will send the run again: %s", error)
 
     # --- background --------------------------------------------------------------------------------------------------
 
@@ -137,33 +137,33 @@ class Daemon:
                 try:
                     work()
                 except Exception:
-                    log.exception("%s failed; trying again", name)
+                    log.exception("%s failed; retrying", name)
                 self._stop.wait(seconds)
 
         threading.Thread(target=loop, name=name, daemon=True).start()
 
     def _measure_processor(self) -> None:
-        """Find out what the processor can do, while nothing trains; a run that starts meanwhile spoils it."""
-        known = matmul.remembered(self._measured, self._hardware)
-        self._tell_measured(known)
+        """Measure the processor while no run is active; a run that starts during the measurement invalidates it."""
+        stored = matmul.stored(self._measured, self._hardware)
+        self._publish_measured(stored)
         while not self._stop.wait(WATCH_S):
             if not self._is_idle():
                 continue
-            found = self._measure()
-            if found is None:
+            measured = self._measure()
+            if measured is None:
                 return
             if self._is_idle():
-                # Whatever else the machine did at one time made it seem slower than it is.
-                best = matmul.highest(known, found)
-                self._tell_measured(best)
+                # Other load on the machine can only have lowered a measurement.
+                best = matmul.highest(stored, measured)
+                self._publish_measured(best)
                 try:
-                    matmul.remember(self._measured, self._hardware, best)
+                    matmul.store(self._measured, self._hardware, best)
                 except OSError as error:
-                    log.warning("what the processor can do is not kept: %s", error)
+                    log.warning("the measurement of the processor cannot be stored: %s", error)
                 return
 
-    def _tell_measured(self, measured: dict[str, Any] | None) -> None:
-        """Have heartbeats and the runs to come carry it."""
+    def _publish_measured(self, measured: dict[str, Any] | None) -> None:
+        """Include the measurement in heartbeats and in the environment of later runs."""
         if measured is not None:
             self._hardware["matmul"] = measured
 
@@ -185,53 +185,53 @@ class Daemon:
             self._is_broker_away = False
         except BrokerAway as error:
             if not self._is_broker_away:
-                log.warning("no heartbeat while the broker is away: %s", error)
+                log.warning("no heartbeat while the broker is unavailable: %s", error)
             self._is_broker_away = True
 
     def _on_signal(self, *_: object) -> None:
         self._stop.set()
         self._broker.stop()
-        # Whatever hangs then, be it in a connection or in a disk: all that matters is on the disk already.
+        # Exit even if a connection or a disk hangs: all state is already on the disk.
         timer = threading.Timer(EXIT_WITHIN_S, os._exit, [0])
         timer.daemon = True
         timer.start()
 
 
 def stop_all(state: StateDir) -> int:
-    """End all runs of a state directory and wait for them; return how many are left."""
+    """End all runs of a state directory and wait for them; return the number of runs that are still alive."""
     deadline = time.monotonic() + STOP_ALL_WITHIN_S
-    told: set[str] = set()
+    signalled: set[str] = set()
     while alive := [run for run in state.runs() if run.is_alive]:
         for run in alive:
-            # A supervisor that is just being started has not said yet which process it is.
-            if run.path.name not in told and (process := run.supervisor()):
+            # A supervisor that is just starting has not recorded its process id yet.
+            if run.path.name not in signalled and (process := run.supervisor()):
                 processes.signal_all([process], signal.SIGTERM)
-                told.add(run.path.name)
+                signalled.add(run.path.name)
         if time.monotonic() > deadline:
             return len(alive)
         time.sleep(0.05)
-    log.info("stopped %d runs", len(told))
+    log.info("stopped %d runs", len(signalled))
     return 0
 
 
 def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
-    """Read the settings; raises ValueError naming what is missing or wrong, and the remedy."""
+    """Read the settings; raises ValueError with the setting that is missing or invalid, and the remedy."""
     if not _NODE_NAME.fullmatch(options.node):
-        raise ValueError(f"--node {options.node!r} is no name of a node; use letters, digits, dots, - and _")
+        raise ValueError(f"invalid --node {options.node!r}; use letters, digits, dots, - and _")
     if not _POOL_NAME.fullmatch(options.pool):
-        raise ValueError(f"--pool {options.pool!r} is no name of a pool; use lower case letters, digits, dots, - and _")
+        raise ValueError(f"invalid --pool {options.pool!r}; use lower case letters, digits, dots, - and _")
     if options.slots < 1:
-        raise ValueError(f"--slots {options.slots} leaves nothing to run; use at least 1")
+        raise ValueError(f"--slots {options.slots} is less than 1; use 1 or more")
     redis_url = environment.get("REDIS_URL", "")
     if not redis_url:
-        raise ValueError("REDIS_URL is not set; give the server's, like redis://:password@server:6379/0")
+        raise ValueError("REDIS_URL is not set; set it to that of the server, like redis://:password@server:6379/0")
     limit, grace = environment.get("PARLAB_SPOOL_LIMIT_MIB", "4096"), environment.get("PARLAB_DISK_GRACE_S", "60")
     if not limit.isdecimal() or int(limit) < 1:
-        raise ValueError(f"PARLAB_SPOOL_LIMIT_MIB {limit!r} is no size; use a whole number of MiB, at least 1")
+        raise ValueError(f"invalid PARLAB_SPOOL_LIMIT_MIB {limit!r}; use a whole number of MiB, 1 or more")
     try:
         limits = Limits(int(limit), float(grace))
     except ValueError:
-        raise ValueError(f"PARLAB_DISK_GRACE_S {grace!r} is no time; use a number of seconds") from None
+        raise ValueError(f"invalid PARLAB_DISK_GRACE_S {grace!r}; use a number of seconds") from None
     return Settings(
         options.node, options.pool, options.slots, options.state_dir, redis_url, _read_key(environment), limits
     )
@@ -245,26 +245,30 @@ def _read_key(environment: Mapping[str, str]) -> bytes:
         except OSError as error:
             raise ValueError(f"PARLAB_NODE_KEY_FILE {path} cannot be read: {error.strerror}; check the path") from None
     if not key.strip():
-        raise ValueError("PARLAB_NODE_KEY is not set; give the server's node key, or PARLAB_NODE_KEY_FILE its path")
+        raise ValueError(
+            "PARLAB_NODE_KEY is not set; set it to the node key of the server, or PARLAB_NODE_KEY_FILE to its path"
+        )
     return key.strip().encode()
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m runners.daemon",
-        description="Run a node's daemon, or with stop-all end the runs that it has started.",
-        epilog="REDIS_URL and PARLAB_NODE_KEY (or PARLAB_NODE_KEY_FILE) come from the environment.",
+        description="Run the daemon of a node, or with stop-all end the runs that it has started.",
+        epilog="REDIS_URL and PARLAB_NODE_KEY (or PARLAB_NODE_KEY_FILE) are read from the environment.",
     )
     parser.add_argument("action", nargs="?", choices=["run", "stop-all"], default="run")
     parser.add_argument("--node", default=os.environ.get("PARLAB_NODE_NAME") or socket.gethostname())
     parser.add_argument("--pool", default="default", help="pool that the node belongs to")
-    parser.add_argument("--slots", type=int, default=1, help="runs that the node takes at a time")
-    # expanduser and not Path.home(): a user of a container may have no home, and need none where a directory is named.
+    parser.add_argument("--slots", type=int, default=1, help="runs that the node executes at the same time")
+    # expanduser, not Path.home(): a user in a container may have no home directory, and needs none with --state-dir.
     default = os.path.expanduser(os.environ.get("PARLAB_STATE_DIR") or "~/.local/state/parlab-node")
-    parser.add_argument("--state-dir", type=Path, default=Path(default), help="where runs are kept until shipped")
+    parser.add_argument(
+        "--state-dir", type=Path, default=Path(default), help="directory of the runs until they are shipped"
+    )
     options = parser.parse_args(arguments)
     if str(options.state_dir).startswith("~"):
-        parser.error("this user has no home directory; say with --state-dir or PARLAB_STATE_DIR where to keep runs")
+        parser.error("this user has no home directory; set --state-dir or PARLAB_STATE_DIR")
     return options
 
 
@@ -274,7 +278,7 @@ def main(
     command: Command = launch.command,
     measure: Measure = matmul.measured_apart,
 ) -> int:
-    """Run from the command line; `command` is how a configuration becomes an argv, `measure` asks the processor."""
+    """Run from the command line. `command` turns a configuration into an argv; `measure` measures the processor."""
     options = _parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("celery").setLevel(logging.WARNING)
@@ -288,13 +292,13 @@ def main(
         return 2
     descriptor = lock(state.lock)
     if descriptor is None:
-        log.error("daemon %s already uses %s; stop it or give another --state-dir", state.lock.read_text(), state.root)
+        log.error("daemon %s already uses %s; stop it, or use another --state-dir", state.lock.read_text(), state.root)
         return 2
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     state.clear_drafts()
     exit_code = Daemon(settings, state, command, measure).run()
-    log.info("stopped; the runs of %s live on", state.root)
+    log.info("stopped; the runs of %s continue", state.root)
     return exit_code
 
 

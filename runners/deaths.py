@@ -1,4 +1,4 @@
-"""The processes that a launcher lost: which rank, where, and of what. Pure."""
+"""Processes that a launcher lost: rank, host and exit code. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 
 class Death(NamedTuple):
-    """One process that ended and should not have."""
+    """One process that ended unexpectedly."""
 
     rank: int | None
     host: str
-    """Empty where the launcher does not say."""
+    """Empty if the launcher does not print it."""
     code: int
     """Exit code; negative for a signal."""
 
@@ -24,24 +24,24 @@ _ENDED_BY_THE_LAUNCHER = -signal.SIGTERM
 
 
 def find_deaths(text: str) -> list[Death]:
-    """Find what torchrun's summary tells (torch 2), the first to die first; empty where there is none.
+    """Return the deaths in torchrun's summary (torch 2), the first one first; empty without a summary.
 
-    What died under another launcher runners.ranks tells in events.
+    For other launchers, runners.ranks prints events instead.
     """
     root = text.rfind("Root Cause")
     if root < 0:
         return []
     start = max((match.start() for match in _TORCHRUN_SUMMARY.finditer(text, 0, root)), default=root)
-    # What was observed first stands last.
+    # The death that was observed first is printed last.
     parts = text[root:], text[start:root]
     return [Death(int(rank), host, int(code)) for part in parts for host, rank, code in _TORCHRUN.findall(part)]
 
 
 def dead_rank(deaths: list[Death], explained: set[int], *, only_consequences: bool) -> Death | None:
-    """Choose the death that explains the others, or None where what the ranks told does.
+    """Return the death that caused the failure, or None if an error that a rank printed did.
 
-    `explained` are the ranks that told what befell them. A signal tells nothing itself; an exit code without a word is
-    the cause where all others complain of a rank that is gone (`only_consequences`).
+    `explained` are the ranks that printed an error. A rank killed by a signal prints none. A rank that exited without
+    an error is the cause if all other ranks only lost their connection to it (`only_consequences`).
     """
     silent = [death for death in deaths if death.rank not in explained and death.code != _ENDED_BY_THE_LAUNCHER]
     killed = [death for death in silent if death.code < 0]

@@ -1,6 +1,7 @@
-"""The GPUs of this machine through NVIDIA's management library: which there are, which a run uses, how busy they are.
+"""The GPUs of this machine through NVIDIA's management library (NVML): inventory, GPUs of a run, and counters.
 
-A machine without the driver has none; a counter that a device does not have (MIG, small cards, permission) is absent.
+Without the driver the machine has none; counters that a device does not support (MIG, small cards, permissions) are
+absent.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def described() -> tuple[list[dict[str, Any]], str] | None:
-    """List the GPUs (index, name, memory_bytes, uuid) with the driver's version; None where NVML does not answer."""
+    """List the GPUs (index, name, memory_bytes, uuid) and the version of the driver; None if NVML is not available."""
     try:
         with _library():
             devices = [_description(index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -43,7 +44,7 @@ def _library() -> Iterator[None]:
 def _description(index: int) -> dict[str, Any]:
     device = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = None
-    # Some devices share the machine's memory and have none of their own.
+    # Some devices share the memory of the machine and have none of their own.
     with contextlib.suppress(pynvml.NVMLError):
         memory = int(pynvml.nvmlDeviceGetMemoryInfo(device).total)
     name, uuid = str(pynvml.nvmlDeviceGetName(device)), str(pynvml.nvmlDeviceGetUUID(device))
@@ -53,37 +54,37 @@ def _description(index: int) -> dict[str, Any]:
 def used_by(
     config: RunConfig, gpus: Sequence[Mapping[str, Any]], environment: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Choose, of a machine's GPUs, those that a run uses, by rank; none where it runs on the CPU. Pure.
+    """Return the GPUs that a run uses, by rank; none if it runs on the CPU. Pure.
 
-    The order is the driver's, which is also CUDA's where all GPUs are alike.
+    The order is that of the driver, which is the order of CUDA if all GPUs are of the same type.
     """
     if not config.device.may_use_gpus:
         return []
-    seen = _visible(gpus, environment.get("CUDA_VISIBLE_DEVICES"))
+    visible = _visible(gpus, environment.get("CUDA_VISIBLE_DEVICES"))
     if config.engine.has_device_map and config.sharding.device_mapping:
         numbers = [int(name[4:]) for name in config.sharding.devices if name.startswith("GPU:")]
     else:
         numbers = list(range(config.world_size))
     if config.engine.starts_its_own_ranks:
         # Its trials or program use the GPUs that there are.
-        numbers = [number for number in numbers if number < len(seen)]
-    return [seen[number] for number in numbers] if numbers and max(numbers) < len(seen) else []
+        numbers = [number for number in numbers if number < len(visible)]
+    return [visible[number] for number in numbers] if numbers and max(numbers) < len(visible) else []
 
 
 def _visible(gpus: Sequence[Mapping[str, Any]], names: str | None) -> list[dict[str, Any]]:
-    """Apply CUDA_VISIBLE_DEVICES as CUDA does: numbers, beginnings of UUIDs, MIG devices; what is unknown ends it."""
+    """Apply CUDA_VISIBLE_DEVICES as CUDA does: indices, prefixes of UUIDs, MIG devices, until an unknown name."""
     if names is None:
         return [dict(gpu) for gpu in gpus]
-    seen = []
+    visible: list[dict[str, Any]] = []
     for name in (part.strip() for part in names.split(",")):
         if name.startswith("MIG-"):
-            seen.append({"index": None, "name": "MIG device", "memory_bytes": None, "uuid": name})
+            visible.append({"index": None, "name": "MIG device", "memory_bytes": None, "uuid": name})
             continue
-        found = next((gpu for gpu in gpus if _is_called(gpu, name)), None)
-        if found is None:
+        match = next((gpu for gpu in gpus if _is_called(gpu, name)), None)
+        if match is None:
             break
-        seen.append(dict(found))
-    return seen
+        visible.append(dict(match))
+    return visible
 
 
 def _is_called(gpu: Mapping[str, Any], name: str) -> bool:
@@ -94,7 +95,7 @@ def _is_called(gpu: Mapping[str, Any], name: str) -> bool:
 
 def _memory_used(device: Any) -> float:
     try:
-        # Without what the driver keeps for itself, as nvidia-smi shows it; older drivers know only the sum.
+        # Without the memory of the driver, as nvidia-smi shows it; older drivers report only the sum.
         return float(pynvml.nvmlDeviceGetMemoryInfo(device, pynvml.nvmlMemory_v2).used)
     except pynvml.NVMLError:
         return float(pynvml.nvmlDeviceGetMemoryInfo(device).used)
@@ -115,43 +116,43 @@ COUNTERS: dict[str, Callable[[Any], float]] = {
 
 
 class Reading(NamedTuple):
-    """The counters of one GPU at one time."""
+    """Counters of one GPU at one time."""
 
     position: int
-    """Its place among the run's GPUs: the rank that trains on it."""
+    """Index among the GPUs of the run: the rank that trains on it."""
     time: float
     values: dict[str, float]
 
 
 class Watch:
-    """Reads the GPUs of one run once a second, in a thread of its own: a driver that hangs hangs nobody else."""
+    """Reads the GPUs of one run once a second, in its own thread, so that a hanging driver blocks nothing else."""
 
     def __init__(self, uuids: Sequence[str], clock: Callable[[], float]) -> None:
         self._uuids = list(uuids)
         self._clock = clock
         self._stop = threading.Event()
         self._latest: list[Reading] = []
-        # Counters that a device does not have are asked for once.
+        # Unsupported counters are read only once.
         self._absent: set[tuple[int, str]] = set()
 
     def start(self) -> None:
-        """Begin; where there are no GPUs nothing is started."""
+        """Start the thread, if there are GPUs."""
         if self._uuids:
             threading.Thread(target=self._run, name="gpus", daemon=True).start()
 
     def stop(self) -> None:
-        """End after the current reading; nobody waits for it."""
+        """Stop after the current reading, without waiting for it."""
         self._stop.set()
 
     def take(self) -> list[Reading]:
-        """Return what was read since the last call, one reading of each GPU that answered."""
+        """Return the readings since the last call, one of each GPU that answered."""
         latest, self._latest = self._latest, []
         return latest
 
     def _run(self) -> None:
         try:
             with _library():
-                devices = {position: found for position, uuid in enumerate(self._uuids) if (found := _device(uuid))}
+                devices = {index: device for index, uuid in enumerate(self._uuids) if (device := _device(uuid))}
                 while devices and not self._stop.is_set():
                     self._latest = [self._read(position, device) for position, device in devices.items()]
                     self._stop.wait(EVERY_S)
@@ -168,7 +169,7 @@ class Watch:
             except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NoPermission):
                 self._absent.add((position, name))
             except pynvml.NVMLError:
-                continue  # a device in trouble may answer again
+                continue  # the device may answer again later
         return Reading(position, self._clock(), values)
 
 

@@ -1,7 +1,6 @@
-"""A run that makes no steps any more: noticed by its silence, explained by the stacks of all its ranks.
+"""Detect runs that make no more steps, and explain them by the stacks of all ranks.
 
-The supervisor asks one process after the other for its Python stacks, so that they do not mix in the pipe they share,
-and takes down what comes.
+The supervisor asks one process after the other for its Python stacks, so that they do not mix in the shared pipe.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from runners.processes import STACK_SIGNAL
 from runners.protocol import EVENT_PREFIX
 
 FIRST_STEP_FACTOR = 10
-"""So many times the limit is left to the first step: it compiles, connects and draws the weights."""
+"""The limit of the first step is larger by this factor, because it compiles, connects and initializes weights."""
 SLOW_STEP_FACTOR = 10
-"""A step may take so many times as long as the slowest one before it, whatever the limit."""
+"""A step may take this many times as long as the slowest one before it, whatever the limit."""
 ANSWER_S = 0.5
-"""How long one rank has to write its stacks before the next one is asked."""
+"""Time for a rank to write its stacks before the next rank is asked."""
 LATE_ANSWER_S = 5.0
-"""The same for one that has not begun to: on a busy machine it may wait for a processor."""
+"""The same for a rank that has not started to write: on a busy machine it may wait for a processor."""
 MAX_ASKED = 64
-"""Ranks that are asked; more would fill the log with the same."""
+"""Maximum number of ranks that are asked; more would repeat the same stacks."""
 MAX_STACK_BYTES = 64 << 10
 
 _STEP = re.compile(rb"^" + re.escape(EVENT_PREFIX) + rb'[^\n]*"event":"step"[^\n]*?"step":(\d{1,10})\b', re.MULTILINE)
@@ -35,18 +34,18 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 
 class Watch:
-    """Tells from the events that pass whether steps still come; times are given by the caller, in seconds."""
+    """Tracks step events in the output; the caller passes the times, in seconds."""
 
     def __init__(self, limit_s: float | None, now: float) -> None:
         self.limit_s = limit_s
         self.last_step = 0
         self.steps = 0
-        """Step events seen, of all ranks."""
+        """Number of step events of all ranks."""
         self._since = self._stepped = now
         self._slowest_s = 0.0
 
     def see(self, output: bytes, now: float) -> None:
-        """Look at a piece of output that was cut at line ends."""
+        """Read a piece of output that ends at a line end."""
         if self.limit_s is None or b'"event":"step"' not in output:
             return
         for match in _STEP.finditer(output):
@@ -55,7 +54,7 @@ class Watch:
                 if self.last_step:
                     self._slowest_s = max(self._slowest_s, now - self._stepped)
                 self.last_step, self._stepped = step, now
-            # Also a step that is no new one: each rank tells its own, and engine allreduce begins again.
+            # Also for steps that are not new: each rank prints its own, and engine allreduce starts again at 1.
             self._since = now
             self.steps += 1
 
@@ -87,14 +86,14 @@ class Rank(NamedTuple):
 
 
 def find_ranks() -> list[Rank]:
-    """Find the processes below this one that answer STACK_SIGNAL, by rank; to others it could mean their end."""
-    found = []
+    """Return the descendants that handle STACK_SIGNAL, by rank; the signal would end other processes."""
+    ranks = []
     for process in processes.descendants():
         with contextlib.suppress(psutil.Error, OSError):
             if _catches(process.pid, STACK_SIGNAL):
                 number = process.environ().get("RANK", "")
-                found.append(Rank(process, int(number) if number.isdecimal() else None))
-    return sorted(found, key=lambda one: (one.rank is None, one.rank or 0, one.process.pid))
+                ranks.append(Rank(process, int(number) if number.isdecimal() else None))
+    return sorted(ranks, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.process.pid))
 
 
 def _catches(pid: int, number: int) -> bool:
@@ -112,12 +111,12 @@ class _Frame(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """Neither of a package nor of Python itself."""
+        """Whether it is neither in a package nor in Python itself."""
         return "site-packages" not in self.path and "/lib/python3" not in self.path
 
     @property
     def is_collective(self) -> bool:
-        """One of torch's collectives, not what is wrapped around them."""
+        """Whether it is one of torch's collectives, not a wrapper around one."""
         return self.path.endswith("/torch/distributed/distributed_c10d.py") and not self.name.startswith("_")
 
     def __str__(self) -> str:
@@ -125,84 +124,84 @@ class _Frame(NamedTuple):
 
 
 class Inquiry:
-    """Asks each rank of a silent run where it stands."""
+    """Asks each rank of a hanging run for its stacks."""
 
     def __init__(self, ranks: Sequence[Rank], now: float) -> None:
         self._waiting = list(ranks[:MAX_ASKED])
         self._asked: list[Rank] = []
-        self._heard: list[bytearray] = []
+        self._answers: list[bytearray] = []
         self._next_at = self._last_at = now
 
     def step(self, now: float) -> Rank | None:
-        """Ask the next rank if it is its turn, and return it."""
+        """Ask the next rank once the last one has had its time; return the rank that was asked."""
         if not self._waiting or not self._has_answered(now):
             return None
         rank = self._waiting.pop(0)
         self._asked.append(rank)
-        self._heard.append(bytearray())
+        self._answers.append(bytearray())
         self._next_at, self._last_at = now + ANSWER_S, now + LATE_ANSWER_S
         processes.signal_all([rank.process], STACK_SIGNAL)
         return rank
 
     def is_over(self, now: float) -> bool:
-        """True once the last rank has had its time."""
+        """Return whether the last rank has had its time."""
         return not self._waiting and self._has_answered(now)
 
     def _has_answered(self, now: float) -> bool:
-        """True once the rank that was asked last has had its time; one that is stopped will not use it."""
+        """Return whether the last asked rank has answered, or had its time; a stopped process cannot answer."""
         if now < self._next_at or not self._asked:
             return now >= self._next_at
-        return bool(self._heard[-1]) or now >= self._last_at or not _can_answer(self._asked[-1].process)
+        return bool(self._answers[-1]) or now >= self._last_at or not _can_answer(self._asked[-1].process)
 
     def hear(self, output: bytes) -> None:
-        """Take down what comes through the pipe: it belongs to the rank that was asked last."""
-        if self._heard and len(self._heard[-1]) < MAX_STACK_BYTES:
-            self._heard[-1] += output
+        """Record output of the pipe as the answer of the rank that was asked last."""
+        if self._answers and len(self._answers[-1]) < MAX_STACK_BYTES:
+            self._answers[-1] += output
 
     def stacks(self) -> str:
-        """Return what the ranks wrote, each under its name."""
+        """Return the stacks of the ranks, each under its name."""
         return "\n".join(
-            f"{rank.name}:\n{heard.decode(errors='replace').strip()}"
-            for rank, heard in zip(self._asked, self._heard, strict=True)
+            f"{rank.name}:\n{answer.decode(errors='replace').strip()}"
+            for rank, answer in zip(self._asked, self._answers, strict=True)
         )
 
     def places(self) -> list[str]:
-        """Say of each rank where it stands."""
+        """Return for each rank where it is."""
         return [
-            f"{rank.name} {_place(heard.decode(errors='replace'), rank.process)}"
-            for rank, heard in zip(self._asked, self._heard, strict=True)
+            f"{rank.name} {_place(answer.decode(errors='replace'), rank.process)}"
+            for rank, answer in zip(self._asked, self._answers, strict=True)
         ]
 
 
 def reason(silence_s: float, watch: Watch, places: Sequence[str]) -> str:
-    """Put a hang into one sentence: since when, who stands where, and what to do."""
-    after = f"after step {watch.last_step}" if watch.last_step else "and none was ever made"
-    stand = "; ".join(places)
+    """Return the reason of a hang: its duration, the place of each rank, and the remedy."""
+    after = f"after step {watch.last_step}" if watch.last_step else "since the start"
+    where = "; ".join(places)
     return (
-        f"no step for {silence_s:.0f} s {after} (launcher.hang_timeout_s {watch.limit_s:g}): {stand}."
-        " The stacks are in the log; raise hang_timeout_s if steps may take so long"
+        f"no step for {silence_s:.0f} s {after} (launcher.hang_timeout_s {watch.limit_s:g}): {where}."
+        " The stacks are in the log; raise hang_timeout_s if steps can take this long"
     )
 
 
 def _place(stacks: str, process: psutil.Process) -> str:
-    """Say where the main thread stands: in which of torch's operations, called by which function of ours."""
+    """Return where the main thread is: the collective of torch, and the functions that called it."""
     frames = [_Frame(path, int(line), name) for path, line, name in _FRAME.findall(_main_thread(stacks))]
     if not frames:
-        return f"gives no stack ({_state(process)})"
+        return f"gave no stack ({_state(process)})"
     collective = next((frame.name for frame in frames if frame.is_collective), None)
     ours = [str(frame) for frame in frames if frame.is_ours][:2] or [str(frames[0])]
-    doing = f"waits in {collective}, called by" if collective else "stands in"
+    doing = f"waits in {collective}, called by" if collective else "is in"
     return f"{doing} {', called by '.join(ours)}"
 
 
 def _main_thread(stacks: str) -> str:
-    """Cut out the last thread of a dump: Python writes the main one last."""
+    """Return the last thread of a dump: Python writes the main thread last."""
     begins = [match.end() for match in _THREAD.finditer(stacks)]
     return stacks[begins[-1] :] if begins else ""
 
 
 def _can_answer(process: psutil.Process) -> bool:
-    """True of a process that only needs a processor to do so."""
+    """Return whether a process is running or sleeping, not stopped or stuck in the kernel."""
     with contextlib.suppress(psutil.Error):
         return process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_SLEEPING)
     return False

@@ -1,4 +1,4 @@
-"""What a node does with the runs it holds: start, cancel, watch, clean up. Knows no broker."""
+"""The runs of a node: start, cancel, watch, clean up. Independent of the broker."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from runners.rundir import RunDir, StateDir, lock, write_atomically
 KILL_WITHIN_S = 5.0
 
 Command = Callable[[RunConfig, Path], list[str]]
-"""A configuration and the path of its file -> the argv that trains."""
+"""Turns a configuration and the path of its file into an argv."""
 
 log = logging.getLogger(__name__)
 
 
 class Limits(NamedTuple):
-    """What this node lets a run take."""
+    """Limits of a run on this node."""
 
     spool_limit_mib: int = 4096
-    """Output that the server has not acknowledged, per run."""
+    """Unacknowledged output per run."""
     disk_grace_s: float = 60.0
-    """How long a training waits for a full disk."""
+    """Time that a run waits for space on a full disk."""
 
 
 class Keeper:
@@ -47,14 +47,14 @@ class Keeper:
         self._hardware = hardware
         self._limits = limits
         self._command = command
-        # Supervisors that this process has started: it must collect their exit status.
+        # Supervisors started by this process, which must collect their exit status.
         self._children: list[subprocess.Popen[bytes]] = []
         self._settled: set[str] = set()
 
     def start(self, spec: RunSpec) -> None:
-        """Start an attempt unless this node has or had it; raises OSError where the disk has no room for it."""
+        """Start an attempt unless this node has or had it; raises OSError if the disk has no space for it."""
         if self._state.is_known(spec.run, spec.attempt):
-            log.info("run %d attempt %d: already here, not started again", spec.run, spec.attempt)
+            log.info("run %d attempt %d: already on this node, not started again", spec.run, spec.attempt)
             return
         draft = self._state.prepare(spec.run, spec.attempt)
         try:
@@ -66,7 +66,7 @@ class Keeper:
                 self._end_unstarted(draft, "failed", f"this node cannot start it: {error}")
                 return
             draft.write_launch(content)
-            # A run is taken only where there is room to say how it ended.
+            # Reserve space for the final report before the run starts.
             with spool.SpoolWriter(draft.spool) as writer:
                 writer.reserve()
             self._spawn(draft, content["environment"])
@@ -75,22 +75,22 @@ class Keeper:
             raise
 
     def cancel(self, cancel: Cancel) -> None:
-        """End an attempt; one that never came leaves its mark, so that it does not start when it comes late."""
+        """End an attempt; record the cancellation of one that has not arrived, so that it does not start later."""
         run = self._state.find(cancel.run, cancel.attempt)
         if run.exists:
             log.info("%s: cancel: %s", run, cancel.reason)
             run.cancel(cancel.reason)
         elif not self._state.is_known(cancel.run, cancel.attempt):
-            log.info("%s: cancelled before it came", run)
+            log.info("%s: cancelled before it arrived", run)
             draft = self._state.prepare(cancel.run, cancel.attempt)
             self._end_unstarted(draft, "cancelled", cancel.reason)
 
     def held(self) -> list[HeldRun]:
-        """Name the attempts that this node holds."""
+        """List the attempts that this node holds."""
         return [HeldRun(run=run.run, attempt=run.attempt, alive=run.is_alive) for run in self._state.runs()]
 
     def watch(self) -> None:
-        """Look once whether a supervisor died without a final report, and do what it can no longer do."""
+        """Check once for supervisors that died without a final report, and clean up after them."""
         for child in list(self._children):
             if child.poll() is not None:
                 self._children.remove(child)
@@ -103,10 +103,10 @@ class Keeper:
                 self._settle(run)
             except OSError:
                 if run.exists:
-                    log.exception("%s: its end cannot be written, trying again", run)
+                    log.exception("%s: its final report cannot be written; retrying", run)
 
     def end_strays(self) -> None:
-        """Kill marked processes whose run has no supervisor: nobody watches them and nobody would end them."""
+        """Kill marked processes whose run has no supervisor."""
         killed = processes.kill_all(self._strays, within_s=KILL_WITHIN_S)
         if killed:
             log.error("processes %s cannot be killed", ", ".join(str(process.pid) for process in killed))
@@ -114,7 +114,7 @@ class Keeper:
     # --- starting ----------------------------------------------------------------------------------------------------
 
     def _launch_content(self, spec: RunSpec) -> dict[str, Any]:
-        """Say what the supervisor is to launch, or raise ValueError saying why it cannot be."""
+        """Return the launch file of the supervisor; raises ValueError if the run cannot start here."""
         config, problems = check(spec.config)
         if config is None:
             raise ConfigError(problems)
@@ -140,8 +140,8 @@ class Keeper:
         self._state.put_in_place(draft)
 
     def _spawn(self, draft: RunDir, added: dict[str, str]) -> None:
-        """Start the supervisor in a session of its own, which no signal to the daemon's group reaches."""
-        # Locked before anybody can see the directory: a run without a supervisor would be taken for lost.
+        """Start the supervisor in its own session, so that signals to the daemon's group do not reach it."""
+        # Locked before the directory is visible, because a run without a supervisor counts as lost.
         descriptor = lock(draft.lock)
         if descriptor is None:
             raise FileExistsError(f"{draft.lock} of a new directory is locked already")
@@ -150,7 +150,7 @@ class Keeper:
             try:
                 child = self._start_supervisor(run, descriptor, added)
             except OSError as error:
-                self._append_end(run, "failed", f"its supervisor cannot be started: {error}; look at the node")
+                self._append_end(run, "failed", f"its supervisor cannot be started: {error}; see the log of the daemon")
                 return
         finally:
             os.close(descriptor)
@@ -173,20 +173,20 @@ class Keeper:
     # --- cleaning up -------------------------------------------------------------------------------------------------
 
     def _settle(self, run: RunDir) -> None:
-        """Give a run without a supervisor its final report, after its processes have been ended."""
+        """End the processes of a run without a supervisor, then write its final report."""
         if spool.final_report(run.spool) is None:
             marker = self._state.marker(run)
-            left = processes.kill_all(
-                lambda: [process for process, found in processes.marked().items() if found == marker],
+            survivors = processes.kill_all(
+                lambda: [process for process, mark in processes.marked().items() if mark == marker],
                 within_s=KILL_WITHIN_S,
             )
-            # The supervisor may have written its last word between the two looks at it.
+            # The supervisor may have written its final report in the meantime.
             if spool.final_report(run.spool) is None:
                 cancelled = run.cancel_reason()
-                reason = _why_lost(run) if cancelled is None else cancelled
-                if left:
-                    reason += f"; processes {', '.join(str(process.pid) for process in left)} could not be killed"
-                # Before the report: a run that is told of completely is soon deleted, and with it what it did.
+                reason = _loss_reason(run) if cancelled is None else cancelled
+                if survivors:
+                    reason += f"; processes {', '.join(str(process.pid) for process in survivors)} could not be killed"
+                # Before the report, because a completely shipped run is deleted soon.
                 reason += interface.restored(run.path)
                 self._append_end(run, "lost" if cancelled is None else "cancelled", reason)
         self._settled.add(run.path.name)
@@ -206,9 +206,9 @@ class Keeper:
         ]
 
 
-def _why_lost(run: RunDir) -> str:
-    """Say what became of a supervisor that left no final report."""
+def _loss_reason(run: RunDir) -> str:
+    """Return why a supervisor left no final report."""
     host = socket.gethostname()
     if 0 < run.started_at() < psutil.boot_time():
-        return f"node {host} was restarted while it ran"
+        return f"node {host} was restarted during the run"
     return f"its supervisor on {host} was killed; the processes of the run were ended"

@@ -1,4 +1,4 @@
-"""A configuration and a run's directory -> the command that trains and its environment."""
+"""From a configuration and a run directory to the command of the run and its environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runners.ports import PLACEHOLDER
 from runners.processes import MARKER
 
 SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKER_URL")
-"""What the daemon needs and a training must not see."""
+"""Variables that the daemon needs and a run must not see."""
 
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,10 +30,10 @@ def command(config: RunConfig, config_path: Path) -> list[str]:
 
 
 def ranks_command(config: RunConfig, config_path: Path) -> list[str]:
-    """Build the argv that starts the ranks, whatever their links are; raises ValueError as `command` does."""
+    """Build the argv that starts the ranks, without emulated links; raises ValueError as `command` does."""
     if config.cluster.nodes != 1:
         raise ValueError(
-            f"cluster.nodes {config.cluster.nodes}: a run starts on one machine only; use 1 and more gpus_per_node,"
+            f"cluster.nodes {config.cluster.nodes}: a run can start on one machine only; use 1 and more gpus_per_node,"
             " or network.apply emulate"
         )
     engine = [sys.executable, "-m", config.engine.module, "--config", str(config_path)]
@@ -61,7 +61,7 @@ def launcher(config: RunConfig, port: str = PLACEHOLDER) -> list[str]:
 
 
 def additions(config: RunConfig, base: Mapping[str, str], marker: str) -> dict[str, str]:
-    """Return the variables that a run gets on top of the node's own; NCCL's and CUDA's stay as the node has them."""
+    """Return the variables of a run in addition to the node's; variables of NCCL and CUDA are not changed."""
     paths = [str(_PACKAGE_ROOT), *filter(None, [base.get("PYTHONPATH", "")])]
     added = {
         "OMP_NUM_THREADS": str(config.launcher.threads_per_rank),
@@ -69,7 +69,7 @@ def additions(config: RunConfig, base: Mapping[str, str], marker: str) -> dict[s
         "PYTHONPATH": ":".join(paths),
         "PYTHONUNBUFFERED": "1",
     }
-    # All ranks are on this machine: gloo need not find an address for the machine's name.
+    # All ranks are on this machine, so gloo need not resolve the name of the machine.
     added["GLOO_SOCKET_IFNAME"] = base.get("GLOO_SOCKET_IFNAME", "lo")
     added |= config.starter.environment
     if not config.device.may_use_gpus:
@@ -83,11 +83,11 @@ def hang_timeout_s(config: RunConfig) -> int | None:
 
 
 def without_secrets(base: Mapping[str, str]) -> dict[str, str]:
-    """Copy an environment without what only the daemon may know."""
+    """Return an environment without the secrets of the daemon."""
     return {name: value for name, value in base.items() if name not in SECRETS}
 
 
 def shell_line(argv: list[str], added: Mapping[str, str]) -> str:
-    """Write a command so that a person can paste it into a shell and get the same run."""
+    """Return a command as a line that starts the same run in a shell."""
     assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(added.items()) if name != MARKER]
     return " ".join([*assignments, shlex.join(argv)])

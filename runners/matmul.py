@@ -1,7 +1,7 @@
-"""What this machine's processor reaches at best in large matrix products: no data sheet of a CPU says it.
+"""Peak FLOP/s of this machine's processor in large matrix products, which no data sheet of a CPU states.
 
 `python -m runners.matmul` measures for seconds and prints JSON: {"flops": {precision: {threads: FLOP/s}}, "torch"}.
-The daemon does so when it starts, while nothing trains, and keeps the highest figures; MFU on the CPU is a share of it.
+The daemon does so when it starts, while no run is active, and keeps the highest values; MFU on the CPU refers to them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runners.processes import die_with
 
 PRECISIONS = ("fp32", "bf16")
 ENOUGH_S = 0.02
-"""A product that takes this long is large enough for the cost of its call not to count."""
+"""Duration of a product above which the cost of the call is negligible."""
 TRY_S = 0.5
 WITHIN_S = 300
 _SMALLEST, _LARGEST = 256, 8192
@@ -30,15 +30,15 @@ log = logging.getLogger(__name__)
 
 
 def thread_counts(cores: int) -> list[int]:
-    """Choose numbers of threads to measure: doubling up to the cores, and all of them."""
+    """Return the numbers of threads to measure: powers of two up to the number of cores, and that number."""
     return sorted({cores, *(1 << power for power in range(cores.bit_length()) if 1 << power <= cores)})
 
 
 def measure(cores: int) -> dict[str, dict[str, float]]:
-    """Time products of square matrices, growing until they are large enough: {precision: {threads: FLOP/s}}."""
-    import torch  # seconds and a hundred MiB, which only this process pays
+    """Time products of square matrices of growing size: {precision: {threads: FLOP/s}}."""
+    import torch  # takes seconds and a hundred MiB, in this process only
 
-    found: dict[str, dict[str, float]] = {}
+    flops: dict[str, dict[str, float]] = {}
     for precision, dtype in zip(PRECISIONS, (torch.float32, torch.bfloat16), strict=True):
         for threads in thread_counts(cores):
             torch.set_num_threads(threads)
@@ -48,8 +48,8 @@ def measure(cores: int) -> dict[str, dict[str, float]]:
                 out = torch.empty(size, size, dtype=dtype)
                 return lambda: torch.mm(a, b, out=out)
 
-            found.setdefault(precision, {})[str(threads)] = best_flops(product)
-    return found
+            flops.setdefault(precision, {})[str(threads)] = best_flops(product)
+    return flops
 
 
 def best_flops(product: Callable[[int], Callable[[], object]], clock: Callable[[], float] = time.perf_counter) -> float:
@@ -72,28 +72,28 @@ def best_flops(product: Callable[[int], Callable[[], object]], clock: Callable[[
         size *= 2
 
 
-def remembered(path: Path, machine: dict[str, Any]) -> dict[str, Any] | None:
-    """Read what was measured here before, unless processor or torch are others by now."""
+def stored(path: Path, machine: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the stored measurement; None if the processor or torch has changed since."""
     try:
         content = json.loads(path.read_text())
-        known = content["measured"] if content["of"] == _key(machine) else None
+        measured = content["measured"] if content["of"] == _key(machine) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return known if isinstance(known, dict) else None
+    return measured if isinstance(measured, dict) else None
 
 
-def highest(known: dict[str, Any] | None, found: dict[str, Any]) -> dict[str, Any]:
-    """Take the higher one of each two figures."""
-    flops = {precision: dict(by_threads) for precision, by_threads in found["flops"].items()}
-    for precision, by_threads in (known or {}).get("flops", {}).items():
+def highest(stored: dict[str, Any] | None, measured: dict[str, Any]) -> dict[str, Any]:
+    """Return the higher value of each two measurements."""
+    flops = {precision: dict(by_threads) for precision, by_threads in measured["flops"].items()}
+    for precision, by_threads in (stored or {}).get("flops", {}).items():
         for threads, value in by_threads.items():
             before = flops.setdefault(precision, {}).get(threads, 0.0)
             flops[precision][threads] = max(before, value)
-    return {**found, "flops": flops}
+    return {**measured, "flops": flops}
 
 
-def remember(path: Path, machine: dict[str, Any], measured: dict[str, Any]) -> None:
-    """Keep what was measured for the daemons to come."""
+def store(path: Path, machine: dict[str, Any], measured: dict[str, Any]) -> None:
+    """Store a measurement for later daemons."""
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps({"of": _key(machine), "measured": measured}, indent=1))
     draft.rename(path)
@@ -108,7 +108,7 @@ def _key(machine: dict[str, Any]) -> list[Any]:
 
 
 def measured_apart() -> dict[str, Any] | None:
-    """Measure in a process of its own; None where that fails, for instance without torch."""
+    """Measure in a separate process; None if that fails, for instance without torch."""
     command = [sys.executable, "-m", "runners.matmul"]
     try:
         done = subprocess.run(
@@ -116,13 +116,15 @@ def measured_apart() -> dict[str, Any] | None:
         )
         measured: dict[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        log.warning("the matrix products of this node cannot be measured, MFU on its CPU stays unknown: %s", error)
+        log.warning(
+            "the matrix products of this node cannot be measured, so MFU on its CPU is not available: %s", error
+        )
         return None
     return measured
 
 
 if __name__ == "__main__":
-    # A daemon that is stopped meanwhile leaves nothing behind.
+    # The process must not outlive the daemon.
     die_with(os.getppid())()
     result = measure(len(os.sched_getaffinity(0)))
     sys.stdout.write(json.dumps({"flops": result, "torch": metadata.version("torch")}) + "\n")

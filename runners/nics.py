@@ -1,4 +1,4 @@
-"""Bytes that this machine's network interfaces carry, as rates; `lo` is left out.
+"""Traffic of this machine's network interfaces, as rates; without `lo`.
 
 What RDMA carries passes the operating system by; the counters of InfiniBand and RoCE ports tell it.
 """
@@ -14,24 +14,24 @@ from typing import NamedTuple
 import psutil
 
 MAX_INTERFACES = 16
-"""A machine with containers has hundreds; those with the most traffic so far are told."""
+"""A machine with containers has hundreds; only those with the most traffic are reported."""
 _RDMA = Path("/sys/class/infiniband")
 _LANES = 4
 """A port's counters count words of four bytes (InfiniBand specification, PortCounters)."""
-# The machine's ends of the pairs that lead into containers: a bridge or a card counts the same bytes again.
+# Host ends of the interface pairs of containers: a bridge or network card counts the same bytes.
 _PAIRS = ("lo", "veth", "cali", "lxc")
 _ODD = re.compile(r"[^A-Za-z0-9_.:+-]")
 
 
 class Counts(NamedTuple):
-    """Bytes since the machine started."""
+    """Bytes since the start of the machine."""
 
     received: int
     sent: int
 
 
 class Nics:
-    """Turns the counters of all interfaces into bytes per second since the last look."""
+    """Turns the counters of all interfaces into bytes per second since the last call."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
@@ -39,38 +39,38 @@ class Nics:
 
     def rates(self) -> dict[str, float]:
         """Return {"nic_rx_bytes_per_s/eth0": ..., "nic_tx_bytes_per_s/eth0": ...} since the last call."""
-        now, found = time.monotonic(), counts()
+        now, current = time.monotonic(), counts()
         seconds = max(now - self._at, 1e-3)
         rates = {}
-        for name, count in found.items():
+        for name, count in current.items():
             before = self._counts.get(name)
-            # An interface that came, or was reset, has no rate yet.
+            # A new or reset interface has no rate yet.
             if before and count.received >= before.received and count.sent >= before.sent:
                 rates[f"nic_rx_bytes_per_s/{name}"] = round((count.received - before.received) / seconds, 1)
                 rates[f"nic_tx_bytes_per_s/{name}"] = round((count.sent - before.sent) / seconds, 1)
-        self._at, self._counts = now, found
+        self._at, self._counts = now, current
         return rates
 
 
 def counts() -> dict[str, Counts]:
-    """Read the counters of the interfaces that matter, by name."""
-    found = {}
+    """Return the counters of the busiest interfaces, by name."""
+    interfaces = {}
     with contextlib.suppress(OSError, psutil.Error):
         for name, count in psutil.net_io_counters(pernic=True).items():
             if not name.startswith(_PAIRS) and count.bytes_recv + count.bytes_sent:
-                found[name] = Counts(count.bytes_recv, count.bytes_sent)
-    found |= _rdma_counts()
-    busiest = sorted(found, key=lambda name: sum(found[name]), reverse=True)[:MAX_INTERFACES]
-    return {_ODD.sub("_", name)[:32]: found[name] for name in sorted(busiest)}
+                interfaces[name] = Counts(count.bytes_recv, count.bytes_sent)
+    interfaces |= _rdma_counts()
+    busiest = sorted(interfaces, key=lambda name: sum(interfaces[name]), reverse=True)[:MAX_INTERFACES]
+    return {_ODD.sub("_", name)[:32]: interfaces[name] for name in sorted(busiest)}
 
 
 def _rdma_counts() -> dict[str, Counts]:
-    found = {}
+    ports = {}
     with contextlib.suppress(OSError):
         for port in sorted(_RDMA.glob("*/ports/*")):
             with contextlib.suppress(OSError, ValueError):
                 received, sent = (
                     int((port / "counters" / name).read_text()) * _LANES for name in ("port_rcv_data", "port_xmit_data")
                 )
-                found[f"{port.parts[-3]}:{port.name}"] = Counts(received, sent)
-    return found
+                ports[f"{port.parts[-3]}:{port.name}"] = Counts(received, sent)
+    return ports

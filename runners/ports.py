@@ -1,7 +1,8 @@
-"""A free port for ranks to meet at: `python -m runners.ports COMMAND` runs a launcher with one, and again with another.
+"""A free port for the ranks of a run: `python -m runners.ports COMMAND` runs a launcher with one.
 
-torchrun finds a port itself. Other launchers pass on MASTER_PORT, or have a default that every run on a machine shares.
-Between looking and using, another program may take the port: then the first rank ends with PORT_TAKEN.
+torchrun finds a port itself. Other launchers pass on MASTER_PORT, or have the same default for every run on a machine.
+Another program may take the port before the ranks use it: then the first rank exits with PORT_TAKEN, and the launcher
+is started again with another port.
 """
 
 from __future__ import annotations
@@ -22,35 +23,35 @@ REFUSED = 2
 """Exit code of a configuration that cannot run here."""
 TRIES = 5
 MAY_TRY_AGAIN = "PARLAB_PORT_MAY_BE_TRIED_AGAIN"
-"""Variable that is set while a taken port is no reason to fail yet."""
+"""Variable that is set while a taken port is retried instead of reported."""
 OUTPUT = "PARLAB_OUTPUT"
 """Variable that names the pipe of the run: see runners.ranks."""
 PLACEHOLDER = "{master_port}"
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens at now."""
+    """Return a port of this machine that is not in use now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
 def output_name() -> str:
-    """Name this process' standard output so that its descendants find it, if it is a pipe; else return nothing."""
+    """Return a name of this process' standard output for its descendants; empty if it is not a pipe."""
     state = os.fstat(1)
     return f"{socket.gethostname()}:{os.getpid()}:{state.st_ino}" if stat.S_ISFIFO(state.st_mode) else ""
 
 
 def variables(port: int) -> dict[str, str]:
-    """Return what tells ranks on this machine where to meet."""
+    """Return the variables of the address at which ranks on this machine meet."""
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), OUTPUT: output_name()}
 
 
 def run(argv: list[str]) -> int:
     """Run a launcher, with the port in place of PLACEHOLDER; returns its exit code, negative for a signal."""
-    for left in range(TRIES - 1, -1, -1):
+    for retries in range(TRIES - 1, -1, -1):
         port = free_port()
-        environment = {**os.environ, **variables(port), **({MAY_TRY_AGAIN: "1"} if left else {})}
+        environment = {**os.environ, **variables(port), **({MAY_TRY_AGAIN: "1"} if retries else {})}
         try:
             child = subprocess.Popen(
                 [argument.replace(PLACEHOLDER, str(port)) for argument in argv],
@@ -60,14 +61,14 @@ def run(argv: list[str]) -> int:
         except OSError as error:
             return _refused(argv[0], str(error.strerror))
         code = child.wait()
-        if code != PORT_TAKEN or not left:
+        if code != PORT_TAKEN or not retries:
             return code
-        sys.stderr.write(f"parlab: port {port} was taken meanwhile; starting again with another\n")
+        sys.stderr.write(f"parlab: port {port} is in use; starting again with another port\n")
     raise AssertionError("the last try returns")
 
 
 def _refused(program: str, why: str) -> int:
-    """Say that there is no such launcher, as an event and for people; returns the exit code."""
+    """Report that the launcher cannot be started, as an event and as text; return the exit code."""
     kind = os.path.basename(program)
     message = f"{program} cannot be started: {why}; install it on the node, or use launcher.kind torchrun"
     Printer(0).emit("refused", field="launcher.kind", value=kind, message=message)

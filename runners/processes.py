@@ -1,4 +1,4 @@
-"""Find and end processes: a supervisor's descendants, and what a dead supervisor left behind."""
+"""Find and end processes: descendants of a supervisor, and processes that a killed supervisor left."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 import psutil
 
 MARKER = "PARLAB_RUN"
-"""Environment variable that every process of a run carries."""
+"""Environment variable of every process of a run."""
 
 STACK_SIGNAL = signal.SIGUSR1
-"""Has a rank of an engine write the Python stacks of all its threads to standard error, whatever it waits for."""
+"""Makes a rank write the Python stacks of all its threads to standard error, even while it waits."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -24,15 +24,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants whose own parent ends, so that none can escape."""
+    """Become the parent of all descendants whose own parent ends, so that none is missed."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "the kernel does not let this process adopt its orphaned descendants")
+        raise OSError(ctypes.get_errno(), "the kernel does not allow this process to adopt its orphaned descendants")
 
 
 def limit_memory(mib: int) -> None:
-    """Let this process, and those it starts, each allocate no more than so much; torch then reports out of memory.
+    """Limit the memory of this process and of each that it starts; torch reports out of memory beyond it.
 
-    Counted is what a process can write and has to itself (RLIMIT_DATA): not the code of libraries, not shared pages.
+    The limit counts private writable memory (RLIMIT_DATA), not the code of libraries or shared pages.
     """
     size = mib << 20
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -41,11 +41,11 @@ def limit_memory(mib: int) -> None:
 
 
 def die_with(parent: int, memory_limit_mib: int | None = None) -> Callable[[], None]:
-    """Return what a child calls before exec: the kernel kills it when its parent is killed, and limits its memory."""
+    """Return a function for a child to call before exec: the child dies with its parent, and its memory is limited."""
 
     def before_exec() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        # The parent may have died just before that.
+        # The parent may already have died.
         if os.getppid() != parent:
             os._exit(1)
         if memory_limit_mib is not None:
@@ -55,45 +55,45 @@ def die_with(parent: int, memory_limit_mib: int | None = None) -> Callable[[], N
 
 
 def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Keep those that run; a zombie only waits for its parent."""
-    found = []
+    """Return the processes that are alive, without zombies."""
+    alive = []
     for process in processes:
         with contextlib.suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                alive.append(process)
+    return alive
 
 
 def descendants() -> list[psutil.Process]:
-    """Find the living processes below the calling one."""
+    """Return the living descendants of the calling process."""
     return living(psutil.Process().children(recursive=True))
 
 
 def marked() -> dict[psutil.Process, str]:
-    """Find the living processes that carry a run's marker, other than the calling one: process -> marker."""
-    found = {}
+    """Return the living processes with the marker of a run, except the calling one: process -> marker."""
+    markers = {}
     for process in psutil.process_iter():
-        # Processes of other people cannot be read, and cannot be ours.
+        # Processes of other users cannot be read, and do not belong to a run.
         with contextlib.suppress(psutil.Error, OSError):
             marker = process.environ().get(MARKER)
             if marker and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
-                found[process] = marker
-    return found
+                markers[process] = marker
+    return markers
 
 
 def signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """Send a signal to each process that is still there."""
+    """Send a signal to each process that still exists."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.send_signal(number)
 
 
 def kill_all(find: Callable[[], list[psutil.Process]], *, within_s: float) -> list[psutil.Process]:
-    """Kill what `find` finds until it finds nothing (processes may fork meanwhile); return what is left."""
+    """Kill the processes that `find` returns until there are none (they may fork meanwhile); return the survivors."""
     deadline = time.monotonic() + within_s
-    while left := find():
-        signal_all(left, signal.SIGKILL)
+    while remaining := find():
+        signal_all(remaining, signal.SIGKILL)
         if time.monotonic() > deadline:
-            return left
+            return remaining
         time.sleep(0.02)
     return []

@@ -27,24 +27,24 @@ CANCEL_TASK = "runners.cancel"
 ACKNOWLEDGE_TASK = "runners.acknowledge"
 
 HEARTBEAT_S = 2.0
-"""A node says this often that it lives and which runs it holds."""
+"""Interval of heartbeats, which list the runs of the node."""
 LEASE_S = 30.0
-"""A run whose node was silent for this long is lost."""
+"""A run whose node sends no heartbeat for this long is lost."""
 SPEC_LIFETIME_S = 600.0
-"""A signed message older than this is refused; the server sends a new one as long as it is wanted."""
+"""A signed message older than this is refused; the server sends a new one if it is still needed."""
 MAX_BATCH_BYTES = 1 << 20
-"""Output bytes of one batch at most."""
+"""Maximum bytes of output in one batch."""
 OOM_EXIT_CODE = 77
 """Exit code of an engine that ran out of memory."""
 
 
 def node_queue(node: str) -> str:
-    """Name of the queue that only this node reads."""
+    """Return the name of the queue that only this node reads."""
     return f"node.{node}"
 
 
 class RunState(StrEnum):
-    """States of an attempt in the only order in which they may follow each other."""
+    """States of an attempt, in the only order in which they may follow each other."""
 
     QUEUED = "queued"
     DISPATCHED = "dispatched"
@@ -65,13 +65,13 @@ ACTIVE_STATES = tuple(state for state in RunState if not state.is_final)
 
 
 class Message(BaseModel):
-    """A message that is refused when it holds anything unknown."""
+    """A message; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class RunSpec(Message):
-    """Everything a node needs to start one attempt of one run."""
+    """Order to start one attempt of a run."""
 
     purpose: Literal["start"] = "start"
     run: int
@@ -82,7 +82,7 @@ class RunSpec(Message):
 
 
 class Cancel(Message):
-    """Stop one attempt, whether it has started or not."""
+    """Order to stop one attempt, whether it has started or not."""
 
     purpose: Literal["cancel"] = "cancel"
     run: int
@@ -95,17 +95,17 @@ M = TypeVar("M", RunSpec, Cancel)
 
 
 class BadSignature(ValueError):
-    """A signed message that is forged, damaged, expired or meant for another node or purpose."""
+    """Raised for a message that is forged, damaged, expired, or meant for another node or purpose."""
 
 
 def sign(message: RunSpec | Cancel, key: bytes, *, lifetime_s: float = SPEC_LIFETIME_S) -> dict[str, str]:
-    """Wrap a message in an envelope {"payload", "signature"}: HMAC-SHA256 over payload with its expiry."""
+    """Wrap a message in an envelope {"payload", "signature"}: HMAC-SHA256 over the payload, which has an expiry."""
     payload = json.dumps({"expires_at": time.time() + lifetime_s, "message": message.model_dump(mode="json")})
     return {"payload": payload, "signature": _signature(payload, key)}
 
 
 def verify(envelope: Any, key: bytes, kind: type[M], *, node: str) -> M:
-    """Unwrap a signed message, or raise BadSignature saying what is wrong with it."""
+    """Unwrap a signed message; raises BadSignature with the reason if it is invalid."""
     try:
         payload, signature = envelope["payload"], envelope["signature"]
         authentic = hmac.compare_digest(_signature(payload, key), signature)
@@ -123,7 +123,7 @@ def verify(envelope: Any, key: bytes, kind: type[M], *, node: str) -> M:
     try:
         message = kind.model_validate(content["message"])
     except ValidationError as error:
-        raise BadSignature(f"signed, but no {kind.__name__}: {error}") from error
+        raise BadSignature(f"signed, but not a valid {kind.__name__}: {error}") from error
     if message.node != node:
         raise BadSignature(f"meant for node {message.node}, this is {node}")
     return message
@@ -134,19 +134,19 @@ def _signature(payload: str, key: bytes) -> str:
 
 
 class Report(Message):
-    """What a supervisor says of its run: that it runs, or how it ended."""
+    """State of a run as its supervisor reports it: running, or how it ended."""
 
     state: Literal["running", "finished", "oom", "failed", "cancelled", "lost"]
     at: float
-    """Unix seconds."""
+    """Unix time in seconds."""
     exit_code: int | None = None
     """Exit code of the launched command; negative for a signal."""
     reason: str = ""
-    """One sentence for people: what happened and, where known, what to do."""
+    """One sentence: what happened, and the remedy if known."""
     traceback: str = ""
     """Last traceback of the rank that failed first."""
     command: list[str] = []
-    """What was launched, as argv."""
+    """Launched argv."""
     environment: dict[str, Any] = {}
     """Host, devices, driver, package versions, git revision."""
 
@@ -160,18 +160,18 @@ class Batch(Message):
     sequence: int = Field(ge=0)
     next_sequence: int = Field(ge=0)
     output: bytes = b""
-    """Raw output of the process group, cut at line ends wherever a line is shorter than a record."""
+    """Raw output of the process group, split at line ends unless a line is longer than a record."""
     reports: list[Report] = []
 
     def to_wire(self) -> dict[str, Any]:
-        """JSON form: output compressed and in base64."""
+        """Return the JSON form: output compressed and in base64."""
         data = self.model_dump(mode="json", exclude={"output"})
         data["output"] = base64.b64encode(zlib.compress(self.output, 1)).decode()
         return data
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON form; raises ValueError when it is no batch or unpacks to more than a batch may hold."""
+        """Read the JSON form; raises ValueError for an invalid batch, or one that is too large when unpacked."""
         unpacker = zlib.decompressobj()
         limit = 4 * MAX_BATCH_BYTES
         try:
@@ -181,7 +181,7 @@ class Batch(Message):
         if unpacker.unconsumed_tail:
             raise ValueError(f"batch output unpacks to more than {limit} bytes")
         if data.get("output") and not unpacker.eof:
-            raise ValueError("batch output is cut off")
+            raise ValueError("batch output is truncated")
         return cls.model_validate({**data, "output": output})
 
 
@@ -191,17 +191,17 @@ class HeldRun(Message):
     run: int
     attempt: int
     alive: bool
-    """False once the process group has ended and only its spool is left to ship."""
+    """False once the process group has ended, and only its spool has to be shipped."""
 
 
 class Heartbeat(Message):
-    """A node's sign of life; renews the leases of the runs that it holds."""
+    """Heartbeat of a node; renews the leases of its runs."""
 
     node: str
     pool: str
     sent_at: float
     slots: int = Field(ge=1)
-    """Runs that the node takes at a time."""
+    """Number of runs that the node executes at the same time."""
     version: str
     hardware: dict[str, Any]
     """{"hostname", "cpu_model", "cpu_cores", "memory_bytes", "gpus": [{"index", "name", "memory_bytes", "uuid"}],
@@ -209,7 +209,7 @@ class Heartbeat(Message):
     held: list[HeldRun]
 
 
-# How engines mark the lines that are events; every other line is log.
+# Start of the lines that are events; every other line is log.
 EVENT_PREFIX = b'{"parlab":'
 EVENT_LINE_LIMIT = 4_096
-"""Bytes; an event is shorter, so that one write to a shared pipe carries it whole. A longer line is log."""
+"""Bytes. Events are shorter, so that one write to a shared pipe is atomic; a longer line is log."""

@@ -1,7 +1,7 @@
-"""One rank of mpirun, srun or DeepSpeed's launcher as torch wants it: `python -m runners.ranks COMMAND`.
+"""Parent of one rank under mpirun, srun or DeepSpeed's launcher: `python -m runners.ranks COMMAND`.
 
-It translates the launcher's variables into torch's, gives the rank the pipe of the run, and says which rank died of
-what: not every launcher does.
+It translates the launcher's variables into torch's, gives the rank the pipe of the run, and reports how the rank died,
+which not every launcher does.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ LAUNCHERS: Mapping[str, _Names] = {
     "DeepSpeed": _Names("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE"),
     "Slurm": _Names("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
-"""In this order: an mpirun within an allocation of Slurm sees the variables of both."""
+"""In order of precedence: mpirun within a Slurm allocation has the variables of both."""
 
 
 def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; raises ValueError where no launcher has set a rank."""
+    """Return RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; raises ValueError if no launcher has set a rank."""
     for names in LAUNCHERS.values():
         if names.rank in environment and names.size in environment:
             rank, size = environment[names.rank], environment[names.size]
@@ -53,14 +53,14 @@ def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
                 "LOCAL_RANK": environment.get(names.local_rank, rank),
                 "LOCAL_WORLD_SIZE": local_size,
             }
-    known = ", ".join(names.rank for names in LAUNCHERS.values())
-    raise ValueError(f"no launcher has said which rank this is: none of {known} is set; start it with mpirun or srun")
+    variables = ", ".join(names.rank for names in LAUNCHERS.values())
+    raise ValueError(f"the rank is unknown: none of {variables} is set; start it with mpirun or srun")
 
 
 def take_pipe(name: str) -> None:
-    """Write to the pipe of the run itself, if it is one of this machine.
+    """Redirect standard output to the pipe of the run, if it is on this machine.
 
-    Launchers collect what ranks print and pass it on in pieces, which cut lines and mix those of several ranks.
+    Launchers pass on the output of ranks in pieces, which splits lines and mixes those of several ranks.
     """
     host, _, rest = name.partition(":")
     pid, _, inode = rest.partition(":")

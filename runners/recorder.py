@@ -1,4 +1,4 @@
-"""From the pipe of a run to its spool: cut at line ends, look for how it ends, wait while the disk is full."""
+"""From the pipe of a run to its spool: split at line ends, look for the reason of the end, wait for a full disk."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 
 class LineCutter:
-    """Cut a stream into records that end at line ends, and lines longer than a record into pieces."""
+    """Split a stream into records that end at line ends; lines longer than a record are split as well."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes, *, is_last: bool = False) -> list[bytes]:
-        """Add bytes; return the records that are complete, with is_last all that is left."""
+        """Add bytes; return the complete records, and with is_last also the rest."""
         buffer = self._buffer
         buffer += data
         records = []
@@ -42,7 +42,7 @@ class LineCutter:
 
 
 class Recorder:
-    """Write a run's output; what the disk does not take stays pending and is tried again."""
+    """Write the output of a run; output that cannot be written stays pending and is retried."""
 
     def __init__(self, spool: SpoolWriter) -> None:
         self.spool = spool
@@ -58,16 +58,16 @@ class Recorder:
 
     @property
     def is_blocked(self) -> bool:
-        """True while output waits for the disk: nothing more may be taken from the pipe."""
+        """Whether output waits for the disk, so that nothing more may be read from the pipe."""
         return bool(self._pending)
 
     @property
     def blocked_s(self) -> float:
-        """Return for how long the disk has not taken anything."""
+        """Return for how many seconds nothing could be written."""
         return time.monotonic() - self._blocked_at if self._blocked_at is not None else 0.0
 
     def take(self, data: bytes, *, is_last: bool = False) -> list[bytes]:
-        """Take bytes from the pipe, is_last when there will be no more; return them as they are cut at line ends."""
+        """Add bytes from the pipe, with is_last the final ones; return the records that are complete."""
         records = self._cutter.feed(data, is_last=is_last)
         for record in records:
             self.evidence.see(record)
@@ -75,17 +75,17 @@ class Recorder:
         return records
 
     def insert(self, lines: bytes) -> None:
-        """Add lines of the supervisor's own, unless the run is in the middle of a very long one."""
+        """Add lines of the supervisor, unless the run is in the middle of a very long line."""
         if self._is_at_line_start and not self._pending:
             self._queue([lines])
 
     def give_up(self) -> None:
-        """Throw away what is pending and all that follows: the disk had its time."""
+        """Discard pending and all later output, after the disk was full for too long."""
         self._has_given_up = True
         self._pending.clear()
 
     def write(self) -> None:
-        """Write what is pending if it is time to try, and bring it to the disk about once a second."""
+        """Write pending output if a retry is due, and sync about once a second."""
         now = time.monotonic()
         try:
             if self._pending and now >= self._retry_at:
@@ -100,19 +100,19 @@ class Recorder:
             self._error = error
             self._retry_at = now + RETRY_S
             self._blocked_at = self._blocked_at or now
-            # A training may meet its limit many times a second, and the log is on the same disk.
+            # A run may reach its limit many times a second, and the log is on the same disk.
             if now - self._warned_at > WARN_S:
                 self._warned_at = now
-                log.warning("the training waits: %s", self.disk_reason())
+                log.warning("the run waits: %s", self.disk_reason())
 
     def disk_reason(self, error: OSError | None = None) -> str:
-        """Say what the disk did, how much space is left, and what to do."""
+        """Return the error of the disk, the free space, and the remedy."""
         error = error or self._error or OSError(errno.EIO, os.strerror(errno.EIO))
         path = self.spool.directory
         try:
-            free = f"{telemetry.free_bytes(path) / 2**20:,.1f} MiB are left there"
+            free = f"{telemetry.free_bytes(path) / 2**20:,.1f} MiB are free there"
         except OSError:
-            free = "the space left there is unknown"
+            free = "the free space there is unknown"
         return (
             f"output cannot be written to {path}: {error.strerror or error}; {free};"
             " free some space, raise PARLAB_SPOOL_LIMIT_MIB if that is the limit, or let the run print less"

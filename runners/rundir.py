@@ -1,9 +1,9 @@
-"""What a node keeps on its disk: a directory for each attempt it holds, and the state directory around them.
+"""Files of a node: a directory for each attempt that it holds, and the state directory around them.
 
 STATE/id                 marks this directory's processes in their environment
 STATE/daemon.lock        held by the daemon, with its pid
 STATE/runs/RUN-ATTEMPT/  one attempt; see RunDir
-STATE/rejected/          attempts that the server does not know, kept for people
+STATE/rejected/          attempts unknown to the server, kept for inspection
 STATE/done/RUN-ATTEMPT   remembers for a while what was here, so that a late message starts nothing twice
 """
 
@@ -31,7 +31,7 @@ _NAME = re.compile(r"(\d+)-(\d+)")
 
 
 def write_atomically(path: Path, content: str, *, sync: bool = False) -> None:
-    """Write a file so that a reader, or a power cut, sees the old content or the new one."""
+    """Write a file atomically, also with respect to a power cut."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with draft.open("w") as file:
         file.write(content)
@@ -42,7 +42,7 @@ def write_atomically(path: Path, content: str, *, sync: bool = False) -> None:
 
 
 def lock(path: Path) -> int | None:
-    """Lock a file and return its descriptor, or None while another process holds it."""
+    """Lock a file and return its descriptor, or None if another process holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -53,13 +53,13 @@ def lock(path: Path) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether a process holds the lock, without taking it for longer than a moment."""
+    """Return whether a process holds the lock, without holding it for longer than a moment."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        # Shared, so that two lookers do not take each other for the holder.
+        # Shared, so that two simultaneous checks do not see each other as the holder.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
@@ -79,7 +79,9 @@ class RunDir:
         self.path = path
         match = _NAME.fullmatch(path.name)
         if match is None:
-            raise ValueError(f"run directory {path} is not named RUN-ATTEMPT, like 12-1; give the path of such a one")
+            raise ValueError(
+                f"run directory {path} is not named RUN-ATTEMPT, like 12-1; use the path of such a directory"
+            )
         self.run, self.attempt = int(match[1]), int(match[2])
         self.spec = path / "spec.json"
         self.config = path / "config.json"
@@ -101,7 +103,7 @@ class RunDir:
 
     @property
     def is_alive(self) -> bool:
-        """True while a supervisor lives, or is just being started."""
+        """Whether a supervisor is alive or just starting."""
         return is_locked(self.lock)
 
     @property
@@ -109,7 +111,7 @@ class RunDir:
         return self._rejected.exists()
 
     def reject(self) -> None:
-        """Remember that the server does not know this attempt, and end it if it still runs."""
+        """Mark this attempt as unknown to the server, and end it if it is still running."""
         self._rejected.touch()
         self.cancel("the server does not know this attempt")
 
@@ -118,48 +120,48 @@ class RunDir:
         write_atomically(self._cancel, reason)
 
     def cancel_reason(self) -> str | None:
-        """Return why the run is to be ended, or None while nobody asked for that."""
+        """Return why the run is to be ended, or None if it was not cancelled."""
         try:
             return self._cancel.read_text()
         except FileNotFoundError:
             return None
 
     def acknowledge(self, position: int) -> None:
-        """Remember up to where the server has stored the spool."""
+        """Store the position up to which the server has stored the spool."""
         write_atomically(self._acknowledged, str(position))
 
     def acknowledged(self) -> int:
-        """Return up to where the server has stored the spool; 0 when that is not known."""
+        """Return the position up to which the server has stored the spool; 0 if unknown."""
         try:
             return int(self._acknowledged.read_text())
         except (FileNotFoundError, ValueError):
-            # After a power cut the file may be empty: the server will say again what it has.
+            # After a power cut the file may be empty; the server repeats its position.
             return 0
 
     def write_launch(self, launch: Mapping[str, Any]) -> None:
-        """Store what the supervisor is to launch."""
+        """Store the launch file of the supervisor."""
         write_atomically(self.launch, json.dumps(launch, indent=1))
 
     def read_launch(self) -> dict[str, Any]:
-        """Read what the supervisor is to launch."""
+        """Read the launch file of the supervisor."""
         launch: dict[str, Any] = json.loads(self.launch.read_text())
         return launch
 
     def write_supervisor(self) -> None:
-        """Store which process supervises this run: the calling one."""
+        """Store the calling process as the supervisor of this run."""
         process = psutil.Process()
         content = {"pid": process.pid, "create_time": process.create_time()}
         write_atomically(self._supervisor, json.dumps(content))
 
     def started_at(self) -> float:
-        """Return when the run's supervisor started, in unix seconds; 0 when it never did."""
+        """Return when the supervisor of the run started, in Unix seconds; 0 if it never did."""
         try:
             return float(json.loads(self._supervisor.read_text())["create_time"])
         except (FileNotFoundError, ValueError):
             return 0.0
 
     def supervisor(self) -> psutil.Process | None:
-        """Find the process that supervises this run; None once it is gone, whoever has its pid by now."""
+        """Return the supervisor of this run; None if it has ended, even if another process has its pid now."""
         try:
             content = json.loads(self._supervisor.read_text())
             process = psutil.Process(content["pid"])
@@ -169,7 +171,7 @@ class RunDir:
 
 
 class StateDir:
-    """Everything that one daemon keeps."""
+    """The state directory of one daemon."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -182,7 +184,7 @@ class StateDir:
         self.id = (root / "id").read_text()
 
     def find(self, run: int, attempt: int) -> RunDir:
-        """Name the directory of an attempt, whether it exists or not."""
+        """Return the directory of an attempt, whether it exists or not."""
         return RunDir(self.runs_path / f"{run}-{attempt}")
 
     def runs(self) -> list[RunDir]:
@@ -194,7 +196,7 @@ class StateDir:
         return f"{self.id}:{run.run}/{run.attempt}"
 
     def prepare(self, run: int, attempt: int) -> RunDir:
-        """Make the directory of an attempt beside its place, so that a half-made one is never taken for a run."""
+        """Create the directory of an attempt under another name, so that it is never incomplete in its place."""
         draft = self.runs_path / f".draft-{secrets.token_hex(4)}" / f"{run}-{attempt}"
         draft.mkdir(parents=True, mode=0o700)
         return RunDir(draft)
@@ -207,22 +209,22 @@ class StateDir:
         return run
 
     def discard(self, draft: RunDir) -> None:
-        """Delete a directory that was prepared and not put in place."""
+        """Delete a prepared directory that was not moved into place."""
         if draft.exists:
             shutil.rmtree(draft.path.parent, ignore_errors=True)
 
     def clear_drafts(self) -> None:
-        """Delete what a killed daemon was just making or deleting."""
+        """Delete directories that a killed daemon was creating or deleting."""
         for path in self.runs_path.glob(".*"):
             shutil.rmtree(path, ignore_errors=True)
 
     def is_known(self, run: int, attempt: int) -> bool:
-        """Tell whether this node has, or lately had, an attempt."""
+        """Return whether this node has, or recently had, an attempt."""
         name = f"{run}-{attempt}"
         return any((path / name).exists() for path in (self.runs_path, self.done_path, self.rejected_path))
 
     def finish(self, run: RunDir) -> None:
-        """Delete an attempt that the server has stored completely, and remember that it was here."""
+        """Delete an attempt that the server has stored completely, and record that it was here."""
         (self.done_path / run.path.name).touch()
         trash = self.runs_path / f".trash-{secrets.token_hex(4)}"
         run.path.rename(trash)
@@ -233,7 +235,7 @@ class StateDir:
                     path.unlink()
 
     def set_aside(self, run: RunDir) -> Path:
-        """Move an attempt that the server does not know to where people can look at it."""
+        """Move an attempt that is unknown to the server to the directory for inspection."""
         target = self.rejected_path / run.path.name
         if target.exists():
             shutil.rmtree(target)

@@ -1,4 +1,4 @@
-"""Spool -> broker -> acknowledged: send every run's records to the server until it says that it has stored them."""
+"""Spool -> broker -> acknowledged: send the records of each run to the server until it acknowledges them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from runners.protocol import MAX_BATCH_BYTES, Batch
 from runners.rundir import RunDir, StateDir
 
 WINDOW = 4
-"""Batches on their way at a time; one after a batch went unanswered, until the server answers again."""
+"""Maximum number of unacknowledged batches; after a batch without an answer only one, until the server answers."""
 GATHER_S = 0.3
-"""How long a batch that is not full waits for more."""
+"""Seconds that a batch that is not full waits for more output."""
 HINT_S = 1.0
-"""An answer that asks for a batch sent longer ago than this means that it did not arrive."""
+"""If the server asks for a batch that was sent longer ago than this, the batch did not arrive."""
 RESEND_S = 4.0
 RESEND_MAX_S = 60.0
 CROWDED_RESEND_S = 600.0
-"""Resend this rarely while the server's queue is not empty: the first copy probably waits in it."""
+"""Seconds between resends while the server's queue is not empty: the first copy probably waits in it."""
 BROKER_RETRY_S = 0.5
 BROKER_RETRY_MAX_S = 5.0
 POLL_S = 0.1
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 
 
 class BrokerAway(Exception):
-    """The broker did not take a message; it will be tried again."""
+    """Raised if the broker did not accept a message; the caller retries."""
 
 
 class Sent(NamedTuple):
-    """A batch on its way."""
+    """An unacknowledged batch."""
 
     sequence: int
     next_sequence: int
@@ -45,7 +45,7 @@ class Sent(NamedTuple):
 
 
 class Shipment:
-    """How far one run's spool has come. Knows no broker: says what to send next and hears what was stored."""
+    """Progress of one run's spool: the batch to send next, and what is acknowledged. Independent of the broker."""
 
     def __init__(self, run: RunDir, node: str) -> None:
         self.run = run
@@ -62,11 +62,11 @@ class Shipment:
         spool.forget(run.spool, self._acknowledged)
 
     def is_complete(self) -> bool:
-        """Tell whether the server has everything of a run that has ended, its final report included."""
+        """Return whether the run has ended and the server has stored all of it, including the final report."""
         return self._find_end() == self._acknowledged
 
     def next_batch(self, now: float, *, is_crowded: Callable[[], bool]) -> Batch | None:
-        """Return the batch to send now, or None while there is nothing to send or too much is on its way."""
+        """Return the batch to send now; None if there is nothing to send, or too much is unacknowledged."""
         self._expire(now, is_crowded)
         if len(self._sent) >= (1 if self._unanswered else WINDOW):
             return None
@@ -92,15 +92,15 @@ class Shipment:
         )
 
     def was_sent(self, batch: Batch, now: float) -> None:
-        """Note that the broker has a batch."""
+        """Record that the broker has accepted a batch."""
         self._sent.append(Sent(batch.sequence, batch.next_sequence, now))
         self._position = batch.next_sequence
         self._waiting_since = now
 
     def was_stored(self, position: int, now: float) -> None:
-        """Hear from the server up to where it has the spool, and go on from there."""
+        """Record the position up to which the server has stored the spool, and continue from there."""
         if position < self._acknowledged and self._unanswered < 2:
-            # An answer that was overtaken. A server that was set back to an older state says it again.
+            # An outdated answer. A server that was restored from a backup repeats it.
             return
         if position == self._acknowledged:
             if self._sent and self._sent[0].sequence == position and now - self._sent[0].at > HINT_S:
@@ -112,12 +112,12 @@ class Shipment:
             self._sent.popleft()
         expected = self._sent[0].sequence if self._sent else self._position
         if expected != position:
-            log.info("%s: the server has %d bytes of the spool, not %d; going on there", self.run, position, expected)
+            log.info("%s: the server has %d bytes of the spool, not %d; continuing there", self.run, position, expected)
             self._go_to(position)
         spool.forget(self.run.spool, position)
 
     def start_again(self) -> None:
-        """Send from the acknowledged position without delay: the broker was away and may have lost what it had."""
+        """Resend from the acknowledged position at once: the broker was unavailable and may have lost messages."""
         self._unanswered = 0
         self._go_to(self._acknowledged)
 
@@ -141,10 +141,10 @@ class Shipment:
             self._end = writer.position
 
     def _find_end(self) -> int | None:
-        """Return the position behind the final report once the run has ended with one."""
+        """Return the position after the final report, once the run has ended with one."""
         if self._end is None and not self.run.is_alive:
             tail = spool.tail(self.run.spool)
-            # Looking through the last segment takes a while; without new bytes there is no new report.
+            # Reading the last segment takes a while; without new bytes there is no new report.
             if tail != self._searched_tail and spool.final_report(self.run.spool) is not None:
                 self._end = tail
             self._searched_tail = tail
@@ -172,12 +172,12 @@ class Shipment:
 
 
 class Shipper:
-    """Ships the spools of all runs of a state directory from a thread of its own."""
+    """Ships the spools of all runs of a state directory, in its own thread."""
 
     def __init__(
         self, state: StateDir, node: str, *, send: Callable[[dict[str, Any]], None], is_crowded: Callable[[], bool]
     ) -> None:
-        """Take how to send a batch and how to ask whether the server's queue holds any; both may raise BrokerAway."""
+        """`send` sends a batch, `is_crowded` returns whether the server's queue has any; both may raise BrokerAway."""
         self._state = state
         self._node = node
         self._send = send
@@ -187,24 +187,24 @@ class Shipper:
         self._broker_failures = 0
 
     def acknowledge(self, run: int, attempt: int, position: int) -> None:
-        """Hear the server's answer to a batch; safe from any thread."""
+        """Record the server's answer to a batch; may be called from any thread."""
         self._answers.put((run, attempt, position))
 
     def run(self, stop: threading.Event) -> None:
-        """Ship until told to stop; nothing that goes wrong with one run or the broker ends it."""
+        """Ship until stopped; errors of one run or of the broker do not end it."""
         while not stop.is_set():
             try:
                 self.turn(time.monotonic())
                 pause = POLL_S
             except Exception:
-                log.exception("shipping failed; trying again")
+                log.exception("shipping failed; retrying")
                 pause = REST_S
             if self._broker_failures:
                 pause = min(BROKER_RETRY_S * 2**self._broker_failures, BROKER_RETRY_MAX_S)
             stop.wait(pause)
 
     def turn(self, now: float) -> None:
-        """Take the answers, send what there is to send, clean up what is stored."""
+        """Process the answers, send batches, and delete runs that are stored."""
         self._follow_runs()
         self._take_answers(now)
         for shipment in list(self._shipments.values()):
@@ -218,8 +218,8 @@ class Shipper:
                 self._broker_failures += 1
                 return
             except Exception:
-                # One run's damaged files must not hold up the others.
-                log.exception("%s: cannot be shipped, trying again", shipment.run)
+                # Damaged files of one run must not delay the others.
+                log.exception("%s: cannot be shipped; retrying", shipment.run)
                 shipment.rest_until = now + REST_S
 
     def _follow_runs(self) -> None:
@@ -240,7 +240,7 @@ class Shipper:
                 shipment.was_stored(position, now)
 
     def _serve(self, shipment: Shipment, now: float) -> None:
-        """Do what one run needs."""
+        """Ship one run."""
         if shipment.run.is_rejected:
             self._set_aside(shipment)
             return
@@ -266,6 +266,4 @@ class Shipper:
         if shipment.run.is_alive:
             return
         target = self._state.set_aside(shipment.run)
-        log.error(
-            "%s: the server does not know it; its output stays in %s until a person deletes it", shipment.run, target
-        )
+        log.error("%s: unknown to the server; its output stays in %s until it is deleted by hand", shipment.run, target)

@@ -1,13 +1,13 @@
 """The append-only file between a supervisor, which writes it, and the daemon, which reads and ships it.
 
 A spool is a directory of segments, each named by the position of its first byte. A position counts every
-byte ever written, headers included, so it stays true when acknowledged segments are deleted. A record is
+byte ever written, headers included, so it stays valid when acknowledged segments are deleted. A record is
 
     magic (2 bytes) | kind (1) | length of payload (4) | crc32 of kind, length and payload (4) | payload
 
-in network byte order, and never crosses a segment. Whatever cannot be read (a torn tail after a power cut,
-a damaged sector) ends what is readable, unless a later segment shows that it will never be completed: then the
-reader says how much is missing and goes on there.
+in network byte order, and never crosses a segment. An unreadable record (a torn tail after a power cut, a
+damaged sector) ends the readable part, unless a later segment shows that the record will never be completed: then
+the reader reports the number of missing bytes and continues at that segment.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAGIC = b"pl"
 _HEADER = struct.Struct(">2sBII")
 _SUFFIX = ".spool"
 _RESERVE = "reserve"
-# Far above any record that is written: a length beyond it is damage, not a reason to allocate memory.
+# Far above the size of any record: a larger length means damage, and no memory is allocated for it.
 _LENGTH_LIMIT = 16 << 20
 
 
@@ -49,11 +49,11 @@ class Record(NamedTuple):
     kind: Kind
     payload: bytes
     end: int
-    """Offset behind it within its segment."""
+    """Offset of its end within its segment."""
 
 
 class Piece(NamedTuple):
-    """What lies between two positions of a spool: output first, then reports."""
+    """The content between two positions of a spool: output first, then reports."""
 
     output: bytes
     reports: list[Report]
@@ -75,7 +75,7 @@ def segment_path(directory: Path, start: int) -> Path:
 
 
 def tail(directory: Path) -> int:
-    """Return the position behind the last byte, torn ones included: it changes whenever there is more to read."""
+    """Return the position after the last byte, including torn records; it changes when there is more to read."""
     starts = segments(directory)
     if not starts:
         return 0
@@ -85,7 +85,7 @@ def tail(directory: Path) -> int:
 
 
 def read_batch(directory: Path, position: int, max_output_bytes: int = MAX_BATCH_BYTES) -> Piece:
-    """Read what follows a position: at most max_output_bytes of output, but always a whole record where there is one.
+    """Read from a position: at most max_output_bytes of output, but always at least one whole record if there is one.
 
     Output never follows a report within a piece, so the order of a piece is the order in which it was written.
     `next_position` equals `position` when nothing more can be read yet. Bytes that can never be read any more are
@@ -115,7 +115,7 @@ def read_batch(directory: Path, position: int, max_output_bytes: int = MAX_BATCH
 
 
 def forget(directory: Path, position: int) -> None:
-    """Delete the segments that lie before a position as a whole; the last one stays, it may be written to."""
+    """Delete the segments that end before a position; the last one stays, because it may still be written to."""
     starts = segments(directory)
     for start, end in itertools.pairwise(starts):
         if end <= position:
@@ -133,13 +133,13 @@ def last_report(directory: Path) -> Report | None:
 
 
 def final_report(directory: Path) -> Report | None:
-    """Return the report that says how the run ended, once it has been written."""
+    """Return the final report of the run, if it has been written."""
     report = last_report(directory)
     return report if report and RunState(report.state).is_final else None
 
 
 def _records(path: Path, offset: int) -> Iterator[Record]:
-    """Read records from an offset on; stop at the first that is incomplete or damaged."""
+    """Read records from an offset; stop at the first incomplete or damaged one."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -164,12 +164,12 @@ def _encode(kind: Kind, payload: bytes) -> bytes:
 
 def _parse_report(payload: bytes) -> Report:
     data = json.loads(payload)
-    # A run outlives an upgrade of the daemon: fields that this version does not know must not stop its spool.
+    # A run can outlive an upgrade or downgrade of the daemon: unknown fields must not stop its spool.
     return Report.model_validate({key: value for key, value in data.items() if key in Report.model_fields})
 
 
 def _encode_report(report: Report) -> bytes:
-    """Encode a report small enough for the reserve: a monstrous traceback loses its beginning, not the report."""
+    """Encode a report that fits into the reserve; a very long traceback loses its beginning."""
     report = report.model_copy(update={"traceback": report.traceback[-MAX_TRACEBACK_CHARS:]})
     record = _encode(Kind.REPORT, report.model_dump_json().encode())
     if len(record) > RESERVE_BYTES:
@@ -183,10 +183,10 @@ def _missing(count: int) -> bytes:
 
 
 class SpoolWriter:
-    """Append records; one writer at a time. Opening it cuts a torn tail that a dead writer left."""
+    """Append records; one writer at a time. Opening it truncates a torn tail that a killed writer left."""
 
     def __init__(self, directory: Path, *, limit_bytes: int | None = None, at_least: int = 0) -> None:
-        """Open or make a spool; `at_least` starts a new segment there when the readable part ends before it."""
+        """Open or create a spool; starts a new segment at `at_least` if the readable part ends before it."""
         self.directory = directory
         self.limit_bytes = limit_bytes
         self.segment_bytes = min(SEGMENT_BYTES, limit_bytes // 4) if limit_bytes else SEGMENT_BYTES
@@ -210,11 +210,11 @@ class SpoolWriter:
 
     @property
     def position(self) -> int:
-        """Where the next record will begin."""
+        """Position of the next record."""
         return self._start + self._size
 
     def reserve(self) -> None:
-        """Take the space for a final report now, so that a disk that fills up later cannot prevent it."""
+        """Reserve space for the final report, so that a disk that fills up later cannot prevent it."""
         descriptor = os.open(self.directory / _RESERVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
@@ -222,7 +222,7 @@ class SpoolWriter:
             os.close(descriptor)
 
     def append_output(self, data: bytes) -> None:
-        """Append output as one record, or raise OSError with nothing written: disk full, or the limit reached."""
+        """Append output as one record; raises OSError, with nothing written, if the disk or the limit is full."""
         if self.limit_bytes and self.position + len(data) - self._oldest > self.limit_bytes:
             self._oldest = (segments(self.directory) or [self._start])[0]
             if self.position + len(data) - self._oldest > self.limit_bytes:
@@ -231,7 +231,7 @@ class SpoolWriter:
         self._append(_encode(Kind.OUTPUT, data))
 
     def append_report(self, report: Report) -> None:
-        """Append a report and bring everything to the disk; a final one takes the reserve where the disk is full."""
+        """Append a report and sync to the disk; a final report uses the reserve if the disk is full."""
         record, position = _encode_report(report), self.position
         try:
             self._append(record)
@@ -239,7 +239,7 @@ class SpoolWriter:
         except OSError:
             if not RunState(report.state).is_final or not (self.directory / _RESERVE).exists():
                 raise
-            # The record may be complete and only its way to the disk have failed: it counts once.
+            # The record may be complete, and only the sync have failed: count it once.
             self._size = max(0, position - self._start)
             os.ftruncate(self._file, self._size)
             self._append_in_reserve(record)
@@ -247,19 +247,19 @@ class SpoolWriter:
             (self.directory / _RESERVE).unlink(missing_ok=True)
 
     def start_segment(self) -> None:
-        """Let the next record begin a new segment."""
+        """Start a new segment with the next record."""
         if self._size:
             self.sync()
             self._next_segment(self.position)
 
     def sync(self) -> None:
-        """Bring what was written to the disk."""
+        """Sync to the disk."""
         if self._dirty:
             os.fdatasync(self._file)
             self._dirty = False
 
     def close(self) -> None:
-        """Bring what was written to the disk and close."""
+        """Sync to the disk and close."""
         try:
             self.sync()
         finally:
@@ -279,7 +279,7 @@ class SpoolWriter:
         self._dirty = True
 
     def _append_in_reserve(self, record: bytes) -> None:
-        """Write a record into the blocks that were taken beforehand and make them the next segment."""
+        """Write a record into the reserved blocks and make them the next segment."""
         path = self.directory / _RESERVE
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         os.pwrite(descriptor, record, 0)

@@ -1,7 +1,7 @@
 """Start, watch and stop one run's processes: `python -m runners.supervise RUN_DIR`.
 
-One small process per run, in a session of its own. It needs neither the daemon nor Redis: all it sees goes to
-the spool, and its last word there is how the run ended.
+One small process per run, in a session of its own. It needs neither the daemon nor Redis: it writes all
+output to the spool, and at the end a final report.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from runners.spool import SpoolWriter
 from runners.verdict import Verdict, shorten
 
 TICK_S = 0.1
-"""How often orders are looked for; output is read as it comes."""
+"""Seconds between checks for orders; output is read as it arrives."""
 TERM_GRACE_S = 1.0
-"""From SIGTERM to SIGKILL."""
+"""Time from SIGTERM to SIGKILL."""
 LEFTOVER_GRACE_S = 0.3
-"""The same for what is left when the launched command has ended by itself."""
+"""The same for processes that remain after the launched command has ended."""
 UNKILLABLE_S = 5.0
-"""A process that survives SIGKILL for this long (stuck in a driver) is left to the machine."""
+"""Time after SIGKILL at which the supervisor gives up a process (stuck in a driver)."""
 DRAIN_S = 1.0
-"""How long an ended run may wait for the last bytes of its pipe, or a stopped one for a full disk."""
+"""Maximum wait of an ended run for the last bytes of its pipe, or of a stopped run for a full disk."""
 SAMPLE_S = 1.0
 GATHER_S = 0.005
 READ_BYTES = 256 << 10
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """One run from its first process to its final report."""
+    """One run, from its first process to its final report."""
 
     def __init__(self, run: RunDir) -> None:
         self.run_dir = run
@@ -56,14 +56,14 @@ class Supervisor:
         self.read_at = 0.0
         self.is_told_to_stop = False
         self.watch = hangs.Watch(self.launch.get("hang_timeout_s"), self.started_at)
-        # Once no steps come any more: where the ranks stand, and how long the silence was.
+        # Of a hanging run: the stacks of its ranks, and the time without a step.
         self.inquiry: hangs.Inquiry | None = None
         self.silence = (0.0, 0)
-        # Why the run is stopped, once it is.
+        # Why the run was stopped, if it was.
         self.order: Verdict | None = None
         self.exit_code: int | None = None
         self.pipe: int | None = None
-        # When the end of the processes began, and whether it is reached.
+        # When the supervisor began to end the processes, and whether they have ended.
         self.ending_at: float | None = None
         self.is_ended = False
         self.unkillable: list[int] = []
@@ -89,7 +89,7 @@ class Supervisor:
             "shell": self.launch["shell"],
             "gpus_used": self.launch.get("gpus", []),
         }
-        # The daemon has seen to it; whoever runs this by hand has not.
+        # The daemon has done this already; a supervisor started by hand has not.
         self.recorder.spool.reserve()
         running = Report(state="running", at=time.time(), command=argv, environment=environment)
         self.recorder.spool.append_report(running)
@@ -111,7 +111,7 @@ class Supervisor:
             )
         finally:
             os.close(writer)
-        # Not before: what runs between fork and exec must not meet a second thread.
+        # Only now: there must be a single thread between fork and exec.
         self.samples.start()
 
     def _start_reason(self, error: Exception) -> str:
@@ -137,7 +137,7 @@ class Supervisor:
         self.is_told_to_stop = True
 
     def _look_for_orders(self) -> None:
-        """Decide once why the run is stopped; a run that has ended by itself is not stopped any more."""
+        """Decide once why the run is stopped; a run that has ended by itself is not stopped."""
         if self.order is not None or (self.exit_code is not None and not self.recorder.is_blocked):
             return
         if self.is_told_to_stop:
@@ -146,12 +146,12 @@ class Supervisor:
             self.order = Verdict(RunState.CANCELLED, reason)
         elif time.monotonic() - self.started_at > self.launch["timeout_s"]:
             limit = f"launcher.timeout_s {self.launch['timeout_s']:g} s"
-            self.order = Verdict(RunState.FAILED, f"stopped after {limit}; raise it or give the run less to do")
+            self.order = Verdict(RunState.FAILED, f"stopped after {limit}; raise it, or shorten the run")
         if self.order is not None:
             log.info("stopping: %s", self.order.reason)
 
     def _reap(self) -> None:
-        """Collect the child's exit status, and orphans that this process has adopted."""
+        """Collect the exit status of the child, and of adopted orphans."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -163,28 +163,28 @@ class Supervisor:
                 self.exit_code = self.child.returncode = os.waitstatus_to_exitcode(status)
 
     def _end_processes(self) -> None:
-        """SIGTERM, then SIGKILL, to all processes of the run once it is to end or its command has ended."""
+        """Send SIGTERM, then SIGKILL, to all processes of the run once it is stopped or its command has ended."""
         if self.is_ended or (self.order is None and self.exit_code is None):
             return
-        left = processes.descendants()
+        remaining = processes.descendants()
         is_first_turn = self.ending_at is None
         self.ending_at = self.ending_at or time.monotonic()
         waited = time.monotonic() - self.ending_at
-        if not left:
+        if not remaining:
             self._reap()
             self.is_ended = True
         elif is_first_turn:
-            processes.signal_all(left, signal.SIGTERM)
+            processes.signal_all(remaining, signal.SIGTERM)
         elif waited > TERM_GRACE_S + UNKILLABLE_S:
-            self.unkillable = [process.pid for process in left]
+            self.unkillable = [process.pid for process in remaining]
             self.is_ended = True
         elif waited > (TERM_GRACE_S if self.order else LEFTOVER_GRACE_S):
-            processes.signal_all(left, signal.SIGKILL)
+            processes.signal_all(remaining, signal.SIGKILL)
 
     # --- output ------------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Wait up to a tick for output and take it; while the disk is full nothing is read and the training waits."""
+        """Wait up to a tick for output and read it; while the disk is full nothing is read, so that the run waits."""
         if self.pipe is None or self.recorder.is_blocked:
             time.sleep(0 if self.is_ended and not self.recorder.is_blocked else TICK_S)
             return
@@ -192,7 +192,7 @@ class Supervisor:
             data = os.read(self.pipe, READ_BYTES)
             self.read_at = time.monotonic()
         elif self.is_ended and time.monotonic() - max(self.read_at, self.ending_at or 0.0) > DRAIN_S:
-            # A process that is not the run's, or cannot be killed, keeps the pipe open.
+            # A process outside the run, or one that cannot be killed, keeps the pipe open.
             data = b""
         else:
             return
@@ -201,14 +201,14 @@ class Supervisor:
             if self.inquiry is not None:
                 self.inquiry.hear(record)
         if data and len(data) < READ_BYTES // 8:
-            # A training that prints line by line fills the pipe meanwhile: fewer turns and fewer, larger records.
+            # Output that is printed line by line collects in the pipe meanwhile: fewer turns and larger records.
             time.sleep(GATHER_S)
         if not data:
             os.close(self.pipe)
             self.pipe = None
 
     def _look_for_hang(self) -> None:
-        """End a run that makes no steps any more, once each of its ranks has said where it stands."""
+        """End a run that makes no more steps, after collecting the stacks of its ranks."""
         now = time.monotonic()
         if self.order is not None or self.exit_code is not None or self.pipe is None:
             return
@@ -216,10 +216,10 @@ class Supervisor:
             self.watch.pause(now)
         elif self.inquiry is None:
             silent_s = self.watch.silent_for(now)
-            if silent_s is not None and not select.select([self.pipe], [], [], 0)[0]:  # all it said was read
+            if silent_s is not None and not select.select([self.pipe], [], [], 0)[0]:  # all its output was read
                 self._ask_ranks(silent_s, now)
         elif self.watch.steps > self.silence[1]:
-            log.info("a step came after all")
+            log.info("a step was made after all")
             self.inquiry = None
         elif (rank := self.inquiry.step(now)) is not None:
             self.recorder.insert(f"parlab: stacks of {rank.name}, process {rank.process.pid}:\n".encode())
@@ -230,14 +230,14 @@ class Supervisor:
 
     def _ask_ranks(self, silent_s: float, now: float) -> None:
         ranks = hangs.find_ranks()
-        if not ranks:  # they have ended, and their launcher takes its time: what it says of them tells more
+        if not ranks:  # they have ended; the message of their launcher, which is still to come, is a better reason
             self.watch.pause(now)
             return
         self.inquiry, self.silence = hangs.Inquiry(ranks, now), (silent_s, self.watch.steps)
         log.warning("no step for %.0f s: asking the ranks for their stacks", silent_s)
 
     def _look_at_disk(self) -> None:
-        """End a run whose output has had no place for too long; one that ends anyway does not wait as long."""
+        """End a run whose output could not be written for too long; the limit is shorter for a run that is ending."""
         if not self.recorder.is_blocked:
             return
         if self.order is None and self.recorder.blocked_s > self.launch["disk_grace_s"]:
@@ -261,7 +261,7 @@ class Supervisor:
         reason = verdict.reason
         if self.unkillable:
             pids = ", ".join(map(str, self.unkillable))
-            reason += f"; processes {pids} could not be killed and keep what they hold: look at the node"
+            reason += f"; processes {pids} could not be killed and still hold their resources; check the node"
         reason += interface.restored(self.run_dir.path)
         report = Report.model_validate(
             {
@@ -277,7 +277,7 @@ class Supervisor:
 
 
 def supervise(run: RunDir) -> None:
-    """Supervise a run; a fault of the supervisor's own still ends the processes and is reported."""
+    """Supervise a run; an error of the supervisor itself also ends the processes and is reported."""
     supervisor = Supervisor(run)
     try:
         supervisor.run()
@@ -300,7 +300,7 @@ def main(arguments: list[str] | None = None) -> int:
     if descriptor is None:
         log.error("%s already has a supervisor", run.path)
         return 2
-    # The lock must end with this process, not with those that it starts.
+    # The lock must not be inherited by the processes of the run.
     os.set_inheritable(descriptor, False)
     run.write_supervisor()
     supervise(run)

@@ -1,4 +1,4 @@
-"""What a node is made of, and what a run's processes take of it."""
+"""Hardware of a node, and the resources that the processes of a run use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PACKAGES = (
 )
 _ROOT = Path(__file__).resolve().parent.parent
 _CHILDREN = Path("/proc/thread-self/children")
-"""Absent where the kernel was built without it."""
+"""Absent if the kernel was built without it."""
 
 
 def hardware() -> dict[str, Any]:
@@ -49,7 +49,7 @@ def hardware() -> dict[str, Any]:
 
 
 def environment(machine: dict[str, Any]) -> dict[str, Any]:
-    """Describe what a run starts in: the machine, the system, versions of what is installed, the git revision."""
+    """Describe the environment of a run: machine, operating system, package versions, git revision."""
     versions = {}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -74,14 +74,14 @@ def _cpu_model() -> str:
 
 
 def _by_nvidia_smi() -> tuple[list[dict[str, Any]], str]:
-    """Ask nvidia-smi, whose figures are MiB, where the library is not found; no GPU where it is missing or fails."""
+    """Read the GPUs from nvidia-smi (in MiB) if NVML is not available; none if nvidia-smi is missing or fails."""
     query = "--query-gpu=index,name,memory.total,driver_version,uuid"
     devices, driver = [], ""
     for line in _output("nvidia-smi", query, "--format=csv,noheader,nounits").splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) != 5 or not parts[0].isdecimal():
             continue
-        # Some devices share the machine's memory and print [N/A].
+        # Devices that share the memory of the machine print [N/A].
         memory = int(parts[2]) << 20 if parts[2].isdecimal() else None
         devices.append({"index": int(parts[0]), "name": parts[1], "memory_bytes": memory, "uuid": parts[4]})
         driver = parts[3]
@@ -99,55 +99,55 @@ def _output(*command: str) -> str:
 
 
 class Sampler:
-    """Measure memory and processor time of all processes below the calling one."""
+    """Measures memory and CPU time of all descendants of the calling process."""
 
     def __init__(self) -> None:
         self._measured_at = time.monotonic()
-        self._known: dict[int, psutil.Process] = {}
+        self._processes: dict[int, psutil.Process] = {}
         self._seconds: dict[int, float] = {}
 
     def sample(self) -> tuple[int, float]:
-        """Return resident memory summed over the processes in bytes, and per cent of one core since the last sample.
+        """Return the sum of resident memory in bytes, and the CPU use since the last sample in per cent of one core.
 
         Memory that processes share is counted in each of them.
         """
         now = time.monotonic()
         memory, used = 0, 0.0
-        known, seconds = dict[int, psutil.Process](), dict[int, float]()
+        current, seconds = dict[int, psutil.Process](), dict[int, float]()
         for pid in descendants(os.getpid()):
             with contextlib.suppress(psutil.Error):
-                process = known[pid] = self._known.get(pid) or psutil.Process(pid)
+                process = current[pid] = self._processes.get(pid) or psutil.Process(pid)
                 with process.oneshot():
                     times = process.cpu_times()
                     memory += process.memory_info().rss
                 seconds[pid] = times.user + times.system
                 used += max(0.0, seconds[pid] - self._seconds.get(pid, 0.0))
         percent = 100 * used / max(now - self._measured_at, 1e-3)
-        self._measured_at, self._known, self._seconds = now, known, seconds
+        self._measured_at, self._processes, self._seconds = now, current, seconds
         return memory, round(percent, 1)
 
 
 def descendants(pid: int) -> list[int]:
-    """List the processes below one.
+    """List the descendants of a process.
 
     psutil looks at every process of the machine for that; the kernel's own lists of children cost a thirtieth of it,
     which counts once a second beside a training.
     """
     if not _CHILDREN.exists():
         return [process.pid for process in psutil.Process(pid).children(recursive=True)]
-    found, waiting = list[int](), [pid]
+    pids, waiting = list[int](), [pid]
     while waiting:
-        # A process that ends meanwhile has no children any more: they are the supervisor's.
+        # The children of a process that ends meanwhile are adopted by the supervisor.
         with contextlib.suppress(OSError):
             for task in Path(f"/proc/{waiting.pop()}/task").iterdir():
                 children = [int(child) for child in (task / "children").read_text().split()]
-                found += children
+                pids += children
                 waiting += children
-    return found
+    return pids
 
 
 class Samples:
-    """All that is sampled beside a run: its processes, the node's network, the GPUs that it uses."""
+    """Samples taken during a run: its processes, the network of the node, the GPUs of the run."""
 
     def __init__(self, gpu_uuids: Sequence[str]) -> None:
         self._processes = Sampler()
@@ -155,15 +155,15 @@ class Samples:
         self._gpus = gpus.Watch(gpu_uuids, time.time)
 
     def start(self) -> None:
-        """Begin to read the GPUs, in a thread."""
+        """Start to read the GPUs, in a thread."""
         self._gpus.start()
 
     def stop(self) -> None:
-        """Read the GPUs no more."""
+        """Stop reading the GPUs."""
         self._gpus.stop()
 
     def lines(self) -> bytes:
-        """Return what happened since the last call as event lines."""
+        """Return the samples since the last call as event lines."""
         memory, percent = self._processes.sample()
         node = {"memory_bytes": memory, "cpu_pct": percent, **self._nics.rates()}
         samples = [(-1, time.time(), node), *(reading for reading in self._gpus.take() if reading.values)]
@@ -171,12 +171,12 @@ class Samples:
 
 
 def event_line(rank: int, at: float, numbers: Mapping[str, float]) -> bytes:
-    """Write a sample as the event that engines would print; rank -1 is the node, another one the GPU of that rank."""
+    """Return a sample as an event line; rank -1 stands for the node, other ranks for the GPU of that rank."""
     event = {"parlab": 1, "t": round(at, 3), "rank": rank, "event": "telemetry", **numbers}
     return json.dumps(event, separators=(",", ":")).encode() + b"\n"
 
 
 def free_bytes(path: Path) -> int:
-    """Return how much an unprivileged process may still write to the disk of a path."""
+    """Return the bytes that an unprivileged process can still write to the disk of a path."""
     state = os.statvfs(path)
     return state.f_bavail * state.f_frsize

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, in Megatron's timer names.
+"""Timers of a step, with Megatron's timer names.
 
 On a CPU a mark is a clock reading. On a GPU it is an event in the compute stream, read after the device has finished
 the step: no clock is read before the work it measures is done, and the device is never made to wait inside a step.
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 NO_MICRO_BATCH = -1
-"""Micro batch of what is done once a step, like the optimizer."""
+"""Micro batch of work that is done once per step, like the optimizer."""
 
 
 class Clock(Protocol):
-    """Sets marks during a step and tells afterwards how many seconds after the step's begin they were."""
+    """Sets marks during a step and returns their times afterwards, in seconds since the start of the step."""
 
     def begin(self) -> None: ...
     def mark(self) -> Any: ...
@@ -42,7 +42,7 @@ class CpuClock:
 
 
 class CudaClock:
-    """Work is queued when the call returns: a mark is an event that the device passes when it gets there."""
+    """Work is only queued when the call returns: a mark is an event on the device's stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -77,13 +77,13 @@ def _event() -> torch.cuda.Event:
 
 
 class StepTimes(NamedTuple):
-    """What the timers say of one step of one rank."""
+    """Times of one step of one rank."""
 
     step_time_s: float
     timers_s: dict[str, float]
     """Timer name -> its sum over the step; only timers that ran."""
     operations: list[tuple[str, int, float, float]]
-    """(timer name, micro batch, begin, end) in seconds since the step's begin, in the order of their ends."""
+    """(timer name, micro batch, begin, end) in seconds since the start of the step, in the order of their ends."""
 
 
 class Timers:
@@ -94,7 +94,7 @@ class Timers:
         self._spans: list[_Span] = []
 
     def begin_step(self) -> None:
-        """Start the step's clock; what was queued on the device before is finished first."""
+        """Start the clock of the step, after work that was queued on the device before has finished."""
         self._spans = []
         self._clock.begin()
 
@@ -103,7 +103,7 @@ class Timers:
         return _Span(self._clock, self._spans, name, micro_batch)
 
     def finish_step(self) -> StepTimes:
-        """Stop the step's clock once the device has finished, and read all marks."""
+        """Stop the clock of the step once the device has finished, and read all marks."""
         step_time_s = self._clock.finish()
         seconds = self._clock.seconds
         operations = [
@@ -117,7 +117,7 @@ class Timers:
 
 
 class _Span:
-    """One begin and end. A class of its own because contextlib costs more than a short send takes."""
+    """One timed block. A class, because contextlib takes longer than a short send."""
 
     __slots__ = ("_clock", "_spans", "begin", "end", "micro_batch", "name")
 

@@ -14,9 +14,9 @@ TAIL_BYTES = 256 << 10
 MAX_REASON_CHARS = 500
 
 # A line that begins like an event and may be one of those that tell how a run ends.
-_TELLING = re.compile(rb"^" + re.escape(EVENT_PREFIX) + rb'[^\n]*"(?:oom|error|refused|death)"[^\n]*', re.MULTILINE)
-_TELLING_WORDS = (b'"oom"', b'"error"', b'"refused"', b'"death"')
-MAX_TOLD = 64
+_EVIDENCE = re.compile(rb"^" + re.escape(EVENT_PREFIX) + rb'[^\n]*"(?:oom|error|refused|death)"[^\n]*', re.MULTILINE)
+_EVIDENCE_WORDS = (b'"oom"', b'"error"', b'"refused"', b'"death"')
+MAX_EVENTS = 64
 """Ranks whose errors are kept, and problems of a refused configuration."""
 _TRACEBACK = "Traceback (most recent call last):"
 # torch marks what a rank raises with the rank.
@@ -37,10 +37,10 @@ class Verdict(NamedTuple):
 
 
 class Evidence:
-    """What the output says about how a run ends, gathered in constant memory."""
+    """Evidence in the output about the end of a run, collected in constant memory."""
 
     def __init__(self, host: str = "") -> None:
-        """Look at a run of a machine, which launchers call localhost."""
+        """`host` replaces localhost in the messages of launchers."""
         self._host = host
         self._tail = bytearray()
         self._oom: dict[str, Any] | None = None
@@ -49,14 +49,14 @@ class Evidence:
         self._deaths: list[Death] = []
 
     def see(self, output: bytes) -> None:
-        """Look at a piece of output that was cut at line ends."""
+        """Read a piece of output that ends at a line end."""
         self._tail += output
         if len(self._tail) > 2 * TAIL_BYTES:
             del self._tail[:-TAIL_BYTES]
-        # Almost no piece of output holds these: most are passed by at the speed of memory.
-        if not any(word in output for word in _TELLING_WORDS):
+        # Few pieces of output contain these: the others are skipped quickly.
+        if not any(text in output for text in _EVIDENCE_WORDS):
             return
-        for match in _TELLING.finditer(output):
+        for match in _EVIDENCE.finditer(output):
             try:
                 event = json.loads(match[0])
             except (ValueError, RecursionError):
@@ -64,26 +64,26 @@ class Evidence:
             self._note(event)
 
     def _note(self, event: dict[str, Any]) -> None:
-        """Remember the first event of a kind: of several ranks the first tells why, the others fail because it did."""
+        """Keep the first event of each type: the rank that fails first is the cause, the others are consequences."""
         kind, rank = event.get("event"), event.get("rank")
         if kind == "oom" and self._oom is None:
             self._oom = event
-        elif kind == "error" and isinstance(event.get("traceback"), str) and len(self._errors) < MAX_TOLD:
+        elif kind == "error" and isinstance(event.get("traceback"), str) and len(self._errors) < MAX_EVENTS:
             self._errors.setdefault(rank if isinstance(rank, int) else None, event)
-        elif kind == "refused" and len(self._refused) < MAX_TOLD:
+        elif kind == "refused" and len(self._refused) < MAX_EVENTS:
             problem = ": ".join(str(event[name]) for name in ("field", "message") if event.get(name))
-            if problem not in self._refused:  # every rank may say it
+            if problem not in self._refused:  # every rank may print it
                 self._refused.append(problem)
-        elif kind == "death" and len(self._deaths) < MAX_TOLD and isinstance(rank, int):
+        elif kind == "death" and len(self._deaths) < MAX_EVENTS and isinstance(rank, int):
             code = event.get("code")
             if isinstance(code, int):
                 self._deaths.append(Death(rank, str(event.get("host", "")), code))
 
     def verdict(self, exit_code: int) -> Verdict:
-        """Say how a run ended that nobody stopped."""
+        """Return how a run ended that was not stopped."""
         if exit_code == 0:
             return Verdict(RunState.FINISHED, "")
-        # What other ranks print while one writes its traceback comes between the lines of that.
+        # Events of other ranks may be printed between the lines of a traceback.
         lines = self._tail[-TAIL_BYTES:].splitlines(keepends=True)
         tail = b"".join(line for line in lines if not line.startswith(EVENT_PREFIX)).decode(errors="replace")
         deaths = [
@@ -97,22 +97,22 @@ class Evidence:
             return Verdict(RunState.FAILED, shorten("; ".join(self._refused)))
         if first.code == -signal.SIGABRT and (waited := _NCCL_TIMEOUT.search(tail)):
             return Verdict(RunState.FAILED, _waited_reason(first.rank, waited[1], int(waited[2]) / 1e3))
-        told = {rank for rank in self._errors if rank is not None}
+        explained = {rank for rank in self._errors if rank is not None}
         are_consequences = bool(self._errors) and all("reason" in event for event in self._errors.values())
-        dead = dead_rank(deaths, told, only_consequences=are_consequences)
+        dead = dead_rank(deaths, explained, only_consequences=are_consequences)
         if dead is not None:
-            # What the others raised is a consequence, but shows where they stood.
+            # The errors of the other ranks are consequences, but show where they were.
             return Verdict(RunState.FAILED, shorten(_code_reason(dead)), self._error_of_others())
         return self._failure(tail, first, exit_code)
 
     def _failure(self, tail: str, first: Death, exit_code: int) -> Verdict:
         if self._errors:
-            # A rank that lost its connection, or waited in vain, tells less than one that failed of itself.
-            event = min(self._errors.values(), key=lambda one: "reason" in one)
+            # Prefer a rank that failed by itself to one that lost its connection or timed out.
+            event = min(self._errors.values(), key=lambda error: "reason" in error)
             traceback, rank = event["traceback"].strip(), event.get("rank")
             if isinstance(event.get("reason"), str):
                 return Verdict(RunState.FAILED, shorten(event["reason"]), traceback)
-            if isinstance(rank, int) and rank < 0:  # the node's own word, which no exit code makes clearer
+            if isinstance(rank, int) and rank < 0:  # an error of the node itself, to which the exit code adds nothing
                 return Verdict(RunState.FAILED, shorten(_last_line(traceback)), traceback)
             where = f" on rank {rank}" if isinstance(rank, int) else ""
         else:
@@ -129,7 +129,7 @@ class Evidence:
 
 
 def last_traceback(text: str, rank: int | None = None) -> tuple[int | None, str]:
-    """Find the last traceback that is not torchrun's own: (rank, traceback) or (rank, "")."""
+    """Return the last traceback that is not torchrun's own: (rank, traceback) or (rank, "")."""
     end = len(text)
     while (begin := text.rfind(_TRACEBACK, 0, end)) >= 0:
         line_start = text.rfind("\n", 0, begin) + 1
@@ -145,7 +145,7 @@ def last_traceback(text: str, rank: int | None = None) -> tuple[int | None, str]
 
 
 def _block(lines: list[str]) -> list[str]:
-    """Keep a traceback's head, its indented frames, and the exception that closes it."""
+    """Return a traceback's first line, its indented frames, and its exception."""
     for index, line in enumerate(lines[1:], start=1):
         if line and not line[0].isspace():
             return lines[: index + 1]
@@ -154,7 +154,7 @@ def _block(lines: list[str]) -> list[str]:
 
 def _last_line(traceback: str) -> str:
     lines = [line for line in traceback.splitlines() if line.strip()]
-    # The message of an exception may have lines of its own: its first one names it.
+    # The message of an exception may have several lines: the first one names the exception.
     for index, line in enumerate(lines):
         if index and not line[0].isspace() and lines[index - 1][0].isspace():
             last = line
@@ -170,8 +170,8 @@ def _oom_reason(event: dict[str, Any], rank: int | None) -> str:
     if event.get("phase"):
         parts.append(f"in {event['phase']}")
     sizes = [
-        f"{words} {_mib(event[field])}"
-        for field, words in (("requested_bytes", "asked for"), ("free_bytes", "free"), ("total_bytes", "of"))
+        f"{label} {_mib(event[field])}"
+        for field, label in (("requested_bytes", "requested"), ("free_bytes", "free"), ("total_bytes", "of"))
         if isinstance(event.get(field), int | float)
     ]
     return shorten(" ".join(parts) + (f": {', '.join(sizes)}" if sizes else ""))
@@ -185,7 +185,7 @@ def _waited_reason(rank: int | None, operation: str, limit_s: float) -> str:
     who = "a rank" if rank is None else f"rank {rank}"
     return (
         f"{who} waited longer than {limit_s:g} s for another rank, in NCCL's {operation}; see in the log which rank"
-        " fell silent, or raise launcher.collective_timeout_s"
+        " stopped, or raise launcher.collective_timeout_s"
     )
 
 
@@ -201,14 +201,12 @@ def _code_reason(death: Death) -> str:
         name = "unknown"
     reason = f"killed by signal {-death.code} ({name}){where}"
     if -death.code == signal.SIGKILL:
-        reason += (
-            "; the kernel does this when the machine's memory runs out (see dmesg): use less memory, or ask who did"
-        )
+        reason += "; the kernel does this when the machine runs out of memory (see dmesg); use less memory"
     elif -death.code in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
-        reason += "; a library crashed: its stack is in the output where the engine could write it"
+        reason += "; a library crashed: see the output for its stack, if the engine could write it"
     return reason
 
 
 def shorten(text: str) -> str:
-    """Cut a reason to what a page can show."""
+    """Shorten a reason to MAX_REASON_CHARS."""
     return text if len(text) <= MAX_REASON_CHARS else text[: MAX_REASON_CHARS - 3] + "..."

@@ -58,7 +58,7 @@ def test_the_rank_that_ran_out_of_memory_is_named_and_the_run_is_oom(tmp_path: P
     evidence.see(output.text.encode())
     verdict = evidence.verdict(output.code)
     assert verdict.state is RunState.OOM
-    assert verdict.reason.startswith("out of memory on rank 1 in forward: asked for ")
+    assert verdict.reason.startswith("out of memory on rank 1 in forward: requested ")
 
 
 def test_a_collective_that_does_not_fit_is_out_of_memory(tmp_path: Path) -> None:

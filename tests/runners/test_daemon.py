@@ -377,7 +377,7 @@ def test_an_attempt_that_the_server_does_not_know_is_ended_and_put_aside(machine
     sent = len(server.batches)
     server.serve(1)
     assert len(server.batches) == sent
-    assert "the server does not know it" in machine.log.read_text()
+    assert "unknown to the server" in machine.log.read_text()
 
 
 def test_a_disk_without_room_for_a_run_is_reported_from_memory(machine: NodeMachine, server: Server) -> None:
@@ -389,7 +389,7 @@ def test_a_disk_without_room_for_a_run_is_reported_from_memory(machine: NodeMach
     server.start(1)
     report = server.end_of(1)
     assert report.state == "failed"
-    assert "node n1 cannot take it" in report.reason
+    assert "node n1 cannot start the run" in report.reason
     runs.unlink()
 
 
@@ -428,7 +428,7 @@ def test_what_is_missing_is_said_in_one_line(machine: NodeMachine, name: str) ->
     [
         (["--node", "a b"], "no name of a node"),
         (["--pool", "Big"], "no name of a pool"),
-        (["--slots", "0"], "--slots 0 leaves nothing to run"),
+        (["--slots", "0"], "--slots 0 is less than 1"),
     ],
 )
 def test_wrong_arguments_are_refused_with_a_remedy(machine: NodeMachine, arguments: list[str], words: str) -> None:

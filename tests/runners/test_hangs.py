@@ -86,10 +86,10 @@ def test_a_run_that_hangs_ends_with_the_stack_of_every_rank(prepared: Prepare, s
     assert final.state == "failed"
     assert "s after step 2 (launcher.hang_timeout_s 1): " in final.reason
     for rank in (0, 1):
-        assert f"rank {rank} stands in wait_for_the_other (" in final.reason
+        assert f"rank {rank} is in wait_for_the_other (" in final.reason
         assert f"parlab: stacks of rank {rank}, process ".encode() in run.output()
         assert f"rank {rank}:" in final.traceback
-    assert "raise hang_timeout_s if steps may take so long" in final.reason
+    assert "raise hang_timeout_s if steps can take this long" in final.reason
     assert run.output().count(b"in wait_for_the_other") == 2
     assert run.training() == []
 
@@ -97,8 +97,8 @@ def test_a_run_that_hangs_ends_with_the_stack_of_every_rank(prepared: Prepare, s
 def test_a_rank_that_is_stopped_is_named_as_such(prepared: Prepare, supervise: Supervise) -> None:
     fate = "os.kill(os.getpid(), signal.SIGSTOP) if rank == 1 else time.sleep(600)"
     final = supervise(prepared(TWO_RANKS.format(fate=fate), hang_timeout_s=1)).ends()
-    assert "rank 1 gives no stack (it is stopped)" in final.reason
-    assert "rank 0 stands in wait_for_the_other" in final.reason
+    assert "rank 1 gave no stack (it is stopped)" in final.reason
+    assert "rank 0 is in wait_for_the_other" in final.reason
 
 
 def test_a_run_that_goes_on_while_it_is_asked_is_left_alone(prepared: Prepare, supervise: Supervise) -> None:

@@ -50,12 +50,12 @@ def test_what_was_measured_is_remembered_until_processor_or_torch_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "matmul.json"
-    assert matmul.remembered(path, MACHINE) is None
-    matmul.remember(path, MACHINE, MEASURED)
-    assert matmul.remembered(path, MACHINE) == MEASURED
-    assert matmul.remembered(path, {"cpu_model": "another"}) is None
+    assert matmul.stored(path, MACHINE) is None
+    matmul.store(path, MACHINE, MEASURED)
+    assert matmul.stored(path, MACHINE) == MEASURED
+    assert matmul.stored(path, {"cpu_model": "another"}) is None
     path.write_text("{ cut off")
-    assert matmul.remembered(path, MACHINE) is None
+    assert matmul.stored(path, MACHINE) is None
 
 
 def test_of_two_measurements_the_higher_figures_are_kept() -> None:

@@ -67,7 +67,7 @@ def test_out_of_memory_is_reported_with_its_sizes(prepared: Prepare, supervise: 
     """
     final = supervise(prepared(script)).ends()
     assert (final.state, final.exit_code) == ("oom", 77)
-    assert final.reason == "out of memory on rank 0 in forward: asked for 3.0 MiB, free 1.0 MiB, of 4.0 MiB"
+    assert final.reason == "out of memory on rank 0 in forward: requested 3.0 MiB, free 1.0 MiB, of 4.0 MiB"
 
 
 RANKS = """
@@ -177,7 +177,7 @@ def test_what_a_finished_command_leaves_behind_is_ended(prepared: Prepare, super
 def test_a_run_that_takes_too_long_is_failed(prepared: Prepare, supervise: Supervise) -> None:
     final = supervise(prepared("import time; time.sleep(600)", timeout_s=1)).ends()
     assert final.state == "failed"
-    assert final.reason == "stopped after launcher.timeout_s 1 s; raise it or give the run less to do"
+    assert final.reason == "stopped after launcher.timeout_s 1 s; raise it, or shorten the run"
 
 
 def test_sigterm_to_the_supervisor_cancels_the_run(prepared: Prepare, supervise: Supervise) -> None:

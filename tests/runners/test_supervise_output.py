@@ -156,7 +156,7 @@ def test_a_training_waits_while_the_spool_is_full_and_nothing_is_lost(prepared: 
         output, position = output + piece.output, piece.next_position
         return run.process.poll() is not None and not piece.output and not piece.reports
 
-    wait_for(lambda: "the training waits" in _log(run), "the supervisor meets the limit")
+    wait_for(lambda: "the run waits" in _log(run), "the supervisor meets the limit")
     size = sum(path.stat().st_size for path in run.run.spool.iterdir())
     assert size < 1.4 * (1 << 20)
 
@@ -193,14 +193,14 @@ def test_a_disk_that_stays_full_ends_the_run_and_says_what_to_do(
     final = run.ends()
     assert final.state == "failed"
     assert str(small_disk) in final.reason
-    assert "No space left on device; 0.0 MiB are left there; free some space" in final.reason
+    assert "No space left on device; 0.0 MiB are free there; free some space" in final.reason
     assert b"begin\n" in run.output()
     assert run.training() == []
 
 
 def test_a_cancel_is_obeyed_while_the_disk_is_full(prepared: Prepare, supervise: Supervise) -> None:
     run = supervise(prepared("while True: print('y' * 10_000)", spool_limit_mib=1, disk_grace_s=600))
-    wait_for(lambda: "the training waits" in _log(run), "the supervisor meets the limit")
+    wait_for(lambda: "the run waits" in _log(run), "the supervisor meets the limit")
     run.run.cancel("enough")
     final = run.ends()  # long before disk_grace_s
     assert (final.state, final.reason) == ("cancelled", "enough")

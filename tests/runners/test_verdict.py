@@ -56,7 +56,7 @@ def test_an_oom_event_is_out_of_memory_with_its_sizes_whatever_the_exit_code() -
     line = event("oom", rank=3, phase="forward", requested_bytes=2 << 20, free_bytes=1 << 20, total_bytes=8 << 30)
     verdict = evidence(b"log\n" + line + b"\n").verdict(1)
     assert verdict.state == RunState.OOM
-    assert verdict.reason == "out of memory on rank 3 in forward: asked for 2.0 MiB, free 1.0 MiB, of 8,192.0 MiB"
+    assert verdict.reason == "out of memory on rank 3 in forward: requested 2.0 MiB, free 1.0 MiB, of 8,192.0 MiB"
 
 
 @pytest.mark.parametrize(("output", "exit_code"), [(b"", 77), (TORCHRUN % 77, 1)])
@@ -184,7 +184,7 @@ def test_a_rank_that_nccl_aborted_because_it_waited_in_vain_says_so() -> None:
     )
     verdict = evidence(watchdog, TORCHRUN % -6).verdict(1)
     assert verdict.reason == (
-        "rank 1 waited longer than 60 s for another rank, in NCCL's ALLREDUCE; see in the log which rank fell silent,"
+        "rank 1 waited longer than 60 s for another rank, in NCCL's ALLREDUCE; see in the log which rank stopped,"
         " or raise launcher.collective_timeout_s"
     )
     assert "rank 1 of host node" in evidence(watchdog, TORCHRUN % -9).verdict(1).reason
