@@ -420,14 +420,14 @@ def test_what_is_missing_is_said_in_one_line(machine: NodeMachine, name: str) ->
     done = run_daemon(machine, *machine.arguments(), without=name)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert f"{name} is not set; give the server's" in done.stderr
+    assert f"{name} is not set; set it to" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--node", "a b"], "no name of a node"),
-        (["--pool", "Big"], "no name of a pool"),
+        (["--node", "a b"], "invalid --node 'a b'"),
+        (["--pool", "Big"], "invalid --pool 'Big'"),
         (["--slots", "0"], "--slots 0 is less than 1"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_message_for_another_node_or_purpose_is_refused() -> None:
         verify(sign(SPEC, KEY), KEY, RunSpec, node="n2")
     with pytest.raises(BadSignature, match="not a valid Cancel"):
         verify(sign(SPEC, KEY), KEY, Cancel, node="n1")
-    with pytest.raises(BadSignature, match="no RunSpec"):
+    with pytest.raises(BadSignature, match="not a valid RunSpec"):
         verify(sign(Cancel(run=1, attempt=2, node="n1"), KEY), KEY, RunSpec, node="n1")
 
 
