@@ -1,4 +1,4 @@
-"""Read logs and documents without a server: `python -m parlab.read FILE|DIR... [--json] [--records] [--format NAME]`.
+"""Read logs and documents without a server: `python -m parlab.formats FILE|DIR... [--json] [--records] [--format NAME]`.
 
 The readers are in parlab.formats, the rules in parlab.findings; this command applies both.
 """
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Read and print files; return exit code 2 with a message on stderr if a file cannot be read."""
     names = sorted([*FORMATS, event_files.NAME])
     parser = argparse.ArgumentParser(
-        prog="python -m parlab.read", description="Read logs and documents of training runs."
+        prog="python -m parlab.formats", description="Read logs and documents of training runs."
     )
     parser.add_argument("paths", nargs="+", metavar="FILE|DIR")
     parser.add_argument("--json", action="store_true", help="print one JSON object per file")

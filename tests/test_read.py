@@ -1,4 +1,4 @@
-"""`python -m parlab.read` as a user calls it."""
+"""`python -m parlab.formats` as a user calls it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print(document.unread.lines, Path("/proc/self/status").read_text().partition("Vm
 
 
 def call(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "parlab.read", *map(str, arguments)]
+    command = [sys.executable, "-m", "parlab.formats", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S)
 
 

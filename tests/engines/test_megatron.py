@@ -134,7 +134,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
     assert run.code == 0, run.output
     log = tmp_path_factory.mktemp("megatron") / "log.txt"
     log.write_text(run.output)
-    reader = [sys.executable, "-m", "parlab.read", str(log)]
+    reader = [sys.executable, "-m", "parlab.formats", str(log)]
     document, records = (
         subprocess.run([*reader, option], cwd=ROOT, capture_output=True, check=True).stdout
         for option in ("--json", "--records")
