@@ -1,4 +1,4 @@
-"""Read logs and documents without a server: `python -m parlab.formats FILE|DIR... [--json] [--records] [--format NAME]`.
+"""Read logs and documents without a server: `python -m parlab.formats FILE|DIR... [--json] [--records]`.
 
 The readers are in parlab.formats, the rules in parlab.findings; this command applies both.
 """
