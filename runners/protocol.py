@@ -1,7 +1,7 @@
 """The messages between server and node, and the states of a run.
 
-Server to node (Celery tasks on the node's own queue): `start` with a signed RunSpec, `cancel` with a
-signed Cancel, `acknowledge`. Node to server: `apply_batch` on the queue INGEST_QUEUE with a Batch,
+Server to node (Celery tasks on the node's own queue): `start` with a signed RunSpec, `go` with a signed Go, `cancel`
+with a signed Cancel, `acknowledge`. Node to server: `apply_batch` on the queue INGEST_QUEUE with a Batch,
 `heartbeat` on CONTROL_QUEUE with a Heartbeat. See docs/server-node.md.
 """
 
@@ -23,13 +23,16 @@ CONTROL_QUEUE = "control"
 APPLY_BATCH_TASK = "parlab.ingest.apply_batch"
 HEARTBEAT_TASK = "parlab.fleet.heartbeat"
 START_TASK = "runners.start"
+GO_TASK = "runners.go"
 CANCEL_TASK = "runners.cancel"
 ACKNOWLEDGE_TASK = "runners.acknowledge"
 
 HEARTBEAT_S = 2.0
 """Interval of heartbeats, which list the runs of the node."""
 LEASE_S = 30.0
-"""A run whose node sends no heartbeat for this long is lost."""
+"""A run whose node sends no heartbeat for this long is lost, unless the heartbeat asks for a longer lease."""
+PREPARE_S = 30.0
+"""All nodes of an attempt must have prepared within this time after its dispatch."""
 SPEC_LIFETIME_S = 600.0
 """A signed message older than this is refused; the server sends a new one if it is still needed."""
 MAX_BATCH_BYTES = 1 << 20
@@ -71,7 +74,7 @@ class Message(BaseModel):
 
 
 class RunSpec(Message):
-    """Order to start one attempt of a run."""
+    """Order to prepare one member of an attempt: its directory, address and port. Its ranks start with Go."""
 
     purpose: Literal["start"] = "start"
     run: int
@@ -79,6 +82,36 @@ class RunSpec(Message):
     node: str
     config: dict[str, Any]
     """A resolved RunConfig; the node validates it again."""
+    node_rank: int = Field(default=0, ge=0)
+    """Number of the node among the nodes of the attempt."""
+    nodes: int = Field(default=1, ge=1)
+    """Number of nodes of the attempt."""
+    waits_for_go: bool = False
+    """Whether a run on one node waits for Go; a run on several nodes always does."""
+
+
+class Peer(Message):
+    """One member of an attempt, as the others reach it."""
+
+    node: str
+    node_rank: int = Field(ge=0)
+    address: str
+    port: int = Field(default=0, ge=0, le=65535)
+    """Port of the rendezvous; only that of node_rank 0 is used."""
+    clock_offset_s: float = 0.0
+    """Clock of the node minus that of the server's Redis, in seconds."""
+
+
+class Go(Message):
+    """Order to start the ranks of a prepared member; all members of the attempt are prepared."""
+
+    purpose: Literal["go"] = "go"
+    run: int
+    attempt: int
+    node: str
+    node_rank: int = Field(default=0, ge=0)
+    members: list[Peer] = Field(min_length=1)
+    """All members in the order of their node_rank; the ranks meet at address and port of the first."""
 
 
 class Cancel(Message):
@@ -89,16 +122,18 @@ class Cancel(Message):
     attempt: int
     node: str
     reason: str = "cancelled"
+    node_rank: int = Field(default=0, ge=0)
 
 
-M = TypeVar("M", RunSpec, Cancel)
+Order = RunSpec | Go | Cancel
+M = TypeVar("M", RunSpec, Go, Cancel)
 
 
 class BadSignature(ValueError):
     """Raised for a message that is forged, damaged, expired, or meant for another node or purpose."""
 
 
-def sign(message: RunSpec | Cancel, key: bytes, *, lifetime_s: float = SPEC_LIFETIME_S) -> dict[str, str]:
+def sign(message: Order, key: bytes, *, lifetime_s: float = SPEC_LIFETIME_S) -> dict[str, str]:
     """Wrap a message in an envelope {"payload", "signature"}: HMAC-SHA256 over the payload, which has an expiry."""
     payload = json.dumps({"expires_at": time.time() + lifetime_s, "message": message.model_dump(mode="json")})
     return {"payload": payload, "signature": _signature(payload, key)}
@@ -133,10 +168,18 @@ def _signature(payload: str, key: bytes) -> str:
     return hmac.new(key, payload.encode(), hashlib.sha256).hexdigest()
 
 
-class Report(Message):
-    """State of a run as its supervisor reports it: running, or how it ended."""
+class Rendezvous(Message):
+    """Address of a node for the other nodes of the attempt, and the port that its supervisor holds until Go."""
 
-    state: Literal["running", "finished", "oom", "failed", "cancelled", "lost"]
+    address: str
+    port: int = Field(default=0, ge=0, le=65535)
+    """0 except on node_rank 0."""
+
+
+class Report(Message):
+    """State of a member as its supervisor reports it: prepared, running, or how it ended."""
+
+    state: Literal["prepared", "running", "finished", "oom", "failed", "cancelled", "lost"]
     at: float
     """Unix time in seconds."""
     exit_code: int | None = None
@@ -149,6 +192,17 @@ class Report(Message):
     """Launched argv."""
     environment: dict[str, Any] = {}
     """Host, devices, driver, package versions, git revision."""
+    rendezvous: Rendezvous | None = None
+    """Of state prepared: where the other nodes reach this one."""
+    first_failed_rank: int | None = None
+    """Global number of the rank that failed first on this node, if known."""
+    is_consequence: bool = False
+    """The output shows that this member ended because another one went away."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it reports how the member ended."""
+        return self.state not in ("prepared", "running")
 
 
 class Batch(Message):
@@ -162,6 +216,9 @@ class Batch(Message):
     output: bytes = b""
     """Raw output of the process group, split at line ends unless a line is longer than a record."""
     reports: list[Report] = []
+    node_rank: int = Field(default=0, ge=0)
+    stamps: list[tuple[int, float]] = []
+    """When the supervisor read the output: (offset in output, Unix time), in order, at most one per record."""
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON form: output compressed and in base64."""
@@ -192,6 +249,39 @@ class HeldRun(Message):
     attempt: int
     alive: bool
     """False once the process group has ended, and only its spool has to be shipped."""
+    node_rank: int = Field(default=0, ge=0)
+
+
+class NodeAddress(Message):
+    """An address of a network interface of a node."""
+
+    interface: str
+    address: str
+    prefix: int
+    """Length of the subnet's prefix, in bits."""
+
+
+class Abilities(Message):
+    """What a node can run; the server places a run only on nodes that can take it."""
+
+    engines: list[str] = []
+    launchers: list[str] = []
+    commands: list[list[str]] = []
+    """Beginnings of the argument lists that engine command may start here; empty: none."""
+    software: dict[str, str] = {}
+    """Versions by name: python, torch, ..."""
+    addresses: list[NodeAddress] = []
+    """Addresses at which other nodes may reach this one."""
+    kind: Literal["daemon", "slurm"] = "daemon"
+
+
+class Clock(Message):
+    """Clock of a node compared with that of the server's Redis."""
+
+    offset_s: float
+    """Node minus Redis, in seconds; positive: the node's clock is ahead."""
+    error_s: float = Field(ge=0)
+    """Half of the round trip of the measurement: the offset may be wrong by this."""
 
 
 class Heartbeat(Message):
@@ -207,6 +297,14 @@ class Heartbeat(Message):
     """{"hostname", "cpu_model", "cpu_cores", "memory_bytes", "gpus": [{"index", "name", "memory_bytes", "uuid"}],
     "driver"}"""
     held: list[HeldRun]
+    abilities: Abilities | None = None
+    """None from a node that does not report them."""
+    clock: Clock | None = None
+    """None while it has not been measured."""
+    lease_s: float | None = Field(default=None, gt=0)
+    """Lease that the node asks for; None: the server's setting."""
+    is_draining: bool = False
+    """The node takes no new runs."""
 
 
 # Start of the lines that are events; every other line is log.

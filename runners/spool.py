@@ -25,7 +25,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from runners.protocol import MAX_BATCH_BYTES, Report, RunState
+from runners.protocol import MAX_BATCH_BYTES, Report
 
 MAX_RECORD_BYTES = 256 << 10
 SEGMENT_BYTES = 8 << 20
@@ -135,7 +135,7 @@ def last_report(directory: Path) -> Report | None:
 def final_report(directory: Path) -> Report | None:
     """Return the final report of the run, if it has been written."""
     report = last_report(directory)
-    return report if report and RunState(report.state).is_final else None
+    return report if report and report.is_final else None
 
 
 def _records(path: Path, offset: int) -> Iterator[Record]:
@@ -237,13 +237,13 @@ class SpoolWriter:
             self._append(record)
             self.sync()
         except OSError:
-            if not RunState(report.state).is_final or not (self.directory / _RESERVE).exists():
+            if not report.is_final or not (self.directory / _RESERVE).exists():
                 raise
             # The record may be complete, and only the sync have failed: count it once.
             self._size = max(0, position - self._start)
             os.ftruncate(self._file, self._size)
             self._append_in_reserve(record)
-        if RunState(report.state).is_final:
+        if report.is_final:
             (self.directory / _RESERVE).unlink(missing_ok=True)
 
     def start_segment(self) -> None:
