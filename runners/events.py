@@ -1,7 +1,7 @@
-"""What an engine prints: events, one JSON object a line, and plain lines of log. See docs/engines.md.
+"""Print the output of an engine: events, one JSON object per line, and plain log lines. See docs/engines.md.
 
-Ranks share one pipe. A write of at most PIPE_BUF (4,096) bytes to a pipe is never mixed with another, so every line is
-one os.write of less; Python's own buffer would cut lines wherever it is full.
+Ranks share one pipe. The kernel writes at most PIPE_BUF (4,096) bytes to a pipe atomically, so each line is
+shorter and written by one os.write; Python's own buffer would split lines wherever it is full.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 MAX_LINE_BYTES = 4095
-"""Longest line, its end included."""
+"""Longest line, including the newline."""
 STDOUT = 1
 CUT = " [...] "
 
@@ -28,9 +28,9 @@ class Printer:
         self._fd = fd
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Print one event; a text that is too long loses its middle, a number that is not finite becomes null.
+        """Print one event; a text that is too long loses its middle, and a number that is not finite becomes null.
 
-        Raises ValueError when it is too long and has no text to shorten.
+        Raises ValueError if the event is too long and has no text to shorten.
         """
         head = {"parlab": 1, "t": round(time.time(), 3), "rank": self.rank, "event": event}
         content = {**head, **{name: _finite(value) for name, value in fields.items()}}
@@ -45,8 +45,8 @@ class Printer:
         self._write(line)
 
     def emit_operations(self, step: int, operations: Iterable[Sequence[Any]]) -> None:
-        """Print operations [name, micro_batch, begin_s, end_s] in as many `operations` events as they need."""
-        room = MAX_LINE_BYTES - 200  # the fields before the list, generously
+        """Print operations [name, micro_batch, begin_s, end_s] in as many `operations` events as necessary."""
+        room = MAX_LINE_BYTES - 200  # leaves 200 bytes for the fields before the list
         part, size, entries = 0, 0, list[Sequence[Any]]()
         for operation in operations:
             width = len(json.dumps(operation)) + 2
@@ -66,22 +66,22 @@ class Printer:
         while line:
             try:
                 line = line[os.write(self._fd, line) :]
-            except BlockingIOError:  # whoever started us made the pipe non-blocking, and it is full
+            except BlockingIOError:  # the parent process made the pipe non-blocking, and it is full
                 select.select([], [self._fd], [])
 
 
 def _encode(content: dict[str, Any]) -> bytes:
-    # ASCII only: bytes are characters, and no reader can cut one in half.
+    # ASCII only: each byte is a character, so no reader can cut a character in half.
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def _finite(value: Any) -> Any:
-    """Replace what JSON cannot hold: a loss that diverged is nan."""
+    """Return the value, or None for infinity and nan (the loss of a diverged run), which JSON cannot represent."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _without_middle(text: str, excess: int) -> str:
-    """Shorten a text by about `excess` bytes of JSON, by one character at least, keeping its begin and end."""
+    """Shorten a text by about `excess` bytes of JSON and at least one character, keeping its start and end."""
     encoded = len(json.dumps(text))
     keep = max(min(len(text) * (encoded - excess) // encoded, len(text) - 1) - len(CUT), 0)
     return text[: keep // 2] + CUT + text[len(text) - (keep - keep // 2) :]
