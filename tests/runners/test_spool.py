@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners import spool
+from runners import journal, spool
 from runners.protocol import Report
 from runners.spool import SpoolWriter, read_batch
 
@@ -66,7 +66,7 @@ def test_a_spool_that_was_cut_anywhere_gives_what_was_whole_and_goes_on(
             ends.append(writer.position)
         writer.close()
         # The machine loses power: the last bytes of the last segment never reached the disk.
-        last = spool.segment_path(directory, spool.segments(directory)[-1])
+        last = journal.segment_path(directory, spool.segments(directory)[-1])
         size = max(0, last.stat().st_size - cut)
         with last.open("r+b") as file:
             file.truncate(size)
@@ -144,7 +144,7 @@ def test_a_damaged_record_ends_what_is_readable_until_a_later_segment_shows_that
     writer.append_output(b"good")
     damaged_at = writer.position
     writer.append_output(b"will be damaged")
-    path = spool.segment_path(directory, 0)
+    path = journal.segment_path(directory, 0)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
@@ -186,7 +186,7 @@ def test_zeros_at_the_tail_are_no_record(tmp_path: Path) -> None:
     directory = tmp_path / "spool"
     writer = SpoolWriter(directory)
     writer.append_output(b"whole")
-    with spool.segment_path(directory, 0).open("ab") as file:
+    with journal.segment_path(directory, 0).open("ab") as file:
         file.write(bytes(5000))
     assert read_all(directory) == ([b"whole"], writer.position)
     assert SpoolWriter(directory).position == writer.position
@@ -195,7 +195,7 @@ def test_zeros_at_the_tail_are_no_record(tmp_path: Path) -> None:
 def test_an_absurd_length_is_damage_and_allocates_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "spool"
     SpoolWriter(directory).close()
-    spool.segment_path(directory, 0).write_bytes(spool._HEADER.pack(b"pl", 1, 2**32 - 1, 0))
+    journal.segment_path(directory, 0).write_bytes(journal.HEADER.pack(b"pl", 1, 2**32 - 1, 0))
     assert read_all(directory) == ([], 0)
 
 
@@ -207,7 +207,7 @@ def test_an_empty_or_missing_spool_has_nothing_to_read(tmp_path: Path) -> None:
 
 def test_a_report_of_a_newer_version_is_read_without_what_is_unknown(tmp_path: Path) -> None:
     writer = SpoolWriter(tmp_path / "spool")
-    writer._append(spool._encode(spool.Kind.REPORT, b'{"state": "finished", "at": 1, "mood": "good"}'))
+    writer.append(journal.encode(journal.Kind.REPORT, b'{"state": "finished", "at": 1, "mood": "good"}'))
     assert read_batch(tmp_path / "spool", 0).reports == [Report(state="finished", at=1)]
 
 

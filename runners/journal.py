@@ -1,0 +1,246 @@
+"""The append-only file of records under every spool: segments, checksums, reading and writing.
+
+Only the standard library, and nothing that Python 3.9 lacks: training scripts import it through `runners.client`.
+
+A spool is a directory of segments, each named by the position of its first byte. A position counts every
+byte ever written, headers included, so it stays valid when acknowledged segments are deleted. A record is
+
+    magic (2 bytes) | kind (1) | length of payload (4) | crc32 of kind, length and payload (4) | payload
+
+in network byte order, and never crosses a segment. An unreadable record (a torn tail after a power cut, a
+damaged sector) ends the readable part, unless a later segment shows that the record will never be completed: then
+the reader reports the number of missing bytes and continues at that segment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Self
+
+MAX_RECORD_BYTES = 256 << 10
+SEGMENT_BYTES = 8 << 20
+
+HEADER = struct.Struct(">2sBII")
+_MAGIC = b"pl"
+_SUFFIX = ".spool"
+# Far above the size of any record: a larger length means damage, and no memory is allocated for it.
+_LENGTH_LIMIT = 16 << 20
+
+
+class Kind(IntEnum):
+    OUTPUT = 1
+    REPORT = 2
+
+
+class Record(NamedTuple):
+    kind: Kind
+    payload: bytes
+    end: int
+    """Offset of its end within its segment."""
+
+
+class Stretch(NamedTuple):
+    """The content between two positions of a spool: output first, then the payloads of reports."""
+
+    output: bytes
+    reports: list[bytes]
+    next_position: int
+
+
+def segments(directory: Path) -> list[int]:
+    """List the positions at which the spool's segments start, in order."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(name[: -len(_SUFFIX)]) for name in names if name.endswith(_SUFFIX))
+
+
+def segment_path(directory: Path, start: int) -> Path:
+    """Return the path of the segment that starts at a position."""
+    return directory / f"{start:020d}{_SUFFIX}"
+
+
+def tail(directory: Path) -> int:
+    """Return the position after the last byte, including torn records; it changes when there is more to read."""
+    starts = segments(directory)
+    if not starts:
+        return 0
+    with contextlib.suppress(FileNotFoundError):
+        return starts[-1] + segment_path(directory, starts[-1]).stat().st_size
+    return starts[-1]
+
+
+def read_stretch(directory: Path, position: int, max_output_bytes: int) -> Stretch:
+    """Read from a position: at most max_output_bytes of output, but always at least one whole record if there is one.
+
+    Output never follows a report within a stretch, so its order is the order in which it was written.
+    `next_position` equals `position` when nothing more can be read yet. Bytes that can never be read any more are
+    replaced by one line of output that says so.
+    """
+    starts = segments(directory)
+    output, reports = bytearray(), list[bytes]()
+    while starts:
+        index = bisect_right(starts, position) - 1
+        following = starts[index + 1] if index + 1 < len(starts) else None
+        if index >= 0:
+            for record in records(segment_path(directory, starts[index]), position - starts[index]):
+                if record.kind is Kind.REPORT:
+                    reports.append(record.payload)
+                elif reports or (output and len(output) + len(record.payload) > max_output_bytes):
+                    return Stretch(bytes(output), reports, position)
+                else:
+                    output += record.payload
+                position = starts[index] + record.end
+        if following is None:
+            break
+        if position != following:
+            if output or reports:
+                break
+            return Stretch(_missing(following - position), [], following)
+    return Stretch(bytes(output), reports, position)
+
+
+def forget(directory: Path, position: int) -> None:
+    """Delete the segments that end before a position; the last one stays, because it may still be written to."""
+    starts = segments(directory)
+    for start, end in zip(starts, starts[1:]):
+        if end <= position:
+            segment_path(directory, start).unlink(missing_ok=True)
+
+
+def last_record(directory: Path) -> Record | None:
+    """Return the last record of a spool."""
+    last: Record | None = None
+    for start in segments(directory)[-1:]:
+        for record in records(segment_path(directory, start), 0):
+            last = record
+    return last
+
+
+def records(path: Path, offset: int) -> Iterator[Record]:
+    """Read records from an offset; stop at the first incomplete or damaged one."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        file.seek(offset)
+        while len(header := file.read(HEADER.size)) == HEADER.size:
+            magic, kind, length, checksum = HEADER.unpack(header)
+            if magic != _MAGIC or kind not in (Kind.OUTPUT, Kind.REPORT) or length > _LENGTH_LIMIT:
+                return
+            payload = file.read(length)
+            if len(payload) < length or zlib.crc32(payload, zlib.crc32(header[2:7])) != checksum:
+                return
+            offset += len(header) + length
+            yield Record(Kind(kind), payload, offset)
+
+
+def encode(kind: Kind, payload: bytes) -> bytes:
+    """Return the record of a payload."""
+    start = HEADER.pack(_MAGIC, kind, len(payload), 0)
+    return HEADER.pack(_MAGIC, kind, len(payload), zlib.crc32(payload, zlib.crc32(start[2:7]))) + payload
+
+
+def _missing(count: int) -> bytes:
+    return f"\n[parlab] {count} bytes of the spool are missing here: damaged or deleted on the node's disk\n".encode()
+
+
+class Writer:
+    """Append records; one writer at a time. Opening it truncates a torn tail that a killed writer left."""
+
+    def __init__(self, directory: Path, *, limit_bytes: int | None = None, at_least: int = 0) -> None:
+        """Open or create a spool; starts a new segment at `at_least` if the readable part ends before it."""
+        self.directory = directory
+        self.limit_bytes = limit_bytes
+        self.segment_bytes = min(SEGMENT_BYTES, limit_bytes // 4) if limit_bytes else SEGMENT_BYTES
+        self._dirty = False
+        directory.mkdir(exist_ok=True)
+        starts = segments(directory) or [0]
+        self._start, self._size = starts[-1], 0
+        for record in records(segment_path(directory, self._start), 0):
+            self._size = record.end
+        self._file = self._open_segment(self._start)
+        os.ftruncate(self._file, self._size)
+        if self.position < at_least:
+            self._next_segment(at_least)
+        self._oldest = starts[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def position(self) -> int:
+        """Position of the next record."""
+        return self._start + self._size
+
+    def append_output(self, data: bytes) -> None:
+        """Append output as one record; raises OSError, with nothing written, if the disk or the limit is full."""
+        if self.limit_bytes and self.position + len(data) - self._oldest > self.limit_bytes:
+            self._oldest = (segments(self.directory) or [self._start])[0]
+            if self.position + len(data) - self._oldest > self.limit_bytes:
+                limit = f"limit of {self.limit_bytes >> 20} MiB for output that the server has not acknowledged"
+                raise OSError(errno.EDQUOT, f"the {limit} is reached (PARLAB_SPOOL_LIMIT_MIB)", str(self.directory))
+        self.append(encode(Kind.OUTPUT, data))
+
+    def start_segment(self) -> None:
+        """Start a new segment with the next record."""
+        if self._size:
+            self.sync()
+            self._next_segment(self.position)
+
+    def sync(self) -> None:
+        """Sync to the disk."""
+        if self._dirty:
+            os.fdatasync(self._file)
+            self._dirty = False
+
+    def close(self) -> None:
+        """Sync to the disk and close."""
+        try:
+            self.sync()
+        finally:
+            os.close(self._file)
+
+    def append(self, record: bytes) -> None:
+        """Append an encoded record, or raise OSError with nothing written."""
+        if self._size and self._size + len(record) > self.segment_bytes:
+            self.start_segment()
+        written = 0
+        try:
+            while written < len(record):
+                written += os.pwrite(self._file, record[written:], self._size + written)
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(record)
+        self._dirty = True
+
+    def _next_segment(self, start: int) -> None:
+        descriptor = self._open_segment(start)
+        os.close(self._file)
+        self._file, self._start, self._size = descriptor, start, 0
+
+    def _open_segment(self, start: int) -> int:
+        descriptor = os.open(segment_path(self.directory, start), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        directory = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return descriptor
