@@ -113,8 +113,20 @@ def totals_in_document(document: Document) -> Iterator[Contradiction]:
             stated_total = table.rows[row][column].value if row is not None and column < len(table.rows[row]) else None
             if row is not None and stated_total is not None and (contradiction := total(stated_total, parts, what)):
                 yield contradiction.at(line_of(table, row), table=index, row=row, column=column)
-            if what == "experiments":
+            if what == "experiments" and _only_table_of_experiments(document, index):
                 yield from _stated_experiments(document, index, column, parts)
+
+
+def _only_table_of_experiments(document: Document, index: int) -> bool:
+    """Return whether a number of experiments in this section can only refer to this table."""
+    section = document.tables[index].section
+    counting = [
+        number
+        for number, table in enumerate(document.tables)
+        if table.section == section
+        and any((counted := _COUNT.match(name[:80])) and counted[1].lower() == "experiments" for name in table.columns)
+    ]
+    return counting == [index]
 
 
 def _stated_experiments(document: Document, index: int, column: int, parts: list[float]) -> Iterator[Contradiction]:
@@ -233,10 +245,16 @@ def tuner_in_document(document: Document) -> Iterator[Contradiction]:
         return
     index, row, columns = rows[0]
     measured = _cell_amount(document.tables[index], row, columns["tuned"])
-    for number, table in enumerate(document.tables):
-        at = _total_row(table)
-        if measured is None or at is None or _TUNED_METRIC not in table.columns:
-            continue
+    summaries = [
+        (number, table, at)
+        for number, table in enumerate(document.tables)
+        if (at := _total_row(table)) is not None and _TUNED_METRIC in table.columns
+    ]
+    if len(summaries) > 1:  # of several studies, only one in the same section belongs to the measured result
+        summaries = [item for item in summaries if item[1].section == document.tables[index].section]
+    if measured is None or len(summaries) != 1:
+        return
+    for number, table, at in summaries:
         column = table.columns.index(_TUNED_METRIC)
         metric = _cell_amount(table, at, column)
         if metric and (contradiction := tuner(metric, measured)):

@@ -1,6 +1,7 @@
 """Accumulates the records of one launch in constant memory.
 
-An iteration that several ranks print, or that is printed twice, is one step with the time of the slowest rank.
+An iteration that several ranks print, or that is printed twice, is one step with the time of the slowest rank. A rank
+that prints an iteration again with other values belongs to another launch.
 Placeholders (a loss of -1, a timer or step time of 0) are not measurements.
 """
 
@@ -18,6 +19,10 @@ MAX_NAMES = 500
 MAX_RANKS = 16_384
 MAX_VALIDATIONS = 2_000
 RECENT = 16
+# A value that is printed twice with different numbers of digits or units is the same within this ratio.
+SAME = 0.01
+# Values that describe the position of a step, not its measurements.
+_PROGRESS = frozenset({"epoch", "total_iterations", "micro_step"})
 TIMER_LIMIT = 2_048
 
 # Values up to this are placeholders, not measurements.
@@ -105,6 +110,8 @@ class Builder:
         self.end: Ending | None = None
         self.recent: deque[int] = deque(maxlen=RECENT)
         self.by_rank: dict[int | None, int] = {}
+        # Whether ranks without a tag printed a step with different values.
+        self.repeated = False
 
     @property
     def empty(self) -> bool:
@@ -112,10 +119,10 @@ class Builder:
                     or self.validation or self.figures)  # fmt: skip
 
     def runs_backwards(self, record: Record) -> bool:
-        """Return whether the iterations of a rank go back, except for a late copy of a recent step."""
+        """Return whether a rank repeats an iteration with other values or goes back, except for copies of a step."""
         if record.iteration is None or self.current is None:
             return False
-        if self._earlier(record, self.current):
+        if self._earlier(record, self.current) or self._contradicts(record, self.current):
             return True
         last = self.by_rank.get(record.rank)
         if last is None or record.iteration >= last:
@@ -131,6 +138,23 @@ class Builder:
         if not now or not then or record.rank != current.rank or len(now) != len(then) or now[4:5] != then[4:5]:
             return False
         return now[4:5] in ("-", "/") and now[:16] < then[:16]
+
+    def _contradicts(self, record: Record, current: Record) -> bool:
+        """Return whether a rank prints a step again with other values, as another launch does.
+
+        Ranks without a tag may also print the same step: then the loss, which is averaged over the ranks, or the time
+        stamp is the same, or earlier steps were printed several times as well.
+        """
+        if record.iteration != current.iteration or record.rank != current.rank:
+            return False
+        if current.rank is None and (self.repeated or (record.time is not None and record.time == current.time)):
+            return False
+        values = current.values
+        shared = [name for name in record.values if name in values and name not in _PROGRESS]
+        losses = [name for name in shared if name.endswith("loss")]
+        if losses and all(record.values[name] == values[name] for name in losses):
+            return False
+        return any(abs(record.values[name] - values[name]) > SAME * abs(values[name]) for name in shared)
 
     def _copy(self, record: Record) -> bool:
         """Return whether a record repeats a step, printed at the same time."""
@@ -158,6 +182,8 @@ class Builder:
         values = current.values
         for name, value in record.values.items():
             existing = values.get(name)
+            if existing is not None and existing != value and record.rank is None:
+                self.repeated = True
             if existing is None:
                 values[name] = value
                 if len(current.fields) < MAX_NAMES:

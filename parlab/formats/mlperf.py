@@ -28,6 +28,7 @@ _OLD = re.compile(r":::MLL (\d{1,12}(?:\.\d{1,9})?) (\w{1,80}): (\{.*)")
 # Habana's reference names its platform after its number of accelerators and writes init_start once.
 _PLATFORM = re.compile(r"gaudi\d?-(\d{1,7})")
 _POSITIONS = ("step", "samples_count", "step_num", "epoch_num", "first_epoch_num")
+_STEP_TIMES = frozenset({"train_step_timing", "train_step_time", "step_time"})
 _MAX_TIME_MS = 1e14
 _TOKENS = frozenset({"gpt3"})
 
@@ -53,6 +54,7 @@ class Parser:
         self.block: tuple[float, float | None] | None = None
         self.evaluation: float | None = None
         self.throughput = False
+        self.steps = 0
 
     def event(self, line: int, data: dict[str, Any]) -> list[Record]:
         """Read one event."""
@@ -117,14 +119,21 @@ class Parser:
         return found
 
     def _stats(self, line: int, stats: dict[str, Any], details: dict[str, Any]) -> list[Record]:
-        """Read tracked_stats: the time of a training step becomes a step, everything else a metric."""
+        """Read tracked_stats: the time of a training step becomes a step, everything else a metric.
+
+        Statistics with a throughput summarise a block; after the single steps of that block, their mean is no step.
+        """
         found = self._launch(line)
         position = details.get("step")
+        summary = "throughput" in stats and self.steps > 0
+        self.steps += 0 if summary else any(name in _STEP_TIMES for name in stats)
         for name, content in list(stats.items())[:100]:
             value = _number(content)
             if value is None:
                 found.append(unread(line, "not a finite number", f"{name}: {content}"))
-            elif name in ("train_step_timing", "train_step_time", "step_time"):
+            elif name in _STEP_TIMES and summary:
+                found.append(_metric(line, "block_step_time_s", name, value))
+            elif name in _STEP_TIMES:
                 field, raw = Field("step_time_s", name[:80], "s"), (str(content),)
                 iteration = self._iteration(position)
                 found.append(Record("step", line, {field.name: value}, iteration=iteration, fields=(field,), raw=raw))

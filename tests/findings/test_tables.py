@@ -195,6 +195,34 @@ def test_a_summary_that_contradicts_itself_is_found_on_its_line(
     assert line_with(text, line) in finding.lines
 
 
+TWO_STUDIES = """# Tuning
+
+| Model name | baseline | HF + DS autotuning |
+| ---------- | -------- | ------------------ |
+| large | 20.5 | 27.5 (z1_gas1_tmbspg3) |
+
+## Result
+
+- Number of experiments: 9
+
+| tuning_space | num_experiments | best_metric_val | best_exp_name |
+| :----------- | --------------: | --------------: | :------------ |
+| z0 | 9 | 59.32 | z0_gas1_tmbspg8 |
+| z1 | 8 | 59.90 | z1_gas1_tmbspg8 |
+| global | 17 | 59.90 | z1_gas1_tmbspg8 |
+
+| tuning_space | num_experiments | best_metric_val | best_exp_name |
+| :----------- | --------------: | --------------: | :------------ |
+| z1 | 6 | 28.31 | z1_gas1_tmbspg3 |
+| z2 | 3 | 27.02 | z2_gas1_tmbspg3 |
+| global | 9 | 28.31 | z1_gas1_tmbspg3 |
+"""
+
+
+def test_figures_beside_two_tuning_tables_are_not_paired_with_one_of_them() -> None:
+    assert rules_of(TWO_STUDIES) == []
+
+
 def test_a_best_metric_of_zero_is_a_placeholder() -> None:
     document = document_of(TUNING.format(**HEALTHY))
     cell = document.tables[1].rows[2][2]

@@ -34,6 +34,28 @@ def test_a_restart_at_an_earlier_iteration_opens_a_segment_with_the_same_argumen
     assert second.launch.world_size == 8
 
 
+def test_launches_that_print_the_same_iteration_are_separate() -> None:
+    rates = ((1000.0, 400.0), (2000.0, 200.0), (4000.0, 100.0))
+    lines = [step(100, ms, extra=f"throughput per GPU (TFLOP/s/GPU): {rate} | ") for ms, rate in rates]
+    launches = segments(*lines)
+    assert [(s.step_time_s.median, s.tflops_per_gpu) for s in launches if s.step_time_s] == [
+        (1.0, 400.0), (2.0, 200.0), (4.0, 100.0),
+    ]  # fmt: skip
+
+
+def test_a_launch_that_resumes_at_the_last_printed_iteration_is_separate() -> None:
+    assert [s.records for s in segments(step(40), step(50), step(50, 150.0), step(60, 150.0))] == [2, 2]
+
+
+def test_ranks_without_a_tag_that_print_the_same_loss_share_a_step() -> None:
+    (segment,) = segments(*(step(n, 100.0 * rank, extra="lm loss: 5.0 | ") for n in (1, 2) for rank in (1, 2)))
+    assert segment.records == 2
+
+
+def test_a_step_printed_twice_in_other_units_is_not_another_launch() -> None:
+    assert len(segments(step(1, 4103.1), step(1, 4103.0), step(2, 4103.1))) == 1
+
+
 def test_a_clock_that_runs_backwards_opens_a_segment() -> None:
     found = segments(
         step(1, prefix="[2026-01-05 10:00:00]"),

@@ -227,3 +227,20 @@ def test_blocks_that_are_never_completed_do_not_slow_the_rest_down() -> None:
     document = read(block * 2_000 + whole * 10, "all-reduce-bench")
     assert len(document.tables[0].rows) == 10
     assert document.unread.lines == 2_000
+
+
+def _mllog(key: str, value: object, at: int = 0, **metadata: object) -> str:
+    event = {"time_ms": 1_000 * at, "key": key, "value": value, "metadata": metadata}
+    return f":::MLLOG {json.dumps(event)}\n"
+
+
+def test_mlperf_counts_the_summary_of_a_block_neither_as_a_step_nor_as_a_restart() -> None:
+    text = _mllog("global_batch_size", 8) + _mllog("run_start", None, at=1)
+    for block in range(3):
+        for step in range(1, 5):
+            stats = {"train_step_time": 2.0, "reduced_train_loss": 5.0}
+            text += _mllog("tracked_stats", stats, step=8 * (4 * block + step))
+        text += _mllog("tracked_stats", {"throughput": 4.0, "train_step_time": 2.1}, step=32 * block)
+    segment = only(text)
+    assert (segment.records, segment.step_time_s.median if segment.step_time_s else None) == (12, 2.0)
+    assert segment.metrics["block_step_time_s"].count == 3
