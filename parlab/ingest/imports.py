@@ -15,6 +15,7 @@ from django.contrib.auth.models import User
 from parlab.ingest import stored
 from parlab.ingest.delivery import Delivery, received_results, received_source, received_upload
 from parlab.ingest.drafts import draft_of
+from parlab.ingest.earlier import earlier
 from parlab.ingest.outcome import Import, ImportedRun, unchanged, would_make
 from parlab.ingest.reading import read
 from parlab.ingest.received import PictureLookup, Refused
@@ -48,7 +49,7 @@ def upload_import(
     A results directory of DeepSpeed's autotuner is one import. Pictures in an archive are stored with the pages that
     refer to them; `pictures` looks up those of a single page. Without an experiment, the one that already contains
     the file is used, or a new one is created. The same bytes twice in one experiment change nothing. Raises Refused
-    with the file and the reason; then nothing is stored.
+    with the file and the reason; then nothing is stored. A file that has grown continues its runs (earlier.py).
     """
     with open_workspace() as workspace:
         delivery = received_upload(stream, name, workspace, pictures)
@@ -101,4 +102,8 @@ def _import(delivery: Delivery, workspace: Workspace, target: Target, dry_run: b
         return [unchanged(source) for source in sources]
     readings = read(delivery, target.format, workspace)
     drafts = [draft_of(reading, workspace) for reading in readings]
-    return [would_make(draft, target.experiment) for draft in drafts] if dry_run else stored.store(drafts, target)
+    if dry_run:
+        return [
+            would_make(draft, target.experiment, earlier(draft.reading.received, target.experiment)) for draft in drafts
+        ]
+    return stored.store(drafts, target)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from parlab.formats.schema import Document, Finding
 from parlab.ingest.drafts import Draft
+from parlab.ingest.earlier import Earlier
 from parlab.ingest.reading import Reading
 from parlab.ingest.received import visible
 from parlab.ingest.results import Result
@@ -16,6 +17,9 @@ from parlab.lab.services import storable
 from parlab.lab.services.runs import point_label
 
 NAME_LENGTH = 120
+Change = Literal["new", "continued", "changed", "none"]
+"""continued: a stored file has grown. changed: a further version of a stored file. none: nothing to store."""
+_CHANGES: Mapping[str, Change] = {"none": "new", "contained": "none", "grown": "continued", "changed": "changed"}
 
 
 class ImportedRun(NamedTuple):
@@ -44,19 +48,25 @@ class Import(NamedTuple):
     """None in a dry run of a file that is not stored yet."""
     is_new: bool
     """False if the experiment already contained the file: nothing was changed."""
+    change: Change
+    """How the file relates to what the experiment contained."""
+    version: int
+    """2 and more: a file of this name with another beginning was imported before; its runs stay."""
     document: Document
     runs: list[ImportedRun]
     findings: list[Finding]
 
 
-def made(source: Source, document: Document, runs: Sequence[Run], *, is_new: bool) -> Import:
+def made(source: Source, document: Document, runs: Sequence[Run], change: Change) -> Import:
     """Describe a stored source."""
     return Import(
         source.name,
         source.experiment,
         source.experiment.name,
         source,
-        is_new,
+        change != "none",
+        change,
+        source.version,
         document,
         [_stored_run(run) for run in runs],
         document.findings,
@@ -66,16 +76,27 @@ def made(source: Source, document: Document, runs: Sequence[Run], *, is_new: boo
 def unchanged(source: Source) -> Import:
     """Describe a source that was already stored."""
     document = Document.model_validate(source.document)
-    return made(source, document, list(source.runs.order_by("number")), is_new=False)
+    return made(source, document, list(source.runs.order_by("number")), "none")
 
 
-def would_make(draft: Draft, experiment: Experiment | None) -> Import:
+def would_make(draft: Draft, experiment: Experiment | None, before: Earlier) -> Import:
     """Describe what a draft would become. Nothing is stored."""
     reading = draft.reading
+    change = _CHANGES[before.kind]
+    experiment = before.source.experiment if before.source else experiment
     runs = [_drafted_run(result, reading.received.name) for result in draft.results]
     name = experiment.name if experiment else experiment_name(reading)
     return Import(
-        reading.received.name, experiment, name, None, True, reading.document, runs, reading.document.findings
+        name=reading.received.name,
+        experiment=experiment,
+        experiment_name=name,
+        source=before.source if change in ("none", "continued") else None,
+        is_new=change != "none",
+        change=change,
+        version=before.version,
+        document=reading.document,
+        runs=runs,
+        findings=reading.document.findings,
     )
 
 

@@ -8,11 +8,21 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from parlab.formats.schema import Finding, Image, UnreadLine
-from parlab.ingest.imports import Import, ImportedRun
+from parlab.ingest.outcome import Change, Import, ImportedRun
 from parlab.lab.selectors import stated
 
 MAX_RUNS = 500
 """Maximum number of runs in the list; `run_count` counts all of them."""
+
+
+Status = Literal["would import", "imported", "would continue", "continued", "already there"]
+_STATUS: Mapping[Change, tuple[Status, Status]] = {
+    "new": ("would import", "imported"),
+    "changed": ("would import", "imported"),
+    "continued": ("would continue", "continued"),
+    "none": ("already there", "already there"),
+}
+"""Change -> status in a dry run, status after the import."""
 
 
 class PreviewRun(BaseModel):
@@ -50,7 +60,9 @@ class Preview(BaseModel):
     """What the import of one file created or would create."""
 
     name: str
-    status: Literal["would import", "imported", "already there"]
+    status: Status
+    version: int
+    """2 and more: a changed version of a file that the experiment contains; the runs of earlier versions stay."""
     format: str
     lines: int
     experiment: str | None
@@ -76,10 +88,10 @@ class Imports(BaseModel):
 def preview(result: Import, *, dry_run: bool) -> Preview:
     """Shape one result of upload_import."""
     document = result.document
-    status: Literal["would import", "imported", "already there"] = "would import" if dry_run else "imported"
     return Preview(
         name=result.name,
-        status=status if result.is_new else "already there",
+        status=_STATUS[result.change][0 if dry_run else 1],
+        version=result.version,
         format=document.format,
         lines=document.lines,
         experiment=result.experiment.slug if result.experiment else None,

@@ -15,9 +15,10 @@ from django.utils import timezone
 
 from parlab.ingest.document_text import notes_of
 from parlab.ingest.drafts import Draft
+from parlab.ingest.earlier import Earlier, earlier
 from parlab.ingest.images import images_store
 from parlab.ingest.launches import Sections
-from parlab.ingest.outcome import NAME_LENGTH, Import, experiment_name, made, unchanged
+from parlab.ingest.outcome import NAME_LENGTH, Change, Import, experiment_name, made, unchanged
 from parlab.ingest.reading import Reading
 from parlab.ingest.received import Received, Refused
 from parlab.ingest.recording import Recording
@@ -61,41 +62,70 @@ def sources_of(files: Sequence[Received], experiment: Experiment | None) -> list
     """Return the sources of the files if one experiment already contains all of them, else an empty list."""
     sources: list[Source] = []
     for file in files:
-        source = _existing_source(file, experiment)
-        if source is None:
+        before = earlier(file, experiment)
+        if before.kind != "contained" or before.source is None:
             return []
-        experiment = source.experiment
-        sources.append(source)
+        experiment = before.source.experiment
+        sources.append(before.source)
     return sources
 
 
 @transaction.atomic
 def store(drafts: Sequence[Draft], target: Target) -> list[Import]:
-    """Store drafts in one experiment, all or none; a file that the experiment already contains stays unchanged."""
+    """Store drafts in one experiment, all or none.
+
+    A file that the experiment already contains stays unchanged, one that has grown continues its runs, and one that
+    begins differently than before is a further version with runs of its own.
+    """
     imports: list[Import] = []
+    _lock(target)
+    target = target._replace(experiment=target.experiment or _experiment_of(drafts))
+    stored_now: list[int] = []
     for draft in drafts:
         _lock(target)
-        source = _existing_source(draft.reading.received, target.experiment)
-        imports.append(_store_draft(draft, target) if source is None else unchanged(source))
+        before = earlier(draft.reading.received, target.experiment, besides=stored_now)
+        if before.kind == "contained" and before.source is not None:
+            imports.append(unchanged(before.source))
+        elif before.kind == "grown" and before.source is not None:
+            imports.append(_continue(before.source, draft))
+        else:
+            imports.append(_store_draft(draft, target, before))
         target = target._replace(experiment=imports[-1].experiment)
+        stored_now += [imports[-1].source.pk] if imports[-1].source else []
     return imports
+
+
+def _experiment_of(drafts: Sequence[Draft]) -> Experiment | None:
+    """Return the experiment that contains one of the files, or the beginning of one."""
+    sources = (earlier(draft.reading.received, None).source for draft in drafts)
+    return next((source.experiment for source in sources if source is not None), None)
+
+
+def _continue(source: Source, draft: Draft) -> Import:
+    """Replace the bytes of a source by those of the grown file; its runs keep their numbers."""
+    received = draft.reading.received
+    source.sha256, source.size, source.continued_at = received.sha256, received.size, timezone.now()
+    source.save(update_fields=["sha256", "size", "continued_at"])
+    source.chunks.all().delete()
+    _chunks_store(source, draft)
+    logger.info("%s of %s has grown to %d bytes", source.name, source.experiment, source.size)
+    return _rebuilt(source, draft, "continued")
 
 
 @transaction.atomic
 def rebuild(source: Source, draft: Draft) -> Import:
     """Replace what is stored of a source by a new draft of the same bytes."""
     lock_experiment(source.experiment)
+    return _rebuilt(source, draft, "none")
+
+
+def _rebuilt(source: Source, draft: Draft, change: Change) -> Import:
     source.format, source.document = draft.reading.document.format, _document_json(draft.reading)
     source.save(update_fields=["format", "document"])
     runs = _runs_store(source, draft, source.created_by)
-    images_store(source, draft.reading.document, None)
+    images_store(source, draft.reading.document, draft.reading.received.pictures)
     findings_refresh(experiment=source.experiment)
-    return made(source, draft.reading.document, runs, is_new=False)
-
-
-def _existing_source(received: Received, experiment: Experiment | None) -> Source | None:
-    sources = Source.objects.filter(sha256=received.sha256).select_related("experiment")
-    return (sources if experiment is None else sources.filter(experiment=experiment)).first()
+    return made(source, draft.reading.document, runs, change)
 
 
 def _lock(target: Target) -> None:
@@ -109,17 +139,17 @@ def _lock(target: Target) -> None:
         lock_experiment(target.experiment)
 
 
-def _store_draft(draft: Draft, target: Target) -> Import:
+def _store_draft(draft: Draft, target: Target, before: Earlier) -> Import:
     reading = draft.reading
     experiment = target.experiment or _new_experiment(draft, target.user)
-    source = _source_store(experiment, draft, target)
+    source = _source_store(experiment, draft, target, before.version)
     runs = _runs_store(source, draft, target.user)
     images_store(source, reading.document, reading.received.pictures)
     if reading.is_page:
         _notes_add(experiment, reading)
     findings_refresh(experiment=experiment)
     logger.info("imported %s into %s: %d runs", source.name, experiment, len(runs))
-    return made(source, reading.document, runs, is_new=True)
+    return made(source, reading.document, runs, "changed" if before.kind == "changed" else "new")
 
 
 def _new_experiment(draft: Draft, user: User) -> Experiment:
@@ -142,7 +172,7 @@ def _notes_add(experiment: Experiment, reading: Reading) -> None:
     experiment.save(update_fields=["notes", "updated_at"])
 
 
-def _source_store(experiment: Experiment, draft: Draft, target: Target) -> Source:
+def _source_store(experiment: Experiment, draft: Draft, target: Target, version: int) -> Source:
     """Store the bytes of a file and the document that the readers made of it."""
     received = draft.reading.received
     source = Source.objects.create(
@@ -152,13 +182,18 @@ def _source_store(experiment: Experiment, draft: Draft, target: Target) -> Sourc
         wanted_format=target.format or "",
         sha256=received.sha256,
         size=received.size,
+        version=version,
         document=_document_json(draft.reading),
         created_by=target.user,
     )
+    _chunks_store(source, draft)
+    return source
+
+
+def _chunks_store(source: Source, draft: Draft) -> None:
     chunks = (SourceChunk(source=source, position=at, size=size, data=data) for at, size, data in draft.raw.rows())
     while batch := list(islice(chunks, _CHUNKS_AT_ONCE)):
         SourceChunk.objects.bulk_create(batch)
-    return source
 
 
 def _document_json(reading: Reading) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def test_a_log_becomes_an_experiment_with_its_run_series_and_text(bring: Bring) 
 def test_an_experiment_is_named_after_the_first_heading_of_a_page(bring: Bring) -> None:
     page = SCHEDULES.replace("# Tiny GPT on two machines", "# A/B of  two\x07 schedules")
     assert bring(page.encode(), "page.md").experiment_name == "A/B of two schedules"
-    assert bring(page.encode() + b"\n", "page.md").experiment_name == "A/B of two schedules (2)"
+    assert bring(b"\n" + page.encode(), "page.md").experiment_name == "A/B of two schedules (2)"
 
 
 def test_a_placeholder_is_not_a_point_of_a_series(bring: Bring) -> None:

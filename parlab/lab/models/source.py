@@ -18,6 +18,12 @@ class Source(models.Model):
     wanted_format = models.CharField(max_length=40, blank=True, help_text="The format that the user selected, if any.")
     sha256 = models.CharField(max_length=64, editable=False)
     size = models.BigIntegerField(help_text="Bytes of the file.")
+    version = models.PositiveIntegerField(
+        default=1, editable=False, help_text="1; higher if an earlier file of this name begins differently."
+    )
+    continued_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When the file was last imported again after it had grown."
+    )
     document: "models.JSONField[dict[str, Any]]" = models.JSONField(
         default=dict, help_text="A formats.schema.Document: segments, tables, figures, images, configs, unread."
     )

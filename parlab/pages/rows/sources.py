@@ -89,6 +89,8 @@ class SourceView(NamedTuple):
     sha256: str
     created_at: datetime
     created_by: str
+    version: int
+    continued_at: datetime | None
     lines: int
     runs: int
     tables: list[TableView]
@@ -110,7 +112,7 @@ class SourceView(NamedTuple):
         return sum(table.size for table in self.tables) + len(self.figures) + 20 * len(self.configs)
 
 
-_COLUMNS = ("pk", "name", "format", "size", "sha256", "created_at", "created_by__username")
+_COLUMNS = ("pk", "name", "format", "size", "sha256", "created_at", "created_by__username", "version", "continued_at")
 # Segments make up most of the document of a long log; pages of runs show them, not pages of sources.
 _PARTS = ("lines", "tables", "figures", "images", "configs", "unread")
 
@@ -147,6 +149,8 @@ def _source_view(
         sha256=row["sha256"],
         created_at=row["created_at"],
         created_by=row["created_by__username"],
+        version=row["version"],
+        continued_at=row["continued_at"],
         lines=parts["lines"] or 0,
         runs=row["runs_made"],
         tables=[_table_view(index, table, in_tables.get(index)) for index, table in enumerate(parts["tables"] or [])],

@@ -152,6 +152,8 @@ def _outcome(results: list[Preview]) -> str:
     subject = results[0].name if len(results) == 1 else f"{len(results)} files"
     if all(result.status == "already there" for result in results):
         return f"{subject} {'was' if len(results) == 1 else 'were'} already imported; nothing was changed."
+    if all(result.status == "continued" for result in results):
+        return f"{subject} {'has' if len(results) == 1 else 'have'} grown; the runs continue with the new lines."
     runs, findings = sum(result.run_count for result in results), sum(len(result.findings) for result in results)
     findings_text = f", {findings} {'finding' if findings == 1 else 'findings'}" if findings else ""
     return f"Imported {subject}: {runs} {'run' if runs == 1 else 'runs'}{findings_text}."
@@ -162,7 +164,7 @@ def _shown(request: HttpRequest, upload: Upload) -> HttpResponse:
     context = {
         "section": "import",
         "upload": upload,
-        "new": [result for result in results if result.status == "would import"],
+        "new": [result for result in results if result.status.startswith("would")],
         "target": Experiment.objects.filter(pk=upload.experiment).first() if upload.experiment else None,
     }
     return render(request, "pages/import_preview.html", context)

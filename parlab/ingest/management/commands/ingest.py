@@ -14,6 +14,13 @@ from parlab.lab.command_line import user_named
 from parlab.lab.models import Experiment
 
 MAX_FILES = 10_000
+_ACTIONS = {
+    "new": ("would be imported into", "imported into"),
+    "changed": ("changed; would be imported into", "changed; imported into"),
+    "continued": ("has grown; would continue its runs in", "has grown; continues its runs in"),
+    "none": ("already imported into", "already imported into"),
+}
+"""Change of an import -> text of a dry run, text of an import."""
 _SHOWN_RUNS = 10
 _SHOWN_FINDINGS = 10
 
@@ -22,7 +29,7 @@ class Command(BaseCommand):
     help = (
         "Import logs and documents: a run for each launch or result. Directories are searched for files; a results"
         " directory of DeepSpeed's autotuner and an archive are one import each. Importing the same file twice changes"
-        " nothing. The exit code is 1 if a file was refused."
+        " nothing; a file that has grown continues its runs. The exit code is 1 if a file was refused."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -83,10 +90,10 @@ class Command(BaseCommand):
     def _report(self, result: Import) -> None:
         document, write = result.document, self.stdout.write
         target = result.experiment.slug if result.experiment else f"a new experiment, {result.experiment_name}"
-        action = (
-            "would be imported into" if self.dry_run else "imported into" if result.is_new else "already imported into"
-        )
-        write(f"{result.name}: {document.format}, {document.lines:,} lines; {action} {target}")
+        would_be, action = _ACTIONS[result.change]
+        version = f" as version {result.version}" if result.version > 1 else ""
+        action = would_be if self.dry_run else action
+        write(f"{result.name}: {document.format}, {document.lines:,} lines; {action} {target}{version}")
         parts = [f"{len(result.runs)} runs", f"{len(document.tables)} tables"]
         parts += [f"{sum(map(len, document.figures.values()))} figures", f"{len(document.images)} images"]
         write(f"  {', '.join(parts)}; {len(result.findings)} findings; {document.unread.lines:,} lines unread")
