@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
@@ -105,7 +105,7 @@ def series(curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit) ->
             subtitle="each printed step",
             x="Step",
             y=f"{title} ({unit.name})" if unit.name else title,
-            xaxis={"tickformat": "d"},
+            xaxis=_step_axis(present),
             # Times start at zero; other series, such as the loss, have no natural zero.
             yaxis={"rangemode": "tozero"} if unit.base == "s" else {},
         )
@@ -114,9 +114,18 @@ def series(curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit) ->
         drawing.add_trace(_trace(rank, curve, list(curve.steps), unit, STEP))
     drawing.update_layout(showlegend=len(present) > 1)
     rank, curve = next(iter(present.items()))
-    first, last = (quantity(float(curve.values[at]), unit.base).strip() for at in (0, -1))
-    caption = f"Rank {rank}: {first} at step {curve.steps[0]}, {last} at step {curve.steps[-1]}."
+    ends = [0, -1] if len(curve.steps) > 1 else [0]
+    readings = [f"{quantity(float(curve.values[at]), unit.base).strip()} at step {curve.steps[at]}" for at in ends]
+    caption = f"Rank {rank}: {', '.join(readings)}."
     return Drawing(drawing, caption, _table(present, name))
+
+
+def _step_axis(curves: Mapping[int, Curve]) -> dict[str, Any]:
+    steps = {int(step) for curve in curves.values() for step in curve.steps}
+    if len(steps) > 1:
+        return {"tickformat": "d"}
+    # Around a single step, Plotly would place several ticks that round to the same number.
+    return {"tickmode": "array", "tickvals": sorted(steps), "tickformat": "d"}
 
 
 def _drawn(curves: Mapping[int, Curve]) -> dict[int, Curve]:

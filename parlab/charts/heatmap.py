@@ -239,6 +239,6 @@ def _caption(places: dict[tuple[str, str], _Place], measure: Measure, unit: str,
     measured = [place for place in places.values() if place.value is not None]
     best = min(measured, key=lambda place: (place.value or 0.0) * (1 if measure.least_is_best else -1))
     value = f"{significant((best.value or 0.0) / factor)} {unit}".strip()
-    caption = f"Best: {value}, {best.point.label} (run {best.point.number})."
+    caption = f"Best: {value}, {best.point.full_label}."
     oom = sum(place.value is None and place.point.state == "oom" for place in places.values())
     return caption + (f" {oom} of {len(places)} cells ran out of memory." if oom else "")

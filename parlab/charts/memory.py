@@ -233,7 +233,7 @@ def _add_out_of_memory(drawing: go.Figure, unmeasured: Sequence[RunPoint]) -> No
 
 def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> str:
     biggest, smallest = max(measured, key=_most), min(measured, key=_most)
-    caption = f"Highest: {quantity(_most(biggest), 'B')}, {biggest.label} (run {biggest.number})"
+    caption = f"Highest: {quantity(_most(biggest), 'B')}, {biggest.full_label}"
     if _most(biggest) > _most(smallest):
         caption += f"; lowest: {quantity(_most(smallest), 'B')} (run {smallest.number})"
     too_big = [f"run {point.number}" for point in points if point.state == "oom"]

@@ -144,7 +144,7 @@ def _caption(measured: Sequence[RunPoint], timed: Mapping[int, Mapping[str, Time
     slowest = max(measured, key=lambda point: sum(timer.median for timer in timed[point.number].values()))
     name, timer = max(timed[slowest.number].items(), key=lambda item: item[1].median)
     return (
-        f"Longest: {slowest.label} (run {slowest.number}); {name} takes {quantity(timer.median, 's')}"
+        f"Longest: {slowest.full_label}; {name} takes {quantity(timer.median, 's')}"
         " of its step, averaged over the ranks."
     )
 

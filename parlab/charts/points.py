@@ -85,6 +85,12 @@ class RunPoint(NamedTuple):
         return ", ".join([*named, *([EMULATED] if self.is_emulated else [])]) or f"run {self.number}"
 
     @property
+    def full_label(self) -> str:
+        """Return the point and the number of its run, for captions: `schedule gpipe (run 3)`."""
+        number = f"run {self.number}"
+        return number if self.label == number else f"{self.label} ({number})"
+
+    @property
     def short_label(self) -> str:
         """Return the point as the text of a tick: its number and values."""
         values = " ".join(field_value(value) for value in self.values.values())

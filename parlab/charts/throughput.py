@@ -124,7 +124,8 @@ def _y_axis(chosen: Plan, options: Options, view: View) -> dict[str, Any]:
         options.y_scale == "auto" and chosen.x == GPUS and view.measure.kind != "other"
     )
     return {
-        "tickformat": "~s" if view.factor == 1.0 else "",
+        # Values in a fixed unit, such as ms, take no prefix: 500m ms is not a number that people read.
+        "tickformat": "~g" if view.measure.is_as_it_is else "~s" if view.factor == 1.0 else "",
         **({"type": "log"} if is_log else {"rangemode": "tozero"}),
     }
 
@@ -250,12 +251,14 @@ def _caption(
 ) -> str:
     best = min(measured, key=lambda point: _goodness(point, measure))
     end = "Lowest" if measure.least_is_best else "Highest"
-    caption = f"{end}: {measure.text(measure.value(best))}, {best.label} (run {best.number})."
+    caption = f"{end}: {measure.text(measure.value(best))}, {best.full_label}."
     too_big = sum(point.state == "oom" for point in points)
     if too_big:
         caption += f" {too_big} of {len(points)} ran out of memory."
     if others:
-        runs = ", ".join(f"run {point.number} ({point.label}: {point.state})" for point in others[:5])
+        runs = ", ".join(
+            f"run {point.number} ({point.label}: {point.state.replace('oom', 'OOM')})" for point in others[:5]
+        )
         caption += f" Not drawn because they have other axes: {runs}{' and more' if len(others) > 5 else ''}."
     if chosen.x == GPUS:
         caption += f" {_scaling(measured)}"

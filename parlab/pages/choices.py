@@ -87,7 +87,7 @@ def figure_selects(query: QueryDict, points: Sequence[RunPoint], fields: Collect
             [Choice("", "seconds", not options.as_share), Choice("share", "per cent", options.as_share)],
         ),
     }
-    return [select for field, select in selects.items() if field in fields]
+    return [select for field, select in selects.items() if field in fields and select.choices]
 
 
 def _axis_choices(axes: Sequence[str], chosen: Sequence[str]) -> list[Choice]:
@@ -152,13 +152,14 @@ def pivot_selects(query: QueryDict, runs: Sequence[Run]) -> list[Select]:
     axes += [name for name in (*rows, *columns) if name not in axes]
 
     values = [*_values(fields), *([value] if value else [])]
-    return [
+    selects = [
         Select("rows", "Rows", _field_choices(axes, rows[:1], "as swept")),
         Select("rows", "then", _field_choices(axes, rows[1:2], "none")),
         Select("columns", "columns", _field_choices(axes, columns[:1], "none")),
         Select("value", "value", _field_choices(values, [value])),
         Select("of", "aggregate", [Choice(name, name, name == query.get("of", "median")) for name in AGGREGATES]),
     ]
+    return [select for select in selects if select.choices]
 
 
 def _field_choices(names: Sequence[str], chosen: Sequence[str], none: str = "") -> list[Choice]:

@@ -107,7 +107,7 @@ def test_what_a_run_reached_before_it_ran_out_of_memory_is_no_throughput() -> No
 def test_a_run_with_other_axes_is_named_instead_of_drawn() -> None:
     drawing = throughput.figure([*sweep(), point(9, {"method": "ZeRO-3"}, None, state="oom")])
     assert "OOM" not in traces(drawing)
-    assert "run 9 (method ZeRO-3: oom)" in drawing.caption
+    assert "run 9 (method ZeRO-3: OOM)" in drawing.caption
     assert 9 in [row[0] for row in drawing.table.rows]
 
 

@@ -61,7 +61,7 @@ def test_chosen_experiments_are_tagged_and_found_by_it(page: Client, experiment:
     chosen = {"experiment": [experiment.pk, other.pk], "next": LIST}
     shown = text(page.post("/experiments/change/", {**chosen, "action": "tag", "tag": "V100"}, follow=True))
     assert "2 experiments tagged v100." in shown
-    assert "2 that match" in text(page.get(LIST, {"q": "tag:v100"}))
+    assert "2 matching experiments" in text(page.get(LIST, {"q": "tag:v100"}))
     page.post("/experiments/change/", {"experiment": [other.pk], "action": "untag", "tag": "v100"})
     assert [tag.experiment for tag in Tag.objects.all()] == [experiment]
     shown = text(

@@ -11,7 +11,7 @@ from django.test import Client
 from parlab.demo.content import published_three_nodes
 from parlab.lab.models import Experiment, Run
 
-CELL = {"schedule": "1f1b", "micro_batch_size": "1", "network": "10.0 ms, 1.00 Gbit/s"}
+CELL = {"schedule": "1f1b", "micro_batch_size": "1", "network": "10 ms, 1 Gbit/s"}
 ADDRESS = "/experiments/gpt-3-small-on-three-nodes/network/"
 
 

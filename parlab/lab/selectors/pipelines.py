@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from parlab.charts.format import significant
+from parlab.charts.format import exact
 from parlab.lab.models import Run
 from parlab.planner.schedule import (
     BACKWARD_PER_FORWARD,
@@ -50,8 +50,13 @@ class Network(NamedTuple):
     def title(self) -> str:
         if not self.delay_s and math.isinf(self.bits_per_s):
             return UNSHAPED
-        rate = "" if math.isinf(self.bits_per_s) else f", {significant(self.bits_per_s / 1e9)} Gbit/s"
-        return f"{significant(1e3 * self.delay_s)} ms{rate}"
+        rate = "" if math.isinf(self.bits_per_s) else f", {_setting(self.bits_per_s / 1e9)} Gbit/s"
+        return f"{_setting(1e3 * self.delay_s)} ms{rate}"
+
+
+def _setting(value: float) -> str:
+    """Write a configured value as a person would: 0.1 and 10, not 0.100 and 10.0."""
+    return exact(float(f"{value:.3g}"))
 
 
 class Shape(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from parlab.charts import device_map
 from parlab.charts.device_map import DeviceMap
-from parlab.charts.format import duration
+from parlab.charts.format import duration, significant
 from parlab.lab.forms import ConfigForm
 from parlab.lab.models import Config, Run
 from parlab.lab.services.runs import launchable, point_label
@@ -90,7 +90,8 @@ def _total(rows: list[PointRow], points: list[Point]) -> str:
     if not seconds:
         return ""
     rest = "" if len(seconds) == len(points) else f", for {len(seconds)} of {len(points)} points"
-    return f"about {duration(sum(seconds))} of training, {sum(hours):.3g} device hours{rest}"
+    devices = f"{significant(sum(hours))} device hours" if sum(hours) >= 0.01 else "less than 0.01 device hours"
+    return f"about {duration(sum(seconds))} of training, {devices}{rest}"
 
 
 def _device_map(data: Mapping[str, Any]) -> DeviceMap | None:
