@@ -8,7 +8,7 @@ from .budget import Budget, budget
 from .calibration import Calibration
 from .cluster import with_gpus
 from .hardware import Gpu
-from .job_flops import active_parameters, flops_of
+from .job_flops import flops_of
 from .layouts import Search, search
 from .prediction import Prediction, predict_job
 from .questions import Size, Verdict, fewest_nodes, largest_model, node_counts, trade_off, verdict
@@ -108,7 +108,7 @@ def work(prediction: Prediction) -> Work:
     return Work(
         needed,
         executed,
-        factor * job.tokens * active_parameters(job.model),
+        factor * job.tokens * job.model.active_parameters,
         needed * rate / peak.flops_per_s if peak else None,
         executed * rate / peak.flops_per_s if peak else None,
         executed * rate / 1e12,

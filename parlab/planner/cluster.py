@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from .fields import nearest_name
 from .hardware import Gpu, devices, find, find_processor
 
 _GBIT = 1e9 / 8
-_DEVICE_FAMILIES = "V100, A100, H100, H200, B200, L40S, MI250, MI300X or CPU"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Cluster:
     """Name of the cluster; each calibration is for one cluster."""
     is_between_assumed: bool = False
     """The bandwidth between nodes was not specified; it is the usual value for such nodes."""
+    nvlink_domain: int = 0
+    """Devices connected by the links of `inside`; 0: those of a node."""
 
     def __post_init__(self) -> None:
         for field in ("gpus", "gpus_per_node"):
@@ -54,23 +58,66 @@ class Cluster:
         """Number of nodes, rounded up."""
         return -(-self.gpus // self.gpus_per_node)
 
+    @property
+    def domain(self) -> int:
+        """Number of devices connected by the links of `inside`."""
+        return max(self.nvlink_domain, self.gpus_per_node)
 
-_USUAL: dict[str, tuple[float, float]] = {
-    "T4": (16e9, 50),
-    "L4": (16e9, 100),
-    "V100": (150e9, 100),
-    "A100": (300e9, 1600),
-    "H100": (450e9, 3200),
-    "H200": (450e9, 3200),
-    "B200": (900e9, 3200),
-    "L40S": (32e9, 400),
-    "MI250": (200e9, 1600),
-    "MI250X": (200e9, 800),
-    "MI300X": (448e9, 3200),
-    "CPU": (2e9, 10),
+    @property
+    def domains(self) -> int:
+        """Number of groups of devices with fast links among them, rounded up."""
+        return -(-self.gpus // self.domain)
+
+    @property
+    def domain_bandwidth(self) -> float:
+        """Network bandwidth of all devices of one domain (bytes/s)."""
+        return self.between.bandwidth * self.domain / self.gpus_per_node
+
+    @property
+    def device_bandwidth(self) -> float:
+        """Network bandwidth of one device if all send (bytes/s)."""
+        return self.between.bandwidth / self.gpus_per_node
+
+
+class Fabric(NamedTuple):
+    """The usual links of a kind of device."""
+
+    link: float
+    """Bandwidth of a device inside its domain, one direction (bytes/s): NVLink, PCIe, shared memory."""
+    gbit_s: float
+    """Network bandwidth of one device (Gbit/s)."""
+    domain: int = 8
+    """Devices that these links connect; more than a node in racks with NVLink switches."""
+
+
+_USUAL: dict[str, Fabric] = {
+    "T4": Fabric(16e9, 6.25),
+    "L4": Fabric(16e9, 12.5),
+    "V100": Fabric(150e9, 12.5),
+    "A100": Fabric(300e9, 200),
+    "A800": Fabric(200e9, 200),
+    "H100": Fabric(450e9, 400),
+    "H800": Fabric(200e9, 400),
+    "H20": Fabric(450e9, 400),
+    "H200": Fabric(450e9, 400),
+    "GH200": Fabric(450e9, 400, 32),
+    "B200": Fabric(900e9, 400),
+    "B300": Fabric(900e9, 800),
+    "GB200": Fabric(900e9, 400, 72),
+    "GB300": Fabric(900e9, 800, 72),
+    "L40S": Fabric(32e9, 50),
+    "MI250": Fabric(200e9, 200),
+    "MI250X": Fabric(200e9, 100),
+    "MI300X": Fabric(448e9, 400),
+    "MI325X": Fabric(448e9, 400),
+    "MI350X": Fabric(538e9, 400),
+    "MI355X": Fabric(538e9, 400),
+    "TPU": Fabric(600e9, 25, 8960),
+    "CPU": Fabric(2e9, 1.25),
 }
-"""First word of a device name -> bandwidth of its links inside a node in one direction (bytes/s; NVLink, Infinity
-Fabric, PCIe or shared memory, from data sheets) and the usual network bandwidth of such a node (Gbit/s)."""
+"""First word of a device name -> its usual links, from data sheets. Nodes have 8 devices unless stated otherwise."""
+_OTHER = Fabric(32e9, 12.5)
+_NODE = 8
 
 
 def device(name: str) -> Gpu:
@@ -78,8 +125,16 @@ def device(name: str) -> Gpu:
     by_name = {gpu.name.lower(): gpu for gpu in devices()}
     gpu = by_name.get(name.strip().lower()) or find(name) or find_processor(name)
     if gpu is None:
-        raise ValueError(f"gpu {name!r} is not in the catalogue; use {_DEVICE_FAMILIES}, or add it in the admin")
+        raise ValueError(unknown_device(name, [known.name for known in devices()]))
     return gpu
+
+
+def unknown_device(name: str, names: Sequence[str]) -> str:
+    """Return the error message for an unknown device, with the nearest of `names` and how to add one."""
+    nearest = nearest_name(name, names)
+    hint = f"did you mean {nearest}? " if nearest else ""
+    remedy = f"use one of {', '.join(names)}, or add it in the admin (Devices)"
+    return f"gpu {name[:80]} is not in the device catalogue; {hint}{remedy}"
 
 
 def cluster(
@@ -91,25 +146,30 @@ def cluster(
     latency_s: float | None = None,
     is_measured: bool = False,
     name: str = "",
+    nvlink_domain: int | None = None,
 ) -> Cluster:
     """Return a cluster of `gpus` devices.
 
-    `inter_node_gbit_s` is the network bandwidth of a whole node. Unspecified links get the usual values for such nodes.
+    `inter_node_gbit_s` is the network bandwidth of a whole node; `nvlink_domain` the number of devices that fast links
+    connect, at least those of a node. Unspecified links get the usual values for such nodes.
     Raises ValueError for an unknown device or a value out of range.
     """
     device_model = device(gpu) if isinstance(gpu, str) else gpu
-    inside, between = _USUAL.get(device_model.name.split()[0], (32e9, 100))
-    inside, between = device_model.link_bandwidth or inside, device_model.node_gbit_s or between
+    usual = _USUAL.get(device_model.name.split()[0], _OTHER)
+    # A node of fewer devices than usual keeps its network cards; in a rack each device has its own.
+    cards = gpus_per_node if usual.domain > _NODE else max(_NODE, gpus_per_node)
+    between = device_model.node_gbit_s or usual.gbit_s * cards
     if inter_node_gbit_s is not None and not 0 < inter_node_gbit_s <= 1e6:
         raise ValueError(f"inter_node_gbit_s {inter_node_gbit_s} is out of range; use more than 0 and at most 1e6")
     return Cluster(
         device_model,
         gpus,
         gpus_per_node,
-        Link(inside, 50e-6 if device_model.is_cpu else 8e-6),
+        Link(device_model.link_bandwidth or usual.link, 50e-6 if device_model.is_cpu else 8e-6),
         Link((inter_node_gbit_s or between) * _GBIT, 20e-6 if latency_s is None else latency_s, is_measured),
         name,
         inter_node_gbit_s is None,
+        max(gpus_per_node, nvlink_domain or (usual.domain if usual.domain > _NODE else 1)),
     )
 
 

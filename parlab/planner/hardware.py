@@ -32,12 +32,13 @@ class Gpu:
     name: str
     memory_bytes: int
     peak_flops: Mapping[str, float] = field(hash=False)
-    """Precision (fp32, tf32, fp16, bf16, fp8) -> FLOP/s of the data sheet."""
+    """Precision (fp32, tf32, fp16, bf16, fp8, fp4) -> FLOP/s of the data sheet."""
     memory_bandwidth: float
     source: str
     matmul_ceiling_flops: float | None = None
     """Highest measured FLOP/s of large bf16 matrix products (Bekman, Machine Learning Engineering, 2024, maximum
-    achievable matmul FLOPS); None without a measurement. V100: fp16, Markidis et al. 2018, section V."""
+    achievable matmul FLOPS); None without a measurement. V100: fp16, Markidis et al. 2018, section V. MI300X, MI325X:
+    AMD, Measuring Max-Achievable FLOPs, part 2, 2025."""
 
     link_bandwidth: float | None = None
     """Bandwidth of its links inside a node in one direction (bytes/s); None: the usual value in `planner.cluster`."""
@@ -51,8 +52,17 @@ class Gpu:
 
     def peak(self, precision: str) -> Peak | None:
         """Return the peak in a precision; None if the device has no units for that precision."""
-        flops = self.peak_flops.get(precision)
+        flops = self.peak_flops.get(self.units(precision))
         return None if flops is None else Peak(flops, f"{self.name}, {self.source}")
+
+    @staticmethod
+    def units(precision: str) -> str:
+        """Return the key of `peak_flops` whose matrix units compute in a precision."""
+        return _UNITS.get(precision, precision)
+
+
+_UNITS = {"mxfp8": "fp8", "nvfp4": "fp4"}
+"""Block-scaled formats run on the matrix units of the plain ones."""
 
 
 def _peaks(**tera: float) -> dict[str, float]:
@@ -67,6 +77,13 @@ _A100 = "NVIDIA A100 Tensor Core GPU data sheet, 2021"
 _A100_PEAKS = _peaks(fp16=312, bf16=312, tf32=156, fp32=19.5)
 _A100_MATMUL = 271 * _TERA
 _H100 = "NVIDIA H100 Tensor Core GPU data sheet, 2023, without sparsity"
+_A800 = "NVIDIA A800 data sheet, 2022: an A100 with NVLink of 400 GB/s"
+_H800 = "NVIDIA H800 data sheet, 2023, without sparsity: an H100 with NVLink of 400 GB/s"
+_H20 = "NVIDIA H20 data sheet, 2023, without sparsity"
+_H100_96 = "torchtitan, docs/performance.md, 2024: H100 of 500 W, HBM2e; ceiling: that of 700 W times (500/700)^0.5"
+_GB200 = "NVIDIA GB200 NVL72 data sheet, 2024, without sparsity; ceiling: that of GB300 times (1200/1400 W)^0.5"
+_GB300 = "NVIDIA GB300 NVL72 data sheet, 2025, without sparsity; ceiling: 0.8 of the peak"
+_B300 = "NVIDIA HGX B300 data sheet, 2025, per GPU, without sparsity"
 _HOPPER_SXM = _peaks(fp8=1979, fp16=989.4, bf16=989.4, tf32=494.7, fp32=66.9)
 
 # Lower-case words that a device name must all contain -> the device. The first match counts, so a longer key precedes
@@ -80,8 +97,14 @@ _CATALOGUE: dict[str, Gpu] = {
     "a100 80gb": Gpu("A100 SXM4 80 GB", 80 * _GB, _A100_PEAKS, 2039e9, _A100, _A100_MATMUL),
     "a100 pcie": Gpu("A100 PCIe 40 GB", 40 * _GB, _A100_PEAKS, 1555e9, _A100),
     "a100": Gpu("A100 SXM4 40 GB", 40 * _GB, _A100_PEAKS, 1555e9, _A100, _A100_MATMUL),
+    "a800 80gb pcie": Gpu("A800 PCIe 80 GB", 80 * _GB, _A100_PEAKS, 1935e9, _A800),
+    "a800": Gpu("A800 SXM4 80 GB", 80 * _GB, _A100_PEAKS, 2039e9, _A800, _A100_MATMUL),
+    "h800 pcie": Gpu("H800 PCIe", 80 * _GB, _peaks(fp8=1513, fp16=756, bf16=756, tf32=378, fp32=51), 2e12, _H800),
+    "h800": Gpu("H800 SXM", 80 * _GB, _HOPPER_SXM, 3.35e12, _H800, 794 * _TERA),
+    "h20": Gpu("H20", 96 * _GB, _peaks(fp8=296, fp16=148, bf16=148, tf32=74, fp32=44), 4e12, _H20),
     "h100 pcie": Gpu("H100 PCIe", 80 * _GB, _peaks(fp8=1513, fp16=756, bf16=756, tf32=378, fp32=51), 2e12, _H100),
     "h100 nvl": Gpu("H100 NVL", 94 * _GB, _peaks(fp8=1671, fp16=835.5, bf16=835.5, tf32=417.5, fp32=60), 3.9e12, _H100),
+    "h100 96gb": Gpu("H100 SXM 96 GB", 96 * _GB, _HOPPER_SXM, 2.4e12, _H100_96, 671 * _TERA),
     "h100": Gpu("H100 SXM", 80 * _GB, _HOPPER_SXM, 3.35e12, _H100, 794 * _TERA),
     "h200 nvl": Gpu(
         "H200 NVL", 141 * _GB, _peaks(fp8=1671, fp16=835.5, bf16=835.5, tf32=417.5, fp32=60), 4.8e12,
@@ -90,8 +113,21 @@ _CATALOGUE: dict[str, Gpu] = {
     "h200": Gpu(
         "H200 SXM", 141 * _GB, _HOPPER_SXM, 4.8e12, "NVIDIA H200 Tensor Core GPU data sheet, 2024, without sparsity"
     ),
+    "gh200": Gpu("GH200 96 GB", 96 * _GB, _HOPPER_SXM, 4e12, "NVIDIA GH200 data sheet, 2023, without sparsity"),
+    "gb300": Gpu(
+        "GB300", 279 * _GB, _peaks(fp4=15_000, fp8=5000, fp16=2500, bf16=2500, tf32=1250, fp32=80), 8e12,
+        _GB300, 2000 * _TERA,
+    ),
+    "gb200": Gpu(
+        "GB200", 186 * _GB, _peaks(fp4=10_000, fp8=5000, fp16=2500, bf16=2500, tf32=1250, fp32=80), 8e12,
+        _GB200, 1850 * _TERA,
+    ),
+    "b300": Gpu(
+        "B300", 268 * _GB, _peaks(fp4=13_500, fp8=4500, fp16=2250, bf16=2250, tf32=1125, fp32=75), 8e12,
+        _B300,
+    ),
     "b200": Gpu(
-        "B200", 180 * _GB, _peaks(fp8=4500, fp16=2250, bf16=2250, tf32=1125, fp32=75), 8e12,
+        "B200", 180 * _GB, _peaks(fp4=9000, fp8=4500, fp16=2250, bf16=2250, tf32=1125, fp32=75), 8e12,
         "NVIDIA Blackwell architecture brief, 2024, without sparsity",
     ),
     "l40s": Gpu(
@@ -113,8 +149,21 @@ _CATALOGUE: dict[str, Gpu] = {
     ),
     "mi300x": Gpu(
         "MI300X", 192 * _GB, _peaks(fp8=2614.9, fp16=1307.4, bf16=1307.4, tf32=653.7, fp32=163.4), 5.3e12,
-        "AMD Instinct MI300X data sheet, 2023, without sparsity",
+        "AMD Instinct MI300X data sheet, 2023, without sparsity", 708 * _TERA,
     ),
+    "mi325x": Gpu(
+        "MI325X", 256 * _GB, _peaks(fp8=2614.9, fp16=1307.4, bf16=1307.4, tf32=653.7, fp32=163.4), 6e12,
+        "AMD Instinct MI325X data sheet, 2024, without sparsity", 843 * _TERA,
+    ),
+    "mi350x": Gpu(
+        "MI350X", 288 * _GB, _peaks(fp4=9200, fp8=4600, fp16=2300, bf16=2300, fp32=144.2), 8e12,
+        "AMD Instinct MI350X data sheet, 2025, without sparsity",
+    ),
+    "mi355x": Gpu(
+        "MI355X", 288 * _GB, _peaks(fp4=10_100, fp8=5000, fp16=2500, bf16=2500, fp32=157.3), 8e12,
+        "AMD Instinct MI355X data sheet, 2025, without sparsity",
+    ),
+    "tpu v5p": Gpu("TPU v5p", 95 * _GB, _peaks(bf16=459), 2.765e12, "Google Cloud TPU v5p documentation, 2023"),
 }  # fmt: skip
 
 

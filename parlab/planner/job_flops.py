@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from .flops import Shape, executed_flops, model_flops, parameters
-from .workload import Job, Model
+from .flops import Shape, executed_flops, model_flops
+from .workload import Job
 
 
 def flops_of(job: Job) -> tuple[float, float]:
-    """Return the FLOPs of one iteration: those that the model needs, and those that are executed."""
+    """Return the FLOPs of one iteration: those that the model needs, and those that are executed.
+
+    A plain GPT with plain attention has the closed formulas, which count all scores. Fused attention skips the scores
+    that the mask excludes, so that they count neither here nor in the time: MFU and HFU stay below 1.
+    """
     model = job.model
     shape = Shape(model.num_layers, model.hidden_size, model.sequence_length, model.vocab_size)
-    has_plain_shape = model.num_kv_heads in (None, model.num_heads) and model.ffn_size == 4 * model.hidden_size
-    if has_plain_shape and not model.is_gated and model.num_experts == 1:
-        recompute = "none" if job.has_flash_attention and job.recompute == "selective" else job.recompute
-        return model_flops(shape, job.global_batch_size), executed_flops(shape, job.global_batch_size, recompute)
-    matrices = active_parameters(model) - model.embedding_parameters + model.hidden_size * model.vocab_size
-    layers = 2 * (matrices - model.hidden_size * model.vocab_size)
-    attention = 4 * model.sequence_length * model.hidden_size * model.num_layers
-    forward = layers + attention + 2 * model.hidden_size * model.vocab_size
-    recomputed = layers + attention if job.recompute == "full" else 0.0
-    return 3 * job.tokens * forward, job.tokens * (3 * forward + recomputed)
-
-
-def active_parameters(model: Model) -> float:
-    """Return the parameters used per token: of the experts only those that a token is routed to."""
-    shape = Shape(model.num_layers, model.hidden_size, model.sequence_length, model.vocab_size)
-    if model.num_experts == 1 and not model.is_gated and model.num_kv_heads is None and model.ffn_hidden_size is None:
-        return parameters(shape)
-    return replace(model, num_experts=model.experts_per_token).parameters
+    if model.is_plain and not job.has_flash_attention and job.recompute != "operations" and job.recomputed_share == 1:
+        return (
+            model_flops(shape, job.global_batch_size),
+            executed_flops(shape, job.global_batch_size, job.recompute),
+        )
+    logits = float(model.hidden_size * model.vocab_size)
+    matrices = model.active_parameters - model.embedding_parameters - model.head_parameters
+    keys = model.keys_per_token if job.has_flash_attention else model.sequence_length
+    attention = 4 * keys * model.score_size * model.num_layers
+    forward = 2 * matrices + attention + 2 * logits
+    repeated = {"full": 2 * matrices + attention, "operations": matrices}.get(job.recompute, 0.0)
+    if job.recompute == "selective" and not job.has_flash_attention:
+        repeated = attention
+    return 3 * job.tokens * forward, job.tokens * (3 * forward + repeated * job.recomputed_share)

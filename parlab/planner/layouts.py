@@ -18,6 +18,8 @@ _PARTS = {
     "compute_s": "compute",
     "bubble_s": "pipeline bubble",
     "tensor_s": "tensor parallel messages",
+    "context_s": "context parallel messages",
+    "expert_s": "expert parallel messages",
     "pipeline_s": "messages between stages",
     "data_s": "data parallel messages",
     "optimizer_s": "optimizer",

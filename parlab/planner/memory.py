@@ -43,14 +43,15 @@ class Memory:
 def micro_batches_in_flight(job: Job, stage: int = 0) -> float:
     """Return the largest number of micro batches whose activations a stage holds, in units of a whole stage.
 
-    For stage r of p, m micro batches and v chunks: GPipe m; 1F1B p - r; interleaved 1F1B ((v + 1) p - 2 r - 1)/v; ZB-H1
-    and ZB-V p; ZB-H2 2p - 1; at most m (Narayanan et al. 2021, section 2.2; Qi et al. 2023, sections 2.3 and 2.4).
+    For stage r of p, m micro batches and v chunks: GPipe m; 1F1B p - r; interleaved 1F1B ((v + 1) p - 2 r - 1)/v, as
+    1F1B with one chunk; ZB-H1 and ZB-V p; ZB-H2 2p - 1; at most m (Narayanan et al. 2021, section 2.2; Qi et al. 2023,
+    sections 2.3 and 2.4).
     """
-    stages, micro_batches, chunks = job.pipeline_parallel, job.num_micro_batches, job.virtual_stages
+    stages, micro_batches, chunks = job.pipeline_parallel, job.num_micro_batches, job.chunks
     in_flight = {
         "gpipe": micro_batches,
         "1f1b": stages - stage,
-        "interleaved-1f1b": ((chunks + 1) * stages - 2 * stage - 1) / chunks,
+        "interleaved-1f1b": ((chunks + 1) * stages - 2 * stage - 1) / chunks if chunks > 1 else stages - stage,
         "zb-h1": stages,
         "zb-h2": 2 * stages - 1,
         "zb-v": stages,
@@ -61,46 +62,89 @@ def micro_batches_in_flight(job: Job, stage: int = 0) -> float:
 def activation_bytes(job: Job) -> tuple[float, float]:
     """Return the activation bytes of one layer and micro batch: stored until the backward pass, and needed during it.
 
-    In 16 bits a layer stores s b h (10 + 24/t + 5 a s/(h t)), all divided by t with sequence parallelism. Selective
+    In 16 bits a GPT layer stores s b h (10 + 24/t + 5 a s/(h t)), all divided by t with sequence parallelism. Selective
     recomputation and fused attention omit the term of the attention scores; full recomputation stores only the input,
     2 s b h (Korthikanti et al. 2022, equations 1 to 5). In fp32, values take twice as much and masks stay at one byte.
-    During its backward pass a layer also holds its recomputed activations and, without fused attention, the gradients
-    of the scores before and after the softmax, 4 s^2 b a/t.
+    Without dropout there are no masks. A gated MLP stores the outputs of its first two matrices and their product; the
+    activation function is recomputed (Megatron-LM's fused SwiGLU). During its backward pass a layer also holds its
+    recomputed activations and, without fused attention, the gradients of the scores before and after the softmax,
+    4 s^2 b a/t.
     """
-    model, tensor = job.model, job.tensor_parallel
-    base = float(job.micro_batch_size * model.sequence_length * model.hidden_size)
-    widening = model.ffn_size * (model.mlp_matrices - 1) * model.experts_per_token / (4 * model.hidden_size)
-    kv_share = (1 + 2 * model.kv_size / model.hidden_size) / 3
-    is_fp32 = job.value_bytes == 4
-    split = (2 + 6 * kv_share if not is_fp32 else 4 + 12 * kv_share) + (16 if not is_fp32 else 32) * widening
-    replicated = 10 if not is_fp32 else 18
-    scores = (9 if is_fp32 else 5) * model.num_heads * model.sequence_length / model.hidden_size
-    replicated_share = replicated / tensor if job.sequence_parallel else replicated
-    linear, quadratic = base * (replicated_share + split / tensor), base * scores / tensor
+    model, tensor, value = job.model, job.tensor_parallel, job.value_bytes
+    mask = 1.0 if model.has_dropout else 0.0
+    replicated = model.hidden_size * (4 * value + 2 * mask)
+    heads = value * (2 * model.attention_size + 2 * model.kv_size)
+    if model.attention == "mla":
+        heads += value * (model.q_lora_rank + model.kv_lora_rank + 3 * model.num_heads * model.rope_head_dim)
+    if job.is_low_precision:
+        # The inputs of the products are stored in 8 bits: of the residual stream, of the output and of the MLP.
+        heads -= model.attention_size
+    split = heads / tensor + _mlp_bytes(job)
+    scores = model.num_heads * (2 * value + mask) * model.sequence_length
+    linear = job.rank_tokens * (replicated / tensor if job.sequence_parallel else replicated) + job.rank_tokens * split
+    quadratic, gradients = job.rank_tokens * scores / tensor, 0.0
     if job.has_flash_attention:
-        quadratic = gradients = 0.0
+        quadratic = 0.0
     else:
-        gradients = 2.0 * job.value_bytes * job.micro_batch_size * model.num_heads * model.sequence_length**2 / tensor
+        gradients = 2.0 * value * job.rank_tokens * model.num_heads * model.sequence_length / tensor
+    share = job.recomputed_share
     if job.recompute == "full":
-        inputs = base * job.value_bytes / (tensor if job.sequence_parallel else 1)
-        return 0.0 if job.has_checkpoints_on_cpu else inputs, linear + quadratic + gradients
+        inputs = job.rank_tokens * model.hidden_size * value / (tensor if job.sequence_parallel else 1)
+        stored = 0.0 if job.has_checkpoints_on_cpu else inputs
+        everything = linear + quadratic
+        return share * stored + (1 - share) * everything, share * everything + gradients
+    if job.recompute == "operations":
+        saved = 2 * model.hidden_size + model.attention_size / tensor
+        halves = (model.attention_size + 2 * model.kv_size) / tensor + 2 * model.hidden_size
+        halves += (model.mlp_matrices - 1) * model.ffn_size * model.experts_per_token / tensor
+        stored = job.rank_tokens * value * (saved + halves / 2)
+        return share * stored + (1 - share) * linear, linear + gradients
+    if job.recompute == "selective" and job.has_flash_attention:
+        spared = job.rank_tokens * _spared_bytes(job)
+        return linear - share * spared, share * spared
     if job.recompute == "selective":
-        return linear, quadratic + gradients
+        return linear + (1 - share) * quadratic, share * quadratic + gradients
     return linear + quadratic, gradients
 
 
-def state_bytes(job: Job) -> tuple[float, float, float]:
-    """Return bytes per parameter on one rank for weights, gradients and optimizer, partitioned by the ZeRO stage."""
-    ranks = job.data_parallel
+def _spared_bytes(job: Job) -> float:
+    """Return the bytes per token of the outputs of norms and activation functions, inputs of matrix products."""
+    model, tensor = job.model, job.tensor_parallel
+    value = 1 if job.is_low_precision else job.value_bytes
+    norms = 2 * job.value_bytes * model.hidden_size / (tensor if job.sequence_parallel else 1)
+    routed = model.experts_per_token * job.expert_tensor_parallel if model.num_experts > 1 else 1
+    return norms + value * model.ffn_size * (routed + model.shared_experts) / tensor
+
+
+def _mlp_bytes(job: Job) -> float:
+    """Return the bytes that the MLP of a layer stores per token of the rank, split by tensor parallelism."""
+    model, value = job.model, job.value_bytes
+    width = model.mlp_matrices * value - (1.0 if job.is_low_precision else 0.0)
+    if model.num_experts == 1:
+        return width * model.ffn_size / job.tensor_parallel
+    routed = model.experts_per_token * job.expert_tensor_parallel / job.tensor_parallel
+    # A routed token is stored as input of its experts and as their output.
+    permuted = routed * 2 * value * model.hidden_size
+    return width * model.ffn_size * (routed + model.shared_experts / job.tensor_parallel) + permuted
+
+
+def state_bytes(job: Job, ranks: int | None = None) -> tuple[float, float, float]:
+    """Return bytes per parameter on one rank for weights, gradients and optimizer, partitioned by the ZeRO stage.
+
+    `ranks` is the number of ranks of the partition, by default all that share the weights. FSDP that keeps gathered
+    weights until the end of the iteration holds all weights, and gradients in fp32 until they are reduced.
+    """
+    ranks = job.shards if ranks is None else ranks
+    zero = job.zero_stage if ranks > 1 else 0
     value = float(job.value_bytes)
     gradient = float(job.gradient_bytes or job.value_bytes)
     optimizer = float(job.optimizer_bytes if job.optimizer_bytes is not None else (8 if value == 4 else 12))
-    if job.zero_stage >= 1:
+    if zero >= 1:
         optimizer /= ranks
-    if job.zero_stage >= 2:
+    if zero == 2 or (zero == 3 and job.reshards_after_forward):
         gradient /= ranks
-    if job.zero_stage >= 3:
-        value /= ranks
+    if zero == 3:
+        value = value / ranks + (0.0 if job.reshards_after_forward else value)
     if job.zero_offload != "none":
         optimizer = 0.0
     if job.zero_offload == "all":
@@ -126,32 +170,61 @@ def _stage(job: Job, parameters: MemoryParameters, stage: int) -> Memory:
     model, stages, tensor = job.model, job.pipeline_parallel, job.tensor_parallel
     is_last = stage == stages - 1
     layers = layers_of_stage(model.num_layers, stages, stage)
-    rank_parameters = (layers * model.layer_parameters + _end_parameters(job, stage)) / tensor
-    weights, gradients, optimizer = state_bytes(job)
+    dense, routed = _stage_parameters(job, stage, layers)
+    weights, gradients, optimizer = (
+        dense * of_dense + routed * of_routed
+        for of_dense, of_routed in zip(
+            state_bytes(job), state_bytes(job, min(job.shards, job.expert_replicas)), strict=True
+        )
+    )
     stored, transient = activation_bytes(job)
     in_flight = micro_batches_in_flight(job, stage)
-    gathered = 2 * model.layer_parameters / tensor * job.value_bytes if job.zero_stage == 3 else 0.0
-    flat = parameters.flat_factor if 1 <= job.zero_stage < 3 else 1.0
-    tokens = job.micro_batch_size * model.sequence_length
-    logit_bytes = parameters.logit_bytes * (1.5 if job.value_bytes == 4 else 1)
-    logits = tokens * model.vocab_size / tensor * logit_bytes if is_last else 0.0
+    zero = job.effective_zero
+    layer = (dense + routed) / max(1, layers) if stages > 1 else _layer_parameters(job)
+    gathered = 2 * layer * job.value_bytes if zero == 3 and job.reshards_after_forward else 0.0
+    flat = parameters.flat_factor if 1 <= zero < 3 else 1.0
+    logit_bytes = parameters.logit_bytes * (1.5 if job.value_bytes == 4 else 1) * (0.5 if job.fuses_loss else 1)
+    logits = job.rank_tokens * model.vocab_size / tensor * logit_bytes if is_last else 0.0
     # A stage keeps each output until the gradient of this output arrives.
-    outputs = job.value_bytes * tokens * model.hidden_size * in_flight if stages > 1 else 0.0
-    groups = sum(size > 1 for size in (tensor, stages, job.data_parallel))
+    boundary = tensor if job.sequence_parallel else 1
+    outputs = job.value_bytes * job.rank_tokens * model.hidden_size * in_flight / boundary if stages > 1 else 0.0
+    groups = sum(size > 1 for size in (tensor, stages, job.replicas, job.expert_parallel))
     activations = (in_flight * layers * stored + outputs + transient) * parameters.fragmentation
     logits *= parameters.fragmentation
-    copies, step = _gradient_copies(job, rank_parameters)
+    copies, step = _gradient_copies(job, dense + routed)
     return Memory(
-        rank_parameters * weights * flat + gathered,
-        rank_parameters * gradients * flat,
+        weights * flat + gathered,
+        gradients * flat,
         # Adam's fp32 gradients reuse the memory of the activations, which are freed before the step.
-        rank_parameters * optimizer * flat + max(0.0, step - activations - logits),
+        optimizer * flat + max(0.0, step - activations - logits),
         activations,
         logits,
-        groups * parameters.communicator_bytes + copies + _bucket_bytes(job, rank_parameters, parameters),
+        groups * parameters.communicator_bytes + copies + _bucket_bytes(job, dense + routed, parameters),
         parameters.overhead_bytes,
         in_flight,
     )
+
+
+def _layer_parameters(job: Job) -> float:
+    """Return the parameters of one layer on a rank."""
+    model = job.model
+    routed = model.routed_layer_parameters / (job.expert_parallel * job.expert_tensor_parallel)
+    if model.num_experts == 1:
+        return model.layer_parameters / job.tensor_parallel
+    return model.shared_layer_parameters / job.tensor_parallel + routed
+
+
+def _stage_parameters(job: Job, stage: int, layers: int) -> tuple[float, float]:
+    """Return the parameters of a rank of a stage: those that all data parallel ranks have, and those of its experts."""
+    model, tensor = job.model, job.tensor_parallel
+    ends = _end_parameters(job, stage)
+    if model.num_experts == 1:
+        return (layers * model.layer_parameters + ends) / tensor, 0.0
+    dense_layers = min(layers, model.dense_layers) if stage == 0 else 0
+    moe_layers = layers - dense_layers
+    dense = dense_layers * model.dense_layer_parameters + moe_layers * model.shared_layer_parameters + ends
+    routed = moe_layers * model.routed_layer_parameters / (job.expert_parallel * job.expert_tensor_parallel)
+    return dense / tensor, routed
 
 
 def _gradient_copies(job: Job, rank_parameters: float) -> tuple[float, float]:
@@ -161,13 +234,14 @@ def _gradient_copies(job: Job, rank_parameters: float) -> tuple[float, float]:
     keep this copy; ZeRO-1 also keeps its partition of the reduced gradients beside the full ones (DeepSpeed,
     stage_1_and_2.py).
     """
-    if job.zero_offload != "none" or job.zero_stage == 3:
+    zero = job.effective_zero
+    if job.zero_offload != "none" or zero == 3:
         return 0.0, 0.0
     fp32_copy = 4.0 * rank_parameters if job.value_bytes == 2 and (job.gradient_bytes or 2) == 2 else 0.0
-    if not job.zero_stage:
+    if not zero:
         return 0.0, fp32_copy
-    partition = job.value_bytes * rank_parameters if job.zero_stage == 1 else 0.0
-    return (fp32_copy + partition) / job.data_parallel, 0.0
+    partition = job.value_bytes * rank_parameters if zero == 1 else 0.0
+    return (fp32_copy + partition) / job.shards, 0.0
 
 
 def _bucket_bytes(job: Job, rank_parameters: float, parameters: MemoryParameters) -> float:
@@ -175,7 +249,7 @@ def _bucket_bytes(job: Job, rank_parameters: float, parameters: MemoryParameters
 
     A bucket holds at most all parameters of the rank.
     """
-    if not 1 <= job.zero_stage < 3:
+    if not 1 <= job.effective_zero < 3:
         return 0.0
     gradient = 4 if (job.gradient_bytes or job.value_bytes) >= 4 else 2
     return min(parameters.bucket_values, rank_parameters) * (gradient + job.value_bytes)

@@ -17,44 +17,56 @@ import numpy.typing as npt
 class TimeParameters:
     """Constants of the time model: how much of the data sheet figures a cluster and its software reach."""
 
-    matmul_efficiency: float = 0.821
+    matmul_efficiency: float = 0.843
     """Share of the matmul ceiling that the products of a layer reach, after the correction for their sizes."""
-    matmul_traffic: float = 0.976
+    matmul_traffic: float = 1.19
     """Bytes that a product moves, relative to its operands and result. This term makes small products slow."""
-    memory_efficiency: float = 0.775
+    memory_efficiency: float = 0.78
     """Share of the memory bandwidth that norms, softmax, dropout and the optimizer reach."""
     host_s: float = 0.00105
     """Time in which the processor launches the kernels of one pass through one layer (s)."""
-    inside_efficiency: float = 1.12
+    inside_efficiency: float = 1.09
     """Share of the bandwidth inside a node that collectives reach; above 1 if they overlap with computation."""
-    between_efficiency: float = 0.598
+    between_efficiency: float = 0.466
     """Share of the bandwidth between nodes that collectives reach."""
-    shaped_efficiency: float = 0.888
+    shaped_efficiency: float = 0.881
     """The same for links whose bandwidth was set or measured instead of taken from a data sheet: the share of TCP."""
-    step_s: float = 0.0191
+    step_s: float = 0.0203
     """Fixed time of every iteration (s): optimizer launches, logging, data loading."""
-    misaligned_slowdown: float = 4.05
+    misaligned_slowdown: float = 3.96
     """Slowdown of attention if the head size is not a multiple of 8."""
-    sharded_efficiency: float = 0.247
+    sharded_efficiency: float = 0.265
     """Share of the bandwidth that gathering sharded weights (ZeRO-3, FSDP) reaches."""
+    attention_efficiency: float = 0.955
+    """Speed of fused attention relative to the published kernels (`attention.SHARES`)."""
+    low_precision_efficiency: float = 0.865
+    """Share of the ceiling that products in 8 and 4 bits reach, relative to 16 bits."""
+    exchange_efficiency: float = 0.793
+    """Share of the bandwidth that the all-to-all of experts reaches."""
+    grouped_efficiency: float = 0.612
+    """Speed of the products of experts relative to one large product: uneven loads, partly filled tiles."""
+    routing_s: float = 0.00114
+    """Time in which the processor launches the kernels of routing, in addition to `host_s` (s)."""
+    expert_s: float = 0.000119
+    """The same for each expert of a rank (s)."""
 
 
 @dataclass(frozen=True)
 class MemoryParameters:
     """Constants of the memory model: what the formulas of `memory` do not count."""
 
-    fragmentation: float = 1.04
+    fragmentation: float = 1.05
     """Memory held by the allocator relative to the live activations and logits: fragments, workspaces."""
-    flat_factor: float = 1.07
+    flat_factor: float = 1.08
     """Size of the weights, gradients and optimizer state flattened by ZeRO-1 and -2, relative to their formula:
     alignment, and fragments left by the first copies."""
-    bucket_values: float = 6.39e8
+    bucket_values: float = 6.54e08
     """Values in each of the two buckets in which ZeRO-1 and -2 reduce gradients and gather weights."""
-    logit_bytes: float = 7.96
+    logit_bytes: float = 11.7
     """Bytes per logit while the loss is computed."""
-    communicator_bytes: float = 6.17e8
+    communicator_bytes: float = 5.93e08
     """Communication buffers of each process group (tensor, pipeline, data), in bytes."""
-    overhead_bytes: float = 1.24e9
+    overhead_bytes: float = 1.23e09
     """Device context, libraries and kernels, in bytes."""
 
 
@@ -65,6 +77,10 @@ LIMITS: dict[str, float] = {
     "between_efficiency": 1.5,
     "sharded_efficiency": 1.0,
     "shaped_efficiency": 1.1,
+    "attention_efficiency": 1.3,
+    "low_precision_efficiency": 1.0,
+    "exchange_efficiency": 1.0,
+    "grouped_efficiency": 1.0,
 }
 """Upper limits. A share of the memory bandwidth is at most 1. The limit of matrix products leaves room for kernels that
 are better than the measured ceiling. Links may appear faster than they are if messages overlap with computation."""

@@ -62,9 +62,10 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
     """Predict a job on a cluster. Raises ValueError if the cluster has fewer GPUs than the layout needs."""
     constants = calibration or default_for(cluster)
     if job.world_size > cluster.gpus:
+        context = f" x context {job.context_parallel}" if job.context_parallel > 1 else ""
         raise ValueError(
             f"gpus {cluster.gpus} are too few for tensor {job.tensor_parallel} x pipeline {job.pipeline_parallel} x"
-            f" data {job.data_parallel} = {job.world_size}; use {job.world_size} or a smaller layout"
+            f" data {job.data_parallel}{context} = {job.world_size}; use {job.world_size} or a smaller layout"
         )
     needed = memory(job, constants.memory)
     reasons = []

@@ -139,8 +139,17 @@ def read_measured(data: Iterable[Mapping[str, Any]]) -> list[rows.Row]:
 
 
 def predict_row(row: rows.Row, calibration: Calibration) -> Prediction:
-    """Predict a row; a row of unknown precision fits only if it also fits in fp32."""
+    """Predict a row.
+
+    A row of unknown precision fits only if it also fits in fp32; one of unknown recomputation if it fits with all.
+    """
     prediction = predict_job(row.job, row.cluster, calibration)
+    if row.is_recompute_open and not prediction.fits:
+        # Recipes that do not state it recompute or offload what does not fit; cheap operations come first.
+        lighter = predict_job(replace(row.job, recompute="selective"), row.cluster, calibration)
+        full = predict_job(replace(row.job, recompute="full"), row.cluster, calibration)
+        assumed = "recompute is not stated: what does not fit is assumed to be recomputed or offloaded"
+        return replace(lighter, fits=full.fits, reasons=[assumed] if full.fits else full.reasons)
     if prediction.fits and row.is_precision_open:
         in_fp32 = predict_job(replace(row.job, precision="fp32"), row.cluster, calibration)
         return replace(prediction, fits=in_fp32.fits, reasons=[*prediction.reasons, *in_fp32.reasons])

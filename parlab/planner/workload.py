@@ -8,96 +8,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, get_args
 
-Recompute = Literal["none", "selective", "full"]
+from .model import LARGEST, Attention, Model, check_size
+
+__all__ = [
+    "LARGEST",
+    "PRECISIONS",
+    "SCHEDULES",
+    "Attention",
+    "Job",
+    "Model",
+    "Precision",
+    "Recompute",
+    "Schedule",
+]
+
+Recompute = Literal["none", "selective", "operations", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v"]
-Precision = Literal["fp32", "fp16", "bf16", "fp8"]
-SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v")
-LARGEST = 2**40
-"""Upper limit of all sizes; a larger value is a typing error."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """A transformer (GPT or BERT), optionally with grouped queries, a gated MLP or experts."""
-
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    sequence_length: int
-    vocab_size: int
-    num_kv_heads: int | None = None
-    """Heads of keys and values; None: num_heads."""
-    ffn_hidden_size: int | None = None
-    """Width of the MLP; None: 4 * hidden_size."""
-    is_gated: bool = False
-    """A third matrix gates the MLP (SwiGLU)."""
-    num_experts: int = 1
-    experts_per_token: int = 1
-    has_tied_embeddings: bool = True
-    has_positions: bool = True
-    """Learned position embeddings; rotary embeddings have no parameters."""
-    is_causal: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("num_layers", "hidden_size", "num_heads", "sequence_length", "vocab_size"):
-            _check_size(name, getattr(self, name))
-        for name in ("num_kv_heads", "ffn_hidden_size"):
-            if getattr(self, name) is not None:
-                _check_size(name, getattr(self, name))
-        if not 1 <= self.experts_per_token <= self.num_experts:
-            raise ValueError(
-                f"experts_per_token {self.experts_per_token} is out of range for num_experts {self.num_experts};"
-                f" use 1 to {self.num_experts}"
-            )
-
-    @property
-    def head_size(self) -> float:
-        """Width of one attention head."""
-        return self.hidden_size / self.num_heads
-
-    @property
-    def kv_size(self) -> float:
-        """Width of the keys, which is also the width of the values."""
-        return (self.num_kv_heads or self.num_heads) * self.head_size
-
-    @property
-    def ffn_size(self) -> int:
-        """Width of the MLP."""
-        return self.ffn_hidden_size or 4 * self.hidden_size
-
-    @property
-    def mlp_matrices(self) -> int:
-        """Number of matrices of one MLP."""
-        return 3 if self.is_gated else 2
-
-    @property
-    def attention_parameters(self) -> float:
-        """Parameters of one layer's attention: matrices, biases and norm."""
-        hidden = self.hidden_size
-        return 2 * hidden**2 + 2 * hidden * self.kv_size + 4 * hidden + 2 * hidden
-
-    @property
-    def layer_parameters(self) -> float:
-        """Parameters of one layer with all experts; 12 h^2 + 13 h for a GPT (Narayanan et al. 2021, equation 2)."""
-        mlp = self.mlp_matrices * self.hidden_size * self.ffn_size + self.ffn_size + self.hidden_size
-        return self.attention_parameters + self.num_experts * mlp + 2 * self.hidden_size
-
-    @property
-    def embedding_parameters(self) -> float:
-        """Parameters of the token embedding and of learned positions."""
-        return self.hidden_size * (self.vocab_size + self.sequence_length * self.has_positions)
-
-    @property
-    def head_parameters(self) -> float:
-        """Parameters of a separate output layer; 0 if it is tied to the embedding."""
-        return 0 if self.has_tied_embeddings else self.hidden_size * self.vocab_size
-
-    @property
-    def parameters(self) -> float:
-        """Total number of parameters."""
-        return self.num_layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
+Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 @dataclass(frozen=True)
@@ -112,6 +44,8 @@ class Job:
     data_parallel: int = 1
     precision: Precision = "bf16"
     recompute: Recompute = "none"
+    """selective: the attention core; with fused attention norms and activation functions instead (Megatron-Core's
+    modules); operations: all but attention and every second matrix product (torchtitan); full: all."""
     schedule: Schedule = "1f1b"
     virtual_stages: int = 1
     sequence_parallel: bool = False
@@ -131,37 +65,117 @@ class Job:
     """Attention does not store the matrix of scores."""
     family: str = ""
     """Engine or framework that trains; each calibration is for one."""
+    context_parallel: int = 1
+    """Ranks that share each sequence."""
+    context_exchange: Literal["ring", "all-gather"] = "ring"
+    """How context parallel ranks exchange keys and values: ring overlaps with attention, all-gather does not."""
+    expert_parallel: int = 1
+    """Ranks that share the experts of a layer; they are data, context and tensor parallel ranks."""
+    expert_tensor_parallel: int = 1
+    """Ranks that share each expert."""
+    shard_ranks: int | None = None
+    """Ranks over which ZeRO and FSDP partition (HSDP: fewer than the replicas); None: all data and context ranks."""
+    reshards_after_forward: bool = True
+    """ZeRO-3 and FSDP free gathered weights after the forward pass and gather them again for the backward pass."""
+    overlaps_tensor: bool = False
+    """Tensor parallel communication overlaps with the matrix products."""
+    overlaps_pipeline: bool = False
+    """Messages between stages overlap with computation in interleaved schedules."""
+    overlaps_experts: bool = False
+    """The all-to-all of experts overlaps with the matrix products of another micro batch."""
+    recomputed_layers: int | None = None
+    """Layers of each stage that recompute; None: all."""
+    fuses_pointwise: bool = True
+    """Norms, rotary positions and activation functions are fused by a compiler or written as one kernel each."""
+    fuses_loss: bool = False
+    """The loss overwrites the logits with their gradients instead of copying them in fp32."""
+    has_cuda_graphs: bool = False
+    """Recorded kernels: the processor launches a few graphs per layer instead of each kernel."""
+    flash_generation: int | None = None
+    """Generation of the fused attention kernel (1 to 3); None: the newest for the device."""
 
     def __post_init__(self) -> None:
-        for name in ("global_batch_size", "micro_batch_size", "tensor_parallel", "pipeline_parallel", "data_parallel"):
-            _check_size(name, getattr(self, name))
-        _check_size("virtual_stages", self.virtual_stages)
+        for name in (
+            "global_batch_size",
+            "micro_batch_size",
+            "tensor_parallel",
+            "pipeline_parallel",
+            "data_parallel",
+            "virtual_stages",
+            "context_parallel",
+            "expert_parallel",
+            "expert_tensor_parallel",
+        ):
+            check_size(name, getattr(self, name))
         if self.schedule not in SCHEDULES:
             raise ValueError(f"unknown schedule {self.schedule!r}; use {', '.join(SCHEDULES)}")
         if self.zero_stage not in (0, 1, 2, 3):
             raise ValueError(f"zero_stage {self.zero_stage} is out of range; use 0, 1, 2 or 3")
+        if self.model.num_experts % self.expert_parallel:
+            raise ValueError(
+                f"expert_parallel {self.expert_parallel} does not divide num_experts {self.model.num_experts};"
+                " use a divisor"
+            )
 
-    @property
+    @cached_property
     def world_size(self) -> int:
         """GPUs (or processes) of the job."""
-        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel * self.context_parallel
 
-    @property
+    @cached_property
+    def replicas(self) -> int:
+        """Ranks with the same non-expert weights: data times context parallel size."""
+        return self.data_parallel * self.context_parallel
+
+    @cached_property
+    def expert_replicas(self) -> int:
+        """Ranks with the same experts."""
+        ranks = self.tensor_parallel * self.replicas
+        return max(1, ranks // (self.expert_parallel * self.expert_tensor_parallel))
+
+    @cached_property
+    def shards(self) -> int:
+        """Ranks over which ZeRO partitions."""
+        return min(self.shard_ranks or self.replicas, self.replicas)
+
+    @cached_property
+    def effective_zero(self) -> int:
+        """The ZeRO stage; 0 if there is nothing to partition over."""
+        return self.zero_stage if self.shards > 1 else 0
+
+    @cached_property
+    def chunks(self) -> int:
+        """Chunks of layers on each rank; more than 1 only in interleaved schedules."""
+        return self.virtual_stages if self.schedule == "interleaved-1f1b" else 1
+
+    @cached_property
     def num_micro_batches(self) -> int:
         """Micro batches per data parallel rank and iteration, rounded up."""
         return max(1, math.ceil(self.global_batch_size / (self.micro_batch_size * self.data_parallel)))
+
+    @cached_property
+    def rank_tokens(self) -> float:
+        """Tokens of one micro batch on one rank."""
+        return self.micro_batch_size * self.model.sequence_length / self.context_parallel
+
+    @cached_property
+    def recomputed_share(self) -> float:
+        """Share of the layers that recompute."""
+        if self.recomputed_layers is None:
+            return 1.0
+        return min(1.0, self.recomputed_layers * self.pipeline_parallel / self.model.num_layers)
 
     @property
     def tokens(self) -> int:
         """Tokens of one iteration."""
         return self.global_batch_size * self.model.sequence_length
 
-    @property
+    @cached_property
     def value_bytes(self) -> int:
-        """Bytes per weight or activation; fp8 applies to matrix products only, activations stay in 16 bits."""
+        """Bytes per weight or activation; fp8 and fp4 are for matrix products only, activations stay in 16 bits."""
         return 4 if self.precision == "fp32" else 2
 
-
-def _check_size(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST:
-        raise ValueError(f"{name} {value!r} is invalid; use a whole number from 1 to {LARGEST}")
+    @property
+    def is_low_precision(self) -> bool:
+        """Matrix products run in 8 or 4 bits."""
+        return self.precision in ("fp8", "mxfp8", "nvfp4")

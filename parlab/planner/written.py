@@ -22,6 +22,8 @@ class WrittenTime(_Part):
     compute_s: float
     bubble_s: float
     tensor_s: float
+    context_s: float
+    expert_s: float
     pipeline_s: float
     data_s: float
     hidden_s: float

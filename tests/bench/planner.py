@@ -1,8 +1,8 @@
 """`make bench-planner`: errors of the planner on published measurements to which it was not fitted.
 
-Uncalibrated: the constants are fitted to all other groups, then the group is predicted. Calibrated: the rows of a group
-are split into five parts, and each part is predicted after a calibration on the other four. A group is a publication,
-with one cluster and one code base.
+Uncalibrated: the constants are fitted to all other publications, then the publication is predicted. Calibrated: the
+rows of a group are split into five parts, and each part is predicted after a calibration on the other four. A group is
+a publication, or a part of one with one cluster and one code base.
 """
 
 import argparse
@@ -20,6 +20,10 @@ from parlab.planner.rows import Row
 
 VALIDATION = Path(__file__).resolve().parents[3] / "shared" / "validation"
 PARTS = 5
+PUBLICATION = {"mosaic_table": "mosaic_fsdp"}
+"""Group -> the other group of the same publication; both are held out together."""
+MODERN = ("mosaic_table", "megatron_bridge", "torchtitan", "megatron_llama", "llama3_paper")
+"""Groups of trainings since 2023."""
 BETWEEN, SPRING = 0.05, 0.5
 """Noise and spring of a fit to many code bases: stiffer than for a single one, since no constants explain all."""
 
@@ -66,6 +70,11 @@ def by_group(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return groups
 
 
+def publication(group: str) -> str:
+    """Return the name of the publication of a group."""
+    return PUBLICATION.get(group, group)
+
+
 def generic(groups: Sequence[list[Row]]) -> Calibration:
     """Fit one set of constants to groups; a group's weight is the square root of its number of rows."""
     rows = [row for group in groups for row in group]
@@ -87,6 +96,12 @@ def start() -> Calibration:
         step_s=0.02,
         misaligned_slowdown=4.0,
         sharded_efficiency=0.3,
+        attention_efficiency=1.0,
+        low_precision_efficiency=0.85,
+        exchange_efficiency=0.7,
+        grouped_efficiency=0.6,
+        routing_s=1e-3,
+        expert_s=1e-4,
     )
     memory = MemoryParameters(
         fragmentation=1.05,
@@ -100,10 +115,11 @@ def start() -> Calibration:
 
 
 def held_out_groups(groups: dict[str, list[Row]]) -> dict[str, Errors]:
-    """Predict each group with constants fitted to the other groups."""
+    """Predict each group with constants fitted to the other publications."""
     result = {}
     for name, rows in groups.items():
-        constants = generic([other for key, other in groups.items() if key != name])
+        others = [other for key, other in groups.items() if publication(key) != publication(name)]
+        constants = generic(others)
         result[name] = Errors()
         for row in rows:
             result[name].add(row, constants)
@@ -147,6 +163,17 @@ def shipped(groups: dict[str, list[Row]]) -> dict[str, Errors]:
     return result
 
 
+def by_kind(groups: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """Return the rows of modern groups by what is hard about them; a row may be of several kinds."""
+    rows = [row for name in MODERN for row in groups.get(name, [])]
+    return {
+        "dense": [row for row in rows if row.job.model.num_experts == 1],
+        "experts": [row for row in rows if row.job.model.num_experts > 1],
+        "context parallel": [row for row in rows if row.job.context_parallel > 1],
+        "16k tokens and more": [row for row in rows if row.job.model.sequence_length >= 16_384],
+    }
+
+
 def table(title: str, errors: dict[str, Errors]) -> str:
     """Return a table of the errors by group, in percent."""
     lines = [
@@ -154,11 +181,15 @@ def table(title: str, errors: dict[str, Errors]) -> str:
         f"{'group':<18}{'times':>6}{'median':>8}{'p90':>7}{'bias':>8}{'memory':>8}{'median':>8}{'p90':>7}"
         f"{'OOM fits':>10}{'ran not':>9}",
     ]
-    total = Errors()
     for name, group_errors in errors.items():
         lines.append(_error_row(name, group_errors))
-        total.join(group_errors)
-    return "\n".join([*lines, _error_row("all", total), ""])
+    kinds = {"2021 to 2023": [n for n in errors if n not in MODERN], "since 2023": [n for n in errors if n in MODERN]}
+    for kind, names in (kinds | {"all": list(errors)}).items():
+        total = Errors()
+        for name in names:
+            total.join(errors[name])
+        lines.append(_error_row(kind, total))
+    return "\n".join([*lines, ""])
 
 
 def _error_row(name: str, errors: Errors) -> str:
@@ -210,21 +241,28 @@ def main() -> int:
     """Print the tables; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.planner", description=__doc__)
     parser.add_argument(
-        "--data", type=Path, default=VALIDATION, help="directory with measured.json and vtrain_single.json"
+        "--data",
+        type=Path,
+        default=VALIDATION,
+        help="directory with measured.json, modern.json and vtrain_single.json",
     )
     parser.add_argument("--deals", type=int, default=5, help="number of random splits of rows and groups")
     arguments = parser.parse_args()
-    files = [arguments.data / name for name in ("measured.json", "vtrain_single.json")]
+    files = [arguments.data / name for name in ("measured.json", "modern.json", "vtrain_single.json")]
     missing = [str(path) for path in files if not path.exists()]
     if missing:
         sys.stderr.write(f"{', '.join(missing)} not found; set their directory with --data\n")
         return 2
-    groups = by_group(read_measured(load(files[0].read_text())))
-    single = by_group(read_measured(load(files[1].read_text())))
+    rows = [row for path in files[:2] for row in read_measured(load(path.read_text()))]
+    groups = by_group(rows)
+    single = by_group(read_measured(load(files[2].read_text())))
     out = sys.stdout.write
-    out(table("Uncalibrated: constants fitted to the other groups, % of the measurement", held_out_groups(groups)))
+    out(
+        table("Uncalibrated: constants fitted to the other publications, % of the measurement", held_out_groups(groups))
+    )
     out("\n" + table("Calibrated on other rows of the group", held_out_parts(groups)))
     out("\n" + table("As shipped (fitted to these rows)", shipped(groups)))
+    out("\n" + table("As shipped, rows since 2023 by kind", shipped(by_kind(groups))))
     out("\n" + table("One node, 960 rows, never fitted", shipped(single)))
     out("\n" + table("One node, calibrated on other rows", held_out_parts(single)))
     deals = [Random(seed) for seed in range(arguments.deals)]

@@ -154,7 +154,7 @@ def test_a_row_without_precision_on_a_gpu_without_bf16_is_fp32_unless_similar_ro
         ("parallel", {"precision": "fp8"}, "precision fp8 is not supported by A100 SXM4 80 GB"),
         ("parallel", {"tp": 5}, "tp 5 does not divide heads 48"),
         ("parallel", {"gbs": 8}, "gbs 8 is less than mbs 8 x dp 32"),
-        ("hardware", {"count": 16}, "count 16 is less than tp x pp x dp 256"),
+        ("hardware", {"count": 16}, "count 16 is less than tp x pp x cp x dp 256"),
     ],
 )
 def test_an_inconsistent_row_is_predicted_with_a_note(

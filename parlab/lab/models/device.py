@@ -6,7 +6,7 @@ from django.db import models
 
 from parlab.planner.hardware import Gpu
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 _LARGEST = 1e21
 
 

@@ -30,6 +30,8 @@ TIME_PARTS = {
     "compute_s": "Compute",
     "bubble_s": "Pipeline bubble",
     "tensor_s": "Tensor-parallel communication",
+    "context_s": "Context-parallel communication",
+    "expert_s": "Expert-parallel communication",
     "pipeline_s": "Pipeline communication",
     "data_s": "Data-parallel communication",
     "optimizer_s": "Optimizer",
