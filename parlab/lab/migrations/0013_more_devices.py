@@ -31,6 +31,6 @@ def bring_devices(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 
 class Migration(migrations.Migration):
-    dependencies = [("lab", "0011_tracking")]
+    dependencies = [("lab", "0012_source_versions")]
 
     operations = [migrations.RunPython(bring_devices, migrations.RunPython.noop)]
