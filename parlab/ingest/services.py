@@ -72,8 +72,11 @@ def batch_apply(*, batch: Batch) -> int:
     return batch.next_sequence
 
 
-def output_append(attempt: Attempt, output: bytes) -> None:
-    """Append output to the log of a locked attempt and its events to the series; the caller saves `last_step`."""
+def output_append(attempt: Attempt, output: bytes) -> Parsed:
+    """Append output to the log of a locked attempt and its events to the series; the caller saves `last_step`.
+
+    Returns the events.
+    """
     unfinished = log.append_log(attempt.pk, output)
     metrics = {info.metric for info in store.metrics(attempt.pk)}
     is_read = _is_read(attempt)
@@ -90,6 +93,7 @@ def output_append(attempt: Attempt, output: bytes) -> None:
         store.append(attempt.pk, parsed.series)
     else:
         _parsed_store(attempt, parsed)
+    return parsed
 
 
 def _parsed_store(attempt: Attempt, parsed: Parsed) -> None:
