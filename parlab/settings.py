@@ -153,6 +153,14 @@ UPLOAD_LIMIT_MIB = env.int("PARLAB_UPLOAD_LIMIT_MIB", default=2_048)
 FILE_UPLOAD_TEMP_DIR = DATA_DIR / "uploads"
 FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True, mode=0o700)
 
+# --- nodes -----------------------------------------------------------------------------------------------------------
+# A run whose node sends no heartbeat for this long is lost, unless its daemon asks for a longer lease.
+LEASE_S = env.float("PARLAB_LEASE_S", default=30.0)
+# Time for all nodes of a run to prepare it.
+PREPARE_S = env.float("PARLAB_PREPARE_S", default=30.0)
+# A run that waits for longer than this reserves the nodes that it needs; shorter runs fill gaps until then.
+RESERVE_AFTER_S = env.float("PARLAB_RESERVE_AFTER_S", default=60.0)
+
 # --- tracking --------------------------------------------------------------------------------------------------------
 # Where the artifacts of tracked runs are stored, and the largest one.
 ARTIFACTS_DIR = Path(env.str("PARLAB_ARTIFACTS_DIR", default=str(DATA_DIR / "artifacts"))).resolve()

@@ -19,7 +19,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from parlab.embedded import free_port, redis_command
-from parlab.lab.models import Attempt, Config, Experiment, Run
+from parlab.lab.models import Attempt, Config, Experiment, Member, MemberState, Node, Run
 from runners.config import RunConfig, digest
 from tests.patience import wait_for
 
@@ -124,6 +124,19 @@ def make_config(experiment: Experiment, user: User) -> Callable[..., Config]:
         )
 
     return make
+
+
+def place(attempt: Attempt, node: Node | None = None, *, node_rank: int = 0, **fields: Any) -> Member:
+    """Make a node a member of an attempt, or change its member: place(attempt, node, committed=3)."""
+    states = {"state": attempt.state} if attempt.state in MemberState.values else {}
+    given = {"node": node} if node is not None else {}
+    member, is_new = Member.objects.get_or_create(
+        attempt=attempt, node_rank=node_rank, defaults={**states, **given, **fields}
+    )
+    if not is_new:
+        Member.objects.filter(pk=member.pk).update(**given, **fields)
+        member.refresh_from_db()
+    return member
 
 
 @pytest.fixture

@@ -1,31 +1,57 @@
-"""Resources that a run needs, and the free resources of each node."""
+"""Resources that a run needs, the free resources of each node, and the choice of nodes."""
 
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from parlab.lab.models import Attempt, Node
+from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Member, Node, Run
+from runners.config import engine_of
 from runners.config.devices import DEVICES
-from runners.protocol import RunState
-
-ON_NODE = (RunState.DISPATCHED, RunState.RUNNING)
 
 
 class Need(NamedTuple):
-    """Resources that a run needs on a node."""
+    """Resources that a run needs on each of its nodes."""
 
     pool: str
     device: str
     ranks: int
+    nodes: int
+    engine: str
+    launcher: str
+    argv: tuple[str, ...]
+    """Command of an engine that starts another program; empty for others."""
 
     @classmethod
-    def of(cls, cluster: Mapping[str, Any]) -> Self:
-        return cls(cluster["pool"], cluster["device"], cluster["gpus_per_node"])
+    def of(cls, resolved: Mapping[str, Any]) -> Self:
+        cluster = resolved["cluster"]
+        is_emulated = _is_emulated(resolved)
+        return cls(
+            pool=cluster["pool"],
+            device=cluster["device"],
+            ranks=ranks_per_node(resolved),
+            nodes=1 if is_emulated else int(cluster.get("nodes") or 1),
+            engine=str(resolved.get("parallel", {}).get("engine", "")),
+            launcher=str(resolved.get("launcher", {}).get("kind", "")),
+            argv=tuple(resolved["command"]["argv"] or ()) if engine_of(resolved).is_external else (),
+        )
 
     @property
     def gpus(self) -> int:
-        """GPUs that the node must have; 0 for a run that can also use the CPU."""
+        """GPUs that each node must have; 0 for a run that can also use the CPU."""
         return self.ranks if DEVICES[self.device].needs_gpus else 0
+
+
+def _is_emulated(resolved: Mapping[str, Any]) -> bool:
+    """Whether all nodes of a run are namespaces of one machine."""
+    return bool(resolved.get("network", {}).get("apply") == "emulate")
+
+
+def ranks_per_node(resolved: Mapping[str, Any]) -> int:
+    """Return the number of ranks on each machine that a run uses."""
+    cluster = resolved["cluster"]
+    nodes = int(cluster.get("nodes") or 1) if _is_emulated(resolved) else 1
+    return int(cluster["gpus_per_node"] or 1) * nodes
 
 
 @dataclass
@@ -36,17 +62,46 @@ class Room:
     slots: int
     gpus: int
     busy: list[Attempt] = field(default_factory=list)
+    reserved_slots: int = 0
+    reserved_gpus: int = 0
+    reserved_for: list[Run] = field(default_factory=list)
 
     def take(self, need: Need) -> None:
         """Subtract the resources of a run."""
         self.slots -= 1
+        self.gpus -= self._gpus_of(need)
+
+    def reserve(self, need: Need, run: Run) -> None:
+        """Keep the resources of a waiting run from those that came later."""
+        self.reserved_for.append(run)
+        self.reserved_slots += 1
+        self.reserved_gpus += self._gpus_of(need)
+
+    def _gpus_of(self, need: Need) -> int:
         # `auto` uses GPUs only if there are enough of them. Two runs on one GPU would both measure wrong times.
         device = DEVICES[need.device]
-        if device.needs_gpus or (device.may_use_gpus and need.ranks <= gpu_count(self.node)):
-            self.gpus -= need.ranks
+        uses_gpus = device.needs_gpus or (device.may_use_gpus and need.ranks <= gpu_count(self.node))
+        return need.ranks if uses_gpus else 0
+
+    def could_take(self, need: Need) -> bool:
+        """Whether the node can run it once it is free."""
+        return (
+            self.node.pool == need.pool and gpu_count(self.node) >= need.gpus and not missing_ability(self.node, need)
+        )
+
+    def has_room(self, need: Need) -> bool:
+        """Whether slots and GPUs are free, reserved or not."""
+        return self.slots > 0 and self.gpus >= need.gpus
 
     def fits(self, need: Need) -> bool:
-        return self.node.pool == need.pool and self.slots > 0 and self.gpus >= need.gpus
+        is_free = self.slots > self.reserved_slots and self.gpus - self.reserved_gpus >= need.gpus
+        return is_free and self.could_take(need)
+
+    def device_of(self, need: Need) -> str:
+        """Return what ranks of a run use here; the nodes of one run must be alike."""
+        if not self._gpus_of(need):
+            return ""
+        return str(self.node.hardware["gpus"][0].get("name", "GPU"))
 
 
 def gpu_count(node: Node) -> int:
@@ -54,19 +109,60 @@ def gpu_count(node: Node) -> int:
     return len(gpus) if isinstance(gpus, list) else 0
 
 
+def missing_ability(node: Node, need: Need) -> str:
+    """Return what a node lacks for a run, as a reason with its remedy; empty if it can take the run."""
+    abilities: Mapping[str, Any] = node.abilities if isinstance(node.abilities, Mapping) else {}
+    if not abilities:
+        return ""  # its daemon does not report them
+    engines, launchers = abilities.get("engines"), abilities.get("launchers")
+    if engines and need.engine not in engines:
+        return f"node {node.name} has no engine {need.engine}; update its daemon"
+    if launchers and need.launcher not in launchers and abilities.get("kind") != "slurm":
+        return f"node {node.name} has no launcher {need.launcher}; install it there, or choose another launcher.kind"
+    return _missing_command(node.name, abilities.get("commands") or [], need.argv)
+
+
+def _missing_command(node: str, allowed: Sequence[Sequence[str]], argv: Sequence[str]) -> str:
+    if not argv or any(_begins_with(argv, beginning) for beginning in allowed):
+        return ""
+    if not allowed:
+        return f"node {node} allows no commands; start its daemon with PARLAB_ALLOWED_COMMANDS"
+    choices = "; ".join(shlex.join(beginning) for beginning in allowed)[:200]
+    return f"node {node} does not allow {shlex.join(argv)[:80]}; use a command that begins with: {choices}"
+
+
+def _begins_with(argv: Sequence[str], beginning: Sequence[str]) -> bool:
+    # The node fills {section.field} before it compares.
+    pairs = zip(argv, beginning, strict=False)
+    return len(argv) >= len(beginning) and all(own == other or "{" in own for own, other in pairs)
+
+
 def rooms(nodes: Iterable[Node]) -> list[Room]:
     """Return the free resources of each node, in one query."""
     by_id = {node.pk: Room(node, node.slots, gpu_count(node)) for node in nodes}
-    attempts = Attempt.objects.filter(node__in=by_id, state__in=ON_NODE).select_related("run__experiment")
-    for attempt in attempts.order_by("pk"):
-        assert attempt.node_id is not None
-        room = by_id[attempt.node_id]
-        room.busy.append(attempt)
-        room.take(Need.of(attempt.run.resolved["cluster"]))
+    members = Member.objects.filter(node__in=by_id, state__in=ACTIVE_MEMBER_STATES)
+    for member in members.select_related("attempt__run__experiment").order_by("attempt"):
+        assert member.node_id is not None
+        room = by_id[member.node_id]
+        room.busy.append(member.attempt)
+        room.take(Need.of(member.attempt.run.resolved))
     return list(by_id.values())
 
 
-def best(candidates: Iterable[Room], need: Need) -> Room | None:
-    """Return the node with the most free slots that the run fits on."""
-    fitting = [room for room in candidates if room.fits(need)]
-    return min(fitting, key=lambda room: (-room.slots, room.node.name)) if fitting else None
+def best(candidates: Iterable[Room], need: Need) -> list[Room]:
+    """Return the nodes with the most free slots that can start a run together; empty if there are not enough."""
+    return _alike([room for room in candidates if room.fits(need)], need)
+
+
+def reservation(candidates: Iterable[Room], need: Need) -> list[Room]:
+    """Return the nodes that will be free for a run first; empty if the pool can never run it."""
+    return _alike([room for room in candidates if room.could_take(need)], need)
+
+
+def _alike(fitting: Sequence[Room], need: Need) -> list[Room]:
+    """Return the best nodes of one kind of device, as many as a run needs."""
+    groups: dict[str, list[Room]] = {}
+    for room in sorted(fitting, key=lambda room: (-room.fits(need), -room.has_room(need), -room.slots, room.node.name)):
+        groups.setdefault(room.device_of(need), []).append(room)
+    # The first group has the best single node.
+    return next((group[: need.nodes] for group in groups.values() if len(group) >= need.nodes), [])

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from django.utils import timezone
 from django.utils.timesince import timesince
 
-from parlab.lab.models import Attempt, Node, Run
+from parlab.lab.models import Node, Run
 from runners.protocol import RunState
 
-from .capacity import Need, Room, best, gpu_count, rooms
+from .capacity import Need, Room, best, gpu_count, missing_ability, rooms
+from .placement import candidates, placements
 
 _NAMES_SHOWN = 3
 
@@ -25,11 +26,22 @@ def waiting_reasons(runs: Iterable[Run]) -> dict[int, str]:
         return {}
     pools = {run.resolved["cluster"]["pool"] for run in queued}
     nodes = rooms(Node.objects.filter(pool__in=pools))
+    if any(_has_free_nodes(run, nodes) for run in queued):
+        _reserve(nodes)  # otherwise no reservation matters
     return {run.pk: _reason(run, nodes) for run in queued}
 
 
+def _usable(room: Room) -> bool:
+    return room.node.is_online and room.node.is_enabled and not room.node.is_draining
+
+
+def _has_free_nodes(run: Run, nodes: list[Room]) -> bool:
+    """Whether enough nodes are free for a queued run, which then only a reservation can hold back."""
+    return bool(best([room for room in nodes if _usable(room)], Need.of(run.resolved)))
+
+
 def _reason(run: Run, nodes: list[Room]) -> str:
-    need = Need.of(run.resolved["cluster"])
+    need = Need.of(run.resolved)
     pool = [room for room in nodes if room.node.pool == need.pool]
     if not pool:
         return (
@@ -43,16 +55,72 @@ def _reason(run: Run, nodes: list[Room]) -> str:
     if not enabled:
         names = _name_list(room.node.name for room in online)
         return f"every online node of pool {need.pool} is disabled: {names}; enable one in the admin"
-    if all(gpu_count(room.node) < need.gpus for room in enabled):
-        most = max(enabled, key=lambda room: gpu_count(room.node)).node
+    usable = [room for room in enabled if not room.node.is_draining]
+    if not usable:
+        names = _name_list(room.node.name for room in enabled)
+        return f"every online node of pool {need.pool} is draining: {names}; start its daemon without drain"
+    return _unfit(need, usable) or _held_up(run, need, usable)
+
+
+def _unfit(need: Need, usable: list[Room]) -> str:
+    """Return why the nodes could not take the run even if all were free; empty if they could."""
+    if all(gpu_count(room.node) < need.gpus for room in usable):
+        most = max(usable, key=lambda room: gpu_count(room.node)).node
         return (
             f"needs {need.gpus} GPUs on one node; in pool {need.pool}, {most.name} has the most: {gpu_count(most)};"
             " use fewer ranks, or cluster.device auto or cpu"
         )
-    if best(enabled, need):
+    missing = [reason for room in usable if (reason := missing_ability(room.node, need))]
+    able = [room for room in usable if room.could_take(need)]
+    if not able and missing:
+        return "; ".join(missing[:_NAMES_SHOWN])
+    alike = max((sum(other.device_of(need) == room.device_of(need) for other in able) for room in able), default=0)
+    if alike >= need.nodes:
+        return ""
+    if len(able) >= need.nodes:
+        kinds = _name_list(sorted({room.device_of(need) or "no GPU" for room in able}))
+        return (
+            f"needs {need.nodes} nodes with the same device; pool {need.pool} has different ones: {kinds};"
+            f" set cluster.nodes to at most {alike}, or cluster.device to cpu"
+        )
+    others = f" ({'; '.join(missing[:_NAMES_SHOWN])})" if missing else ""
+    return (
+        f"needs {need.nodes} nodes at once; pool {need.pool} has {len(able)} that can take it:"
+        f" {_name_list(room.node.name for room in able)}{others}; start more daemons, or set cluster.nodes to"
+        f" at most {len(able)}"
+    )
+
+
+def _held_up(run: Run, need: Need, usable: list[Room]) -> str:
+    if best(usable, need):
         return "will be sent to a node within seconds"
-    fitting = [room for room in enabled if gpu_count(room.node) >= need.gpus]
-    return "; ".join(_busy(room, run) for room in fitting[:_NAMES_SHOWN])
+    able = [room for room in usable if room.could_take(need)]
+    others = {room.node.pk: [other for other in room.reserved_for if other.pk != run.pk] for room in able}
+    with_room = [room for room in able if room.has_room(need)]
+    free = [room for room in with_room if not others[room.node.pk]]
+    reasons = [_busy(room, run) for room in able if not room.has_room(need)][:_NAMES_SHOWN]
+    reasons += [
+        f"node {room.node.name} is reserved for {_name_list(_run_name(other, run) for other in others[room.node.pk])},"
+        " which waits for longer"
+        for room in with_room
+        if others[room.node.pk]
+    ]
+    if need.nodes == 1:
+        return "; ".join(reasons[:_NAMES_SHOWN])
+    names = f": {_name_list(room.node.name for room in free)}" if free else ""
+    return f"needs {need.nodes} nodes at once; {len(free)} of {len(able)} are free{names}; {'; '.join(reasons)}"
+
+
+def _reserve(nodes: list[Room]) -> None:
+    """Reserve what the queue reserves, as the next dispatch will."""
+    now = timezone.now()
+    usable = [room for room in nodes if _usable(room)]
+    queued = Run.objects.filter(state=RunState.QUEUED).order_by("queued_at", "pk")
+    before = [(room.slots, room.gpus) for room in usable]
+    for _ in placements(candidates(queued, usable, now), usable, now):
+        pass
+    for room, (slots, gpus) in zip(usable, before, strict=True):
+        room.slots, room.gpus = slots, gpus
 
 
 def _last_seen(room: Room) -> str:
@@ -61,11 +129,10 @@ def _last_seen(room: Room) -> str:
 
 
 def _busy(room: Room, run: Run) -> str:
-    return f"node {room.node.name} is busy with {_name_list(_run_name(attempt, run) for attempt in room.busy)}"
+    return f"node {room.node.name} is busy with {_name_list(_run_name(attempt.run, run) for attempt in room.busy)}"
 
 
-def _run_name(attempt: Attempt, run: Run) -> str:
-    other = attempt.run
+def _run_name(other: Run, run: Run) -> str:
     return f"#{other.number}" if other.experiment_id == run.experiment_id else f"{other.experiment} #{other.number}"
 
 

@@ -19,7 +19,6 @@ from parlab.formats import (
     nvidia_smi,
     pipeline_runner,
     ranklines,
-    steplines,
     torchtitan,
 )
 from parlab.formats.records import Record
@@ -51,5 +50,4 @@ LOGS: dict[str, Reader] = {
     "nvidia-smi": nvidia_smi,
     "mlperf": mlperf,
     "huggingface": huggingface,
-    **{name: dialect for name, dialect in steplines.DIALECTS.items() if dialect.SIGNS},
 }

@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import Any
@@ -12,17 +11,17 @@ from django.core.cache import cache
 from django.db import DatabaseError, transaction
 from django.utils import timezone
 
-from parlab.ingest import printed, utilisation
+from parlab.ingest import orders, printed, utilisation
 from parlab.ingest.events import Limits, Parsed, parse, reported_limits
 from parlab.ingest.imported_summary import with_utilisation
 from parlab.ingest.launches import Sections
 from parlab.ingest.reported import summarise_reported
 from parlab.ingest.summary import summarise
-from parlab.lab.models import Attempt, Run
-from parlab.lab.services import attempt_report, launch_store, run_findings_refresh, summary_store
+from parlab.lab.models import Attempt, Member, Run
+from parlab.lab.services import attempt_report, launch_store, lock_members, run_findings_refresh, summary_store
 from parlab.series import log, operations, store
 from runners.config import engine_of, filled_fields
-from runners.protocol import LEASE_S, Batch, RunState
+from runners.protocol import Batch, RunState
 
 logger = logging.getLogger(__name__)
 
@@ -47,23 +46,27 @@ def batch_apply(*, batch: Batch) -> int:
         raise ValueError(f"next_sequence {batch.next_sequence} is before sequence {batch.sequence}, or beyond 2^63")
     attempt = (
         Attempt.objects.select_for_update(of=("self",), no_key=True)
-        .select_related("run", "node")
+        .select_related("run")
         .filter(run_id=batch.run, number=batch.attempt)
         .first()
     )
-    if attempt is None or (attempt.node is not None and attempt.node.name != batch.node):
+    member = _member(attempt, batch) if attempt is not None else None
+    if attempt is None or member is None:
         return UNKNOWN
-    if batch.sequence != attempt.committed:
-        return attempt.committed
-    attempt.committed = batch.next_sequence
+    if batch.sequence != member.committed:
+        return member.committed
+    member.committed = batch.next_sequence
     if batch.output:
-        output_append(attempt, batch.output)
-    if not RunState(attempt.state).is_final:
-        attempt.lease_expires_at = timezone.now() + timedelta(seconds=LEASE_S)
-    attempt.save(update_fields=["committed", "last_step", "lease_expires_at"])
+        output_append(attempt, batch.output, member=member, stamps=batch.stamps)
+        attempt.save(update_fields=["last_step"])
+    if member.is_active and member.node is not None:
+        member.lease_expires_at = timezone.now() + member.node.lease
+    member.save(update_fields=["committed", "lease_expires_at"])
     for report in batch.reports:
-        attempt_report(attempt=attempt, report=report)
-    if any(RunState(report.state).is_final for report in batch.reports):
+        attempt_report(attempt=attempt, report=report, node_rank=batch.node_rank)
+    if batch.reports:
+        transaction.on_commit(partial(orders.follow, attempt.pk), robust=True)
+    if any(report.is_final for report in batch.reports):
         attempt_summarise(attempt=attempt)
         # Findings must not reject the batch: they are computed after the commit, and errors are logged.
         transaction.on_commit(partial(run_findings_refresh, run=attempt.run), robust=True)
@@ -72,12 +75,21 @@ def batch_apply(*, batch: Batch) -> int:
     return batch.next_sequence
 
 
-def output_append(attempt: Attempt, output: bytes) -> Parsed:
-    """Append output to the log of a locked attempt and its events to the series; the caller saves `last_step`.
+def _member(attempt: Attempt, batch: Batch) -> Member | None:
+    """Return the member of a locked attempt that sent a batch; None if it is assigned to another node."""
+    member = next((each for each in lock_members(attempt) if each.node_rank == batch.node_rank), None)
+    if member is None or (member.node is not None and member.node.name != batch.node):
+        return None
+    return member
 
-    Returns the events.
-    """
-    unfinished = log.append_log(attempt.pk, output)
+
+def output_append(
+    attempt: Attempt, output: bytes, *, member: Member | None = None, stamps: Sequence[tuple[int, float]] = ()
+) -> None:
+    """Append output to the log of a locked attempt and its events to the series; the caller saves `last_step`."""
+    node_rank, offset_s = (member.node_rank, member.clock_offset_s) if member else (0, 0.0)
+    corrected = [(offset, at - offset_s) for offset, at in stamps]
+    unfinished = log.append_log(attempt.pk, output, node_rank=node_rank, stamps=corrected)
     metrics = {info.metric for info in store.metrics(attempt.pk)}
     is_read = _is_read(attempt)
     parsed = parse(
@@ -93,7 +105,6 @@ def output_append(attempt: Attempt, output: bytes) -> Parsed:
         store.append(attempt.pk, parsed.series)
     else:
         _parsed_store(attempt, parsed)
-    return parsed
 
 
 def _parsed_store(attempt: Attempt, parsed: Parsed) -> None:
@@ -196,9 +207,7 @@ def summarise_at_intervals(attempt: Attempt) -> None:
 @transaction.atomic
 def attempt_reingest(*, attempt: Attempt) -> int:
     """Rebuild the series and summary of an attempt from its log; return the number of points."""
-    locked = (
-        Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run", "node").get(pk=attempt.pk)
-    )
+    locked = Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run").get(pk=attempt.pk)
     _series_rebuild(locked)
     locked.save(update_fields=["last_step"])
     attempt_summarise(attempt=locked)
@@ -211,10 +220,12 @@ def _series_rebuild(attempt: Attempt) -> None:
     operations.delete(attempt.pk)
     attempt.last_step, attempt.summary = None, {}
     Attempt.objects.filter(pk=attempt.pk).update(summary={})
-    limits, metrics, unfinished = _limits(attempt.run), set[str](), b""
-    for output in log.read_log(attempt.pk):
-        unfinished += output
-        parsed = parse(unfinished, limits=limits, existing_metrics=metrics, last_step=attempt.last_step)
-        _parsed_store(attempt, parsed)
-        metrics |= {metric for metric, _ in parsed.series}
-        unfinished = log.unfinished_line(unfinished)
+    limits, metrics = _limits(attempt.run), set[str]()
+    for node_rank in log.node_ranks(attempt.pk):
+        unfinished = b""
+        for output in log.read_log(attempt.pk, node_rank=node_rank):
+            unfinished += output
+            parsed = parse(unfinished, limits=limits, existing_metrics=metrics, last_step=attempt.last_step)
+            _parsed_store(attempt, parsed)
+            metrics |= {metric for metric, _ in parsed.series}
+            unfinished = log.unfinished_line(unfinished)

@@ -113,7 +113,7 @@ def _kind(experiment: Experiment, runs: Sequence[Run]) -> str:
 
 def _current_attempts(runs: Sequence[Run]) -> dict[int, Attempt]:
     attempts = Attempt.objects.filter(run__in=[run.pk for run in runs], number=F("run__attempt_number"))
-    return {attempt.run_id: attempt for attempt in attempts.select_related("node")}
+    return {attempt.run_id: attempt for attempt in attempts.with_members()}
 
 
 def _with_state(sentence: str, runs: Sequence[Run], waiting: Mapping[int, str]) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parlab.lab.models import Attempt
+from parlab.fleet import capacity
+from parlab.lab.models import Member, MemberState
 from parlab.pages.rows.nodes import NodeRow
 from parlab.series import store
-from runners.protocol import RunState
 
 GPU_METRIC = "gpu_util_pct"
 CPU_METRIC = "cpu_pct"
+_RESOLVED = "attempt__run__resolved"
 
 
 class Gauge(NamedTuple):
@@ -30,12 +31,18 @@ class NodeGauges(NamedTuple):
 
 def node_gauges(rows: Sequence[NodeRow]) -> list[NodeGauges]:
     """Return each node with the latest utilisation of its GPUs, or of its CPU if it has no GPUs."""
-    running = Attempt.objects.filter(state=RunState.RUNNING, node__in=[row.node.pk for row in rows])
-    attempts = dict(running.values_list("pk", "node_id"))
-    latest = store.latest(list(attempts), [GPU_METRIC, CPU_METRIC]) if attempts else {}
+    running = Member.objects.filter(state=MemberState.RUNNING, node__in=[row.node.pk for row in rows])
+    nodes: dict[tuple[int, int], int | None] = {}
+    ranks_per_node: dict[int, int] = {}
+    for attempt, node_rank, node, resolved in running.values_list("attempt", "node_rank", "node", _RESOLVED):
+        nodes[attempt, node_rank] = node
+        ranks_per_node[attempt] = capacity.ranks_per_node(resolved)
+    latest = store.latest(list(ranks_per_node), [GPU_METRIC, CPU_METRIC]) if nodes else {}
     by_node: dict[int, dict[tuple[str, int], list[float]]] = {}
     for (attempt, metric, rank), value in latest.items():
-        by_node.setdefault(attempts[attempt] or 0, {}).setdefault((metric, rank), []).append(value)
+        node_rank = -1 - rank if rank < 0 else rank // ranks_per_node[attempt]
+        local_rank = rank - node_rank * ranks_per_node[attempt] if rank >= 0 else -1
+        by_node.setdefault(nodes.get((attempt, node_rank)) or 0, {}).setdefault((metric, local_rank), []).append(value)
     return [NodeGauges(row, _gauges(row, by_node.get(row.node.pk, {}))) for row in rows]
 
 

@@ -6,10 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import zstandard
-
-from parlab.series.log import line_for_page
-from parlab.series.models import LogChunk
+from parlab.series.log import line_for_page, read_log
 from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 MAX_FOUND = 200
@@ -19,7 +16,6 @@ ERROR = re.compile(
     rb"Traceback \(most recent call last\)|\b[A-Za-z_.]*(?:Error|Exception)\b[:(]|\b(?:ERROR|FATAL|CRITICAL)\b"
     rb"|\berror:|[Oo]ut of memory|\bKilled\b|Segmentation fault|core dumped|NCCL WARN"
 )
-_READ_CHUNKS = 8
 _LONGEST = 64 * 1024
 """Bytes of an unfinished line that are held until its end; longer lines are searched in parts."""
 
@@ -38,11 +34,13 @@ class Search(NamedTuple):
     """There are more matches than `limit`, or the log is longer than SCAN_BYTES."""
 
 
-def log_find(attempt_id: int, pattern: re.Pattern[bytes], *, limit: int = MAX_FOUND) -> Search:
+def log_find(
+    attempt_id: int, pattern: re.Pattern[bytes], *, limit: int = MAX_FOUND, node_rank: int | None = None
+) -> Search:
     """Return the first lines that match; events of engines are not searched."""
     lines: list[FoundLine] = []
     scanned = 0
-    for first, block in _blocks(attempt_id):
+    for first, block in _blocks(attempt_id, node_rank):
         counted_to, number, last_end = 0, first, -1
         for match in pattern.finditer(block):
             if match.start() < last_end:
@@ -63,10 +61,10 @@ def log_find(attempt_id: int, pattern: re.Pattern[bytes], *, limit: int = MAX_FO
     return Search(lines, False)
 
 
-def log_around(attempt_id: int, number: int, around: int = 30) -> list[FoundLine]:
+def log_around(attempt_id: int, number: int, around: int = 30, *, node_rank: int | None = None) -> list[FoundLine]:
     """Return the lines around a line number, without events."""
     lines: list[FoundLine] = []
-    for first, block in _blocks(attempt_id):
+    for first, block in _blocks(attempt_id, node_rank):
         count = block.count(b"\n") + (not block.endswith(b"\n"))
         if first + count <= number - around:
             continue
@@ -88,10 +86,10 @@ def _is_event(block: bytes, begin: int, end: int) -> bool:
     return end - begin < EVENT_LINE_LIMIT and block.startswith(EVENT_PREFIX, begin)
 
 
-def _blocks(attempt_id: int) -> Iterator[tuple[int, bytes]]:
+def _blocks(attempt_id: int, node_rank: int | None) -> Iterator[tuple[int, bytes]]:
     """Yield the log in blocks that end at line ends, each with the number of its first line."""
     number, held = 1, b""
-    for chunk in _chunks(attempt_id):
+    for chunk in read_log(attempt_id, node_rank=node_rank):
         data = held + chunk
         cut = data.rfind(b"\n") + 1
         if not cut and len(data) < _LONGEST:
@@ -107,12 +105,3 @@ def _blocks(attempt_id: int) -> Iterator[tuple[int, bytes]]:
         held = data[cut:]
     if held:
         yield number, held
-
-
-def _chunks(attempt_id: int) -> Iterator[bytes]:
-    chunks = LogChunk.objects.filter(attempt_id=attempt_id).order_by("position").values_list("position", "data")
-    rows = list(chunks[:_READ_CHUNKS])
-    while rows:
-        for _, data in rows:
-            yield zstandard.decompress(bytes(data))
-        rows = list(chunks.filter(position__gt=rows[-1][0])[:_READ_CHUNKS])

@@ -7,7 +7,7 @@ class SeriesChunk(models.Model):
     # No index: the unique constraint below starts with the attempt.
     attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+", db_index=False)
     metric = models.CharField(max_length=250)
-    rank = models.IntegerField(help_text="-1 for what belongs to the node.")
+    rank = models.IntegerField(help_text="-1 - node rank for what belongs to a node.")
     position = models.BigIntegerField(help_text="Index of its first point within the series.")
     is_last = models.BooleanField(
         default=False, help_text="The last chunk of its series, which grows until it is full."
@@ -30,16 +30,18 @@ class SeriesChunk(models.Model):
 
 
 class LogChunk(models.Model):
-    """A piece of the raw output of an attempt, from which all other data can be rebuilt."""
+    """A piece of the raw output of one member of an attempt, from which all other data can be rebuilt."""
 
     # No index: the unique constraint below starts with the attempt.
     attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+", db_index=False)
-    position = models.BigIntegerField(help_text="Byte offset of its first byte in the output.")
+    node_rank = models.PositiveIntegerField(default=0)
+    position = models.BigIntegerField(help_text="Byte offset of its first byte in the output of the node.")
     size = models.PositiveIntegerField(help_text="Bytes when unpacked.")
     data = models.BinaryField(help_text="zstd")
+    stamps = models.BinaryField(default=b"", help_text="Pairs (offset in the chunk, Unix time), as float64.")
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["attempt", "position"], name="log_position_once")]
+        constraints = [models.UniqueConstraint(fields=["attempt", "node_rank", "position"], name="log_position_once")]
 
     def __str__(self) -> str:
         return f"bytes {self.position} to {self.position + self.size}"

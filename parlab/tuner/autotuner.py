@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from parlab.fleet import services as fleet
 from parlab.lab import services as lab
-from parlab.lab.models import Attempt, Config, Run, Snapshot
+from parlab.lab.models import Attempt, Config, Member, Run, Snapshot
 from parlab.lab.services import storable
 from parlab.lab.services.attempts import configuration_snapshot, headline, results_snapshot
 from parlab.lab.services.configs import lock_experiment
@@ -190,7 +190,8 @@ def _run_store(driver: Run, experiment: Experiment, config: RunConfig) -> Run:
         **shared,
         **headline(summary),
     )
-    Attempt.objects.create(run=run, number=1, node=attempt.node, environment=attempt.environment, **shared)
+    stored = Attempt.objects.create(run=run, number=1, environment=attempt.environment, **shared)
+    Member.objects.create(attempt=stored, node=attempt.node, environment=attempt.environment, state=run.state)
     content = {"state": run.state, "reason": run.reason, "summary": summary}
     Snapshot.objects.bulk_create([configuration_snapshot(run, 1), results_snapshot(run, 1, content)])
     return run

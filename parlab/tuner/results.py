@@ -218,7 +218,7 @@ def _tuning_time(study: Study, search: Sequence[Tried]) -> timedelta:
 
 def _environment(runs: Sequence[Run]) -> dict[str, str]:
     """Hardware and versions of the first trial that reports them."""
-    attempts = Attempt.objects.filter(run__in=[run.pk for run in runs]).exclude(environment={}).select_related("node")
+    attempts = Attempt.objects.filter(run__in=[run.pk for run in runs]).exclude(environment={}).with_members()
     attempt = attempts.order_by("pk").first()
     if attempt is None:
         return {}

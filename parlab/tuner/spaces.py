@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from parlab.charts.studies import Setting
-from parlab.lab.models import Attempt, Config, Run
+from parlab.lab.models import Config, Member, Run
 from parlab.lab.services.runs import launchable
 from parlab.planner.configs import job_of
 from parlab.planner.workload import SCHEDULES, Job
@@ -159,7 +159,7 @@ def _past(configs: Sequence[RunConfig], config: Config, planner: Planner) -> Ite
         step_time_s__gt=0,
         resolved__parallel__engine=engine,
         resolved__cluster__device=device,
-        pk__in=Attempt.objects.filter(node__in=planner.nodes).values("run"),
+        pk__in=Member.objects.filter(node__in=planner.nodes).values("attempt__run"),
     ).exclude(config=config)
     for resolved, seconds in rows.order_by("-pk").values_list("resolved", "step_time_s")[:_PAST_RUNS]:
         past_config = RunConfig.model_validate(resolved)

@@ -9,6 +9,7 @@ from django.urls import reverse
 from parlab.lab import services
 from parlab.lab.models import Attempt, Config, Experiment, Node, Snapshot, StoredFile
 from runners.protocol import Report
+from tests.conftest import place
 
 
 def test_an_experiment_with_finished_runs_is_deleted_after_a_confirmation(
@@ -80,8 +81,7 @@ def test_nodes_with_attempts_and_users_with_objects_cannot_be_deleted(
     admin: Client, user: User, make_attempt: Callable[..., Attempt]
 ) -> None:
     attempt = make_attempt(state="finished")
-    attempt.node = Node.objects.create(name="gpu1")
-    attempt.save()
+    place(attempt, Node.objects.create(name="gpu1"))
     node = admin.get(reverse("admin:lab_node_delete", args=[attempt.node.pk])).content.decode()
     maker = admin.get(reverse("admin:auth_user_delete", args=[user.pk])).content.decode()
     assert "has 1 attempt; disable it instead" in node

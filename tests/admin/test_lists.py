@@ -15,6 +15,7 @@ from django.utils import timezone
 from parlab.lab import services
 from parlab.lab.models import Attempt, Config, Experiment, Node, Run, Snapshot
 from runners.protocol import RunState
+from tests.conftest import place
 
 MODELS = ["experiment", "config", "run", "snapshot", "node"]
 
@@ -26,7 +27,9 @@ def lab(make_config: Callable[..., Config], user: User) -> list[Run]:
     for seeds in ([1, 2, 3, 4, 5, 6], [11, 12, 13, 14, 15, 16]):
         runs += services.config_launch(config=make_config(sweep={"train.seed": seeds}), user=user).created
     node = Node.objects.create(name="gpu1", hardware={"gpus": [{}, {}]}, last_heartbeat_at=timezone.now())
-    Attempt.objects.update(node=node, state="finished")
+    Attempt.objects.update(state="finished")
+    for attempt in Attempt.objects.all():
+        place(attempt, node)
     Run.objects.update(state="finished")
     for attempt in Attempt.objects.all():
         services.summary_store(attempt=attempt, summary={"step_time_s": {"median": 1.5}, "samples_per_s": 2.0})

@@ -14,9 +14,10 @@ from django.utils import timezone
 
 from parlab.celery import app
 from parlab.lab.models import Node
-from runners.protocol import CANCEL_TASK, START_TASK, Cancel, RunSpec, node_queue, verify
+from runners.protocol import CANCEL_TASK, GO_TASK, START_TASK, Cancel, Go, RunSpec, node_queue, verify
 
-Received = Callable[[str], list[RunSpec | Cancel]]
+Received = Callable[[str], list[Any]]
+_KINDS: dict[str, Any] = {START_TASK: RunSpec, GO_TASK: Go, CANCEL_TASK: Cancel}
 
 
 @pytest.fixture
@@ -35,18 +36,15 @@ def broker(redis_url: str, settings: Any) -> Iterator[str]:
 def received(broker: str) -> Received:
     """Read a node's queue as its daemon would, signatures checked: received("gpu1")."""
 
-    def read(node: str) -> list[RunSpec | Cancel]:
-        messages: list[RunSpec | Cancel] = []
+    def read(node: str) -> list[Any]:
+        messages: list[Any] = []
         with app.connection_for_read() as connection:
             queue = connection.SimpleQueue(node_queue(node))
             for raw in iter(lambda: _next(queue), None):
                 raw.ack()
                 (envelope,), _, _ = json.loads(raw.body or "")
-                if raw.headers["task"] == START_TASK:
-                    messages.append(verify(envelope, settings.NODE_KEY, RunSpec, node=node))
-                else:
-                    assert raw.headers["task"] == CANCEL_TASK
-                    messages.append(verify(envelope, settings.NODE_KEY, Cancel, node=node))
+                kind = _KINDS[raw.headers["task"]]
+                messages.append(verify(envelope, settings.NODE_KEY, kind, node=node))
             queue.close()
         return messages
 

@@ -9,10 +9,10 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from parlab.fleet import services
-from parlab.lab.models import Attempt, Config, Node, Run
+from parlab.lab.models import Attempt, Config, Member, Node, Run
 from parlab.lab.services import config_launch
 from runners.protocol import LEASE_S, RunSpec, RunState
-from tests.conftest import SMALL
+from tests.conftest import SMALL, place
 
 from .conftest import Received
 
@@ -46,8 +46,9 @@ def test_a_launch_reaches_the_node_as_a_signed_spec(
     assert run.state == attempt.state == RunState.DISPATCHED
     assert attempt.node is not None
     assert attempt.node.name == "gpu1"
-    assert attempt.lease_expires_at is not None
-    assert 0 < (attempt.lease_expires_at - timezone.now()).total_seconds() <= LEASE_S
+    lease = attempt.members.get().lease_expires_at
+    assert lease is not None
+    assert 0 < (lease - timezone.now()).total_seconds() <= LEASE_S
 
 
 def test_a_node_gets_no_more_runs_than_it_has_slots_and_oldest_come_first(
@@ -99,7 +100,7 @@ def test_a_cuda_run_waits_for_enough_gpus_and_holds_up_nobody(
     (third,) = config_launch(config=make_config(data={**SMALL, "cluster": {"device": "cpu"}}), user=user).created
     assert dispatch() == 2
     # Two ranks need two GPUs: of big's three only one is left for the second run.
-    by_run = {attempt.run_id: attempt for attempt in Attempt.objects.select_related("node")}
+    by_run = {attempt.run_id: attempt for attempt in Attempt.objects.with_members()}
     assert getattr(by_run[first.pk].node, "name", None) == "big"
     assert by_run[second.pk].state == RunState.QUEUED
     assert by_run[third.pk].state == RunState.DISPATCHED
@@ -113,14 +114,13 @@ def test_an_unconfirmed_start_is_sent_again_after_a_while(
 ) -> None:
     attempt = make_attempt(state="dispatched")
     sent_at = timezone.now()
-    Attempt.objects.update(node=make_node("gpu1"), dispatched_at=sent_at, lease_expires_at=sent_at)
+    place(attempt, make_node("gpu1"), dispatched_at=sent_at, lease_expires_at=sent_at)
     assert dispatch() == 0
-    Attempt.objects.update(dispatched_at=sent_at - timedelta(seconds=services.RESEND_S + 1))
+    Member.objects.update(dispatched_at=sent_at - timedelta(seconds=services.RESEND_S + 1))
     assert dispatch() == 1
     assert dispatch() == 0, "it has just been sent"
     assert [(message.run, message.attempt) for message in received("gpu1")] == [(attempt.run_id, 1)]
-    attempt.refresh_from_db()
-    assert attempt.lease_expires_at == sent_at, "only the node renews a lease"
+    assert attempt.members.get().lease_expires_at == sent_at, "only the node renews a lease"
 
 
 def test_an_unconfirmed_start_that_was_cancelled_is_cancelled_again_not_started(
@@ -129,9 +129,9 @@ def test_an_unconfirmed_start_that_was_cancelled_is_cancelled_again_not_started(
     received: Received,
     dispatch: Callable[[], int],
 ) -> None:
-    make_attempt(state="dispatched")
+    attempt = make_attempt(state="dispatched")
     long_ago = timezone.now() - timedelta(seconds=services.RESEND_S + 1)
-    Attempt.objects.update(node=make_node("gpu1"), dispatched_at=long_ago, lease_expires_at=long_ago)
+    place(attempt, make_node("gpu1"), dispatched_at=long_ago, lease_expires_at=long_ago)
     Run.objects.update(cancel_requested_at=long_ago)
     assert dispatch() == 1
     assert [message.purpose for message in received("gpu1")] == ["cancel"]
@@ -155,7 +155,7 @@ def test_dispatching_many_runs_costs_few_queries_each(
 ) -> None:
     make_node("gpu1", slots=3)
     config_launch(config=make_config(sweep={"train.seed": list(range(200))}), user=user)
-    with django_assert_max_num_queries(7 + 3 * 3):
+    with django_assert_max_num_queries(8 + 3 * 4):
         assert services.dispatch() == 3
     with django_assert_max_num_queries(6):  # a full fleet
         assert services.dispatch() == 0

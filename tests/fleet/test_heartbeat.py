@@ -9,8 +9,9 @@ import pytest
 from django.utils import timezone
 
 from parlab.fleet import services
-from parlab.lab.models import Attempt, Node, Run
+from parlab.lab.models import Attempt, Member, Node, Run
 from runners.protocol import LEASE_S, SPEC_LIFETIME_S, Cancel, Heartbeat, HeldRun, RunState
+from tests.conftest import place
 
 from .conftest import Received
 
@@ -27,9 +28,9 @@ def holding(attempt: Attempt, *, alive: bool = True) -> HeldRun:
 
 
 def lease_s(attempt: Attempt) -> float:
-    attempt.refresh_from_db()
-    assert attempt.lease_expires_at is not None
-    return (attempt.lease_expires_at - timezone.now()).total_seconds()
+    lease = attempt.members.get().lease_expires_at
+    assert lease is not None
+    return (lease - timezone.now()).total_seconds()
 
 
 @pytest.fixture
@@ -38,9 +39,11 @@ def on_node(make_attempt: Callable[..., Attempt], make_node: Callable[..., Node]
 
     def make(*, node: str = "gpu1", **fields: Any) -> Attempt:
         attempt = make_attempt(**fields)
-        attempt.node = Node.objects.filter(name=node).first() or make_node(node)
-        attempt.lease_expires_at = timezone.now() + timedelta(seconds=1)
-        attempt.save()
+        place(
+            attempt,
+            Node.objects.filter(name=node).first() or make_node(node),
+            lease_expires_at=timezone.now() + timedelta(seconds=1),
+        )
         return attempt
 
     return make
@@ -82,7 +85,7 @@ def test_a_node_is_told_to_stop_what_the_server_has_given_up(
     state: str, on_node: Callable[..., Attempt], received: Received
 ) -> None:
     attempt = on_node(state=state)
-    Attempt.objects.update(ended_at=timezone.now() - timedelta(seconds=60))
+    Member.objects.update(ended_at=timezone.now() - timedelta(seconds=60))
     services.heartbeat(message=beat(holding(attempt)))
     assert [(type(message), message.run, message.attempt) for message in received("gpu1")] == [
         (Cancel, attempt.run_id, 1)
@@ -101,7 +104,7 @@ def test_a_heartbeat_from_before_the_end_of_a_run_stops_nothing(
     on_node: Callable[..., Attempt], received: Received
 ) -> None:
     attempt = on_node(state="finished")
-    Attempt.objects.update(ended_at=timezone.now())
+    Member.objects.update(ended_at=timezone.now())
     services.heartbeat(message=beat(holding(attempt)))
     assert received("gpu1") == []
 

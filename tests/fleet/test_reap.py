@@ -9,8 +9,9 @@ import redis
 from django.utils import timezone
 
 from parlab.fleet import services
-from parlab.lab.models import Attempt, Node
+from parlab.lab.models import Attempt, Member, Node
 from runners.protocol import LEASE_S, RunState
+from tests.conftest import place
 
 pytestmark = pytest.mark.django_db
 
@@ -25,9 +26,7 @@ def long_awake(broker: str) -> None:
 def silent(make_attempt: Callable[..., Attempt], make_node: Callable[..., Node]) -> Attempt:
     """A running attempt of a node that has sent no heartbeat for five minutes."""
     attempt = make_attempt(state="running")
-    Attempt.objects.update(
-        node=make_node("gpu1", online=False), lease_expires_at=timezone.now() - timedelta(seconds=270)
-    )
+    place(attempt, make_node("gpu1", online=False), lease_expires_at=timezone.now() - timedelta(seconds=270))
     return attempt
 
 
@@ -46,17 +45,18 @@ def test_a_silent_nodes_run_is_lost_and_queued_again(silent: Attempt) -> None:
 
 @pytest.mark.usefixtures("long_awake")
 def test_a_run_with_a_lease_stays(silent: Attempt) -> None:
-    Attempt.objects.update(lease_expires_at=timezone.now() + timedelta(seconds=1))
+    Member.objects.update(lease_expires_at=timezone.now() + timedelta(seconds=1))
     assert services.reap() == 0
 
 
 @pytest.mark.usefixtures("long_awake")
 def test_a_run_that_no_daemon_took_says_so(silent: Attempt) -> None:
     Attempt.objects.update(state="dispatched")
+    Member.objects.update(state="dispatched")
     Node.objects.update(last_heartbeat_at=timezone.now())
     assert services.reap() == 1
     silent.refresh_from_db()
-    assert "gpu1 did not start the run" in silent.reason
+    assert "gpu1 did not prepare the run" in silent.reason
 
 
 @pytest.mark.usefixtures("broker", "silent")

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from parlab.fleet.services import waiting_reason, waiting_reasons
 from parlab.lab.models import Attempt, Config, Node, Run
 from parlab.lab.services import config_launch, config_save, experiment_create
-from tests.conftest import SMALL
+from tests.conftest import SMALL, place
 
 pytestmark = pytest.mark.django_db
 
@@ -47,7 +47,8 @@ def test_busy_with_runs_named_by_experiment_where_it_is_another(
     other = experiment_create(name="Other", owner=user)
     config = config_save(experiment=other, data=SMALL, sweep={}, user=user)
     (busy,) = config_launch(config=config, user=user).created
-    busy.attempts.update(node=make_node("gpu1"), state="running")
+    busy.attempts.update(state="running")
+    place(busy.current_attempt(), make_node("gpu1"))
     assert waiting_reason(run) == "node gpu1 is busy with Other #1"
 
 
@@ -68,7 +69,8 @@ def test_a_list_of_runs_costs_two_queries(
 ) -> None:
     make_node("gpu1")
     runs = config_launch(config=make_config(sweep={"train.seed": list(range(20))}), user=user).created
-    runs[0].attempts.update(node=Node.objects.get(), state="running")
+    runs[0].attempts.update(state="running")
+    place(runs[0].current_attempt(), Node.objects.get())
     with django_assert_num_queries(2):
         reasons = waiting_reasons(runs)
     assert set(reasons.values()) == {"node gpu1 is busy with #1"}

@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parlab.ingest.services import UNKNOWN, attempt_reingest, batch_apply
-from parlab.lab.models import Attempt, Node, Run
+from parlab.lab.models import Attempt, Member, Node, Run
 from parlab.series import log, operations, store
 from parlab.series.models import LogChunk, OperationChunk, SeriesChunk
 from runners.protocol import LEASE_S, Batch, Report
+from tests.conftest import place
 from tests.patience import PATIENCE_S
 
 from .output import event, step, training
@@ -29,7 +30,9 @@ FINISHED = Report(state="finished", at=1_700_000_100.0, exit_code=0)
 
 @pytest.fixture
 def attempt(make_attempt: MakeAttempt) -> Attempt:
-    return make_attempt()
+    attempt = make_attempt()
+    place(attempt, Node.objects.create(name="n1"))
+    return attempt
 
 
 def batch(of: Attempt, sequence: int, output: bytes, *reports: Report, **fields: Any) -> Batch:
@@ -66,7 +69,8 @@ def reset(attempt: Attempt) -> None:
     SeriesChunk.objects.all().delete()
     LogChunk.objects.all().delete()
     OperationChunk.objects.all().delete()
-    Attempt.objects.update(committed=0, last_step=None)
+    Attempt.objects.update(last_step=None)
+    Member.objects.update(committed=0)
 
 
 def test_a_batch_stores_points_log_position_and_lease(attempt: Attempt) -> None:
@@ -79,8 +83,9 @@ def test_a_batch_stores_points_log_position_and_lease(attempt: Attempt) -> None:
     assert result["committed"] == len(output)
     assert store.read(attempt.pk, "step_time_s", rank=1).values.tolist() == [2.0, 0.75, 0.75, 0.75, 0.75]
     assert store.read(attempt.pk, "cpu_pct", rank=-1).steps.tolist() == [1, 2, 3, 4, 5]
-    assert attempt.lease_expires_at is not None
-    assert attempt.lease_expires_at >= before + timedelta(seconds=LEASE_S)
+    lease = attempt.members.get().lease_expires_at
+    assert lease is not None
+    assert lease >= before + timedelta(seconds=LEASE_S)
 
 
 def test_a_duplicate_or_early_batch_changes_nothing(attempt: Attempt) -> None:
@@ -97,8 +102,8 @@ def test_a_batch_of_an_unknown_attempt_is_answered_with_unknown(attempt: Attempt
     assert batch_apply(batch=batch(attempt, 0, b"x\n", attempt=attempt.number + 1)) == UNKNOWN
     assert batch_apply(batch=batch(attempt, 0, b"x\n", run=attempt.run_id + 99)) == UNKNOWN
     assert batch_apply(batch=batch(attempt, 0, b"x\n", attempt=10**30)) == UNKNOWN
-    attempt.node = Node.objects.create(name="n2")
-    attempt.save()
+    assert batch_apply(batch=batch(attempt, 0, b"x\n", node_rank=1)) == UNKNOWN
+    place(attempt, Node.objects.create(name="n2"))
     assert batch_apply(batch=batch(attempt, 0, b"x\n")) == UNKNOWN
     assert not LogChunk.objects.exists()
 
@@ -138,7 +143,7 @@ def test_output_of_an_attempt_that_was_given_up_is_stored(make_attempt: MakeAtte
     batch_apply(batch=batch(attempt, 0, training(4), FINISHED))
     attempt.refresh_from_db()
     assert attempt.state == "lost"
-    assert attempt.lease_expires_at is None
+    assert attempt.members.get().lease_expires_at is None
     assert attempt.summary["steps"]["count"] == 3
 
 
@@ -159,7 +164,7 @@ def test_a_batch_takes_few_queries(
 ) -> None:
     first, second = training(4_000, ranks=3), training(300, ranks=3)
     batch_apply(batch=batch(attempt, 0, first))
-    with django_assert_max_num_queries(12):  # two of them for the operations of steps that are printed again
+    with django_assert_max_num_queries(14):  # two of them for the operations of steps that are printed again
         batch_apply(batch=batch(attempt, len(first), second))
 
 

@@ -19,7 +19,7 @@ from parlab.lab.models import Attempt, Config, Node, Run
 from parlab.pages import engine_reads
 from parlab.series import store
 from parlab.series.columns import Columns
-from tests.conftest import SMALL
+from tests.conftest import SMALL, place
 
 from .test_experiments import text
 from .test_runs import RUN
@@ -109,7 +109,7 @@ def test_a_search_says_its_answer_and_lists_its_trials(page: Client, search: Att
 def test_the_limit_of_a_search_on_gpus_is_their_memory(search: Attempt) -> None:
     node = Node.objects.create(name="gpu-1", hardware={"gpus": [{"memory_bytes": 2**34}, {"memory_bytes": 2**35}]})
     search.run.resolved["cluster"]["device"] = "cuda"
-    search.node = node
+    place(search, node)
     result = engine_reads.run_search(search.run, search)
     assert result is not None
     assert (result.limit_bytes, result.per_node) == (2.0**34, 2)

@@ -17,6 +17,7 @@ from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Experiment, Finding, Node, Run
 from parlab.series import store
 from parlab.series.columns import Columns
+from tests.conftest import place
 
 from .conftest import finish
 from .test_experiments import text
@@ -94,7 +95,7 @@ def test_open_findings_wait_with_the_grave_ones_first(page: Client, four_runs: l
 def test_nodes_show_how_busy_their_gpus_are(page: Client, make_attempt: Callable[..., Attempt]) -> None:
     node = Node.objects.create(name="gpu-1", last_heartbeat_at=timezone.now(), hardware={"gpus": GPUS})
     attempt = make_attempt(state="running")
-    Attempt.objects.filter(pk=attempt.pk).update(node=node)
+    place(attempt, node)
     store.append(attempt.pk, {("gpu_util_pct", 0): series(10, 93.7)})
     content = page.get("/").content.decode()
     assert re.search(r'value="93.7" aria-label="GPU 0 of gpu-1"', content)
@@ -105,7 +106,7 @@ def test_nodes_show_how_busy_their_gpus_are(page: Client, make_attempt: Callable
 def test_nodes_without_gpus_show_their_processors(page: Client, make_attempt: Callable[..., Attempt]) -> None:
     node = Node.objects.create(name="cpu-1", last_heartbeat_at=timezone.now(), hardware={"cpu_cores": 4})
     attempt = make_attempt(state="running")
-    Attempt.objects.filter(pk=attempt.pk).update(node=node)
+    place(attempt, node)
     store.append(attempt.pk, {("cpu_pct", -1): series(100, 200)})
     assert 'value="50.0" aria-label="CPU of cpu-1"' in page.get("/").content.decode()
 

@@ -9,12 +9,13 @@ import pytest
 from django.test import Client
 
 from parlab.lab import selectors
-from parlab.lab.models import Attempt, Config, Node, Run
+from parlab.lab.models import Attempt, Config, Member, Node, Run
 from parlab.planner import predict_job
 from parlab.planner.cluster import device
 from parlab.planner.configs import job_of
 from parlab.planner.nodes import cluster_of
 from runners.config import RunConfig, with_values
+from tests.conftest import place
 
 from .conftest import finish
 
@@ -37,7 +38,7 @@ def sweep(make_attempt: Callable[..., Attempt], make_config: Callable[..., Confi
         planned = RunConfig.model_validate(with_values(base, values))
         seconds = predict_job(job_of(planned), cluster_of(HARDWARE, planned)).iteration_s
         attempt = make_attempt(config=config, point=values)
-        Attempt.objects.filter(pk=attempt.pk).update(node=node)
+        place(attempt, node)
         runs.append(finish(attempt, SLOWER * seconds, resolved=planned.resolved()))
     return runs
 
@@ -96,7 +97,8 @@ def test_emulated_links_calibrate_nothing(page: Client, sweep: list[Run]) -> Non
 
 
 def test_runs_of_which_no_machine_is_known_are_not_taken_for_runs_on_a_cpu(page: Client, sweep: list[Run]) -> None:
-    Attempt.objects.update(node=None, environment={})
+    Attempt.objects.update(environment={})
+    Member.objects.all().delete()
     assert selectors.calibration_pool().sources[0].unused == ["8 runs: the hardware is not recorded"]
 
 

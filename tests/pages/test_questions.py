@@ -18,7 +18,7 @@ from parlab.pages.question_forms import QUESTIONS
 from parlab.pages.read_bandwidths import messages_of
 from parlab.series import store
 from runners.config import RunConfig, expand
-from tests.conftest import SMALL
+from tests.conftest import SMALL, place
 
 from .conftest import finish
 from .test_engine_reads import points
@@ -149,7 +149,7 @@ def test_on_a_cpu_utilisation_is_that_of_the_cores_the_ranks_may_use(
     page: Client, make_attempt: Callable[..., Attempt]
 ) -> None:
     attempt = make_attempt()
-    Attempt.objects.filter(pk=attempt.pk).update(node=Node.objects.create(name="a", hardware={"cpu_cores": 64}))
+    place(attempt, Node.objects.create(name="a", hardware={"cpu_cores": 64}))
     finish(attempt)
     samples = {0: 5.0, 1: 180.0, 2: 190.0, 3: 170.0, 4: 20.0}
     store.append(attempt.pk, {("cpu_pct", -1): points(samples)})

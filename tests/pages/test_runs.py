@@ -16,6 +16,7 @@ from django.utils import timezone
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt, Config, Node, Run, Snapshot
 from parlab.series.log import append_log
+from tests.conftest import place
 
 from .conftest import finish
 from .test_experiments import EXPERIMENT, text
@@ -72,12 +73,13 @@ def test_polls_answer_only_what_is_new_and_stop_at_the_end(page: Client, make_at
     assert page.get(urls["live"]).status_code == 204
     assert page.get(urls["log"]).status_code == 204
 
-    Attempt.objects.filter(pk=attempt.pk).update(committed=3)
+    place(attempt, committed=3)
     assert "only measurements" in text(page.get(urls["log"]))
     assert page.get(urls["live"]).status_code == 200
 
     append_log(attempt.pk, b"first line\n")
-    Attempt.objects.filter(pk=attempt.pk).update(last_step=1, committed=11)
+    Attempt.objects.filter(pk=attempt.pk).update(last_step=1)
+    place(attempt, committed=11)
     live, log = page.get(urls["live"]), page.get(urls["log"])
     assert "step 1 of 4" in text(live)
     assert "hx-swap-oob" not in live.content.decode()
@@ -259,12 +261,11 @@ def test_a_run_page_takes_few_queries(
 ) -> None:
     attempt = make_attempt(state="running")
     append_log(attempt.pk, b"line\n")
-    with django_assert_num_queries(
-        11
-    ):  # session, person, run, attempt, series, operations, findings, attempts, snapshots, twice the log
+    # session, person, run, attempt, series, operations, findings, attempts, twice members, snapshots, thrice the log
+    with django_assert_num_queries(14):
         shown = page.get(RUN)
     Attempt.objects.filter(pk=attempt.pk).update(last_step=1)
-    with django_assert_num_queries(5):  # session, person, run, attempt, findings
+    with django_assert_num_queries(6):  # session, person, run, attempt, members, findings
         page.get(poll_urls(shown.content.decode())["live"])
 
 
@@ -279,7 +280,7 @@ def test_nodes_show_what_they_have_and_how_busy_they_are(
     hardware = {"gpus": gpus, "cpu_cores": 64, "matmul": matmul}
     node = Node.objects.create(name="gpu-1", slots=2, last_heartbeat_at=timezone.now(), hardware=hardware)
     Node.objects.create(name="old", is_enabled=False)
-    Attempt.objects.filter(pk=make_attempt(state="running").pk).update(node=node)
+    place(make_attempt(state="running"), node)
     with django_assert_num_queries(4):
         response = page.get("/nodes/")
     shown = text(response)

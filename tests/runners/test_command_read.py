@@ -14,6 +14,7 @@ from parlab.ingest.services import batch_apply
 from parlab.lab.models import Attempt, Node
 from parlab.series import store
 from runners.config import RunConfig
+from tests.conftest import place
 from tests.runners.conftest import NODE, NodeMachine, Server
 
 LOG = Path(__file__).parent.parent / "formats" / "megatron" / "core_timers.log"
@@ -40,7 +41,7 @@ def test_a_command_that_prints_a_megatron_log_has_its_figures_on_the_server(
     attempt = make_attempt(state="dispatched")
     attempt.run.resolved = config
     attempt.run.save()
-    Attempt.objects.filter(pk=attempt.pk).update(node=Node.objects.create(name=NODE))
+    place(attempt, Node.objects.create(name=NODE))
     machine.start_daemon(TEST_SCRIPTS="", PARLAB_ALLOWED_COMMANDS=str(allowed))
     server.start(attempt.run_id, config=config)
     assert server.end_of(attempt.run_id).state == "finished"

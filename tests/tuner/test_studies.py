@@ -16,6 +16,7 @@ from parlab.tuner.planning import NodePlanner, Unplanned, planner_for
 from parlab.tuner.results import result_of, results_of, side_by_side
 from parlab.tuner.spaces import noise, space_of
 from parlab.tuner.text import result_markdown
+from tests.conftest import place
 
 from .conftest import DATA, SWEEP, finish, play
 
@@ -263,9 +264,11 @@ def test_only_runs_on_such_nodes_correct_the_first_predictions(
     far = Node.objects.create(
         name="n2", hardware={"gpus": [{"name": "H100"}]}, last_heartbeat_at=node.last_heartbeat_at
     )
-    Attempt.objects.filter(run__config=other).update(node=far)
+    for attempt in Attempt.objects.filter(run__config=other):
+        place(attempt, far)
     assert services.study_create(config=space_config, user=user, max_launches=19).past_runs == 0
-    Attempt.objects.filter(run__config=other).update(node=node)
+    for attempt in Attempt.objects.filter(run__config=other):
+        place(attempt, node)
     study = services.study_create(config=space_config, user=user, max_launches=18)
     assert study.past_runs == 8
     assert "corrected by 8 earlier runs" in result_markdown(result_of(study))

@@ -4,17 +4,18 @@ from .config import Config
 from .device import Device
 from .experiment import Experiment, Tag
 from .finding import Finding
+from .member import ACTIVE_MEMBER_STATES, Member, MemberState
 from .node import Node
 from .report import PictureJob, Report, ReportFile, ReportLink, ReportVersion
 from .run import Attempt, Run
 from .snapshot import Snapshot
 from .source import Picture, Source, SourceChunk
 from .stored_file import StoredFile
-from .stream import Stream
 from .token import ApiToken
 from .tracked import Artifact, ExperimentLabel, LatestMetric, RunParameter, RunTag, TrackedRun
 
 __all__ = [
+    "ACTIVE_MEMBER_STATES",
     "ApiToken",
     "Artifact",
     "Attempt",
@@ -24,6 +25,8 @@ __all__ = [
     "ExperimentLabel",
     "Finding",
     "LatestMetric",
+    "Member",
+    "MemberState",
     "Node",
     "Picture",
     "PictureJob",
@@ -38,7 +41,6 @@ __all__ = [
     "Source",
     "SourceChunk",
     "StoredFile",
-    "Stream",
     "Tag",
     "TrackedRun",
 ]

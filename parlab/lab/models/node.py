@@ -1,5 +1,8 @@
+import math
 from datetime import timedelta
+from typing import Any
 
+from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
@@ -20,6 +23,13 @@ class Node(models.Model):
     is_enabled = models.BooleanField(default=True, help_text="A disabled node finishes its runs but gets no new ones.")
     slots = models.PositiveSmallIntegerField(default=1, help_text="Number of runs at a time.")
     hardware = models.JSONField(default=dict, blank=True)
+    abilities: "models.JSONField[dict[str, Any]]" = models.JSONField(default=dict, blank=True)
+    is_draining = models.BooleanField(default=False, help_text="Its daemon finishes its runs and takes no new ones.")
+    lease_s = models.FloatField(null=True, blank=True, help_text="Lease that its daemon asks for; empty: the default.")
+    clock: "models.JSONField[dict[str, Any]]" = models.JSONField(default=dict, blank=True)
+    identity = models.CharField(max_length=300, blank=True, help_text="Host and state directory of its daemon.")
+    conflict = models.CharField(max_length=300, blank=True, help_text="Another daemon that uses the same name.")
+    conflict_at = models.DateTimeField(null=True, blank=True)
     daemon_version = models.CharField(max_length=40, blank=True)
     last_heartbeat_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -37,3 +47,19 @@ class Node(models.Model):
         if self.last_heartbeat_at is None:
             return False
         return timezone.now() - self.last_heartbeat_at < timedelta(seconds=LEASE_S)
+
+    @property
+    def lease(self) -> timedelta:
+        """How long a run on this node stays without a heartbeat."""
+        return timedelta(seconds=self.lease_s or settings.LEASE_S)
+
+    @property
+    def clock_offset_s(self) -> float:
+        """Clock of the node minus that of the server's Redis; 0 if it is not measured."""
+        offset = self.clock.get("offset_s") if isinstance(self.clock, dict) else None
+        return float(offset) if isinstance(offset, int | float) and math.isfinite(offset) else 0.0
+
+    @property
+    def has_conflict(self) -> bool:
+        """Whether another daemon used the name of this node within the last minutes."""
+        return self.conflict_at is not None and timezone.now() - self.conflict_at < timedelta(seconds=2 * LEASE_S)

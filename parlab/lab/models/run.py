@@ -176,30 +176,43 @@ class Run(models.Model):
         return self.attempts.get(number=self.attempt_number)
 
 
+class AttemptQuerySet(models.QuerySet["Attempt"]):
+    def with_members(self) -> "AttemptQuerySet":
+        """Fetch the members with their nodes in one more query."""
+        return self.prefetch_related("members__node")
+
+
 class Attempt(models.Model):
-    """One execution of a run on one node."""
+    """One execution of a run on one or several nodes; its state follows from those of its members."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="attempts")
     number = models.PositiveSmallIntegerField()
-    node = models.ForeignKey(Node, models.PROTECT, null=True, blank=True, related_name="attempts")
     state = models.CharField(max_length=12, choices=STATE_CHOICES, default=RunState.QUEUED)
-    committed = models.BigIntegerField(default=0, help_text="Spool position up to which batches are stored.")
     last_step = models.IntegerField(null=True, blank=True)
-    lease_expires_at = models.DateTimeField(null=True, blank=True)
-    dispatched_at = models.DateTimeField(null=True, blank=True, help_text="Time at which the spec was last sent.")
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
-    exit_code = models.IntegerField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True, help_text="Of the first cause of its end.")
     reason = models.TextField(blank=True)
     traceback = models.TextField(blank=True)
     command: "models.JSONField[list[str]]" = models.JSONField(default=list, blank=True)
     environment: "models.JSONField[dict[str, Any]]" = models.JSONField(default=dict, blank=True)
     summary: "models.JSONField[dict[str, Any]]" = models.JSONField(default=dict, blank=True)
 
+    objects = AttemptQuerySet.as_manager()
+
     class Meta:
         ordering = ["run", "number"]
         constraints = [models.UniqueConstraint(fields=["run", "number"], name="attempt_number_once")]
-        indexes = [models.Index(fields=["state", "lease_expires_at"], name="attempt_lease")]
 
     def __str__(self) -> str:
         return f"{self.run} attempt {self.number}"
+
+    @property
+    def node(self) -> Node | None:
+        """The node with rank 0; None before the attempt is dispatched."""
+        return next((member.node for member in self.members.all()), None)
+
+    @property
+    def committed(self) -> int:
+        """Bytes of all spools that are stored."""
+        return sum(member.committed for member in self.members.all())

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 
-from parlab.lab.models import Attempt, Config, Experiment, Run
+from parlab.lab.models import Attempt, Config, Experiment, Member, Run
 from parlab.lab.services.runs import launchable
 from runners.config import ConfigError, Point, digest
 from runners.protocol import RunState
@@ -84,8 +84,11 @@ def experiment_runs(experiment: Experiment, versions: Versions) -> list[Run]:
 def with_current_attempt(runs: QuerySet[Run]) -> QuerySet[Any]:
     """Annotate runs with `last_step` and `node_name` of their current attempt."""
     current = Attempt.objects.filter(run=OuterRef("pk"), number=OuterRef("attempt_number"))
+    first_member = Member.objects.filter(
+        attempt__run=OuterRef("pk"), attempt__number=OuterRef("attempt_number"), node_rank=0
+    )
     return runs.annotate(
-        last_step=Subquery(current.values("last_step")[:1]), node_name=Subquery(current.values("node__name")[:1])
+        last_step=Subquery(current.values("last_step")[:1]), node_name=Subquery(first_member.values("node__name")[:1])
     )
 
 

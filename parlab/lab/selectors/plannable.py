@@ -34,7 +34,7 @@ def calibration_candidates(runs: Iterable[Run]) -> list[Candidate]:
     """Return the runs that finished or ran out of memory as candidates, with two queries."""
     ended = {run.pk: run for run in runs if run.state in (RunState.FINISHED, RunState.OOM)}
     attempts: dict[int, Attempt] = {}
-    for attempt in Attempt.objects.filter(run__in=ended).select_related("node"):
+    for attempt in Attempt.objects.filter(run__in=ended).with_members():
         if attempt.number == ended[attempt.run_id].attempt_number:
             attempts[attempt.run_id] = attempt
     return [_candidate(run, attempts.get(pk)) for pk, run in ended.items()]

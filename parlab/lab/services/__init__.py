@@ -1,10 +1,11 @@
 """Operations on experiments, configs, runs and reports; every state transition goes through a service."""
 
-from .attempts import attempt_lose, attempt_report, launch_store, summary_store
+from .attempts import launch_store, lock_attempt, summary_store
 from .configs import config_check, config_save
 from .experiments import experiment_clone, experiment_create, experiment_delete
 from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
 from .groups import groups_refresh
+from .members import attempt_lose, attempt_report, cause_text, first_cause, lock_members
 from .pictures import (
     file_store,
     picture_add,
@@ -36,6 +37,7 @@ __all__ = [
     "Stale",
     "attempt_lose",
     "attempt_report",
+    "cause_text",
     "config_check",
     "config_launch",
     "config_save",
@@ -50,8 +52,11 @@ __all__ = [
     "finding_acknowledge",
     "finding_reopen",
     "findings_refresh",
+    "first_cause",
     "groups_refresh",
     "launch_store",
+    "lock_attempt",
+    "lock_members",
     "picture_add",
     "picture_delete",
     "picture_job_claim",

@@ -9,8 +9,8 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from parlab.fleet.capacity import ON_NODE, gpu_count
-from parlab.lab.models import Node
+from parlab.fleet.capacity import gpu_count
+from parlab.lab.models import ACTIVE_MEMBER_STATES, Node
 
 from .acting import pretty
 
@@ -48,7 +48,11 @@ class NodeAdmin(admin.ModelAdmin[Node]):
     actions = ("enable", "disable")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
-        return super().get_queryset(request).annotate(runs_now=Count("attempts", Q(attempts__state__in=ON_NODE)))
+        return (
+            super()
+            .get_queryset(request)
+            .annotate(runs_now=Count("members", Q(members__state__in=ACTIVE_MEMBER_STATES)))
+        )
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -59,7 +63,7 @@ class NodeAdmin(admin.ModelAdmin[Node]):
         blocking = [
             f"{node} has {count} {'attempt' if count == 1 else 'attempts'}; disable it instead"
             for node in objs
-            if (count := node.attempts.count())
+            if (count := node.members.count())
         ]
         return [str(node) for node in objs], {"nodes": len(objs)}, set(), blocking
 

@@ -26,8 +26,8 @@ class AttemptInline(admin.StackedInline[Attempt, Run]):
             None,
             {
                 "fields": (
-                    ("state", "node", "exit_code", "last_step"),
-                    ("dispatched_at", "started_at", "ended_at"),
+                    ("state", "nodes", "exit_code", "last_step"),
+                    ("started_at", "ended_at"),
                     "reason",
                     "command_line",
                     "last_traceback",
@@ -40,13 +40,23 @@ class AttemptInline(admin.StackedInline[Attempt, Run]):
     can_delete = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
-        return super().get_queryset(request).select_related("node", "run__experiment").defer("summary", "environment")
+        return (
+            super()
+            .get_queryset(request)
+            .select_related("run__experiment")
+            .prefetch_related("members__node")
+            .defer("summary", "environment")
+        )
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    @admin.display(description="nodes")
+    def nodes(self, attempt: Attempt) -> str:
+        return ", ".join(member.node_name for member in attempt.members.all()) or "-"
 
     @admin.display(description="command")
     def command_line(self, attempt: Attempt) -> SafeString | str:

@@ -84,7 +84,7 @@ def attempt_side(run: Run, attempt: Attempt | None) -> Side:
 def other_side(run: Run, address: str) -> Side | None:
     """Return the side with an address; None if that run, attempt or version does not exist."""
     if match := _ATTEMPT.fullmatch(address):
-        attempt = run.attempts.select_related("node").filter(number=int(match[1])).first()
+        attempt = run.attempts.with_members().filter(number=int(match[1])).first()
         return attempt_side(run, attempt) if attempt else None
     if match := _VERSION.fullmatch(address):
         config = run.experiment.configs.filter(version=int(match[1])).first()
@@ -96,7 +96,7 @@ def other_side(run: Run, address: str) -> Side | None:
     other = runs.filter(experiment__slug=slug or run.experiment.slug, number=int(number)).first()
     if other is None:
         return None
-    side = attempt_side(other, other.attempts.select_related("node").filter(number=other.attempt_number).first())
+    side = attempt_side(other, other.attempts.with_members().filter(number=other.attempt_number).first())
     if other.experiment_id == run.experiment_id:
         return side
     return side._replace(

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from django.db.models import Count, Q
 
 from parlab.charts.format import quantity
-from parlab.lab.models import Node
-from runners.protocol import RunState
+from parlab.lab.models import ACTIVE_MEMBER_STATES, Node
 
 
 class NodeRow(NamedTuple):
@@ -22,8 +21,8 @@ class NodeRow(NamedTuple):
 
 def node_list() -> list[NodeRow]:
     """Return all nodes with the number of slots in use."""
-    holding = Q(attempts__state__in=[RunState.DISPATCHED, RunState.RUNNING])
-    used = dict(Node.objects.annotate(used=Count("attempts", filter=holding)).values_list("pk", "used"))
+    holding = Q(members__state__in=ACTIVE_MEMBER_STATES)
+    used = dict(Node.objects.annotate(used=Count("members", filter=holding)).values_list("pk", "used"))
     return [
         NodeRow(node, used.get(node.pk, 0), _devices(node.hardware), _processor(node.hardware))
         for node in Node.objects.all()

@@ -39,7 +39,7 @@ def find_attempt(request: HttpRequest, run: Run) -> Attempt | None:
     """Return the attempt of `?attempt=1`, else the current one; published runs have no attempts."""
     requested = request.GET.get("attempt", "")
     number = int(requested) if requested.isdecimal() else run.attempt_number
-    attempt = run.attempts.select_related("node").filter(number=number).first()
+    attempt = run.attempts.with_members().filter(number=number).first()
     if attempt is None and requested:
         raise Http404(f"run {run.number} has no attempt {requested}")
     return attempt
@@ -198,7 +198,7 @@ def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
 def _details(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     """Return the part of the page that changes with the state only."""
     return {
-        "attempts": list(run.attempts.select_related("node")),
+        "attempts": list(run.attempts.with_members()),
         "links": link_rows(run),
         "snapshots": list(run.snapshots.defer("content")),
         "command": selectors.command_line(attempt) if attempt else "",

@@ -1,0 +1,90 @@
+"""Signed orders to nodes: which order each member of an attempt is due, and sending it."""
+
+import logging
+from collections.abc import Sequence
+
+import kombu.exceptions
+import redis
+from django.conf import settings
+
+from parlab.celery import app
+from parlab.lab.models import Attempt, Member, MemberState
+from parlab.lab.services import cause_text, first_cause
+from runners.protocol import CANCEL_TASK, GO_TASK, START_TASK, Cancel, Go, Order, Peer, RunSpec, node_queue, sign
+
+logger = logging.getLogger(__name__)
+
+CANCELLED = "cancelled by a person"
+_BROKER_ERRORS = (kombu.exceptions.OperationalError, redis.RedisError, OSError)
+_TASKS = {"start": START_TASK, "go": GO_TASK, "cancel": CANCEL_TASK}
+
+
+def follow(attempt_id: int) -> None:
+    """Send the orders that the last report makes due at once: Go if all are prepared, Cancel if one has ended."""
+    attempt = Attempt.objects.select_related("run").with_members().filter(pk=attempt_id).first()
+    if attempt is None:
+        return
+    due = [order for member in attempt.members.all() if (order := due_order(attempt, member)) is not None]
+    send_all([order for order in due if not isinstance(order, RunSpec)])
+
+
+def due_order(attempt: Attempt, member: Member) -> Order | None:
+    """Return the order that brings a member to its next state, from the states of all members; None if none is due.
+
+    A node ignores an order that it has already carried out, so that every order may be sent again.
+    """
+    if member.node is None or not member.is_active:
+        return None
+    names = {"run": attempt.run_id, "attempt": attempt.number, "node": member.node.name, "node_rank": member.node_rank}
+    members = list(attempt.members.all())
+    if reason := stop_reason(attempt, members):
+        return Cancel(**names, reason=reason)
+    if member.member_state is MemberState.DISPATCHED:
+        return RunSpec(**names, config=attempt.run.resolved, nodes=len(members))
+    is_prepared = not any(each.member_state is MemberState.DISPATCHED for each in members)
+    if member.member_state is MemberState.PREPARED and is_prepared:
+        return Go(**names, members=[_peer(each) for each in members])
+    return None
+
+
+def stop_reason(attempt: Attempt, members: Sequence[Member]) -> str:
+    """Return why the active members of an attempt must stop; empty if they may continue."""
+    if attempt.run.cancel_requested_at and attempt.run.attempt_number == attempt.number:
+        return CANCELLED
+    cause = first_cause(members)
+    return cause_text(cause, len(members)) if cause else ""
+
+
+def _peer(member: Member) -> Peer:
+    return Peer(
+        node=member.node_name,
+        node_rank=member.node_rank,
+        address=str(member.rendezvous.get("address", "127.0.0.1")),
+        port=int(member.rendezvous.get("port", 0)),
+        clock_offset_s=member.clock_offset_s,
+    )
+
+
+def send_all(orders: Sequence[Order]) -> int:
+    """Send orders until the broker is unavailable; return how many were sent."""
+    for count, order in enumerate(orders):
+        if not send(order):
+            return count  # each order is repeated for as long as it is due
+    return len(orders)
+
+
+def send(order: Order) -> bool:
+    """Send an order to its node; return whether the broker accepted it."""
+    try:
+        app.send_task(_TASKS[order.purpose], args=[sign(order, settings.NODE_KEY)], queue=node_queue(order.node))
+    except _BROKER_ERRORS as error:
+        logger.warning(
+            "run %s attempt %s: %s for node %s was not sent because Redis is unavailable; it will be sent again: %s",
+            order.run,
+            order.attempt,
+            order.purpose,
+            order.node,
+            error,
+        )
+        return False
+    return True
