@@ -18,8 +18,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from parlab.ingest import preview
-from parlab.ingest.imports import Refused, upload_import
+from parlab.ingest.imports import Refused
 from parlab.lab.models import Experiment, Finding, Run
+from parlab.tracking.imports import upload_import
 from runners.protocol import RunState
 
 from . import serializers

@@ -23,6 +23,8 @@ RATIO_FROM = 32 << 20
 """Unpacked size from which the ratio is checked."""
 _MAX_DEPTH = 20
 _MAX_READ = 16 << 20
+MAGIC = (b"\x1f\x8b", b"PK\x03\x04", b"PK\x05\x06", b"BZh", b"\xfd7zXZ\x00")
+"""First bytes of the archives and compressed files that `unpack` opens; a tar file has its mark further on."""
 KINDS = ("gzip", "bzip2", "xz", "zip", "tar")
 _DAMAGED = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError,

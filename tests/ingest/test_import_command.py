@@ -134,7 +134,7 @@ def test_a_missing_file_is_named(ingest: Ingest, tmp_path: Path) -> None:
 def test_an_unknown_experiment_or_user_is_named(ingest: Ingest, tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="no experiment nowhere"):
         ingest(tmp_path, "--experiment", "nowhere")
-    with pytest.raises(CommandError, match="no user eve"):
+    with pytest.raises(CommandError, match="user eve does not exist"):
         ingest(tmp_path, "--user", "eve")
 
 

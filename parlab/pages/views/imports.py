@@ -16,7 +16,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
 from parlab.charts.format import quantity
-from parlab.ingest.imports import Refused, upload_import
+from parlab.ingest.imports import Refused
 from parlab.ingest.preview import Preview
 from parlab.ingest.preview import preview as described
 from parlab.ingest.reading import formats
@@ -24,6 +24,7 @@ from parlab.ingest.received import display_name
 from parlab.lab.models import Experiment
 from parlab.pages import uploads
 from parlab.pages.uploads import Upload
+from parlab.tracking.imports import upload_import
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,15 @@ from django.core.management.base import BaseCommand, CommandError
 
 from parlab.formats import autotuning
 from parlab.ingest.images import MAX_PICTURE_BYTES
-from parlab.ingest.imports import Import, Refused, results_import, upload_import
+from parlab.ingest.imports import Import, Refused, results_import
 from parlab.ingest.reading import formats
 from parlab.ingest.received import PictureLookup
 from parlab.lab.command_line import user_named
 from parlab.lab.models import Experiment
+from parlab.tracking.imports import stores_import, upload_import
 
 MAX_FILES = 10_000
+MAX_STORE_FILES = 1_000_000
 _ACTIONS = {
     "new": ("would be imported into", "imported into"),
     "changed": ("changed; would be imported into", "changed; imported into"),
@@ -27,7 +29,8 @@ _SHOWN_FINDINGS = 10
 
 class Command(BaseCommand):
     help = (
-        "Import logs and documents: a run for each launch or result. Directories are searched for files; a results"
+        "Import logs, documents and the stores of other trackers (MLflow, W&B offline, trackio): a run for each launch,"
+        " result or logged run. Directories are searched for files; a results"
         " directory of DeepSpeed's autotuner and an archive are one import each. Importing the same file twice changes"
         " nothing; a file that has grown continues its runs. The exit code is 1 if a file was refused."
     )
@@ -51,8 +54,17 @@ class Command(BaseCommand):
         self.format: str | None = options["format"]
         self.dry_run: bool = options["dry_run"]
         refused = total = 0
-        for path in paths:
-            for file in _files(Path(path)):
+        for path in map(Path, paths):
+            store_files: frozenset[Path] = frozenset()
+            if path.is_dir() and self.format is None:
+                try:
+                    store_files = self._import_stores(path)
+                    total += bool(store_files)
+                except (Refused, OSError) as problem:
+                    refused, total = refused + 1, total + 1
+                    self.stderr.write(f"{_printable(path)}: refused: {_reason(problem)}")
+                    continue
+            for file in _files(path, store_files):
                 total += 1
                 try:
                     for result in self._import(file):
@@ -62,6 +74,14 @@ class Command(BaseCommand):
                     self.stderr.write(f"{_printable(file)}: refused: {_reason(problem)}")
         if refused:
             raise CommandError(f"{refused} of {total} files refused and not stored", returncode=1)
+
+    def _import_stores(self, directory: Path) -> frozenset[Path]:
+        """Import the stores of other trackers below a directory; returns the files that belong to them."""
+        files = {file.relative_to(directory).as_posix(): file for file in _walk(directory, MAX_STORE_FILES)}
+        result = stores_import(files=files, experiment=self.experiment, user=self.user, dry_run=self.dry_run)
+        for imported in result.imports:
+            self._report(imported)
+        return frozenset(files[name] for name in result.files)
 
     def _import(self, path: Path) -> list[Import]:
         if path.is_dir():
@@ -93,7 +113,8 @@ class Command(BaseCommand):
         would_be, action = _ACTIONS[result.change]
         version = f" as version {result.version}" if result.version > 1 else ""
         action = would_be if self.dry_run else action
-        write(f"{result.name}: {document.format}, {document.lines:,} lines; {action} {target}{version}")
+        size = f", {document.lines:,} lines" if document.lines else ""
+        write(f"{result.name}: {document.format}{size}; {action} {target}{version}")
         parts = [f"{len(result.runs)} runs", f"{len(document.tables)} tables"]
         parts += [f"{sum(map(len, document.figures.values()))} figures", f"{len(document.images)} images"]
         write(f"  {', '.join(parts)}; {len(result.findings)} findings; {document.unread.lines:,} lines unread")
@@ -131,15 +152,15 @@ def _experiment(slug: str | None) -> Experiment | None:
     return experiment
 
 
-def _files(path: Path) -> Iterator[Path]:
-    """Yield files, and results directories of DeepSpeed's autotuner as a whole."""
+def _files(path: Path, store_files: frozenset[Path]) -> Iterator[Path]:
+    """Yield files but `store_files`, and results directories of DeepSpeed's autotuner as a whole."""
     if not path.is_dir():
         yield path
         return
     if autotuning.is_results(entry.name for entry in path.iterdir()):
         yield path
         return
-    files = list(_walk(path))
+    files = [file for file in _walk(path) if file not in store_files]
     tuners = [
         directory
         for directory in sorted({parent for file in files for parent in file.parents if parent.is_relative_to(path)})
@@ -147,7 +168,7 @@ def _files(path: Path) -> Iterator[Path]:
     ]
     yield from tuners
     pages = [file for file in files if not any(file.is_relative_to(directory) for directory in tuners)]
-    if not tuners and not pages:
+    if not tuners and not pages and not store_files:
         raise CommandError(f"directory {path} contains no files; choose one that contains logs")
     for file in pages:
         # Pictures are imported with the pages that refer to them.
@@ -155,9 +176,9 @@ def _files(path: Path) -> Iterator[Path]:
             yield file
 
 
-def _walk(directory: Path) -> list[Path]:
+def _walk(directory: Path, limit: int = MAX_FILES) -> list[Path]:
     files = sorted(path for path in directory.rglob("*") if path.is_file() and not path.name.startswith("."))
-    return files[:MAX_FILES]
+    return files[:limit]
 
 
 def _pictures_beside(page: Path) -> PictureLookup:
