@@ -77,6 +77,12 @@ def _launch_summary(segment: Segment) -> str:
         figures.append(f"median {segment.step_time_s.median:.4g} s")
     if segment.samples_per_s:
         figures.append(f"{segment.samples_per_s:.4g} samples/s")
+    if segment.tokens_per_s:
+        figures.append(f"{segment.tokens_per_s:.4g} tokens/s")
+    elif rate := segment.metrics.get("tokens_per_s_per_gpu"):
+        figures.append(f"{rate.median:.4g} tokens/s per GPU")
+    if segment.tflops_per_gpu:
+        figures.append(f"{segment.tflops_per_gpu:.4g} TFLOP/s per GPU")
     if segment.gpu_mem_max_bytes:
         figures.append(f"{segment.gpu_mem_max_bytes / 2**30:.2f} GiB")
     return where + ", ".join([*figures, segment.end.state])

@@ -6,6 +6,7 @@ from django.urls import include, path
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("", include("parlab.tracking.mlflow.urls")),
+    path("", include("parlab.tracking.stream_views")),
     path("api/", include("parlab.api.urls")),
     path("", include("parlab.demo.urls")),
     path("", include("parlab.pages.urls")),

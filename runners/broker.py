@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from celery import Celery
@@ -16,6 +17,7 @@ from runners.protocol import (
     APPLY_BATCH_TASK,
     CANCEL_TASK,
     CONTROL_QUEUE,
+    GO_TASK,
     HEARTBEAT_TASK,
     INGEST_QUEUE,
     START_TASK,
@@ -36,10 +38,13 @@ class Orders(Protocol):
     def start(self, envelope: Any) -> None:
         """Start a run."""
 
+    def go(self, envelope: Any) -> None:
+        """Start the ranks of a prepared run."""
+
     def cancel(self, envelope: Any) -> None:
         """Cancel a run."""
 
-    def acknowledge(self, run: int, attempt: int, position: int) -> None:
+    def acknowledge(self, run: int, attempt: int, position: int, node_rank: int = 0) -> None:
         """Record the position up to which the server has stored a spool."""
 
 
@@ -103,6 +108,7 @@ class Broker:
     def listen(self, orders: Orders) -> None:
         """Execute orders from the node's queue until `stop`."""
         self.app.task(name=START_TASK)(orders.start)
+        self.app.task(name=GO_TASK)(orders.go)
         self.app.task(name=CANCEL_TASK)(orders.cancel)
         self.app.task(name=ACKNOWLEDGE_TASK)(orders.acknowledge)
         # The plain controller leaves signals and logging to the daemon.
@@ -127,11 +133,20 @@ class Broker:
         except (KombuError, RedisError, OSError) as error:
             raise BrokerAway(str(error)) from error
 
+    def server_time(self) -> float:
+        """Return the Unix time of the server's Redis, or raise BrokerAway."""
+        seconds, microseconds = self._ask(lambda client: client.time())
+        return float(seconds) + float(microseconds) / 1e6
+
     def _length(self, queue: str) -> int:
+        return int(self._ask(lambda client: client.llen(queue)))
+
+    def _ask(self, question: Callable[[Any], Any]) -> Any:
+        """Return the answer of Redis, or raise BrokerAway."""
         try:
             # The stubs declare the pool of connections as one of producers.
             pool: Any = self.app.pool
             with pool.acquire(block=True) as connection:
-                return int(connection.default_channel.client.llen(queue))
+                return question(connection.default_channel.client)
         except (KombuError, RedisError, OSError) as error:
             raise BrokerAway(str(error)) from error

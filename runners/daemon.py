@@ -2,7 +2,8 @@
 
 `python -m runners.daemon --node NAME --state-dir DIR`, with REDIS_URL and PARLAB_NODE_KEY (or PARLAB_NODE_KEY_FILE)
 in the environment. Runs continue when it stops; the next daemon on the same directory takes them over.
-`python -m runners.daemon stop-all --state-dir DIR` ends them.
+`python -m runners.daemon stop-all --state-dir DIR` ends them. Before an upgrade, `python -m runners.daemon drain
+--lease 1h --state-dir DIR`: the node takes no new runs, and its runs keep their lease while the daemon is stopped.
 """
 
 from __future__ import annotations
@@ -21,10 +22,26 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from runners import launch, matmul, processes, telemetry
+from runners.abilities import Allowed, abilities, read_names
+from runners.addresses import address_towards, check_own
 from runners.broker import Broker
-from runners.keeper import Command, Keeper, Limits
+from runners.clocks import ClockOffset
+from runners.config import ENGINES
+from runners.config.launchers import LAUNCHERS
+from runners.keeper import Command, Keeper, Limits, Node
 from runners.links.ability import ability
-from runners.protocol import HEARTBEAT_S, BadSignature, Batch, Cancel, Heartbeat, Report, RunSpec, verify
+from runners.protocol import (
+    HEARTBEAT_S,
+    LEASE_S,
+    BadSignature,
+    Batch,
+    Cancel,
+    Go,
+    Heartbeat,
+    Report,
+    RunSpec,
+    verify,
+)
 from runners.rundir import StateDir, lock
 from runners.shipping import BrokerAway, Shipper
 
@@ -32,11 +49,16 @@ VERSION = "0.1.0"
 WATCH_S = 0.5
 EXIT_WITHIN_S = 1.5
 STOP_ALL_WITHIN_S = 15.0
+DRAIN_WITHIN_S = 15.0
+MAX_LEASE_S = 7 * 86400.0
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 _POOL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 
-M = TypeVar("M", RunSpec, Cancel)
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d+)?)([smhd]?)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+M = TypeVar("M", RunSpec, Go, Cancel)
 Measure = Callable[[], dict[str, Any] | None]
 
 log = logging.getLogger(__name__)
@@ -52,6 +74,10 @@ class Settings(NamedTuple):
     redis_url: str
     key: bytes
     limits: Limits
+    address: str
+    """Address at which other nodes reach this one."""
+    lease_s: float | None
+    allowed: Allowed
 
 
 class Daemon:
@@ -63,8 +89,11 @@ class Daemon:
         self._measured = state.root / "matmul.json"
         # Pages show in advance which nodes can emulate links.
         self._hardware = {**telemetry.hardware(), "links": ability()._asdict()}
-        self._keeper = Keeper(state, hardware=self._hardware, limits=settings.limits, command=command)
+        node = Node(settings.address, settings.lease_s, settings.allowed)
+        self._keeper = Keeper(state, hardware=self._hardware, limits=settings.limits, command=command, node=node)
+        self._state = state
         self._broker = Broker(settings.redis_url, settings.node)
+        self._clock = ClockOffset(self._broker.server_time)
         self._shipper = Shipper(
             state, settings.node, send=self._broker.send_batch, is_crowded=self._broker.has_unread_batches
         )
@@ -75,6 +104,7 @@ class Daemon:
         """Run until SIGTERM or SIGINT; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        self._state.end_drain()
         self._keeper.end_strays()
         self._keeper.watch()
         threading.Thread(target=self._shipper.run, args=[self._stop], name="shipping", daemon=True).start()
@@ -98,6 +128,17 @@ class Daemon:
             log.exception("run %d attempt %d: cannot be started", spec.run, spec.attempt)
             self._refuse(spec, f"node {spec.node} cannot start the run: {error}; free space on its disk")
 
+    def go(self, envelope: Any) -> None:
+        """Start the ranks of a prepared run if the order is genuine."""
+        order = self._verified(envelope, Go)
+        if order is None:
+            return
+        try:
+            self._keeper.go(order)
+        except OSError:
+            # The server repeats the order until the run has started.
+            log.exception("run %d attempt %d: cannot be started now", order.run, order.attempt)
+
     def cancel(self, envelope: Any) -> None:
         """Cancel a run if the order is genuine."""
         order = self._verified(envelope, Cancel)
@@ -109,9 +150,9 @@ class Daemon:
             # The server repeats the order until the run has ended.
             log.exception("run %d attempt %d: cannot be cancelled now", order.run, order.attempt)
 
-    def acknowledge(self, run: int, attempt: int, position: int) -> None:
+    def acknowledge(self, run: int, attempt: int, position: int, node_rank: int = 0) -> None:
         """Record the position up to which the server has stored a spool."""
-        self._shipper.acknowledge(int(run), int(attempt), int(position))
+        self._shipper.acknowledge(int(run), int(attempt), int(position), int(node_rank))
 
     def _verified(self, envelope: Any, kind: type[M]) -> M | None:
         try:
@@ -123,7 +164,15 @@ class Daemon:
     def _refuse(self, spec: RunSpec, reason: str) -> None:
         """Report the failure without the disk, which has no space for a run directory."""
         report = Report(state="failed", at=time.time(), reason=reason)
-        batch = Batch(run=spec.run, attempt=spec.attempt, node=spec.node, sequence=0, next_sequence=1, reports=[report])
+        batch = Batch(
+            run=spec.run,
+            attempt=spec.attempt,
+            node=spec.node,
+            node_rank=spec.node_rank,
+            sequence=0,
+            next_sequence=1,
+            reports=[report],
+        )
         try:
             self._broker.send_batch(batch.to_wire())
         except BrokerAway as error:
@@ -171,6 +220,7 @@ class Daemon:
         return not any(run.alive for run in self._keeper.held())
 
     def _beat(self) -> None:
+        drain = self._state.drain()
         heartbeat = Heartbeat(
             node=self._settings.node,
             pool=self._settings.pool,
@@ -179,9 +229,15 @@ class Daemon:
             version=VERSION,
             hardware=self._hardware,
             held=self._keeper.held(),
+            abilities=abilities(self._settings.allowed, self._settings.address, os.environ),
+            clock=self._clock.measured(),
+            lease_s=drain.lease_s if drain and drain.lease_s else self._settings.lease_s,
+            is_draining=drain is not None,
         )
         try:
             self._broker.send_heartbeat(heartbeat)
+            if drain is not None:
+                self._state.confirm_drain()
             self._is_broker_away = False
         except BrokerAway as error:
             if not self._is_broker_away:
@@ -214,6 +270,30 @@ def stop_all(state: StateDir) -> int:
     return 0
 
 
+def drain(state: StateDir, lease_s: float | None) -> int:
+    """Make the node take no new runs until a daemon starts; return 1 if no daemon has told the server in time."""
+    state.begin_drain(lease_s)
+    deadline = time.monotonic() + DRAIN_WITHIN_S
+    while not state.is_drain_confirmed:
+        if time.monotonic() > deadline:
+            log.error("no daemon has told the server within %.0f s; is it running?", DRAIN_WITHIN_S)
+            return 1
+        time.sleep(0.05)
+    log.info("the node takes no new runs until a daemon starts; it holds %d runs", len(state.runs()))
+    return 0
+
+
+def read_duration(text: str) -> float | None:
+    """Read a duration like 90, 90s, 15m, 1h or 2d in seconds; raises ValueError. Empty: None."""
+    if not text:
+        return None
+    match = _DURATION.fullmatch(text)
+    seconds = float(match[1]) * _SECONDS[match[2] or "s"] if match else 0.0
+    if not LEASE_S <= seconds <= MAX_LEASE_S:
+        raise ValueError(f"invalid --lease {text!r}; use {LEASE_S:g}s or more, at most 7d, like 90s, 15m, 1h")
+    return seconds
+
+
 def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
     """Read the settings; raises ValueError with the setting that is missing or invalid, and the remedy."""
     if not _NODE_NAME.fullmatch(options.node):
@@ -233,7 +313,18 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
     except ValueError:
         raise ValueError(f"invalid PARLAB_DISK_GRACE_S {grace!r}; use a number of seconds") from None
     return Settings(
-        options.node, options.pool, options.slots, options.state_dir, redis_url, _read_key(environment), limits
+        node=options.node,
+        pool=options.pool,
+        slots=options.slots,
+        state_dir=options.state_dir,
+        redis_url=redis_url,
+        key=_read_key(environment),
+        limits=limits,
+        address=check_own(options.address) if options.address else address_towards(redis_url),
+        lease_s=read_duration(options.lease),
+        allowed=Allowed(
+            read_names(options.engines, "--engines", ENGINES), read_names(options.launchers, "--launchers", LAUNCHERS)
+        ),
     )
 
 
@@ -254,13 +345,17 @@ def _read_key(environment: Mapping[str, str]) -> bytes:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m runners.daemon",
-        description="Run the daemon of a node, or with stop-all end the runs that it has started.",
+        description="Run the daemon of a node; with stop-all end its runs, with drain take no new ones.",
         epilog="REDIS_URL and PARLAB_NODE_KEY (or PARLAB_NODE_KEY_FILE) are read from the environment.",
     )
-    parser.add_argument("action", nargs="?", choices=["run", "stop-all"], default="run")
+    parser.add_argument("action", nargs="?", choices=["run", "stop-all", "drain"], default="run")
     parser.add_argument("--node", default=os.environ.get("PARLAB_NODE_NAME") or socket.gethostname())
     parser.add_argument("--pool", default="default", help="pool that the node belongs to")
     parser.add_argument("--slots", type=int, default=1, help="runs that the node executes at the same time")
+    parser.add_argument("--address", default="", help="IP address for other nodes; default: the one that reaches Redis")
+    parser.add_argument("--lease", default="", help="time without heartbeats after which its runs are lost, like 1h")
+    parser.add_argument("--engines", default="", help="engines that runs may use here; default: all that are installed")
+    parser.add_argument("--launchers", default="", help="launchers that runs may use here; default: all installed")
     # expanduser, not Path.home(): a user in a container may have no home directory, and needs none with --state-dir.
     default = os.path.expanduser(os.environ.get("PARLAB_STATE_DIR") or "~/.local/state/parlab-node")
     parser.add_argument(
@@ -285,6 +380,8 @@ def main(
     if options.action == "stop-all":
         return 1 if stop_all(StateDir(options.state_dir.resolve())) else 0
     try:
+        if options.action == "drain":
+            return drain(StateDir(options.state_dir.resolve()), read_duration(options.lease))
         settings = read_settings(options, os.environ)
         state = StateDir(settings.state_dir.resolve())
     except (ValueError, OSError) as error:

@@ -52,9 +52,9 @@ def _description(index: int) -> dict[str, Any]:
 
 
 def used_by(
-    config: RunConfig, gpus: Sequence[Mapping[str, Any]], environment: Mapping[str, str]
+    config: RunConfig, gpus: Sequence[Mapping[str, Any]], environment: Mapping[str, str], nodes: int = 1
 ) -> list[dict[str, Any]]:
-    """Return the GPUs that a run uses, by rank; none if it runs on the CPU. Pure.
+    """Return the GPUs that a run on `nodes` nodes uses on one of them, by local rank; none if it runs on the CPU. Pure.
 
     The order is that of the driver, which is the order of CUDA if all GPUs are of the same type.
     """
@@ -64,7 +64,7 @@ def used_by(
     if config.engine.has_device_map and config.sharding.device_mapping:
         numbers = [int(name[4:]) for name in config.sharding.devices if name.startswith("GPU:")]
     else:
-        numbers = list(range(config.world_size))
+        numbers = list(range(config.world_size // nodes))
     if config.engine.starts_its_own_ranks:
         # Its trials or program use the GPUs that there are.
         numbers = [number for number in numbers if number < len(visible)]

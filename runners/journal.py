@@ -7,9 +7,10 @@ byte ever written, headers included, so it stays valid when acknowledged segment
 
     magic (2 bytes) | kind (1) | length of payload (4) | crc32 of kind, length and payload (4) | payload
 
-in network byte order, and never crosses a segment. An unreadable record (a torn tail after a power cut, a
-damaged sector) ends the readable part, unless a later segment shows that the record will never be completed: then
-the reader reports the number of missing bytes and continues at that segment.
+in network byte order, and never crosses a segment. The payload of stamped output begins with the Unix time at which
+the supervisor read it (8 bytes, a double). An unreadable record (a torn tail after a power cut, a damaged sector)
+ends the readable part, unless a later segment shows that the record will never be completed: then the reader reports
+the number of missing bytes and continues at that segment.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import struct
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,6 +33,7 @@ MAX_RECORD_BYTES = 256 << 10
 SEGMENT_BYTES = 8 << 20
 
 HEADER = struct.Struct(">2sBII")
+_STAMP = struct.Struct(">d")
 _MAGIC = b"pl"
 _SUFFIX = ".spool"
 # Far above the size of any record: a larger length means damage, and no memory is allocated for it.
@@ -41,6 +43,10 @@ _LENGTH_LIMIT = 16 << 20
 class Kind(IntEnum):
     OUTPUT = 1
     REPORT = 2
+    STAMPED_OUTPUT = 3
+
+
+_KINDS = frozenset(Kind)
 
 
 class Record(NamedTuple):
@@ -49,6 +55,18 @@ class Record(NamedTuple):
     end: int
     """Offset of its end within its segment."""
 
+    @property
+    def output(self) -> bytes:
+        """Output of the run in this record; empty for a report."""
+        if self.kind is Kind.OUTPUT:
+            return self.payload
+        return self.payload[_STAMP.size :] if self.kind is Kind.STAMPED_OUTPUT else b""
+
+    @property
+    def stamp(self) -> float | None:
+        """Unix time at which the supervisor read the output, if it is known."""
+        return float(_STAMP.unpack_from(self.payload)[0]) if self.kind is Kind.STAMPED_OUTPUT else None
+
 
 class Stretch(NamedTuple):
     """The content between two positions of a spool: output first, then the payloads of reports."""
@@ -56,6 +74,8 @@ class Stretch(NamedTuple):
     output: bytes
     reports: list[bytes]
     next_position: int
+    stamps: Sequence[tuple[int, float]] = ()
+    """(offset in output, Unix time at which it was read), one per record that has a time."""
 
 
 def segments(directory: Path) -> list[int]:
@@ -90,7 +110,7 @@ def read_stretch(directory: Path, position: int, max_output_bytes: int) -> Stret
     replaced by one line of output that says so.
     """
     starts = segments(directory)
-    output, reports = bytearray(), list[bytes]()
+    output, reports, stamps = bytearray(), list[bytes](), list[tuple[int, float]]()
     while starts:
         index = bisect_right(starts, position) - 1
         following = starts[index + 1] if index + 1 < len(starts) else None
@@ -98,10 +118,12 @@ def read_stretch(directory: Path, position: int, max_output_bytes: int) -> Stret
             for record in records(segment_path(directory, starts[index]), position - starts[index]):
                 if record.kind is Kind.REPORT:
                     reports.append(record.payload)
-                elif reports or (output and len(output) + len(record.payload) > max_output_bytes):
-                    return Stretch(bytes(output), reports, position)
+                elif reports or (output and len(output) + len(record.output) > max_output_bytes):
+                    return Stretch(bytes(output), reports, position, stamps)
                 else:
-                    output += record.payload
+                    if (stamp := record.stamp) is not None:
+                        stamps.append((len(output), stamp))
+                    output += record.output
                 position = starts[index] + record.end
         if following is None:
             break
@@ -109,7 +131,7 @@ def read_stretch(directory: Path, position: int, max_output_bytes: int) -> Stret
             if output or reports:
                 break
             return Stretch(_missing(following - position), [], following)
-    return Stretch(bytes(output), reports, position)
+    return Stretch(bytes(output), reports, position, stamps)
 
 
 def forget(directory: Path, position: int) -> None:
@@ -139,7 +161,7 @@ def records(path: Path, offset: int) -> Iterator[Record]:
         file.seek(offset)
         while len(header := file.read(HEADER.size)) == HEADER.size:
             magic, kind, length, checksum = HEADER.unpack(header)
-            if magic != _MAGIC or kind not in (Kind.OUTPUT, Kind.REPORT) or length > _LENGTH_LIMIT:
+            if magic != _MAGIC or kind not in _KINDS or length > _LENGTH_LIMIT:
                 return
             payload = file.read(length)
             if len(payload) < length or zlib.crc32(payload, zlib.crc32(header[2:7])) != checksum:
@@ -189,14 +211,20 @@ class Writer:
         """Position of the next record."""
         return self._start + self._size
 
-    def append_output(self, data: bytes) -> None:
-        """Append output as one record; raises OSError, with nothing written, if the disk or the limit is full."""
+    def append_output(self, data: bytes, stamp: float | None = None) -> None:
+        """Append output as one record, with the Unix time at which it was read.
+
+        Raises OSError, with nothing written, if the disk or the limit is full.
+        """
         if self.limit_bytes and self.position + len(data) - self._oldest > self.limit_bytes:
             self._oldest = (segments(self.directory) or [self._start])[0]
             if self.position + len(data) - self._oldest > self.limit_bytes:
                 limit = f"limit of {self.limit_bytes >> 20} MiB for output that the server has not acknowledged"
                 raise OSError(errno.EDQUOT, f"the {limit} is reached (PARLAB_SPOOL_LIMIT_MIB)", str(self.directory))
-        self.append(encode(Kind.OUTPUT, data))
+        if stamp is None:
+            self.append(encode(Kind.OUTPUT, data))
+        else:
+            self.append(encode(Kind.STAMPED_OUTPUT, _STAMP.pack(stamp) + data))
 
     def start_segment(self) -> None:
         """Start a new segment with the next record."""

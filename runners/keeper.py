@@ -16,16 +16,21 @@ from typing import Any, NamedTuple
 import psutil
 
 from runners import gpus, launch, processes, spool
+from runners.abilities import Allowed
+from runners.addresses import Place, choose
 from runners.config import ConfigError, RunConfig, check
 from runners.links import interface
 from runners.links.refusal import refusal
-from runners.protocol import Cancel, HeldRun, Report, RunSpec
+from runners.protocol import LEASE_S, PREPARE_S, Cancel, Go, HeldRun, Report, RunSpec
 from runners.rundir import RunDir, StateDir, lock, write_atomically
+from runners.share import LOOPBACK, Share, hostfile
 
 KILL_WITHIN_S = 5.0
 
-Command = Callable[[RunConfig, Path], list[str]]
-"""Turns a configuration and the path of its file into an argv."""
+Command = Callable[[RunConfig, Path, Share], list[str]]
+"""Turns a configuration, the path of its file and the share of this node into an argv."""
+GO_WITHIN_S = 2 * PREPARE_S
+"""A prepared run that is not told to start within this time, or the lease if that is longer, is lost."""
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +44,24 @@ class Limits(NamedTuple):
     """Time that a run waits for space on a full disk."""
 
 
+class Node(NamedTuple):
+    """What a keeper must know about its node."""
+
+    address: str = LOOPBACK
+    """Address at which other nodes reach this one, unless a run chooses another interface."""
+    lease_s: float | None = None
+    """Lease that the node asks for."""
+    allowed: Allowed = Allowed()
+
+
 class Keeper:
     """The runs of one state directory."""
 
-    def __init__(self, state: StateDir, *, hardware: dict[str, Any], limits: Limits, command: Command) -> None:
+    def __init__(
+        self, state: StateDir, *, hardware: dict[str, Any], limits: Limits, command: Command, node: Node | None = None
+    ) -> None:
         self._state = state
+        self._node = node or Node()
         self._hardware = hardware
         self._limits = limits
         self._command = command
@@ -52,11 +70,12 @@ class Keeper:
         self._settled: set[str] = set()
 
     def start(self, spec: RunSpec) -> None:
-        """Start an attempt unless this node has or had it; raises OSError if the disk has no space for it."""
-        if self._state.is_known(spec.run, spec.attempt):
-            log.info("run %d attempt %d: already on this node, not started again", spec.run, spec.attempt)
+        """Prepare an attempt unless this node has or had it; raises OSError if the disk has no space for it."""
+        run = self._state.find(spec.run, spec.attempt, spec.node_rank)
+        if self._state.is_known(spec.run, spec.attempt, spec.node_rank):
+            log.info("%s: already on this node, not started again", run)
             return
-        draft = self._state.prepare(spec.run, spec.attempt)
+        draft = self._state.prepare(spec.run, spec.attempt, spec.node_rank)
         try:
             write_atomically(draft.spec, spec.model_dump_json(indent=1))
             write_atomically(draft.config, json.dumps(spec.config, indent=1))
@@ -74,20 +93,38 @@ class Keeper:
             self._state.discard(draft)
             raise
 
+    def go(self, go: Go) -> None:
+        """Start the ranks of a prepared attempt; raises OSError if the disk is full.
+
+        The server repeats the order until it knows that the run has started: only the first one counts.
+        """
+        run = self._state.find(go.run, go.attempt, go.node_rank)
+        if not run.exists or run.has_go:
+            return
+        try:
+            content = self._go_content(run, go)
+        except ValueError as error:
+            content = {"error": f"this node cannot start it: {error}"}
+        run.write_go(content)
+        log.info("%s: go", run)
+
     def cancel(self, cancel: Cancel) -> None:
         """End an attempt; record the cancellation of one that has not arrived, so that it does not start later."""
-        run = self._state.find(cancel.run, cancel.attempt)
+        run = self._state.find(cancel.run, cancel.attempt, cancel.node_rank)
         if run.exists:
             log.info("%s: cancel: %s", run, cancel.reason)
             run.cancel(cancel.reason)
-        elif not self._state.is_known(cancel.run, cancel.attempt):
+        elif not self._state.is_known(cancel.run, cancel.attempt, cancel.node_rank):
             log.info("%s: cancelled before it arrived", run)
-            draft = self._state.prepare(cancel.run, cancel.attempt)
+            draft = self._state.prepare(cancel.run, cancel.attempt, cancel.node_rank)
             self._end_unstarted(draft, "cancelled", cancel.reason)
 
     def held(self) -> list[HeldRun]:
         """List the attempts that this node holds."""
-        return [HeldRun(run=run.run, attempt=run.attempt, alive=run.is_alive) for run in self._state.runs()]
+        return [
+            HeldRun(run=run.run, attempt=run.attempt, alive=run.is_alive, node_rank=run.node_rank)
+            for run in self._state.runs()
+        ]
 
     def watch(self) -> None:
         """Check once for supervisors that died without a final report, and clean up after them."""
@@ -120,20 +157,46 @@ class Keeper:
             raise ConfigError(problems)
         if why_not := refusal(config):
             raise ValueError(why_not)
-        run = self._state.find(spec.run, spec.attempt)
-        argv = self._command(config, run.config)
-        added = launch.additions(config, os.environ, self._state.marker(run))
-        return {
-            "argv": argv,
-            "environment": added,
-            "shell": launch.shell_line(argv, added),
+        self._node.allowed.check(config)
+        launch.check_span(config, spec.nodes)
+        place = choose(config.cluster.interface, self._node.address) if spec.nodes > 1 else Place(LOOPBACK, "")
+        run = self._state.find(spec.run, spec.attempt, spec.node_rank)
+        share = Share(spec.node_rank, spec.nodes, place.address, place.interface)
+        first_rank = spec.node_rank * (config.world_size // spec.nodes)
+        content = {
+            "environment": launch.additions(config, os.environ, self._state.marker(run)),
+            "share": share._asdict(),
+            "first_rank": first_rank,
+            "go_within_s": max(GO_WITHIN_S, self._node.lease_s or LEASE_S),
             "timeout_s": config.launcher.timeout_s,
             "memory_limit_mib": config.launcher.memory_limit_mib,
             "hang_timeout_s": launch.hang_timeout_s(config),
             "hardware": self._hardware,
-            "gpus": gpus.used_by(config, self._hardware.get("gpus", []), os.environ),
+            "gpus": gpus.used_by(config, self._hardware.get("gpus", []), os.environ, nodes=spec.nodes),
             **self._limits._asdict(),
         }
+        waits = spec.waits_for_go or spec.nodes > 1
+        return content if waits else content | self._command_content(config, run, share)
+
+    def _go_content(self, run: RunDir, go: Go) -> dict[str, Any]:
+        """Return what the launch file lacks; raises ValueError if the ranks cannot start."""
+        config, problems = check(json.loads(run.config.read_text()))
+        if config is None:
+            raise ConfigError(problems)
+        peers = sorted(go.members, key=lambda peer: peer.node_rank)
+        share = Share(**run.read_launch()["share"])
+        if [peer.node_rank for peer in peers] != list(range(share.nodes)):
+            ranks = ", ".join(str(peer.node_rank) for peer in peers)
+            raise ValueError(f"members {ranks} of the order to start are not those of {share.nodes} nodes")
+        share = share._replace(addresses=tuple(peer.address for peer in peers), port=peers[0].port)
+        if share.nodes > 1:
+            write_atomically(run.path / launch.HOSTFILE, hostfile(share, config.world_size // share.nodes))
+        return self._command_content(config, run, share)
+
+    def _command_content(self, config: RunConfig, run: RunDir, share: Share) -> dict[str, Any]:
+        argv = self._command(config, run.config, share)
+        added = launch.additions(config, os.environ, self._state.marker(run), share)
+        return {"argv": argv, "environment": added, "shell": launch.shell_line(argv, added)}
 
     def _end_unstarted(self, draft: RunDir, state: str, reason: str) -> None:
         self._append_end(draft, state, reason)

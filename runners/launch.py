@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runners.config import RunConfig
+from runners.config.engines import engine_names
+from runners.config.launchers import LAUNCHERS
 from runners.ports import PLACEHOLDER
 from runners.processes import MARKER
+from runners.share import ALONE, Share
 
 SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKER_URL")
 """Variables that the daemon needs and a run must not see."""
@@ -18,40 +21,69 @@ SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKE
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
-def command(config: RunConfig, config_path: Path) -> list[str]:
-    """Build the argv of a run on one machine.
+HOSTFILE = "hostfile"
+"""Name of the file beside the configuration that lists the nodes of a run."""
 
-    torchrun's standalone rendezvous takes a free port by itself, so two runs on a node cannot collide.
-    Raises ValueError for a configuration that one machine cannot start.
+
+def command(config: RunConfig, config_path: Path, share: Share = ALONE) -> list[str]:
+    """Build the argv of a run on this node.
+
+    On one node torchrun's standalone rendezvous takes a free port by itself, so two runs on a node cannot collide.
+    Raises ValueError for a configuration that these nodes cannot start.
     """
+    check_span(config, share.nodes)
     if config.network.apply != "none":
         return [sys.executable, "-m", "runners.links", "--config", str(config_path)]
-    return ranks_command(config, config_path)
+    return ranks_command(config, config_path, share)
 
 
-def ranks_command(config: RunConfig, config_path: Path) -> list[str]:
-    """Build the argv that starts the ranks, without emulated links; raises ValueError as `command` does."""
-    if config.cluster.nodes != 1:
+def check_span(config: RunConfig, nodes: int) -> None:
+    """Raise ValueError if the engine or launcher of a run cannot start on this number of nodes."""
+    wanted = 1 if config.network.apply == "emulate" else config.cluster.nodes
+    if nodes != wanted:
+        raise ValueError(f"cluster.nodes {wanted}: the server has assigned {nodes} node(s); update server and nodes")
+    if nodes == 1:
+        return
+    if not config.engine.may_span_nodes:
+        choice = ", ".join(engine_names(lambda row: row.may_span_nodes))
+        raise ValueError(f"cluster.nodes {nodes}: engine {config.engine.name} runs on one node; use 1, or {choice}")
+    is_command_alone = config.engine.is_external and not config.starter.starts_ranks
+    if not config.starter.may_span_nodes and not is_command_alone:
+        choice = " or ".join(name for name, row in LAUNCHERS.items() if row.may_span_nodes)
         raise ValueError(
-            f"cluster.nodes {config.cluster.nodes}: a run can start on one machine only; use 1 and more gpus_per_node,"
-            " or network.apply emulate"
+            f"launcher.kind {config.starter.name} cannot start ranks on {nodes} nodes; use {choice}, or cluster.nodes 1"
         )
+
+
+def ranks_command(config: RunConfig, config_path: Path, share: Share) -> list[str]:
+    """Build the argv that starts the ranks of this node, without emulated links."""
     engine = [sys.executable, "-m", config.engine.module, "--config", str(config_path)]
     if not config.starter.starts_ranks or config.engine.starts_its_own_ranks:
         return engine
     if config.starter.needs_port:
-        return [sys.executable, "-m", "runners.ports", *launcher(config), *engine]
-    return [*launcher(config), *engine[1:]]
+        return [sys.executable, "-m", "runners.ports", *launcher(config, share), *engine]
+    return [*launcher(config, share), *engine[1:]]
 
 
-def launcher(config: RunConfig, port: str = PLACEHOLDER) -> list[str]:
-    """Return the arguments that, before a command, start it once per rank on this machine; none for one process.
+def launcher(config: RunConfig, share: Share = ALONE, port: str = PLACEHOLDER) -> list[str]:
+    """Return the arguments that, before a command, start it once per rank on this node; none for one process.
 
     A launcher that is a module must be followed by a script or -m, one that is a program by a program. The latter
     needs runners.ports in front of it, or a free port.
     """
     row = config.starter
     options = [option.format(ranks=config.world_size, port=port) for option in row.options]
+    if share.nodes > 1:
+        values = {
+            "ranks": config.world_size // share.nodes,
+            "nodes": share.nodes,
+            "node_rank": share.node_rank,
+            "address": share.address,
+            "master": share.master_address,
+            "port": share.port,
+            "hostfile": HOSTFILE,
+        }
+        options = [option.format(**values) for option in row.span_options]
     if row.module:
         return [sys.executable, "-m", row.module, *options]
     if not row.program:
@@ -60,8 +92,11 @@ def launcher(config: RunConfig, port: str = PLACEHOLDER) -> list[str]:
     return [program, *options, sys.executable, "-m", "runners.ranks"]
 
 
-def additions(config: RunConfig, base: Mapping[str, str], marker: str) -> dict[str, str]:
-    """Return the variables of a run in addition to the node's; variables of NCCL and CUDA are not changed."""
+def additions(config: RunConfig, base: Mapping[str, str], marker: str, share: Share = ALONE) -> dict[str, str]:
+    """Return the variables of a run in addition to the node's.
+
+    Variables of NCCL and CUDA that the node's owner has set are not changed.
+    """
     paths = [str(_PACKAGE_ROOT), *filter(None, [base.get("PYTHONPATH", "")])]
     added = {
         "OMP_NUM_THREADS": str(config.launcher.threads_per_rank),
@@ -69,8 +104,18 @@ def additions(config: RunConfig, base: Mapping[str, str], marker: str) -> dict[s
         "PYTHONPATH": ":".join(paths),
         "PYTHONUNBUFFERED": "1",
     }
-    # All ranks are on this machine, so gloo need not resolve the name of the machine.
-    added["GLOO_SOCKET_IFNAME"] = base.get("GLOO_SOCKET_IFNAME", "lo")
+    if share.nodes == 1:
+        # All ranks are on this machine, so gloo need not resolve the name of the machine.
+        added["GLOO_SOCKET_IFNAME"] = base.get("GLOO_SOCKET_IFNAME", "lo")
+    else:
+        added |= share.to_environment()
+        # For commands that start their ranks themselves; launchers set their own for each rank.
+        added |= {"MASTER_ADDR": share.master_address, "MASTER_PORT": str(share.port)}
+        added |= {"NNODES": str(share.nodes), "NODE_RANK": str(share.node_rank)}
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            interface = base.get(name, "") if config.cluster.interface is None else ""
+            if interface := interface or share.interface:
+                added[name] = interface
     added |= config.starter.environment
     if not config.device.may_use_gpus:
         added |= config.starter.cpu_environment

@@ -16,6 +16,7 @@ import sys
 
 from runners import processes
 from runners.events import Printer
+from runners.share import LOOPBACK, Share
 
 PORT_TAKEN = 98
 """Exit code of a rank that could not listen at MASTER_PORT (errno EADDRINUSE)."""
@@ -42,16 +43,19 @@ def output_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{state.st_ino}" if stat.S_ISFIFO(state.st_mode) else ""
 
 
-def variables(port: int) -> dict[str, str]:
-    """Return the variables of the address at which ranks on this machine meet."""
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), OUTPUT: output_name()}
+def variables(port: int, address: str = LOOPBACK) -> dict[str, str]:
+    """Return the variables of the address at which the ranks meet."""
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(port), OUTPUT: output_name()}
 
 
 def run(argv: list[str]) -> int:
     """Run a launcher, with the port in place of PLACEHOLDER; returns its exit code, negative for a signal."""
-    for retries in range(TRIES - 1, -1, -1):
-        port = free_port()
-        environment = {**os.environ, **variables(port), **({MAY_TRY_AGAIN: "1"} if retries else {})}
+    share = Share.from_environment(os.environ)
+    # Several nodes have agreed on a port: another one would not be where the others look for it.
+    for retries in range(TRIES - 1 if share.nodes == 1 else 0, -1, -1):
+        port = share.port or free_port()
+        added = variables(port, share.master_address)
+        environment = {**os.environ, **added, **({MAY_TRY_AGAIN: "1"} if retries else {})}
         try:
             child = subprocess.Popen(
                 [argument.replace(PLACEHOLDER, str(port)) for argument in argv],

@@ -48,7 +48,7 @@ class Recorder:
         self.spool = spool
         self.evidence = Evidence(socket.gethostname())
         self._cutter = LineCutter()
-        self._pending: list[bytes] = []
+        self._pending: list[tuple[bytes, float]] = []
         self._is_at_line_start = True
         self._blocked_at: float | None = None
         self._error: OSError | None = None
@@ -67,7 +67,7 @@ class Recorder:
         return time.monotonic() - self._blocked_at if self._blocked_at is not None else 0.0
 
     def take(self, data: bytes, *, is_last: bool = False) -> list[bytes]:
-        """Add bytes from the pipe, with is_last the final ones; return the records that are complete."""
+        """Add bytes read from the pipe now, with is_last the final ones; return the records that are complete."""
         records = self._cutter.feed(data, is_last=is_last)
         for record in records:
             self.evidence.see(record)
@@ -90,7 +90,7 @@ class Recorder:
         try:
             if self._pending and now >= self._retry_at:
                 while self._pending:
-                    self.spool.append_output(self._pending[0])
+                    self.spool.append_output(*self._pending[0])
                     del self._pending[0]
                 self._blocked_at = None
             if now - self._synced_at > SYNC_S:
@@ -122,5 +122,6 @@ class Recorder:
         if records:
             self._is_at_line_start = records[-1].endswith(b"\n")
         if not self._has_given_up:
-            self._pending += records
+            now = time.time()
+            self._pending += [(record, now) for record in records]
             self.write()

@@ -2,7 +2,8 @@
 
 STATE/id                 marks this directory's processes in their environment
 STATE/daemon.lock        held by the daemon, with its pid
-STATE/runs/RUN-ATTEMPT/  one attempt; see RunDir
+STATE/draining           present while the node takes no new runs
+STATE/runs/RUN-ATTEMPT/  one attempt; see RunDir. RUN-ATTEMPT-NODE for the other nodes of a run, from 1
 STATE/rejected/          attempts unknown to the server, kept for inspection
 STATE/done/RUN-ATTEMPT   remembers for a while what was here, so that a late message starts nothing twice
 """
@@ -19,7 +20,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -27,7 +28,12 @@ from runners.protocol import SPEC_LIFETIME_S
 
 DONE_LIFETIME_S = 2 * SPEC_LIFETIME_S
 
-_NAME = re.compile(r"(\d+)-(\d+)")
+_NAME = re.compile(r"(\d+)-(\d+)(?:-([1-9]\d*))?")
+
+
+def directory_name(run: int, attempt: int, node_rank: int) -> str:
+    """Return the name of a run directory."""
+    return f"{run}-{attempt}" + (f"-{node_rank}" if node_rank else "")
 
 
 def write_atomically(path: Path, content: str, *, sync: bool = False) -> None:
@@ -80,22 +86,24 @@ class RunDir:
         match = _NAME.fullmatch(path.name)
         if match is None:
             raise ValueError(
-                f"run directory {path} is not named RUN-ATTEMPT, like 12-1; use the path of such a directory"
+                f"run directory {path} is not named RUN-ATTEMPT or RUN-ATTEMPT-NODE, like 12-1 or 12-1-2;"
+                " use the path of such a directory"
             )
-        self.run, self.attempt = int(match[1]), int(match[2])
+        self.run, self.attempt, self.node_rank = int(match[1]), int(match[2]), int(match[3] or 0)
         self.spec = path / "spec.json"
         self.config = path / "config.json"
         self.launch = path / "launch.json"
         self.spool = path / "spool"
         self.lock = path / "lock"
         self.log = path / "supervisor.log"
+        self._go = path / "go.json"
         self._cancel = path / "cancel"
         self._supervisor = path / "supervisor.json"
         self._acknowledged = path / "acknowledged"
         self._rejected = path / "rejected"
 
     def __str__(self) -> str:
-        return f"run {self.run} attempt {self.attempt}"
+        return f"run {self.run} attempt {self.attempt}" + (f" node {self.node_rank}" if self.node_rank else "")
 
     @property
     def exists(self) -> bool:
@@ -147,6 +155,23 @@ class RunDir:
         launch: dict[str, Any] = json.loads(self.launch.read_text())
         return launch
 
+    @property
+    def has_go(self) -> bool:
+        """Whether the supervisor has been told to start the ranks."""
+        return self._go.exists()
+
+    def write_go(self, content: Mapping[str, Any]) -> None:
+        """Tell the supervisor to start the ranks: what the launch file lacks, or `error`, why they cannot start."""
+        write_atomically(self._go, json.dumps(content, indent=1))
+
+    def read_go(self) -> dict[str, Any] | None:
+        """Return what the supervisor was told, or None if it was not told to start yet."""
+        try:
+            content: dict[str, Any] = json.loads(self._go.read_text())
+        except FileNotFoundError:
+            return None
+        return content
+
     def write_supervisor(self) -> None:
         """Store the calling process as the supervisor of this run."""
         process = psutil.Process()
@@ -170,6 +195,13 @@ class RunDir:
         return process if abs(process.create_time() - content["create_time"]) < 0.02 else None
 
 
+class Drain(NamedTuple):
+    """A node that takes no new runs."""
+
+    lease_s: float | None
+    """Lease of its runs meanwhile; None: as before."""
+
+
 class StateDir:
     """The state directory of one daemon."""
 
@@ -177,15 +209,16 @@ class StateDir:
         self.root = root
         self.runs_path, self.rejected_path, self.done_path = root / "runs", root / "rejected", root / "done"
         self.lock = root / "daemon.lock"
+        self._draining, self._drain_confirmed = root / "draining", root / "draining-confirmed"
         for path in (root, self.runs_path, self.rejected_path, self.done_path):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (root / "id").exists():
             write_atomically(root / "id", secrets.token_hex(8), sync=True)
         self.id = (root / "id").read_text()
 
-    def find(self, run: int, attempt: int) -> RunDir:
+    def find(self, run: int, attempt: int, node_rank: int = 0) -> RunDir:
         """Return the directory of an attempt, whether it exists or not."""
-        return RunDir(self.runs_path / f"{run}-{attempt}")
+        return RunDir(self.runs_path / directory_name(run, attempt, node_rank))
 
     def runs(self) -> list[RunDir]:
         """List the attempts that this node holds."""
@@ -193,17 +226,17 @@ class StateDir:
 
     def marker(self, run: RunDir) -> str:
         """Return the value of PARLAB_RUN that marks a run's processes."""
-        return f"{self.id}:{run.run}/{run.attempt}"
+        return f"{self.id}:{run.run}/{run.attempt}" + (f"/{run.node_rank}" if run.node_rank else "")
 
-    def prepare(self, run: int, attempt: int) -> RunDir:
+    def prepare(self, run: int, attempt: int, node_rank: int = 0) -> RunDir:
         """Create the directory of an attempt under another name, so that it is never incomplete in its place."""
-        draft = self.runs_path / f".draft-{secrets.token_hex(4)}" / f"{run}-{attempt}"
+        draft = self.runs_path / f".draft-{secrets.token_hex(4)}" / directory_name(run, attempt, node_rank)
         draft.mkdir(parents=True, mode=0o700)
         return RunDir(draft)
 
     def put_in_place(self, draft: RunDir) -> RunDir:
         """Move a prepared directory to where the daemon looks for it."""
-        run = self.find(draft.run, draft.attempt)
+        run = self.find(draft.run, draft.attempt, draft.node_rank)
         draft.path.rename(run.path)
         draft.path.parent.rmdir()
         return run
@@ -218,9 +251,35 @@ class StateDir:
         for path in self.runs_path.glob(".*"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def is_known(self, run: int, attempt: int) -> bool:
+    def begin_drain(self, lease_s: float | None) -> None:
+        """Ask the daemon to take no new runs."""
+        self._drain_confirmed.unlink(missing_ok=True)
+        write_atomically(self._draining, json.dumps({"lease_s": lease_s}))
+
+    def drain(self) -> Drain | None:
+        """Return what was asked with `begin_drain`, or None."""
+        try:
+            return Drain(**json.loads(self._draining.read_text()))
+        except FileNotFoundError:
+            return None
+
+    def confirm_drain(self) -> None:
+        """Record that the server knows that the node takes no new runs."""
+        self._drain_confirmed.touch()
+
+    @property
+    def is_drain_confirmed(self) -> bool:
+        """Whether the server knows that the node takes no new runs."""
+        return self._drain_confirmed.exists()
+
+    def end_drain(self) -> None:
+        """Take new runs again."""
+        self._draining.unlink(missing_ok=True)
+        self._drain_confirmed.unlink(missing_ok=True)
+
+    def is_known(self, run: int, attempt: int, node_rank: int = 0) -> bool:
         """Return whether this node has, or recently had, an attempt."""
-        name = f"{run}-{attempt}"
+        name = directory_name(run, attempt, node_rank)
         return any((path / name).exists() for path in (self.runs_path, self.done_path, self.rejected_path))
 
     def finish(self, run: RunDir) -> None:

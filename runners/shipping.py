@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from runners import spool
 from runners.protocol import MAX_BATCH_BYTES, Batch
-from runners.rundir import RunDir, StateDir
+from runners.rundir import RunDir, StateDir, directory_name
 
 WINDOW = 4
 """Maximum number of unacknowledged batches; after a batch without an answer only one, until the server answers."""
@@ -89,6 +89,8 @@ class Shipment:
             next_sequence=piece.next_position,
             output=piece.output,
             reports=piece.reports,
+            node_rank=self.run.node_rank,
+            stamps=list(piece.stamps),
         )
 
     def was_sent(self, batch: Batch, now: float) -> None:
@@ -183,12 +185,12 @@ class Shipper:
         self._send = send
         self._is_crowded = is_crowded
         self._shipments: dict[str, Shipment] = {}
-        self._answers: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, int, int, int]] = queue.SimpleQueue()
         self._broker_failures = 0
 
-    def acknowledge(self, run: int, attempt: int, position: int) -> None:
+    def acknowledge(self, run: int, attempt: int, position: int, node_rank: int = 0) -> None:
         """Record the server's answer to a batch; may be called from any thread."""
-        self._answers.put((run, attempt, position))
+        self._answers.put((run, attempt, position, node_rank))
 
     def run(self, stop: threading.Event) -> None:
         """Ship until stopped; errors of one run or of the broker do not end it."""
@@ -230,8 +232,8 @@ class Shipper:
 
     def _take_answers(self, now: float) -> None:
         while not self._answers.empty():
-            run, attempt, position = self._answers.get()
-            shipment = self._shipments.get(f"{run}-{attempt}")
+            run, attempt, position, node_rank = self._answers.get()
+            shipment = self._shipments.get(directory_name(run, attempt, node_rank))
             if shipment is None:
                 continue
             if position < 0:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,12 +39,15 @@ class Piece(NamedTuple):
     output: bytes
     reports: list[Report]
     next_position: int
+    stamps: Sequence[tuple[int, float]] = ()
+    """(offset in output, Unix time at which the supervisor read it), one per record that has a time."""
 
 
 def read_batch(directory: Path, position: int, max_output_bytes: int = MAX_BATCH_BYTES) -> Piece:
     """Read from a position, as `journal.read_stretch` does, with reports parsed."""
-    output, reports, next_position = read_stretch(directory, position, max_output_bytes)
-    return Piece(output, [_parse_report(report) for report in reports], next_position)
+    stretch = read_stretch(directory, position, max_output_bytes)
+    reports = [_parse_report(report) for report in stretch.reports]
+    return Piece(stretch.output, reports, stretch.next_position, stretch.stamps)
 
 
 def last_report(directory: Path) -> Report | None:

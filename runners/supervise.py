@@ -17,15 +17,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from runners import hangs, processes, telemetry
+from runners.addresses import held_port
 from runners.links import interface
-from runners.protocol import Report, RunState
+from runners.protocol import Rendezvous, Report, RunState
 from runners.recorder import Recorder
 from runners.rundir import RunDir, lock
 from runners.spool import SpoolWriter
 from runners.verdict import Verdict, shorten
 
+GO_TICK_S = 0.02
+"""Seconds between checks for the order to start."""
 TICK_S = 0.1
 """Seconds between checks for orders; output is read as it arrives."""
 TERM_GRACE_S = 1.0
@@ -50,7 +54,12 @@ class Supervisor:
         self.run_dir = run
         self.launch = run.read_launch()
         self.recorder = Recorder(SpoolWriter(run.spool, limit_bytes=self.launch["spool_limit_mib"] << 20))
-        self.samples = telemetry.Samples([gpu.get("uuid", "") for gpu in self.launch.get("gpus", [])])
+        self.samples = telemetry.Samples(
+            [gpu.get("uuid", "") for gpu in self.launch.get("gpus", [])],
+            node_rank=run.node_rank,
+            first_rank=self.launch.get("first_rank", 0),
+        )
+        self.environment: dict[str, Any] = {}
         self.started_at = time.monotonic()
         self.sampled_at = self.started_at
         self.read_at = 0.0
@@ -74,17 +83,57 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         processes.adopt_orphans()
         try:
-            self._start()
+            self._prepare()
+            if self.order is None:
+                self._start()
         except (OSError, subprocess.SubprocessError) as error:
             self.order = Verdict(RunState.FAILED, self._start_reason(error))
         while self.pipe is not None or not self.is_ended or self.recorder.is_blocked:
             self._turn()
         self._report_end()
 
+    # --- prepare and go ----------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Report that this node is ready and wait until all nodes are; a launch file with a command needs no order."""
+        if "argv" in self.launch:
+            return
+        share = self.launch["share"]
+        address = share["address"]
+        holder = held_port(address) if share["nodes"] > 1 and share["node_rank"] == 0 else None
+        try:
+            rendezvous = Rendezvous(address=address, port=holder.getsockname()[1] if holder else 0)
+            self.recorder.spool.append_report(Report(state="prepared", at=time.time(), rendezvous=rendezvous))
+            # Takes a while, and is the same after the order to start.
+            self.environment = telemetry.environment(self.launch["hardware"])
+            self._wait_for_go()
+        finally:
+            if holder is not None:
+                holder.close()
+
+    def _wait_for_go(self) -> None:
+        limit_s = self.launch["go_within_s"]
+        while (go := self.run_dir.read_go()) is None:
+            self._look_for_orders()
+            if self.order is None and time.monotonic() - self.started_at > limit_s:
+                reason = (
+                    f"prepared, but not told to start within {limit_s:g} s;"
+                    " check the other nodes of the run, the server and its Redis"
+                )
+                self.order = Verdict(RunState.LOST, reason)
+            if self.order is not None:
+                return
+            time.sleep(GO_TICK_S)
+        if "error" in go:
+            self.order = Verdict(RunState.FAILED, go["error"])
+        self.launch |= go
+        self.started_at = time.monotonic()
+        self.watch.pause(self.started_at)
+
     def _start(self) -> None:
         argv, added = self.launch["argv"], self.launch["environment"]
         environment = {
-            **telemetry.environment(self.launch.get("hardware") or telemetry.hardware()),
+            **(self.environment or telemetry.environment(self.launch.get("hardware") or telemetry.hardware())),
             "variables": added,
             "shell": self.launch["shell"],
             "gpus_used": self.launch.get("gpus", []),
@@ -270,6 +319,8 @@ class Supervisor:
                 "exit_code": exit_code,
                 "reason": reason,
                 "traceback": verdict.traceback,
+                "first_failed_rank": verdict.rank,
+                "is_consequence": verdict.is_consequence,
             }
         )
         self.recorder.spool.append_report(report)

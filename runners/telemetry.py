@@ -149,7 +149,9 @@ def descendants(pid: int) -> list[int]:
 class Samples:
     """Samples taken during a run: its processes, the network of the node, the GPUs of the run."""
 
-    def __init__(self, gpu_uuids: Sequence[str]) -> None:
+    def __init__(self, gpu_uuids: Sequence[str], *, node_rank: int = 0, first_rank: int = 0) -> None:
+        """`first_rank` is the number of the rank that trains on the first GPU."""
+        self._node_rank, self._first_rank = node_rank, first_rank
         self._processes = Sampler()
         self._nics = nics.Nics()
         self._gpus = gpus.Watch(gpu_uuids, time.time)
@@ -166,12 +168,17 @@ class Samples:
         """Return the samples since the last call as event lines."""
         memory, percent = self._processes.sample()
         node = {"memory_bytes": memory, "cpu_pct": percent, **self._nics.rates()}
-        samples = [(-1, time.time(), node), *(reading for reading in self._gpus.take() if reading.values)]
+        samples = [(-1 - self._node_rank, time.time(), node)]
+        samples += [
+            (self._first_rank + reading.position, reading.time, reading.values)
+            for reading in self._gpus.take()
+            if reading.values
+        ]
         return b"".join(event_line(*sample) for sample in samples)
 
 
 def event_line(rank: int, at: float, numbers: Mapping[str, float]) -> bytes:
-    """Return a sample as an event line; rank -1 stands for the node, other ranks for the GPU of that rank."""
+    """Return a sample as an event line; rank -1 is the first node, -2 the second, other ranks are those of a GPU."""
     event = {"parlab": 1, "t": round(at, 3), "rank": rank, "event": "telemetry", **numbers}
     return json.dumps(event, separators=(",", ":")).encode() + b"\n"
 

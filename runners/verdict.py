@@ -25,6 +25,14 @@ _RANK_PREFIX = re.compile(r"^\[rank(\d+)\]: ?")
 _NCCL_TIMEOUT = re.compile(
     r"Watchdog caught collective operation timeout: WorkNCCL\([^\n]*?OpType=(\w+)[^\n]*?Timeout\(ms\)=(\d+)"
 )
+# What torch and torchrun say when a program has the port of the rendezvous, or when nobody answers at its address.
+_PORT_TAKEN = re.compile(r"failed to listen on any local network address\. port: (\d+)[^\n]*EADDRINUSE")
+_UNREACHABLE = re.compile(r"client socket has timed out after \d+ ?ms while trying to connect to \(([^,)]+), (\d+)\)")
+_PEER_GONE = re.compile(
+    r"connection (?:was )?(?:likely )?(?:closed|reset|refused)|broken pipe|socket (?:closed|error)|remote process"
+    r"|failed to recv, got 0 bytes|Rendezvous(?:Closed|Connection)Error",
+    re.IGNORECASE,
+)
 _TORCHRUNS_OWN = ("ChildFailedError", "torch.distributed.elastic.multiprocessing.errors")
 
 
@@ -34,6 +42,10 @@ class Verdict(NamedTuple):
     state: RunState
     reason: str
     traceback: str = ""
+    rank: int | None = None
+    """Global number of the rank that failed first, if known."""
+    is_consequence: bool = False
+    """A rank of another node went away, or kept this one waiting: the cause is there."""
 
 
 class Evidence:
@@ -92,17 +104,19 @@ class Evidence:
         ]
         first = deaths[0] if deaths else Death(None, "", exit_code)
         if self._oom is not None or OOM_EXIT_CODE in (exit_code, first.code):
-            return Verdict(RunState.OOM, _oom_reason(self._oom or {}, first.rank))
+            rank = (self._oom or {}).get("rank", first.rank)
+            return Verdict(RunState.OOM, _oom_reason(self._oom or {}, first.rank), "", _number(rank))
         if self._refused:
             return Verdict(RunState.FAILED, shorten("; ".join(self._refused)))
         if first.code == -signal.SIGABRT and (waited := _NCCL_TIMEOUT.search(tail)):
-            return Verdict(RunState.FAILED, _waited_reason(first.rank, waited[1], int(waited[2]) / 1e3))
+            reason = _waited_reason(first.rank, waited[1], int(waited[2]) / 1e3)
+            return Verdict(RunState.FAILED, reason, "", first.rank, is_consequence=True)
         explained = {rank for rank in self._errors if rank is not None}
         are_consequences = bool(self._errors) and all("reason" in event for event in self._errors.values())
         dead = dead_rank(deaths, explained, only_consequences=are_consequences)
         if dead is not None:
             # The errors of the other ranks are consequences, but show where they were.
-            return Verdict(RunState.FAILED, shorten(_code_reason(dead)), self._error_of_others())
+            return Verdict(RunState.FAILED, shorten(_code_reason(dead)), self._error_of_others(), dead.rank)
         return self._failure(tail, first, exit_code)
 
     def _failure(self, tail: str, first: Death, exit_code: int) -> Verdict:
@@ -111,18 +125,22 @@ class Evidence:
             event = min(self._errors.values(), key=lambda error: "reason" in error)
             traceback, rank = event["traceback"].strip(), event.get("rank")
             if isinstance(event.get("reason"), str):
-                return Verdict(RunState.FAILED, shorten(event["reason"]), traceback)
+                reason = shorten(event["reason"])
+                return Verdict(RunState.FAILED, reason, traceback, _number(rank), is_consequence=True)
             if isinstance(rank, int) and rank < 0:  # an error of the node itself, to which the exit code adds nothing
                 return Verdict(RunState.FAILED, shorten(_last_line(traceback)), traceback)
             where = f" on rank {rank}" if isinstance(rank, int) else ""
         else:
             rank, traceback = last_traceback(tail, first.rank)
             where = f" on rank {rank}" if rank is not None else ""
-        if traceback:
-            return Verdict(
-                RunState.FAILED, shorten(f"{_last_line(traceback)}{where} (exit code {exit_code})"), traceback
-            )
-        return Verdict(RunState.FAILED, shorten(_code_reason(first)))
+        if not traceback:
+            return Verdict(RunState.FAILED, shorten(_code_reason(first)), "", first.rank)
+        last = _last_line(traceback)
+        if reason := _rendezvous_reason(last):
+            return Verdict(RunState.FAILED, reason, traceback)
+        is_consequence = bool(_PEER_GONE.search(last))
+        reason = shorten(f"{last}{where} (exit code {exit_code})")
+        return Verdict(RunState.FAILED, reason, traceback, _number(rank), is_consequence)
 
     def _error_of_others(self) -> str:
         return next((event["traceback"].strip() for event in self._errors.values()), "")
@@ -175,6 +193,26 @@ def _oom_reason(event: dict[str, Any], rank: int | None) -> str:
         if isinstance(event.get(field), int | float)
     ]
     return shorten(" ".join(parts) + (f": {', '.join(sizes)}" if sizes else ""))
+
+
+def _number(rank: Any) -> int | None:
+    """Return a rank of an event; None for the node itself, which events give as a negative number."""
+    return rank if isinstance(rank, int) and rank >= 0 else None
+
+
+def _rendezvous_reason(error: str) -> str:
+    """Return why the nodes of a run did not meet, and the remedy; empty for any other error."""
+    if taken := _PORT_TAKEN.search(error):
+        return (
+            f"port {taken[1]} of the rendezvous was taken by another program between prepare and start;"
+            " start the run again, or stop that program ('ss -ltnp' shows it)"
+        )
+    if unreachable := _UNREACHABLE.search(error):
+        return (
+            f"the first node of the run did not answer at {unreachable[1]}, port {unreachable[2]};"
+            " open the ports of the firewall between the nodes, or set cluster.interface to a network between them"
+        )
+    return ""
 
 
 def _mib(size: float) -> str:

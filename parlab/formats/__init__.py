@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
-from parlab.formats import autotuning, configuration, markdown, rst
+from parlab.formats import autotuning, configuration, markdown, rst, steplines
 from parlab.formats.documents import Collector, Counted
 from parlab.formats.logs import LOGS, Reader
 from parlab.formats.records import Record, unread
@@ -21,6 +21,7 @@ FORMATS: dict[str, Reader] = {
     "configuration": configuration,
     "markdown": markdown,
     "rst": rst,
+    "pairs": steplines.DIALECTS["pairs"],
 }
 
 
@@ -37,8 +38,9 @@ def head_of(lines: Iterator[str]) -> list[str]:
 
 
 def format_of(head: list[str]) -> str:
-    """Return the format of a text by its first lines; "unknown" if no reader recognises it."""
-    return sniff(head, FORMATS)
+    """Return the format of a text by its first lines: `pairs` if none is recognised but lines are steps."""
+    name = sniff(head, FORMATS)
+    return "pairs" if name == UNKNOWN and steplines.is_readable(head) else name
 
 
 def records(lines: Iterable[str], format: str | None = None) -> Iterator[Record]:

@@ -32,6 +32,8 @@ _FLOORS = {
     "tokens_per_s": 0.0,
     "flops_per_gpu": 0.0,
     "tokens_per_s_per_gpu": 0.0,
+    "steps_per_s": 0.0,
+    "mfu": 0.0,
 }
 
 

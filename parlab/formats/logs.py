@@ -19,6 +19,7 @@ from parlab.formats import (
     nvidia_smi,
     pipeline_runner,
     ranklines,
+    steplines,
     torchtitan,
 )
 from parlab.formats.records import Record
@@ -50,4 +51,5 @@ LOGS: dict[str, Reader] = {
     "nvidia-smi": nvidia_smi,
     "mlperf": mlperf,
     "huggingface": huggingface,
+    **{name: dialect for name, dialect in steplines.DIALECTS.items() if dialect.SIGNS},
 }

@@ -71,7 +71,22 @@ _METRICS: dict[str, Quantity] = {
     "gradnorm": Quantity("grad_norm"), "globalgradnorm": Quantity("grad_norm"),
     "learningrate": Quantity("learning_rate"), "lr": Quantity("learning_rate"),
     "tflopspergpu": Quantity("tflops_per_gpu"), "tflops": Quantity("tflops_per_gpu"),
-    "mfu": Quantity("mfu"), "perfmfuactor": Quantity("mfu"), "bf16mfu": Quantity("mfu"),
+    "mfu": Quantity("mfu"), "perfmfuactor": Quantity("mfu"), "bf16mfu": Quantity("mfu", 0.01),
+    "tokenspersecondpergpu": Quantity("tokens_per_s_per_gpu"), "tokenspersecpergpu": Quantity("tokens_per_s_per_gpu"),
+    "tgs": Quantity("tokens_per_s_per_gpu"),
+    "perfactortraintflops": Quantity("tflops_per_gpu"), "perfthroughput": Quantity("tokens_per_s_per_gpu"),
+    "throughputdevicetokenspersec": Quantity("tokens_per_s_per_gpu"), "wps": Quantity("tokens_per_s"),
+    "devicetokenspersec": Quantity("tokens_per_s_per_gpu"), "tokenssec": Quantity("tokens_per_s"),
+    "samplessec": Quantity("samples_per_s"), "batchespersec": Quantity("steps_per_s"),
+    "stepspersecond": Quantity("steps_per_s"), "itsec": Quantity("steps_per_s"),
+    "trainspeediters": Quantity("steps_per_s"),
+    "peakmem": Quantity("memory_peak_bytes"), "memorymaxmemallocated": Quantity("memory_peak_bytes"),
+    "memorymaxmemactive": Quantity("memory_active_bytes"), "peakmemoryactive": Quantity("memory_active_bytes"),
+    "peakmemoryalloc": Quantity("memory_peak_bytes"), "peakmemoryreserved": Quantity("memory_reserved_bytes"),
+    "memorydevicememreserved": Quantity("memory_reserved_bytes"),
+    "maxmemoryreserved": Quantity("memory_reserved_bytes"),
+    "gnorm": Quantity("grad_norm"), "norm": Quantity("grad_norm"), "losstraintotal": Quantity("loss"),
+    "achievedteraflopspersec": Quantity("tflops_per_gpu"), "throughputdeviceflopspersec": Quantity("flops_per_gpu"),
 }  # fmt: skip
 _UNIT_SUFFIX = re.compile(r"^(.+?)[\s_./(\[-]+(ns|us|ms|s|sec|seconds|gib|gb|mib|mb|kib|kb|bytes|b|pct|%)[)\]]?$", re.I)
 _TRAINING = frozenset({"train", "training", "perf", "throughput", "timing_s", "time_metrics", "loss_metrics", "system"})
@@ -85,6 +100,8 @@ def plain(name: str) -> str:
 def quantity_of_metric(name: str) -> Quantity | None:
     """Return what a metric means, from its name and the unit in it; None where the name is not known."""
     name = name[:250]
+    if name.isascii() and (whole := _METRICS.get(plain(name))) is not None:
+        return whole
     path, _, last = name.rpartition("/")
     if path and not set(path.lower().split("/")) & _TRAINING:
         return None  # `eval/loss` is another quantity

@@ -65,6 +65,20 @@ def to_int(text: str) -> int | None:
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
+_CLOCK = re.compile(r"(?:(\d{1,6}) days?, )?(?:(\d{1,6}):)?(\d{1,4}):(\d\d(?:\.\d{1,9})?)")
+_PARTS = re.compile(r"(?:(\d{1,6})d\s?)?(?:(\d{1,6})h\s?)?(?:(\d{1,6})m(?:in)?\s?)?(?:(\d{1,6}(?:\.\d{1,9})?)s)?")
+
+
+def duration_seconds(text: str) -> float | None:
+    """Parse `1 day, 2:03:04.5`, `18:26` (minutes and seconds) or `2h 5m 59s`; None for anything else."""
+    text = text.strip()[:80]
+    match = _CLOCK.fullmatch(text) or (_PARTS.fullmatch(text) if text[:1].isdigit() else None)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 def slug(text: str) -> str:
     """Convert a text to an identifier: `params norm` -> params_norm."""
     return _SLUG.sub("_", text[:200].lower()).strip("_")[:80] or "unnamed"

@@ -85,6 +85,11 @@ def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
         loss = segment.metrics[name]
         segment.loss = schema.Loss(name=name, first=loss.first, last=loss.last, min=loss.min)
     times = builder.steps.by_name.get("step_time_s")
+    rates = builder.steps.by_name.get("steps_per_s")
+    if times is None and rates is not None and rates.minimum > 0:
+        p10, median, p90 = (1.0 / rate for rate in rates.quantiles(0.9, 0.5, 0.1))
+        segment.step_time_s = schema.StepTime(median=median, mean=1.0 / rates.mean, p10=p10, p90=p90)
+        segment.basis["step_time_s"] = f"1 / printed steps per second, {rates.count} records"
     if times is not None:
         p10, median, p90 = times.quantiles(0.1, 0.5, 0.9)
         segment.step_time_s = schema.StepTime(

@@ -85,8 +85,11 @@ def _member(attempt: Attempt, batch: Batch) -> Member | None:
 
 def output_append(
     attempt: Attempt, output: bytes, *, member: Member | None = None, stamps: Sequence[tuple[int, float]] = ()
-) -> None:
-    """Append output to the log of a locked attempt and its events to the series; the caller saves `last_step`."""
+) -> Parsed:
+    """Append output to the log of a locked attempt and its events to the series; the caller saves `last_step`.
+
+    Returns the events.
+    """
     node_rank, offset_s = (member.node_rank, member.clock_offset_s) if member else (0, 0.0)
     corrected = [(offset, at - offset_s) for offset, at in stamps]
     unfinished = log.append_log(attempt.pk, output, node_rank=node_rank, stamps=corrected)
@@ -105,6 +108,7 @@ def output_append(
         store.append(attempt.pk, parsed.series)
     else:
         _parsed_store(attempt, parsed)
+    return parsed
 
 
 def _parsed_store(attempt: Attempt, parsed: Parsed) -> None:

@@ -136,20 +136,20 @@ def tracked_run_update(
     *, tracked: TrackedRun, status: str | None = None, end_ms: int | None = None, name: str | None = None
 ) -> TrackedRun:
     """Change name, status or end of a run; an end computes its summary and findings."""
-    attempt, tracked = _lock(tracked)
+    attempt, tracked = lock(tracked)
     if name is not None:
         tracked.name = storable.text(name)[:500]
         Run.objects.filter(pk=tracked.run_id).update(label=tracked.name[:300])
     if status is not None:
         tracked.status = TrackedRun.Status(status)
         tracked.end_ms = end_ms if STATES[tracked.status].is_final else None
-        _state_set(attempt, STATES[tracked.status], ended_at=_moment(tracked.end_ms))
+        state_set(attempt, STATES[tracked.status], ended_at=_moment(tracked.end_ms))
     tracked.last_report_at = timezone.now()
     tracked.save(update_fields=["name", "status", "end_ms", "last_report_at"])
     return tracked
 
 
-def _state_set(attempt: Attempt, state: RunState, *, ended_at: datetime | None = None, reason: str = "") -> None:
+def state_set(attempt: Attempt, state: RunState, *, ended_at: datetime | None = None, reason: str = "") -> None:
     """Set the state of a reported run, in either direction; a final one is summarised."""
     facts = {
         "state": state,
@@ -180,7 +180,7 @@ def parameters_set(*, tracked: TrackedRun, parameters: Mapping[str, str]) -> Non
     """Store parameters; raises Conflict where one has another value already. Updates the run's configuration."""
     if not parameters:
         return
-    _lock(tracked)
+    lock(tracked)
     existing = dict(tracked.parameters.filter(key__in=list(parameters)).values_list("key", "value"))
     for key, value in parameters.items():
         if key in existing and existing[key] != value:
@@ -197,7 +197,13 @@ def parameters_set(*, tracked: TrackedRun, parameters: Mapping[str, str]) -> Non
         Run.objects.filter(pk=tracked.run_id).update(
             launch=storable.json(launch.model_dump()), resolved=resolved_of(launch)
         )
-    _touch(tracked)
+    touch(tracked)
+
+
+def parameters_add(*, tracked: TrackedRun, parameters: Mapping[str, str]) -> None:
+    """Store the parameters that the run does not have yet: ranks may differ, and the first value stays."""
+    existing = set(tracked.parameters.values_list("key", flat=True))
+    parameters_set(tracked=tracked, parameters={key: value for key, value in parameters.items() if key not in existing})
 
 
 @transaction.atomic
@@ -211,7 +217,7 @@ def tags_set(*, tracked: TrackedRun, tags: Mapping[str, str]) -> None:
         batch_size=_BLOCK,
     )
     if tags:
-        _touch(tracked)
+        touch(tracked)
 
 
 @transaction.atomic
@@ -230,13 +236,13 @@ def points_append(*, tracked: TrackedRun, points: Sequence[Point]) -> None:
     """Append points to the run's series in the order given, and its log; a silent run is running again."""
     if not points:
         return
-    attempt, tracked = _lock(tracked)
+    attempt, tracked = lock(tracked)
     output_append(attempt, b"".join(event_lines(points)))
     attempt.save(update_fields=["last_step"])
-    _latest_update(tracked, points)
+    latest_update(tracked, points)
     if RunState(attempt.state) == RunState.LOST:
-        _state_set(attempt, STATES[TrackedRun.Status(tracked.status)])
-    _touch(tracked)
+        state_set(attempt, STATES[TrackedRun.Status(tracked.status)])
+    touch(tracked)
     transaction.on_commit(partial(summarise_at_intervals, attempt), robust=True)
 
 
@@ -267,7 +273,7 @@ def _event_line(step: int, timestamp_ms: int, values: Mapping[str, float]) -> by
     return b'{"parlab":1,' + orjson.dumps(event)[1:] + b"\n"
 
 
-def _latest_update(tracked: TrackedRun, points: Sequence[Point]) -> None:
+def latest_update(tracked: TrackedRun, points: Sequence[Point]) -> None:
     """Keep for each metric the point of the highest step, then time, then value."""
 
     def rank(step: int, timestamp_ms: int, value: float | None) -> tuple[int, int, float]:
@@ -303,7 +309,7 @@ def _latest_update(tracked: TrackedRun, points: Sequence[Point]) -> None:
         )
 
 
-def _lock(tracked: TrackedRun) -> tuple[Attempt, TrackedRun]:
+def lock(tracked: TrackedRun) -> tuple[Attempt, TrackedRun]:
     """Lock a run's attempt until the transaction ends; return it and the run as they now are."""
     attempt = (
         Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run").get(run_id=tracked.run_id)
@@ -311,7 +317,7 @@ def _lock(tracked: TrackedRun) -> tuple[Attempt, TrackedRun]:
     return attempt, TrackedRun.objects.get(pk=tracked.pk)
 
 
-def _touch(tracked: TrackedRun) -> None:
+def touch(tracked: TrackedRun) -> None:
     TrackedRun.objects.filter(pk=tracked.pk).update(last_report_at=timezone.now())
 
 
@@ -332,11 +338,11 @@ def reap() -> int:
 
 @transaction.atomic
 def _lose(tracked: TrackedRun, limit_s: float) -> bool:
-    attempt, tracked = _lock(tracked)
+    attempt, tracked = lock(tracked)
     silence_s = (timezone.now() - tracked.last_report_at).total_seconds()
     if silence_s < limit_s or RunState(attempt.state) != RunState.RUNNING:
         return False  # a report came in between
-    _state_set(
+    state_set(
         attempt,
         RunState.LOST,
         ended_at=tracked.last_report_at,

@@ -62,7 +62,9 @@ class Engine:
     has_product_layout: bool = True
     """Its number of ranks is TP x PP x DP."""
     may_span_nodes: bool = False
-    """Its ranks meet through torch.distributed at an address, so that they could run on several nodes."""
+    """Its ranks meet through torch.distributed at an address, so that they can run on several nodes."""
+    requires: tuple[str, ...] = ("torch",)
+    """Python packages that a node must have for it."""
 
     description: str = ""
     """How reports name the engine; empty: "engine NAME"."""
@@ -189,6 +191,7 @@ ZERO = Engine(
     may_be_a_baseline=True,
     may_be_a_trial=True,
     may_span_nodes=True,
+    requires=("torch", "deepspeed"),
 )
 HF = Engine(
     name="hf",
@@ -210,6 +213,7 @@ HF = Engine(
     may_be_a_baseline=True,
     may_span_nodes=True,
     description="Hugging Face's Trainer without DeepSpeed",
+    requires=("torch", "transformers"),
 )
 SHARDING = Engine(
     name="sharding",
@@ -249,6 +253,7 @@ AUTOTUNING = Engine(
     reports_progress=False,
     starts_its_own_ranks=True,
     has_product_layout=False,
+    requires=("torch", "deepspeed"),
 )
 COMMAND = Engine(
     name="command",
@@ -260,6 +265,8 @@ COMMAND = Engine(
     starts_its_own_ranks=True,
     is_external=True,
     has_product_layout=False,
+    may_span_nodes=True,
+    requires=(),
 )
 
 ENGINES = {

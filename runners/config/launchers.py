@@ -28,7 +28,13 @@ class Launcher:
     program: str = ""
     """Program of any other launcher: it gets a free port, and starts each rank through runners.ranks."""
     options: tuple[str, ...] = ()
-    """Its arguments; {ranks} is the number of ranks, {port} a free port."""
+    """Its arguments on one node; {ranks} is the number of ranks, {port} a free port."""
+    span_options: tuple[str, ...] = ()
+    """Its arguments on each of several nodes, where it starts the ranks of its own node; empty: it cannot.
+
+    {nodes} and {node_rank} count nodes, {address} is this node's, {master} and {port} are where the ranks meet,
+    {hostfile} lists all nodes.
+    """
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the launcher needs."""
     cpu_environment: Mapping[str, str] = field(default_factory=dict)
@@ -38,6 +44,11 @@ class Launcher:
     def starts_ranks(self) -> bool:
         """Whether it starts one process per rank."""
         return bool(self.module or self.program)
+
+    @property
+    def may_span_nodes(self) -> bool:
+        """Whether it can start the ranks of a run on several nodes."""
+        return bool(self.span_options)
 
     @property
     def needs_port(self) -> bool:
@@ -50,6 +61,17 @@ TORCHRUN = Launcher(
     module="torch.distributed.run",
     # Without an address, torchrun looks up the name of the machine, and hangs if the name does not resolve.
     options=("--nnodes=1", "--nproc-per-node={ranks}", "--standalone", "--local-addr=127.0.0.1"),
+    span_options=(
+        "--nnodes={nodes}",
+        "--node-rank={node_rank}",
+        "--nproc-per-node={ranks}",
+        "--rdzv-backend=static",
+        # Seconds until a node gives up waiting for an address that it cannot reach.
+        "--rdzv-conf=timeout=60",
+        "--master-addr={master}",
+        "--master-port={port}",
+        "--local-addr={address}",
+    ),
 )
 PLAIN = Launcher(name="plain")
 DEEPSPEED = Launcher(
@@ -58,6 +80,16 @@ DEEPSPEED = Launcher(
     options=(
         "--num_gpus={ranks}",
         "--master_addr=127.0.0.1",
+        "--master_port={port}",
+        "--no_local_rank",
+        "--no_python",
+    ),
+    span_options=(
+        "--hostfile={hostfile}",
+        # Each node starts its own ranks, so that none is reached by ssh.
+        "--no_ssh",
+        "--node_rank={node_rank}",
+        "--master_addr={master}",
         "--master_port={port}",
         "--no_local_rank",
         "--no_python",

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from . import devices, engines, launchers
 from .named import NameIn
+
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,14}")
+
+
+def interface_or_subnet(value: str) -> str:
+    """Check the name of a network interface, or a subnet."""
+    if _INTERFACE.fullmatch(value):
+        return value
+    with contextlib.suppress(ValueError):
+        if "/" in value:
+            return str(ipaddress.ip_network(value, strict=False))
+    message = "must be an interface that `ip link` lists, like eth0, or a subnet, like 10.0.0.0/24"
+    raise PydanticCustomError("interface", message)
+
 
 EngineName = Annotated[str, NameIn(lambda: engines.ENGINES)]
 DeviceName = Annotated[str, NameIn(lambda: devices.DEVICES)]
@@ -26,6 +43,7 @@ PerStage = Annotated[
     # A single number applies to every stage.
     BeforeValidator(lambda value: [value] if isinstance(value, int | float) else value),
 ]
+Interface = Annotated[str, AfterValidator(interface_or_subnet)]
 PLACEHOLDER = re.compile(r"\{([a-z]+\.[a-z_]+|world_size|num_micro_batches)\}")
 """Placeholders that engine command replaces with values; other braces stay unchanged."""
 
@@ -128,6 +146,8 @@ class ClusterSection(Section):
     """Number of machines."""
     gpus_per_node: Positive | None = None
     """GPUs (or CPU processes) on each node. Empty: as many as TP·PP·DP needs."""
+    interface: Interface | None = None
+    """Network between several nodes: interface name, or subnet like 10.0.0.0/24. Empty: that of the way to Redis."""
     device: DeviceName = devices.AUTO.name
     """auto: GPUs if the node has enough of them, CPU processes otherwise."""
 

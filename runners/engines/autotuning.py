@@ -143,7 +143,8 @@ def outcome(directory: Path, config: RunConfig) -> Outcome:
     if (not metrics and name != PROFILE) or (name == PROFILE and not (directory / "model_info.json").exists()):
         evidence = Evidence()
         evidence.see(output + b"\n" + _bytes(directory / "stderr.log"))
-        state, reason, _ = evidence.verdict(1)
+        verdict = evidence.verdict(1)
+        state, reason = verdict.state, verdict.reason
     return Outcome(
         name=name,
         state=state,

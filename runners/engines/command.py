@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from runners import launch, ports
+from runners.abilities import ALLOWED_COMMANDS, is_command_list
 from runners.config import PLACEHOLDER, ConfigError, Problem, RunConfig
 from runners.engines.rank import Rank, start
 from runners.processes import MARKER
-
-ALLOWED_COMMANDS = "PARLAB_ALLOWED_COMMANDS"
-"""Environment variable of the daemon with the path of the list of allowed commands."""
+from runners.share import Share
 
 
 def command_argv(config: RunConfig) -> list[str]:
@@ -63,14 +62,9 @@ def read_allowed(environment: Mapping[str, str]) -> list[list[str]]:
             "ask its administrator to fix the file",
         ) from error
     example = '[["/opt/train.py"]], lists of arguments that begin with an absolute path'
-    if not isinstance(allowed, list) or not all(_is_prefix(prefix) for prefix in allowed):
+    if not is_command_list(allowed):
         raise _refused(f"{name} is not a list of commands", f"ask the node's administrator to write it like {example}")
     return cast(list[list[str]], allowed)
-
-
-def _is_prefix(data: Any) -> bool:
-    is_argv = isinstance(data, list) and bool(data) and all(isinstance(argument, str) for argument in data)
-    return is_argv and Path(data[0]).is_absolute()
 
 
 def check_allowed(argv: Sequence[str], allowed: Sequence[Sequence[str]]) -> None:
@@ -85,7 +79,7 @@ def check_allowed(argv: Sequence[str], allowed: Sequence[Sequence[str]]) -> None
 
 def launched(config: RunConfig, argv: Sequence[str], port: int) -> list[str]:
     """Prefix a command with its launcher; raise ConfigError if the launcher is not installed."""
-    launcher = launch.launcher(config, str(port))
+    launcher = launch.launcher(config, Share.from_environment(os.environ), str(port))
     if not launcher:
         return list(argv)
     program = shutil.which(launcher[0])
@@ -105,11 +99,12 @@ def run(rank: Rank) -> None:
     config = rank.config
     argv = command_argv(config)
     check_allowed(argv, read_allowed(os.environ))
-    port = ports.free_port()
+    share = Share.from_environment(os.environ)
+    port = share.port or ports.free_port()
     command = launched(config, argv, port)
     if config.starter.needs_port:
-        os.environ |= ports.variables(port)
-        os.environ |= launch.additions(config, os.environ, os.environ.get(MARKER, ""))
+        os.environ |= ports.variables(port, share.master_address)
+        os.environ |= launch.additions(config, os.environ, os.environ.get(MARKER, ""), share)
     rank.printer.emit(
         "start",
         engine="command",

@@ -19,6 +19,7 @@ from runners.links.emulate import Refused, run_emulated
 from runners.links.ranks import NODE
 from runners.links.refusal import refusal
 from runners.processes import die_with
+from runners.share import Share
 
 CONFIG_EXIT_CODE = 2
 
@@ -55,7 +56,7 @@ def _behind_interface(config: RunConfig, path: Path) -> int:
         raise Refused(str(error)) from None
     try:
         _print_setting(config)
-        command = launch.ranks_command(config, path)
+        command = launch.ranks_command(config, path, Share.from_environment(os.environ))
         with subprocess.Popen(command, preexec_fn=die_with(os.getpid())) as process:  # noqa: PLW1509  one thread
             try:
                 code = process.wait()

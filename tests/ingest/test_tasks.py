@@ -96,7 +96,7 @@ def test_a_truncated_output_is_an_invalid_batch(
     whole = wire(attempt, output=b"".join(b"%d\n" % number for number in range(1_000)))
     apply_batch({**whole, "output": whole["output"][:400]})
     assert answers(broker) == []
-    assert "cut off" in caplog.text
+    assert "truncated" in caplog.text
 
 
 def test_a_batch_is_not_acknowledged_if_the_database_is_unavailable(

@@ -159,7 +159,7 @@ def test_acknowledging_needs_a_reason_and_turns_the_triangle_grey(
     assert answer.headers["Location"] == f"{EXPERIMENT}#finding-{doubted.pk}"
     content = page.get(EXPERIMENT).content.decode()
     assert "doubt-known" in content
-    assert "0 open, 1 in all" in content
+    assert "0 open, 1 in total" in content
     assert "ada, <time" in content.replace("\n", "")
     assert "<script>alert" not in content
     assert page.post(f"{EXPERIMENT}findings/{doubted.pk}/reopen/").headers["Location"] == f"{EXPERIMENT}findings/"

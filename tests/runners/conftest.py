@@ -149,7 +149,8 @@ class Server:
 class NodeMachine:
     """A machine with a state directory, on which daemons come and go."""
 
-    def __init__(self, root: Path, url: str) -> None:
+    def __init__(self, root: Path, url: str, *, name: str = NODE, address: str = "") -> None:
+        self.name, self.address = name, address
         self.state_dir, self.scripts, self.log = root / "state", root / "scripts", root / "daemon.log"
         self.scripts.mkdir()
         self.environment = {
@@ -165,8 +166,8 @@ class NodeMachine:
     def state(self) -> StateDir:
         return StateDir(self.state_dir)
 
-    def run_dir(self, run: int, attempt: int = 1) -> RunDir:
-        return self.state.find(run, attempt)
+    def run_dir(self, run: int, attempt: int = 1, node_rank: int = 0) -> RunDir:
+        return self.state.find(run, attempt, node_rank)
 
     def script(self, run: int, text: str) -> None:
         """Say what a run does."""
@@ -177,14 +178,17 @@ class NodeMachine:
         (self.scripts / "open").touch()
 
     def arguments(self, *more: str) -> list[str]:
-        return [*("--node", NODE), *("--state-dir", str(self.state_dir)), *more]
+        given = ["--address", self.address] if self.address else []
+        return [*("--node", self.name), *("--state-dir", str(self.state_dir)), *given, *more]
 
-    def start_daemon(self, module: str = "tests.runners.node_process", **environment: str) -> subprocess.Popen[bytes]:
+    def start_daemon(
+        self, module: str = "tests.runners.node_process", *options: str, **environment: str
+    ) -> subprocess.Popen[bytes]:
         """Start a daemon and wait until it listens."""
         seen = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             daemon = subprocess.Popen(
-                [sys.executable, "-m", module, *self.arguments()],
+                [sys.executable, "-m", module, *self.arguments(*options)],
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
@@ -195,11 +199,11 @@ class NodeMachine:
         wait_for(lambda: b"takes 1 runs" in self.log.read_bytes()[seen:], "daemon has started")
         return daemon
 
-    def supervisor(self, run: int) -> psutil.Process:
-        """Find the supervisor of a run."""
-        found = wait_for(self.run_dir(run).supervisor, f"supervisor of run {run}")
-        assert isinstance(found, psutil.Process)
-        return found
+    def supervisor(self, run: int, node_rank: int = 0) -> psutil.Process:
+        """Return the supervisor of a run."""
+        process = wait_for(self.run_dir(run, 1, node_rank).supervisor, f"supervisor of run {run}")
+        assert isinstance(process, psutil.Process)
+        return process
 
     def processes(self, run: int | None = None) -> list[psutil.Process]:
         """Find the living processes of a run, or of all, its supervisor included."""

@@ -14,9 +14,10 @@ from typing import Any, cast
 from runners import launch
 from runners.config import RunConfig
 from runners.daemon import main
+from runners.share import Share
 
 
-def scripted(config: RunConfig, config_path: Path) -> list[str]:
+def scripted(config: RunConfig, config_path: Path, share: Share) -> list[str]:
     """Return the argv of the script that belongs to a run."""
     run = config_path.parent.name.partition("-")[0]
     return [sys.executable, str(Path(os.environ["TEST_SCRIPTS"]) / f"{run}.py"), "--config", str(config_path)]

@@ -27,9 +27,9 @@ def test_plain_starts_the_engine_alone() -> None:
     assert argv == [sys.executable, "-m", "runners.engines.pipeline", "--config", "config.json"]
 
 
-def test_more_than_one_machine_is_refused_with_a_remedy() -> None:
+def test_a_run_over_two_nodes_that_the_server_sent_to_one_is_refused() -> None:
     config = RunConfig.model_validate({**SMALL, "cluster": {"nodes": 2}})
-    with pytest.raises(ValueError, match=r"cluster\.nodes 2: .* use 1"):
+    with pytest.raises(ValueError, match=r"cluster\.nodes 2: .* 1 node"):
         command(config, Path("config.json"))
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from runners.protocol import RunState
-from runners.verdict import MAX_REASON_CHARS, TAIL_BYTES, Evidence, last_traceback
+from runners.verdict import MAX_REASON_CHARS, TAIL_BYTES, Evidence, Verdict, last_traceback
 
 
 def event(name: str, rank: int = 0, **fields: object) -> bytes:
@@ -49,7 +49,7 @@ ValueError: no good
 
 
 def test_exit_code_zero_is_finished_whatever_was_printed() -> None:
-    assert evidence(VALUE_ERROR).verdict(0) == (RunState.FINISHED, "", "")
+    assert evidence(VALUE_ERROR).verdict(0) == Verdict(RunState.FINISHED, "")
 
 
 def test_an_oom_event_is_out_of_memory_with_its_sizes_whatever_the_exit_code() -> None:

@@ -132,7 +132,7 @@ def test_a_search_that_ran_nothing_says_why_and_can_be_resumed(study: Study) -> 
     end(driver, "failed")
     study = services.study_advance(study=study)
     assert study.state == Study.State.FAILED
-    assert "needs tabulate" in study.reason
+    assert "requires tabulate" in study.reason
     assert services.study_resume(study=study)
     driver.refresh_from_db()
     assert (driver.state, driver.attempt_number) == ("queued", 2)

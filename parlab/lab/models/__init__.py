@@ -11,6 +11,7 @@ from .run import Attempt, Run
 from .snapshot import Snapshot
 from .source import Picture, Source, SourceChunk
 from .stored_file import StoredFile
+from .stream import Stream
 from .token import ApiToken
 from .tracked import Artifact, ExperimentLabel, LatestMetric, RunParameter, RunTag, TrackedRun
 
@@ -41,6 +42,7 @@ __all__ = [
     "Source",
     "SourceChunk",
     "StoredFile",
+    "Stream",
     "Tag",
     "TrackedRun",
 ]

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('lab', '0015_member_columns'),
+        ('lab', '0016_member_columns'),
         ('series', '0004_tracking'),
     ]
 

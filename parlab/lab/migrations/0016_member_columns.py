@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('lab', '0014_members'),
+        ('lab', '0015_members'),
     ]
 
     operations = [

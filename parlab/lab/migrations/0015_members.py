@@ -32,7 +32,7 @@ def restore_columns(apps, schema_editor):
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('lab', '0013_more_devices'),
+        ('lab', '0014_streams'),
     ]
 
     operations = [

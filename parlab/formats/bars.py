@@ -1,0 +1,104 @@
+"""Progress bars of tqdm and Lightning: ` 92%|####  | 11/12 [03:32<00:19, 19.50s/it, loss=2.1]`.
+
+A bar of the training gives steps: its position, the rate that tqdm smooths over recent steps, the elapsed time and the
+cells after the rate. Only the last redraw of a position counts. A bar of other work (loading, evaluation, generation)
+that reaches its end gives a timer.
+"""
+
+from __future__ import annotations
+
+import re
+
+from parlab.formats.metric_fields import metric_field
+from parlab.formats.pairs import pairs
+from parlab.formats.quantities import duration_seconds, normal, slug, to_float
+from parlab.formats.records import Field, Record
+
+_BAR = re.compile(
+    r"(?P<name>[^|\r\n%]{0,120}?)\s{0,4}(?P<share>\d{1,3})%\|[^|]{0,300}\|\s{0,8}(?P<at>[\d.]{1,15})(?P<si>[kMG]?)"
+    r"/(?P<total>[\d.]{1,15})(?P<total_si>[kMG]?)\s\[(?P<elapsed>[\d:]{4,12})<[\d:?]{1,12}(?: days?, [\d:]{4,12})?"
+    r",\s{1,4}(?P<rate>[\d.]{1,12}|\?)\s?(?P<unit>s/\w{1,12}|\w{1,12}/s)(?P<cells>[^\]]{0,4000})"
+)
+_POWERS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+_EPOCH = re.compile(r"(?i)\b(?:epoch|episode)\D{0,4}(\d{1,9})")
+_TRAINING = re.compile(r"(?i)epoch|episode|train|\biter|\bstep|progress|^[\W\d]*$")
+_OTHER = re.compile(
+    r"(?i)eval|valid|\btest|predict|\bmap\b|load|download|generat|token|shard|process|sampl|infer|sanity|fetch"
+)
+
+
+def _count(text: str, si: str) -> int:
+    value = to_float(text)
+    return 0 if value is None else round(value * _POWERS[si])
+
+
+class Bars:
+    """Reads bars; a position is yielded when the bar leaves it."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[int | None, str], Record] = {}
+        self.first_epoch: int | None = None
+        self.total = 0
+
+    def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
+        """Read one line or redraw; None for a text without a bar."""
+        match = _BAR.search(text[:6_000]) if "%|" in text else None
+        if match is None:
+            return None
+        name = match["name"].strip(" :\t")
+        total = _count(match["total"], match["total_si"])
+        if _OTHER.search(name) or not _TRAINING.search(name):
+            return self._other(line, rank, name, match)
+        rate = to_float(match["rate"])
+        if not rate or total < self.total:
+            return []
+        self.total = total
+        record = self._step(line, rank, time, match, rate, total)
+        previous = self.held.get((rank, ""))
+        self.held[rank, ""] = record
+        return [] if previous is None or previous.iteration == record.iteration else [previous]
+
+    def finish(self) -> list[Record]:
+        """Return the last positions."""
+        held, self.held = list(self.held.values()), {}
+        return held
+
+    def _step(
+        self, line: int, rank: int | None, time: str | None, match: re.Match[str], rate: float, total: int
+    ) -> Record:
+        unit = match["unit"]
+        seconds = rate if unit.startswith("s/") else 1.0 / rate
+        fields = [Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit)]
+        raw, values = [match["rate"]], {"step_time_s": seconds}
+        elapsed = duration_seconds(match["elapsed"])
+        if elapsed is not None:
+            fields.append(Field("elapsed_s", "elapsed", "h:mm:ss"))
+            raw.append(match["elapsed"])
+            values["elapsed_s"] = elapsed
+        for cell in pairs(match["cells"].lstrip(", ")):
+            field = metric_field(cell.key, cell.unit)
+            if cell.value is None or field.name in values or cell.key == "v_num":
+                continue
+            fields.append(field)
+            raw.append(cell.text)
+            values[field.name] = normal(cell.value, field.scale)
+        epoch = _EPOCH.search(match["name"])
+        iteration, planned = _count(match["at"], match["si"]), total
+        if epoch:
+            number = int(epoch[1])
+            self.first_epoch = number if self.first_epoch is None else min(self.first_epoch, number)
+            iteration += (number - self.first_epoch) * total
+            values["epoch"] = float(number)
+        else:
+            values["total_iterations"] = float(planned)
+        return Record("step", line, values, iteration, rank, time, tuple(fields), tuple(raw))
+
+    @staticmethod
+    def _other(line: int, rank: int | None, name: str, match: re.Match[str]) -> list[Record]:
+        """Return the time of other work, once its bar is full."""
+        elapsed = duration_seconds(match["elapsed"])
+        if match["share"] != "100" or not elapsed or not name:
+            return []
+        timer = slug(re.sub(r"[\d/\[\]()]", "", name)).replace("_", "-")
+        field = Field(timer, name, "h:mm:ss")
+        return [Record("timers", line, {timer: elapsed}, rank=rank, fields=(field,), raw=(match["elapsed"],))]

@@ -1,0 +1,69 @@
+"""Fields of cells that name their quantity: the names of other tools (`names.py`) and the printed unit decide."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from parlab.formats.names import quantity_of_metric
+from parlab.formats.quantities import slug, unit_of
+from parlab.formats.readings import united
+from parlab.formats.records import Field
+
+# Rates that are printed as a unit, often without a key: `112241 tok/s`.
+RATES: dict[str, str] = {
+    **dict.fromkeys(("tok/s", "toks/s", "tok/sec", "tokens/s", "tokens/sec", "token/s"), "tokens_per_s"),
+    **dict.fromkeys(("tokens/s/gpu", "tokens/gpu/s", "tokens/gpu/sec", "tokens/gpu/second"), "tokens_per_s_per_gpu"),
+    **dict.fromkeys(("samples/s", "samples/sec", "sample/s", "sample/sec", "seq/s", "imgs/s"), "samples_per_s"),
+    **dict.fromkeys(("it/s", "its/s", "iter/s", "iters/s", "steps/s", "step/s", "it/sec", "batch/s"), "steps_per_s"),
+    **dict.fromkeys(("s/it", "s/iter", "s/step", "sec/it", "sec/step", "s/batch"), "step_time_s"),
+}
+_SHARED = {"tflops_per_gpu": ("flops_per_gpu", 1e12), "memory_peak_bytes": ("max_allocated_bytes", 1.0),
+           "memory_reserved_bytes": ("max_reserved_bytes", 1.0)}  # fmt: skip
+_BRACKET = re.compile(r"^(.*?)\s*\(([^()]{1,40})\)\s*$")
+_TIMING = re.compile(r"^timing_(s|ms)/(.+)")
+_MINUTES = re.compile(r"(?i)time|eta|elapsed|remaining")
+# Times of the whole run, not of a phase of a step.
+CLOCKS = frozenset({"eta_s", "elapsed_s", "elapsed_time_s", "remaining_s", "remaining_time_s", "total_time_s", "wall_s",
+                    "train_wall_s", "time_elapsed_s", "train_runtime_s", "total_s"})  # fmt: skip
+
+
+@lru_cache(maxsize=8192)
+def metric_field(key: str, unit: str = "") -> Field:
+    """Return the field of a cell: `dt`, `ms` -> step_time_s; an unknown name becomes its slug."""
+    bracket = _BRACKET.match(key)
+    base = bracket[1] if bracket else key
+    if bracket and not unit and (unit_of(bracket[2]) or bracket[2].lower() in RATES):
+        unit = bracket[2]
+    rate = RATES.get(unit.lower())
+    if rate:
+        per_gpu = rate == "tokens_per_s" and re.search(r"(?i)\b(?:gpu|device)\b", base)
+        return Field("tokens_per_s_per_gpu" if per_gpu else rate, key, unit)
+    timing = _TIMING.match(base)
+    if timing and timing[2] != "step":
+        return Field(f"{slug(timing[2])}_s", key, timing[1], 1e-3 if timing[1] == "ms" else 1.0)
+    if unit == "m" and _MINUTES.search(base):
+        return Field(f"{slug(base)}_s", key, unit, 60.0)
+    return _named(key, base, unit)
+
+
+def _named(key: str, base: str, unit: str) -> Field:
+    if unit == "%" and (share := quantity_of_metric(base)) is not None and share.name == "mfu":
+        return Field("mfu", key, unit, 0.01)
+    quantity = quantity_of_metric(f"{base} {unit}") if unit else None
+    if quantity is None and unit and (printed := unit_of(unit)) is not None:
+        quantity = quantity_of_metric(base)
+        if quantity is None or not quantity.name.endswith((f"_{printed[0]}", f"_{printed[0]}_per_gpu")):
+            return _flops(united(base, unit)._replace(key=key), unit)
+        quantity = quantity._replace(scale=printed[1])
+    elif quantity is None:
+        quantity = quantity_of_metric(key) or quantity_of_metric(base)
+    if quantity is None:
+        return united(base, unit)._replace(key=key)
+    name, scale = _SHARED.get(quantity.name, (quantity.name, 1.0))
+    return Field(name, key, unit, quantity.scale if unit and unit_of(unit) else quantity.scale * scale)
+
+
+def _flops(field: Field, unit: str) -> Field:
+    """Name FLOP/s per GPU plainly, whatever the key is: `GPU utilization: 58.2TFLOP/s/GPU`."""
+    return field._replace(name="flops_per_gpu") if unit_of(unit) == ("flops_per_gpu", 1e12) else field

@@ -1,0 +1,212 @@
+"""`PUT`, `GET` and `POST /api/runs/<run>/streams/<stream>/`: how parlab's client reports. See docs/logging.md.
+
+Not views of the REST framework: a batch is binary, and these requests come many times a second.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.models import User
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, JsonResponse
+from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
+from pydantic import ValidationError
+
+from parlab.lab import services as lab
+from parlab.lab.models import Stream
+from runners.journal import HEADER, Kind, encode
+from runners.protocol import MAX_BATCH_BYTES
+
+from .streams import Occupied, Opening, UnknownStream, stream_apply, stream_open
+
+MAX_BODY_BYTES = 4 * MAX_BATCH_BYTES
+MAX_OPENING_BYTES = 8 << 20
+_LAST_POSITION = 2**63 - 1
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+_STREAM_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+
+
+class Problem(Exception):
+    """A request that cannot be served; the response names field, value and remedy."""
+
+    def __init__(self, status: int, message: str, *, field: str | None, value: Any, remedy: str) -> None:
+        super().__init__(message)
+        self.status = status
+        value = None if value is None else str(value)[:200]
+        self.error = {"field": field, "value": value, "message": message, "remedy": remedy}
+
+
+View = Callable[[HttpRequest, str, str], JsonResponse]
+
+
+def _stream_view(function: Callable[[HttpRequest, User, str, str], JsonResponse]) -> View:
+    @csrf_exempt
+    @login_not_required
+    @wraps(function)
+    def view(request: HttpRequest, run: str, stream: str) -> JsonResponse:
+        try:
+            user = _user(request)
+            _matched("run", run, _RUN_ID, "1 to 64 letters, digits, '.', '_', ':' and '-'")
+            _matched("stream", stream, _STREAM_ID, "1 to 64 letters, digits and '-'")
+            return function(request, user, run, stream)
+        except Problem as problem:
+            return JsonResponse({"errors": [problem.error]}, status=problem.status)
+        except RequestDataTooBig:
+            return JsonResponse({"errors": [_too_large(None).error]}, status=413)
+
+    return view
+
+
+def _user(request: HttpRequest) -> User:
+    kind, _, secret = request.headers.get("Authorization", "").partition(" ")
+    remedy = "create a token on your account page and pass it to `parlab login`, or set PARLAB_TOKEN"
+    if kind.lower() not in ("token", "bearer"):
+        raise Problem(401, "authentication required", field=None, value=None, remedy=remedy)
+    token = lab.token_find(secret.strip())
+    if token is None or not token.user.is_active:
+        raise Problem(401, "unknown or revoked token", field=None, value=None, remedy=remedy)
+    if not token.user.has_perm("lab.add_run"):
+        message = f"user {token.user} may not add runs (permission lab.add_run)"
+        raise Problem(403, message, field=None, value=None, remedy="ask an administrator for the permission")
+    return token.user
+
+
+def _matched(field: str, value: str, pattern: re.Pattern[str], rule: str) -> None:
+    if not pattern.fullmatch(value):
+        raise Problem(400, f"{field} ID {value[:80]!r} is invalid", field=field, value=value, remedy=f"use {rule}")
+
+
+@_stream_view
+def stream(request: HttpRequest, user: User, run: str, stream: str) -> JsonResponse:
+    """Open a stream (PUT), store a batch (POST), or return the committed position (GET)."""
+    if request.method == "PUT":
+        return _open(request, user, run, stream)
+    if request.method == "POST":
+        return _apply(request, run, stream)
+    if request.method == "GET":
+        row = Stream.objects.filter(tracked__uuid=run, key=stream).first()
+        if row is None:
+            raise _unknown(run, stream)
+        return JsonResponse({"committed": row.committed, "state": row.state})
+    raise Problem(405, f"method {request.method} is not allowed", field=None, value=None, remedy="use PUT, POST or GET")
+
+
+def _open(request: HttpRequest, user: User, run: str, key: str) -> JsonResponse:
+    body = _body(request, MAX_OPENING_BYTES)
+    try:
+        opening = Opening.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or None
+        value = first["input"] if field else None
+        remedy = "update the client, or send the fields that docs/logging.md describes"
+        raise Problem(400, f"{field or 'body'}: {first['msg']}", field=field, value=value, remedy=remedy) from error
+    try:
+        row = stream_open(run_id=run, key=key, opening=opening, user=user)
+    except Occupied as error:
+        message, _, remedy = str(error).partition("; ")
+        raise Problem(409, message, field="rank", value=opening.rank, remedy=remedy) from error
+    except ValueError as error:
+        message, _, remedy = str(error).partition("; ")
+        remedy = remedy or "report under another ID"
+        raise Problem(400, message, field="experiment", value=opening.experiment, remedy=remedy) from error
+    owner = row.tracked.run
+    place = {"id": run, "experiment": owner.experiment.slug, "number": owner.number}
+    url = request.build_absolute_uri(owner.get_absolute_url())
+    return JsonResponse({"run": {**place, "url": url}, "stream": key, "committed": row.committed})
+
+
+def _apply(request: HttpRequest, run: str, key: str) -> JsonResponse:
+    position, following = _position(request, "position"), _position(request, "next")
+    if following < position:
+        message = f"next {following} is before position {position}"
+        raise Problem(400, message, field="next", value=following, remedy="send the position after the batch")
+    output, reports = _records(_body(request, MAX_BODY_BYTES))
+    try:
+        committed = stream_apply(
+            run_id=run, key=key, position=position, next_position=following, output=output, reports=reports
+        )
+    except UnknownStream as error:
+        raise _unknown(run, key) from error
+    return JsonResponse({"committed": committed})
+
+
+def _unknown(run: str, key: str) -> Problem:
+    message = f"stream {key} of run {run} is not open here"
+    return Problem(404, message, field="stream", value=key, remedy="open it with PUT")
+
+
+def _position(request: HttpRequest, name: str) -> int:
+    text = request.GET.get(name, "")
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _LAST_POSITION):
+        message = f"{name} {text[:40]!r} is not a position"
+        raise Problem(400, message, field=name, value=text, remedy="send ?position=<bytes>&next=<bytes>")
+    return int(text)
+
+
+def _body(request: HttpRequest, limit: int) -> bytes:
+    """Return the body, unpacked; raises Problem where it or its content is larger than the limit."""
+    body = request.body
+    if len(body) > limit:
+        raise _too_large(limit)
+    encoding = request.headers.get("Content-Encoding", "")
+    if not encoding:
+        return body
+    if encoding != "deflate":
+        message = f"Content-Encoding {encoding[:40]!r} is not supported"
+        raise Problem(415, message, field="Content-Encoding", value=encoding, remedy="use deflate or none")
+    unpacker = zlib.decompressobj()
+    try:
+        data = unpacker.decompress(body, limit)
+    except zlib.error as error:
+        raise Problem(
+            400, f"the body cannot be unpacked: {error}", field=None, value=None, remedy="send zlib"
+        ) from error
+    if unpacker.unconsumed_tail:
+        raise _too_large(limit)
+    if not unpacker.eof:
+        raise Problem(400, "the body is cut off", field=None, value=None, remedy="send it again")
+    return data
+
+
+def _too_large(limit: int | None) -> Problem:
+    size = f"{(limit or MAX_BODY_BYTES) >> 20} MiB"
+    message = f"the body is larger than {size}; nothing was stored"
+    return Problem(413, message, field=None, value=None, remedy="send smaller batches")
+
+
+def _records(body: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the output and the reports of a batch; raises Problem for damaged records."""
+    output, reports, at = bytearray(), list[bytes](), 0
+    while at < len(body):
+        payload_at = at + HEADER.size
+        try:
+            _, kind, length, _ = HEADER.unpack(body[at:payload_at])
+            payload = body[payload_at : payload_at + length]
+            is_valid = encode(Kind(kind), payload) == body[at : payload_at + length]
+        except (ValueError, struct.error) as error:
+            raise _damaged(at) from error
+        if not is_valid:
+            raise _damaged(at)
+        if kind == Kind.REPORT:
+            reports.append(payload)
+        else:
+            output += payload
+        at = payload_at + length
+    return bytes(output), reports
+
+
+def _damaged(at: int) -> Problem:
+    message = f"the record at byte {at} of the batch is damaged"
+    return Problem(400, message, field=None, value=None, remedy="send the batch again")
+
+
+urlpatterns = [path("api/runs/<str:run>/streams/<str:stream>/", stream, name="stream")]

@@ -1,0 +1,264 @@
+"""Streams of runs that report from outside: open, apply batches exactly once, derive the state of the run.
+
+A stream is what one process reports, from position 0 of its own spool. Streams of several ranks fill one run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from django.contrib.auth.models import User
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from pydantic import BaseModel, ConfigDict, Field
+
+from parlab.ingest.events import Parsed
+from parlab.ingest.services import output_append, summarise_at_intervals
+from parlab.lab.models import Attempt, Experiment, Stream, TrackedRun
+from parlab.lab.services import experiment_create, storable
+from runners.protocol import RunState
+
+from .runs import (
+    Point,
+    latest_update,
+    lock,
+    parameters_add,
+    state_set,
+    tags_set,
+    touch,
+    tracked_run_start,
+)
+
+logger = logging.getLogger(__name__)
+
+HELD_S = 45.0
+"""A stream that reported this recently and has not ended is alive; its rank belongs to it."""
+CLOCK_TOLERANCE_S = 5.0
+_STATUS = {
+    RunState.FINISHED: TrackedRun.Status.FINISHED,
+    RunState.OOM: TrackedRun.Status.FAILED,
+    RunState.FAILED: TrackedRun.Status.FAILED,
+    RunState.CANCELLED: TrackedRun.Status.KILLED,
+}
+_ENDS = tuple(state.value for state in _STATUS)
+
+
+class Opening(BaseModel):
+    """How a client describes a stream."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    experiment: str = Field(default="Default", min_length=1, max_length=500)
+    name: str = Field(default="", max_length=500)
+    config: dict[str, str] = Field(default={}, max_length=10_000)
+    tags: dict[str, str] = Field(default={}, max_length=1_000)
+    kind: Stream.Kind = Stream.Kind.RANK
+    rank: int = Field(default=0, ge=0, le=2**31 - 1)
+    host: str = Field(default="", max_length=255)
+    command: list[str] = Field(default=[], max_length=1_000)
+    environment: dict[str, Any] = {}
+    started_at: float | None = None
+    sent_at: float | None = None
+
+
+class Occupied(Exception):
+    """Another process reports as the same rank of the same run."""
+
+
+class UnknownStream(LookupError):
+    """A batch of a stream that was never opened here."""
+
+
+class Report(NamedTuple):
+    """A record of a stream that is not output."""
+
+    kind: str
+    fields: Mapping[str, Any]
+
+
+def stream_open(*, run_id: str, key: str, opening: Opening, user: User) -> Stream:
+    """Return the stream, new or as it is; creates experiment and run. Raises Occupied, or ValueError with a remedy."""
+    now = timezone.now()
+    for _ in range(3):
+        try:
+            with transaction.atomic():
+                tracked = TrackedRun.objects.filter(uuid=run_id).first() or _start(run_id, opening, user)
+                return _opened(tracked, key, opening)
+        except IntegrityError:
+            continue  # another rank created the run at the same moment
+    raise ValueError(f"run {run_id!r} cannot be created now; try again at {now:%H:%M:%S} or later")
+
+
+def _start(run_id: str, opening: Opening, user: User) -> TrackedRun:
+    name = storable.text(opening.experiment)
+    experiment = Experiment.objects.filter(name=name).first() or Experiment.objects.filter(slug=name).first()
+    if experiment is None:
+        experiment = experiment_create(name=name, owner=user)
+    if experiment.archived_at is not None:
+        raise ValueError(f"experiment {name!r} is archived; restore it or use another name")
+    started_at = opening.started_at
+    if started_at is not None:
+        # NaN and times beyond the year 5000 compare as false.
+        started_at = started_at - _clock_offset_s(opening) if abs(started_at) < 1e11 else None
+    return tracked_run_start(
+        experiment=experiment,
+        user=user,
+        name=opening.name,
+        user_name=user.get_username(),
+        start_ms=None if started_at is None else int(started_at * 1000),
+        tags=_texts(opening.tags, 8_000),
+        run_uuid=run_id,
+    )
+
+
+def _opened(tracked: TrackedRun, key: str, opening: Opening) -> Stream:
+    attempt, tracked = lock(tracked)
+    if tracked.deleted_at is not None:
+        raise ValueError(f"run {tracked.uuid!r} is deleted; restore it or report under another ID")
+    now = timezone.now()
+    stream = tracked.streams.filter(key=key).first()
+    if stream is None:
+        same_place = tracked.streams.filter(kind=opening.kind, rank=opening.rank, state=RunState.RUNNING)
+        other = same_place.filter(last_report_at__gt=now - timedelta(seconds=HELD_S)).first()
+        if other is not None:
+            raise Occupied(
+                f"{other.kind} {other.rank} of run {tracked.uuid} is reported by another process on {other.host}; "
+                "wait until that one has ended, or report under another run ID"
+            )
+        stream = Stream.objects.create(
+            tracked=tracked,
+            key=key,
+            kind=opening.kind,
+            rank=opening.rank,
+            host=storable.text(opening.host),
+            command=storable.json(opening.command),
+            environment=storable.json(opening.environment),
+            clock_offset_s=_clock_offset_s(opening),
+            opened_at=now,
+            last_report_at=now,
+        )
+        parameters_add(tracked=tracked, parameters=_texts(opening.config, 6_000))
+        if not attempt.command or opening.kind == Stream.Kind.OUTPUT:
+            facts = {"command": stream.command, "environment": stream.environment}
+            Attempt.objects.filter(pk=attempt.pk).update(**facts)
+        _state_derive(tracked, attempt)
+    touch(tracked)
+    return stream
+
+
+def _clock_offset_s(opening: Opening) -> float:
+    """Return how far the client's clock is ahead, in seconds; 0 within the time that a request may take."""
+    if opening.sent_at is None or not abs(opening.sent_at) < 1e11:
+        return 0.0
+    offset_s = opening.sent_at - timezone.now().timestamp()
+    return offset_s if abs(offset_s) > CLOCK_TOLERANCE_S else 0.0
+
+
+def _texts(pairs: Mapping[str, str], length: int) -> dict[str, str]:
+    return {storable.text(key)[:250]: storable.text(value)[:length] for key, value in pairs.items() if key}
+
+
+@transaction.atomic
+def stream_apply(
+    *, run_id: str, key: str, position: int, next_position: int, output: bytes, reports: Sequence[bytes]
+) -> int:
+    """Store a batch if it starts at the committed position; return the position up to which everything is stored.
+
+    Duplicate or reordered batches change nothing. Raises UnknownStream where the stream was not opened.
+    """
+    tracked = TrackedRun.objects.filter(uuid=run_id).first()
+    if tracked is None or not tracked.streams.filter(key=key).exists():
+        raise UnknownStream(f"stream {key} of run {run_id}")
+    attempt, tracked = lock(tracked)
+    stream = tracked.streams.get(key=key)
+    if position != stream.committed:
+        return stream.committed
+    stream.committed, stream.last_report_at = next_position, timezone.now()
+    if output:
+        # Streams share the log of the run: a line without an end would run into the next stream's.
+        parsed = output_append(attempt, output if output.endswith(b"\n") else output + b"\n")
+        attempt.save(update_fields=["last_step"])
+        latest_update(tracked, _latest_points(parsed))
+    is_ended = False
+    for report in map(_parse_report, reports):
+        is_ended = _report_apply(tracked, stream, report) or is_ended
+    stream.save()
+    if is_ended or RunState(attempt.state) == RunState.LOST:
+        _state_derive(tracked, attempt)
+    touch(tracked)
+    if not is_ended:
+        transaction.on_commit(partial(summarise_at_intervals, attempt), robust=True)
+    return next_position
+
+
+def _latest_points(parsed: Parsed) -> list[Point]:
+    """Return each metric's point of the highest step and time; of several ranks, that of the lowest."""
+    points: dict[str, Point] = {}
+    for (metric, _), columns in sorted(parsed.series.items(), key=lambda item: item[0][1], reverse=True):
+        last = int(np.lexsort((columns.times, columns.steps))[-1])
+        milliseconds = round(float(columns.times[last]) * 1000)
+        points[metric] = Point(metric, float(columns.values[last]), milliseconds, int(columns.steps[last]))
+    return list(points.values())
+
+
+def _parse_report(payload: bytes) -> Report:
+    try:
+        fields = json.loads(payload)
+        return Report(str(fields.pop("kind")), fields)
+    except (ValueError, KeyError, AttributeError, RecursionError):
+        return Report("", {})
+
+
+def _report_apply(tracked: TrackedRun, stream: Stream, report: Report) -> bool:
+    """Apply a report; return whether it ends the stream. One that makes no sense is ignored and logged."""
+    fields = report.fields
+    if report.kind == "end" and fields.get("state") in _ENDS:
+        stream.state = fields["state"]
+        stream.reason = storable.text(str(fields.get("reason") or ""))[:4_000]
+        stream.traceback = storable.text(str(fields.get("traceback") or ""))[-32_000:]
+        code = fields.get("exit_code")
+        stream.exit_code = code if type(code) is int and abs(code) < 2**31 else None
+        return True
+    if report.kind == "config" and isinstance(fields.get("config"), dict):
+        pairs = {str(key): str(value) for key, value in list(fields["config"].items())[:10_000]}
+        parameters_add(tracked=tracked, parameters=_texts(pairs, 6_000))
+    elif report.kind == "tags" and isinstance(fields.get("tags"), dict):
+        pairs = {str(key): str(value) for key, value in list(fields["tags"].items())[:1_000]}
+        tags_set(tracked=tracked, tags=_texts(pairs, 8_000))
+    else:
+        logger.warning("%s: report of unknown kind %r ignored", stream, report.kind[:80])
+    return False
+
+
+def _state_derive(tracked: TrackedRun, attempt: Attempt) -> None:
+    """Set the state of a run from its streams: a wrapper knows exit codes; without one, every rank counts."""
+    streams = list(tracked.streams.order_by("pk"))
+    wrappers = [stream for stream in streams if stream.kind == Stream.Kind.OUTPUT]
+    newest = {stream.rank: stream for stream in wrappers or streams}
+    ended = [stream for stream in newest.values() if stream.state in _ENDS]
+    worst = min(ended, key=lambda stream: _severity(stream.state), default=None)
+    if worst is not None and (worst.state != RunState.FINISHED or len(ended) == len(newest)):
+        state, cause = RunState(worst.state), worst
+    else:
+        state, cause = RunState.RUNNING, None
+    if cause is not None and not cause.traceback:
+        # The wrapper has the exit code; the rank that failed knows why.
+        cause = next((stream for stream in streams if stream.traceback and stream.state == cause.state), cause)
+    status = _STATUS.get(state, TrackedRun.Status.RUNNING)
+    now_ms = int(timezone.now().timestamp() * 1000)
+    TrackedRun.objects.filter(pk=tracked.pk).update(status=status, end_ms=now_ms if state.is_final else None)
+    if cause is not None:
+        facts = {"traceback": cause.traceback, "exit_code": worst.exit_code if worst else None}
+        Attempt.objects.filter(pk=attempt.pk).update(**facts)
+    if state != RunState(attempt.state) or state.is_final:
+        state_set(attempt, state, reason=cause.reason if cause else "")
+
+
+def _severity(state: str) -> int:
+    return (RunState.OOM, RunState.FAILED, RunState.CANCELLED, RunState.FINISHED).index(RunState(state))

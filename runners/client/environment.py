@@ -1,0 +1,110 @@
+"""What a script runs in, and its settings as flat texts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "torch",
+    "lightning",
+    "pytorch-lightning",
+    "transformers",
+    "accelerate",
+    "deepspeed",
+    "megatron-core",
+    "numpy",
+)
+VALUE_LENGTH = 6_000
+KEY_LENGTH = 250
+MAX_SETTINGS = 5_000
+
+
+def description() -> dict[str, Any]:
+    """Describe host, command, Python, packages and git revision."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except Exception:  # a damaged installation must not stop a training
+            continue
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "command": [sys.executable, *sys.argv][:200],
+        "environment": {
+            "hostname": socket.gethostname(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "packages": versions,
+            "torch": versions.get("torch", ""),
+            "git_revision": git_revision(Path.cwd()),
+            "slurm_job_id": os.environ.get("SLURM_JOB_ID", ""),
+        },
+    }
+
+
+def git_revision(directory: Path) -> str:
+    """Return the commit that is checked out around a directory, read without running git; empty if there is none."""
+    try:
+        for parent in (directory, *directory.parents):
+            git = parent / ".git"
+            if git.is_file():
+                git = Path(parent, git.read_text().partition(":")[2].strip())
+            if git.is_dir():
+                head = (git / "HEAD").read_text().strip()
+                if not head.startswith("ref: "):
+                    return head[:64]
+                common = git / "commondir"
+                roots = [git, Path(git, common.read_text().strip())] if common.exists() else [git]
+                return next((text for root in roots if (text := _reference(root, head[5:]))), "")
+    except (OSError, UnicodeDecodeError):
+        pass
+    return ""
+
+
+def _reference(git: Path, name: str) -> str:
+    if (git / name).is_file():
+        return (git / name).read_text().strip()[:64]
+    if (git / "packed-refs").is_file():
+        for line in (git / "packed-refs").read_text().splitlines():
+            if line.endswith(f" {name}"):
+                return line.split(" ")[0][:64]
+    return ""
+
+
+def flat(config: Any) -> dict[str, str]:
+    """Return settings as texts under dotted names: {"model": {"layers": 2}} -> {"model.layers": "2"}."""
+    if config is None:
+        return {}
+    pairs = _pairs("", _mapping(config), depth=0)
+    return dict(pair for pair, _ in zip(pairs, range(MAX_SETTINGS)))
+
+
+def _mapping(config: Any) -> Mapping[Any, Any]:
+    if isinstance(config, Mapping):
+        return config
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return dataclasses.asdict(config)
+    for method in ("to_dict", "model_dump"):
+        if hasattr(config, method):
+            converted = getattr(config, method)()
+            if isinstance(converted, Mapping):
+                return converted
+    return vars(config) if hasattr(config, "__dict__") else {"config": config}
+
+
+def _pairs(prefix: str, config: Mapping[Any, Any], depth: int) -> Iterator[tuple[str, str]]:
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value and depth < 8:
+            yield from _pairs(f"{name}.", value, depth + 1)
+        else:
+            yield name[:KEY_LENGTH], str(value)[:VALUE_LENGTH]

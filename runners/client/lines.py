@@ -1,0 +1,68 @@
+"""Metrics of a step as event lines, the form in which engines print them."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+LINE_LIMIT = 4_096
+"""Bytes; a longer line is no event."""
+MAX_STEP = 2**31 - 1
+NAME_LENGTH = 250
+MAX_NAMES = 10_000
+
+_ENCODE = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
+
+
+def fast_line(rank: int, step: int, values: Mapping[str, Any]) -> bytes | None:
+    """Return the event line of values under accepted names; None where it takes `event_lines` to write them."""
+    try:
+        line = f'{_head(rank, step)}"metrics":{_ENCODE(values)}}}\n'
+    except (TypeError, ValueError):
+        return None
+    return line.encode("ascii") if len(line) < LINE_LIMIT else None
+
+
+def event_lines(
+    rank: int, step: int, values: Mapping[str, float], timers: Mapping[str, float] | None = None
+) -> Iterator[bytes]:
+    """Yield lines that together contain all values, each shorter than LINE_LIMIT."""
+    head = _head(rank, step)
+    for field, numbers in (("timers_s", timers or {}), ("metrics", values)):
+        part: list[str] = []
+        size = 0
+        for name, value in numbers.items():
+            item = f"{_ENCODE(name)}:{_number(value)}"
+            if part and size + len(item) > LINE_LIMIT - 300:
+                yield f'{head}"{field}":{{{",".join(part)}}}}}\n'.encode("ascii")
+                part, size = [], 0
+            part.append(item)
+            size += len(item) + 1
+        if part:
+            yield f'{head}"{field}":{{{",".join(part)}}}}}\n'.encode("ascii")
+
+
+def _head(rank: int, step: int) -> str:
+    return f'{{"parlab":1,"t":{time.time():.3f},"rank":{rank},"event":"step","step":{step},'
+
+
+def _number(value: float) -> str:
+    # JSON has no infinities: they travel as texts, and null is not a number.
+    return _ENCODE(value) if math.isfinite(value) else "null" if math.isnan(value) else f'"{value}"'
+
+
+def number_of(value: Any) -> float | None:
+    """Return a number for a value of any library (0-dimensional arrays and tensors too), else None."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, (str, bytes)):
+        return None
+    if isinstance(value, (int, float)):
+        return value if isinstance(value, float) or abs(value) < 2**63 else float(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None

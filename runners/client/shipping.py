@@ -1,0 +1,204 @@
+"""Spool -> HTTP -> committed: send a stream in batches from the position that the server names."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from runners import journal
+from runners.client.http import Connection, Refused, Unreachable
+from runners.client.spools import Stream, leftovers
+
+BATCH_BYTES = 1 << 20
+POLL_S = 0.25
+HEARTBEAT_S = 20.0
+SETTLE_S = 0.7
+"""After this much silence an empty batch lets the server finish what it does at intervals only."""
+RETRY_S = 1.0
+RETRY_MAX_S = 60.0
+COMPRESS_BYTES = 2_048
+
+log = logging.getLogger("parlab")
+
+
+class Shipment:
+    """How far one stream has come."""
+
+    def __init__(self, stream: Stream, connection: Connection) -> None:
+        self.stream = stream
+        self.run: dict[str, Any] = {}
+        """Experiment, number and address of the run, once the server has answered."""
+        self._connection = connection
+        self._opening = stream.opening()
+        self._path = f"/api/runs/{quote(str(self._opening.get('run_id')), safe='')}/streams/{stream.id}/"
+        self._position: int | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the server has stored everything that is on disk."""
+        return self._position is not None and self._position >= journal.tail(self.stream.records)
+
+    def send(self) -> bool:
+        """Send the next batch; return whether there was one. Raises Unreachable or Refused."""
+        if self._position is None:
+            self._open()
+        assert self._position is not None
+        output, reports, following = journal.read_stretch(self.stream.records, self._position, BATCH_BYTES)
+        if following == self._position:
+            return False
+        pieces = [output[at : at + BATCH_BYTES] for at in range(0, len(output), BATCH_BYTES)]
+        body = b"".join(journal.encode(journal.Kind.OUTPUT, piece) for piece in pieces)
+        body += b"".join(journal.encode(journal.Kind.REPORT, report) for report in reports)
+        self._send(self._position, following, body)
+        return True
+
+    def beat(self) -> None:
+        """Send an empty batch, which shows that the script is alive."""
+        if self._position is None:
+            self._open()
+        assert self._position is not None
+        self._send(self._position, self._position, b"")
+
+    def _open(self) -> None:
+        answer = self._connection.json("PUT", self._path, {**self._opening, "sent_at": time.time()})
+        self.run, self._position = answer["run"], max(int(answer["committed"]), 0)
+
+    def _send(self, position: int, following: int, body: bytes) -> None:
+        headers = {"Content-Type": "application/octet-stream"}
+        if len(body) > COMPRESS_BYTES:
+            body, headers["Content-Encoding"] = zlib.compress(body, 1), "deflate"
+        try:
+            answer, _ = self._connection.request(
+                "POST", f"{self._path}?position={position}&next={following}", body, headers
+            )
+        except Refused as error:
+            if error.status == 404:
+                self._position = None  # another server, or its data is gone: open the stream again
+                raise Unreachable(str(error)) from error
+            raise
+        committed = int(json.loads(answer)["committed"])
+        if committed != self._position:
+            self._position = committed
+            self.stream.acknowledge(committed)
+
+
+class Shipper(threading.Thread):
+    """Ships the stream of this process, after what ended processes left behind for the same run."""
+
+    def __init__(self, stream: Stream, connection: Connection, *, announce: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(name="parlab", daemon=True)
+        self.shipment = Shipment(stream, connection)
+        self._connection = connection
+        self._announce = announce
+        self._wake = threading.Event()
+        self._stop_requested = threading.Event()
+        self._is_announced = False
+        self._failures = 0
+        self._warning = ""
+        self._is_settled = True
+        self._sent_at = 0.0
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last try failed."""
+        return self._failures > 0
+
+    def wake(self) -> None:
+        """Ship without waiting for the next turn."""
+        self._wake.set()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ship what is left within a time; return whether the server has stored everything."""
+        self._stop_requested.set()
+        self._wake.set()
+        self.join(timeout_s)
+        return not self.is_alive() and self.shipment.is_complete
+
+    def run(self) -> None:
+        """Ship until stopped and done; nothing that goes wrong here reaches the script."""
+        is_clean = False
+        while True:
+            pause = POLL_S
+            try:
+                if not is_clean:
+                    self._clean()
+                    is_clean = True
+                self._turn()
+                self._failures = 0
+                if self._stop_requested.is_set() and self.shipment.is_complete:
+                    return
+            except (Unreachable, Refused) as error:
+                pause = self._failed(error)
+            except Exception:
+                log.exception("shipping failed; the data stays in %s", self.shipment.stream.path)
+                self._failures += 1
+                pause = RETRY_MAX_S
+            self._wake.wait(pause)
+            self._wake.clear()
+
+    def _turn(self) -> None:
+        shipment = self.shipment
+        while shipment.send():
+            self._sent_at, self._is_settled = time.monotonic(), False
+            self._opened()
+        silence_s = time.monotonic() - self._sent_at
+        if silence_s > HEARTBEAT_S or (not self._is_settled and silence_s > SETTLE_S):
+            shipment.beat()
+            self._sent_at, self._is_settled = time.monotonic(), True
+            self._opened()
+
+    def _opened(self) -> None:
+        if not self._is_announced:
+            self._is_announced = True
+            self._announce(self.shipment.run)
+
+    def _clean(self) -> None:
+        """Ship what killed processes of the same run and rank left, so that the server lets this one take over."""
+        own = self.shipment.stream.opening()
+        for stream in leftovers():
+            try:
+                opening = stream.opening()
+                if opening.get("url") == own.get("url") and opening.get("run_id") == own.get("run_id"):
+                    sync(stream, self._connection)
+            except Refused as error:
+                stream.refuse(str(error))
+            finally:
+                stream.unlock()
+
+    def _failed(self, error: Exception) -> float:
+        """Log a new reason once; return the pause before the next try in seconds."""
+        self._failures += 1
+        if self._warning != str(error)[:80]:
+            self._warning = str(error)[:80]
+            log.warning("%s (the data stays on disk and is sent later; `parlab sync` sends it, too)", error)
+        if isinstance(error, Refused):
+            self.shipment.stream.refuse(str(error))
+        if self._stop_requested.is_set():
+            return RETRY_S
+        return float(min(RETRY_S * 2 ** min(self._failures - 1, 10), RETRY_MAX_S) * random.uniform(0.7, 1.0))
+
+
+def sync(stream: Stream, connection: Connection) -> dict[str, Any]:
+    """Ship all of an ended process's stream and delete it; return its run. Raises Unreachable or Refused."""
+    if not stream.has_ended:
+        with journal.Writer(stream.records) as writer:
+            writer.append(journal.encode(journal.Kind.REPORT, json.dumps(abandoned()).encode()))
+    shipment = Shipment(stream, connection)
+    while shipment.send():
+        pass
+    if shipment.is_complete:
+        stream.remove()
+    return shipment.run
+
+
+def abandoned() -> dict[str, Any]:
+    """Return the report of an end for a process that was killed."""
+    reason = "the process ended without finishing the run, for example because it was killed"
+    return {"kind": "end", "state": "failed", "exit_code": None, "reason": reason, "at": time.time()}

@@ -1,0 +1,185 @@
+"""Several nodes and a server that speaks the protocol of runs over several nodes, without the real server."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu import Connection, Consumer, Queue
+
+from runners.broker import Broker
+from runners.protocol import (
+    ACKNOWLEDGE_TASK,
+    APPLY_BATCH_TASK,
+    CANCEL_TASK,
+    CONTROL_QUEUE,
+    GO_TASK,
+    INGEST_QUEUE,
+    START_TASK,
+    Batch,
+    Cancel,
+    Go,
+    Heartbeat,
+    Peer,
+    Report,
+    RunSpec,
+    node_queue,
+    sign,
+)
+from tests.patience import PATIENCE_S, wait_for
+from tests.runners.conftest import KEY, NodeMachine
+
+
+def node_name(node_rank: int) -> str:
+    """Name of the node that has this node_rank in the runs of these tests."""
+    return f"n{node_rank}"
+
+
+class Nodes:
+    """Nodes that each have a daemon, and what the server does with them: prepare, go, store, acknowledge, cancel."""
+
+    def __init__(self, root: Path, url: str, count: int) -> None:
+        self.url = url
+        self.broker = Broker(url, "server")
+        self.connection = Connection(url)
+        self.machines = []
+        for node_rank in range(count):
+            directory = root / node_name(node_rank)
+            directory.mkdir()
+            # All addresses of 127.0.0.0/8 are local: each node has one of its own.
+            machine = NodeMachine(directory, url, name=node_name(node_rank), address=f"127.0.0.{node_rank + 2}")
+            machine.environment["TEST_SCRIPTS"] = ""
+            self.machines.append(machine)
+        self.committed: dict[int, int] = defaultdict(int)
+        self.output: dict[int, bytes] = defaultdict(bytes)
+        self.stamps: dict[int, list[float]] = defaultdict(list)
+        self.reports: dict[int, list[Report]] = defaultdict(list)
+        self.heartbeats: dict[str, Heartbeat] = {}
+        self.is_cancelled = False
+        self.cancels_peers = True
+
+    @property
+    def count(self) -> int:
+        return len(self.machines)
+
+    def prepare(self, config: dict[str, Any], run: int = 1) -> None:
+        """Send every node its RunSpec."""
+        for node_rank in range(self.count):
+            fields = {"run": run, "attempt": 1, "node": node_name(node_rank), "config": config}
+            spec = RunSpec.model_validate({**fields, "node_rank": node_rank, "nodes": self.count, "waits_for_go": True})
+            self._order(START_TASK, spec)
+
+    def peers(self) -> list[Peer]:
+        """Return the members as the nodes have reported them; empty until all are prepared."""
+        peers = []
+        for node_rank in range(self.count):
+            meeting = next((report.rendezvous for report in self.reports[node_rank] if report.rendezvous), None)
+            if meeting is None:
+                return []
+            fields = {"node": node_name(node_rank), "node_rank": node_rank}
+            peers.append(Peer(**fields, address=meeting.address, port=meeting.port))
+        return peers
+
+    def go(self, peers: list[Peer], run: int = 1) -> None:
+        """Tell every node to start."""
+        for peer in peers:
+            order = Go(run=run, attempt=1, node=peer.node, node_rank=peer.node_rank, members=peers)
+            self._order(GO_TASK, order)
+
+    def start(self, config: dict[str, Any], run: int = 1) -> None:
+        """Prepare a run on all nodes, and start it."""
+        self.prepare(config, run)
+        self.go(self.until(self.peers, "all nodes are prepared"), run)
+
+    def cancel(self, reason: str, run: int = 1) -> None:
+        """Cancel the run on all nodes."""
+        self.is_cancelled = True
+        for node_rank in range(self.count):
+            order = Cancel(run=run, attempt=1, node=node_name(node_rank), node_rank=node_rank, reason=reason)
+            self._order(CANCEL_TASK, order)
+
+    def until(self, condition: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
+        """Serve until a condition holds."""
+
+        def served() -> Any:
+            self.serve()
+            return condition()
+
+        return wait_for(served, what, within_s)
+
+    def serve(self, seconds: float = 0.05) -> None:
+        """Take what the nodes have sent for a while; cancel the others once one has ended badly."""
+        deadline = time.monotonic() + seconds
+        queues = [Queue(INGEST_QUEUE), Queue(CONTROL_QUEUE)]
+        consumer = Consumer(self.connection, queues, callbacks=[self._take], accept=["json"])
+        with consumer, contextlib.suppress(TimeoutError):
+            while (left := deadline - time.monotonic()) > 0:
+                self.connection.drain_events(timeout=left)
+
+    def ends(self, within_s: float = PATIENCE_S) -> list[Report]:
+        """Serve until every member has ended; return their final reports by node_rank."""
+        self.until(lambda: all(self.end_of(node_rank) for node_rank in range(self.count)), "all members end", within_s)
+        return [report for node_rank in range(self.count) if (report := self.end_of(node_rank))]
+
+    def end_of(self, node_rank: int) -> Report | None:
+        """Return the final report of a member, if it has come."""
+        return next((report for report in self.reports[node_rank] if report.is_final), None)
+
+    def says(self, node_rank: int, text: bytes) -> None:
+        """Serve until a member has printed a text."""
+        self.until(lambda: text in self.output[node_rank], f"node {node_rank} prints {text!r}")
+
+    def ranks(self, node_rank: int, run: int = 1) -> list[Any]:
+        """Return the processes of a run on a node that have a rank."""
+        with_rank = []
+        for process in self.machines[node_rank].processes(run):
+            with contextlib.suppress(Exception):
+                if process.environ().get("LOCAL_RANK"):
+                    with_rank.append(process)
+        return with_rank
+
+    def close(self) -> list[str]:
+        """End everything; return what was left running."""
+        self.connection.release()
+        return [name for machine in self.machines for name in machine.close()]
+
+    def _order(self, task: str, message: RunSpec | Go | Cancel) -> None:
+        self.broker.app.send_task(task, args=[sign(message, KEY)], queue=node_queue(message.node))
+
+    def _take(self, body: Any, message: Any) -> None:
+        message.ack()
+        argument = body[0][0]
+        if message.headers["task"] != APPLY_BATCH_TASK:
+            heartbeat = Heartbeat.model_validate(argument)
+            self.heartbeats[heartbeat.node] = heartbeat
+            return
+        batch = Batch.from_wire(argument)
+        if batch.sequence == self.committed[batch.node_rank]:
+            self.committed[batch.node_rank] = batch.next_sequence
+            self.output[batch.node_rank] += batch.output
+            self.stamps[batch.node_rank] += [at for _, at in batch.stamps]
+            self.reports[batch.node_rank] += batch.reports
+        position = self.committed[batch.node_rank]
+        arguments = [batch.run, batch.attempt, position, batch.node_rank]
+        self.broker.app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
+        ended = next((report for report in batch.reports if report.is_final and report.state != "finished"), None)
+        if ended and not self.is_cancelled and self.cancels_peers:
+            self.cancel(f"node {batch.node}: {ended.reason}"[:300])
+
+
+@pytest.fixture
+def three_nodes(tmp_path: Path, redis_url: str) -> Iterator[Nodes]:
+    """Three nodes with daemons; what they leave running fails the test."""
+    nodes = Nodes(tmp_path, redis_url, 3)
+    for machine in nodes.machines:
+        machine.start_daemon()
+    yield nodes
+    left = nodes.close()
+    for machine in nodes.machines:
+        print(machine.log.read_text()[-4000:])  # shown when the test fails
+    assert not left, f"left running: {left}"
