@@ -61,8 +61,8 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
     )
     # Without recomputation, HFU equals MFU.
     is_same = all(point.hfu_pct in (None, point.mfu_pct) for point in everything)
-    shown = [name for name in _SHARES if not (name == "hfu_pct" and is_same)]
-    for name in shown:
+    shares = [name for name in _SHARES if not (name == "hfu_pct" and is_same)]
+    for name in shares:
         values = [_share(point, name) for point in measured]
         if any(value is not None for value in values):
             title, colour = _SHARES[name]

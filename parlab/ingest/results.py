@@ -195,8 +195,8 @@ def _section_axis(tables: Sequence[Table], table: Table) -> dict[str, Any]:
 
 
 def _schedule(section: str | None) -> str | None:
-    words = re.findall(r"[a-z0-9]+", (section or "").lower())
-    schedules = {_SCHEDULES[word] for word in words if word in _SCHEDULES}
+    section_words = re.findall(r"[a-z0-9]+", (section or "").lower())
+    schedules = {_SCHEDULES[word] for word in section_words if word in _SCHEDULES}
     return schedules.pop() if len(schedules) == 1 else None
 
 

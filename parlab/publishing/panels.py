@@ -86,12 +86,12 @@ def _configuration(run: Run) -> dict[str, Any]:
     """Return what applies to the run: no fields that its engine ignores, no placements that the map shows."""
     drawn = device_map.draw(selectors.device_grid(run))
     arguments = selectors.flat(run.launch.get("arguments", {}))
-    shown = [row for row in arguments if drawn is None or not row[0].startswith("device_mapping.")]
+    visible_rows = [row for row in arguments if drawn is None or not row[0].startswith("device_mapping.")]
     return {
         "map": drawn,
         "sections": _in_use(run, selectors.config_sections(run.resolved, run.point, run.config)),
-        "arguments": _side_by_side(shown[:MAX_ARGUMENTS]),
-        "left_out": max(0, len(shown) - MAX_ARGUMENTS),
+        "arguments": _side_by_side(visible_rows[:MAX_ARGUMENTS]),
+        "left_out": max(0, len(visible_rows) - MAX_ARGUMENTS),
     }
 
 
@@ -109,7 +109,7 @@ def _in_use(run: Run, sections: Sequence[ConfigSection]) -> list[ConfigSection]:
 
 def _results(run: Run, record: Record) -> dict[str, Any]:
     numbers = numbers_of(record)
-    shown = {(fact.name, fact.text) for fact in numbers}
+    facts_drawn = {(fact.name, fact.text) for fact in numbers}
     fields = {fact.field for fact in numbers}
     return {
         "headlines": [(fact.name, *fact.text.partition(SPACE)) for fact in numbers if fact.field in HEADLINES],
@@ -119,7 +119,7 @@ def _results(run: Run, record: Record) -> dict[str, Any]:
         "figures": [
             (name, text)
             for name, text in selectors.run_figures(run)
-            if (name, text) not in shown and not (name == _UTILISATION and "gpu_util_pct" in fields)
+            if (name, text) not in facts_drawn and not (name == _UTILISATION and "gpu_util_pct" in fields)
         ],
     }
 

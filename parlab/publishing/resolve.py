@@ -229,8 +229,8 @@ class Resolver:
         missing = next((name for name in only if name not in configuration), None)
         if missing is not None:
             raise ValueError(f"the configuration has no part {missing!r}; use one of {', '.join(configuration)}")
-        shown = {name: configuration[name] for name in only} if only else configuration
-        return blocks.CodeBlock(text=json.dumps(shown, indent=2, ensure_ascii=False))
+        sections = {name: configuration[name] for name in only} if only else configuration
+        return blocks.CodeBlock(text=json.dumps(sections, indent=2, ensure_ascii=False))
 
     def _picture(self, directive: Directive) -> Block:
         if len(directive.name) < 6:

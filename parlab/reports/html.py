@@ -146,8 +146,8 @@ def _column_heading(text: Text, content: Content) -> str:
 
 
 def _cell_html(text: Text, content: Content) -> str:
-    shown = f"<b>{escape(text.text)}</b>" if text.is_best else escape(text.text)
-    inner = shown + marks_html(text.doubts, content)
+    html_text = f"<b>{escape(text.text)}</b>" if text.is_best else escape(text.text)
+    inner = html_text + marks_html(text.doubts, content)
     if text.state == "name":
         return f'<th scope="row">{inner}</th>'
     number = " number" if text.is_number else ""

@@ -44,7 +44,7 @@ def typed() -> Callable[..., dict[str, Any]]:
     def fill(config: Config | None = None, **changes: Any) -> dict[str, Any]:
         form = ConfigForm(instance=config)
         values = {name: form[name].value() for name in form.fields}
-        shown = {name: form.fields[name].prepare_value(value) for name, value in values.items()}
-        return {name: "" if value is None else value for name, value in (shown | changes).items()}
+        form_values = {name: form.fields[name].prepare_value(value) for name, value in values.items()}
+        return {name: "" if value is None else value for name, value in (form_values | changes).items()}
 
     return fill

@@ -108,9 +108,9 @@ def test_findings_can_be_filtered_by_experiment_run_severity_and_state(
     assert ids("experiment=pipeline-schedules&run=1") == [first.pk]
     assert ids("open=false") == [second.pk]
     assert ids("open=true&severity=error") == [third.pk, first.pk]
-    shown = api.get("/api/findings/?open=false").json()["results"][0]
-    assert shown["acknowledged_by"] == "ada"
-    assert shown["message"] == "<b>8</b> samples/s are stated"
+    finding = api.get("/api/findings/?open=false").json()["results"][0]
+    assert finding["acknowledged_by"] == "ada"
+    assert finding["message"] == "<b>8</b> samples/s are stated"
 
 
 @pytest.mark.parametrize(

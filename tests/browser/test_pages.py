@@ -232,11 +232,11 @@ def test_a_link_shows_the_figures_and_the_table_that_its_sender_saw(page: Page) 
     page.locator("select[name=columns]").select_option("train.micro_batch_size")
     expect(page.get_by_role("heading", name="Table")).to_be_visible()
     expect(page).to_have_url(re.compile("columns=train.micro_batch_size"))
-    kept = page.url
-    assert "y=ms_per_sample" in kept
-    assert "rows=network" in kept
+    address = page.url
+    assert "y=ms_per_sample" in address
+    assert "rows=network" in address
     page.goto("/")
-    page.goto(kept)
+    page.goto(address)
     settled(page)
     expect(page.get_by_role("heading", name="Time per sample").first).to_be_visible()
     expect(page.locator("select[name=rows]").first).to_have_value("network")

@@ -18,8 +18,8 @@ PLOT = "[data-figure='timeline']"
 
 def time_range(page: Page) -> list[float]:
     """Return the seconds that the time axis shows."""
-    shown: list[float] = page.evaluate(f'document.querySelector("{PLOT}")._fullLayout.xaxis.range')
-    return shown
+    axis_range: list[float] = page.evaluate(f'document.querySelector("{PLOT}")._fullLayout.xaxis.range')
+    return axis_range
 
 
 def until(page: Page, is_so: Callable[[], bool]) -> None:

@@ -90,10 +90,10 @@ def test_a_poll_keeps_the_shape(page: Client, four_runs: list[Run], make_attempt
 
 
 def test_the_page_says_which_run_is_fastest_and_by_how_much(page: Client, four_runs: list[Run]) -> None:
-    shown = text(page.get(EXPERIMENT))
-    assert "Fastest: #3" in shown
-    assert "20.0 samples/s , 50.0 % ahead of #4 (" in shown
-    assert re.search(r"2\.50 ?\N{MULTIPLICATION SIGN} the slowest\.", shown)
+    page_text = text(page.get(EXPERIMENT))
+    assert "Fastest: #3" in page_text
+    assert "20.0 samples/s , 50.0 % ahead of #4 (" in page_text
+    assert re.search(r"2\.50 ?\N{MULTIPLICATION SIGN} the slowest\.", page_text)
 
 
 def test_the_experiment_shows_why_a_run_failed(page: Client, make_attempt: Callable[..., Attempt]) -> None:

@@ -82,10 +82,10 @@ def search(attempt_of: Callable[..., Attempt]) -> Attempt:
 
 def test_bandwidths_stand_in_nccl_tests_columns_beside_their_figure(page: Client, bandwidths: Attempt) -> None:
     response = page.get(RUN)
-    shown = text(response)
-    assert "size (B) count type redop time (µs) algbw (GB/s) busbw (GB/s) #wrong first trial (µs)" in shown
-    assert "1024 256 float sum 1.02 1.00 1.50 0 1000" in shown.replace("\N{NARROW NO-BREAK SPACE}", " ")
-    assert "reaches a busbw of 3.00 GB/s" in shown
+    page_text = text(response)
+    assert "size (B) count type redop time (µs) algbw (GB/s) busbw (GB/s) #wrong first trial (µs)" in page_text
+    assert "1024 256 float sum 1.02 1.00 1.50 0 1000" in page_text.replace("\N{NARROW NO-BREAK SPACE}", " ")
+    assert "reaches a busbw of 3.00 GB/s" in page_text
     assert 'data-figure="bandwidth"' in response.content.decode()
 
     drawn = json.loads(page.get(f"{RUN}figures/bandwidth.json").content)["figure"]["data"]
@@ -138,8 +138,8 @@ def test_a_map_of_stages_and_shards_is_drawn_with_the_name_of_each_device(
     }
     attempt = attempt_of(data)
     store.append(attempt.pk, {("step_fps", 0): points({1: 1.0, 2: 4.0})})
-    shown = text(page.get(RUN))
-    assert "avg_step_fps = 4.00 sequences per second: the mean of 1 / step time over 1 step after warm-up" in shown
+    page_text = text(page.get(RUN))
+    assert "avg_step_fps = 4.00 sequences per second: the mean of 1 / step time over 1 step after warm-up" in page_text
     content = page.get(RUN).content.decode()
     assert content.count("<title>stage ") == 8
     assert "stage 1, shard 3: CPU:1" in content

@@ -59,19 +59,19 @@ def test_login_redirects_to_the_requested_page(client: Client, user: User, exper
 
 
 def test_the_empty_list_teaches_the_first_step(page: Client) -> None:
-    shown = text(page.get("/experiments/"))
-    assert "Start with a question" in shown
-    assert "Press Launch" in shown
+    page_text = text(page.get("/experiments/"))
+    assert "Start with a question" in page_text
+    assert "Press Launch" in page_text
 
 
 def test_the_list_shows_states_best_throughput_and_where_it_was_reached(page: Client, four_runs: list[Run]) -> None:
     Run.objects.filter(pk=four_runs[0].pk).update(state="oom", samples_per_s=1000)
-    shown = text(page.get("/experiments/"))
-    assert "Pipeline schedules" in shown
-    assert "3 finished" in shown
-    assert "1 OOM" in shown
-    assert "20.0 samples/s" in shown
-    assert f"#{four_runs[2].number}" in shown
+    page_text = text(page.get("/experiments/"))
+    assert "Pipeline schedules" in page_text
+    assert "3 finished" in page_text
+    assert "1 OOM" in page_text
+    assert "20.0 samples/s" in page_text
+    assert f"#{four_runs[2].number}" in page_text
 
 
 def test_the_list_takes_as_many_queries_for_many_experiments_as_for_one(
@@ -92,9 +92,9 @@ def test_the_list_takes_as_many_queries_for_many_experiments_as_for_one(
 def test_the_search_filters_by_every_word_and_answers_htmx_with_the_list_only(page: Client, user: User) -> None:
     lab.experiment_create(name="ZeRO on eight GPUs", question="How far does memory go?", owner=user)
     lab.experiment_create(name="Pipelines", question="Memory of GPipe", owner=user)
-    shown = text(page.get("/experiments/?q=memory zero"))
-    assert "ZeRO on eight GPUs" in shown
-    assert "Pipelines" not in shown
+    page_text = text(page.get("/experiments/?q=memory zero"))
+    assert "ZeRO on eight GPUs" in page_text
+    assert "Pipelines" not in page_text
     partial = page.get("/experiments/?q=gpipe", headers={"HX-Request": "true"})
     assert "<html" not in partial.content.decode()
     assert "Pipelines" in text(partial)
@@ -281,10 +281,10 @@ def test_all_versions_together_have_the_version_as_an_axis(
 
 
 def test_launch_makes_the_runs_once_and_says_how_many(page: Client, swept: Config) -> None:
-    shown = page.get(EXPERIMENT)
-    assert "Launch 4 runs" in text(shown)
+    response = page.get(EXPERIMENT)
+    assert "Launch 4 runs" in text(response)
     url = reverse("launch", args=["pipeline-schedules", 1])
-    assert url in shown.content.decode()
+    assert url in response.content.decode()
     assert "Launched 4 runs." in text(page.post(url, follow=True))
     assert swept.runs.filter(state=RunState.QUEUED).count() == 4
     assert "every point that can run already has a run" in text(page.post(url, follow=True))
@@ -293,17 +293,17 @@ def test_launch_makes_the_runs_once_and_says_how_many(page: Client, swept: Confi
 
 def test_a_config_that_cannot_run_is_refused_with_its_reason(page: Client, make_config: Callable[..., Config]) -> None:
     config = make_config(sweep={"parallel.pipeline_parallel_size": [64]})
-    shown = text(page.get(EXPERIMENT))
-    assert "No point of the sweep can run" in shown
+    page_text = text(page.get(EXPERIMENT))
+    assert "No point of the sweep can run" in page_text
     answer = text(page.post(reverse("launch", args=["pipeline-schedules", config.version]), follow=True))
     assert "Nothing was launched:" in answer
     assert "pipeline_parallel_size 64" in answer
 
 
 def test_an_experiment_without_a_config_says_what_to_do(page: Client, experiment: Experiment) -> None:
-    shown = page.get(EXPERIMENT)
-    assert "No configuration yet" in text(shown)
-    assert 'id="launch"' not in shown.content.decode()
+    response = page.get(EXPERIMENT)
+    assert "No configuration yet" in text(response)
+    assert 'id="launch"' not in response.content.decode()
 
 
 def test_staff_find_the_way_to_the_forms(page: Client, viewer: Client, swept: Config) -> None:

@@ -107,10 +107,10 @@ def test_a_figure_of_the_registry_can_be_put_into_a_report(
 
 
 def test_figures_without_data_are_named_in_one_line_with_what_they_need(page: Client, four_runs: list[Run]) -> None:
-    shown = text(page.get(EXPERIMENT))
-    assert "Time per sample: all runs have the same number of GPUs." in shown
-    assert "Scaling efficiency: needs runs on different numbers of GPUs." in shown
-    assert "Memory per rank:" not in shown
+    page_text = text(page.get(EXPERIMENT))
+    assert "Time per sample: all runs have the same number of GPUs." in page_text
+    assert "Scaling efficiency: needs runs on different numbers of GPUs." in page_text
+    assert "Memory per rank:" not in page_text
     Run.objects.update(state="running")
     titles = ", ".join(figure.title for figure in EXPERIMENT_FIGURES.values() if figure.source is not Source.MESSAGES)
     assert f"{titles}: no run has finished." in text(page.get(EXPERIMENT))
@@ -167,8 +167,8 @@ def test_the_curve_of_a_run_is_its_series_thinned_and_its_csv_all_of_it(
 
 def test_memory_of_a_run_includes_the_node(page: Client, make_attempt: Callable[..., Attempt]) -> None:
     attempt = make_attempt(state="running")
-    one = np.array([1], dtype=np.int64)
-    points = Columns(one, np.array([10.0]), np.array([2.0**20]))
+    first_step = np.array([1], dtype=np.int64)
+    points = Columns(first_step, np.array([10.0]), np.array([2.0**20]))
     store.append(attempt.pk, {("memory_bytes", -1): points, ("memory_bytes", 0): points})
     answer = figure(page, f"{EXPERIMENT}runs/1/figures/memory.json")
     assert [trace["name"] for trace in answer["figure"]["data"]] == ["all processes", "rank 0"]
@@ -233,9 +233,9 @@ def test_any_series_that_a_training_printed_can_be_shown(page: Client, four_runs
     two = Columns(np.array([1, 2]), np.array([1.76e9, 1.76e9 + 1]), np.array([10.5, 9.25]))
     milliseconds = Columns(two.steps, two.times, np.array([0.002, 0.003]))
     store.append(four_runs[0].current_attempt().pk, {("grad_norm", 0): two, ("timer/forward-compute", 1): milliseconds})
-    shown = page.get(f"{EXPERIMENT}runs/1/?series=timer/forward-compute").content.decode()
-    assert '<option value="timer/forward-compute" selected>Timer forward-compute</option>' in shown
-    assert "series.json?attempt=1&amp;series=timer/forward-compute" in shown
+    html = page.get(f"{EXPERIMENT}runs/1/?series=timer/forward-compute").content.decode()
+    assert '<option value="timer/forward-compute" selected>Timer forward-compute</option>' in html
+    assert "series.json?attempt=1&amp;series=timer/forward-compute" in html
     url = f"{EXPERIMENT}runs/1/figures/series.json?series="
     norm = figure(page, f"{url}grad_norm")
     assert norm["figure"]["data"][0]["y"] == [10.5, 9.25]
@@ -260,4 +260,4 @@ def test_the_browsers_plotly_is_of_the_version_that_makes_the_figures() -> None:
     assert isinstance(ours, str)
     versions = [re.search(r"plotly\.js.*? v([\d.]+)", path.read_text()[:400]) for path in (theirs, Path(ours))]
     assert all(versions)
-    assert len({found[1] for found in versions if found}) == 1
+    assert len({version[1] for version in versions if version}) == 1

@@ -72,8 +72,8 @@ def test_a_number_with_findings_has_a_triangle(page: Client, four_runs: list[Run
     cell = re.search(r'10\.0</span><a class="doubt doubt-error"', content.decode())
     assert cell, "the triangle is not behind the throughput"
     assert triangles(content, r'<table class="sweep">.*?</table>') == []
-    shown = page.get(f"{EXPERIMENT}?metric=samples").content
-    assert triangles(shown, r'<table class="sweep">.*?</table>') == [str(doubted.pk)]
+    response = page.get(f"{EXPERIMENT}?metric=samples").content
+    assert triangles(response, r'<table class="sweep">.*?</table>') == [str(doubted.pk)]
 
 
 def test_a_finding_of_a_whole_run_is_shown_at_its_number_and_in_every_sweep(
@@ -127,13 +127,13 @@ def test_the_panel_shows_both_numbers_the_rule_and_the_place_in_the_log(
     doubted = make_finding(source=source, segment=0, figure="samples_per_s", lines=(3,))
     panel = page.get(f"{EXPERIMENT}findings/?id={doubted.pk}", headers={"HX-Request": "true"})
     assert "<html" not in panel.content.decode()
-    shown = text(panel)
-    assert "8 samples/s are stated, but 4 samples / 0.4 s = 10 samples/s." in shown
-    assert "Samples/s 8 Expected samples/s 10" in shown
+    page_text = text(panel)
+    assert "8 samples/s are stated, but 4 samples / 0.4 s = 10 samples/s." in page_text
+    assert "Samples/s 8 Expected samples/s 10" in page_text
     assert f'href="/findings/rules/#{doubted.rule}"' in panel.content.decode()
     assert '<span class="meant"><i>3</i> elapsed 4 s' in panel.content.decode()
-    assert "second" in shown
-    assert "first" not in shown
+    assert "second" in page_text
+    assert "first" not in page_text
     assert f"/sources/{source.pk}/lines/3-3/" in panel.content.decode()
     whole = page.get(f"{EXPERIMENT}findings/?id={doubted.pk}")
     assert "<html" in whole.content.decode()
@@ -212,8 +212,8 @@ def test_a_page_takes_as_many_queries_for_many_findings_as_for_one(
     for number in range(30):
         make_finding(run=four_runs[number % 4], figure="samples_per_s", column=number)
     with django_assert_num_queries(9):
-        shown = page.get(EXPERIMENT)
-    assert "Show all 31" in text(shown)
+        response = page.get(EXPERIMENT)
+    assert "Show all 31" in text(response)
     with django_assert_num_queries(4):  # session, person, experiment, findings
         page.get(f"{EXPERIMENT}findings/")
 

@@ -39,21 +39,21 @@ def series(*values: float) -> Columns:
 
 
 def test_an_empty_home_teaches_the_first_step(page: Client, viewer: Client) -> None:
-    shown = text(page.get("/"))
-    assert "Start with a question" in shown
-    assert "Press Launch" in shown
-    assert "Create the first experiment" in shown
+    page_text = text(page.get("/"))
+    assert "Start with a question" in page_text
+    assert "Press Launch" in page_text
+    assert "Create the first experiment" in page_text
     assert "Ask an administrator" in text(viewer.get("/"))
 
 
 def test_recent_results_say_which_configuration_is_best_and_by_how_much(page: Client, four_runs: list[Run]) -> None:
     Run.objects.update(ended_at=timezone.now())
-    shown = page.get("/")
-    assert f"#{four_runs[2].number}" in text(shown)
-    assert "20.0 samples/s" in text(shown)
+    response = page.get("/")
+    assert f"#{four_runs[2].number}" in text(response)
+    assert "20.0 samples/s" in text(response)
     # 20 samples/s beside 13.3 of the second.
-    assert "50.0 %" in text(shown)
-    assert f'title="than #{four_runs[3].number}' in shown.content.decode()
+    assert "50.0 %" in text(response)
+    assert f'title="than #{four_runs[3].number}' in response.content.decode()
 
 
 def test_what_is_ready_to_launch_is_named(page: Client, swept: Config, make_attempt: Callable[..., Attempt]) -> None:
@@ -64,19 +64,19 @@ def test_what_is_ready_to_launch_is_named(page: Client, swept: Config, make_atte
 
 def test_a_step_time_alone_also_finds_the_best(page: Client, four_runs: list[Run]) -> None:
     Run.objects.update(ended_at=timezone.now(), samples_per_s=None, tokens_per_s=None)
-    shown = text(page.get("/"))
-    assert "200 ms" in shown
-    assert "50.0 %" in shown
+    page_text = text(page.get("/"))
+    assert "200 ms" in page_text
+    assert "50.0 %" in page_text
 
 
 def test_runs_that_did_not_finish_show_their_reason_with_a_link(
     page: Client, make_attempt: Callable[..., Attempt]
 ) -> None:
     finish(make_attempt(), state="failed", reason="rank 1: ValueError: no <b>", ended_at=timezone.now())
-    shown = page.get("/")
-    assert "rank 1: ValueError: no <b>" in text(shown)
-    assert "<b>" not in shown.content.decode().split("ValueError")[1][:20]
-    assert '<a href="/experiments/pipeline-schedules/runs/1/">' in shown.content.decode()
+    response = page.get("/")
+    assert "rank 1: ValueError: no <b>" in text(response)
+    assert "<b>" not in response.content.decode().split("ValueError")[1][:20]
+    assert '<a href="/experiments/pipeline-schedules/runs/1/">' in response.content.decode()
 
 
 def test_open_findings_wait_with_the_grave_ones_first(page: Client, four_runs: list[Run]) -> None:
@@ -85,9 +85,9 @@ def test_open_findings_wait_with_the_grave_ones_first(page: Client, four_runs: l
             experiment=run.experiment, run=run, rule="r", severity=severity, message=f"{severity} here",
             where_digest=str(number),
         )  # fmt: skip
-    shown = text(page.get("/"))
-    assert shown.index("error here") < shown.index("warning here")
-    assert "3 open" in shown
+    page_text = text(page.get("/"))
+    assert page_text.index("error here") < page_text.index("warning here")
+    assert "3 open" in page_text
     Finding.objects.update(acknowledged_at=timezone.now())
     assert "No open findings" in text(page.get("/"))
 
@@ -174,8 +174,8 @@ def test_where_only_flops_are_stated_they_tell_who_leads(page: Client, four_runs
             samples_per_s=None, tokens_per_s=None, step_time_s=None, summary={"tflops_per_gpu": rate}
         )
     Run.objects.update(ended_at=timezone.now())
-    shown = text(page.get("/"))
-    assert f"163 TFLOP/s 5.16 % #{four_runs[1].number}" in shown
+    page_text = text(page.get("/"))
+    assert f"163 TFLOP/s 5.16 % #{four_runs[1].number}" in page_text
 
 
 def test_a_best_number_in_doubt_carries_its_triangle(page: Client, four_runs: list[Run]) -> None:

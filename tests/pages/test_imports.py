@@ -59,9 +59,9 @@ def preview(page: Client, *files: BytesIO, **more: str) -> str:
 def test_the_page_is_in_the_rail_of_those_who_may_import(page: Client, viewer: Client, experiment: Experiment) -> None:
     assert '<a href="/import/" data-key="i">Import</a>' in page.get("/").content.decode()
     assert "/import/" not in viewer.get("/").content.decode()
-    shown = page.get("/import/?experiment=pipeline-schedules").content.decode()
-    assert '<option value="pipeline-schedules" selected>' in shown
-    assert "megatron" in shown
+    html = page.get("/import/?experiment=pipeline-schedules").content.decode()
+    assert '<option value="pipeline-schedules" selected>' in html
+    assert "megatron" in html
 
 
 @pytest.mark.django_db
@@ -74,14 +74,14 @@ def test_importing_needs_the_right(viewer: Client, client: Client, allowed: Call
 
 @pytest.mark.django_db
 def test_a_preview_shows_what_would_be_made_and_makes_nothing(page: Client) -> None:
-    shown = text(page.get(preview(page, file(LOG), file(PAGE, "page.md"))))
-    assert "Will create the experiment train" in shown
-    assert "Will create the experiment Two schedules" in shown
-    assert "2 runs" in shown
-    assert "4.00 s" in shown
-    assert "OOM" in shown
-    assert "1 table" in shown
-    assert "Import 2 files" in shown
+    page_text = text(page.get(preview(page, file(LOG), file(PAGE, "page.md"))))
+    assert "Will create the experiment train" in page_text
+    assert "Will create the experiment Two schedules" in page_text
+    assert "2 runs" in page_text
+    assert "4.00 s" in page_text
+    assert "OOM" in page_text
+    assert "1 table" in page_text
+    assert "Import 2 files" in page_text
     assert not Experiment.objects.exists()
 
 
@@ -149,17 +149,17 @@ def test_files_go_into_the_experiment_that_was_chosen(page: Client, experiment: 
 def test_an_experiment_deleted_in_the_meantime_is_reported(page: Client, experiment: Experiment) -> None:
     url = preview(page, file(LOG), experiment="pipeline-schedules")
     experiment.delete()
-    shown = text(page.post(url, follow=True))
-    assert "the experiment was deleted in the meantime" in shown
+    page_text = text(page.post(url, follow=True))
+    assert "the experiment was deleted in the meantime" in page_text
     assert not Run.objects.exists()
 
 
 @pytest.mark.django_db
 def test_one_file_that_is_refused_stops_no_other(page: Client) -> None:
     url = preview(page, file(b"\x7fELF\x00\x01" * 50, "trainer.bin"), file(LOG))
-    shown = text(page.get(url))
-    assert "Cannot be imported: trainer.bin is" in shown
-    assert "Import 1 file" in shown
+    page_text = text(page.get(url))
+    assert "Cannot be imported: trainer.bin is" in page_text
+    assert "Import 1 file" in page_text
     done = text(page.post(url, follow=True))
     assert "Not imported: trainer.bin is" in done
     assert "Imported into train" in done
@@ -187,9 +187,9 @@ def test_files_above_the_limit_are_refused_with_the_limit_and_the_setting(page: 
     half = b"line\n" * 120_000
     response = page.post("/import/", {"files": [file(half, "a.log"), file(half, "b.log")]})
     assert response.status_code == 400
-    shown = text(response)
-    assert "a.log and the others are 1.14 MiB, above the limit of 1.00" in shown
-    assert "PARLAB_UPLOAD_LIMIT_MIB" in shown
+    page_text = text(response)
+    assert "a.log and the others are 1.14 MiB, above the limit of 1.00" in page_text
+    assert "PARLAB_UPLOAD_LIMIT_MIB" in page_text
     assert not list(settings.FILE_UPLOAD_TEMP_DIR.iterdir())
 
 
@@ -261,9 +261,9 @@ def test_names_and_lines_of_files_are_text(page: Client) -> None:
     addresses += [run.get_absolute_url() for run in Run.objects.all()]
     addresses += [reverse("source-lines", args=[experiment.slug, source.pk, 1, 3])]
     for address in addresses:
-        shown = page.get(address, follow=True).content.decode()
-        assert "<script>alert" not in shown
-        assert "\x1b" not in shown
+        html = page.get(address, follow=True).content.decode()
+        assert "<script>alert" not in html
+        assert "\x1b" not in html
     for address in addresses[-1], reverse("source", args=[experiment.slug, source.pk]):
         assert "&lt;script&gt;alert" in page.get(address).content.decode()
 
@@ -277,10 +277,10 @@ def test_a_contradiction_of_a_document_gets_its_triangle(page: Client) -> None:
     page.post(preview(page, file(content, "scaling.md")))
     experiment = Experiment.objects.get()
     finding = Finding.objects.get(rule="aggregate")
-    shown = page.get(experiment.get_absolute_url()).content.decode()
-    table = re.search(r'<div class="scroll card document".*?</table>', shown, re.S)
+    page_html = page.get(experiment.get_absolute_url()).content.decode()
+    table = re.search(r'<div class="scroll card document".*?</table>', page_html, re.S)
     assert table
     cell = re.search(r"<td[^>]*>9999(.*?)</td>", table[0])
     assert cell
     assert f"id={finding.pk}" in cell[1]
-    assert html.escape(finding.message) in shown
+    assert html.escape(finding.message) in page_html

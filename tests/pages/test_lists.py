@@ -33,10 +33,10 @@ def test_a_filter_is_answered_with_the_list_and_with_what_it_did_not_understand(
 
 
 def test_runs_of_all_experiments_are_listed_and_sorted(page: Client, four_runs: list[Run]) -> None:
-    shown = page.get(f"{RUNS}&sort=-samples_per_s").content.decode()
-    assert re.findall(r'<tr data-run="(\d+)"', shown) == [str(four_runs[n].pk) for n in (2, 3, 1, 0)]
+    html = page.get(f"{RUNS}&sort=-samples_per_s").content.decode()
+    assert re.findall(r'<tr data-run="(\d+)"', html) == [str(four_runs[n].pk) for n in (2, 3, 1, 0)]
     assert re.search(
-        r'aria-sort="descending"><a class="sort" id="sort-samples_per_s" href="[^"]*sort=samples_per_s"', shown
+        r'aria-sort="descending"><a class="sort" id="sort-samples_per_s" href="[^"]*sort=samples_per_s"', html
     )
     assert "8.00 samples/s" in text(page.get(f"{RUNS}&q=micro_batch:1+schedule:gpipe"))
 
@@ -59,16 +59,16 @@ def test_columns_are_kept_for_each_person(page: Client, viewer: Client, four_run
 def test_chosen_experiments_are_tagged_and_found_by_it(page: Client, experiment: Experiment, user: User) -> None:
     other = lab.experiment_create(name="Other", owner=user)
     chosen = {"experiment": [experiment.pk, other.pk], "next": LIST}
-    shown = text(page.post("/experiments/change/", {**chosen, "action": "tag", "tag": "V100"}, follow=True))
-    assert "2 experiments tagged v100." in shown
+    page_text = text(page.post("/experiments/change/", {**chosen, "action": "tag", "tag": "V100"}, follow=True))
+    assert "2 experiments tagged v100." in page_text
     assert "2 matching experiments" in text(page.get(LIST, {"q": "tag:v100"}))
     page.post("/experiments/change/", {"experiment": [other.pk], "action": "untag", "tag": "v100"})
     assert [tag.experiment for tag in Tag.objects.all()] == [experiment]
-    shown = text(
+    page_text = text(
         page.post("/experiments/change/", {**chosen, "action": "tag", "tag": f"two words {EVIL}"}, follow=True)
     )
-    assert "Nothing was changed: invalid tag" in shown
-    assert "use one word" in shown
+    assert "Nothing was changed: invalid tag" in page_text
+    assert "use one word" in page_text
 
 
 def test_archiving_can_be_undone_and_leaves_what_runs(

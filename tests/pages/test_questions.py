@@ -39,8 +39,8 @@ def filled(key: str, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("key", QUESTIONS)
 def test_every_question_is_asked_as_it_comes_and_launches_what_it_showed(key: str, page: Client) -> None:
-    shown = text(page.get(f"/questions/{key}/"))
-    (launched,) = re.findall(r"Launch (\d+) run", shown)
+    page_text = text(page.get(f"/questions/{key}/"))
+    (launched,) = re.findall(r"Launch (\d+) run", page_text)
     response = page.post(f"/questions/{key}/", filled(key), follow=True)
     assert response.redirect_chain[-1][0].endswith("/answer/")
     assert "No answer yet. Run 1 is queued: no node of pool default" in text(response)
@@ -137,12 +137,12 @@ def test_throughput_is_answered_with_every_run_beside_each_other(page: Client, f
         resolved=resolved | wider,
         summary=four_runs[2].summary | {"gpu_util_pct": 87.6, "ms_per_sample": 50.0},
     )
-    shown = text(page.get(ANSWER))
-    assert "Training reaches 320 tokens/s on 4 ranks, 50.0 ms per sample: the fastest of 4 runs" in shown
-    assert "2.5 times the throughput of 2." in shown
-    row = shown[shown.index("#3") :]
+    page_text = text(page.get(ANSWER))
+    assert "Training reaches 320 tokens/s on 4 ranks, 50.0 ms per sample: the fastest of 4 runs" in page_text
+    assert "2.5 times the throughput of 2." in page_text
+    row = page_text[page_text.index("#3") :]
     assert "128 to 256 88" in row
-    assert "forward-compute" in shown
+    assert "forward-compute" in page_text
 
 
 def test_on_a_cpu_utilisation_is_that_of_the_cores_the_ranks_may_use(
@@ -153,8 +153,8 @@ def test_on_a_cpu_utilisation_is_that_of_the_cores_the_ranks_may_use(
     finish(attempt)
     samples = {0: 5.0, 1: 180.0, 2: 190.0, 3: 170.0, 4: 20.0}
     store.append(attempt.pk, {("cpu_pct", -1): points(samples)})
-    shown = text(page.get(ANSWER))
-    assert "128 to 256 90 167" in shown  # two ranks of one thread: 180 of 200 %
+    page_text = text(page.get(ANSWER))
+    assert "128 to 256 90 167" in page_text  # two ranks of one thread: 180 of 200 %
 
 
 def test_a_search_is_answered_with_its_trials(
@@ -216,9 +216,9 @@ def test_an_imported_bandwidth_is_an_answer_too(
     make_source(NCCL, name="nccl.log")
     run = make_attempt(state="finished").run
     Run.objects.filter(pk=run.pk).update(origin=Run.Origin.IMPORTED, resolved={})
-    shown = text(page.get(ANSWER))
-    assert "all-reduce between 16 ranks reaches a busbw of 39.3" in shown
-    assert "1048576 262144 float sum 100 10.5 19.7 0" in shown
+    page_text = text(page.get(ANSWER))
+    assert "all-reduce between 16 ranks reaches a busbw of 39.3" in page_text
+    assert "1048576 262144 float sum 100 10.5 19.7 0" in page_text
 
 
 def test_without_tokens_the_answer_is_in_samples(page: Client, make_attempt: Callable[..., Attempt]) -> None:

@@ -35,10 +35,10 @@ def poll_urls(content: str) -> dict[str, str]:
 
 def test_a_finished_run_shows_its_numbers_and_what_they_are_made_of(page: Client, four_runs: list[Run]) -> None:
     response = page.get(RUN)
-    shown = text(response)
+    page_text = text(response)
     for expected in ("500 ms", "p10 to p90: 450 ms to 600 ms", "8.00 samples/s", "128 tokens/s", "256 MiB"):
-        assert expected in shown
-    assert "median of 3 steps (2 to 4), slowest rank of each" in shown
+        assert expected in page_text
+    assert "median of 3 steps (2 to 4), slowest rank of each" in page_text
     assert poll_urls(response.content.decode()) == {}
     assert "every" not in " ".join(re.findall(r'hx-trigger="([^"]*)"', response.content.decode()))
     assert 'id="relaunch"' in response.content.decode()
@@ -127,10 +127,10 @@ def test_the_whole_log_is_searched_and_a_place_shown(page: Client, make_attempt:
     attempt = make_attempt(state="failed")
     append_log(attempt.pk, b"first\n" + b"quiet\n" * 500 + f"ValueError: {EVIL}\n".encode() + b"quiet\n" * 500)
     url = f"{RUN}log/find/"
-    shown = page.get(url, {"errors": "1"})
-    assert "1 line looks like an error" in text(shown)
-    assert f"502 ValueError: {EVIL}" in text(shown)
-    assert EVIL not in shown.content.decode()
+    response = page.get(url, {"errors": "1"})
+    assert "1 line looks like an error" in text(response)
+    assert f"502 ValueError: {EVIL}" in text(response)
+    assert EVIL not in response.content.decode()
     around = page.get(url, {"line": "502", "find": "value"})
     assert 'class="meant"><i>502</i>' in around.content.decode()
     assert "<i>472</i>" in around.content.decode()
@@ -158,13 +158,13 @@ def test_the_command_by_hand_is_the_attempts_own_with_the_config_as_a_file(
     variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": "/srv/parlab", "PARLAB_RUN": "1/1"}
     environment = {"hostname": "a", "devices": [{"name": "cpu"}], "tags": ["x", "y"], "variables": variables}
     Attempt.objects.filter(pk=attempt.pk).update(command=command, environment=environment)
-    shown = text(page.get(RUN))
+    page_text = text(page.get(RUN))
     line = 'PYTHONPATH="$PWD" GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 python -m runners.engines.pipeline'
-    assert f"{line} --config config.json" in shown
-    assert "--config '/var/run 1/config.json'" in shown
-    assert '"micro_batch_size": 1' in shown
-    assert "devices.0.name cpu" in shown
-    assert "tags x, y" in shown
+    assert f"{line} --config config.json" in page_text
+    assert "--config '/var/run 1/config.json'" in page_text
+    assert '"micro_batch_size": 1' in page_text
+    assert "devices.0.name cpu" in page_text
+    assert "tags x, y" in page_text
 
 
 def test_programs_of_the_virtual_environment_are_named_as_its_path_finds_them(
@@ -214,10 +214,10 @@ def test_published_figures_have_a_page_without_attempts(page: Client, admin: Use
     point = {"network": "fast"}
     lab.published_run_add(config=swept, point=point, user=admin, summary={"step_time_s": {"mean": 6.64}})
     response = page.get(RUN)
-    shown = text(response)
-    assert "published figures" in shown
-    assert "6.64 s" in shown
-    assert "Attempts" not in shown
+    page_text = text(response)
+    assert "published figures" in page_text
+    assert "6.64 s" in page_text
+    assert "Attempts" not in page_text
     assert 'id="relaunch"' not in response.content.decode()
     assert page.get(f"{RUN}log/").status_code == 404
 
@@ -263,10 +263,10 @@ def test_a_run_page_takes_few_queries(
     append_log(attempt.pk, b"line\n")
     # session, person, run, attempt, series, operations, findings, attempts, twice members, snapshots, thrice the log
     with django_assert_num_queries(14):
-        shown = page.get(RUN)
+        response = page.get(RUN)
     Attempt.objects.filter(pk=attempt.pk).update(last_step=1)
     with django_assert_num_queries(6):  # session, person, run, attempt, members, findings
-        page.get(poll_urls(shown.content.decode())["live"])
+        page.get(poll_urls(response.content.decode())["live"])
 
 
 def test_nodes_show_what_they_have_and_how_busy_they_are(
@@ -283,11 +283,11 @@ def test_nodes_show_what_they_have_and_how_busy_they_are(
     place(make_attempt(state="running"), node)
     with django_assert_num_queries(4):
         response = page.get("/nodes/")
-    shown = text(response)
-    assert "gpu-1 online default 1 of 2 4 \N{MULTIPLICATION SIGN} NVIDIA <b>H200</b> (128 GiB) 64 cores" in shown
-    assert "64 cores, measured 2.50 TFLOP/s in fp32" in shown
-    assert "old offline disabled default 0 of 1 none" in shown
-    assert "never" in shown
+    page_text = text(response)
+    assert "gpu-1 online default 1 of 2 4 \N{MULTIPLICATION SIGN} NVIDIA <b>H200</b> (128 GiB) 64 cores" in page_text
+    assert "64 cores, measured 2.50 TFLOP/s in fp32" in page_text
+    assert "old offline disabled default 0 of 1 none" in page_text
+    assert "never" in page_text
     partial = page.get("/nodes/", headers={"HX-Request": "true"})
     assert "<html" not in partial.content.decode()
 

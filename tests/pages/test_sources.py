@@ -68,13 +68,13 @@ def test_the_page_of_an_experiment_shows_its_documents_complete(page: Client, ma
     assert '<td class="to-right document-number" title="6.64 s">' in table[0]
     assert '<td class="to-center document-failure"' in table[0]
     assert '<td class="to-right document-blank" title="Blank in the document">' in table[0]
-    shown = text(page.get(EXPERIMENT))
-    assert "85.0 %" in shown
-    assert "GPU util: ~85%" in shown
+    page_text = text(page.get(EXPERIMENT))
+    assert "85.0 %" in page_text
+    assert "GPU util: ~85%" in page_text
     assert "&quot;stages&quot;: 8" in content
     assert "&lt;b&gt;" in content
-    assert "figures/one.png" in shown
-    assert "Not imported: the file was not included with the document." in shown
+    assert "figures/one.png" in page_text
+    assert "Not imported: the file was not included with the document." in page_text
     assert f'href="{EXPERIMENT}sources/{source.pk}/raw/"' in content
 
 

@@ -78,9 +78,9 @@ def test_mfu_and_utilisation_are_columns_figures_and_numbers_of_a_report(
         "gpu_utilization": {"mean": 87.5, "min": 80.0, "max": 90.0, "by_gpu": {}},
     }
     Run.objects.filter(pk=run.pk).update(summary={**run.summary, **shares})
-    shown = text(page.get(EXPERIMENT))
+    page_text = text(page.get(EXPERIMENT))
     for expected in ("MFU (%)", "12.3", "GPU utilisation (%)", "87.5"):
-        assert expected in shown
+        assert expected in page_text
     assert "12.3" in text(page.get(f"{EXPERIMENT}?metric=mfu"))
     drawn = json.loads(page.get(f"{EXPERIMENT}figures/utilisation.json").content)
     assert [trace["y"] for trace in drawn["figure"]["data"]] == [[12.34], [20.0], [87.5]]

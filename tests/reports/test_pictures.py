@@ -105,9 +105,9 @@ def test_an_uploaded_figure_is_listed_in_the_gallery_by_its_digest(page: Client,
     stored = page.get(reverse("stored-picture", args=[snapshot.content["sha256"]]))
     assert stored.headers["Content-Type"] == "image/png"
     assert "sandbox" in stored.headers["Content-Security-Policy"]
-    kept = page.get(reverse("picture-file", args=[experiment.slug, snapshot.pk]))
-    assert kept.headers["Content-Disposition"].startswith("attachment; filename=")
-    assert kept.content == stored.content
+    picture_response = page.get(reverse("picture-file", args=[experiment.slug, snapshot.pk]))
+    assert picture_response.headers["Content-Disposition"].startswith("attachment; filename=")
+    assert picture_response.content == stored.content
 
 
 def test_a_refused_file_does_not_affect_the_others(page: Client, experiment: Experiment) -> None:

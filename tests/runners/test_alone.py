@@ -44,12 +44,12 @@ def imported() -> set[str]:
 
 def test_everything_that_runners_imports_is_in_its_requirements() -> None:
     lines = (RUNNERS / "requirements.in").read_text().splitlines()
-    wanted = {canonical(re.split(r"[\[=<>~ ]", line)[0]) for line in lines if line and not line.startswith("#")}
+    required = {canonical(re.split(r"[\[=<>~ ]", line)[0]) for line in lines if line and not line.startswith("#")}
     # kombu is celery's own transport and pydantic_core pydantic's: they come and go with them.
-    known = {name.replace("-", "_") for name in wanted} | {"kombu", "pydantic_core"}
+    allowed = {name.replace("-", "_") for name in required} | {"kombu", "pydantic_core"}
     # nvidia-ml-py is imported as pynvml.
-    known |= {"pynvml"} if "nvidia-ml-py" in wanted else set()
-    assert imported() <= known
+    allowed |= {"pynvml"} if "nvidia-ml-py" in required else set()
+    assert imported() <= allowed
     assert "django" not in imported()
 
 

@@ -41,7 +41,7 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
 
 
 @pytest.mark.parametrize(
-    ("data", "field", "words"),
+    ("data", "field", "message"),
     [
         ({"model": {"layers": 3}}, "model.layers", "unknown field model.layers; use one of attention_backend"),
         ({"modle": {}}, "modle", "unknown field modle; use one of autotuning"),
@@ -136,10 +136,10 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
         ({"train": {"precision": "fp16"}}, "train.precision", "use fp32 or bf16"),
     ],
 )
-def test_what_cannot_run_is_refused_with_field_and_remedy(data: dict[str, Any], field: str, words: str) -> None:
+def test_what_cannot_run_is_refused_with_field_and_remedy(data: dict[str, Any], field: str, message: str) -> None:
     _, problems = check(data)
     assert field in [problem.field for problem in problems]
-    assert words in " ".join(problem.message for problem in problems)
+    assert message in " ".join(problem.message for problem in problems)
 
 
 def test_all_contradictions_are_named_at_once() -> None:
@@ -180,7 +180,7 @@ def test_no_sweep_is_one_point() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sweep", "words"),
+    ("sweep", "message"),
     [
         ({"micro_batch_size": [1]}, "use train.micro_batch_size"),
         ({"train.nothing": [1]}, "unknown field train.nothing; use section.field"),
@@ -191,8 +191,8 @@ def test_no_sweep_is_one_point() -> None:
         ([1, 2], "a sweep must map fields to lists"),
     ],
 )
-def test_a_sweep_that_makes_no_sense_is_refused_with_a_remedy(sweep: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_sweep_that_makes_no_sense_is_refused_with_a_remedy(sweep: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         expand({}, sweep)
 
 

@@ -424,17 +424,17 @@ def test_what_is_missing_is_said_in_one_line(machine: NodeMachine, name: str) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--node", "a b"], "invalid --node 'a b'"),
         (["--pool", "Big"], "invalid --pool 'Big'"),
         (["--slots", "0"], "--slots 0 is less than 1"),
     ],
 )
-def test_wrong_arguments_are_refused_with_a_remedy(machine: NodeMachine, arguments: list[str], words: str) -> None:
+def test_wrong_arguments_are_refused_with_a_remedy(machine: NodeMachine, arguments: list[str], message: str) -> None:
     done = run_daemon(machine, *machine.arguments(*arguments))
     assert done.returncode == 2
-    assert words in done.stderr
+    assert message in done.stderr
 
 
 def test_stop_all_ends_every_run_and_the_next_daemon_says_so_to_the_server(

@@ -51,13 +51,13 @@ def run_links(config: dict[str, Any], directory: Path) -> list[dict[str, Any]]:
 
 
 def namespaces_of(processes: list[psutil.Process]) -> set[str]:
-    found = set()
+    namespaces = set()
     for process in processes:
         try:
-            found.add(os.readlink(f"/proc/{process.pid}/ns/net"))
+            namespaces.add(os.readlink(f"/proc/{process.pid}/ns/net"))
         except OSError:
             continue
-    return found
+    return namespaces
 
 
 def test_stages_that_wait_take_their_time_and_links_theirs(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_run_ends_at_once_when_what_carries_its_packets_is_killed(machine: Nod
     machine.start_daemon("runners.daemon")
     server.start(1, config={**WAITING, "train": {**WAITING["train"], "iterations": 100_000}})
     server.until(lambda: b'"event":"step"' in server.output[1, 1], "it trains")
-    (carrier,) = [one for one in machine.processes(1) if "runners.links.forwarder" in one.cmdline()]
+    (carrier,) = [process for process in machine.processes(1) if "runners.links.forwarder" in process.cmdline()]
     carrier.kill()
     report = server.end_of(1)
     assert report.state == "failed"

@@ -48,8 +48,8 @@ def test_what_cuda_shows_to_the_run_counts(visible: str, expected: list[str]) ->
 
 
 def test_a_mig_device_is_named_by_its_own_id() -> None:
-    found = used_by(config(parallel={"engine": "megatron"}), FOUR, {"CUDA_VISIBLE_DEVICES": "MIG-5f1c"})
-    assert [gpu["uuid"] for gpu in found] == ["MIG-5f1c"]
+    gpus = used_by(config(parallel={"engine": "megatron"}), FOUR, {"CUDA_VISIBLE_DEVICES": "MIG-5f1c"})
+    assert [gpu["uuid"] for gpu in gpus] == ["MIG-5f1c"]
 
 
 def test_a_run_on_the_cpu_uses_none() -> None:

@@ -50,8 +50,8 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def joined(stack: ExitStack, one: RunConfig) -> list[Host]:
-    links = links_of(one)
+def joined(stack: ExitStack, run_config: RunConfig) -> list[Host]:
+    links = links_of(run_config)
     hosts = make_hosts(stack, links)
     stack.enter_context(forwarding(hosts, links, lead_s=0.0, seed=1))
     return hosts
@@ -183,12 +183,12 @@ class Wires:
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(hosts)]
         self.devices, self.ends = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         self.received: list[list[bytes]] = [[] for _ in range(hosts)]
-        for one in (*self.devices, *self.ends):
-            stack.enter_context(one)
-            one.setblocking(False)
+        for end in (*self.devices, *self.ends):
+            stack.enter_context(end)
+            end.setblocking(False)
 
     def carry(self, links: list[list[Link]], packets: list[tuple[int, bytes]], until: Until) -> Forwarder:
-        forwarder = Forwarder([one.fileno() for one in self.devices], links, 0.0, 1)
+        forwarder = Forwarder([device.fileno() for device in self.devices], links, 0.0, 1)
         for source, content in packets:
             self.ends[source].send(content)
         thread = threading.Thread(target=forwarder.run)
@@ -217,7 +217,7 @@ def test_packets_go_to_their_host_in_order_and_odd_ones_nowhere(stack: ExitStack
     odd = [b"", bytes(5), bytes(PACKET_INFO_BYTES) + b"\x60" + bytes(40), packet(200, b"nobody")]
     sent = [(0, packet(1, b"a")), (0, packet(2, b"b")), (0, packet(1, b"c")), (2, packet(0, b"d"))]
     links = all_links(3, Link(delay_s=0.001, jitter_s=0.001, bits_per_s=1e6))
-    packets = [(0, one) for one in odd if one] + sent
+    packets = [(0, content) for content in odd if content] + sent
     forwarder = wires.carry(links, packets, lambda _: sum(len(wires.arrived(host)) for host in range(3)) >= len(sent))
     assert wires.arrived(1) == [b"a", b"c"]
     assert wires.arrived(2) == [b"b"]

@@ -39,11 +39,11 @@ class Machine:
 
 def test_products_grow_until_their_call_costs_nothing() -> None:
     machine = Machine()
-    found = matmul.best_flops(machine.product, lambda: machine.now)
+    flops = matmul.best_flops(machine.product, lambda: machine.now)
     assert machine.sizes[0] == 256
     # 256 took 44 ms: large enough, and repeated for a while.
     assert len(machine.sizes) > 5
-    assert found == pytest.approx(2 * 256**3 / (0.01 + 2 * 256**3 / 1e9))
+    assert flops == pytest.approx(2 * 256**3 / (0.01 + 2 * 256**3 / 1e9))
 
 
 def test_what_was_measured_is_remembered_until_processor_or_torch_change(

@@ -13,7 +13,7 @@ TIMES = {"emulation": {"forward_ms": 25, "backward_ms": [75]}, "train": {"comput
 
 
 @pytest.mark.parametrize(
-    ("network", "field", "words"),
+    ("network", "field", "message"),
     [
         ({"apply": "emulate", "delay_ms": -1}, "network.delay_ms", "invalid value -1 for network.delay_ms"),
         ({"apply": "emulate", "delay_ms": 1e6}, "network.delay_ms", "less than or equal to 10000"),
@@ -37,14 +37,14 @@ TIMES = {"emulation": {"forward_ms": 25, "backward_ms": [75]}, "train": {"comput
         ),
     ],
 )
-def test_links_that_make_no_sense_are_refused(network: dict[str, Any], field: str, words: str) -> None:
+def test_links_that_make_no_sense_are_refused(network: dict[str, Any], field: str, message: str) -> None:
     config, problems = check(PAIR | {"network": network})
     assert config is None
-    assert any(problem.field == field and words in problem.message for problem in problems), problems
+    assert any(problem.field == field and message in problem.message for problem in problems), problems
 
 
 @pytest.mark.parametrize(
-    ("data", "field", "words"),
+    ("data", "field", "message"),
     [
         ({"network": {"apply": "emulate"}}, "network.apply", "a single rank has no links"),
         (
@@ -64,10 +64,10 @@ def test_links_that_make_no_sense_are_refused(network: dict[str, Any], field: st
         ({"emulation": {"source_run": "../3"}}, "emulation.source_run", "should match pattern"),
     ],
 )
-def test_times_that_make_no_sense_are_refused(data: dict[str, Any], field: str, words: str) -> None:
+def test_times_that_make_no_sense_are_refused(data: dict[str, Any], field: str, message: str) -> None:
     config, problems = check(data)
     assert config is None
-    assert any(problem.field == field and words in problem.message for problem in problems), problems
+    assert any(problem.field == field and message in problem.message for problem in problems), problems
 
 
 def test_one_time_stands_for_all_stages() -> None:
@@ -94,7 +94,7 @@ def test_fields_of_one_axis_change_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sweep", "words"),
+    ("sweep", "message"),
     [
         ({"train.seed, train.iterations": [[1, 2], 3]}, "a list of 2 values"),
         ({"train.seed, train.iterations": [[1, 2, 3]]}, "a list of 2 values"),
@@ -102,6 +102,6 @@ def test_fields_of_one_axis_change_together() -> None:
         ({"train.seed": [1], "train.seed, train.iterations": [[1, 2]]}, "train.seed is in two axes"),
     ],
 )
-def test_an_axis_of_several_fields_that_makes_no_sense_is_refused(sweep: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_an_axis_of_several_fields_that_makes_no_sense_is_refused(sweep: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         expand({}, sweep)

@@ -69,10 +69,10 @@ def test_ports_of_rdma_count_words_of_four_bytes(machine: dict[str, tuple[int, i
 
 def test_of_many_interfaces_those_with_traffic_are_told(machine: dict[str, tuple[int, int]]) -> None:
     machine |= {f"eth{n}": (n, n) for n in range(40)}
-    found = nics.counts()
-    assert len(found) == nics.MAX_INTERFACES
-    assert "eth39" in found
-    assert "eth0" not in found
+    counts = nics.counts()
+    assert len(counts) == nics.MAX_INTERFACES
+    assert "eth39" in counts
+    assert "eth0" not in counts
 
 
 def test_an_odd_name_becomes_one_that_a_series_may_have(machine: dict[str, tuple[int, int]]) -> None:

@@ -78,9 +78,9 @@ reports = st.builds(
 )
 
 
-@given(output=st.binary(max_size=2000), found=st.lists(reports, max_size=3), start=st.integers(0, 2**50))
-def test_a_batch_comes_out_as_it_went_in_whatever_was_printed(output: bytes, found: list[Report], start: int) -> None:
-    batch = Batch(run=1, attempt=1, node="n1", sequence=start, next_sequence=start + 9, output=output, reports=found)
+@given(output=st.binary(max_size=2000), sent=st.lists(reports, max_size=3), start=st.integers(0, 2**50))
+def test_a_batch_comes_out_as_it_went_in_whatever_was_printed(output: bytes, sent: list[Report], start: int) -> None:
+    batch = Batch(run=1, attempt=1, node="n1", sequence=start, next_sequence=start + 9, output=output, reports=sent)
     assert Batch.from_wire(json.loads(json.dumps(batch.to_wire()))) == batch
 
 

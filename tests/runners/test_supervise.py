@@ -224,8 +224,8 @@ def test_a_directory_that_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_pid_that_came_to_mean_another_process_is_no_supervisor(prepared: Prepare) -> None:
     run = prepared("")
     run.write_supervisor()
-    found: Any = run.supervisor()
-    assert found.pid == os.getpid()
+    supervisor: Any = run.supervisor()
+    assert supervisor.pid == os.getpid()
     content = json.loads((run.path / "supervisor.json").read_text())
     (run.path / "supervisor.json").write_text(json.dumps({**content, "create_time": content["create_time"] - 60}))
     assert run.supervisor() is None

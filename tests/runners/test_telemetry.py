@@ -91,11 +91,11 @@ def test_processes_below_processes_are_found_with_and_without_the_kernels_lists(
     try:
         assert child.stdout is not None
         child.stdout.readline()
-        found = telemetry.descendants(os.getpid())
-        assert child.pid in found
+        processes = telemetry.descendants(os.getpid())
+        assert child.pid in processes
         assert len(telemetry.descendants(child.pid)) == 1
         monkeypatch.setattr(telemetry, "_CHILDREN", tmp_path / "none")
-        assert set(telemetry.descendants(os.getpid())) == set(found)
+        assert set(telemetry.descendants(os.getpid())) == set(processes)
     finally:
         child.communicate(b"\n")
     assert child.pid not in telemetry.descendants(os.getpid())

@@ -15,10 +15,10 @@ def event(name: str, rank: int = 0, **fields: object) -> bytes:
 
 
 def evidence(*output: bytes) -> Evidence:
-    found = Evidence()
+    seen = Evidence()
     for piece in output:
-        found.see(piece)
-    return found
+        seen.see(piece)
+    return seen
 
 
 TORCHRUN = b"""Traceback (most recent call last):
@@ -135,11 +135,11 @@ def test_a_reason_stays_short() -> None:
 
 
 def test_memory_stays_bounded_however_much_is_printed() -> None:
-    found = Evidence()
+    seen = Evidence()
     piece = (b'{"parlab":1,"rank":0,"event":"step"}\n' + b"x" * 3000 + b"\n") * 80
     for _ in range(400):
-        found.see(piece)
-    assert len(found._tail) <= 2 * TAIL_BYTES
+        seen.see(piece)
+    assert len(seen._tail) <= 2 * TAIL_BYTES
 
 
 def test_no_traceback_is_found_where_there_is_none() -> None:
@@ -202,8 +202,8 @@ def test_what_torchrun_ended_itself_is_no_cause() -> None:
 
 def test_a_refused_configuration_is_one_reason_however_many_ranks_say_it() -> None:
     first, second = ("parallel.zero_stage", "stage 5 is none; use 3"), ("cluster.device", "no GPU; use cpu")
-    said = [event("refused", rank=r, field=f, value=5, message=m) for r in (1, 0) for f, m in (first, second)]
-    verdict = evidence(b"\n".join(said) + b"\n", summary((1, 2), (0, 2))).verdict(1)
+    refusals = [event("refused", rank=r, field=f, value=5, message=m) for r in (1, 0) for f, m in (first, second)]
+    verdict = evidence(b"\n".join(refusals) + b"\n", summary((1, 2), (0, 2))).verdict(1)
     assert verdict.state == RunState.FAILED
     assert verdict.reason == "parallel.zero_stage: stage 5 is none; use 3; cluster.device: no GPU; use cpu"
 

@@ -77,7 +77,7 @@ def test_the_number_of_matches_is_limited_and_marked(attempt: Attempt) -> None:
 )
 def test_common_error_messages_are_found(attempt: Attempt, line: bytes) -> None:
     append_log(attempt.pk, b"all well\n" + line + b"\nan errorless day, no errors\n")
-    assert [one.number for one in log_find(attempt.pk, ERROR).lines] == [2]
+    assert [line_match.number for line_match in log_find(attempt.pk, ERROR).lines] == [2]
 
 
 def test_terminal_commands_and_long_lines_are_formatted_for_the_page(attempt: Attempt) -> None:

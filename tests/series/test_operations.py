@@ -61,8 +61,8 @@ def test_the_operations_of_a_rank_are_limited(attempt: Attempt) -> None:
 
 def test_deleting_leaves_those_of_other_attempts(attempt: Attempt, make_attempt: Callable[..., Attempt]) -> None:
     other = make_attempt(point={"train.seed": 2})
-    for one in (attempt, other):
-        operations.append(one.pk, {(1, 0): first(step_of(3))})
+    for owner in (attempt, other):
+        operations.append(owner.pk, {(1, 0): first(step_of(3))})
     operations.delete(attempt.pk)
     assert operations.steps(attempt.pk) == []
     assert operations.steps(other.pk) == [1]

@@ -64,8 +64,8 @@ def test_experiments_are_created_found_renamed_deleted_and_restored(mlflow_clien
     assert refused.value.error_code == "RESOURCE_ALREADY_EXISTS"
     mlflow_client.restore_experiment(first)
     assert mlflow_client.get_experiment(first).lifecycle_stage == "active"
-    found = mlflow_client.search_experiments(filter_string="name LIKE 'Re%' AND tags.team = 'a'")
-    assert [item.experiment_id for item in found] == [first]
+    experiments = mlflow_client.search_experiments(filter_string="name LIKE 'Re%' AND tags.team = 'a'")
+    assert [item.experiment_id for item in experiments] == [first]
 
 
 def test_the_default_experiment_exists_on_first_use(mlflow_client: MlflowClient) -> None:
@@ -146,8 +146,8 @@ def test_runs_are_searched_by_metric_parameter_tag_and_attribute(mlflow_client: 
     mlflow_client.log_metric(ids[5], "accuracy", 1.0)
 
     def names(filter_string: str, **more: object) -> list[str]:
-        found = mlflow_client.search_runs([experiment_id], filter_string, **more)  # type: ignore[arg-type]
-        return [run.info.run_name[-1] for run in found]
+        runs = mlflow_client.search_runs([experiment_id], filter_string, **more)  # type: ignore[arg-type]
+        return [run.info.run_name[-1] for run in runs]
 
     assert names('metrics."the loss" >= 0.3') == ["5", "4", "3"]
     assert names("metrics.`the loss` < 0.3 and params.lr != '1e-1'") == ["2", "0"]

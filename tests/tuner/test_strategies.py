@@ -10,10 +10,10 @@ from .landscapes import LIMIT, grid, key, measure, needed, truth
 
 def regret(space: Space, done: list[Observation], measured: dict[str, Observation]) -> float:
     best = space.best(list(measured.values()))
-    found = space.best(done)
+    result = space.best(done)
     assert best is not None
-    assert found is not None
-    return 1 - (space.score(found) or 0) / (space.score(best) or 1)
+    assert result is not None
+    return 1 - (space.score(result) or 0) / (space.score(best) or 1)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -91,11 +91,11 @@ def test_an_interrupted_strategy_goes_on_where_it_was(name: str) -> None:
     space = grid(planned_error=lambda stage, size, accumulation: size**0.1)
     measured = measure(space)
     whole, why = replay(STRATEGIES[name], space, measured)
-    known: list[Observation] = []
-    while not isinstance(wish := advance(STRATEGIES[name], space, known), str):
-        known.append(measured[wish.key])
-    assert [observation.key for observation in known] == [observation.key for observation in whole]
-    assert wish == why
+    observations: list[Observation] = []
+    while not isinstance(step := advance(STRATEGIES[name], space, observations), str):
+        observations.append(measured[step.key])
+    assert [observation.key for observation in observations] == [observation.key for observation in whole]
+    assert step == why
 
 
 def test_deepspeed_order_finds_the_largest_micro_batch_first() -> None:

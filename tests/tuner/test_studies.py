@@ -212,9 +212,9 @@ def test_the_planner_is_asked_where_a_node_is_known(space_config: Config) -> Non
 
 def test_points_that_cannot_run_are_left_out_of_a_space(make_config: Callable[..., Config], node: Node) -> None:
     config = make_config(data=DATA, sweep={"train.micro_batch_size": [1, 2, 3]})
-    found = space_of(config, "throughput", Unplanned())
-    assert [candidate.micro_batch_size for candidate in found.space.candidates] == [1, 2]
-    assert len(found.invalid) == 1
+    measured_space = space_of(config, "throughput", Unplanned())
+    assert [candidate.micro_batch_size for candidate in measured_space.space.candidates] == [1, 2]
+    assert len(measured_space.invalid) == 1
 
 
 def test_noise_is_the_standard_error_of_the_median() -> None:
@@ -239,10 +239,10 @@ def test_studies_of_one_space_are_compared_side_by_side(make_study: MakeStudy) -
     first = play(make_study(strategy="exhaustive", hand_tuned=False))
     second = play(make_study(strategy="planned", hand_tuned=False))
     play(make_study(strategy="planned", objective="latency", hand_tuned=False))
-    found = side_by_side(second)
-    assert [each.result.study for each in found] == [first, second]
-    assert [each.off for each in found] == [0.0, 0.0]
-    launches = [each.launches_until for each in found]
+    compared = side_by_side(second)
+    assert [each.result.study for each in compared] == [first, second]
+    assert [each.off for each in compared] == [0.0, 0.0]
+    launches = [each.launches_until for each in compared]
     assert launches[0] == 3  # in the order of the axes the best comes third
     assert launches[1] is not None
 

@@ -23,8 +23,8 @@ def percent(share: float | None) -> SafeString:
     """Format a fraction as per cent without the sign, which is in the heading."""
     if share is None:
         return format_html('<span class="none" title="not measured">{}</span>', numbers.DASH)
-    shown = 100 * share if abs(share) > 5e-5 else 0.0
-    return format_html('<span title="{} %">{}</span>', numbers.exact(100 * share), numbers.significant(shown))
+    percentage = 100 * share if abs(share) > 5e-5 else 0.0
+    return format_html('<span title="{} %">{}</span>', numbers.exact(100 * share), numbers.significant(percentage))
 
 
 @register.filter

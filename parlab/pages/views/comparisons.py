@@ -101,15 +101,19 @@ def _drawing(request: HttpRequest, name: str, window: Window) -> Drawing:
     kind, over_time = _kind(request), request.GET.get("over") == "time"
     columns_by_place = _slowest(runs, CURVES[kind].metrics)
     x = {place: _x(columns, over_time) for place, columns in columns_by_place.items()}
-    shown = seen(columns_by_place, window.sized(CURVES_POINTS), x)
+    visible_columns = seen(columns_by_place, window.sized(CURVES_POINTS), x)
     starts = {place: float(columns.times[0]) for place, columns in columns_by_place.items()}
     lines = {
-        place: Line(_name(run), shown[place].curve if place in shown else Curve([], [], []), starts.get(place))
+        place: Line(
+            _name(run),
+            visible_columns[place].curve if place in visible_columns else Curve([], [], []),
+            starts.get(place),
+        )
         for place, run in enumerate(runs)
     }
     middle = [float(np.nanmedian(columns.values)) for columns in columns_by_place.values()]
     drawing = charts.curves(kind, lines, over_time=over_time, middle=middle)
-    return drawing._replace(is_thinned=any(series.is_thinned for series in shown.values()))
+    return drawing._replace(is_thinned=any(series.is_thinned for series in visible_columns.values()))
 
 
 def _x(columns: Columns, over_time: bool) -> NDArray[np.float64]:
