@@ -152,7 +152,9 @@ class Builder:
         if current.rank is None and (self.repeated or (record.time is not None and record.time == current.time)):
             return False
         values = current.values
-        shared = [name for name in record.values if name in values and name not in _PROGRESS]
+        keys = {(field.name, field.key) for field in current.fields}
+        printed = {field.name for field in record.fields if (field.name, field.key) in keys}
+        shared = [name for name in record.values if name in values and name in printed and name not in _PROGRESS]
         losses = [name for name in shared if name.endswith("loss")]
         if losses and all(record.values[name] == values[name] for name in losses):
             return False

@@ -89,6 +89,32 @@ def numbers(layout: Layout, texts: tuple[str, ...]) -> dict[str, float] | None:
     return dict(zip(layout.names, values))  # noqa: B905 - as many groups as names, and this is the hot loop
 
 
+# Keys that a terminal breaks in the middle.
+_LONG_KEYS = frozenset({
+    "consumed samples", "consumed train samples", "elapsed time per iteration (ms)", "elapsed time per iteration (s)",
+    "throughput per GPU (TFLOP/s/GPU)", "learning rate", "global batch size", "lm loss", "loss scale", "grad norm",
+    "num zeros", "params norm", "number of skipped iterations", "number of nan iterations", "max allocated",
+    "max reserved", "actual seqlen", "samples per second", "load_balancing_loss",
+})  # fmt: skip
+
+
+def joined(lines: list[str]) -> str:
+    """Join the lines into which a terminal wrapped one line: a key is mended, other cells break at the width."""
+    width = max((len(line) for line in lines[1:-1]), default=0)
+    text = lines[0]
+    for index, line in enumerate(lines[1:], 1):
+        tail, head = text.rpartition("|")[2], line.partition("|")[0]
+        key = head.partition(":")[0]
+        if ":" not in tail and f"{tail.strip()} {key.strip()}" in _LONG_KEYS:
+            text += " " + line.lstrip()
+        elif ":" not in tail and f"{tail.lstrip()}{key.rstrip()}" in _LONG_KEYS:
+            text += line
+        else:
+            is_full = index > 1 and len(lines[index - 1]) >= width and tail.strip() != ""
+            text += line if is_full else f" {line}"
+    return text
+
+
 def split_cells(text: str) -> list[Cell]:
     """Read `key: value |` cells in any order; cells without a colon are ignored.
 
@@ -113,5 +139,13 @@ def split_cells(text: str) -> list[Cell]:
         if slash and first is not None and second is not None:
             cells += [Cell(key, current, first), Cell(f"{key}{AVERAGE}", average, second)]
         else:
-            cells.append(Cell(key, value, to_float(value)))
+            cells.append(_united(key, value) if value[-1:] == "S" else Cell(key, value, to_float(value)))
     return cells
+
+
+def _united(key: str, value: str) -> Cell:
+    """Read `approx flops per GPU: 112.9TFLOPS` of GPT-NeoX."""
+    text = value.removesuffix("TFLOPS").strip()
+    number = to_float(text)
+    per_gpu = number is not None and text != value and key.endswith("per GPU")
+    return Cell("tflops", text, number) if per_gpu else Cell(key, value, to_float(value))

@@ -10,15 +10,16 @@ from __future__ import annotations
 import ast
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 import orjson
 
 from parlab.formats.deepspeed import Parser as DeepSpeed
+from parlab.formats.metric_fields import metric_field
 from parlab.formats.peel import peel
-from parlab.formats.quantities import LARGEST, slug, to_float, to_int
+from parlab.formats.quantities import LARGEST, duration_seconds, normal, slug, to_float, to_int
 from parlab.formats.records import Ending, Field, Kind, Record, unread
 from parlab.formats.sniff import Signs
 
@@ -29,6 +30,8 @@ SIGNS: Signs = (
     (re.compile(r'^\s*\{.{0,2000}"log_history": ?\['), 60),
     (re.compile(r"^\*{5} Running (?:training|Evaluation) \*{5}"), 10),
     (re.compile(r"\[INFO\|trainer\.py:\d+\]"), 6),
+    (re.compile(r"^\*{3,5} (?:train|eval|predict) metrics \*{3,5}"), 10),
+    (re.compile(r'^\{"current_steps": \d+, "total_steps": \d+, "loss": '), 30),
 )
 
 MAX_STATE = 32 * 2**20
@@ -38,10 +41,12 @@ _SETTING = re.compile(
     r"\s{0,4}(?:\[INFO\|[\w.]{1,40}:\d{1,6}\]\s?[\d\-: ,]{0,24}>>)?\s{1,4}([A-Z][\w (),.&]{2,80}?) = (\S{1,40})\s*$"
 )
 _METRIC = re.compile(r"\s{1,4}(train|eval|predict)_(\w{1,60}?)\s{1,40}=\s{1,40}(\S{1,40})\s*$")
-_CLOCK = re.compile(r"(?:(\d{1,6}) days?, )?(\d{1,4}):(\d\d):(\d\d(?:\.\d{1,6})?)")
 # Python prints these without quotes, and parses them as names only.
 _BARE = re.compile(r"(?<=: )-?(?:nan|inf)(?=[,}\]])")
 _RECENT = 64
+_FRACTION = re.compile(r"(\d{1,15})/(\d{1,15})")
+# Entries that place a step in the run; they are not measurements.
+_PLACES = frozenset({"step", "global_step/max_steps", "current_steps", "total_steps"})
 # Every rank says so before the engine's configuration is printed: after that it is another launch in the same file.
 _BEGIN = re.compile(r"Initializing (?:torch distributed|TorchBackend)")
 _OWN = re.compile(r"(?:train|eval|test|predict)_(?:\w{1,60}_)?(?:loss|runtime|samples_per_second|steps_per_second)")
@@ -51,6 +56,7 @@ _NAMES = {
     "train_steps_per_second": "steps_per_s",
     "train_tokens_per_second": "tokens_per_s",
     "learning_rate": "learning_rate",
+    "throughput": "tokens_per_s",  # LLaMA-Factory
 }
 _ARGUMENTS = {
     "Instantaneous batch size per device": "per_device_train_batch_size",
@@ -68,7 +74,30 @@ def _value(content: Any) -> float | None:
         return None
     if isinstance(content, int | float):
         return to_float(repr(content)) if abs(content) < LARGEST else None
-    return to_float(content) if isinstance(content, str) else None
+    if not isinstance(content, str):
+        return None
+    value = to_float(content.removesuffix("%"))
+    return duration_seconds(content) if value is None else value
+
+
+def _field(key: str, content: Any) -> Field:
+    """Return the field of an entry; a quantity with a path or unit (`memory(GiB)`) is named by the common table."""
+    if "/" in key or "(" in key:
+        return metric_field(key)
+    if isinstance(content, str) and key.endswith("_time"):
+        return Field(f"{slug(key)}_s", key, "h:mm:ss")
+    return Field(_name(key), key)
+
+
+def place(data: Mapping[Any, Any]) -> tuple[int | None, int | None]:
+    """Return step and total of an entry that states them: `'global_step/max_steps': '12/94'`, `current_steps`."""
+    fraction = _FRACTION.fullmatch(str(data.get("global_step/max_steps", ""))[:40])
+    if fraction:
+        return int(fraction[1]), int(fraction[2])
+    step, total = data.get("current_steps"), data.get("total_steps")
+    if isinstance(step, int) and isinstance(total, int) and 0 <= step < 2**60 and 0 <= total < 2**60:
+        return step, total
+    return None, None
 
 
 def _name(key: str) -> str:
@@ -86,20 +115,23 @@ def entry(line: int, data: dict[str, Any], iteration: int | None) -> list[Record
     raw: list[str] = []
     found: list[Record] = []
     for key, content in list(data.items())[:500]:
-        if not isinstance(key, str) or key == "step" or content is None:
+        if not isinstance(key, str) or key in _PLACES or content is None:
             continue
         value = _value(content)
         if value is None:
             found.append(unread(line, "not a finite number", f"{key}: {content}"))
             continue
-        field = Field(_name(key[:80]), key[:80])
-        values[field.name] = value
+        field = _field(key[:80], content)
+        values[field.name] = normal(value, field.scale)
         fields.append(field)
         raw.append(str(content)[:80])
     kind: Kind = "step"
     if "train_runtime" in data:
         kind = "metrics"
-    elif any(isinstance(key, str) and key.startswith(("eval_", "test_", "predict_")) for key in data):
+    elif any(
+        isinstance(key, str) and key.startswith(("eval_", "test_", "predict_")) and content is not None
+        for key, content in data.items()
+    ):
         kind = "validation"
     elif "loss" not in data:
         return found
@@ -157,6 +189,8 @@ class Parser:
         head = text[:20_000]
         for bar in _BAR.finditer(head):
             self._bar(int(bar[1]), int(bar[2]))
+        if head.startswith('{"current_steps"'):
+            return self._json(line, rank, head)
         if "{'" in head:
             found = [record for match in _DICT.finditer(head) for record in self._dict(line, rank, match[0])]
             if found:
@@ -200,6 +234,9 @@ class Parser:
             return [unread(line, "a dictionary that cannot be read", text)] if any(w in text for w in words) else []
         if not isinstance(data, dict) or not _logged(data):
             return []
+        step, total = place(data)
+        if step is not None and total:
+            self.step, self.total = step, total
         records = entry(line, data, self.step)
         measured = records[0].kind if records else "unread"
         if measured == "step":
@@ -219,6 +256,20 @@ class Parser:
             self.said.add("eval")
         return found
 
+    def _json(self, line: int, rank: int | None, text: str) -> list[Record]:
+        """Read a line of LLaMA-Factory's trainer_log.jsonl."""
+        try:
+            data = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return [unread(line, "a JSON object that cannot be read", text)]
+        step, total = place(data)
+        records = entry(line, data, step)
+        for record in records:
+            record.rank = rank
+            if record.kind == "step" and total:
+                record.values["total_iterations"] = float(total)
+        return records
+
     def _launch(self, line: int) -> list[Record]:
         settings, self.settings = self.settings, {}
         return [Record("launch", line, data=settings)] if settings else []
@@ -228,13 +279,9 @@ class Parser:
         if match[1] in self.said:
             return []
         key = f"{match[1]}_{match[2]}"
-        clock = _CLOCK.fullmatch(match[3])
-        if clock:
-            value: float | None = (
-                int(clock[1] or 0) * 86_400 + int(clock[2]) * 3600 + int(clock[3]) * 60 + float(clock[4])
-            )
-        else:
-            value = to_float(match[3])
+        value = to_float(match[3])
+        if value is None:
+            value = duration_seconds(match[3])
         if value is None:
             return []
         kind: Kind = "metrics" if match[1] == "train" else "validation"

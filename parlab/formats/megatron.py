@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from parlab.formats.cells import Cell, Layouts, split_cells
+from parlab.formats.cells import Cell, Layouts, joined, split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, typed
 from parlab.formats.megatron_launch import MARKS, stated
@@ -44,6 +44,7 @@ SIGNS: Signs = (
 _STARTS = re.compile(
     r"(?=\biteration\s+\d+\s*/\s*\d+ *\|)|(?=\btime \(ms\) \|)|(?=\[Rank \d{1,7}\])|(?=\(min, max\) time across)"
     r"|(?=\bvalid(?:ation)? loss at )|(?=(?<![\])] )(?<!\()\bafter \d+ iterations memory \(MB\))"
+    r"|(?=\bStep Time ?: [\d.]+ ?s\b)"
 )
 _ITERATION = re.compile(r"iteration\s+(\d{1,18})\s*/\s*(\d{1,18}) *\|")
 _MEMORY = re.compile(r"(?:\[Rank (\d{1,7})\] )?\(?after (\d{1,18}) iterations\)? memory \((\w+)\) \|")
@@ -55,6 +56,13 @@ _ARGUMENT = re.compile(r"\s*([A-Za-z_][\w-]{0,120})(?: ?\.+(?:\s|$)| {2,})(.*)")
 _DUMP = re.compile(r"\s*-{3,} arguments -{3,}\s*$")
 _DUMP_END = re.compile(r"\s*-{3,} end of arguments -{3,}")
 _MAX_WRAP = 5
+# Megatron-Bridge prints time and rate of a step before the step itself.
+_BRIDGE = re.compile(
+    r"Step Time ?: (\d{1,12}(?:\.\d{1,12})?) ?s\s{1,8}GPU utilization: (\d{1,12}(?:\.\d{1,12})?) ?TFLOP/s/GPU"
+)
+# GPT-NeoX prints cells before the iteration.
+_BEFORE = re.compile(r"\s*samples/sec: (\S{1,30}) \|\s*\Z")
+_SAME_TIME = 0.02
 
 
 def _digits(text: str) -> int:
@@ -74,6 +82,8 @@ class Parser:
         self.wrapped: list[str] = []
         self.wrapped_at: tuple[int, int | None, str | None] = (0, None, None)
         self.iteration: int | None = None
+        self.rate: Record | None = None
+        self.before: str | None = None
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line; return [] for a line that yields no record."""
@@ -81,7 +91,7 @@ class Parser:
             return self._unwrap(line, rank, time, text)
         if self.dump is not None:
             return self._argument(line, text)
-        if "iteration" in text or " (ms)" in text or "loss at" in text:
+        if "iteration" in text or " (ms)" in text or "loss at" in text or "Step Time" in text:
             results: list[Record] = []
             before = self.block
             for part in _STARTS.split(text):
@@ -107,18 +117,30 @@ class Parser:
             records += self._flush_wrapped()
         if self.dump:
             records.append(self._launch())
+        if self.rate is not None:
+            records.append(self.rate)
         return records
 
     def _part(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         match = _ITERATION.match(text)
         if match:
-            if not text.rstrip().endswith("|"):
+            if _is_wrapped(text):
                 self.wrapped, self.wrapped_at = [text.rstrip("\r\n")], (line, rank, time)
                 return self.close_block()
             return self.close_block() + self._step(line, rank, time, text, match)
         if text.startswith("time (ms) |"):
             return self.close_block() + self._timers(line, rank, time, text)
+        match = _BRIDGE.match(text)
+        if match:
+            return self.close_block() + self._stated_rate(line, rank, time, match)
+        match = _BEFORE.match(text)
+        if match:
+            self.before = match[1]
+            return []
         match = _MEMORY.match(text)
+        if match and ":" not in text.rpartition("|")[2]:
+            self.wrapped, self.wrapped_at = [text.rstrip("\r\n")], (line, rank, time)
+            return self.close_block()
         if match:
             return self.close_block() + self._memory(line, rank, text, match)
         match = _VALIDATION.search(text)
@@ -135,6 +157,8 @@ class Parser:
     ) -> list[Record]:
         cells = split_cells(text[match.end() :])
         problems: list[Record] = []
+        if self.before is not None:
+            cells.insert(0, Cell("samples per second", self.before, to_float(self.before)))
         if cut and cells:
             problems.append(unread(line, "the line ends inside this cell", f"{cells[-1].key}: {cells[-1].text}"))
             cells.pop()
@@ -142,10 +166,29 @@ class Parser:
         problems += [unread(line, "not a finite number", f"{cell.key}: {cell.text}") for cell in bad]
         if not cells:
             return [*problems, unread(line, "an iteration without any value", text)]
-        if not bad and not cut:
+        if not bad and not cut and self.before is None:
             self.steps.learn(tuple(cell.key for cell in cells))
-        self.iteration = int(match[1])
+        self.iteration, self.before = int(match[1]), None
         return [step_record(line, rank, time, int(match[1]), int(match[2]), cells), *problems]
+
+    def _stated_rate(self, line: int, rank: int | None, time: str | None, match: re.Match[str]) -> list[Record]:
+        """Keep the rate that Megatron-Bridge states before an iteration; return one that no iteration followed."""
+        previous, fields = self.rate, (cell_field("elapsed time per iteration (s)"), cell_field("tflops"))
+        values = {"step_time_s": float(match[1]), "flops_per_gpu": float(match[2]) * 1e12}
+        self.rate = Record("metrics", line, values, rank=rank, time=time, fields=fields, raw=match.groups())
+        return [previous] if previous is not None else []
+
+    def attach(self, step: Record) -> list[Record]:
+        """Add the stated rate to the step it precedes; return it if it belongs to another step."""
+        rate, self.rate = self.rate, None
+        if rate is None:
+            return []
+        seconds, stated_seconds = step.values.get("step_time_s"), rate.values["step_time_s"]
+        if seconds is None or abs(seconds - stated_seconds) > _SAME_TIME * stated_seconds:
+            return [rate]
+        step.values.setdefault("flops_per_gpu", rate.values["flops_per_gpu"])
+        step.fields, step.raw = (*step.fields, *rate.fields), (*step.raw, *rate.raw)
+        return []
 
     def _timers(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         cells = split_cells(text.partition("|")[2])
@@ -264,12 +307,22 @@ class Parser:
 
     def _flush_wrapped(self) -> list[Record]:
         line, rank, time = self.wrapped_at
-        text = " ".join(self.wrapped)
+        text = joined(self.wrapped)
         self.wrapped = []
         match = _ITERATION.match(text)
         if match is None:
-            return []
+            memory = _MEMORY.match(text)
+            return self._memory(line, rank, text, memory) if memory else []
         return self._step(line, rank, time, text, match, cut=not text.rstrip().endswith("|"))
+
+
+def _with_rate(parser: Parser, record: Record) -> list[Record]:
+    return [*parser.attach(record), record] if record.kind == "step" else [record]
+
+
+def _is_wrapped(text: str) -> bool:
+    """Return whether an iteration line may continue: it ends inside a cell, or before the time that all lines have."""
+    return not text.rstrip().endswith("|") or ("consumed" in text and "elapsed" not in text)
 
 
 class LineParser(Protocol):
@@ -308,6 +361,8 @@ def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Re
         if parser.block is None and parser.dump is None and not parser.wrapped:
             record = _fast(parser, number, None, None, raw)
             if record is not None:
+                if parser.rate is not None and record.kind == "step":
+                    yield from parser.attach(record)
                 yield record
                 continue
         for line, rank, time, text in peel_line(number, raw):
@@ -315,9 +370,13 @@ def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Re
                 continue
             if not parser.expects_lines and (record := _fast(parser, line, rank, time, text)) is not None:
                 yield from parser.close_block()
+                if parser.rate is not None and record.kind == "step":
+                    yield from parser.attach(record)
                 yield record
                 continue
             records = parser.feed(line, rank, time, text)
+            if parser.rate is not None:
+                records = [other for record in records for other in _with_rate(parser, record)]
             if also is not None and not records and not parser.expects_lines:
                 records = also.feed(line, rank, time, text)
             yield from records

@@ -46,6 +46,8 @@ _PLAIN = (
     "busbw",
     "#wrong",
 )
+# Rows of older versions have no root, and those before 2.0 of some tests no operation either.
+_LEFT_OUT = {len(_PLAIN): frozenset[str](), len(_PLAIN) - 2: frozenset({"root", "redop"})}
 _UNITS = ("B", "elements", "us", "GB/s", "GB/s", "us", "GB/s", "GB/s")
 _WITH_UNIT = frozenset({"size", "count", "time", "algbw", "busbw"})
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S{1,40})")
@@ -102,7 +104,8 @@ class Test:
         """Read one row; without a header, assume the standard columns."""
         found: list[Record] = []
         if self.table is None:
-            names = list(_PLAIN) if len(tokens) == len(_PLAIN) else [name for name in _PLAIN if name != "root"]
+            left_out = _LEFT_OUT.get(len(tokens), frozenset({"root"}))
+            names = [name for name in _PLAIN if name not in left_out]
             found = self.header(line, names)
             self.units(list(_UNITS))
         table = self.table

@@ -17,6 +17,7 @@ PREFIX = re.compile(
     r"\s*(?:"
     r"\[default(?P<torchrun>\d{1,6})\]:"  # torchrun --tee
     r"|\[rank(?P<rank>\d{1,6})\]:"  # torch
+    r"|\[(?i:rank)-(?P<primus>\d{1,6})/\d{1,6}\]:?"  # Primus
     r"|\[(?:\d{1,6}),(?P<mpi>\d{1,6})\]\s*(?:<std(?:out|err)>)?:"  # mpirun --tag-output
     r"|(?P<srun>\d{1,6}):(?=\s)"  # srun -l
     r"|\((?=[^()]{0,120}\bpid=)(?:[^()]{0,60}?\brank=(?P<sky>\d{1,6}))?[^()]{0,120}\)"  # Ray, SkyPilot
@@ -26,7 +27,7 @@ PREFIX = re.compile(
     r"|[A-Za-z0-9][\w.-]{1,62}:(?=\s+(?:\[\d{4}-|iteration\s+\d|time \(ms\)|steps: \d))"  # pdsh
     r") ?"
 )
-_RANKS = ("torchrun", "rank", "mpi", "srun", "sky")
+_RANKS = ("torchrun", "rank", "primus", "mpi", "srun", "sky")
 _MAX_PREFIXES = 6
 
 

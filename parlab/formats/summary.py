@@ -57,10 +57,26 @@ def segment_of(builder: Builder) -> schema.Segment:
         lines=schema.Lines(first=builder.line, last=builder.last_line),
     )
     _fill_steps(segment, builder)
+    _fill_wall_clock(segment, builder)
     _fill_rates(segment, builder)
     _fill_memory(segment, builder)
     segment.end = _end(builder)
     return segment
+
+
+# DeepSpeed's wall clock of a step: these three timers follow one another.
+_WALL_CLOCK = ("forward", "backward", "step")
+
+
+def _fill_wall_clock(segment: schema.Segment, builder: Builder) -> None:
+    """Set the step time to the sum of DeepSpeed's timers if the log states no other."""
+    timers = [builder.timers.by_name.get(name) for name in _WALL_CLOCK]
+    streams = [timer for timer in timers if timer is not None]
+    if segment.step_time_s is not None or len(streams) < len(_WALL_CLOCK):
+        return
+    p10, median, p90 = (sum(parts) for parts in zip(*(s.quantiles(0.1, 0.5, 0.9) for s in streams), strict=True))
+    segment.step_time_s = schema.StepTime(median=median, mean=sum(s.mean for s in streams), p10=p10, p90=p90)
+    segment.basis["step_time_s"] = f"sum of the timers {', '.join(_WALL_CLOCK)}; {streams[0].count} records"
 
 
 def _fill_steps(segment: schema.Segment, builder: Builder) -> None:

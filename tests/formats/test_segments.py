@@ -108,3 +108,11 @@ def test_both_ways_to_read_a_line_give_the_same_record() -> None:
     assert fast.first is not None
     assert slow.first.values == fast.first.values
     assert slow.first.printed == fast.first.printed
+
+
+def test_timers_of_a_wall_clock_give_the_step_time_if_nothing_else_does() -> None:
+    line = "[2021-10-08 20:03:15,649] [INFO] [logging.py:68:log_dist] [Rank 0] rank=0 time (ms) | forward: 400.0"
+    (segment,) = read_document([f"{line} | backward: 700.0 | step: 100.0\n"] * 2, file="x", format="deepspeed").segments
+    assert segment.step_time_s is not None
+    assert round(segment.step_time_s.median, 6) == 1.2
+    assert "forward, backward, step" in segment.basis["step_time_s"]
