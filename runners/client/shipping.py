@@ -50,13 +50,14 @@ class Shipment:
         if self._position is None:
             self._open()
         assert self._position is not None
-        output, reports, following = journal.read_stretch(self.stream.records, self._position, BATCH_BYTES)
-        if following == self._position:
+        stretch = journal.read_stretch(self.stream.records, self._position, BATCH_BYTES)
+        if stretch.next_position == self._position:
             return False
+        output = stretch.output
         pieces = [output[at : at + BATCH_BYTES] for at in range(0, len(output), BATCH_BYTES)]
         body = b"".join(journal.encode(journal.Kind.OUTPUT, piece) for piece in pieces)
-        body += b"".join(journal.encode(journal.Kind.REPORT, report) for report in reports)
-        self._send(self._position, following, body)
+        body += b"".join(journal.encode(journal.Kind.REPORT, report) for report in stretch.reports)
+        self._send(self._position, stretch.next_position, body)
         return True
 
     def beat(self) -> None:
