@@ -118,13 +118,13 @@ class Parser:
         return []
 
     def finish(self) -> list[Record]:
-        found = [_lost(trial) for queue in (self.begun, self.timed, self.rated) for trial in queue]
+        records = [_lost(trial) for queue in (self.begun, self.timed, self.rated) for trial in queue]
         if self.table is not None:
-            found.append(Record("table", self.table.line, data=self.table))
+            records.append(Record("table", self.table.line, data=self.table))
         if self.trials:
             data = {"ranks": len(self.trials), "trials": max(self.trials.values())}
-            found.append(Record("launch", 0, data=data))
-        return found
+            records.append(Record("launch", 0, data=data))
+        return records
 
 
 def _push(queue: deque[Trial], trial: Trial) -> list[Record]:
@@ -146,14 +146,14 @@ class Averages:
 
     def head(self, line: int, match: re.Match[str]) -> list[Record]:
         self.open = True
-        words = match[2]
+        settings = match[2]
         data: dict[str, object] = {"collective": match[1]}
         for name, pattern in (("world_size", _RANKS), ("trials", _TRIALS)):
-            found = pattern.search(words)
-            if found:
-                data[name] = int(found[1])
+            setting = pattern.search(settings)
+            if setting:
+                data[name] = int(setting[1])
         records = [*self.close(), Record("launch", line, data=data, opens=True)]
-        payload = _PAYLOAD.search(words)
+        payload = _PAYLOAD.search(settings)
         size = to_float(payload[1]) if payload else None
         if payload and size is not None:
             field = Field("payload_bytes", "payload", f"{payload[2]}B")
@@ -220,8 +220,8 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
             yield from parser.algo(line, match[2] or ("" if number is None else str(number / 1e9)))
         elif match := _AVERAGE.search(text[:400]):
             yield from averages.head(line, match)
-        elif averages.open and (found := averages.line(line, text[:500])) is not None:
-            yield from found
+        elif averages.open and (average := averages.line(line, text[:500])) is not None:
+            yield from average
         elif match := _BUS.match(text[:200]):
             yield from parser.bus(line, match[1])
         elif end := ending(text):

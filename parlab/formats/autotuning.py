@@ -98,8 +98,8 @@ def metrics(data: Mapping[str, Any], line: int = 1) -> Iterator[Record]:
     yield Record("timers", line, timers)
     yield figure(line, "time_unit_s", 1 / scale, f"times are read as {unit}, by their size", unit)
     if throughput:
-        words = "throughput as printed over what latency and a whole batch give"
-        yield figure(line, "logged_throughput_factor", factor, words)
+        basis = "throughput as printed over what latency and a whole batch give"
+        yield figure(line, "logged_throughput_factor", factor, basis)
         yield figure(line, "train_batch_size", round(throughput / factor * seconds, 3), "throughput * latency")
 
 
@@ -147,9 +147,9 @@ def _outcome(name: str, files: Mapping[str, str]) -> Iterator[Record]:
     reason = f"no {ending_file}: the experiment failed"
     errors = next((files[p] for p in files if _experiment_of(p) == name and p.endswith("stderr.log")), "")
     for text in errors.splitlines()[-2000:]:
-        found = ending(text)
-        if found and found.state == "crashed" and not found.reason.startswith("Traceback"):
-            reason = f"no {ending_file}: {found.reason}"
+        end = ending(text)
+        if end and end.state == "crashed" and not end.reason.startswith("Traceback"):
+            reason = f"no {ending_file}: {end.reason}"
     yield Record("end", 0, data=Ending("crashed", reason))
 
 

@@ -20,9 +20,9 @@ SIGNS: Signs = (
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a JSON configuration: the data, and the launch that they describe."""
     text, count, left = take(lines)
-    found = list(records([Code(1, text.splitlines(keepends=True))]))
-    if any(record.kind == "config" for record in found):
-        yield from found
+    document = list(records([Code(1, text.splitlines(keepends=True))]))
+    if any(record.kind == "config" for record in document):
+        yield from document
     else:
         yield unread(1, "invalid JSON: truncated or damaged", text)
     if left:

@@ -61,14 +61,14 @@ class Parser:
         if _CONFIG_TAG.search(text[:80]):
             self.printed.line(body)
             return []
-        found = self.printed.close(line)
+        records = self.printed.close(line)
         if "SamplesPerSec=" in body or "=> " in body or "step" in body or "Step" in body:
-            found += self._step_line(line, speaker, time, body)
+            records += self._step_line(line, speaker, time, body)
         elif " | " in body and "time (ms) |" in body:
-            found += breakdown(line, speaker, body, self.chat.iteration)
+            records += breakdown(line, speaker, body, self.chat.iteration)
         else:
-            found += self._other(line, speaker, time, body)
-        return found
+            records += self._other(line, speaker, time, body)
+        return records
 
     def finish(self) -> list[Record]:
         """Return the open records at the end of the file."""
@@ -84,9 +84,9 @@ class Parser:
         match = _PIPELINE.match(body)
         if match:
             return self._pipeline(line, rank, time, match)
-        told = self.chat.feed(line, body)
-        if told is not None:
-            return told
+        chat_records = self.chat.feed(line, body)
+        if chat_records is not None:
+            return chat_records
         if "microstep: " in body or "time (ms) |" in body:
             return breakdown(line, rank, body, self.chat.iteration)
         match = _OVERFLOW.search(body)

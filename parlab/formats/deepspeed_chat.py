@@ -52,10 +52,10 @@ class Chat:
         names = ("generate", "training", "gather", "others")
         timers = {name: values.pop(name) for name in names if name in values}
         self.iteration = iteration
-        found = [Record("step", line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw))]
+        records = [Record("step", line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw))]
         if timers:
-            found.append(Record("timers", line, timers, iteration=iteration))
-        return found
+            records.append(Record("timers", line, timers, iteration=iteration))
+        return records
 
     def _latency_new(self, line: int, part: str, body: str) -> list[Record]:
         """Read `End-to-End => Latency: 13.81s, ...`, which precedes the line with its step."""
@@ -77,9 +77,9 @@ class Chat:
                 fields.append(Field(name, f"{part} {key.strip()}", unit, scale))
                 raw.append(number[0])
         if part == "End-to-End":
-            found = self.flush()
+            records = self.flush()
             self.latency = (line, values, fields, raw)
-            return found
+            return records
         if self.latency:
             self.latency[1].update(values)
             self.latency[2].extend(fields)
@@ -100,34 +100,34 @@ class Chat:
             values[field.name] = cell.value
             fields.append(field)
             raw.append(cell.text)
-        found = self.flush() if self.held else []
+        records = self.flush() if self.held else []
         if not values:
-            return found + bad
+            return records + bad
         if self.latency:
             _, more, more_fields, more_raw = self.latency
             self.latency = None
             merged = self._with_timers(line, int(match[2]), {**values, **more}, fields + more_fields, raw + more_raw)
-            return found + merged + bad
+            return records + merged + bad
         self.held = (line, int(match[2]), values, fields, raw)
-        return found + bad
+        return records + bad
 
     def flush(self) -> list[Record]:
         """Return a step of which only one line was printed."""
-        found: list[Record] = []
+        records: list[Record] = []
         if self.held:
             line, iteration, values, fields, raw = self.held
             self.held = None
-            found += self._with_timers(line, iteration, values, fields, raw)
+            records += self._with_timers(line, iteration, values, fields, raw)
         if self.latency:
             line, values, fields, raw = self.latency
             self.latency = None
-            found += self._with_timers(line, None, values, fields, raw)
-        return found
+            records += self._with_timers(line, None, values, fields, raw)
+        return records
 
 
 def _last_word(piece: str) -> tuple[str, str, str]:
-    words = piece.rsplit(" ", 2)
-    return (words[0], "", " ".join(words[1:])) if len(words) == 3 else (piece, "", "")
+    parts = piece.rsplit(" ", 2)
+    return (parts[0], "", " ".join(parts[1:])) if len(parts) == 3 else (piece, "", "")
 
 
 def _new_name(part: str, key: str) -> str | None:

@@ -42,9 +42,9 @@ def pairs(line: int, text: str) -> tuple[dict[str, float], list[Field], list[str
             bad.append(unread(line, "not a number: the line is truncated or damaged", piece))
             continue
         unit = value[number.end() :].partition("(")[0].strip()
-        known = unit_of(unit) if unit else None
+        base = unit_of(unit) if unit else None
         name = _NAMES.get(key) or slug(key)
-        field = Field(name, key, unit, known[1] if known else 1.0)
+        field = Field(name, key, unit, base[1] if base else 1.0)
         values[name] = normal(amount, field.scale)
         fields.append(field)
         raw.append(number[0])
@@ -57,10 +57,12 @@ def breakdown(line: int, rank: int | None, body: str, iteration: int | None) -> 
     if match is None:
         return []
     cells = split_cells(body[match.end() :])
-    found = [unread(line, "not a number: the line is truncated or damaged", c.key) for c in cells if c.value is None]
+    unreadable = [
+        unread(line, "not a number: the line is truncated or damaged", c.key) for c in cells if c.value is None
+    ]
     texts = [(cell.key, cell.text) for cell in cells if cell.value is not None]
     speaker = int(match[1]) if match[1] else rank
-    return figures("timers", line, iteration, speaker, None, texts, "ms", 1e-3) + found
+    return figures("timers", line, iteration, speaker, None, texts, "ms", 1e-3) + unreadable
 
 
 def figures(

@@ -63,8 +63,8 @@ def is_event_file(start: bytes) -> bool:
 def field(tag: str) -> Field:
     """Return the normal name of a scalar's tag: `lm-loss-training/lm loss` -> lm_loss."""
     last = tag.rsplit("/", 1)[-1]
-    known = _KNOWN.get(last)
-    return (known or field_for(last))._replace(key=tag)
+    scalar_field = _KNOWN.get(last)
+    return (scalar_field or field_for(last))._replace(key=tag)
 
 
 class Group:

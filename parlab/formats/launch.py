@@ -186,9 +186,9 @@ def is_command(text: str) -> bool:
 def command_arguments(text: str) -> dict[str, Any]:
     """Parse the options of a command line: `--world-size 3 --fp16` -> {"world_size": 3, "fp16": True}."""
     try:
-        words = shlex.split(text, comments=False)
+        tokens = shlex.split(text, comments=False)
     except ValueError:
-        words = text.split()
+        tokens = text.split()
     arguments: dict[str, Any] = {}
     name: str | None = None
     values: list[str] = []
@@ -197,7 +197,7 @@ def command_arguments(text: str) -> dict[str, Any]:
         if name and len(arguments) < MAX_ARGUMENTS:
             arguments.setdefault(name, typed(" ".join(values)) if values else True)
 
-    for word in words:
+    for word in tokens:
         if word.startswith("--") and len(word) > 2 and not word[2].isdigit():
             close()
             head, equals, value = word.partition("=")

@@ -84,10 +84,10 @@ class Parser:
             return []
         if key == "run_start":
             self.run_start = when
-            found = self._launch(line)
+            records = self._launch(line)
             if self.first_ms is not None and when >= self.first_ms:
-                found.append(_metric(line, "init_s", "run_start - init_start", (when - self.first_ms) / 1e3))
-            return found
+                records.append(_metric(line, "init_s", "run_start - init_start", (when - self.first_ms) / 1e3))
+            return records
         if key == "run_stop":
             self.run_stop = (line, when, str(details.get("status", "unknown"))[:80])
             return []
@@ -110,41 +110,41 @@ class Parser:
         if block is None or when <= block[0]:
             return []
         seconds = (when - block[0]) / 1e3
-        found = [_metric(line, "block_s", "block_stop - block_start", seconds)]
+        metrics = [_metric(line, "block_s", "block_stop - block_start", seconds)]
         end = _number(details.get("samples_count"))
         if end is not None and block[1] is not None and end > block[1]:
             samples = end - block[1]
-            found.append(_metric(line, "block_samples", "samples_count", samples))
-            found.append(_metric(line, "block_samples_per_s", "samples_count", samples / seconds))
-        return found
+            metrics.append(_metric(line, "block_samples", "samples_count", samples))
+            metrics.append(_metric(line, "block_samples_per_s", "samples_count", samples / seconds))
+        return metrics
 
     def _stats(self, line: int, stats: dict[str, Any], details: dict[str, Any]) -> list[Record]:
         """Read tracked_stats: the time of a training step becomes a step, everything else a metric.
 
         Statistics with a throughput summarise a block; after the single steps of that block, their mean is no step.
         """
-        found = self._launch(line)
+        records = self._launch(line)
         position = details.get("step")
         summary = "throughput" in stats and self.steps > 0
         self.steps += 0 if summary else any(name in _STEP_TIMES for name in stats)
         for name, content in list(stats.items())[:100]:
             value = _number(content)
             if value is None:
-                found.append(unread(line, "not a finite number", f"{name}: {content}"))
+                records.append(unread(line, "not a finite number", f"{name}: {content}"))
             elif name in _STEP_TIMES and summary:
-                found.append(_metric(line, "block_step_time_s", name, value))
+                records.append(_metric(line, "block_step_time_s", name, value))
             elif name in _STEP_TIMES:
                 field, raw = Field("step_time_s", name[:80], "s"), (str(content),)
                 iteration = self._iteration(position)
-                found.append(Record("step", line, {field.name: value}, iteration=iteration, fields=(field,), raw=raw))
+                records.append(Record("step", line, {field.name: value}, iteration=iteration, fields=(field,), raw=raw))
             elif name == "throughput":
                 self.throughput = True
                 tokens = self.settings.get("submission_benchmark") in _TOKENS
-                found.append(_metric(line, "tokens_per_s" if tokens else "samples_per_s", name, value))
+                records.append(_metric(line, "tokens_per_s" if tokens else "samples_per_s", name, value))
             else:
                 seconds = "_s" if name.endswith(("_timing", "_time")) else ""
-                found.append(_metric(line, slug(name) + seconds, name[:80], value))
-        return found
+                records.append(_metric(line, slug(name) + seconds, name[:80], value))
+        return records
 
     def _iteration(self, position: Any) -> int | None:
         """Convert a position in tokens or samples to iterations if it is a multiple of an iteration's size."""
@@ -189,20 +189,20 @@ class Parser:
 
     def finish(self) -> list[Record]:
         """Return the score, at the end or when another launch starts in the same file."""
-        found = self._launch(0)
+        records = self._launch(0)
         if self.run_stop is not None:
             line, when, status = self.run_stop
             if self.run_start is not None and when >= self.run_start:
                 seconds = (when - self.run_start) / 1e3
-                found.append(_metric(line, "time_to_train_s", "run_stop - run_start", seconds))
-                words = "last run_stop - run_start"
-                found.append(figure(line, "time_to_train_s", seconds, words, "s"))
-                found += self._overall(line, seconds)
+                records.append(_metric(line, "time_to_train_s", "run_stop - run_start", seconds))
+                basis = "last run_stop - run_start"
+                records.append(figure(line, "time_to_train_s", seconds, basis, "s"))
+                records += self._overall(line, seconds)
             states = {"success": "finished", "aborted": "cancelled"}
-            found.append(Record("end", line, data=Ending(states.get(status, "unknown"), f"run_stop: {status}")))  # type: ignore[arg-type]
+            records.append(Record("end", line, data=Ending(states.get(status, "unknown"), f"run_stop: {status}")))  # type: ignore[arg-type]
         if self.events:
-            found.append(figure(0, "events", float(self.events), f"{self.events} MLLOG lines"))
-        return found
+            records.append(figure(0, "events", float(self.events), f"{self.events} MLLOG lines"))
+        return records
 
     def _overall(self, line: int, seconds: float) -> list[Record]:
         """Return the trained samples or tokens divided by the score, if the log prints no throughput."""

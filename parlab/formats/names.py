@@ -106,15 +106,15 @@ def quantity_of_metric(name: str) -> Quantity | None:
     if path and not set(path.lower().split("/")) & _TRAINING:
         return None  # `eval/loss` is another quantity
     for candidate in (name, last):
-        known = _METRICS.get(plain(candidate))
-        if known is not None:
-            return known
+        metric = _METRICS.get(plain(candidate))
+        if metric is not None:
+            return metric
         match = _UNIT_SUFFIX.match(candidate)
         if match is None:
             continue
-        known, unit = _METRICS.get(plain(match[1])), unit_of(match[2].lower() if match[2] != "b" else "bytes")
-        if known is not None and unit is not None and known.name.endswith(f"_{unit[0]}"):
-            return Quantity(known.name, unit[1])
+        metric, unit = _METRICS.get(plain(match[1])), unit_of(match[2].lower() if match[2] != "b" else "bytes")
+        if metric is not None and unit is not None and metric.name.endswith(f"_{unit[0]}"):
+            return Quantity(metric.name, unit[1])
     return None
 
 

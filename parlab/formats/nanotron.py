@@ -68,9 +68,9 @@ def human(text: str) -> float | None:
 
 
 def _field(key: str) -> Field:
-    known = _KNOWN.get(key)
-    if known:
-        return known._replace(key=key)
+    standard_field = _KNOWN.get(key)
+    if standard_field:
+        return standard_field._replace(key=key)
     if key.endswith("_ms"):
         return Field(f"{slug(key.removesuffix('_ms'))}_s", key, "ms", 1e-3)
     return Field(slug(key), key)
@@ -81,17 +81,17 @@ def _step(line: int, rank: int | None, time: str | None, text: str, match: re.Ma
     cells = [Cell(cell.key, cell.text, human(cell.text)) for cell in found_cells if cell.key not in _WORDS]
     if not cells:
         return [unread(line, "an iteration without any value", text)]
-    found = reading("step", line, cells, _field, iteration=int(match[1]), rank=rank, time=time)
-    if found[0].kind == "step":
-        found[0].values["total_iterations"] = float(match[2])
-    return found
+    records = reading("step", line, cells, _field, iteration=int(match[1]), rank=rank, time=time)
+    if records[0].kind == "step":
+        records[0].values["total_iterations"] = float(match[2])
+    return records
 
 
 def _memory(line: int, rank: int | None, text: str, match: re.Match[str]) -> list[Record]:
     names = ("allocated_bytes", "max_allocated_bytes", "max_reserved_bytes")
     values: dict[str, float] = {}
-    for name, words in zip(names, match.groups(), strict=True):
-        quantity = amount(words)
+    for name, text_amount in zip(names, match.groups(), strict=True):
+        quantity = amount(text_amount)
         field = united(name, quantity[1]) if quantity else None
         if quantity is None or field is None or not field.name.endswith("_bytes"):
             return [unread(line, "not an amount of memory", text)]

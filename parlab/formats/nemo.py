@@ -51,9 +51,9 @@ _NO_MEASUREMENT = frozenset({"v_num"})
 
 
 def _field(key: str) -> Field:
-    known = _KNOWN.get(key)
-    if known:
-        return known._replace(key=key)
+    standard_field = _KNOWN.get(key)
+    if standard_field:
+        return standard_field._replace(key=key)
     base, _, seconds = key.rpartition(" in ")
     return Field(f"{slug(base)}_s", key, "s") if base and seconds == "s" else Field(slug(key), key)
 
@@ -70,13 +70,13 @@ class Parser:
         step = next((cell.value for cell in cells if cell.key == "global_step"), None)
         at = int(match[2])
         iteration = at if step is None else int(step)
-        found = self._records(line, rank, time, cells, iteration, int(match[1]))
+        records = self._records(line, rank, time, cells, iteration, int(match[1]))
         # The number after the slash is the length of the whole training only in the first epoch.
         planned = int(match[3]) if match[3] and iteration == at else None
-        if planned is not None and found and found[0].kind == "step":
-            found[0].values["total_iterations"] = float(planned + 1)
+        if planned is not None and records and records[0].kind == "step":
+            records[0].values["total_iterations"] = float(planned + 1)
         self.last = planned is not None and at == planned
-        return found
+        return records
 
     def bar(self, line: int, rank: int | None, time: str | None, match: re.Match[str]) -> list[Record]:
         cells: list[Cell] = []
@@ -89,11 +89,11 @@ class Parser:
                 step_text = text if key == "global_step" else step_text
         if not any(cell.key == "global_step" or "loss" in cell.key for cell in cells):
             return []
-        found = self._records(line, rank, time, cells, _bar_iteration(match["at"], step_text), int(match["epoch"]))
+        records = self._records(line, rank, time, cells, _bar_iteration(match["at"], step_text), int(match["epoch"]))
         total = to_float(match["total"])
-        if total and found and found[0].kind == "step":
-            found[0].values["total_iterations"] = total
-        return found
+        if total and records and records[0].kind == "step":
+            records[0].values["total_iterations"] = total
+        return records
 
     def _records(
         self, line: int, rank: int | None, time: str | None, cells: list[Cell], iteration: int, epoch: int
@@ -102,13 +102,13 @@ class Parser:
         own = [cell for cell in cells if not _HELD_OUT.match(cell.key)]
         if not any(cell.value is not None for cell in own):
             return [unread(line, "an iteration without any value", " | ".join(cell.key for cell in own))]
-        found = reading("step", line, own, _field, iteration=iteration, rank=rank, time=time)
-        found[0].values["epoch"] = float(epoch)
+        records = reading("step", line, own, _field, iteration=iteration, rank=rank, time=time)
+        records[0].values["epoch"] = float(epoch)
         fresh = {cell.key: cell.text for cell in held_out}
         if fresh and fresh != self.held_out:
             self.held_out = fresh
-            found += reading("validation", line, held_out, _field, iteration=iteration, rank=rank, time=time)
-        return found
+            records += reading("validation", line, held_out, _field, iteration=iteration, rank=rank, time=time)
+        return records
 
 
 def _bar_iteration(position: str, step: str) -> int:

@@ -58,10 +58,10 @@ def _field(name: str, unit: str) -> Field:
     normal = _NAMES.get(name, slug(name))
     if not plain and name in _DEGREES:
         plain = "C"
-    known = _UNITS.get(plain.lower()) or unit_of(plain)
-    if known is None:
+    suffix_and_scale = _UNITS.get(plain.lower()) or unit_of(plain)
+    if suffix_and_scale is None:
         return Field(slug(f"{normal} {plain}") if plain else normal, name, unit)
-    suffix, scale = known
+    suffix, scale = suffix_and_scale
     return Field(f"{normal}_{suffix}" if suffix else normal, name, unit, scale)
 
 
@@ -142,9 +142,9 @@ class Rows:
         """Return the table and the number of rows, including those beyond MAX_ROWS."""
         if not self.count:
             return []
-        words = f"{self.count} rows" + (f", the first {MAX_ROWS} in the table" if self.count > MAX_ROWS else "")
+        basis = f"{self.count} rows" + (f", the first {MAX_ROWS} in the table" if self.count > MAX_ROWS else "")
         table = Record("table", self.table.line, data=self.table)
-        return [table, figure(self.table.line, "rows", float(self.count), words)]
+        return [table, figure(self.table.line, "rows", float(self.count), basis)]
 
 
 class Parser:
@@ -183,9 +183,9 @@ class Parser:
         self.query = query
         if self.rows is not None and self.rows.names == names:
             return []
-        found = self.close()
+        records = self.close()
         self.rows = Rows(line, names, units)
-        return found
+        return records
 
     def row(self, line: int, time: str | None, text: str) -> list[Record]:
         rows = self.rows

@@ -83,45 +83,47 @@ def figures(line: int, text: str) -> Iterator[Record]:
 
 def _named(line: int, text: str) -> Iterator[Record]:
     """Yield the figures that have specific patterns."""
-    words = text.strip()
+    source_text = text.strip()
     match = _UTIL.search(text)
     if match:
-        yield figure(line, "gpu_util_pct", to_float(match[1]), words, "%")
+        yield figure(line, "gpu_util_pct", to_float(match[1]), source_text, "%")
     match = _MEMORY.search(text)
     if match:
-        yield _memory(line, match, words)
+        yield _memory(line, match, source_text)
     match = _PER.search(text)
     if match and (value := to_float(match[1])) is not None:
         unit, what = match[2], {"iter": "iteration"}.get(match[3], match[3])
         scale = {"ms": 1.0, "s": 1e3}.get(unit, 1e-3)
-        yield figure(line, f"ms_per_{what}", value * scale, words, unit)
+        yield figure(line, f"ms_per_{what}", value * scale, source_text, unit)
     match = _OVER.search(text)
     if match:
-        yield figure(line, "measured_iterations", to_float(match[1]), words)
-        yield figure(line, "measured_samples", to_float(match[2]), words)
+        yield figure(line, "measured_iterations", to_float(match[1]), source_text)
+        yield figure(line, "measured_samples", to_float(match[2]), source_text)
     match = _DURATION.search(text)
     if match:
         days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-        yield figure(line, "tuning_duration_s", ((days * 24 + hours) * 60 + minutes) * 60 + seconds, words, "h:mm:ss")
+        yield figure(
+            line, "tuning_duration_s", ((days * 24 + hours) * 60 + minutes) * 60 + seconds, source_text, "h:mm:ss"
+        )
     match = _EXPERIMENTS.search(text)
     if match:
-        yield figure(line, "tuning_experiments", to_float(match[1]), words)
+        yield figure(line, "tuning_experiments", to_float(match[1]), source_text)
     for match in _WAY.finditer(text):
-        yield figure(line, f"{match[2].rstrip('s').lower()}_ways", to_float(match[1]), words)
+        yield figure(line, f"{match[2].rstrip('s').lower()}_ways", to_float(match[1]), source_text)
 
 
-def _memory(line: int, match: re.Match[str], words: str) -> Record:
+def _memory(line: int, match: re.Match[str], source_text: str) -> Record:
     """Read `5624MiB - 6176MiB / 40537MiB`: the value is the largest size in use; the last size is the device's."""
     sizes = [_bytes(match[n], match[n + 1]) for n in (1, 3, 5)]
     low, high, total = sizes
     return figure(
-        line, "gpu_mem_bytes", high if high is not None else low, words, match[2], low=low, high=high, total=total
+        line, "gpu_mem_bytes", high if high is not None else low, source_text, match[2], low=low, high=high, total=total
     )
 
 
 def _bytes(number: str | None, unit: str | None) -> float | None:
-    value, known = to_float(number or ""), unit_of(unit or "")
-    return None if value is None or known is None else value * known[1]
+    value, base = to_float(number or ""), unit_of(unit or "")
+    return None if value is None or base is None else value * base[1]
 
 
 def _is_name(key: str, unit: str | None) -> bool:
@@ -131,11 +133,11 @@ def _is_name(key: str, unit: str | None) -> bool:
 
 
 def _pair(line: int, key: str, value: float, unit: str, text: str) -> Record:
-    known = unit_of(unit) if unit else None
+    base = unit_of(unit) if unit else None
     name = slug(key)
-    if known is None:
+    if base is None:
         return figure(line, name, value, text.strip(), unit)
-    suffix, factor = known
+    suffix, factor = base
     full = name if name.endswith(f"_{suffix}") or suffix == "ratio" else f"{name}_{suffix}"
     return figure(line, full, value * factor, text.strip(), unit)
 
@@ -143,11 +145,11 @@ def _pair(line: int, key: str, value: float, unit: str, text: str) -> Record:
 def _mentions(line: int, text: str, start: int) -> Iterator[Record]:
     """Yield the rates within a sentence, named by their kind, and failures."""
     for match in list(_RATE.finditer(text, start))[:20]:
-        known = unit_of(match[2].replace("bit/s", "bps"))
+        base = unit_of(match[2].replace("bit/s", "bps"))
         value = to_float(match[1])
-        if known and value is not None:
-            name = {"bits_per_s": "bandwidth_bits_per_s"}.get(known[0], known[0])
-            yield figure(line, name, value * known[1], text.strip(), match[2])
+        if base and value is not None:
+            name = {"bits_per_s": "bandwidth_bits_per_s"}.get(base[0], base[0])
+            yield figure(line, name, value * base[1], text.strip(), match[2])
     match_failed = _FAILED.search(text)
     if match_failed:
         yield figure(line, "failure", None, text.strip())

@@ -125,7 +125,7 @@ def device(name: str) -> Gpu:
     by_name = {gpu.name.lower(): gpu for gpu in devices()}
     gpu = by_name.get(name.strip().lower()) or find(name) or find_processor(name)
     if gpu is None:
-        raise ValueError(unknown_device(name, [known.name for known in devices()]))
+        raise ValueError(unknown_device(name, [listed.name for listed in devices()]))
     return gpu
 
 

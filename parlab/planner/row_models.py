@@ -70,16 +70,16 @@ def read_model(
 
 def _completed(data: Mapping[str, Any], notes: list[str]) -> Mapping[str, Any]:
     """Return the fields with those that the preset of this name adds; MLA without sizes gets those of DeepSeek-V3."""
-    known = preset(str(data.get("name") or ""))
+    named = preset(str(data.get("name") or ""))
     is_mla = "mla" in str(data.get("attention") or "").lower()
-    source = known or (preset("DeepSeek-V3") if is_mla else None)
+    source = named or (preset("DeepSeek-V3") if is_mla else None)
     if source is None:
         return data
     model = source.model
     usual: dict[str, Any] = {"head_dim": model.head_dim, "window": model.sliding_window}
     if is_mla:
         usual |= {"q_lora_rank": model.q_lora_rank, "kv_lora_rank": model.kv_lora_rank}
-    if known and not (data.get("layers") and data.get("hidden")):
+    if named and not (data.get("layers") and data.get("hidden")):
         usual |= _fields(model)
     added = {name: value for name, value in usual.items() if value and not data.get(name)}
     if added:

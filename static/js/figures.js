@@ -65,7 +65,7 @@
 
   // Figures without data are hidden; a line below lists what they need: `Memory per rank: no run has finished.`
   function listMissing(frame, text) {
-    const line = frame.parentElement.parentElement?.querySelector(":scope > [data-missing-figures]");
+    const line = frame.parentElement?.parentElement?.querySelector(":scope > [data-missing-figures]");
     if (!line) return false;
     if (text) frame.dataset.missing = text;
     else delete frame.dataset.missing;

@@ -26,11 +26,11 @@ class OtherRuns(NamedTuple):
 
 def other_runs(run: Run, query: str) -> OtherRuns:
     """Search for runs to compare with: terms as in lists, words in labels and experiment names, run numbers."""
-    terms, words = filters.split(query)
+    terms, texts = filters.split(query)
     parsed = filters.parse(terms)
-    numbers = [int(match[1]) for word in words if (match := _NUMBER.fullmatch(word))]
+    numbers = [int(match[1]) for word in texts if (match := _NUMBER.fullmatch(word))]
     condition = parsed.runs
-    for word in words:
+    for word in texts:
         condition &= _word_condition(word)
     if parsed.experiments:
         condition &= Q(experiment__in=Experiment.objects.filter(parsed.experiments).values("pk"))

@@ -102,11 +102,11 @@ def _points(metrics: Mapping[str, Path]) -> Iterator[Point]:
                     yield logged
 
 
-def _point(key: str, words: list[str]) -> Point | None:
-    if not 2 <= len(words) <= 4:
+def _point(key: str, columns: list[str]) -> Point | None:
+    if not 2 <= len(columns) <= 4:
         return None
     try:
-        value, time_ms, step = float(words[1]), int(words[0]), int(words[2]) if len(words) > 2 else 0
+        value, time_ms, step = float(columns[1]), int(columns[0]), int(columns[2]) if len(columns) > 2 else 0
     except ValueError:
         return None
     return point(key, number_of(value), time_ms, step)
