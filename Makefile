@@ -14,11 +14,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 demo: $(VENV)/.server
 	@$(BIN)/python manage.py demo
 
-test: lint $(VENV)/.browser
+test: lint $(VENV)/.browser $(VENV)/.slurm
 	$(BIN)/pytest -m "not slow"
 	PARLAB_TEST_DATABASE=postgres $(BIN)/pytest tests/lab tests/fleet tests/series tests/ingest tests/pages tests/api tests/admin tests/reports
 
-test-slow: $(VENV)/.dev
+test-slow: $(VENV)/.slurm
 	$(BIN)/pytest -m slow
 
 lint: $(VENV)/.dev
@@ -68,6 +68,10 @@ $(VENV)/.server: requirements.txt | $(BIN)/python
 $(VENV)/.dev: requirements-dev.txt $(VENV)/.server
 	@echo "parlab: installing the requirements of tests and benchmarks"
 	@$(PIP) install --progress-bar on -r requirements-dev.txt
+	@touch $@
+
+$(VENV)/.slurm: tests/slurm/install.py $(VENV)/.dev
+	@$(BIN)/python -m tests.slurm.install
 	@touch $@
 
 $(VENV)/.browser: tests/browser/install.py $(VENV)/.dev

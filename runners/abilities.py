@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from runners import telemetry
 from runners.addresses import local_addresses
@@ -51,7 +51,9 @@ def read_names(text: str, option: str, names: Iterable[str]) -> tuple[str, ...] 
     return chosen
 
 
-def abilities(allowed: Allowed, own_address: str, environment: Mapping[str, str]) -> Abilities:
+def abilities(
+    allowed: Allowed, own_address: str, environment: Mapping[str, str], *, kind: Literal["daemon", "slurm"] = "daemon"
+) -> Abilities:
     """Describe what this node can run."""
     launchers = [name for name, row in LAUNCHERS.items() if not row.program or _program(row.program)]
     commands = allowed_commands(environment)
@@ -62,6 +64,7 @@ def abilities(allowed: Allowed, own_address: str, environment: Mapping[str, str]
         commands=commands,
         software=_software(),
         addresses=_addresses(own_address),
+        kind=kind,
     )
 
 

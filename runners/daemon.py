@@ -44,6 +44,9 @@ from runners.protocol import (
 )
 from runners.rundir import StateDir, lock
 from runners.shipping import BrokerAway, Shipper
+from runners.slurm import keeper as jobs
+from runners.slurm.cluster import Slurm
+from runners.slurm.state import JobStateDir
 
 VERSION = "0.1.0"
 WATCH_S = 0.5
@@ -78,6 +81,10 @@ class Settings(NamedTuple):
     """Address at which other nodes reach this one."""
     lease_s: float | None
     allowed: Allowed
+    partitions: tuple[str, ...] = ()
+    """Partitions of Slurm that runs may use; none: runs start on this machine."""
+    slurm_grace_s: float = jobs.AWAY_GRACE_S
+    """Time that a run waits for a Slurm that does not answer."""
 
 
 class Daemon:
@@ -89,9 +96,8 @@ class Daemon:
         self._measured = state.root / "matmul.json"
         # Pages show in advance which nodes can emulate links.
         self._hardware = {**telemetry.hardware(), "links": ability()._asdict()}
-        node = Node(settings.address, settings.lease_s, settings.allowed)
-        self._keeper = Keeper(state, hardware=self._hardware, limits=settings.limits, command=command, node=node)
         self._state = state
+        self._keeper = self._new_keeper(state, command)
         self._broker = Broker(settings.redis_url, settings.node)
         self._clock = ClockOffset(self._broker.server_time)
         self._shipper = Shipper(
@@ -110,10 +116,23 @@ class Daemon:
         threading.Thread(target=self._shipper.run, args=[self._stop], name="shipping", daemon=True).start()
         self._every(WATCH_S, self._keeper.watch, "watching")
         self._every(HEARTBEAT_S, self._beat, "heartbeat")
-        threading.Thread(target=self._measure_processor, name="measuring", daemon=True).start()
+        if not self._settings.partitions:  # a login node is shared by all users of the cluster
+            threading.Thread(target=self._measure_processor, name="measuring", daemon=True).start()
         log.info("node %s of pool %s takes %d runs", self._settings.node, self._settings.pool, self._settings.slots)
         self._broker.listen(self)
         return 0 if self._stop.is_set() else 1
+
+    def _new_keeper(self, state: StateDir, command: Command) -> Keeper:
+        settings = self._settings
+        node = Node(settings.address, settings.lease_s, settings.allowed)
+        if isinstance(state, JobStateDir):
+            # The GPUs of this machine are not those of the jobs; Slurm lists the latter.
+            self._hardware |= {"gpus": [], "slurm": {"partitions": []}}
+            pool = jobs.Pool(settings.partitions, settings.slurm_grace_s)
+            return jobs.JobKeeper(
+                state, hardware=self._hardware, limits=settings.limits, command=command, node=node, pool=pool
+            )
+        return Keeper(state, hardware=self._hardware, limits=settings.limits, command=command, node=node)
 
     # --- orders ------------------------------------------------------------------------------------------------------
 
@@ -229,7 +248,7 @@ class Daemon:
             version=VERSION,
             hardware=self._hardware,
             held=self._keeper.held(),
-            abilities=abilities(self._settings.allowed, self._settings.address, os.environ),
+            abilities=abilities(self._settings.allowed, self._settings.address, os.environ, kind=self._keeper.kind),
             clock=self._clock.measured(),
             lease_s=drain.lease_s if drain and drain.lease_s else self._settings.lease_s,
             is_draining=drain is not None,
@@ -294,6 +313,10 @@ def read_duration(text: str) -> float | None:
     return seconds
 
 
+def _stop_all(state: StateDir) -> int:
+    return jobs.stop_all(state, Slurm()) if isinstance(state, JobStateDir) else stop_all(state)
+
+
 def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
     """Read the settings; raises ValueError with the setting that is missing or invalid, and the remedy."""
     if not _NODE_NAME.fullmatch(options.node):
@@ -305,6 +328,7 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
     redis_url = environment.get("REDIS_URL", "")
     if not redis_url:
         raise ValueError("REDIS_URL is not set; set it to that of the server, like redis://:password@server:6379/0")
+    slurm_grace = environment.get("PARLAB_SLURM_GRACE_S", str(jobs.AWAY_GRACE_S))
     limit, grace = environment.get("PARLAB_SPOOL_LIMIT_MIB", "4096"), environment.get("PARLAB_DISK_GRACE_S", "60")
     if not limit.isdecimal() or int(limit) < 1:
         raise ValueError(f"invalid PARLAB_SPOOL_LIMIT_MIB {limit!r}; use a whole number of MiB, 1 or more")
@@ -312,6 +336,10 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         limits = Limits(int(limit), float(grace))
     except ValueError:
         raise ValueError(f"invalid PARLAB_DISK_GRACE_S {grace!r}; use a number of seconds") from None
+    try:
+        slurm_grace_s = float(slurm_grace)
+    except ValueError:
+        raise ValueError(f"invalid PARLAB_SLURM_GRACE_S {slurm_grace!r}; use a number of seconds") from None
     return Settings(
         node=options.node,
         pool=options.pool,
@@ -325,7 +353,18 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         allowed=Allowed(
             read_names(options.engines, "--engines", ENGINES), read_names(options.launchers, "--launchers", LAUNCHERS)
         ),
+        partitions=_read_partitions(options),
+        slurm_grace_s=slurm_grace_s,
     )
+
+
+def _read_partitions(options: argparse.Namespace) -> tuple[str, ...]:
+    names = tuple(name for name in (options.partition or "").split(",") if name)
+    if options.slurm and not names:
+        raise ValueError("--slurm needs --partition; name the partitions that runs may use, like gpu,debug")
+    if names and not options.slurm:
+        raise ValueError(f"--partition {options.partition} has no effect without --slurm; add --slurm")
+    return names
 
 
 def _read_key(environment: Mapping[str, str]) -> bytes:
@@ -361,6 +400,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--state-dir", type=Path, default=Path(default), help="directory of the runs until they are shipped"
     )
+    parser.add_argument("--slurm", action="store_true", help="submit runs as jobs of Slurm; --slots limits the jobs")
+    parser.add_argument("--partition", help="with --slurm: partitions that runs may use, the default one first: a,b")
     options = parser.parse_args(arguments)
     if str(options.state_dir).startswith("~"):
         parser.error("this user has no home directory; set --state-dir or PARLAB_STATE_DIR")
@@ -377,13 +418,14 @@ def main(
     options = _parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("celery").setLevel(logging.WARNING)
+    kind = JobStateDir if options.slurm else StateDir
     if options.action == "stop-all":
-        return 1 if stop_all(StateDir(options.state_dir.resolve())) else 0
+        return 1 if _stop_all(kind(options.state_dir.resolve())) else 0
     try:
         if options.action == "drain":
             return drain(StateDir(options.state_dir.resolve()), read_duration(options.lease))
         settings = read_settings(options, os.environ)
-        state = StateDir(settings.state_dir.resolve())
+        state = kind(settings.state_dir.resolve())
     except (ValueError, OSError) as error:
         log.error("cannot start: %s", error)
         return 2

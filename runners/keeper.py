@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import psutil
 
@@ -56,6 +56,8 @@ class Node(NamedTuple):
 
 class Keeper:
     """The runs of one state directory."""
+
+    kind: Literal["daemon", "slurm"] = "daemon"
 
     def __init__(
         self, state: StateDir, *, hardware: dict[str, Any], limits: Limits, command: Command, node: Node | None = None
@@ -155,7 +157,7 @@ class Keeper:
         config, problems = check(spec.config)
         if config is None:
             raise ConfigError(problems)
-        if why_not := refusal(config):
+        if why_not := self._refusal(config):
             raise ValueError(why_not)
         self._node.allowed.check(config)
         launch.check_span(config, spec.nodes)
@@ -197,6 +199,10 @@ class Keeper:
         argv = self._command(config, run.config, share)
         added = launch.additions(config, os.environ, self._state.marker(run), share)
         return {"argv": argv, "environment": added, "shell": launch.shell_line(argv, added)}
+
+    def _refusal(self, config: RunConfig) -> str:
+        """Return why this node cannot start a run; empty if it can."""
+        return refusal(config)
 
     def _end_unstarted(self, draft: RunDir, state: str, reason: str) -> None:
         self._append_end(draft, state, reason)
@@ -254,9 +260,10 @@ class Keeper:
                 self._append_end(run, "lost" if cancelled is None else "cancelled", reason)
         self._settled.add(run.path.name)
 
-    def _append_end(self, run: RunDir, state: str, reason: str) -> None:
+    def _append_end(self, run: RunDir, state: str, reason: str, *, is_consequence: bool = False) -> None:
+        report = {"state": state, "at": time.time(), "reason": reason, "is_consequence": is_consequence}
         with spool.SpoolWriter(run.spool, at_least=run.acknowledged()) as writer:
-            writer.append_report(Report.model_validate({"state": state, "at": time.time(), "reason": reason}))
+            writer.append_report(Report.model_validate(report))
         log.warning("%s: %s: %s", run, state, reason)
 
     def _strays(self) -> list[psutil.Process]:

@@ -250,6 +250,8 @@ class HeldRun(Message):
     alive: bool
     """False once the process group has ended, and only its spool has to be shipped."""
     node_rank: int = Field(default=0, ge=0)
+    waiting: str = ""
+    """Why the attempt has not started on this node, like the reason of a pending Slurm job; PREPARE_S waits for it."""
 
 
 class NodeAddress(Message):

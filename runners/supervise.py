@@ -327,9 +327,9 @@ class Supervisor:
         self.recorder.spool.close()
 
 
-def supervise(run: RunDir) -> None:
+def supervise(run: RunDir, kind: type[Supervisor] = Supervisor) -> None:
     """Supervise a run; an error of the supervisor itself also ends the processes and is reported."""
-    supervisor = Supervisor(run)
+    supervisor = kind(run)
     try:
         supervisor.run()
     except Exception as error:

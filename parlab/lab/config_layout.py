@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from parlab.charts.format import field_title
@@ -18,6 +18,7 @@ TITLES = {
     "autotuning": "DeepSpeed autotuner",
     "command": "Command",
     "cluster": "Cluster",
+    "slurm": "Slurm",
     "network": "Network",
     "emulation": "Emulated compute",
     "launcher": "Launcher",
@@ -73,11 +74,12 @@ def section_names() -> list[str]:
     return [name for name in TITLES if name in names] + [name for name in names if name not in TITLES]
 
 
-def unused_fields(data: Mapping[str, Mapping[str, Any]]) -> set[str]:
+def unused_fields(data: Mapping[str, Mapping[str, Any]], *, slurm_pools: Collection[str] = ()) -> set[str]:
     """Return the dotted fields that have no effect on a run of this configuration.
 
     These are fields of which the engine supports only one value, and fields that another field disables. They are
-    still validated: an unsupported value is an error even if the field has no effect.
+    still validated: an unsupported value is an error even if the field has no effect. `slurm_pools` are the pools
+    whose nodes come from Slurm.
     """
 
     def get(field: str) -> Any:
@@ -87,11 +89,11 @@ def unused_fields(data: Mapping[str, Mapping[str, Any]]) -> set[str]:
     engine = engine_of(data)
     unused = _of_sections({name for row in ENGINES.values() for name in row.sections} - set(engine.sections))
     if engine.is_external:
-        return unused  # its command may read any other field
+        return unused | _without_slurm(data, slurm_pools)  # its command may read any other field
     trainer = training_engine(engine, get("capacity.engine"))
     unused |= {name for row in ENGINES.values() for name in row.fields} - set(trainer.fields)
     unused |= {field for field, values in trainer.supports.items() if len(values) == 1}
-    unused |= _switched_off(get) | set(engine.ignores)
+    unused |= _switched_off(get) | set(engine.ignores) | _without_slurm(data, slurm_pools)
     if engine.reads_only is not None:
         unused |= _of_sections({"model", "train", "parallel"}) - set(engine.reads_only)
     if engine.searches_capacity:
@@ -102,6 +104,12 @@ def unused_fields(data: Mapping[str, Mapping[str, Any]]) -> set[str]:
 
 def _of_sections(names: set[str]) -> set[str]:
     return {field for field in field_names() if field.partition(".")[0] in names}
+
+
+def _without_slurm(data: Mapping[str, Mapping[str, Any]], slurm_pools: Collection[str]) -> set[str]:
+    """Return the fields of section slurm for a pool of other nodes, unless one of them is set."""
+    is_set = any(value not in (None, "", False) for value in data.get("slurm", {}).values())
+    return set() if is_set or data.get("cluster", {}).get("pool") in slurm_pools else _of_sections({"slurm"})
 
 
 def _switched_off(get: Any) -> set[str]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from django import forms
 
 from parlab.charts.format import field_title, field_value
-from parlab.lab.models import Config
+from parlab.lab.models import Config, Node
 from runners.config import ConfigError, Problem, complete, sections
 
 from .config_layout import TITLES, label_of, section_names, unit_of, unused_fields
@@ -86,9 +86,14 @@ class ConfigForm(forms.ModelForm[Config]):
         return data
 
     @property
+    def unused(self) -> set[str]:
+        """The dotted fields without effect for the current values and the registered nodes."""
+        return unused_fields(self.current_data, slurm_pools=Node.objects.slurm_pools())
+
+    @property
     def field_sections(self) -> list[FieldSection]:
         """The fields by section; those without effect for the selected engine are separate."""
-        unused, schemas, models = unused_fields(self.current_data), _schema(), sections()
+        unused, schemas, models = self.unused, _schema(), sections()
         layout = []
         for section in section_names():
             rows = [self._field_row(section, name, schema) for name, schema in schemas[section].items()]

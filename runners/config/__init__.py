@@ -22,6 +22,7 @@ from .sections import (
     ParallelSection,
     Section,
     ShardingSection,
+    SlurmSection,
     TrainSection,
 )
 from .sweep import MAX_SWEEP_POINTS, Point, difference, digest, expand, sweep_problems
@@ -49,6 +50,7 @@ __all__ = [
     "RunConfig",
     "Section",
     "ShardingSection",
+    "SlurmSection",
     "TrainSection",
     "check",
     "complete",

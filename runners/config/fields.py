@@ -19,6 +19,7 @@ from .sections import (
     ParallelSection,
     Section,
     ShardingSection,
+    SlurmSection,
     TrainSection,
 )
 
@@ -34,6 +35,8 @@ class RunFields(Section):
     """How the work is split."""
     cluster: ClusterSection = ClusterSection()
     """Where it runs."""
+    slurm: SlurmSection = SlurmSection()
+    """What it asks of Slurm."""
     network: NetworkSection = NetworkSection()
     """The links between ranks."""
     emulation: EmulationSection = EmulationSection()

@@ -152,6 +152,30 @@ class ClusterSection(Section):
     """auto: GPUs if the node has enough of them, CPU processes otherwise."""
 
 
+SlurmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+
+
+class SlurmSection(Section):
+    """What a run asks of Slurm, in a pool whose nodes come from there."""
+
+    partition: SlurmName | None = None
+    """Partition. Empty: the first one that the daemon of the pool may use."""
+    account: SlurmName | None = None
+    """Account that the job is charged to. Empty: the default of the user of the daemon."""
+    qos: SlurmName | None = None
+    """Quality of service. Empty: the default of the account."""
+    time_limit_s: Annotated[int, Field(ge=60, le=365 * 86400)] | None = None
+    """Time limit of the job, rounded up to minutes. Empty: launcher.timeout_s and two minutes."""
+    constraint: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.&|*()\[\]-]{1,200}$")] | None = None
+    """Features that the nodes must have, as in sbatch --constraint, like a100&nvlink."""
+    gres: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:,-]{1,200}$")] | None = None
+    """Generic resources of each node, like gpu:a100:4. Empty: gpu:N with cluster.device cuda, N ranks on a node."""
+    memory_mib: Annotated[int, Field(ge=1, le=2**30)] | None = None
+    """CPU memory on each node. Empty: the default of the partition."""
+    exclusive: bool = False
+    """Use whole nodes, which no other job shares."""
+
+
 class LinkSetting(Section):
     """One link that differs from the others, in one direction; empty fields have the values of the others."""
 

@@ -252,6 +252,14 @@ def test_the_engine_determines_the_fields_in_use(admin: Client, config: Config, 
     assert not allreduce & {"collectives.operation", "train.iterations", "parallel.data_parallel_size"}
 
 
+def test_the_fields_of_slurm_have_an_effect_in_its_pools_only(admin: Client, config: Config, typed: Typed) -> None:
+    Node.objects.create(name="login1", pool="hpc", hardware={"slurm": {"partitions": []}})
+    elsewhere = set(checked(admin, config, typed(config))["unused"])
+    assert {"slurm.partition", "slurm.exclusive"} <= elsewhere
+    there = set(checked(admin, config, typed(config, cluster__pool="hpc"))["unused"])
+    assert not {name for name in there if name.startswith("slurm.")}
+
+
 @pytest.mark.parametrize(
     "engine", ["pipeline", "megatron", "zero", "hf", "sharding", "allreduce", "capacity", "autotuning", "command"]
 )

@@ -14,6 +14,10 @@ class NodeQuerySet(models.QuerySet["Node"]):
         """Nodes with a heartbeat within the lease."""
         return self.filter(last_heartbeat_at__gte=timezone.now() - timedelta(seconds=LEASE_S))
 
+    def slurm_pools(self) -> set[str]:
+        """Pools with a daemon that submits jobs to Slurm."""
+        return set(self.filter(hardware__has_key="slurm").values_list("pool", flat=True))
+
 
 class Node(models.Model):
     """A machine that runs the daemon; it registers itself with its first heartbeat."""

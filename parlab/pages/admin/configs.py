@@ -23,7 +23,6 @@ from django.utils.safestring import SafeString
 
 from parlab.fleet import services as fleet
 from parlab.lab import services
-from parlab.lab.config_layout import unused_fields
 from parlab.lab.forms import ConfigForm, fieldsets, form_values, typed_values
 from parlab.lab.models import Config
 from parlab.lab.presets import PRESETS
@@ -128,7 +127,7 @@ class ConfigAdmin(admin.ModelAdmin[Config]):
         return JsonResponse(
             {
                 "errors": {name: list(errors) for name, errors in form.errors.items()},
-                "unused": sorted(unused_fields(form.current_data)),
+                "unused": sorted(form.unused),
                 "preview": render_to_string("admin/lab/config/preview.html", context, request),
                 "changes": render_to_string("admin/lab/config/changes.html", context, request),
             }

@@ -1,0 +1,114 @@
+"""Files of a daemon that runs its work as jobs of Slurm: those of runners.rundir, and a directory for each job.
+
+STATE/jobs/RUN-ATTEMPT/job.sbatch  the batch script
+STATE/jobs/RUN-ATTEMPT/job.json    id and name of the job
+STATE/jobs/RUN-ATTEMPT/job.out     what the batch script and srun print
+STATE/runs/RUN-ATTEMPT/ended       the supervisor has written its final report
+STATE/runs/RUN-ATTEMPT/stopped     Slurm stopped the supervisor, which leaves the final report to the daemon
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from runners.rundir import RunDir, StateDir, write_atomically
+
+MAX_OUTPUT_CHARS = 300
+
+
+class JobDir(RunDir):
+    """The files of one attempt on a node that Slurm gives.
+
+    Its processes are on other machines, where a lock is not always seen: it is alive until its end is recorded.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._ended, self._stopped = path / "ended", path / "stopped"
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._ended.exists()
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether Slurm stopped the supervisor, which wrote no final report."""
+        return self._stopped.exists()
+
+    def end(self) -> None:
+        """Record that the final report is written."""
+        self._ended.touch()
+
+    def stop(self) -> None:
+        """Record that the supervisor has ended without a final report."""
+        self._stopped.touch()
+
+
+class JobRecord:
+    """The directory of one job."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.script = path / "job.sbatch"
+        self._facts = path / "job.json"
+        self._output = path / "job.out"
+
+    def write_script(self, text: str) -> None:
+        """Store the batch script."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(self.script, text, sync=True)
+
+    def write(self, **facts: Any) -> None:
+        """Store facts about the job, in addition to those already there."""
+        write_atomically(self._facts, json.dumps({**self.read(), **facts}), sync=True)
+
+    def read(self) -> dict[str, Any]:
+        """Return the stored facts; none if there is no job."""
+        try:
+            facts: dict[str, Any] = json.loads(self._facts.read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return facts
+
+    def output(self) -> str:
+        """Return the end of what the batch script and srun printed, on one line."""
+        try:
+            text = " ".join(self._output.read_text(errors="replace").split())
+        except FileNotFoundError:
+            return ""
+        return text[-MAX_OUTPUT_CHARS:]
+
+
+class JobStateDir(StateDir):
+    """The state directory of a daemon that submits jobs."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.jobs_path = root / "jobs"
+        self.jobs_path.mkdir(exist_ok=True, mode=0o700)
+
+    def find(self, run: int, attempt: int, node_rank: int = 0) -> JobDir:
+        """Return the directory of an attempt, whether it exists or not."""
+        return JobDir(super().find(run, attempt, node_rank).path)
+
+    def job_dirs(self) -> list[JobDir]:
+        """List the attempts that this node holds."""
+        return [JobDir(run.path) for run in super().runs()]
+
+    def runs(self) -> list[RunDir]:
+        """List the attempts that this node holds."""
+        return list(self.job_dirs())
+
+    def job(self, run: int, attempt: int) -> JobRecord:
+        """Return the directory of the job of an attempt, whether it exists or not."""
+        return JobRecord(self.jobs_path / f"{run}-{attempt}")
+
+    def clear_jobs(self, attempts: set[tuple[int, int]]) -> None:
+        """Delete the directories of jobs whose attempts are not among those."""
+        names = {f"{run}-{attempt}" for run, attempt in attempts}
+        for path in self.jobs_path.iterdir():
+            if path.name not in names:
+                shutil.rmtree(path, ignore_errors=True)

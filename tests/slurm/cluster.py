@@ -1,0 +1,196 @@
+"""A real Slurm cluster of several nodes on this machine, with its own munge, ports and directories."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psutil
+
+from parlab.embedded import free_port
+from tests.patience import wait_for
+
+SBIN = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+NODES = ("n1", "n2", "n3")
+
+_CONF = """\
+ClusterName=test
+SlurmctldHost=localhost
+SlurmctldPort={controller_port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={munge}
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min_interval=0
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+ReturnToService=2
+KillWait=5
+InactiveLimit=0
+MailProg=/bin/true
+SlurmctldPidFile={root}/slurmctld.pid
+SlurmctldLogFile={root}/slurmctld.log
+StateSaveLocation={root}/state
+SlurmdSpoolDir={root}/spool/%n
+SlurmdPidFile={root}/slurmd.%n.pid
+SlurmdLogFile={root}/slurmd.%n.log
+PluginDir={plugins}
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+{nodes}
+PartitionName=debug Nodes=ALL Default=YES MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE State=UP
+PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=10 PreemptMode=OFF State=UP
+"""
+
+
+class Cluster:
+    """Munge, a controller and a slurmd per node; all of them end with `close`."""
+
+    def __init__(self) -> None:
+        # Not pytest's directory: munge refuses a socket below a directory that others may write to, or not enter.
+        self.root = Path(tempfile.mkdtemp(prefix="parlab-slurm-", dir="/var/tmp"))
+        self.root.chmod(0o755)
+        self.conf = self.root / "slurm.conf"
+        self.environment = {**os.environ, "SLURM_CONF": str(self.conf), "PATH": SBIN}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Start everything and wait until all nodes are idle."""
+        self._start_munge()
+        ports = {node: free_port() for node in NODES}
+        nodes = "\n".join(f"NodeName={n} NodeAddr=127.0.0.1 Port={port} CPUs=2" for n, port in ports.items())
+        plugins = next(path for path in Path("/usr/lib").glob("*/slurm*") if (path / "auth_munge.so").exists())
+        self.conf.write_text(
+            _CONF.format(
+                controller_port=free_port(), munge=self._munge / "socket", root=self.root, plugins=plugins, nodes=nodes
+            )
+        )
+        (self.root / "state").mkdir()
+        self.start_controller()
+        for node in NODES:
+            (self.root / "spool" / node).mkdir(parents=True)
+            self.start_node(node)
+        self.wait_until_idle()
+
+    def wait_until_idle(self) -> None:
+        """Wait until all nodes are up and have no job."""
+        wait_for(self._is_idle, "all nodes are idle")
+
+    def start_controller(self) -> None:
+        """Start slurmctld."""
+        self._spawn("slurmctld", ["slurmctld", "-D", "-f", str(self.conf)])
+
+    def stop_controller(self) -> None:
+        """Stop slurmctld and wait until it has ended."""
+        self._stop("slurmctld", signal.SIGTERM)
+
+    def start_node(self, node: str, *before: str) -> None:
+        """Start the slurmd of a node, with a command in front of it if one is given."""
+        self._spawn(node, [*before, "slurmd", "-D", "-f", str(self.conf), "-N", node])
+
+    def kill_node(self, node: str) -> None:
+        """Kill the slurmd of a node; its job steps go on."""
+        self._stop(node, signal.SIGKILL)
+
+    def stop_node(self, node: str) -> None:
+        """Stop the slurmd of a node."""
+        self._stop(node, signal.SIGTERM)
+
+    def run(self, *argv: str) -> str:
+        """Run a command of Slurm and return what it prints."""
+        done = subprocess.run(argv, env=self.environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{argv}: {done.stderr}"
+        return done.stdout.strip()
+
+    def clear(self) -> None:
+        """Cancel all jobs and wait until the nodes are idle."""
+        self.run("scancel", "--user=root")
+        wait_for(lambda: not self.run("squeue", "--noheader") and self._is_idle(), "all jobs have ended")
+
+    def close(self) -> None:
+        """End all processes and delete the directories."""
+        with contextlib.suppress(Exception):
+            self.run("scancel", "--user=root")
+        for name in [*NODES, "slurmctld"]:
+            self._stop(name, signal.SIGTERM)
+        self._stop("munged", signal.SIGTERM)
+        for process in self._steps():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def log(self) -> str:
+        """Return the end of the logs, for a failed test."""
+        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.root.glob("*.log")))
+
+    @property
+    def _munge(self) -> Path:
+        return self.root / "munge"
+
+    def _start_munge(self) -> None:
+        user = pwd.getpwnam("munge")
+        self._munge.mkdir(mode=0o755)
+        key = self._munge / "key"
+        key.write_bytes(secrets.token_bytes(256))
+        key.chmod(0o400)
+        for path in (self._munge, key):
+            os.chown(path, user.pw_uid, user.pw_gid)
+        files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        options = [f"--{option}={self._munge / name}" for option, name in files.items()]
+        self._spawn("munged", ["munged", "--foreground", "--force", *options], user=user.pw_uid, group=user.pw_gid)
+        wait_for((self._munge / "socket").exists, "munge answers")
+
+    def _spawn(self, name: str, argv: list[str], *, user: int | None = None, group: int | None = None) -> None:
+        program = shutil.which(argv[0], path=SBIN)
+        assert program, f"{argv[0]} is not installed"
+        with (self.root / f"{name}.out").open("ab") as output:
+            self._processes[name] = subprocess.Popen(
+                [program, *argv[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self.environment,
+                user=user,
+                group=group,
+                start_new_session=True,
+            )
+
+    def _stop(self, name: str, number: signal.Signals) -> None:
+        process = self._processes.pop(name, None)
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _steps(self) -> list[psutil.Process]:
+        """Find what a killed slurmd has left."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.name() == "slurmstepd" and process.environ().get("SLURM_CONF") == str(self.conf):
+                    found.append(process)
+        return found
+
+    def _is_idle(self) -> bool:
+        try:
+            states = self.run("sinfo", "--noheader", "--Node", "--partition=debug", "--format=%T").split()
+        except (AssertionError, subprocess.TimeoutExpired):
+            return False
+        return states == ["idle"] * len(NODES)

@@ -1,0 +1,149 @@
+"""What Slurm prints, as jobs, partitions, places and endings; configurations as batch scripts. No cluster is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners.config import RunConfig
+from runners.slurm import queue, submit
+from runners.slurm.queue import End, Job, Partition
+from tests.conftest import SMALL
+
+SQUEUE = """\
+12|PENDING|gpu|4000||2026-11-22 10:00|Priority|a|name
+13|PENDING|gpu|5000||N/A|(Resources)|b
+14_[1-8]|PENDING|gpu|9000||N/A|Priority|array
+15|RUNNING|debug|1|n[1-3]|2026-11-22 09:00|None|c
+16|PENDING|debug|1||N/A|(launch failed requeued held)|d
+"""
+SHOWN = (
+    "JobId=7 JobName=a name JobState=RUNNING= UserId=ada(1000) GroupId=ada(1000) Priority=1 Account=x QOS=normal"
+    " JobState=TIMEOUT Reason=TimeLimit Dependency=(null) ExitCode=0:15 TimeLimit=1-02:03:04 NodeList=n[1-3]"
+)
+
+
+def config(**sections: Any) -> RunConfig:
+    return RunConfig.model_validate({**SMALL, **sections})
+
+
+def test_jobs_are_read_and_placed_by_priority() -> None:
+    jobs = queue.jobs_of(SQUEUE)
+    assert [job.id for job in jobs] == [12, 13, 15, 16]
+    assert jobs[0] == Job(12, "PENDING", "gpu", 4000, "", "2026-11-22 10:00", "Priority", "a|name")
+    places = queue.places(job for job in jobs if job.is_pending)
+    assert places == {12: (2, 2), 13: (1, 2), 16: (1, 1)}
+    assert queue.waiting_text(jobs[0], places[12]) == (
+        "Slurm job 12 is PENDING: Priority, place 2 of 2 in partition gpu, expected to start 2026-11-22 10:00"
+    )
+
+
+def test_the_name_of_a_job_cannot_pretend_a_state() -> None:
+    assert queue.end_of(SHOWN) == End(7, "TIMEOUT", "TimeLimit", 0, 15, "n[1-3]", "1-02:03:04")
+    assert queue.end_of("slurm_load_jobs error: Invalid job id specified") is None
+
+
+def test_an_accounted_end_is_that_of_the_last_job_of_the_name() -> None:
+    text = "3|FAILED|1:0|n1|None|x\n4|CANCELLED by 1000|0:15|None assigned|None|x\n5|COMPLETED|0:0|n2|None|y\n"
+    assert queue.accounted_end(text, "x") == End(4, "CANCELLED", "", 0, 15, "", "")
+    assert queue.accounted_end(text, "z") is None
+
+
+def test_partitions_and_their_gpus_are_read() -> None:
+    text = (
+        "PartitionName=gpu Default=YES MaxNodes=UNLIMITED MaxTime=2-00:00:00 State=UP TotalNodes=16\n"
+        "PartitionName=old MaxNodes=2 MaxTime=UNLIMITED State=DOWN TotalNodes=4"
+    )
+    assert queue.partitions_of(text) == {
+        "gpu": Partition("gpu", True, 172800.0, 16, None),
+        "old": Partition("old", False, None, 4, 2),
+    }
+    assert queue.gpus_of("(null)\ngpu:4(S:0-1)\ngpu:a100:2(S:0,1),gpu:v100:3,craynetwork:4") == 5
+    assert queue.gpus_of("") == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "has_started", "state", "text"),
+    [
+        (End(7, "TIMEOUT", "", 0, 1, "n1", "01:00:00"), True, "failed", "ended as TIMEOUT: its time limit 01:00:00"),
+        (End(7, "NODE_FAIL", "", 0, 0, "n1", ""), True, "lost", "one of its nodes failed"),
+        (End(7, "OUT_OF_MEMORY", "", 0, 125, "n1", ""), True, "oom", "raise slurm.memory_mib"),
+        (End(7, "FAILED", "", 137, 0, "n1", ""), True, "lost", "exit code 137: its supervisor was killed"),
+        (End(7, "FAILED", "", 2, 0, "n1", ""), False, "failed", "exit code 2 before its supervisor started"),
+        (End(7, "FAILED", "", 90, 0, "n1", ""), False, "failed", "a node does not see /shared/12-1"),
+        (End(7, "CANCELLED", "", 91, 0, "n1", ""), True, "lost", "a second time (requeue)"),
+    ],
+)
+def test_endings_are_in_slurms_words(end: End, has_started: bool, state: str, text: str) -> None:
+    words = queue.ending(end, "/shared/12-1", has_started=has_started)
+    assert words.state.value == state
+    assert words.text.startswith("Slurm job 7 on n1 ended as ")
+    assert text in words.text
+
+
+def test_the_script_has_what_the_configuration_asks_for() -> None:
+    slurm = {
+        "account": "lab",
+        "qos": "high",
+        "constraint": "a100&nvlink",
+        "gres": "gpu:a100:2",
+        "time_limit_s": 61,
+        "memory_mib": 2048,
+        "exclusive": True,
+    }
+    order = submit.Order("parlab-x-12-1", Path("/shared/a b/jobs/12-1"), Path("/shared/a b/runs/12-1"), "gpu")
+    text = submit.script(config(slurm=slurm, launcher={"threads_per_rank": 4}), order)
+    options = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert options == [
+        "job-name=parlab-x-12-1",
+        "partition=gpu",
+        "nodes=1",
+        "ntasks-per-node=1",
+        "cpus-per-task=8",
+        "time=2",
+        "account=lab",
+        "qos=high",
+        "constraint=a100&nvlink",
+        "gres=gpu:a100:2",
+        "mem=2048M",
+        "exclusive",
+        "no-requeue",
+        "chdir=/",
+        "output=/dev/null",
+    ]
+    assert "cd '/shared/a b/jobs/12-1' 2>/dev/null || exit 90" in text
+    assert text.rstrip().endswith("-m runners.slurm.member '/shared/a b/runs/12-1'")
+
+
+def test_gpus_are_requested_for_a_run_that_needs_them() -> None:
+    order = submit.Order("x", Path("/j"), Path("/r"), "gpu")
+    assert "--gres=gpu:2\n" in submit.script(config(cluster={"device": "cuda"}), order)
+    assert "--gres" not in submit.script(config(), order)
+
+
+@pytest.mark.parametrize(
+    ("sections", "field", "text"),
+    [
+        ({"slurm": {"partition": "x"}}, "slurm.partition", "may not use partition x; use gpu or old or gone"),
+        ({"slurm": {"partition": "gone"}}, "slurm.partition", "Slurm has no partition gone; use one of gpu, old"),
+        ({"slurm": {"partition": "old"}}, "slurm.partition", "partition old is not up"),
+        ({"slurm": {"time_limit_s": 3700}}, "slurm.time_limit_s", "above the limit of partition gpu, 60 min"),
+        ({"launcher": {"timeout_s": 3600}}, "launcher.timeout_s", "use at most 3480, or set slurm.time_limit_s"),
+    ],
+)
+def test_a_run_that_the_pool_cannot_take_has_the_field_and_a_remedy(
+    sections: dict[str, Any], field: str, text: str
+) -> None:
+    partitions = {"gpu": Partition("gpu", True, 3600.0, 16, None), "old": Partition("old", False, None, 4, 2)}
+    (problem, *_) = submit.problems(config(**sections), ["gpu", "old", "gone"], partitions)
+    assert problem.field == field
+    assert text in problem.message
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a b", "--wrap=x", "a;b"])
+def test_no_value_can_add_a_line_to_the_script(value: str) -> None:
+    for field in ("partition", "account", "qos", "constraint", "gres"):
+        with pytest.raises(ValueError, match=field):
+            config(slurm={field: value})
