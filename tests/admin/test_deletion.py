@@ -81,8 +81,9 @@ def test_nodes_with_attempts_and_users_with_objects_cannot_be_deleted(
     admin: Client, user: User, make_attempt: Callable[..., Attempt]
 ) -> None:
     attempt = make_attempt(state="finished")
-    place(attempt, Node.objects.create(name="gpu1"))
-    node = admin.get(reverse("admin:lab_node_delete", args=[attempt.node.pk])).content.decode()
+    gpu1 = Node.objects.create(name="gpu1")
+    place(attempt, gpu1)
+    node = admin.get(reverse("admin:lab_node_delete", args=[gpu1.pk])).content.decode()
     maker = admin.get(reverse("admin:auth_user_delete", args=[user.pk])).content.decode()
     assert "has 1 attempt; disable it instead" in node
     assert "clear Active instead" in maker

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from runners import launch, ports, ranks
+from runners.abilities import ALLOWED_COMMANDS
 from runners.config import RunConfig
-from runners.engines.command import ALLOWED_COMMANDS
 from runners.protocol import Report
 from runners.verdict import Evidence
 from tests.conftest import SMALL
