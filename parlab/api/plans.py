@@ -10,7 +10,9 @@ from rest_framework.views import APIView
 
 from parlab.lab import selectors
 from parlab.planner.answer import answer
-from parlab.planner.request import PlanRequest, refusals
+from parlab.planner.cluster import unknown_device
+from parlab.planner.refusals import refusals
+from parlab.planner.request import PlanRequest
 from parlab.planner.written import WrittenPlan, written
 
 from . import serializers
@@ -34,8 +36,8 @@ class Plans(APIView):
         question = BODY.read(PlanRequest, request)
         gpu = selectors.device_named(question.gpu)
         if gpu is None:
-            names = ", ".join(device.name for device in selectors.devices())
-            raise Problem(f"unknown gpu {question.gpu}", field="gpu", value=question.gpu, remedy=f"use one of {names}")
+            message = unknown_device(question.gpu, [device.name for device in selectors.devices()])
+            raise Problem(message, field="gpu", value=question.gpu, remedy="use a device of the catalogue")
         try:
             return Response(written(answer(question, gpu)).model_dump(mode="json"))
         except ValueError as error:

@@ -53,6 +53,7 @@ urlpatterns = [
     path("compare/figures/<slug:name>.csv", comparisons.compare_csv, name="compare-numbers"),
     path("nodes/", nodes.nodes, name="nodes"),
     path("plan/", plans.plan, name="plan"),
+    path("plan/search/", plans.plan_search, name="plan-search"),
     path("plan/nodes.json", plans.trade_off_json, name="plan-figure"),
     path("plan/nodes.csv", plans.trade_off_csv, name="plan-numbers"),
     path("simulate/", simulations.simulate, name="simulate"),

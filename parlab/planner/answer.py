@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from .budget import Budget, budget
 from .calibration import Calibration
 from .cluster import with_gpus
+from .coverage import warnings
 from .hardware import Gpu
 from .job_flops import flops_of
 from .layouts import Search, search
 from .prediction import Prediction, predict_job
 from .questions import Size, Verdict, fewest_nodes, largest_model, node_counts, trade_off, verdict
-from .request import PlanRequest, warnings
+from .request import PlanRequest
 from .workload import SCHEDULES, Job, Model, Recompute
 
-_RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+_RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "operations", "full")
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A prediction and the results derived from it."""
+class Outline:
+    """A prediction of the requested layout and the results that follow from it at once."""
 
     prediction: Prediction
     work: Work
@@ -44,6 +45,12 @@ class Answer:
     """The same layout with each recomputation mode."""
     schedules: list[Prediction]
     """The same layout with each pipeline schedule that has enough layers; empty without a pipeline."""
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """Other layouts of the training, and other numbers of nodes."""
+
     search: Search
     largest: Model | None
     """The largest GPT that trains on one node."""
@@ -53,23 +60,40 @@ class Answer:
     verdict: Verdict | None
 
 
+@dataclass(frozen=True)
+class Answer(Outline, Sizing):
+    """The complete answer to a question."""
+
+
 def answer(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = None) -> Answer:
     """Answer a question for a device. Raises ValueError if no cluster can run the job."""
+    first, second = outline(request, gpu, calibration), sizing(request, gpu, calibration)
+    return Answer(**{**vars(first), **vars(second)})
+
+
+def outline(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = None) -> Outline:
+    """Predict the requested layout. Raises ValueError if the cluster cannot run it."""
     job, cluster = request.job(), request.cluster(gpu)
     prediction = predict_job(job, cluster, calibration)
-    tokens = request.tokens_billion * 1e9
-    node = with_gpus(cluster, cluster.gpus_per_node)
-    fewest = fewest_nodes(job, cluster, calibration)
-    counts = node_counts(request.nodes, fewest) if fewest else [request.nodes]
-    sizes = trade_off(job, cluster, counts, tokens, request.price, calibration)
-    requested_size = next(size for size in sizes if size.nodes == request.nodes)
-    return Answer(
+    return Outline(
         prediction,
         work(prediction),
-        budget(prediction, tokens, request.price),
+        budget(prediction, request.tokens_billion * 1e9, request.price),
         list(warnings(request, job, gpu)),
         [predict_job(replace(job, recompute=mode), cluster, calibration) for mode in _RECOMPUTES],
         [predict_job(variant, cluster, calibration) for variant in other_schedules(job)],
+    )
+
+
+def sizing(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = None) -> Sizing:
+    """Search layouts and numbers of nodes. Raises ValueError if no cluster can run the job."""
+    job, cluster = request.job(), request.cluster(gpu)
+    node = with_gpus(cluster, cluster.gpus_per_node)
+    fewest = fewest_nodes(job, cluster, calibration)
+    counts = node_counts(request.nodes, fewest) if fewest else [request.nodes]
+    sizes = trade_off(job, cluster, counts, request.tokens_billion * 1e9, request.price, calibration)
+    requested_size = next(size for size in sizes if size.nodes == request.nodes)
+    return Sizing(
         search(job, cluster, calibration),
         largest_model(replace(job, zero_stage=0), node, calibration),
         fewest,

@@ -12,8 +12,11 @@ from .prediction import Prediction, predict_job
 from .workload import Job, Recompute
 
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
-_CHUNKS = (2, 4)
-_RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+_CHUNKS = (2, 4, 8)
+_SHORTEST_PART = 4096
+"""Fewest tokens of a sequence that each context parallel rank keeps."""
+_FEW_EXPERTS = 8
+"""Up to this number of experts, layouts without expert parallelism are tried as well."""
 _PARTS = {
     "compute_s": "compute",
     "bubble_s": "pipeline bubble",
@@ -67,9 +70,16 @@ def search(job: Job, cluster: Cluster, calibration: Calibration | None = None) -
         tried += 1
         if tried > MAX_LAYOUTS:
             raise ValueError(f"gpus {cluster.gpus} allow more than {MAX_LAYOUTS} layouts; use fewer GPUs")
-        layout = _with_lightest_recompute(candidate, cluster, constants)
+        layout = with_lightest_recompute(candidate, cluster, constants)
         prediction = predict_job(layout, cluster, constants)
-        key = (layout.tensor_parallel, layout.pipeline_parallel, layout.data_parallel, layout.zero_stage)
+        key = (
+            layout.tensor_parallel,
+            layout.pipeline_parallel,
+            layout.data_parallel,
+            layout.context_parallel,
+            layout.expert_parallel,
+            layout.zero_stage,
+        )
         best, measure = (fitting, _seconds) if prediction.fits else (too_large, _bytes)
         if key not in best or measure(prediction) < measure(best[key]):
             best[key] = prediction
@@ -92,47 +102,84 @@ def candidates(job: Job, cluster: Cluster) -> Iterator[Job]:
         # Tensor parallel ranks on several nodes would wait for the network in every layer.
         if cluster.gpus_per_node % tensor or model.num_heads % tensor or (model.num_kv_heads or tensor) % tensor:
             continue
-        for pipeline in _divisors(gpus // tensor):
-            replicas = gpus // (tensor * pipeline)
-            if pipeline > model.num_layers or job.global_batch_size % replicas:
-                continue
-            split = replace(job, tensor_parallel=tensor, pipeline_parallel=pipeline, data_parallel=replicas)
-            yield from _batches(split)
+        for context in _context_sizes(job, gpus // tensor):
+            for pipeline in _divisors(gpus // (tensor * context)):
+                replicas = gpus // (tensor * pipeline * context)
+                if pipeline > model.num_layers or job.global_batch_size % replicas:
+                    continue
+                split = replace(
+                    job,
+                    tensor_parallel=tensor,
+                    pipeline_parallel=pipeline,
+                    data_parallel=replicas,
+                    context_parallel=context,
+                    expert_parallel=1,
+                    expert_tensor_parallel=1,
+                    shard_ranks=None,
+                    recomputed_layers=None,
+                    recompute="none",
+                    sequence_parallel=tensor > 1,
+                    reshards_after_forward=pipeline == 1,
+                )
+                for experts in _expert_sizes(split, cluster):
+                    yield from _batches(replace(split, expert_parallel=experts))
+
+
+def _context_sizes(job: Job, ranks: int) -> Iterator[int]:
+    """Generate context parallel sizes that leave each rank a part of the sequence worth exchanging."""
+    yield 1
+    size = 2
+    while ranks % size == 0 and job.model.sequence_length // size >= _SHORTEST_PART:
+        yield size
+        size *= 2
+
+
+def _expert_sizes(job: Job, cluster: Cluster) -> Iterator[int]:
+    """Generate expert parallel sizes: powers of two within a domain, and one that spans domains."""
+    experts, ranks = job.model.num_experts, job.tensor_parallel * job.replicas
+    size = 1
+    while experts > 1 and experts % size == 0 and ranks % size == 0 and size <= 2 * cluster.domain:
+        if size > 1 or ranks == 1 or experts <= _FEW_EXPERTS:
+            yield size
+        size *= 2
+    if experts == 1:
+        yield 1
 
 
 def _batches(job: Job) -> Iterator[Job]:
     """Generate the micro batch sizes, ZeRO stages and schedules of a split."""
     share = job.global_batch_size // job.data_parallel
     stages, layers = job.pipeline_parallel, job.model.num_layers
-    zero_stages = (1, 3) if job.data_parallel > 1 and job.tensor_parallel == stages == 1 else (1,)
+    # ZeRO 3 gathers the weights for every micro batch: with tensor and pipeline parallelism ZeRO 1 is faster.
+    zero_stages = (1, 3) if job.tensor_parallel == stages == 1 else (1,)
     for micro in _MICRO_BATCHES:
         if share % micro or share // micro < stages:
             continue
-        for zero in zero_stages if job.data_parallel > 1 else (0,):
-            layout = replace(
-                job,
-                micro_batch_size=micro,
-                zero_stage=zero,
-                recompute="none",
-                sequence_parallel=job.tensor_parallel > 1,
-                schedule="1f1b",
-                virtual_stages=1,
-            )
+        for zero in zero_stages if job.replicas > 1 else (0,):
+            layout = replace(job, micro_batch_size=micro, zero_stage=zero, schedule="1f1b", virtual_stages=1)
             yield layout
+            if stages == 1 or (share // micro) % stages:
+                continue
+            # With one layer less on the first and the last stage, embedding and logits count as layers.
+            even = layers + 2 if (layers + 2) % stages == 0 else layers
             for chunks in _CHUNKS:
-                if stages > 1 and layers % (stages * chunks) == 0 and (share // micro) % stages == 0:
+                if even % (stages * chunks) == 0:
                     yield replace(layout, schedule="interleaved-1f1b", virtual_stages=chunks)
 
 
-def _with_lightest_recompute(job: Job, cluster: Cluster, calibration: Calibration) -> Job:
-    """Return the job with the least recomputation that fits, with full recomputation if none fits."""
+def with_lightest_recompute(job: Job, cluster: Cluster, calibration: Calibration) -> Job:
+    """Return the job with the least recomputation that fits, with full recomputation if none fits.
+
+    Between selective and full recomputation lies full recomputation of half of the layers.
+    """
     capacity = cluster.device.memory_bytes * calibration.usable_share
-    options = ("none", "full") if job.has_flash_attention else _RECOMPUTES
-    for recompute in options:
-        candidate = replace(job, recompute=recompute)
+    half = -(-job.model.num_layers // (2 * job.pipeline_parallel))
+    options: tuple[tuple[Recompute, int | None], ...] = (("none", None), ("selective", None), ("full", half))
+    for recompute, layers in options:
+        candidate = replace(job, recompute=recompute, recomputed_layers=layers)
         if memory(candidate, calibration.memory).total_bytes <= capacity:
             return candidate
-    return replace(job, recompute="full")
+    return replace(job, recompute="full", recomputed_layers=None)
 
 
 def why_slower(slower: Prediction, best: Prediction) -> str:

@@ -159,14 +159,16 @@ def memory(job: Job, parameters: MemoryParameters) -> Memory:
     has the logits. One of these three needs most.
     """
     stages = job.pipeline_parallel
-    return max((_stage(job, parameters, stage) for stage in {0, 1, stages - 1} if stage < stages), key=_total)
+    activations = activation_bytes(job)
+    counted = {stage for stage in (0, 1, stages - 1) if stage < stages}
+    return max((_stage(job, parameters, stage, activations) for stage in counted), key=_total)
 
 
 def _total(memory: Memory) -> float:
     return memory.total_bytes
 
 
-def _stage(job: Job, parameters: MemoryParameters, stage: int) -> Memory:
+def _stage(job: Job, parameters: MemoryParameters, stage: int, layer_bytes: tuple[float, float]) -> Memory:
     model, stages, tensor = job.model, job.pipeline_parallel, job.tensor_parallel
     is_last = stage == stages - 1
     layers = layers_of_stage(model.num_layers, stages, stage)
@@ -177,7 +179,7 @@ def _stage(job: Job, parameters: MemoryParameters, stage: int) -> Memory:
             state_bytes(job), state_bytes(job, min(job.shards, job.expert_replicas)), strict=True
         )
     )
-    stored, transient = activation_bytes(job)
+    stored, transient = layer_bytes
     in_flight = micro_batches_in_flight(job, stage)
     zero = job.effective_zero
     layer = (dense + routed) / max(1, layers) if stages > 1 else _layer_parameters(job)

@@ -17,37 +17,39 @@ import numpy.typing as npt
 class TimeParameters:
     """Constants of the time model: how much of the data sheet figures a cluster and its software reach."""
 
-    matmul_efficiency: float = 0.843
+    matmul_efficiency: float = 0.87
     """Share of the matmul ceiling that the products of a layer reach, after the correction for their sizes."""
-    matmul_traffic: float = 1.19
+    matmul_traffic: float = 1.17
     """Bytes that a product moves, relative to its operands and result. This term makes small products slow."""
-    memory_efficiency: float = 0.78
+    memory_efficiency: float = 0.753
     """Share of the memory bandwidth that norms, softmax, dropout and the optimizer reach."""
     host_s: float = 0.00105
     """Time in which the processor launches the kernels of one pass through one layer (s)."""
-    inside_efficiency: float = 1.09
+    inside_efficiency: float = 1.27
     """Share of the bandwidth inside a node that collectives reach; above 1 if they overlap with computation."""
-    between_efficiency: float = 0.466
+    between_efficiency: float = 0.534
     """Share of the bandwidth between nodes that collectives reach."""
-    shaped_efficiency: float = 0.881
+    shaped_efficiency: float = 0.891
     """The same for links whose bandwidth was set or measured instead of taken from a data sheet: the share of TCP."""
-    step_s: float = 0.0203
+    step_s: float = 0.0207
     """Fixed time of every iteration (s): optimizer launches, logging, data loading."""
-    misaligned_slowdown: float = 3.96
+    straggler_share: float = 0.00944
+    """Share by which each doubling of the nodes delays an iteration: every rank waits for the slowest one."""
+    misaligned_slowdown: float = 3.97
     """Slowdown of attention if the head size is not a multiple of 8."""
-    sharded_efficiency: float = 0.265
+    sharded_efficiency: float = 0.269
     """Share of the bandwidth that gathering sharded weights (ZeRO-3, FSDP) reaches."""
-    attention_efficiency: float = 0.955
+    attention_efficiency: float = 0.945
     """Speed of fused attention relative to the published kernels (`attention.SHARES`)."""
-    low_precision_efficiency: float = 0.865
+    low_precision_efficiency: float = 0.898
     """Share of the ceiling that products in 8 and 4 bits reach, relative to 16 bits."""
-    exchange_efficiency: float = 0.793
+    exchange_efficiency: float = 0.725
     """Share of the bandwidth that the all-to-all of experts reaches."""
-    grouped_efficiency: float = 0.612
+    grouped_efficiency: float = 0.63
     """Speed of the products of experts relative to one large product: uneven loads, partly filled tiles."""
     routing_s: float = 0.00114
     """Time in which the processor launches the kernels of routing, in addition to `host_s` (s)."""
-    expert_s: float = 0.000119
+    expert_s: float = 0.000117
     """The same for each expert of a rank (s)."""
 
 
@@ -60,13 +62,13 @@ class MemoryParameters:
     flat_factor: float = 1.08
     """Size of the weights, gradients and optimizer state flattened by ZeRO-1 and -2, relative to their formula:
     alignment, and fragments left by the first copies."""
-    bucket_values: float = 6.54e08
+    bucket_values: float = 6.54e+08
     """Values in each of the two buckets in which ZeRO-1 and -2 reduce gradients and gather weights."""
     logit_bytes: float = 11.7
     """Bytes per logit while the loss is computed."""
-    communicator_bytes: float = 5.93e08
+    communicator_bytes: float = 5.93e+08
     """Communication buffers of each process group (tensor, pipeline, data), in bytes."""
-    overhead_bytes: float = 1.23e09
+    overhead_bytes: float = 1.23e+09
     """Device context, libraries and kernels, in bytes."""
 
 

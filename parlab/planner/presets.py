@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .model import Model
 
@@ -84,3 +85,33 @@ def preset(name: str) -> Preset | None:
 
 def _plain(name: str) -> str:
     return name.lower().replace(" ", "").replace("-", "").replace("llama3.1", "llama3")
+
+
+def fields_of(model: Model) -> dict[str, Any]:
+    """Return a model as fields of a request."""
+    return {
+        "layers": model.num_layers,
+        "hidden": model.hidden_size,
+        "heads": model.num_heads,
+        "kv_heads": model.num_kv_heads,
+        "ffn": model.ffn_hidden_size,
+        "mlp": "gated" if model.is_gated else "plain",
+        "experts": model.num_experts,
+        "experts_per_token": model.experts_per_token,
+        "shared_experts": model.shared_experts,
+        "dense_layers": model.dense_layers,
+        "dense_ffn": model.dense_ffn_size,
+        "head_dim": model.head_dim,
+        "mla": model.attention == "mla",
+        "q_lora_rank": model.q_lora_rank,
+        "kv_lora_rank": model.kv_lora_rank,
+        "rope_head_dim": model.rope_head_dim,
+        "window": model.sliding_window,
+        "windowed_share": model.windowed_share,
+        "tied_embeddings": model.has_tied_embeddings,
+        "positions": "learned" if model.has_positions else "rotary",
+        "dropout": model.has_dropout,
+        "causal": model.is_causal,
+        "sequence": model.sequence_length,
+        "vocabulary": model.vocab_size,
+    }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from .cluster import Cluster, cluster
+from .faults import faults
+from .fields import nearest_name
 from .hardware import Gpu
+from .practice import practice
+from .presets import PRESETS, fields_of, preset
 from .workload import Job, Model
 
 _MOST_NODES = 4096
@@ -21,6 +24,7 @@ def _empty_as_none(value: Any) -> Any:
 
 _Size = Annotated[int, Field(ge=1, le=2**31)]
 _MaybeSize = Annotated[_Size | None, BeforeValidator(_empty_as_none)]
+_MaybeBool = Annotated[bool | None, BeforeValidator(_empty_as_none)]
 _Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 _MaybePositive = Annotated[_Positive | None, BeforeValidator(_empty_as_none)]
 
@@ -30,6 +34,8 @@ class PlanRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
+    model: Annotated[str | None, BeforeValidator(_empty_as_none)] = None
+    """Name of a known model, whose sizes replace those of omitted fields; empty: none."""
     layers: Annotated[int, Field(ge=1, le=10_000)] = 96
     """Transformer layers."""
     hidden: Annotated[int, Field(ge=1, le=2**20)] = 12_288
@@ -46,6 +52,34 @@ class PlanRequest(BaseModel):
     """MLPs per layer; each token uses some of them."""
     experts_per_token: Annotated[int, Field(ge=1, le=4096)] = 1
     """MLPs that each token is routed to."""
+    shared_experts: Annotated[int, Field(ge=0, le=256)] = 0
+    """MLPs that every token uses."""
+    dense_layers: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """First layers with an MLP instead of experts."""
+    dense_ffn: _MaybeSize = None
+    """Width of the MLP of these layers; empty: the width of an expert."""
+    head_dim: _MaybeSize = None
+    """Width of one head; empty: width of the residual stream / heads."""
+    mla: bool = False
+    """Keys and values are compressed (multi-head latent attention)."""
+    q_lora_rank: Annotated[int, Field(ge=0, le=2**20)] = 1536
+    """Width of the compressed queries; for mla, 0: not compressed."""
+    kv_lora_rank: Annotated[int, Field(ge=1, le=2**20)] = 512
+    """Width of the compressed keys and values; for mla."""
+    rope_head_dim: Annotated[int, Field(ge=1, le=2**16)] = 64
+    """Width of the rotary part of a head; for mla."""
+    window: _MaybeSize = None
+    """Keys that a token sees in layers with a sliding window; empty: all."""
+    windowed_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of the layers with a sliding window."""
+    tied_embeddings: _MaybeBool = None
+    """The output layer is the token embedding; empty: tied unless the MLP is gated."""
+    positions: Annotated[Literal["learned", "rotary"] | None, BeforeValidator(_empty_as_none)] = None
+    """Position embeddings; empty: learned unless the MLP is gated."""
+    dropout: _MaybeBool = None
+    """Dropout stores masks; empty: used unless the MLP is gated."""
+    causal: bool = True
+    """A token sees only earlier ones."""
     sequence: Annotated[int, Field(ge=1, le=2**24)] = 2048
     """Tokens of a sequence."""
     vocabulary: Annotated[int, Field(ge=1, le=2**24)] = 51_200
@@ -56,22 +90,47 @@ class PlanRequest(BaseModel):
     """Sequences of an iteration, over all replicas."""
     micro_batch: Annotated[int, Field(ge=1, le=2**20)] = 1
     """Sequences of one forward pass."""
-    precision: Literal["bf16", "fp16", "fp8", "fp32"] = "bf16"
+    precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"] = "bf16"
     """Arithmetic of the matrix products."""
-    recompute: Literal["none", "selective", "full"] = "full"
-    """Activations that the backward pass recomputes."""
+    recompute: Literal["none", "selective", "operations", "full"] = "full"
+    """Activations that the backward pass recomputes: none; norms and activation functions (unfused attention: the
+    scores); all but attention and every second matrix product; all."""
+    recomputed_layers: _MaybeSize = None
+    """Layers of each stage that recompute; empty: all."""
     tensor_parallel: Annotated[int, Field(ge=1, le=4096)] = 8
     """GPUs that share each layer."""
     sequence_parallel: bool = False
     """Tensor parallel ranks also split norms and residuals."""
     pipeline_parallel: Annotated[int, Field(ge=1, le=4096)] = 12
     """Stages that the layers are split into."""
-    schedule: Literal["1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zb-h2"] = "1f1b"
+    schedule: Literal["1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v"] = "1f1b"
     """Order of forward and backward passes in a pipeline."""
     chunks: Annotated[int, Field(ge=1, le=256)] = 1
     """Chunks of layers on each rank; for interleaved-1f1b."""
     zero: Annotated[int, Field(ge=0, le=3)] = 0
-    """ZeRO stage."""
+    """ZeRO stage; 1 is also the distributed optimizer, 3 also FSDP."""
+    shard_ranks: _MaybeSize = None
+    """Ranks over which ZeRO partitions (HSDP); empty: all data and context parallel ranks."""
+    reshard_after_forward: bool = True
+    """ZeRO 3 and FSDP gather the weights again for the backward pass."""
+    context_parallel: Annotated[int, Field(ge=1, le=4096)] = 1
+    """GPUs that share each sequence."""
+    context_exchange: Literal["ring", "all-gather"] = "ring"
+    """How these GPUs exchange keys and values."""
+    expert_parallel: Annotated[int, Field(ge=1, le=4096)] = 1
+    """GPUs that share the experts of a layer."""
+    expert_tensor_parallel: Annotated[int, Field(ge=1, le=4096)] = 1
+    """GPUs that share each expert."""
+    overlap_gradients: _MaybeBool = None
+    """Reduction of gradients overlaps with the backward pass; empty: as usual on the device."""
+    overlap_tensor: _MaybeBool = None
+    """Tensor parallel messages overlap with matrix products; empty: as usual."""
+    overlap_experts: _MaybeBool = None
+    """The all-to-all of experts overlaps with matrix products; empty: as usual."""
+    overlap_pipeline: _MaybeBool = None
+    """Messages between stages overlap with computation if interleaved; empty: as usual."""
+    cuda_graphs: _MaybeBool = None
+    """Kernels are recorded in graphs; empty: as usual."""
     gpu: Annotated[str, Field(min_length=1, max_length=80)] = "A100 SXM4 80 GB"
     """Name of the device in the catalogue."""
     memory_gib: _MaybePositive = None
@@ -80,6 +139,8 @@ class PlanRequest(BaseModel):
     """Number of nodes."""
     gpus_per_node: Annotated[int, Field(ge=1, le=1024)] = 8
     """Devices per node."""
+    nvlink_domain: _MaybeSize = None
+    """Devices that NVLink connects; empty: the usual number, at least those of a node."""
     network_gbit_s: _MaybePositive = None
     """Network bandwidth of one node (Gbit/s); empty: the usual value for such nodes."""
     tokens_billion: _Positive = 300.0
@@ -91,36 +152,26 @@ class PlanRequest(BaseModel):
     wanted_days: _MaybePositive = None
     """Deadline of the training (days); empty: no verdict."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_preset(cls, data: Any) -> Any:
+        """Fill omitted sizes from the known model."""
+        name = data.get("model") if isinstance(data, dict) else None
+        if not isinstance(name, str) or not name.strip():
+            return data
+        chosen = preset(name)
+        if chosen is None:
+            names = [known.name for known in PRESETS]
+            nearest = nearest_name(name, names)
+            hint = f"did you mean {nearest}? " if nearest else ""
+            raise ValueError(f"model {name[:60]} is unknown; {hint}use one of {', '.join(names)}")
+        given = {field: value for field, value in data.items() if not isinstance(value, str) or value.strip()}
+        return fields_of(chosen.model) | given
+
     @model_validator(mode="after")
     def _fits_together(self) -> PlanRequest:
-        if self.hidden % self.heads:
-            raise ValueError(f"heads {self.heads} does not divide hidden {self.hidden}; use a divisor")
-        if self.kv_heads and self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads {self.kv_heads} does not divide heads {self.heads}; use a divisor")
-        if self.experts_per_token > self.experts:
-            raise ValueError(
-                f"experts_per_token {self.experts_per_token} is more than experts {self.experts}; use at most that"
-            )
-        if self.heads % self.tensor_parallel:
-            raise ValueError(
-                f"tensor_parallel {self.tensor_parallel} does not divide heads {self.heads}; use a divisor"
-            )
-        if self.pipeline_parallel * self.chunks > self.layers:
-            raise ValueError(
-                f"pipeline_parallel {self.pipeline_parallel} x chunks {self.chunks} is more than layers {self.layers};"
-                " use fewer stages or chunks"
-            )
-        share = self.tensor_parallel * self.pipeline_parallel
-        if self.gpus % share:
-            raise ValueError(
-                f"nodes {self.nodes} x {self.gpus_per_node} GPUs = {self.gpus} cannot be split into tensor_parallel"
-                f" {self.tensor_parallel} x pipeline_parallel {self.pipeline_parallel} = {share}; use a divisor"
-            )
-        if self.global_batch % (self.micro_batch * self.replicas):
-            raise ValueError(
-                f"global_batch {self.global_batch} is not a multiple of micro_batch {self.micro_batch} x"
-                f" {self.replicas} replicas = {self.micro_batch * self.replicas}; use a multiple"
-            )
+        if problems := list(faults(self)):
+            raise ValueError("; ".join(problems))
         return self
 
     @property
@@ -130,25 +181,14 @@ class PlanRequest(BaseModel):
 
     @property
     def replicas(self) -> int:
-        """Data parallel size: the GPUs divided by tensor and pipeline parallel size."""
-        return max(1, self.gpus // (self.tensor_parallel * self.pipeline_parallel))
+        """Data parallel size: the GPUs divided by tensor, pipeline and context parallel size."""
+        return max(1, self.gpus // (self.tensor_parallel * self.pipeline_parallel * self.context_parallel))
 
     def job(self) -> Job:
         """Return the job of the request."""
-        model = Model(
-            self.layers,
-            self.hidden,
-            self.heads,
-            self.sequence,
-            self.vocabulary,
-            num_kv_heads=self.kv_heads,
-            ffn_hidden_size=self.ffn,
-            is_gated=self.mlp == "gated",
-            num_experts=self.experts,
-            experts_per_token=self.experts_per_token,
-        )
+        usual = practice(self.gpu, self.precision, self.chunks if self.schedule == "interleaved-1f1b" else 1)
         return Job(
-            model,
+            self._model(),
             self.global_batch,
             self.micro_batch,
             self.tensor_parallel,
@@ -161,102 +201,64 @@ class PlanRequest(BaseModel):
             sequence_parallel=self.sequence_parallel,
             zero_stage=self.zero,
             has_flash_attention=self.attention == "flash",
+            context_parallel=self.context_parallel,
+            context_exchange=self.context_exchange,
+            expert_parallel=self.expert_parallel,
+            expert_tensor_parallel=self.expert_tensor_parallel,
+            shard_ranks=self.shard_ranks,
+            reshards_after_forward=self.reshard_after_forward,
+            recomputed_layers=self.recomputed_layers,
+            overlaps_gradients=_stated(self.overlap_gradients, usual.overlaps_gradients),
+            overlaps_tensor=_stated(self.overlap_tensor, usual.overlaps_tensor),
+            overlaps_experts=_stated(self.overlap_experts, usual.overlaps_experts),
+            overlaps_pipeline=_stated(self.overlap_pipeline, usual.overlaps_pipeline),
+            has_cuda_graphs=_stated(self.cuda_graphs, usual.has_cuda_graphs),
+        )
+
+    def _model(self) -> Model:
+        is_gated = self.mlp == "gated"
+        return Model(
+            self.layers,
+            self.hidden,
+            self.heads,
+            self.sequence,
+            self.vocabulary,
+            num_kv_heads=self.kv_heads,
+            ffn_hidden_size=self.ffn,
+            is_gated=is_gated,
+            num_experts=self.experts,
+            experts_per_token=self.experts_per_token,
+            has_tied_embeddings=_stated(self.tied_embeddings, not is_gated),
+            has_positions=(self.positions or ("rotary" if is_gated else "learned")) == "learned",
+            is_causal=self.causal,
+            head_dim=self.head_dim,
+            attention="mla" if self.mla else "gqa",
+            q_lora_rank=self.q_lora_rank if self.mla else 0,
+            kv_lora_rank=self.kv_lora_rank,
+            rope_head_dim=self.rope_head_dim,
+            shared_experts=self.shared_experts,
+            dense_layers=self.dense_layers,
+            dense_ffn_size=self.dense_ffn,
+            sliding_window=self.window,
+            windowed_share=self.windowed_share,
+            has_dropout=_stated(self.dropout, not is_gated),
         )
 
     def cluster(self, gpu: Gpu) -> Cluster:
         """Return the cluster of the request; `gpu` is the catalogue entry of its device."""
         device = gpu if self.memory_gib is None else _with_memory(gpu, self.memory_gib)
-        return cluster(device, self.gpus, self.gpus_per_node, inter_node_gbit_s=self.network_gbit_s)
+        return cluster(
+            device,
+            self.gpus,
+            self.gpus_per_node,
+            inter_node_gbit_s=self.network_gbit_s,
+            nvlink_domain=self.nvlink_domain,
+        )
 
 
 def _with_memory(gpu: Gpu, gib: float) -> Gpu:
     return Gpu(**{**vars(gpu), "memory_bytes": int(gib * 2**30)})
 
 
-class Range(NamedTuple):
-    """Range of one quantity in the published measurements."""
-
-    title: str
-    low: float
-    high: float
-    unit: str
-
-
-# Extremes of the rows that `make bench-planner` evaluates.
-_COVERED = {
-    "parameters": Range("Parameters", 0.066e9, 1.01e12, ""),
-    "sequence": Range("Sequence length", 512, 8192, "tokens"),
-    "hidden": Range("Width", 768, 25_600, ""),
-    "gpus": Range("GPUs", 1, 10_752, ""),
-    "micro_batch": Range("Micro batch", 1, 64, "sequences"),
-    "tensor_parallel": Range("Tensor parallel size", 1, 16, ""),
-    "pipeline_parallel": Range("Pipeline stages", 1, 64, ""),
-}
-_COVERED_DEVICES = ("V100", "A100", "H100")
-
-
-def warnings(request: PlanRequest, job: Job, gpu: Gpu) -> Iterator[str]:
-    """Generate a warning for each input outside the range in which the planner was validated."""
-    values = {
-        "parameters": job.model.parameters,
-        **{name: float(getattr(request, name)) for name in _COVERED if name != "parameters"},
-    }
-    for name, value in values.items():
-        covered = _COVERED[name]
-        if not covered.low <= value <= covered.high:
-            unit = f" {covered.unit}" if covered.unit else ""
-            yield (
-                f"{covered.title} {_number(value)} is outside the range of the measurements used for validation"
-                f" ({_number(covered.low)} to {_number(covered.high)}{unit}); the prediction is an extrapolation."
-            )
-    if not gpu.name.startswith(_COVERED_DEVICES):
-        yield (
-            f"The planner was not validated on {gpu.name} (only on {', '.join(_COVERED_DEVICES)}); the prediction"
-            " relies on its data sheet."
-        )
-    if job.model.num_experts > 1:
-        yield "The planner was not validated on models with experts; communication between experts is not included."
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value < 1e7 else f"{value:.3g}"
-
-
-_REMEDIES = {
-    "int_parsing": "use a whole number",
-    "int_type": "use a whole number",
-    "int_from_float": "use a whole number",
-    "float_parsing": "use a number",
-    "finite_number": "use a finite number",
-    "greater_than": "use more than {gt}",
-    "greater_than_equal": "use {ge} or more",
-    "less_than_equal": "use {le} or less",
-    "literal_error": "use {expected}",
-}
-
-
-class Refusal(NamedTuple):
-    """A problem with one field of a request."""
-
-    field: str
-    value: str
-    message: str
-
-
-def refusals(error: ValidationError) -> list[Refusal]:
-    """Return the problems of a request, one per field."""
-    problems = []
-    for detail in error.errors():
-        field = str(detail["loc"][0])[:60] if detail["loc"] else ""
-        value = detail["input"]
-        text = "" if isinstance(value, dict | PlanRequest) else str(value)[:60]
-        remedy = _REMEDIES.get(detail["type"], "")
-        message = remedy.format(**detail.get("ctx", {})) or detail["msg"].removeprefix("Value error, ")
-        if detail["type"] == "extra_forbidden":
-            message = f"unknown field {field}; use one of {', '.join(PlanRequest.model_fields)}"
-        elif field:
-            message = f"{field} {text or '(empty)'} is invalid: {message[:1].lower()}{message[1:]}"
-        else:
-            field = message.split(" ")[0]
-        problems.append(Refusal(field, text, message))
-    return problems
+def _stated(value: bool | None, usual: bool) -> bool:
+    return usual if value is None else value

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from .cluster import Cluster, cluster, gbit_s
 from .fields import refuse_unknown
 from .job_flops import flops_of
+from .practice import practice
 from .row_fields import HARDWARE, MODEL, PARALLEL
 from .row_models import read_model
 from .row_values import maybe, number, section, whole
@@ -148,7 +149,6 @@ def _zero_stage(value: object) -> int:
     return int(stage)
 
 
-_RECENT = ("H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB", "MI3")
 _MOST_CHUNKS = 8
 
 
@@ -160,16 +160,17 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
     if not data.get("mbs"):
         notes.append("mbs is not given: 1 assumed")
     batch = whole(data, "gbs", micro * replicas * whole(data, "gas", 1))
-    is_recent = str(hardware.get("gpu") or "").startswith(_RECENT)
-    schedule, chunks = _layout_schedule(data, model, pipeline, notes, is_recent=is_recent)
-    recompute = _recompute(data.get("recompute"))
-    shard_ranks = maybe(data, "fsdp")
-    # On H100 and later, Megatron-LM uses its distributed optimizer wherever possible.
-    zero = _zero_stage(3 if shard_ranks else is_recent if data.get("zero") is None else data["zero"])
     framework = str(data.get("framework") or "")
+    shard_ranks = maybe(data, "fsdp")
     is_fsdp = bool(shard_ranks) or framework.startswith("FSDP")
     precision = _precision(data.get("precision"), notes)
-    is_nvidia = is_recent and not is_fsdp and (precision not in ("bf16", "fp16") or framework == "Megatron-Bridge")
+    gpu = str(hardware.get("gpu") or "")
+    is_recent = practice(gpu, precision, 1).is_recent
+    schedule, chunks = _layout_schedule(data, model, pipeline, notes, is_recent=is_recent)
+    recompute = _recompute(data.get("recompute"))
+    # On H100 and later, Megatron-LM uses its distributed optimizer wherever possible.
+    zero = _zero_stage(3 if shard_ranks else is_recent if data.get("zero") is None else data["zero"])
+    usual = practice(gpu, precision, chunks, framework=framework, is_fsdp=is_fsdp)
     return Job(
         model,
         batch,
@@ -184,7 +185,7 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
         sequence_parallel=bool(data.get("sequence_parallel", is_recent)) or "SP" in str(data.get("recompute") or ""),
         zero_stage=zero,
         gradient_bytes=6 if "fp32-grad" in str(data.get("optimizer") or "") else 4 if shard_ranks else None,
-        overlaps_gradients=bool(data.get("overlap_gradients", is_recent or is_fsdp)),
+        overlaps_gradients=bool(data.get("overlap_gradients", usual.overlaps_gradients)),
         gradient_messages=16 * (model.num_layers // pipeline) if "allreduce" in str(data.get("dp_comm")) else 1,
         has_flash_attention="flash" in str(data.get("attention") or "") or is_recent,
         has_checkpoints_on_cpu="deepspeed" in framework.lower() and zero == 3 and recompute == "full",
@@ -196,15 +197,13 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
         shard_ranks=shard_ranks,
         # torchtitan keeps gathered weights between the micro batches of a pipeline.
         reshards_after_forward=bool(data.get("reshard_after_forward", pipeline == 1)),
-        # NVIDIA's frameworks overlap both in their 8-bit recipes.
-        overlaps_tensor=bool(data.get("overlap_tensor", is_nvidia)),
-        overlaps_experts=bool(data.get("overlap_experts", is_nvidia and chunks > 1)),
-        overlaps_pipeline=bool(data.get("overlap_pipeline", is_recent)),
+        overlaps_tensor=bool(data.get("overlap_tensor", usual.overlaps_tensor)),
+        overlaps_experts=bool(data.get("overlap_experts", usual.overlaps_experts)),
+        overlaps_pipeline=bool(data.get("overlap_pipeline", usual.overlaps_pipeline)),
         recomputed_layers=maybe(data, "recomputed_layers"),
         fuses_pointwise=data.get("compile") != "eager",
         fuses_loss=bool(data.get("fused_loss", framework.startswith("FSDP"))),
-        # NVIDIA's recipes for racks with Grace processors record CUDA graphs.
-        has_cuda_graphs=bool(data.get("cuda_graphs", is_nvidia and str(hardware["gpu"]).startswith("GB"))),
+        has_cuda_graphs=bool(data.get("cuda_graphs", usual.has_cuda_graphs)),
         flash_generation=_flash_generation(data, framework, is_fsdp=is_fsdp),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import log2
 
 from .cluster import Cluster
 from .layer import LayerClock, exposed
@@ -84,6 +85,8 @@ class Clock:
         passes = micro_batches * most
         compute_s = micro_batches * slowest - passes * messages
         data_s, hidden_s = self._data_s(compute_s)
+        nodes = max(1.0, job.world_size / self.cluster.gpus_per_node)
+        waiting_s = micro_batches * slowest * self.parameters.straggler_share * log2(nodes)
         return Timing(
             compute_s,
             self._bubble_s(through - slowest),
@@ -94,7 +97,7 @@ class Clock:
             data_s,
             hidden_s,
             self._optimizer_s(),
-            self.parameters.step_s,
+            self.parameters.step_s + waiting_s,
         )
 
     def _bubble_s(self, others_s: float) -> float:

@@ -94,6 +94,7 @@ def start() -> Calibration:
         between_efficiency=0.5,
         shaped_efficiency=0.95,
         step_s=0.02,
+        straggler_share=0.0075,
         misaligned_slowdown=4.0,
         sharded_efficiency=0.3,
         attention_efficiency=1.0,

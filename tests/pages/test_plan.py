@@ -28,7 +28,28 @@ def test_the_page_answers_a_question_of_its_own(viewer: Client) -> None:
     assert 'name="layers" value="96"' in text
     assert "Iteration time" in text
     assert "Memory of the most loaded GPU" in text
+    assert 'hx-get="/plan/search/?' in text
+    assert "Fewest nodes for this model" not in text
+
+
+def test_the_search_follows_the_prediction(viewer: Client) -> None:
+    text = viewer.get("/plan/search/", SMALL).content.decode()
     assert "Fewest nodes for this model" in text
+    assert 'aria-label="Layouts"' in text
+    assert "<form" not in text
+
+
+def test_a_known_model_fills_the_form_and_is_predicted(viewer: Client) -> None:
+    text = viewer.get("/plan/", {"model": "DeepSeek-V3", "precision": "bf16"}).content.decode()
+    assert 'name="experts" value="256"' in text
+    assert 'name="ffn" value="2048"' in text
+    assert "Iteration time" in text
+    assert 'href="/plan/?model=Llama%203%208B"' in text
+
+
+def test_an_unknown_model_is_refused_with_the_nearest(viewer: Client) -> None:
+    text = viewer.get("/plan/", {"model": "Lama 3 8B"}).content.decode()
+    assert "model Lama 3 8B is unknown; did you mean Llama 3 8B?" in text
 
 
 def test_the_page_shows_nvidias_table_with_predicted_beside_published(viewer: Client) -> None:
@@ -60,7 +81,8 @@ def test_impossible_sizes_are_refused_with_field_and_value(viewer: Client, field
 
 def test_an_unknown_gpu_is_refused_with_the_remedy(viewer: Client) -> None:
     text = viewer.get("/plan/", {**SMALL, "gpu": "X9000"}).content.decode()
-    assert "gpu X9000 is not in the device catalogue; select a listed device, or add it in the admin" in text
+    assert "gpu X9000 is not in the device catalogue; " in text
+    assert "or add it in the admin (Devices)" in text
 
 
 def test_a_device_of_the_admin_can_be_planned_with(viewer: Client) -> None:
@@ -79,8 +101,8 @@ def test_the_catalogue_comes_with_all_devices_of_the_planner() -> None:
 
 def test_extrapolation_beyond_the_measurements_is_reported(viewer: Client) -> None:
     assert "is outside the range of the measurements" not in viewer.get("/plan/", SMALL).content.decode()
-    text = viewer.get("/plan/", {**SMALL, "sequence": "65536"}).content.decode()
-    assert "Sequence length 65,536 is outside the range" in text
+    text = viewer.get("/plan/", {**SMALL, "sequence": "524288"}).content.decode()
+    assert "Sequence length 524,288 is outside the range" in text
 
 
 def test_htmx_gets_the_answer_alone(viewer: Client) -> None:

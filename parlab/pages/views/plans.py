@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from django.http import HttpRequest, HttpResponse
@@ -15,10 +16,14 @@ from parlab.charts.predicted import SizePoint
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab.selectors import CalibrationGroup
-from parlab.planner import sc21
-from parlab.planner.answer import Answer, answer
+from parlab.planner import Calibration, sc21
+from parlab.planner.answer import Outline, Sizing, outline, sizing
+from parlab.planner.cluster import unknown_device
+from parlab.planner.hardware import Gpu
 from parlab.planner.layouts import Layout
-from parlab.planner.request import PlanRequest, Refusal, refusals
+from parlab.planner.presets import PRESETS
+from parlab.planner.refusals import Refusal, refusals
+from parlab.planner.request import PlanRequest
 from runners.config import digest
 
 from .figures import csv_response, json_response
@@ -57,14 +62,16 @@ class Part(NamedTuple):
 
 
 class PlanQuery(NamedTuple):
-    """The question of a URL, with its answer or its errors."""
+    """The question of a URL, with the prediction of its layout or its errors."""
 
     fields: dict[str, str]
     question: PlanRequest | None
-    answer: Answer | None
+    outline: Outline | None
     refusals: list[Refusal]
     warning: str = ""
     """Why the selected calibration may not fit the device."""
+    gpu: Gpu | None = None
+    calibration: Calibration | None = None
 
 
 def read_question(request: HttpRequest) -> PlanQuery:
@@ -80,14 +87,29 @@ def read_question(request: HttpRequest) -> PlanQuery:
         return PlanQuery(texts, None, None, refusals(error))
     gpu = selectors.device_named(question.gpu)
     if gpu is None:
-        message = f"gpu {question.gpu} is not in the device catalogue; select a listed device, or add it in the admin"
+        message = unknown_device(question.gpu, [device.name for device in selectors.devices()])
         return PlanQuery(texts, question, None, [Refusal("gpu", question.gpu, message)])
+    texts |= {name: _text(value) for name, value in question.model_dump().items()}
     try:
         group = _group(texts["calibration"])
         calibration = selectors.calibration_of(group, gpu) if group else None
-        return PlanQuery(texts, question, answer(question, gpu, calibration), [], _calibration_warning(group, gpu.name))
+        first = outline(question, gpu, calibration)
+        warning = _calibration_warning(group, gpu.name)
+        return PlanQuery(texts, question, first, [], warning, gpu, calibration)
     except ValueError as error:
         return PlanQuery(texts, question, None, [Refusal(str(error).split(" ")[0], "", str(error))])
+
+
+@lru_cache(maxsize=64)
+def _sizing(question: PlanRequest, gpu: Gpu, calibration: Calibration | None) -> Sizing:
+    """Search once for the table, the figure and its numbers."""
+    return sizing(question, gpu, calibration)
+
+
+def _sizing_of(plan_query: PlanQuery) -> Sizing | None:
+    if plan_query.outline is None or plan_query.question is None or plan_query.gpu is None:
+        return None
+    return _sizing(plan_query.question, plan_query.gpu, plan_query.calibration)
 
 
 def _group(key: str) -> CalibrationGroup | None:
@@ -124,14 +146,34 @@ def plan(request: HttpRequest) -> HttpResponse:
     return response
 
 
+@require_GET
+def plan_search(request: HttpRequest) -> HttpResponse:
+    """Return the layouts and numbers of nodes of a question, which the page requests after the prediction."""
+    plan_query = read_question(request)
+    try:
+        result = _sizing_of(plan_query)
+    except ValueError as error:
+        return render(request, "pages/plan_search.html", {"error": str(error)})
+    layouts = [*result.search.fitting, *result.search.too_large] if result else []
+    context = {
+        "answer": result,
+        "prediction": plan_query.outline and plan_query.outline.prediction,
+        "layouts": layouts[:MAX_LAYOUTS],
+        "left_out": max(0, len(layouts) - MAX_LAYOUTS),
+        "address": request.GET.urlencode(),
+    }
+    return render(request, "pages/plan_search.html", context)
+
+
 def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
-    answer = plan_query.answer
+    answer = plan_query.outline
     query = request.GET.urlencode()
     pool = selectors.calibration_pool()
     context: dict[str, Any] = {
         "section": "plan",
         "fields": plan_query.fields,
         "devices": selectors.devices(),
+        "presets": PRESETS,
         "groups": pool.groups,
         "sources": pool.sources,
         "refusals": plan_query.refusals,
@@ -140,23 +182,19 @@ def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
         "drawn_from": digest(query)[:16],
         "sc21": sc21.compared(),
     }
-    if answer is None or plan_query.question is None:
+    if answer is None:
         return context
     prediction = answer.prediction
     capacity = prediction.cluster.device.memory_bytes
     spare = capacity - prediction.memory_bytes
-    layouts = [*answer.search.fitting, *answer.search.too_large]
     return context | {
         "prediction": prediction,
-        "question": plan_query.question,
         "warning": plan_query.warning,
         "times": _parts(prediction.parts, TIME_PARTS, prediction.iteration_s),
         "memories": _parts(prediction.memory, MEMORY_PARTS, prediction.memory_bytes),
         "capacity": capacity,
         "spare": spare,
         "is_close": abs(spare) < prediction.memory_bytes * prediction.memory_uncertainty,
-        "layouts": layouts[:MAX_LAYOUTS],
-        "left_out": max(0, len(layouts) - MAX_LAYOUTS),
         "own": prediction.job,
     }
 
@@ -169,6 +207,8 @@ def layout_text(layout: Layout) -> str:
     """Return a one-line description of a layout."""
     job = layout.job
     parts = [f"TP {job.tensor_parallel}", f"PP {job.pipeline_parallel}", f"DP {job.data_parallel}"]
+    parts += [f"CP {job.context_parallel}"] if job.context_parallel > 1 else []
+    parts += [f"EP {job.expert_parallel}"] if job.expert_parallel > 1 else []
     parts.append(f"micro batch {job.micro_batch_size}")
     if job.pipeline_parallel > 1:
         parts.append(job.schedule + (f" in {job.virtual_stages} chunks" if job.virtual_stages > 1 else ""))
@@ -177,7 +217,8 @@ def layout_text(layout: Layout) -> str:
 
 def _drawing(request: HttpRequest) -> Drawing:
     plan_query = read_question(request)
-    if plan_query.answer is None or plan_query.question is None:
+    result = _sizing_of(plan_query)
+    if result is None or plan_query.question is None:
         return theme.nothing(plan_query.refusals[0].message if plan_query.refusals else "Nothing to draw.")
     per_node = plan_query.question.gpus_per_node
     points = [
@@ -191,7 +232,7 @@ def _drawing(request: HttpRequest) -> Drawing:
             size.budget.gpu_hours if size.budget else None,
             size.budget.cost if size.budget else None,
         )
-        for size in plan_query.answer.sizes
+        for size in result.sizes
     ]
     return predicted.trade_off(points, plan_query.question.wanted_days)
 

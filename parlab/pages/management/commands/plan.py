@@ -12,7 +12,11 @@ from pydantic import ValidationError
 from parlab.lab import selectors
 from parlab.planner import published
 from parlab.planner.answer import answer
-from parlab.planner.request import PlanRequest, refusals
+from parlab.planner.cluster import unknown_device
+from parlab.planner.huggingface import model_of
+from parlab.planner.presets import fields_of
+from parlab.planner.refusals import refusals
+from parlab.planner.request import PlanRequest
 from parlab.planner.written import written
 
 
@@ -27,11 +31,20 @@ class Command(BaseCommand):
         source = parser.add_mutually_exclusive_group(required=True)
         source.add_argument("--json", metavar="FILE", help="rows to predict; - for standard input")
         source.add_argument("--question", metavar="FILE", help="question as JSON; - for standard input")
+        parser.add_argument("--huggingface", metavar="CONFIG", help="config.json whose model the question is about")
         parser.add_argument("--calibrate", metavar="FILE2", help="measured rows to calibrate on")
 
-    def handle(self, *args: Any, json: str | None, question: str | None, calibrate: str | None, **options: Any) -> None:
+    def handle(
+        self,
+        *args: Any,
+        json: str | None,
+        question: str | None,
+        huggingface: str | None,
+        calibrate: str | None,
+        **options: Any,
+    ) -> None:
         if json is None:
-            self.stdout.write(_answer(question or "-"))
+            self.stdout.write(_answer(question or "-", huggingface))
             return
         rows = _load(json)
         measured = _load(calibrate) if calibrate else []
@@ -39,17 +52,28 @@ class Command(BaseCommand):
             self.stdout.write(_json(prediction))
 
 
-def _answer(name: str) -> str:
+def _answer(name: str, huggingface: str | None) -> str:
     try:
-        question = PlanRequest.model_validate_json(_text(name))
+        data = json.loads(_text(name))
+        if huggingface and isinstance(data, dict):
+            data = _model_fields(huggingface, data.get("sequence")) | data
+        question = PlanRequest.model_validate(data)
         gpu = selectors.device_named(question.gpu)
         if gpu is None:
-            raise ValueError(f"gpu {question.gpu} is not in the device catalogue; add it in the admin")
+            raise ValueError(unknown_device(question.gpu, [device.name for device in selectors.devices()]))
         return written(answer(question, gpu)).model_dump_json(indent=1)
     except ValidationError as error:
         raise CommandError("; ".join(refusal.message for refusal in refusals(error))) from error
     except (OSError, ValueError) as error:
         raise CommandError(f"{name}: {error}") from error
+
+
+def _model_fields(name: str, sequence: object) -> dict[str, Any]:
+    """Return the fields of the model of a config.json; it is trained on `sequence` tokens, 4096 by default."""
+    config = json.loads(_text(name))
+    if not isinstance(config, dict):
+        raise ValueError(f"{name} is not a JSON object; use a config.json of Hugging Face")
+    return fields_of(model_of(config, sequence if isinstance(sequence, int) else 4096))
 
 
 def _text(name: str) -> str:

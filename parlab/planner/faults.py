@@ -1,0 +1,50 @@
+"""Impossible combinations of the fields of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .request import PlanRequest
+
+
+def faults(request: PlanRequest) -> Iterator[str]:
+    """Generate all impossible combinations of a request, each with field, value and remedy."""
+    if request.head_dim is None and not request.mla and request.hidden % request.heads:
+        yield f"heads {request.heads} does not divide hidden {request.hidden}; use a divisor, or set head_dim"
+    if request.kv_heads and request.heads % request.kv_heads:
+        yield f"kv_heads {request.kv_heads} does not divide heads {request.heads}; use a divisor"
+    if request.experts_per_token > request.experts:
+        yield f"experts_per_token {request.experts_per_token} is more than experts {request.experts}; use at most that"
+    if request.dense_layers > request.layers:
+        yield f"dense_layers {request.dense_layers} is more than layers {request.layers}; use at most that"
+    if request.experts % request.expert_parallel:
+        yield f"expert_parallel {request.expert_parallel} does not divide experts {request.experts}; use a divisor"
+    if request.heads % request.tensor_parallel:
+        yield f"tensor_parallel {request.tensor_parallel} does not divide heads {request.heads}; use a divisor"
+    if request.pipeline_parallel * request.chunks > request.layers:
+        yield (
+            f"pipeline_parallel {request.pipeline_parallel} x chunks {request.chunks} is more than layers"
+            f" {request.layers}; use fewer stages or chunks"
+        )
+    share = request.tensor_parallel * request.pipeline_parallel * request.context_parallel
+    context = f" x context_parallel {request.context_parallel}" if request.context_parallel > 1 else ""
+    if request.gpus % share:
+        yield (
+            f"nodes {request.nodes} x {request.gpus_per_node} GPUs = {request.gpus} cannot be split into"
+            f" tensor_parallel {request.tensor_parallel} x pipeline_parallel {request.pipeline_parallel}{context} ="
+            f" {share}; use a divisor"
+        )
+    ranks = request.tensor_parallel * request.context_parallel * request.replicas
+    experts = request.expert_parallel * request.expert_tensor_parallel
+    if ranks % experts:
+        yield (
+            f"expert_parallel {request.expert_parallel} x expert_tensor_parallel {request.expert_tensor_parallel} ="
+            f" {experts} does not divide the {ranks} GPUs of a stage; use a divisor"
+        )
+    if request.global_batch % (request.micro_batch * request.replicas):
+        yield (
+            f"global_batch {request.global_batch} is not a multiple of micro_batch {request.micro_batch} x"
+            f" {request.replicas} replicas = {request.micro_batch * request.replicas}; use a multiple"
+        )

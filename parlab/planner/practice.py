@@ -1,0 +1,41 @@
+"""What frameworks usually overlap and record on a device, where a question or a row does not state it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .workload import Precision
+
+_RECENT = ("H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB", "MI3")
+
+
+@dataclass(frozen=True)
+class Practice:
+    """Usual settings of a training."""
+
+    is_recent: bool
+    """Hopper and later: fused attention, sequence parallelism, distributed optimizer, overlapping gradients."""
+    overlaps_gradients: bool
+    overlaps_tensor: bool
+    overlaps_experts: bool
+    overlaps_pipeline: bool
+    has_cuda_graphs: bool
+
+
+def practice(gpu: str, precision: Precision, chunks: int, *, framework: str = "", is_fsdp: bool = False) -> Practice:
+    """Return the usual settings on a device.
+
+    NVIDIA's frameworks overlap tensor parallel messages in their recipes for 8 bits, and the all-to-all of experts in
+    interleaved pipelines; their recipes for racks with Grace processors record CUDA graphs.
+    """
+    is_recent = gpu.startswith(_RECENT)
+    is_low_precision = precision in ("fp8", "mxfp8", "nvfp4")
+    is_nvidia = is_recent and not is_fsdp and (is_low_precision or framework == "Megatron-Bridge")
+    return Practice(
+        is_recent=is_recent,
+        overlaps_gradients=is_recent or is_fsdp,
+        overlaps_tensor=is_nvidia,
+        overlaps_experts=is_nvidia and chunks > 1,
+        overlaps_pipeline=is_recent,
+        has_cuda_graphs=is_nvidia and gpu.startswith("GB"),
+    )

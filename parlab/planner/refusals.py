@@ -1,0 +1,49 @@
+"""Validation errors of a request as problems of its fields, each with value and remedy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from .fields import unknown_field
+from .request import PlanRequest
+
+_REMEDIES = {
+    "int_parsing": "use a whole number",
+    "int_type": "use a whole number",
+    "int_from_float": "use a whole number",
+    "float_parsing": "use a number",
+    "finite_number": "use a finite number",
+    "greater_than": "use more than {gt}",
+    "greater_than_equal": "use {ge} or more",
+    "less_than_equal": "use {le} or less",
+    "literal_error": "use {expected}",
+}
+
+
+class Refusal(NamedTuple):
+    """A problem with one field of a request."""
+
+    field: str
+    value: str
+    message: str
+
+
+def refusals(error: ValidationError) -> list[Refusal]:
+    """Return the problems of a request, one per field."""
+    problems = []
+    for detail in error.errors():
+        field = str(detail["loc"][0])[:60] if detail["loc"] else ""
+        value = detail["input"]
+        text = "" if isinstance(value, dict | PlanRequest) else str(value)[:60]
+        remedy = _REMEDIES.get(detail["type"], "")
+        message = remedy.format(**detail.get("ctx", {})) or detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "extra_forbidden":
+            message = unknown_field(field, PlanRequest.model_fields)
+        elif field:
+            message = f"{field} {text or '(empty)'} is invalid: {message[:1].lower()}{message[1:]}"
+        else:
+            field = message.split(" ")[0]
+        problems.append(Refusal(field, text, message))
+    return problems

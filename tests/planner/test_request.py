@@ -1,0 +1,105 @@
+"""One strict schema for the page, the API, `manage.py plan` and rows: the same question has the same answer."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from pydantic import ValidationError
+
+from parlab.planner import predict_job, rows
+from parlab.planner.cluster import device
+from parlab.planner.huggingface import model_of
+from parlab.planner.presets import preset
+from parlab.planner.refusals import refusals
+from parlab.planner.request import PlanRequest
+
+LLAMA = {
+    "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "mlp": "gated", "vocabulary": 128256,
+    "sequence": 8192, "global_batch": 128, "tensor_parallel": 2, "sequence_parallel": True, "pipeline_parallel": 4,
+    "schedule": "interleaved-1f1b", "chunks": 2, "recompute": "none", "zero": 1, "nodes": 4, "network_gbit_s": 3200,
+}  # fmt: skip
+ROW: dict[str, Any] = {
+    "model": {
+        "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "mlp": "gated", "vocab": 128256,
+        "seq": 8192,
+    },
+    "parallel": {
+        "tp": 2, "pp": 4, "vp": 2, "schedule": "interleaved", "mbs": 1, "gbs": 128, "recompute": "none", "zero": 1,
+        "sequence_parallel": True, "attention": "flash",
+    },
+    "hardware": {"count": 32, "node": 8, "inter_node": "3200Gbps"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize(
+    ("gpu", "name"), [("A100-80GB", "A100 SXM4 80 GB"), ("H100-80GB", "H100 SXM"), ("GB200", "GB200")]
+)
+def test_a_row_and_a_question_about_one_job_have_the_same_prediction(gpu: str, name: str, precision: str) -> None:
+    if gpu.startswith("A100") and precision == "fp8":
+        precision = "fp16"
+    question = PlanRequest.model_validate(LLAMA | {"gpu": name, "precision": precision})
+    asked = predict_job(question.job(), question.cluster(device(name)))
+    parallel = ROW["parallel"] | {"precision": precision}
+    row = rows.read(ROW | {"parallel": parallel, "hardware": ROW["hardware"] | {"gpu": gpu}})
+    read = predict_job(row.job, row.cluster)
+    assert asked.iteration_s == pytest.approx(read.iteration_s)
+    assert asked.memory_bytes == pytest.approx(read.memory_bytes)
+
+
+def test_an_unknown_field_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ValidationError) as error:
+        PlanRequest.model_validate({"kv_head": 8, "context_paralel": 2})
+    messages = [refusal.message for refusal in refusals(error.value)]
+    assert any("unknown field kv_head; did you mean kv_heads?" in message for message in messages)
+    assert any("unknown field context_paralel; did you mean context_parallel?" in message for message in messages)
+
+
+def test_all_faults_of_a_question_are_named_at_once() -> None:
+    with pytest.raises(ValidationError) as error:
+        PlanRequest.model_validate({"kv_heads": 7, "experts": 8, "expert_parallel": 3, "tensor_parallel": 5})
+    message = refusals(error.value)[0].message
+    for field in ("kv_heads 7", "expert_parallel 3", "tensor_parallel 5"):
+        assert field in message
+
+
+def test_a_known_model_fills_omitted_fields_only() -> None:
+    question = PlanRequest(model="Llama 3 8B", layers=16)
+    assert (question.layers, question.hidden, question.mlp) == (16, 4096, "gated")
+    chosen = preset("DeepSeek-V3")
+    assert chosen is not None
+    assert PlanRequest(model="deepseek v3").job().model == chosen.model
+
+
+def test_a_config_of_hugging_face_is_read() -> None:
+    config = {
+        "model_type": "qwen3_moe", "num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768,
+        "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936, "hidden_act": "silu",
+        "max_position_embeddings": 40960, "tie_word_embeddings": False, "sliding_window": None,
+    }  # fmt: skip
+    chosen = preset("Qwen3 30B-A3B")
+    assert chosen is not None
+    assert model_of(config, 4096).parameters == pytest.approx(chosen.model.parameters)
+    gpt2 = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+    assert model_of(gpt2).parameters == pytest.approx(124.4e6, rel=0.01)
+    with pytest.raises(ValueError, match=r"num_hidden_layers is missing in config.json; add it"):
+        model_of({"hidden_size": 768})
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("catalogue")
+def test_the_command_answers_about_a_config_of_hugging_face(tmp_path: Path) -> None:
+    config, question = tmp_path / "config.json", tmp_path / "question.json"
+    config.write_text(
+        json.dumps({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257})
+    )
+    question.write_text(json.dumps({"sequence": 1024, "tensor_parallel": 1, "pipeline_parallel": 1, "nodes": 1}))
+    out = StringIO()
+    call_command("plan", "--question", str(question), "--huggingface", str(config), stdout=out)
+    assert json.loads(out.getvalue())["work"]["parameters"] == pytest.approx(124.4e6, rel=0.01)
