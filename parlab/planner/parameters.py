@@ -62,13 +62,13 @@ class MemoryParameters:
     flat_factor: float = 1.08
     """Size of the weights, gradients and optimizer state flattened by ZeRO-1 and -2, relative to their formula:
     alignment, and fragments left by the first copies."""
-    bucket_values: float = 6.54e+08
+    bucket_values: float = 6.54e08
     """Values in each of the two buckets in which ZeRO-1 and -2 reduce gradients and gather weights."""
     logit_bytes: float = 11.7
     """Bytes per logit while the loss is computed."""
-    communicator_bytes: float = 5.93e+08
+    communicator_bytes: float = 5.93e08
     """Communication buffers of each process group (tensor, pipeline, data), in bytes."""
-    overhead_bytes: float = 1.23e+09
+    overhead_bytes: float = 1.23e09
     """Device context, libraries and kernels, in bytes."""
 
 
