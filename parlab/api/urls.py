@@ -15,6 +15,7 @@ urlpatterns = [
     path(EXPERIMENT, views.OneExperiment.as_view(), name="experiment"),
     path(f"{EXPERIMENT}runs/", views.Runs.as_view(), name="runs"),
     path(f"{EXPERIMENT}runs/<int:number>/", views.OneRun.as_view(), name="run"),
+    path(f"{EXPERIMENT}runs/<int:number>/log/", views.Log.as_view(), name="log"),
     path("plan/", plans.Plans.as_view(), name="plan"),
     path("simulate/", simulations.Simulations.as_view(), name="simulate"),
     path("studies/", studies.Studies.as_view(), name="studies"),

@@ -8,7 +8,9 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db.models import Count, F, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics, permissions, status
 from rest_framework.pagination import PageNumberPagination
@@ -20,12 +22,15 @@ from rest_framework.views import APIView
 from parlab.ingest import preview
 from parlab.ingest.imports import Refused
 from parlab.lab.models import Experiment, Finding, Run
+from parlab.series import log
 from parlab.tracking.imports import upload_import
 from runners.protocol import RunState
 
 from . import serializers
 from .errors import Problem, TooLarge
 from .permissions import MayAddRuns
+
+LOG_BYTES = 1 << 20
 
 
 class Pages(PageNumberPagination):
@@ -172,6 +177,22 @@ class OneRun(generics.RetrieveAPIView[Run]):
         return _runs(self.kwargs["slug"])
 
 
+class Log(APIView):
+    """Raw output of a run's current attempt, in pieces."""
+
+    @extend_schema(
+        parameters=[OpenApiParameter("from", int, description="Byte offset to read from.")],
+        responses={(200, "text/plain"): OpenApiTypes.STR, 400: serializers.Errors, 404: serializers.Errors},
+        description="Up to 1 MiB; the header Parlab-Next has the offset of the next piece, Parlab-State the state.",
+    )
+    def get(self, request: Request, slug: str, number: int) -> HttpResponse:
+        run = get_object_or_404(Run.objects.filter(experiment__slug=slug), number=number)
+        position = _whole_number("from", request.GET.get("from", "0"), digits=15)
+        output = log.read_from(run.current_attempt().pk, position, LOG_BYTES)
+        headers = {"Parlab-Next": str(position + len(output)), "Parlab-State": run.state}
+        return HttpResponse(output, content_type="text/plain; charset=utf-8", headers=headers)
+
+
 class Findings(generics.ListAPIView[Finding]):
     """Findings, newest first."""
 
@@ -211,8 +232,8 @@ def _one_of(field: str, value: str, choices: list[str]) -> str:
     return value
 
 
-def _whole_number(field: str, value: str) -> int:
-    if not (value.isascii() and value.isdecimal() and len(value) < 10):
+def _whole_number(field: str, value: str, *, digits: int = 9) -> int:
+    if not (value.isascii() and value.isdecimal() and len(value) <= digits):
         raise Problem(
             f"{field} {value!r} is not a whole number", field=field, value=value, remedy="use a number like 3"
         )

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 UNKNOWN = -1
 """Answer to a batch of an attempt that does not exist here or is assigned to another node."""
 SUMMARY_EVERY_S = 5.0
+TEXT_EVERY_S = 0.5
 # A summary reads the whole series: while a run is active, at most this share of the time is spent on it.
 _SUMMARY_SHARE = 0.05
 _LAST_POSITION = 2**63 - 1
@@ -132,7 +133,9 @@ def attempt_summarise(*, attempt: Attempt) -> None:
     """Compute the summary of an attempt from its series and store it."""
     resolved = attempt.run.resolved
     if attempt.run.origin == Run.Origin.REPORTED:
-        summary_store(attempt=attempt, summary=summarise_reported(attempt.pk, resolved))
+        # A script reports steps, or `parlab run` and `parlab follow` report lines that readers recognise.
+        if not (attempt.last_step is None or _is_read(attempt)) or not _printed_summarise(attempt):
+            summary_store(attempt=attempt, summary=summarise_reported(attempt.pk, resolved))
         return
     engine = engine_of(resolved)
     if engine.is_external:
@@ -187,6 +190,10 @@ def _printed_summarise(attempt: Attempt) -> bool:
     summary = with_utilisation(summary, sections, reading.launch, _printed_reference(attempt, sections))
     Attempt.objects.filter(pk=attempt.pk).update(last_step=reading.last_step)
     launch_store(attempt=attempt, launch=reading.launch.model_dump())
+    if attempt.run.origin == Run.Origin.REPORTED:
+        resolved = attempt.run.resolved
+        merged = {name: {**resolved.get(name, {}), **fields} for name, fields in sections.items()}
+        Run.objects.filter(pk=attempt.run_id).update(resolved=merged)
     summary_store(attempt=attempt, summary=summary)
     return True
 
@@ -197,14 +204,19 @@ def _printed_reference(attempt: Attempt, sections: Sections) -> utilisation.Refe
 
 
 def summarise_at_intervals(attempt: Attempt) -> None:
-    """Compute the summary of an active attempt, at most every few seconds."""
+    """Compute the summary of an active attempt, at most every few seconds.
+
+    Where readers make the series from text of a reported run, they only grow here, so it happens more often.
+    """
     key = f"parlab.ingest.summary.{attempt.pk}"
-    if not cache.add(key, True, SUMMARY_EVERY_S):
+    is_text = attempt.run.origin == Run.Origin.REPORTED and (attempt.last_step is None or _is_read(attempt))
+    every_s = TEXT_EVERY_S if is_text else SUMMARY_EVERY_S
+    if not cache.add(key, True, every_s):
         return
     began = time.monotonic()
     attempt_summarise(attempt=attempt)
     took_s = time.monotonic() - began
-    if took_s > SUMMARY_EVERY_S * _SUMMARY_SHARE:
+    if took_s > every_s * _SUMMARY_SHARE:
         cache.set(key, True, took_s / _SUMMARY_SHARE)
 
 

@@ -170,6 +170,15 @@ def _pieces(attempt_id: int, node_rank: int) -> Iterator[_Piece]:
         yield _Piece(held_time, node_rank, number, held)
 
 
+def read_from(attempt_id: int, position: int, limit: int) -> bytes:
+    """Return up to `limit` bytes of the output of an attempt from a position."""
+    chunks = LogChunk.objects.filter(attempt_id=attempt_id, position__gt=position - CHUNK_BYTES).order_by("position")
+    output, end = bytearray(), position + limit
+    for at, data in chunks.filter(position__lt=end).values_list("position", "data").iterator(_READ_CHUNKS):
+        output += zstandard.decompress(bytes(data))[max(0, position - at) : max(0, end - at)]
+    return bytes(output)
+
+
 def log_size(attempt_id: int) -> int:
     """Return the size of the output of an attempt in bytes, of all nodes."""
     last = LogChunk.objects.filter(attempt_id=attempt_id).order_by("node_rank", "-position")

@@ -194,7 +194,7 @@ def _records(body: bytes) -> tuple[bytes, list[bytes]]:
             is_valid = encode(Kind(kind), payload) == body[at : payload_at + length]
         except (ValueError, struct.error) as error:
             raise _damaged(at) from error
-        if not is_valid:
+        if not is_valid or kind not in (Kind.OUTPUT, Kind.REPORT):
             raise _damaged(at)
         if kind == Kind.REPORT:
             reports.append(payload)

@@ -63,6 +63,8 @@ class Opening(BaseModel):
     host: str = Field(default="", max_length=255)
     command: list[str] = Field(default=[], max_length=1_000)
     environment: dict[str, Any] = {}
+    resume: bool = False
+    """Whether a stream that has ended goes on: the file that it follows may have grown."""
     started_at: float | None = None
     sent_at: float | None = None
 
@@ -147,6 +149,10 @@ def _opened(tracked: TrackedRun, key: str, opening: Opening) -> Stream:
         if not attempt.command or opening.kind == Stream.Kind.OUTPUT:
             facts = {"command": stream.command, "environment": stream.environment}
             Attempt.objects.filter(pk=attempt.pk).update(**facts)
+        _state_derive(tracked, attempt)
+    elif opening.resume and stream.state in _ENDS:
+        stream.state, stream.exit_code, stream.reason = RunState.RUNNING.value, None, ""
+        stream.save(update_fields=["state", "exit_code", "reason"])
         _state_derive(tracked, attempt)
     touch(tracked)
     return stream

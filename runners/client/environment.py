@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import platform
 import socket
@@ -25,6 +26,9 @@ PACKAGES = (
 VALUE_LENGTH = 6_000
 KEY_LENGTH = 250
 MAX_SETTINGS = 5_000
+MAX_CHARACTERS = 500_000
+
+log = logging.getLogger("parlab")
 
 
 def description() -> dict[str, Any]:
@@ -84,8 +88,15 @@ def flat(config: Any) -> dict[str, str]:
     """Return settings as texts under dotted names: {"model": {"layers": 2}} -> {"model.layers": "2"}."""
     if config is None:
         return {}
-    pairs = _pairs("", _mapping(config), depth=0)
-    return dict(pair for pair, _ in zip(pairs, range(MAX_SETTINGS)))
+    settings: dict[str, str] = {}
+    characters = 0
+    for name, value in _pairs("", _mapping(config), depth=0):
+        characters += len(name) + len(value)
+        if characters > MAX_CHARACTERS or len(settings) >= MAX_SETTINGS:
+            log.warning("config is too large: the settings from %r are not recorded", name)
+            break
+        settings[name] = value
+    return settings
 
 
 def _mapping(config: Any) -> Mapping[Any, Any]:

@@ -233,8 +233,11 @@ class Run:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def append(self, output: bytes) -> bool:
-        """Append whole lines of output; return whether they are on disk."""
-        return self._append(output)
+        """Append whole lines of output and send them without delay; return whether they are on disk."""
+        is_written = self._append(output)
+        if self._shipper is not None:
+            self._shipper.wake()
+        return is_written
 
     def _append(self, output: bytes) -> bool:
         with self._lock:

@@ -181,6 +181,7 @@ def test_the_schema_contains_every_address(api: Client) -> None:
         "/api/experiments/{slug}/",
         "/api/experiments/{slug}/runs/",
         "/api/experiments/{slug}/runs/{number}/",
+        "/api/experiments/{slug}/runs/{number}/log/",
         "/api/findings/",
         "/api/plan/",
         "/api/simulate/",
