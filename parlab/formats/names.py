@@ -49,6 +49,29 @@ class Quantity(NamedTuple):
     scale: float = 1.0
 
 
+MEANINGS: dict[str, tuple[str, Quantity]] = {
+    "loss": ("Loss", Quantity("loss")),
+    "step_time_s": ("Step time in s", Quantity("step_time_s")),
+    "step_time_ms": ("Step time in ms", Quantity("step_time_s", 1e-3)),
+    "samples_per_s": ("Samples/s", Quantity("samples_per_s")),
+    "tokens_per_s": ("Tokens/s", Quantity("tokens_per_s")),
+    "memory_peak_bytes": ("Peak memory in bytes", Quantity("memory_peak_bytes")),
+    "memory_peak_mib": ("Peak memory in MiB", Quantity("memory_peak_bytes", float(2**20))),
+    "memory_peak_gib": ("Peak memory in GiB", Quantity("memory_peak_bytes", float(2**30))),
+    "memory_bytes": ("Memory in bytes", Quantity("memory_bytes")),
+    "memory_mib": ("Memory in MiB", Quantity("memory_bytes", float(2**20))),
+    "memory_gib": ("Memory in GiB", Quantity("memory_bytes", float(2**30))),
+    "tflops_per_gpu": ("TFLOP/s per GPU", Quantity("tflops_per_gpu")),
+    "mfu": ("MFU, 0 to 1", Quantity("mfu")),
+    "mfu_pct": ("MFU in per cent", Quantity("mfu", 0.01)),
+    "grad_norm": ("Gradient norm", Quantity("grad_norm")),
+    "learning_rate": ("Learning rate", Quantity("learning_rate")),
+}
+"""What a person can choose as the meaning of a metric: key -> title, and quantity with the factor to its unit."""
+SETTINGS: tuple[str, ...] = (*_SETTINGS, "precision")
+"""What a person can choose as the meaning of a parameter: fields of a Launch."""
+
+
 # Reduced name without its unit -> series. Words of a path before the last slash are left out where they only say that
 # the value is of the training (`train/loss`).
 _METRICS: dict[str, Quantity] = {
@@ -118,13 +141,25 @@ def quantity_of_metric(name: str) -> Quantity | None:
     return None
 
 
-def launch_of(settings: Mapping[str, Any]) -> Launch:
+def setting_of(name: str) -> str:
+    """Return the field of a Launch that a parameter of this name fills by itself; empty for none."""
+    own_names = {plain(name), plain(re.split(r"[/.]", name)[-1])}
+    if own_names & {*_PRECISION_NAMES, "bf16", "fp16"}:
+        return "precision"
+    return next((field for field, names in _SETTINGS.items() if own_names & set(names)), "")
+
+
+def launch_of(settings: Mapping[str, Any], meanings: Mapping[str, str] | None = None) -> Launch:
     """Return the settings of a run as a Launch: those with a known meaning under normal names, all as arguments.
 
-    Values may be numbers or their texts; a value of another kind leaves its normal field empty.
+    Values may be numbers or their texts; a value of another kind leaves its normal field empty. `meanings` are the
+    fields that a person has chosen for names, empty for none; they take precedence over the tables here.
     """
+    meanings = meanings or {}
     reduced: dict[str, Any] = {}
     for name, value in settings.items():
+        if name in meanings:
+            continue
         reduced.setdefault(plain(name), value)
         reduced.setdefault(plain(re.split(r"[/.]", name)[-1]), value)
     fields: dict[str, Any] = {}
@@ -134,7 +169,9 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
             if number is not None:
                 fields[field] = number
                 break
-    precision = _precision(reduced)
+    chosen = {field: settings[name] for name, field in meanings.items() if field and name in settings}
+    fields |= {field: number for field, value in chosen.items() if (number := _whole(value)) is not None}
+    precision = _precision({**reduced, "precision": chosen["precision"]} if "precision" in chosen else reduced)
     if precision is not None:
         fields["precision"] = precision
     derived = _derive(fields)

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.formats.names import quantity_of_metric
+from parlab.formats.names import MEANINGS, quantity_of_metric
 from parlab.ingest.summary import ByRank, summary_of
+from parlab.lab.models import NameMeaning
 from parlab.series import store
 from parlab.series.columns import Columns
 
@@ -25,12 +26,22 @@ class Source(NamedTuple):
     scale: float
 
 
-def sources_of(metrics: Mapping[str, Any] | set[str] | list[str]) -> dict[str, Source]:
-    """Return the metric of each quantity: the metric with the quantity's own name, otherwise the first by name."""
+def sources_of(
+    metrics: Mapping[str, Any] | set[str] | list[str], meanings: Mapping[str, str] | None = None
+) -> dict[str, Source]:
+    """Return the metric of each quantity: the metric with the quantity's own name, otherwise the first by name.
+
+    `meanings` are the keys of MEANINGS that a person has chosen for metrics, empty for none; they take precedence.
+    """
+    meanings = meanings or {}
     sources: dict[str, Source] = {}
     for metric in sorted(metrics):
-        quantity = quantity_of_metric(metric)
+        quantity = None if metric in meanings else quantity_of_metric(metric)
         if quantity is not None and (quantity.name not in sources or metric == quantity.name):
+            sources[quantity.name] = Source(metric, quantity.scale)
+    for metric in sorted(set(metrics) & meanings.keys(), reverse=True):
+        if meanings[metric] in MEANINGS:
+            quantity = MEANINGS[meanings[metric]][1]
             sources[quantity.name] = Source(metric, quantity.scale)
     return sources
 
@@ -38,7 +49,8 @@ def sources_of(metrics: Mapping[str, Any] | set[str] | list[str]) -> dict[str, S
 def summarise_reported(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Summarise a reported run; `sources` in the summary names the metric behind each quantity."""
     metrics = {info.metric for info in store.metrics(attempt_id)}
-    sources = sources_of(metrics)
+    rows = NameMeaning.objects.filter(experiment__runs__attempts=attempt_id, kind=NameMeaning.Kind.METRIC)
+    sources = sources_of(metrics, dict(rows.values_list("name", "meaning")))
     read = {source.metric for source in sources.values()} | {name for name in metrics if name.startswith(_TIMERS)}
     by_metric: dict[str, dict[int, Columns]] = {name: {} for name in read}
     for (_, metric, rank), columns in store.read_many([attempt_id], read).items():

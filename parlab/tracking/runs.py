@@ -31,6 +31,7 @@ from parlab.lab.models import (
     Experiment,
     ExperimentLabel,
     LatestMetric,
+    NameMeaning,
     Run,
     RunParameter,
     RunTag,
@@ -193,10 +194,7 @@ def parameters_set(*, tracked: TrackedRun, parameters: Mapping[str, str]) -> Non
     ]
     RunParameter.objects.bulk_create(new, batch_size=_BLOCK)
     if new:
-        launch = launch_of(dict(tracked.parameters.values_list("key", "value")))
-        Run.objects.filter(pk=tracked.run_id).update(
-            launch=storable.json(launch.model_dump()), resolved=resolved_of(launch)
-        )
+        settings_read(tracked=tracked)
     touch(tracked)
 
 
@@ -204,6 +202,17 @@ def parameters_add(*, tracked: TrackedRun, parameters: Mapping[str, str]) -> Non
     """Store the parameters that the run does not have yet: ranks may differ, and the first value stays."""
     existing = set(tracked.parameters.values_list("key", flat=True))
     parameters_set(tracked=tracked, parameters={key: value for key, value in parameters.items() if key not in existing})
+
+
+def settings_read(*, tracked: TrackedRun) -> None:
+    """Derive the configuration of a run from its parameters, by the names that its experiment gives them."""
+    meanings = NameMeaning.objects.filter(experiment__runs=tracked.run_id, kind=NameMeaning.Kind.SETTING)
+    launch = launch_of(
+        dict(tracked.parameters.values_list("key", "value")), dict(meanings.values_list("name", "meaning"))
+    )
+    Run.objects.filter(pk=tracked.run_id).update(
+        launch=storable.json(launch.model_dump()), resolved=resolved_of(launch)
+    )
 
 
 @transaction.atomic

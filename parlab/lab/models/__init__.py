@@ -13,7 +13,7 @@ from .source import Picture, Source, SourceChunk
 from .stored_file import StoredFile
 from .stream import Stream
 from .token import ApiToken
-from .tracked import Artifact, ExperimentLabel, LatestMetric, RunParameter, RunTag, TrackedRun
+from .tracked import Artifact, ExperimentLabel, LatestMetric, NameMeaning, RunParameter, RunTag, TrackedRun
 
 __all__ = [
     "ACTIVE_MEMBER_STATES",
@@ -28,6 +28,7 @@ __all__ = [
     "LatestMetric",
     "Member",
     "MemberState",
+    "NameMeaning",
     "Node",
     "Picture",
     "PictureJob",

@@ -100,6 +100,28 @@ class ExperimentLabel(models.Model):
         return f"{self.key}={self.value}"
 
 
+class NameMeaning(models.Model):
+    """What a name that scripts use means in an experiment, where a person has decided it."""
+
+    class Kind(models.TextChoices):
+        METRIC = "metric"
+        SETTING = "setting"
+
+    experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="name_meanings", db_index=False)
+    kind = models.CharField(max_length=8, choices=Kind)
+    name = models.CharField(max_length=KEY_LENGTH, help_text="The name as scripts report it.")
+    meaning = models.CharField(
+        max_length=40, blank=True, help_text="Of formats.names.MEANINGS or SETTINGS; empty: it means none of them."
+    )
+
+    class Meta:
+        ordering = ["kind", "name"]
+        constraints = [models.UniqueConstraint(fields=["experiment", "kind", "name"], name="name_meaning_once")]
+
+    def __str__(self) -> str:
+        return f"{self.name} means {self.meaning or 'nothing'}"
+
+
 class Artifact(models.Model):
     """A file of a tracked run; its bytes are stored once, under their SHA-256."""
 

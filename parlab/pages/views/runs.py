@@ -26,12 +26,15 @@ from runners.config import digest
 from runners.protocol import RunState
 
 from .partial import UNCHANGED
+from .reported import reported_context
 
 LOG_LINES = 300
 
 
 def find_run(slug: str, number: int) -> Run:
-    runs = Run.objects.select_related("experiment", "config", "created_by", "source").defer("source__document")
+    runs = Run.objects.select_related("experiment", "config", "created_by", "source", "tracked").defer(
+        "source__document"
+    )
     return get_object_or_404(runs, experiment__slug=slug, number=number)
 
 
@@ -50,7 +53,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
     metrics = {info.metric for info in store.metrics(attempt.pk)} if attempt else set()
-    context = _context(run, attempt)
+    context, reported = _context(run, attempt), reported_context(run)
     context |= {
         **_details(run, attempt),
         **engine_reads.engine_context(run, attempt),
@@ -60,7 +63,9 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         **_curves(request, run, attempt, metrics),
         "machine": telemetry.figures(attempt, metrics, is_live=not run.is_final) if attempt else [],
         "timeline": timeline_reads.run_timeline(run, attempt, request.GET.get("step", "")),
-        "arguments": selectors.flat(run.launch.get("arguments", {})),
+        **reported,
+        # The parameters of a reported run are its arguments.
+        "arguments": [] if reported else selectors.flat(run.launch.get("arguments", {})),
         "sections": selectors.config_sections(run.resolved, run.point, run.config),
         "log": log_tail(attempt.pk, lines=LOG_LINES) if attempt else [],
         "log_seen": attempt.committed if attempt else 0,

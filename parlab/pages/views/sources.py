@@ -16,7 +16,7 @@ from parlab.pages.rows.sources import source_views
 
 # Image types that browsers display without running scripts. All others, SVG above all, are only downloaded.
 PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
-_HARMLESS = {"Content-Security-Policy": "default-src 'none'; sandbox", "X-Content-Type-Options": "nosniff"}
+HARMLESS = {"Content-Security-Policy": "default-src 'none'; sandbox", "X-Content-Type-Options": "nosniff"}
 
 
 def _find(slug: str, pk: int) -> Source:
@@ -60,7 +60,7 @@ def raw(_request: HttpRequest, slug: str, pk: int) -> HttpResponse | StreamingHt
     """Send the original file as plain text."""
     source = _find(slug, pk)
     response = StreamingHttpResponse(selectors.source_stream(source.pk), content_type="text/plain; charset=utf-8")
-    for name, value in _HARMLESS.items():
+    for name, value in HARMLESS.items():
         response.headers[name] = value
     response.headers["Content-Length"] = str(source.size)
     response.headers["Content-Disposition"] = content_disposition_header(True, safe_name(source.name)) or "attachment"
@@ -74,7 +74,7 @@ def picture(_request: HttpRequest, slug: str, pk: int) -> HttpResponse:
     response = HttpResponse(
         bytes(stored.data), content_type=stored.media_type if is_drawn else "application/octet-stream"
     )
-    for name, value in _HARMLESS.items():
+    for name, value in HARMLESS.items():
         response.headers[name] = value
     name = safe_name(stored.reference.replace("\\", "/").rpartition("/")[2])
     response.headers["Content-Disposition"] = content_disposition_header(not is_drawn, name) or "attachment"
