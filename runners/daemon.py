@@ -252,6 +252,7 @@ class Daemon:
             clock=self._clock.measured(),
             lease_s=drain.lease_s if drain and drain.lease_s else self._settings.lease_s,
             is_draining=drain is not None,
+            state_id=self._state.id,
         )
         try:
             self._broker.send_heartbeat(heartbeat)

@@ -307,6 +307,8 @@ class Heartbeat(Message):
     """Lease that the node asks for; None: the server's setting."""
     is_draining: bool = False
     """The node takes no new runs."""
+    state_id: str = ""
+    """Identity of the state directory: two daemons with one name have different ones."""
 
 
 # Start of the lines that are events; every other line is log.

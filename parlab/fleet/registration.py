@@ -38,14 +38,14 @@ def register(message: Heartbeat, now: datetime) -> Node | None:
 
 
 def _identity(message: Heartbeat) -> str:
-    """Return what distinguishes two daemons with one name: their hosts and state directories."""
-    host = str(message.hardware.get("hostname", ""))
-    state = str(getattr(message, "state_id", ""))
-    return storable.text("/".join(part for part in (host, state) if part))[:300]
+    """Return what distinguishes two daemons with one name: their state directories, with the host for people."""
+    return storable.text(f"{message.state_id}@{message.hardware.get('hostname', '')}")[:300] if message.state_id else ""
 
 
 def _is_taken(node: Node, identity: str, now: datetime) -> bool:
-    if not identity or not node.identity or node.identity == identity or node.last_heartbeat_at is None:
+    # A container gets a new host name at each start, but keeps its state directory.
+    own, other = identity.partition("@")[0], node.identity.partition("@")[0]
+    if not own or not other or own == other or node.last_heartbeat_at is None:
         return False
     return now - node.last_heartbeat_at < timedelta(seconds=LEASE_S)
 

@@ -192,7 +192,7 @@ def reap() -> int:
     expired = Member.objects.filter(state__in=ACTIVE_MEMBER_STATES, lease_expires_at__lt=now)
     late = Member.objects.filter(
         state=MemberState.DISPATCHED, assigned_at__lt=now - timedelta(seconds=settings.PREPARE_S)
-    ).exclude(node__abilities__kind="slurm")  # waits in the queue of Slurm
+    )
     ids = {*expired.values_list("pk", flat=True), *late.values_list("pk", flat=True)}
     return sum(_lose_if_expired(pk) for pk in sorted(ids))
 
@@ -228,6 +228,7 @@ def _loss_reason(member: Member, now: datetime) -> str:
 
 def _is_late(member: Member, now: datetime) -> bool:
     node = member.node
+    # On a node of Slurm the run waits in a queue.
     is_queued_elsewhere = node is not None and node.abilities.get("kind") == "slurm"
     return not is_queued_elsewhere and now - member.assigned_at > timedelta(seconds=settings.PREPARE_S)
 

@@ -44,6 +44,8 @@ class Limits(NamedTuple):
     metrics: int = MAX_METRICS
     name: re.Pattern[str] = re.compile(r"[A-Za-z_][A-Za-z0-9_.:+/-]{0,79}")
     first_step: int = 0
+    nodes: int = 1
+    """What belongs to a node has the rank -1 - node rank."""
 
 
 def reported_limits(ranks: int = 2**31 - 1) -> Limits:
@@ -123,7 +125,7 @@ class _Parser:
             self._refused["not a JSON object on one short line"] += 1
             return
         name, rank, time = event.pop("event", None), event.pop("rank", None), event.pop("t", None)
-        if type(rank) is not int or not -1 <= rank < self._limits.ranks:
+        if type(rank) is not int or not -self._limits.nodes <= rank < self._limits.ranks:
             self._refused["rank out of range"] += 1
         elif (type(time) is not float and type(time) is not int) or not 0 <= time < LATEST_TIME:
             self._refused["invalid time"] += 1

@@ -65,7 +65,7 @@ def batch_apply(*, batch: Batch) -> int:
     member.save(update_fields=["committed", "lease_expires_at"])
     for report in batch.reports:
         attempt_report(attempt=attempt, report=report, node_rank=batch.node_rank)
-    if batch.reports:
+    if any(report.state != "running" for report in batch.reports):
         transaction.on_commit(partial(orders.follow, attempt.pk), robust=True)
     if any(report.is_final for report in batch.reports):
         attempt_summarise(attempt=attempt)
@@ -121,7 +121,9 @@ def _parsed_store(attempt: Attempt, parsed: Parsed) -> None:
 
 
 def _limits(run: Run) -> Limits:
-    return reported_limits() if run.origin == Run.Origin.REPORTED else Limits(_world_size(run.resolved))
+    if run.origin == Run.Origin.REPORTED:
+        return reported_limits()
+    return Limits(_world_size(run.resolved), nodes=int(run.resolved["cluster"]["nodes"]))
 
 
 def _world_size(resolved: Mapping[str, Any]) -> int:

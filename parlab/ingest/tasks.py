@@ -20,7 +20,7 @@ def apply_batch(data: dict[str, Any]) -> None:
     try:
         batch = Batch.from_wire(data)
         position = services.batch_apply(batch=batch)
-        arguments = [batch.run, batch.attempt, position]
+        arguments = [batch.run, batch.attempt, position, batch.node_rank]
         current_app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
     except ValueError:
         logger.exception("dropped an invalid batch; check that node and server run the same version")

@@ -158,12 +158,12 @@ def test_launch_reports_new_runs_and_invalid_points(admin: Client, config: Confi
 
 
 def test_a_rejected_launch_shows_the_reason(admin: Client, experiment: Experiment, admin_user: Any) -> None:
-    config = services.config_save(
-        experiment=experiment, data={**SMALL, "cluster": {"nodes": 2}}, sweep={}, user=admin_user
-    )
-    data = {"action": "launch", "_selected_action": config.pk}
-    page = admin.post(reverse("admin:lab_config_changelist"), data, follow=True).content.decode()
-    assert "nodes 2 is not supported yet: a run uses one node; set nodes to 1" in page
+    data = {**SMALL, "cluster": {"nodes": 2}, "launcher": {"kind": "srun"}}
+    config = services.config_save(experiment=experiment, data=data, sweep={}, user=admin_user)
+    page = admin.post(
+        reverse("admin:lab_config_changelist"), {"action": "launch", "_selected_action": config.pk}, follow=True
+    ).content.decode()
+    assert "cannot start ranks on 2 nodes; use one of: " in page
 
 
 def test_view_permission_shows_the_configuration_without_buttons(

@@ -34,7 +34,7 @@ def wire(attempt: Attempt, *, sequence: int = 0, output: bytes = b"hello\n", num
 
 
 def answers(broker: str) -> list[list[int]]:
-    """Take what the node finds in its queue: [run, attempt, position] of each acknowledgement."""
+    """Take what the node finds in its queue: [run, attempt, position, node rank] of each acknowledgement."""
     client: Any = redis.Redis.from_url(broker)
     result = []
     while raw := client.rpop(node_queue("n1")):
@@ -54,13 +54,13 @@ def test_duplicate_and_early_batches_are_acknowledged(attempt: Attempt, broker: 
     apply_batch(wire(attempt))
     apply_batch(wire(attempt))
     apply_batch(wire(attempt, sequence=99))
-    assert answers(broker) == [[attempt.run_id, 1, 6]] * 3
+    assert answers(broker) == [[attempt.run_id, 1, 6, 0]] * 3
     assert b"".join(log.read_log(attempt.pk)) == b"hello\n"
 
 
 def test_a_batch_of_an_unknown_attempt_is_answered(attempt: Attempt, broker: str) -> None:
     apply_batch(wire(attempt, number=7))
-    assert answers(broker) == [[attempt.run_id, 7, -1]]
+    assert answers(broker) == [[attempt.run_id, 7, -1, 0]]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_batch_is_not_acknowledged_if_the_database_is_unavailable(
     assert answers(broker) == []
     assert "its node will send it again: database is locked" in caplog.text
     apply_batch(wire(attempt))
-    assert answers(broker) == [[attempt.run_id, 1, 6]]
+    assert answers(broker) == [[attempt.run_id, 1, 6, 0]]
 
 
 def test_an_unavailable_broker_does_not_undo_a_stored_batch(attempt: Attempt, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,8 @@ from django.utils import timezone
 
 from parlab.lab.models import Attempt, Config, Run, Snapshot
 from runners.config import ConfigError, Point, Problem, RunConfig, digest
+from runners.config.engines import engine_names
+from runners.config.launchers import LAUNCHERS
 from runners.protocol import RunState
 
 from .attempts import configuration_snapshot, lock_attempt, queue_next_attempt
@@ -56,14 +58,33 @@ def config_launch(*, config: Config, user: User, only: Collection[str] | None = 
 
 
 def launchable(point: Point) -> Point:
-    """Fill in the emulation times of a point; a point that no daemon can start yet is returned as invalid."""
+    """Fill in the emulation times of a point; one that cannot start on its nodes is returned as invalid."""
     point = with_times(point)
-    if point.config is None or point.config.cluster.nodes == 1 or point.config.network.apply == "emulate":
-        return point
-    nodes = point.config.cluster.nodes
-    message = f"nodes {nodes} is not supported yet: a run uses one node; set nodes to 1, or network.apply to emulate"
-    problem = Problem("cluster.nodes", nodes, message)
-    return Point(point.values, None, [problem])
+    problem = None if point.config is None else _span_problem(point.config)
+    return point if problem is None else Point(point.values, None, [problem])
+
+
+def _span_problem(config: RunConfig) -> Problem | None:
+    """Return why engine or launcher cannot start a run on several machines."""
+    nodes = config.cluster.nodes
+    if nodes == 1 or config.network.apply == "emulate":
+        return None
+    if not config.engine.may_span_nodes:
+        engines = ", ".join(engine_names(lambda row: row.may_span_nodes))
+        return Problem(
+            "cluster.nodes",
+            nodes,
+            f"nodes {nodes} is not possible with engine {config.engine.name}, which runs on one node;"
+            f" set nodes to 1, or parallel.engine to one of: {engines}",
+        )
+    if config.starter.may_span_nodes or (config.engine.is_external and not config.starter.starts_ranks):
+        return None
+    launchers = ", ".join(name for name, row in LAUNCHERS.items() if row.may_span_nodes)
+    return Problem(
+        "launcher.kind",
+        config.starter.name,
+        f"kind {config.starter.name} cannot start ranks on {nodes} nodes; use one of: {launchers}; or set nodes to 1",
+    )
 
 
 def next_number(config: Config) -> int:
