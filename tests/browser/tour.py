@@ -1,4 +1,4 @@
-"""The pictures of docs/tour.md: `python -m tests.browser.tour` starts a demo, walks through it and takes them anew."""
+"""The pictures of docs/tour.md and README.md: `python -m tests.browser.tour` starts a demo and takes them again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
 
-from .conftest import PROJECT, Demo, copy_of_the_project, start_demo, stop_demo
+from .conftest import PROJECT, TRAINING_MS, Demo, copy_of_the_project, start_demo, stop_demo
 from .install import find_chromium
 
 PICTURES = PROJECT / "docs" / "images"
 SIZE = {"width": 1200, "height": 750}
+README_PICTURE, README_SIZE = "experiment.png", {"width": 1280, "height": 1000}
 PUBLISHED = "/experiments/gpt-3-small-on-three-nodes/"
 SWEEP = "/experiments/pipeline-schedules-on-this-machine/"
 DOUBTED = "/experiments/megatron-bert-345m-on-1-to-128-a100/"
@@ -27,6 +28,25 @@ def log_in(page: Page, demo: Demo) -> None:
     page.wait_for_load_state()
 
 
+def take_picture(page: Page, path: Path) -> None:
+    page.wait_for_timeout(300)
+    page.screenshot(path=path)
+    # A page has few colours: with a palette the picture is a third as large; rare ones, those of states, stay.
+    with Image.open(path) as image:
+        image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+
+
+def finished_sweep(page: Page, demo: Demo, directory: Path) -> str:
+    """Take the picture of the sweep that the walk has launched, once its runs have finished."""
+    page.set_viewport_size(README_SIZE)  # type: ignore[arg-type]
+    page.goto(f"{demo.url}{SWEEP}")
+    expect(page.locator("#live .strip")).to_contain_text("4 finished", timeout=TRAINING_MS)
+    page.reload()
+    page.wait_for_load_state("networkidle")
+    take_picture(page, directory / README_PICTURE)
+    return README_PICTURE
+
+
 def walk(page: Page, demo: Demo, directory: Path) -> list[str]:
     """Walk the tour from its first to its last step; returns the names of the pictures that it took."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -35,13 +55,8 @@ def walk(page: Page, demo: Demo, directory: Path) -> list[str]:
 
     def picture(name: str) -> None:
         expect(page.locator("[data-figure-url]:not([data-drawn])")).to_have_count(0)
-        page.wait_for_timeout(300)
         taken.append(f"tour-{len(taken) + 1}-{name}.png")
-        path = directory / taken[-1]
-        page.screenshot(path=path)
-        # A page has few colours: with a palette the picture is a third as large; rare ones, those of states, stay.
-        with Image.open(path) as image:
-            image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+        take_picture(page, directory / taken[-1])
 
     page.goto(f"{demo.url}{SWEEP}")
     if page.locator("#launch").is_enabled():
@@ -79,7 +94,7 @@ def main() -> int:
                 browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
                 page = browser.new_page()
                 log_in(page, demo)
-                for name in walk(page, demo, PICTURES):
+                for name in [*walk(page, demo, PICTURES), finished_sweep(page, demo, PICTURES)]:
                     sys.stdout.write(f"{name}: {(PICTURES / name).stat().st_size / 1024:.0f} KiB\n")
                 browser.close()
         finally:
