@@ -49,12 +49,12 @@ class Layouts:
         self.head = head
         self.field_of = field_of
         self.tail = r"\|\s*\Z" if closed else r"\s*\Z"
-        self.known: list[Layout] = []
+        self.layouts: list[Layout] = []
         self.seen: set[tuple[str, ...]] = set()
 
     def learn(self, keys: tuple[str, ...]) -> None:
         """Compile a layout when its keys occur for the second time."""
-        if len(self.known) >= MAX_LAYOUTS or len(keys) > 80:
+        if len(self.layouts) >= MAX_LAYOUTS or len(keys) > 80:
             return
         if keys not in self.seen:
             if len(self.seen) >= MAX_LAYOUTS * 4:
@@ -69,11 +69,11 @@ class Layouts:
         fields = tuple(self.field_of(key) for key in keys)
         pattern = re.compile(self.head + body + self.tail)
         scaled = tuple((index, field.scale) for index, field in enumerate(fields) if field.scale != 1.0)
-        self.known.insert(0, Layout(pattern.match, tuple(field.name for field in fields), fields, scaled))
+        self.layouts.insert(0, Layout(pattern.match, tuple(field.name for field in fields), fields, scaled))
 
     def prefer(self, index: int) -> None:
         """Move a layout that matched to the front."""
-        self.known.insert(0, self.known.pop(index))
+        self.layouts.insert(0, self.layouts.pop(index))
 
 
 def numbers(layout: Layout, texts: tuple[str, ...]) -> dict[str, float] | None:

@@ -101,9 +101,9 @@ def place(data: Mapping[Any, Any]) -> tuple[int | None, int | None]:
 
 
 def _name(key: str) -> str:
-    known = _NAMES.get(key)
-    if known:
-        return known
+    standard_name = _NAMES.get(key)
+    if standard_name:
+        return standard_name
     name = slug(key)
     return f"{name}_s" if name.endswith("_runtime") else name.replace("_per_second", "_per_s")
 
@@ -113,13 +113,13 @@ def entry(line: int, data: dict[str, Any], iteration: int | None) -> list[Record
     values: dict[str, float] = {}
     fields: list[Field] = []
     raw: list[str] = []
-    found: list[Record] = []
+    unreadable: list[Record] = []
     for key, content in list(data.items())[:500]:
         if not isinstance(key, str) or key in _PLACES or content is None:
             continue
         value = _value(content)
         if value is None:
-            found.append(unread(line, "not a finite number", f"{key}: {content}"))
+            unreadable.append(unread(line, "not a finite number", f"{key}: {content}"))
             continue
         field = _field(key[:80], content)
         values[field.name] = normal(value, field.scale)
@@ -134,9 +134,9 @@ def entry(line: int, data: dict[str, Any], iteration: int | None) -> list[Record
     ):
         kind = "validation"
     elif "loss" not in data:
-        return found
+        return unreadable
     record = Record(kind, line, values, iteration=iteration, fields=tuple(fields), raw=tuple(raw))
-    return [record, *found] if values.keys() - {"epoch"} else found
+    return [record, *unreadable] if values.keys() - {"epoch"} else unreadable
 
 
 def state(line: int, text: str) -> list[Record] | None:
@@ -152,19 +152,19 @@ def state(line: int, text: str) -> list[Record] | None:
         for name, value in data.items()
         if isinstance(value, str | int | float) and name != "log_history"
     }
-    found = [Record("launch", line, data=settings, opens=True)]
+    records = [Record("launch", line, data=settings, opens=True)]
     total = to_float(str(data.get("max_steps")))
     for item in data["log_history"]:
         if not isinstance(item, dict):
-            found.append(unread(line, "an entry of log_history that is not an object", str(item)[:200]))
+            records.append(unread(line, "an entry of log_history that is not an object", str(item)[:200]))
             continue
         step = item.get("step")
         iteration = step if isinstance(step, int) and 0 <= step < 2**60 else None
         for record in entry(line, item, iteration):
             if record.kind == "step" and total is not None and total > 0:
                 record.values["total_iterations"] = total
-            found.append(record)
-    return found
+            records.append(record)
+    return records
 
 
 def _logged(data: dict[Any, Any]) -> bool:
@@ -181,7 +181,7 @@ class Parser:
         self.step: int | None = None
         self.total = 0
         self.recent: deque[str] = deque(maxlen=_RECENT)
-        self.said: set[str] = set()
+        self.summaries_seen: set[str] = set()
         self.begun = False
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
@@ -192,9 +192,9 @@ class Parser:
         if head.startswith('{"current_steps"'):
             return self._json(line, rank, head)
         if "{'" in head:
-            found = [record for match in _DICT.finditer(head) for record in self._dict(line, rank, match[0])]
-            if found:
-                return found
+            records = [record for match in _DICT.finditer(head) for record in self._dict(line, rank, match[0])]
+            if records:
+                return records
         match = _SETTING.match(head[:300])
         if match:
             name = _ARGUMENTS.get(match[1].partition(" (")[0])
@@ -211,14 +211,14 @@ class Parser:
 
     def _other(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Pass a line to the reader of DeepSpeed, and detect the start of another launch."""
-        found: list[Record] = []
+        records: list[Record] = []
         if self.begun and _BEGIN.search(text[:400]):
             self.begun, self.step, self.total = False, None, 0
-            self.said.clear()
-            found.append(Record("launch", line, data={}, opens=True))
-        found += self.engine.feed(line, rank, time, text)
-        self.begun = self.begun or any(record.kind in ("launch", "step") and record.data != {} for record in found)
-        return found
+            self.summaries_seen.clear()
+            records.append(Record("launch", line, data={}, opens=True))
+        records += self.engine.feed(line, rank, time, text)
+        self.begun = self.begun or any(record.kind in ("launch", "step") and record.data != {} for record in records)
+        return records
 
     def _bar(self, at: int, total: int) -> None:
         """Track the progress bar of the training: the one with the planned total, or the largest total so far."""
@@ -230,8 +230,8 @@ class Parser:
             # An escape may be an unpaired surrogate, which cannot be encoded.
             data = ast.literal_eval(_BARE.sub("'nan'", text.replace("\\", "/")))
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            words = ("loss'", "_runtime'", "_loss'")
-            return [unread(line, "a dictionary that cannot be read", text)] if any(w in text for w in words) else []
+            signs = ("loss'", "_runtime'", "_loss'")
+            return [unread(line, "a dictionary that cannot be read", text)] if any(w in text for w in signs) else []
         if not isinstance(data, dict) or not _logged(data):
             return []
         step, total = place(data)
@@ -247,14 +247,14 @@ class Parser:
                 records[0].values["total_iterations"] = float(self.total)
         for record in records:
             record.rank = rank
-        found = self._launch(line) + records
+        opened = self._launch(line) + records
         if "train_runtime" in data:
             self.begun = True
-            self.said.add("train")
-            found.append(Record("end", line, data=Ending("finished", "train_runtime was printed")))
+            self.summaries_seen.add("train")
+            opened.append(Record("end", line, data=Ending("finished", "train_runtime was printed")))
         elif measured == "validation":
-            self.said.add("eval")
-        return found
+            self.summaries_seen.add("eval")
+        return opened
 
     def _json(self, line: int, rank: int | None, text: str) -> list[Record]:
         """Read a line of LLaMA-Factory's trainer_log.jsonl."""
@@ -276,7 +276,7 @@ class Parser:
 
     def _metric(self, line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
         """Read a line of the block `***** train metrics *****`, unless a dictionary contained it before."""
-        if match[1] in self.said:
+        if match[1] in self.summaries_seen:
             return []
         key = f"{match[1]}_{match[2]}"
         value = to_float(match[3])
@@ -309,9 +309,9 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
             if size > MAX_STATE:
                 yield unread(len(start), f"a JSON file of more than {MAX_STATE} characters", text)
                 break
-        found = state(1, "".join(start).lstrip("\ufeff"))
-        if found is not None:
-            yield from found
+        records = state(1, "".join(start).lstrip("\ufeff"))
+        if records is not None:
+            yield from records
             return
     parser = Parser()
     for line, rank, time, text in peel(chain(start, stream)):

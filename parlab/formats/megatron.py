@@ -336,7 +336,7 @@ class LineParser(Protocol):
 def _fast(parser: Parser, line: int, rank: int | None, time: str | None, text: str) -> Record | None:
     """Read an iteration or timer line with a known layout; return None for any other line."""
     layouts = parser.timers if text.startswith("time") else parser.steps
-    for index, layout in enumerate(layouts.known):
+    for index, layout in enumerate(layouts.layouts):
         match = layout.match(text)
         if match is None:
             continue

@@ -85,14 +85,14 @@ class Test:
 
     def header(self, line: int, names: list[str]) -> list[Record]:
         """Start a table; return the records of the previous one."""
-        found = self.close()
+        records = self.close()
         self.names = names[:MAX_TOKENS]
         self.table = Table(line=line, columns=_columns(self.names, []), header=[self.names], rows=[])
         data = dict(self.settings)
         if self.ranks:
             data["world_size"] = len(self.ranks)
         self.settings, self.ranks = {}, set()
-        return [*found, Record("launch", line, data=data, opens=True)] if data else found
+        return [*records, Record("launch", line, data=data, opens=True)] if data else records
 
     def units(self, units: list[str]) -> None:
         """Read the second line of the header."""
@@ -102,25 +102,25 @@ class Test:
 
     def row(self, line: int, tokens: list[str], text: str) -> list[Record]:
         """Read one row; without a header, assume the standard columns."""
-        found: list[Record] = []
+        records: list[Record] = []
         if self.table is None:
             left_out = _LEFT_OUT.get(len(tokens), frozenset({"root"}))
             names = [name for name in _PLAIN if name not in left_out]
-            found = self.header(line, names)
+            records = self.header(line, names)
             self.units(list(_UNITS))
         table = self.table
         if table is None or len(tokens) != len(self.names):
             return [
-                *found,
+                *records,
                 unread(line, f"a row of {len(tokens)} cells under a header of {len(self.names)} columns", text),
             ]
         if len(table.rows) >= MAX_ROWS:
-            return [*found, unread(line, f"a table is limited to {MAX_ROWS} rows", text)]
+            return [*records, unread(line, f"a table is limited to {MAX_ROWS} rows", text)]
         cells = [cell(token) for token in tokens]
         table.rows.append(cells)
         bandwidths = {name: c.value for name, c in zip(table.columns, cells, strict=True) if c.value is not None}
         self._extremes(line, bandwidths, text)
-        return found
+        return records
 
     def _extremes(self, line: int, values: dict[str, float], text: str) -> None:
         for name, value in values.items():
@@ -139,15 +139,15 @@ class Test:
         if table is None or not table.rows:
             return []
         table.title = self.title
-        found = [Record("table", table.line, data=table)]
+        records = [Record("table", table.line, data=table)]
         if best is not None:
-            found.append(figure(best[2], "max_busbw_bytes_per_s", best[0] * 1e9, best[1], "GB/s"))
+            records.append(figure(best[2], "max_busbw_bytes_per_s", best[0] * 1e9, best[1], "GB/s"))
         ranks = _ranks(widest)
         if ranks is not None:
-            words = "busbw / algbw = 2 (n - 1) / n in the row of the largest algbw"
-            found.append(figure(table.line, "derived_ranks", float(ranks), words))
+            basis = "busbw / algbw = 2 (n - 1) / n in the row of the largest algbw"
+            records.append(figure(table.line, "derived_ranks", float(ranks), basis))
         self.title = None
-        return found
+        return records
 
 
 def _ranks(widest: tuple[float, float] | None) -> int | None:

@@ -161,7 +161,7 @@ class PlanRequest(BaseModel):
             return data
         chosen = preset(name)
         if chosen is None:
-            names = [known.name for known in PRESETS]
+            names = [entry.name for entry in PRESETS]
             nearest = nearest_name(name, names)
             hint = f"did you mean {nearest}? " if nearest else ""
             raise ValueError(f"model {name[:60]} is unknown; {hint}use one of {', '.join(names)}")

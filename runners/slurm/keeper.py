@@ -158,8 +158,8 @@ class JobKeeper(Keeper):
         self._partitions = self._slurm.partitions()
         existing = [name for name in self._pool.partitions if name in self._partitions]
         for name in sorted(set(self._pool.partitions) - set(existing)):
-            known = ", ".join(sorted(self._partitions)) or "none"
-            log.error("--partition %s: Slurm has no such partition; use one of %s", name, known)
+            partitions = ", ".join(sorted(self._partitions)) or "none"
+            log.error("--partition %s: Slurm has no such partition; use one of %s", name, partitions)
         count = self._slurm.gpus(existing) if existing else 0
         gpu = {"name": "GPU", "memory_bytes": None, "uuid": ""}
         # The server places runs by the GPUs of a node.
@@ -277,12 +277,12 @@ class JobKeeper(Keeper):
             was_on_nodes = end is None or bool(end.nodes)
             if was_on_nodes and not run.was_stopped and now - since < SETTLE_S:
                 continue
-            words = (
+            outcome = (
                 ending(end, str(run.path), has_started=bool(run.started_at()))
                 if end is not None
                 else Words.lost(f"Slurm does not know job {number} any more, and its supervisor left no report")
             )
-            reason, state = words.text, words.state.value
+            reason, state = outcome.text, outcome.state.value
             if (cancelled := run.cancel_reason()) is not None:
                 state, reason = "cancelled", cancelled
             elif output := record.output():

@@ -227,10 +227,10 @@ def ending(end: End, directory: str, *, has_started: bool) -> Words:
         return Words(
             RunState.LOST, f"{prefix}: Slurm started it a second time (requeue), which would double its output"
         )
-    words = ENDINGS.get(end.state)
-    if words is not None:
+    matched_ending = ENDINGS.get(end.state)
+    if matched_ending is not None:
         limit = f" {end.time_limit}" if end.time_limit else ""
-        return Words(words.state, f"{prefix}: {words.text.format(limit=limit)}")
+        return Words(matched_ending.state, f"{prefix}: {matched_ending.text.format(limit=limit)}")
     code = f"signal {end.signal}" if end.signal else f"exit code {end.exit_code}"
     if has_started:
         return Words(RunState.LOST, f"{prefix} with {code}: its supervisor was killed")

@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
 
-from .conftest import PROJECT, TRAINING_MS, Demo, copy_of_the_project, start_demo, stop_demo
+from .conftest import PATIENCE_MS, PROJECT, TRAINING_MS, Demo, copy_of_the_project, start_demo, stop_demo
 from .install import find_chromium
 
 PICTURES = PROJECT / "docs" / "images"
@@ -93,6 +93,7 @@ def main() -> int:
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
                 page = browser.new_page()
+                page.set_default_timeout(PATIENCE_MS)
                 log_in(page, demo)
                 for name in [*walk(page, demo, PICTURES), finished_sweep(page, demo, PICTURES)]:
                     sys.stdout.write(f"{name}: {(PICTURES / name).stat().st_size / 1024:.0f} KiB\n")
