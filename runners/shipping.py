@@ -127,7 +127,7 @@ class Shipment:
         """Make an ended run's last report readable from the server's position.
 
         After a power cut the server may have more than this disk; then, or where the position is inside a damaged
-        record, only how the run ended can still be told: it is written again behind both.
+        record, only the end of the run can still be reported: it is written again after both.
         """
         if self._sent or self._find_end() in (None, self._acknowledged):
             return

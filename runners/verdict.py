@@ -21,11 +21,11 @@ MAX_EVENTS = 64
 _TRACEBACK = "Traceback (most recent call last):"
 # torch marks what a rank raises with the rank.
 _RANK_PREFIX = re.compile(r"^\[rank(\d+)\]: ?")
-# What ProcessGroupNCCL of torch 2 says before it aborts a rank, in words that Python never hears.
+# ProcessGroupNCCL of torch 2 prints this before it aborts a rank; Python does not receive it as an exception.
 _NCCL_TIMEOUT = re.compile(
     r"Watchdog caught collective operation timeout: WorkNCCL\([^\n]*?OpType=(\w+)[^\n]*?Timeout\(ms\)=(\d+)"
 )
-# What torch and torchrun say when a program has the port of the rendezvous, or when nobody answers at its address.
+# torch and torchrun print these if another program has the port of the rendezvous, or if its address does not answer.
 _PORT_TAKEN = re.compile(r"failed to listen on any local network address\. port: (\d+)[^\n]*EADDRINUSE")
 _UNREACHABLE = re.compile(r"client socket has timed out after \d+ ?ms while trying to connect to \(([^,)]+), (\d+)\)")
 _PEER_GONE = re.compile(

@@ -98,7 +98,7 @@ def _write(target: IO[bytes], data: bytes) -> None:
         target.write(data)
         target.flush()
     except OSError:
-        pass  # whoever read our output has gone; the run goes on
+        pass  # the reader of our output has ended; the run continues
 
 
 class Lines:
