@@ -305,3 +305,17 @@ def test_engines_without_steps_show_no_empty_curve_of_them(
         content = page.get(RUN).content.decode()
         assert 'data-figure="step-time"' not in content
         assert "<dt>Throughput</dt>" not in content
+
+
+def test_a_run_on_several_nodes_shows_each_with_its_state_and_reason(
+    page: Client, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = make_attempt(state="failed")
+    nodes = [Node.objects.create(name=name) for name in ("gpu1", "gpu2")]
+    place(attempt, nodes[0], state="failed", reason="ValueError: <b>", exit_code=1)
+    assert 'id="members"' not in page.get(RUN).content.decode()
+    place(attempt, nodes[1], node_rank=1, state="cancelled", reason="node gpu1: ...", is_consequence=True)
+    shown = text(page.get(RUN))
+    assert "0 gpu1 failed \N{EN DASH} 1 ValueError: <b> 0.000 s" in shown
+    assert "1 gpu2 cancelled \N{EN DASH} \N{EN DASH} consequence node gpu1: ... 0.000 s" in shown
+    assert "failed gpu1, gpu2" in shown

@@ -213,6 +213,13 @@ class Attempt(models.Model):
         return next((member.node for member in self.members.all()), None)
 
     @property
+    def node_names(self) -> str:
+        """The first nodes by rank, and the number of the others."""
+        names = [member.node.name for member in self.members.all() if member.node is not None]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return ", ".join(names[:3]) + more
+
+    @property
     def committed(self) -> int:
         """Bytes of all spools that are stored."""
         return sum(member.committed for member in self.members.all())
