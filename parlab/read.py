@@ -58,6 +58,8 @@ def _plain(value: object) -> object:
 def summary(document: Document) -> Iterator[str]:
     """Yield the lines of a short summary of a document."""
     yield f"{document.file}: {document.format}, {document.lines} lines"
+    for note in document.notes:
+        yield f"  note: {note}"
     for segment in document.segments:
         yield f"  {_launch_summary(segment)}"
     parts = [f"{len(document.tables)} tables", f"{sum(map(len, document.figures.values()))} figures"]

@@ -10,6 +10,7 @@ from parlab.formats.documents import Collector, Counted
 from parlab.formats.logs import LOGS, Reader
 from parlab.formats.records import Record, unread
 from parlab.formats.schema import Document
+from parlab.formats.silence import watched
 from parlab.formats.sniff import HEAD_CHARACTERS, UNKNOWN, sniff
 
 __all__ = ["FORMATS", "UNKNOWN", "Document", "Reader", "Record", "format_of", "read_document", "records"]
@@ -23,6 +24,10 @@ FORMATS: dict[str, Reader] = {
     "rst": rst,
     "pairs": steplines.DIALECTS["pairs"],
 }
+
+
+# Formats whose lines are records; the others are read as a whole.
+WATCHED = frozenset({*LOGS, "pairs"})
 
 
 def head_of(lines: Iterator[str]) -> list[str]:
@@ -40,7 +45,8 @@ def head_of(lines: Iterator[str]) -> list[str]:
 def format_of(head: list[str]) -> str:
     """Return the format of a text by its first lines: `pairs` if none is recognised but lines are steps."""
     name = sniff(head, FORMATS)
-    return "pairs" if name == UNKNOWN and steplines.is_readable(head) else name
+    is_doubtful = name == UNKNOWN or (name == "rst" and rst.is_framed(head))
+    return "pairs" if is_doubtful and steplines.is_readable(head) else name
 
 
 def records(lines: Iterable[str], format: str | None = None) -> Iterator[Record]:
@@ -56,7 +62,7 @@ def records(lines: Iterable[str], format: str | None = None) -> Iterator[Record]
         format, lines = format_of(head), chain(head, stream)
     if format == UNKNOWN:
         return _unknown(lines)
-    return FORMATS[format].read(lines)
+    return watched(FORMATS[format].read, lines, format) if format in WATCHED else FORMATS[format].read(lines)
 
 
 def _unknown(lines: Iterable[str]) -> Iterator[Record]:

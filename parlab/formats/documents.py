@@ -12,6 +12,10 @@ from parlab.formats.source import MAX_LINE
 MAX_EXAMPLES = 20
 MAX_TABLES = 2_000
 MAX_FIGURES = 10_000
+# A file of which more than this share is unread is presented with a note.
+MOSTLY = 0.1
+# Formats without a definition of their lines.
+GUESSED = frozenset({"pairs"})
 
 
 class Collector:
@@ -22,6 +26,8 @@ class Collector:
         self.segments = Segments()
         self.section: str | None = None
         self.figures = 0
+        self.unread_lines = 0
+        self.last_unread = -1
 
     def add(self, record: Record) -> None:
         kind = record.kind
@@ -45,6 +51,8 @@ class Collector:
             self.segments.add(record)
 
     def unread(self, record: Record, count: int = 1) -> None:
+        if record.line != self.last_unread:
+            self.unread_lines, self.last_unread = self.unread_lines + 1, record.line
         unread = self.result.unread
         unread.lines += count
         if len(unread.examples) < MAX_EXAMPLES:
@@ -76,6 +84,7 @@ class Collector:
             self.segments.adopt(result.figures)
         result.lines = lines
         result.segments = self.segments.done
+        result.notes = self._notes(lines)
         if self.segments.dropped:
             result.unread.lines += self.segments.dropped
             result.unread.examples.append(
@@ -84,6 +93,14 @@ class Collector:
                 )
             )
         return result
+
+    def _notes(self, lines: int) -> list[str]:
+        notes: list[str] = []
+        if self.unread_lines > MOSTLY * lines:
+            notes.append(f"{self.unread_lines} of {lines} lines could not be read")
+        if self.result.format in GUESSED:
+            notes.append("no known format: the quantities follow from the names and units that the lines print")
+        return notes
 
 
 def note_cut_lines(document: schema.Document, numbers: Iterable[int]) -> None:

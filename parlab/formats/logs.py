@@ -19,6 +19,7 @@ from parlab.formats import (
     nvidia_smi,
     pipeline_runner,
     ranklines,
+    serving,
     steplines,
     torchtitan,
 )
@@ -51,5 +52,6 @@ LOGS: dict[str, Reader] = {
     "nvidia-smi": nvidia_smi,
     "mlperf": mlperf,
     "huggingface": huggingface,
+    "serving": serving,
     **{name: dialect for name, dialect in steplines.DIALECTS.items() if dialect.SIGNS},
 }

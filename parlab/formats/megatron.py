@@ -307,13 +307,16 @@ class Parser:
 
     def _flush_wrapped(self) -> list[Record]:
         line, rank, time = self.wrapped_at
-        text = joined(self.wrapped)
+        text, last = joined(self.wrapped), line + len(self.wrapped) - 1
         self.wrapped = []
-        match = _ITERATION.match(text)
-        if match is None:
-            memory = _MEMORY.match(text)
-            return self._memory(line, rank, text, memory) if memory else []
-        return self._step(line, rank, time, text, match, cut=not text.rstrip().endswith("|"))
+        match, memory = _ITERATION.match(text), _MEMORY.match(text)
+        if match is not None:
+            records = self._step(line, rank, time, text, match, cut=not text.rstrip().endswith("|"))
+        else:
+            records = self._memory(line, rank, text, memory) if memory else []
+        for record in records:
+            record.until = last
+        return records
 
 
 def _with_rate(parser: Parser, record: Record) -> list[Record]:

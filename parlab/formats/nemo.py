@@ -18,7 +18,7 @@ from parlab.formats.endings import ending
 from parlab.formats.peel import peel
 from parlab.formats.quantities import slug, to_float
 from parlab.formats.readings import reading
-from parlab.formats.records import Ending, Field, Record, unread
+from parlab.formats.records import Ending, Field, Kind, Record, unread
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -58,12 +58,30 @@ def _field(key: str) -> Field:
     return Field(f"{slug(base)}_s", key, "s") if base and seconds == "s" else Field(slug(key), key)
 
 
+_LIST = re.compile(r"\btrain_step_timing in s: ?\[([^\]]{1,200000})\]?")
+
+
+def _listed(line: int, rank: int | None, text: str, *, repeats: bool) -> list[Record]:
+    """Read the list of all step times at the end of a run; after the steps themselves it only repeats them."""
+    records: list[Record] = []
+    for part in text.split(","):
+        value = to_float(part.strip())
+        if value is None:
+            records.append(unread(line, "not a finite number", f"train_step_timing in s: {part}"))
+            continue
+        field = Field("repeated_step_time_s" if repeats else "step_time_s", "train_step_timing in s", "s")
+        kind: Kind = "metrics" if repeats else "step"
+        records.append(Record(kind, line, {field.name: value}, rank=rank, fields=(field,), raw=(part.strip(),)))
+    return records
+
+
 class Parser:
     """Reads lines and bars; drops held-out figures that a bar repeats."""
 
     def __init__(self) -> None:
         self.held_out: dict[str, str] = {}
         self.last = False
+        self.stepped = False
 
     def line(self, line: int, rank: int | None, time: str | None, text: str, match: re.Match[str]) -> list[Record]:
         cells = split_cells(text[match.end() :])
@@ -104,6 +122,7 @@ class Parser:
             return [unread(line, "an iteration without any value", " | ".join(cell.key for cell in own))]
         records = reading("step", line, own, _field, iteration=iteration, rank=rank, time=time)
         records[0].values["epoch"] = float(epoch)
+        self.stepped = True
         fresh = {cell.key: cell.text for cell in held_out}
         if fresh and fresh != self.held_out:
             self.held_out = fresh
@@ -129,6 +148,10 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         match = _LINE.search(text[:2000])
         if match:
             yield from parser.line(line, rank, time, text[:20_000], match)
+            continue
+        listed = _LIST.search(text) if "timing in s" in text else None
+        if listed:
+            yield from _listed(line, rank, listed[1], repeats=parser.stepped)
             continue
         bar = _BAR.search(text[:8000]) if "Epoch " in text else None
         if bar:

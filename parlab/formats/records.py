@@ -44,10 +44,24 @@ class Record:
     """One reading. `values` are in normal units (s, bytes, samples/s, FLOP/s); `printed()` yields the printed cells.
 
     `line` counts from 1; `rank` is the rank that printed the line, if known; `time` is the printed time stamp; `data`
-    has everything that is not a number: arguments of a launch, a table, an Ending, an Unread.
+    has everything that is not a number: arguments of a launch, a table, an Ending, an Unread. `until` is the last
+    line of a record that several lines state.
     """
 
-    __slots__ = ("data", "fields", "iteration", "kind", "line", "low", "opens", "rank", "raw", "time", "values")
+    __slots__ = (
+        "data",
+        "fields",
+        "iteration",
+        "kind",
+        "line",
+        "low",
+        "opens",
+        "rank",
+        "raw",
+        "time",
+        "until",
+        "values",
+    )
 
     def __init__(
         self,
@@ -65,7 +79,7 @@ class Record:
         opens: bool = False,
     ) -> None:
         self.kind: Kind = kind
-        self.line = line
+        self.line = self.until = line
         self.values = {} if values is None else values
         self.iteration = iteration
         self.rank = rank

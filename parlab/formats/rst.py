@@ -23,6 +23,15 @@ SIGNS: Signs = (
     (re.compile(r"``[^`]{1,80}``"), 2),
 )
 
+_ADORNMENT = SIGNS[1][0]
+
+
+def is_framed(head: Iterable[str]) -> bool:
+    """Return whether the only signs are lines of `====`, as around the results of a benchmark."""
+    others = [pattern for pattern, _ in SIGNS if pattern is not _ADORNMENT]
+    return not any(pattern.search(line[:2000]) for line in head for pattern in others)
+
+
 # A document must not open files, include raw HTML, read this machine's docutils configuration or print.
 _SETTINGS: dict[str, Any] = {
     "file_insertion_enabled": False,

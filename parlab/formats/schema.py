@@ -300,3 +300,5 @@ class Document(Part):
     findings: list[Finding] = []
     """Contradictions that parlab.findings finds in the document; empty in the output of the readers."""
     unread: Unread = Unread()
+    notes: list[str] = []
+    """What to know before the figures: a large part of the file is unread, or no format defines its lines."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as default
+from itertools import islice
 
 from parlab.formats.bars import Bars
 from parlab.formats.endings import ending
@@ -105,6 +106,8 @@ class Parser:
         records = self._records(line, None, None, cells, iteration, total) if cells else []
         if held_out:
             records += self._validation(line, None, held_out, iteration)
+        for record in records:
+            record.until = line + len(cells) + len(held_out)
         return records
 
     def finish(self) -> list[Record]:
@@ -280,5 +283,10 @@ DIALECTS: dict[str, Dialect] = {
 
 
 def is_readable(head: Iterable[str]) -> bool:
-    """Return whether lines of no known format contain steps, so that the dialect `pairs` can read them."""
-    return any(record.kind == "step" for record in DIALECTS["pairs"].read(list(head)[:2_000]))
+    """Return whether lines of no known format contain steps or several measurements that `pairs` can read."""
+    measured = 0
+    for record in DIALECTS["pairs"].read(islice(head, 2_000)):
+        measured += record.kind == "metrics"
+        if record.kind == "step" or measured > 1:
+            return True
+    return False

@@ -69,7 +69,11 @@ _WALL_CLOCK = ("forward", "backward", "step")
 
 
 def _fill_wall_clock(segment: schema.Segment, builder: Builder) -> None:
-    """Set the step time to the sum of DeepSpeed's timers if the log states no other."""
+    """Set a step time that no step states: the one of the launch, or the sum of DeepSpeed's timers."""
+    if segment.step_time_s is None and (overall := builder.metrics.by_name.get("step_time_s")):
+        p10, median, p90 = overall.quantiles(0.1, 0.5, 0.9)
+        segment.step_time_s = schema.StepTime(median=median, mean=overall.mean, p10=p10, p90=p90)
+        segment.basis["step_time_s"] = _PRINTED_OVERALL
     timers = [builder.timers.by_name.get(name) for name in _WALL_CLOCK]
     streams = [timer for timer in timers if timer is not None]
     if segment.step_time_s is not None or len(streams) < len(_WALL_CLOCK):
@@ -168,7 +172,9 @@ def _warm_mean(stream: Stream) -> float:
 
 def _fill_memory(segment: schema.Segment, builder: Builder) -> None:
     if builder.memory.by_name:
-        segment.memory = schema.Memory(ranks=len(builder.memory_ranks), figures=builder.memory.statistics())
+        segment.memory = schema.Memory(
+            ranks=len(builder.memory_ranks - {None}) or 1, figures=builder.memory.statistics()
+        )
     candidates = {**(segment.memory.figures if segment.memory else {}), **segment.metrics}
     for name in (
         "max_allocated_bytes",

@@ -244,3 +244,18 @@ def test_mlperf_counts_the_summary_of_a_block_neither_as_a_step_nor_as_a_restart
     segment = only(text)
     assert (segment.records, segment.step_time_s.median if segment.step_time_s else None) == (12, 2.0)
     assert segment.metrics["block_step_time_s"].count == 3
+
+
+def test_nemo_counts_steps_once_that_a_list_repeats() -> None:
+    line = "Training epoch 0, iteration {n}/2 | global_step: {n} | train_step_timing in s: {s} |\n"
+    segment = only("".join(line.format(n=n, s=2.0 + n) for n in range(3)) + "train_step_timing in s: [2.0, 3.0, 4.0]\n")
+    assert segment.records == 3
+    assert segment.metrics["repeated_step_time_s"].count == 3
+
+
+def test_a_line_without_a_rank_is_not_another_rank() -> None:
+    line = "[Rank {rank}] (after 10 iterations) memory (MB) | allocated: 10.0 | max allocated: 20.0\n"
+    text = "".join(line.format(rank=rank) for rank in range(4)) + line.format(rank=0).removeprefix("[Rank 0] ")
+    memory = only(text, "megatron").memory
+    assert memory is not None
+    assert memory.ranks == 4

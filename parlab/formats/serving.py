@@ -1,0 +1,122 @@
+"""Benchmarks of inference servers: the results of vLLM, SGLang and TensorRT-LLM, one row of a table per benchmark.
+
+Sources: vllm/benchmarks/serve.py and throughput.py, sglang/bench_serving.py, tensorrt_llm/bench. They measure requests,
+not training steps, so they give a table and figures, and no segment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from parlab.formats.endings import ending
+from parlab.formats.peel import peel
+from parlab.formats.quantities import normal, slug, to_float, unit_of
+from parlab.formats.records import Record, figure, unread
+from parlab.formats.schema import Table
+from parlab.formats.sniff import Signs
+from parlab.formats.tables import cell
+
+SIGNS: Signs = (
+    (re.compile(r"^\s*=+ Serving Benchmark Result =+\s*$"), 40),
+    (re.compile(r"^\s*={1,4} PERFORMANCE OVERVIEW"), 20),
+    (re.compile(r"(?i)^\s*(?:Request|Output token|Total token|Total Output) throughput \([a-z]{3,8}/s(?:ec)?\):"), 10),
+    (re.compile(r"(?i)^\s*(?:Mean|Median|P99) (?:TTFT|TPOT|ITL|E2EL?)\b[^:]{0,40}\(ms\):"), 6),
+    (re.compile(r"^Throughput: [\d.]+ requests/s, [\d.]+ (?:total )?tokens/s"), 10),
+)  # fmt: skip
+
+_START = re.compile(r"^\s*=+ (?:Serving Benchmark Result|PERFORMANCE OVERVIEW) ?=*\s*$")
+_RULE = re.compile(r"\s*[-=]{3,}[^:]{0,80}?[-=]{0,80}\s*$")
+_ROW = re.compile(
+    r"\s*(?P<label>(?:\[[\w ]{1,20}\] )?[A-Za-z][\w .,/%-]{0,60}?(?:\s?\((?P<unit>[^()]{1,40})\))?)\s?:\s{1,60}"
+    r"(?P<value>[+-]?[\d.,]{1,40}(?:[eE][+-]?\d{1,3})?|inf|nan|N/A)\s*(?P<after>[A-Za-z%/]{1,16})?\s*$"
+)
+_OFFLINE = re.compile(
+    r"\bThroughput: ([\d.]{1,20}) requests/s, ([\d.]{1,20}) (?:total )?tokens/s(?:, ([\d.]{1,20}) output tokens/s)?"
+)
+_RATES = {"req/s": "requests_per_s", "req/sec": "requests_per_s", "tok/s": "tokens_per_s", "tokens/s": "tokens_per_s",
+          "tokens/sec": "tokens_per_s", "tps/gpu": "tokens_per_s_per_gpu"}  # fmt: skip
+_KIND = re.compile(
+    r"(?i)^(total output|output|input|total|peak output|per gpu output)?\s?(?:token)?s? ?(?:generation )?throughput"
+)
+MAX_ROWS = 2_000
+MAX_COLUMNS = 200
+
+
+def _figure(line: int, label: str, unit: str, value: float, text: str) -> Record:
+    """Return a figure in s, bytes or per second: `Mean TTFT (ms)` -> mean_ttft_s."""
+    base = label.partition("(")[0].strip()
+    rate = _RATES.get(unit.lower())
+    if rate:
+        kind = _KIND.match(base)
+        which = slug(kind[1]) + "_" if kind and kind[1] else ""
+        return figure(line, f"{which}{rate}", value, text, unit)
+    known = unit_of(unit) if unit else None
+    if known is None:
+        return figure(line, slug(base), value, text, unit)
+    return figure(line, f"{slug(base)}_{known[0]}", normal(value, known[1]), text, unit)
+
+
+class Results:
+    """Collects the rows of benchmarks; a new one starts with its heading or when a label repeats."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, str]] = []
+        self.columns: dict[str, None] = {}
+        self.line = 0
+        self.is_open = False
+
+    def add(self, line: int, label: str, text: str) -> bool:
+        """Add a value to the current benchmark; return False beyond the limits."""
+        if not self.is_open or label in self.rows[-1]:
+            if len(self.rows) >= MAX_ROWS:
+                return False
+            self.rows.append({})
+            self.is_open = True
+            self.line = self.line or line
+        if label not in self.columns and len(self.columns) >= MAX_COLUMNS:
+            return False
+        self.columns[label] = None
+        self.rows[-1][label] = text
+        return True
+
+    def table(self) -> Iterator[Record]:
+        """Yield the table of all benchmarks, one per row."""
+        if self.rows:
+            columns = list(self.columns)
+            rows = [[cell(row.get(name, "")) for name in columns] for row in self.rows]
+            built = Table(line=self.line, columns=columns, header=[columns], rows=rows, title="Serving benchmark")
+            yield Record("table", self.line, data=built)
+
+
+def read(lines: Iterable[str]) -> Iterator[Record]:
+    """Read benchmark results; yield figures in s and per second, and a table with one row per benchmark."""
+    results = Results()
+    for line, rank, time, printed in peel(lines):
+        text = printed[:500].rstrip()
+        if _START.match(text):
+            results.is_open = False
+            continue
+        offline = _OFFLINE.search(text)
+        if offline:
+            names = ("Request throughput (req/s)", "Total token throughput (tok/s)", "Output token throughput (tok/s)")
+            for name, value in zip(names, offline.groups(), strict=True):
+                if value is not None and (number := to_float(value)) is not None and results.add(line, name, value):
+                    yield _figure(line, name, name.rpartition("(")[2].rstrip(")"), number, text.strip())
+            continue
+        match = _ROW.match(text) if not _RULE.match(text) else None
+        if match is None:
+            end = ending(text)
+            if end:
+                yield Record("end", line, data=end, rank=rank, time=time)
+            continue
+        number = to_float(match["value"])
+        unit = match["unit"] or match["after"] or ""
+        label = match["label"] if match["unit"] or not unit else f"{match['label']} ({unit})"
+        if not results.add(line, label, match["value"]):
+            yield unread(line, f"a benchmark table is limited to {MAX_ROWS} rows and {MAX_COLUMNS} columns", text)
+        elif number is None:
+            yield unread(line, "not a finite number", text)
+        else:
+            yield _figure(line, match["label"], unit, number, text.strip())
+    yield from results.table()

@@ -1,0 +1,136 @@
+"""Lines that look like a measurement and that a reader passes over in silence become `unread`.
+
+A line that holds a number and a word of time, throughput, memory or steps is in a record, belongs to a kind of line
+listed in NOISE, or is reported. The check runs beside every reader of logs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from parlab.formats.peel import ANSI, strip_prefix
+from parlab.formats.records import Record, unread
+
+# A number beside one of these words may be a measurement.
+_WORD = re.compile(
+    r"(?i)(?:\btim(?:e|ing)s?(?![a-z])|_tim(?:e|ing)|elapsed|latency|duration|\d ?m?s(?:ec(?:onds?)?)?\b"
+    r"|\bseconds?\b|throughput|tokens?[/_]|tok/s|samples?/s"
+    r"|\bit/s|s/it\b|flop|\bmfu\b|\bmem(?:ory)?(?![a-z])|_mem|\d ?[KMGT]i?B\b|\bsteps?\b"
+    r"|\biter(?:ation)?s?\b|bandwidth)"
+)
+_DIGIT = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?![\w-])|\d\.\d|\d ?(?:ms|s|[KMGT]i?B)\b")
+
+# Kind of line -> why it is no measurement of the training.
+NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"^\s*\(\w[\w ,]{0,40}\) time across ranks|time across ranks \(ms\)"), "heading of a block of timers"),
+    (re.compile(r"^\s+[\w/-][\w/ -]{0,78}? \.*: \([\d.]+, [\d.]+\)"), "line of a block of timers, part of its record"),
+    (re.compile(r"^\s*[A-Za-z_]\w{0,120} ?\.{2,}"), "line of an argument dump, part of the launch"),
+    (re.compile(r"^\s*--?[a-z][\w-]*|\s--[a-z][\w-]+[ =]"), "command line, part of the launch"),
+    (re.compile(r"^\s*[\"']?[\w.-]{1,80}[\"']?\s?[:=]\s?(?:[\[{\"']|None|True|False|null|true|false)"), "setting"),
+    (re.compile(r"^\s*[\"'][\w.-]{1,80}[\"']: ?[\d.e+-]+,?\s*$"), "line of a JSON or Python configuration"),
+    (re.compile(r"^\s*(?:export )?[A-Z][A-Z0-9_]{2,60}="), "environment variable"),
+    (
+        re.compile(r"(?i)\bwarn(?:ing)?\b|warning: |deprecat|\berror\b|exception|traceback|^\s*File \""),
+        "warning or error",
+    ),
+    (re.compile(r"^\s*(?:at |from |raise |return |import |def |assert |if |for |with |self\.)"), "line of a traceback"),
+    (
+        re.compile(
+            r"(?i)\b(?:sav|load|writ|read|restor|download|upload)(?:e|es|ed|ing)\b.{0,200}"
+            r"(?:model|optimizer|dataset|state|weights|token|index|file)"
+        ),
+        "model or data set that is read or written",
+    ),
+    (re.compile(r"(?i)\bcheckpoint(?:s|ing)?\b"), "checkpoint"),
+    (
+        re.compile(r"(?i)\bbuil[dt](?:ing)?\b|\bcompil(?:e|ed|ing|ation)\b|\binitializ(?:e|ed|ing|ation)\b|\bset(?:ting|up)\b"),
+        "start of the program",
+    ),
+    (
+        re.compile(r"\bdatetime: |(?i:finished creating)|\bTraining: ?(?:0it|\|)|\bStarting training"),
+        "message about the start of a phase",
+    ),
+    (re.compile(r"(?i)\bTheoretical memory|Total TFLOPs: "), "figure of a formula, not measured"),
+    (re.compile(r"(?i)\[Training Stage: "), "name of a phase"),
+    (re.compile(r"\bNCCL (?:INFO|WARN)\b"), "message of NCCL"),
+    (re.compile(r"\d%\|[^|]{0,300}\|"), "bar of other work than training"),
+    (re.compile(r"^\s*(?:\||\+)[-=+|\s]*|^\s*\|.*\|\s*$"), "row of a table that the program draws"),
+    (re.compile(r"(?i)^\s*(?:slurm|srun|sbatch|squeue|torchrun|mpirun|pdsh|scontrol)\b"), "message of a launcher"),
+)  # fmt: skip
+
+# Format -> lines that its reader keeps until a later record, or that state what the reader derives from others.
+PARTS: dict[str, re.Pattern[str]] = {
+    "mlperf": re.compile(r":::MLL"),
+    "deepspeed": re.compile(
+        r"\bepoch: ?\d+\|step: ?\d+|^\W*(?:End-to-End|Generation|Training|\|E2E) {0,8}(?:=>|latency)"
+        r"|\[config\.py:\d+:print|see_memory_usage|(?:Free|Total|Requested) memory ?:|Flops ?Profiler|stage3\.py"
+    ),
+    "all-reduce-bench": re.compile(r"^\W*(?:\d+ data size|duration|algo throughput|busbw|Waiting|\d+:)\b"),
+    "huggingface": re.compile(
+        r"= \d+\s*$|\[config\.py:\d+:print|see_memory_usage|Flops Profiler|stage3\.py|Swappable|^\s+[\w ]{1,40} = "
+    ),
+    "nccl-tests": re.compile(r"^\s*#"),
+    "torchtitan": re.compile(
+        r"Training starts at step|Peak FLOPS used|(?:CUDA|GPU) capacity|Building .{0,20}device mesh"
+    ),
+    "megatron": re.compile(r"^Step Time :|^\s*samples/sec: "),
+    "nanogpt": re.compile(r"^tokens per iteration will be"),
+}
+PARTS["megatron-deepspeed"] = re.compile(f"{PARTS['deepspeed'].pattern}|{PARTS['megatron'].pattern}")
+
+_AHEAD = 256
+
+
+def is_measurement(text: str) -> bool:
+    """Return whether a line holds a number and a word of time, throughput, memory or steps, and is no known noise."""
+    text = text[:1_000]
+    if "\x1b" in text:
+        text = ANSI.sub("", text)
+    if _WORD.search(text) is None:
+        return False
+    text = strip_prefix(text)[2]
+    if _DIGIT.search(text) is None or _WORD.search(text) is None:
+        return False
+    return not any(pattern.search(text) for pattern, _ in NOISE)
+
+
+class _Watch:
+    """Passes lines on and keeps those that yield no record."""
+
+    def __init__(self, lines: Iterable[str], parts: re.Pattern[str] | None) -> None:
+        self.lines = lines
+        self.parts = parts
+        self.last_record = 0
+        self.passed: dict[int, str] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        for number, text in enumerate(self.lines, 1):
+            yield text
+            if self.last_record != number:
+                self.passed[number] = text
+
+    def due(self, count: int) -> Iterator[Record]:
+        """Yield the `count` oldest lines that nobody read, where they are measurements."""
+        for number in list(self.passed)[:count]:
+            text = self.passed.pop(number)
+            if is_measurement(text) and not (self.parts is not None and self.parts.search(text[:1_000])):
+                yield unread(number, SILENT, text)
+
+
+SILENT = "looks like a measurement, but this format does not define it"
+
+
+def watched(read: Callable[[Iterable[str]], Iterator[Record]], lines: Iterable[str], format: str) -> Iterator[Record]:
+    """Yield the records of a reader, and an unread record for each measurement that it passed over."""
+    watch = _Watch(lines, PARTS.get(format))
+    passed = watch.passed
+    for record in read(watch):
+        watch.last_record = record.until
+        if passed:
+            for number in range(record.line, record.until + 1):
+                passed.pop(number, None)
+            if len(passed) > 2 * _AHEAD:
+                yield from watch.due(_AHEAD)
+        yield record
+    yield from watch.due(len(passed))
