@@ -165,7 +165,7 @@ class Keeper:
         run = self._state.find(spec.run, spec.attempt, spec.node_rank)
         share = Share(spec.node_rank, spec.nodes, place.address, place.interface)
         first_rank = spec.node_rank * (config.world_size // spec.nodes)
-        content = {
+        return {
             "environment": launch.additions(config, os.environ, self._state.marker(run)),
             "share": share._asdict(),
             "first_rank": first_rank,
@@ -177,8 +177,6 @@ class Keeper:
             "gpus": gpus.used_by(config, self._hardware.get("gpus", []), os.environ, nodes=spec.nodes),
             **self._limits._asdict(),
         }
-        waits = spec.waits_for_go or spec.nodes > 1
-        return content if waits else content | self._command_content(config, run, share)
 
     def _go_content(self, run: RunDir, go: Go) -> dict[str, Any]:
         """Return what the launch file lacks; raises ValueError if the ranks cannot start."""
@@ -193,9 +191,6 @@ class Keeper:
         share = share._replace(addresses=tuple(peer.address for peer in peers), port=peers[0].port)
         if share.nodes > 1:
             write_atomically(run.path / launch.HOSTFILE, hostfile(share, config.world_size // share.nodes))
-        return self._command_content(config, run, share)
-
-    def _command_content(self, config: RunConfig, run: RunDir, share: Share) -> dict[str, Any]:
         argv = self._command(config, run.config, share)
         added = launch.additions(config, os.environ, self._state.marker(run), share)
         return {"argv": argv, "environment": added, "shell": launch.shell_line(argv, added)}

@@ -86,8 +86,6 @@ class RunSpec(Message):
     """Number of the node among the nodes of the attempt."""
     nodes: int = Field(default=1, ge=1)
     """Number of nodes of the attempt."""
-    waits_for_go: bool = False
-    """Whether a run on one node waits for Go; a run on several nodes always does."""
 
 
 class Peer(Message):

@@ -25,11 +25,14 @@ from runners.protocol import (
     APPLY_BATCH_TASK,
     CANCEL_TASK,
     CONTROL_QUEUE,
+    GO_TASK,
     INGEST_QUEUE,
     START_TASK,
     Batch,
     Cancel,
+    Go,
     Heartbeat,
+    Peer,
     Report,
     RunSpec,
     node_queue,
@@ -61,11 +64,14 @@ class Server:
         self.forgotten: set[int] = set()
 
     def start(self, run: int, attempt: int = 1, *, key: bytes = KEY, **overrides: Any) -> None:
-        """Send a signed RunSpec."""
+        """Send a signed RunSpec, and Go behind it: a node that is alone waits for no other."""
         lifetime_s = overrides.pop("lifetime_s", 600.0)
         config = {**SMALL, "launcher": overrides.pop("launcher", {})}
         fields = {"run": run, "attempt": attempt, "node": NODE, "config": config, **overrides}
         self.send(START_TASK, [sign(RunSpec.model_validate(fields), key, lifetime_s=lifetime_s)])
+        peer = Peer(node=NODE, node_rank=0, address="127.0.0.1")
+        go = Go(run=run, attempt=attempt, node=str(fields["node"]), members=[peer])
+        self.send(GO_TASK, [sign(go, key, lifetime_s=lifetime_s)])
 
     def cancel(self, run: int, attempt: int = 1, reason: str = "cancelled by ada") -> None:
         """Send a signed Cancel."""
@@ -142,7 +148,7 @@ class Server:
         if batch.sequence == self.committed[key]:
             self.committed[key] = batch.next_sequence
             self.output[key] += batch.output
-            self.reports[key] += batch.reports
+            self.reports[key] += [report for report in batch.reports if report.state != "prepared"]
         self.acknowledge(*key, self.committed[key])
 
 

@@ -71,7 +71,7 @@ class Nodes:
         """Send every node its RunSpec."""
         for node_rank in range(self.count):
             fields = {"run": run, "attempt": 1, "node": node_name(node_rank), "config": config}
-            spec = RunSpec.model_validate({**fields, "node_rank": node_rank, "nodes": self.count, "waits_for_go": True})
+            spec = RunSpec.model_validate({**fields, "node_rank": node_rank, "nodes": self.count})
             self._order(START_TASK, spec)
 
     def peers(self) -> list[Peer]:
