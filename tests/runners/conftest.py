@@ -69,9 +69,12 @@ class Server:
         config = {**SMALL, "launcher": overrides.pop("launcher", {})}
         fields = {"run": run, "attempt": attempt, "node": NODE, "config": config, **overrides}
         self.send(START_TASK, [sign(RunSpec.model_validate(fields), key, lifetime_s=lifetime_s)])
+        self.go(run, attempt, key, lifetime_s)
+
+    def go(self, run: int, attempt: int = 1, key: bytes = KEY, lifetime_s: float = 600.0) -> None:
+        """Send a signed Go."""
         peer = Peer(node=NODE, node_rank=0, address="127.0.0.1")
-        go = Go(run=run, attempt=attempt, node=str(fields["node"]), members=[peer])
-        self.send(GO_TASK, [sign(go, key, lifetime_s=lifetime_s)])
+        self.send(GO_TASK, [sign(Go(run=run, attempt=attempt, node=NODE, members=[peer]), key, lifetime_s=lifetime_s)])
 
     def cancel(self, run: int, attempt: int = 1, reason: str = "cancelled by ada") -> None:
         """Send a signed Cancel."""
@@ -149,6 +152,8 @@ class Server:
             self.committed[key] = batch.next_sequence
             self.output[key] += batch.output
             self.reports[key] += [report for report in batch.reports if report.state != "prepared"]
+            if any(report.state == "prepared" for report in batch.reports):
+                self.go(*key)  # again, as the real server: a job of Slurm is prepared long after its order
         self.acknowledge(*key, self.committed[key])
 
 
@@ -207,7 +212,9 @@ class NodeMachine:
 
     def supervisor(self, run: int, node_rank: int = 0) -> psutil.Process:
         """Return the supervisor of a run."""
-        process = wait_for(self.run_dir(run, 1, node_rank).supervisor, f"supervisor of run {run}")
+        directory = self.run_dir(run, 1, node_rank)
+        wait_for(lambda: directory.has_go, f"run {run} may start")
+        process = wait_for(directory.supervisor, f"supervisor of run {run}")
         assert isinstance(process, psutil.Process)
         return process
 

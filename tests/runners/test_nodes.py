@@ -6,14 +6,17 @@ import json
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from typing import Any
 
 import pytest
 
-from runners.protocol import Report
+from runners.protocol import Heartbeat, Report
 from tests.conftest import SMALL
-from tests.patience import wait_for
+from tests.patience import PATIENCE_S, wait_for
+from tests.runners.conftest import ROOT
 from tests.runners.nodes import Nodes, three_nodes
 
 __all__ = ["three_nodes"]
@@ -150,3 +153,21 @@ def test_heartbeats_name_what_a_node_can_do_and_its_clock(three_nodes: Nodes) ->
     assert heartbeat.clock is not None
     assert abs(heartbeat.clock.offset_s) < 5
     assert (heartbeat.lease_s, heartbeat.is_draining) == (None, False)
+
+
+def test_a_drained_node_says_so_until_its_next_daemon(three_nodes: Nodes) -> None:
+    machine = three_nodes.machines[0]
+    command = [sys.executable, "-m", "runners.daemon", "drain", "--lease", "1h", "--state-dir", str(machine.state_dir)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE_S)
+    drained = three_nodes.until(lambda: next_beat(three_nodes, is_draining=True), "a heartbeat says draining")
+    assert drained.lease_s == 3600
+    machine.daemons[-1].terminate()
+    machine.daemons[-1].wait()
+    machine.start_daemon()
+    assert three_nodes.until(lambda: next_beat(three_nodes, is_draining=False), "it takes runs").lease_s is None
+
+
+def next_beat(nodes: Nodes, *, is_draining: bool) -> Heartbeat | None:
+    """Return the last heartbeat of the first node, if it drains or not as expected."""
+    beat = nodes.heartbeats.get("n0")
+    return beat if beat and beat.is_draining is is_draining else None
