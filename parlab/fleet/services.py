@@ -17,6 +17,7 @@ from parlab.lab.services import Launch
 from runners.protocol import HEARTBEAT_S, SPEC_LIFETIME_S, Cancel, Heartbeat, HeldRun, RunState
 
 from .capacity import rooms
+from .differences import node_differences
 from .placement import candidates, placements
 from .registration import register
 from .waiting import waiting_reason, waiting_reasons
@@ -107,6 +108,9 @@ def _assign(run: Run, nodes: list[Node], now: datetime) -> list[int]:
         )
         for node_rank, node in enumerate(nodes)
     ]
+    if len(nodes) > 1:
+        for difference in node_differences(nodes):
+            logger.warning("run %s: %s", run.pk, difference)
     return [member.pk for member in Member.objects.bulk_create(members)]
 
 

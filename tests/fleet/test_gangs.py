@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
 from parlab.fleet import services
+from parlab.fleet.differences import node_differences
 from parlab.ingest import orders
 from parlab.ingest.services import batch_apply
 from parlab.lab import services as lab
@@ -308,6 +309,17 @@ def test_abilities_and_clock_are_recorded(db: None) -> None:
     services.heartbeat(message=beat("a", abilities=abilities, clock={"offset_s": 0.25, "error_s": 0.001}))
     node = Node.objects.get()
     assert (node.abilities["software"], node.clock_offset_s) == ({"torch": "2.9"}, 0.25)
+
+
+def test_nodes_with_other_versions_and_wrong_clocks_are_named(make_node: Callable[..., Node]) -> None:
+    nodes = [make_node(name, abilities={"software": {"torch": "2.9", "python": "3.11"}}) for name in NAMES]
+    assert node_differences(nodes) == []
+    nodes[1].abilities = {"software": {"torch": "2.8"}}
+    nodes[2].clock = {"offset_s": -90.0, "error_s": 0.001}
+    assert node_differences(nodes) == [
+        "versions of torch differ: 2.8 on b, 2.9 on a, c; install the same version on all nodes",
+        "the clock of node c is 90.0 s behind the server's; run a time service such as chrony on the node",
+    ]
 
 
 def beat(node: str, *held: HeldRun, **fields: Any) -> Heartbeat:

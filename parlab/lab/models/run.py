@@ -213,9 +213,14 @@ class Attempt(models.Model):
         return next((member.node for member in self.members.all()), None)
 
     @property
+    def nodes(self) -> list[Node]:
+        """The nodes by rank."""
+        return [member.node for member in self.members.all() if member.node is not None]
+
+    @property
     def node_names(self) -> str:
         """The first nodes by rank, and the number of the others."""
-        names = [member.node.name for member in self.members.all() if member.node is not None]
+        names = [node.name for node in self.nodes]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return ", ".join(names[:3]) + more
 

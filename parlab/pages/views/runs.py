@@ -13,6 +13,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.fleet import services as fleet
+from parlab.fleet.differences import node_differences
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run, Snapshot
 from parlab.pages import engine_reads, run_curves, telemetry, timeline_reads
@@ -204,6 +205,7 @@ def _details(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     """Return the part of the page that changes with the state only."""
     return {
         "attempts": list(run.attempts.with_members()),
+        "node_differences": node_differences(attempt.nodes) if attempt else [],
         "links": link_rows(run),
         "snapshots": list(run.snapshots.defer("content")),
         "command": selectors.command_line(attempt) if attempt else "",
