@@ -151,7 +151,7 @@ class Parser:
             if field.name == "time_s" and cell.unit == "ms":
                 field = field._replace(name="step_time_s")
             value = normal(cell.value, field.scale)
-            if _is_timer(field.name):
+            if is_timer(field.name):
                 timers[field.name.removesuffix("_s")] = value
             else:
                 values.setdefault(field.name, value)
@@ -176,7 +176,7 @@ class Parser:
         return _record("metrics", line, rank, None, stated, time)
 
 
-def _is_timer(name: str) -> bool:
+def is_timer(name: str) -> bool:
     """Return whether a quantity is the time of a phase of a step."""
     return name.endswith("_s") and not name.endswith(("_per_s", "step_time_s")) and name not in CLOCKS
 
@@ -280,6 +280,12 @@ DIALECTS: dict[str, Dialect] = {
     ),
     "pairs": Dialect(()),
 }  # fmt: skip
+
+
+def counter_of(text: str) -> int | None:
+    """Return the number after `step`, `iter` or a similar word; None if the line has none."""
+    match = next((match for pattern in _COUNTERS if (match := pattern.search(text[:8_000]))), None)
+    return int(match["at"]) if match else None
 
 
 def is_readable(head: Iterable[str]) -> bool:

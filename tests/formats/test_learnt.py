@@ -1,0 +1,70 @@
+"""Formats that are learnt from a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parlab.formats.__main__ import main
+from parlab.formats.learnt import Learnt, learn, read
+from parlab.formats.records import Record
+
+LINE = "[fit] tick={n} lossy=4.{n} dt: {ms} ms tok/sec: {rate}\n"
+LINES = [LINE.format(n=n, ms=100 + n, rate=20_000 - n) for n in range(1, 6)]
+
+
+def steps(lines: list[str], format: Learnt) -> list[Record]:
+    return [record for record in read(lines, format) if record.kind == "step"]
+
+
+def test_names_and_units_of_a_line_are_learnt() -> None:
+    format = learn(["hello\n", *LINES], "fit")
+    assert format.counter == "tick"
+    assert {(c.key, c.name, c.scale) for c in format.columns} >= {
+        ("dt", "step_time_s", 1e-3),
+        ("tok/sec", "tokens_per_s", 1.0),
+    }
+    assert len(format.samples) == 3
+
+
+def test_a_learnt_format_reads_other_files_of_its_shape() -> None:
+    format = learn(LINES, "fit")
+    other = [LINE.format(n=n, ms=250, rate=8_000) for n in (7, 8)]
+    assert [(r.iteration, r.values["step_time_s"], r.values["tokens_per_s"]) for r in steps(other, format)] == [
+        (7, 0.25, 8000.0),
+        (8, 0.25, 8000.0),
+    ]
+
+
+def test_a_guess_can_be_changed() -> None:
+    format = learn(LINES, "fit")
+    column = next(column for column in format.columns if column.key == "lossy")
+    column.name = "loss"
+    assert [record.values["loss"] for record in steps(LINES, format)][:2] == [4.1, 4.2]
+
+
+def test_a_text_without_repeating_cells_is_refused() -> None:
+    with pytest.raises(ValueError, match="choose a file with at least two steps"):
+        learn(["hello\n", "x: 5\n"], "fit")
+
+
+def test_the_command_learns_and_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, out = tmp_path / "fit.log", tmp_path / "fit.json"
+    log.write_text("".join(LINES))
+    assert main([str(log), "--learn", str(out)]) == 0
+    assert "step_time_s" in capsys.readouterr().out
+    assert main([str(log), "--with", str(out)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["format"] == "learnt:fit"
+    assert document["notes"] == ["numbers of the learnt format fit"]
+    assert document["segments"][0]["records"] == 5
+
+
+def test_a_damaged_definition_is_refused_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, out = tmp_path / "fit.log", tmp_path / "fit.json"
+    log.write_text("".join(LINES))
+    out.write_text('{"name": "fit", "columns": [{"key": "dt"}]}')
+    assert main([str(log), "--with", str(out)]) == 2
+    assert "columns.0.name" in capsys.readouterr().err
