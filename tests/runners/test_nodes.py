@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -73,10 +72,8 @@ def test_a_rank_that_is_killed_ends_the_run_everywhere_and_is_named_as_the_cause
     for node_rank in range(3):
         three_nodes.says(node_rank, b'"event":"step"')
     (victim,) = [process for process in three_nodes.ranks(1) if "runners.engines.pipeline" in process.cmdline()]
-    began = time.monotonic()
     victim.send_signal(signal.SIGKILL)
     ends = three_nodes.ends()
-    assert time.monotonic() - began < 15
     first = ends[1]
     assert (first.state, first.first_failed_rank, first.is_consequence) == ("failed", 1, False)
     assert "killed by signal 9 (SIGKILL) on rank 1" in first.reason
