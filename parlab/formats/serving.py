@@ -51,10 +51,10 @@ def _figure(line: int, label: str, unit: str, value: float, text: str) -> Record
         kind = _KIND.match(base)
         which = slug(kind[1]) + "_" if kind and kind[1] else ""
         return figure(line, f"{which}{rate}", value, text, unit)
-    known = unit_of(unit) if unit else None
-    if known is None:
+    base_unit = unit_of(unit) if unit else None
+    if base_unit is None:
         return figure(line, slug(base), value, text, unit)
-    return figure(line, f"{slug(base)}_{known[0]}", normal(value, known[1]), text, unit)
+    return figure(line, f"{slug(base)}_{base_unit[0]}", normal(value, base_unit[1]), text, unit)
 
 
 class Results:
