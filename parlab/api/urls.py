@@ -3,19 +3,28 @@
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView
 
-from . import plans, simulations, studies, views
+from . import actions, numbers, plans, simulations, studies, views
 
 app_name = "api"
 EXPERIMENT = "experiments/<slug:slug>/"
+RUN = f"{EXPERIMENT}runs/<int:number>/"
 
 urlpatterns = [
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
     path("imports/", views.Imports.as_view(), name="imports"),
-    path("experiments/", views.Experiments.as_view(), name="experiments"),
+    path("experiments/", actions.Experiments.as_view(), name="experiments"),
     path(EXPERIMENT, views.OneExperiment.as_view(), name="experiment"),
     path(f"{EXPERIMENT}runs/", views.Runs.as_view(), name="runs"),
     path(f"{EXPERIMENT}runs/<int:number>/", views.OneRun.as_view(), name="run"),
     path(f"{EXPERIMENT}runs/<int:number>/log/", views.Log.as_view(), name="log"),
+    path(f"{EXPERIMENT}configurations/", actions.Configs.as_view(), name="configurations"),
+    path(f"{EXPERIMENT}launch/", actions.Launch.as_view(), name="launch"),
+    path(f"{RUN}cancel/", actions.Cancel.as_view(), name="cancel"),
+    path(f"{RUN}relaunch/", actions.Relaunch.as_view(), name="relaunch"),
+    path(f"{RUN}metrics/", numbers.SeriesOfRun.as_view(), name="metrics"),
+    path(f"{RUN}series/", numbers.OneSeries.as_view(), name="series"),
+    path(f"{RUN}reported/", numbers.Reported.as_view(), name="reported"),
+    path(f"{RUN}artifacts/<path:path>", numbers.OneArtifact.as_view(), name="artifact"),
     path("plan/", plans.Plans.as_view(), name="plan"),
     path("simulate/", simulations.Simulations.as_view(), name="simulate"),
     path("studies/", studies.Studies.as_view(), name="studies"),
