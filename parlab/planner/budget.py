@@ -18,7 +18,7 @@ class Budget:
     days: float
     days_low: float
     days_high: float
-    """Days if the iteration is shorter (`days_low`) or longer (`days_high`) by the uncertainty of the prediction."""
+    """Days if the iteration is shorter (`days_low`) or longer (`days_high`); 80 % of such predictions lie within."""
     gpu_hours: float
     cost: float | None
     """In the currency of the price; None without a price."""
@@ -40,8 +40,8 @@ def budget(prediction: Prediction, tokens: float, price_per_gpu_hour: float | No
         tokens,
         iterations,
         days,
-        days / (1 + prediction.uncertainty),
-        days * (1 + prediction.uncertainty),
+        days / (1 + prediction.spread),
+        days * (1 + prediction.spread),
         gpu_hours,
         None if price_per_gpu_hour is None else gpu_hours * price_per_gpu_hour,
     )

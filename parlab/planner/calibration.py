@@ -57,6 +57,10 @@ class Calibration:
     usable_share: float = 0.985
     """Share of the device's memory up to which a prediction counts as fitting: drivers reserve the rest (a V100 of 16
     GiB reports 16,160 MiB, an A100 of 80 GiB 81,251 MiB)."""
+    time_spread: float = 0.25
+    """Relative error of the time that 80 % of such predictions stay within."""
+    most_gpus: int = 0
+    """Most GPUs of a measured time, 0 without one; larger jobs are predicted closer to the shipped constants."""
     cost: float = 0.0
     """Objective of the time fit at its minimum, for comparing fits to the same rows."""
 
@@ -133,8 +137,15 @@ def calibrate(
         width = spring * min(1.0, (len(timed) / len(as_vector(start.time))) ** 0.5)
         row_weights = np.array([weight_by_id[id(row)] for row in timed])
         vector, cost = _fit(time_residuals, start.time, row_weights, noise, width)
-        error = _error(time_residuals(vector), start.time_error)
-        fitted = replace(fitted, time=from_vector(start.time, vector), time_error=error, cost=cost)
+        residuals = time_residuals(vector)
+        fitted = replace(
+            fitted,
+            time=from_vector(start.time, vector),
+            time_error=_error(residuals, start.time_error),
+            time_spread=_spread(residuals, start.time_spread),
+            most_gpus=max(row.job.world_size for row in timed),
+            cost=cost,
+        )
     if len(with_memory) >= _FEWEST_MEMORIES:
         measured_bytes = np.log([row.memory_bytes or 1.0 for row in with_memory])
 
@@ -167,6 +178,35 @@ def _error(residuals: Vector, prior: float) -> float:
     """Return the median of |relative error|; `prior`, the error before the fit, counts as one row."""
     errors = np.abs(np.expm1(residuals))
     return float((np.median(errors) * len(errors) + prior) / (len(errors) + 1))
+
+
+def _spread(residuals: Vector, prior: float) -> float:
+    """Return the relative error that 80 % of the rows stay within; few rows count less than the prior.
+
+    Residuals of a fit are smaller than errors on other rows, so that the highest of the fifth decides.
+    """
+    errors = np.sort(np.abs(np.expm1(residuals)))
+    index = min(len(errors) - 1, int(np.ceil(0.85 * len(errors))))
+    weight = len(errors) / (len(errors) + 5)
+    return float(weight * errors[index] + (1 - weight) * prior)
+
+
+def shrunk(calibration: Calibration, gpus: int, shipped: Calibration) -> Calibration:
+    """Return the calibration for a job of `gpus` GPUs, closer to the shipped constants beyond the measured range.
+
+    The logarithms of the constants are averaged; the weight of the calibration halves when the GPUs double, and the
+    uncertainty grows to that of the shipped constants at least.
+    """
+    if not calibration.most_gpus or gpus <= calibration.most_gpus:
+        return calibration
+    weight = calibration.most_gpus / gpus
+    vector = weight * as_vector(calibration.time) + (1 - weight) * as_vector(shipped.time)
+    return replace(
+        calibration,
+        time=from_vector(shipped.time, vector),
+        time_error=max(calibration.time_error, shipped.time_error),
+        time_spread=max(calibration.time_spread, shipped.time_spread),
+    )
 
 
 def _fit(

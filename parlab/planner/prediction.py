@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from runners.config import RunConfig
 
-from .calibration import Calibration, default_for
+from .calibration import Calibration, default_for, shrunk
 from .cluster import Cluster
 from .configs import job_of
 from .memory import Memory, memory
@@ -24,6 +24,8 @@ class Prediction:
     memory: Memory
     uncertainty: float
     """Median relative error of the time of such predictions."""
+    spread: float
+    """Relative error that 80 % of such predictions of the time stay within."""
     memory_uncertainty: float
     """Median relative error of the memory of such predictions."""
     fits: bool
@@ -60,7 +62,8 @@ def predict(config: RunConfig, hardware: Cluster, calibration: Calibration | Non
 
 def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = None) -> Prediction:
     """Predict a job on a cluster. Raises ValueError if the cluster has fewer GPUs than the layout needs."""
-    constants = calibration or default_for(cluster)
+    shipped = default_for(cluster)
+    constants = shrunk(calibration, job.world_size, shipped) if calibration else shipped
     if job.world_size > cluster.gpus:
         context = f" x context {job.context_parallel}" if job.context_parallel > 1 else ""
         raise ValueError(
@@ -76,6 +79,11 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
             f"does not fit: needs {needed.total_bytes / 2**30:.3g} GiB of {capacity / 2**30:.3g} GiB;"
             f" {largest_part(needed)} is the largest part"
         )
+    if calibration and 0 < calibration.most_gpus < job.world_size:
+        reasons.append(
+            f"outside the calibrated range of at most {calibration.most_gpus} GPUs: constants are closer to the shipped"
+            " ones and the uncertainty is larger"
+        )
     if cluster.is_between_assumed and cluster.nodes > 1:
         reasons.append("bandwidth between nodes is not specified: the usual value for such nodes is assumed")
     return Prediction(
@@ -84,6 +92,7 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
         Clock(job, cluster, constants.time).timing(),
         needed,
         constants.time_error,
+        constants.time_spread,
         constants.memory_error,
         fits,
         reasons,

@@ -32,6 +32,8 @@ class WrittenTime(_Part):
     other_s: float
     uncertainty: float
     """Median relative error of such predictions."""
+    spread: float
+    """Relative error that 80 % of such predictions stay within."""
 
 
 class WrittenMemory(_Part):
@@ -151,7 +153,12 @@ def written(answer: Answer) -> WrittenPlan:
         iteration_s=prediction.iteration_s,
         samples_per_s=prediction.samples_per_s,
         tokens_per_s=prediction.tokens_per_s,
-        time=WrittenTime(**vars(prediction.parts), total_s=prediction.iteration_s, uncertainty=prediction.uncertainty),
+        time=WrittenTime(
+            **vars(prediction.parts),
+            total_s=prediction.iteration_s,
+            uncertainty=prediction.uncertainty,
+            spread=prediction.spread,
+        ),
         memory=WrittenMemory(
             **{name: value for name, value in vars(prediction.memory).items() if name.endswith("_bytes")},
             total_bytes=prediction.memory_bytes,

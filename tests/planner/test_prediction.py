@@ -210,3 +210,16 @@ def test_an_engine_that_trains_no_model_cannot_be_planned() -> None:
     config = RunConfig.model_validate({"parallel": {"engine": "allreduce", "data_parallel_size": 2}})
     with pytest.raises(ValueError, match="engine 'allreduce' cannot be planned; use"):
         predict(config, NODE)
+
+
+def test_a_calibration_on_small_runs_is_shrunk_and_widened_for_large_ones() -> None:
+    slow = replace(DEFAULT, time=replace(DEFAULT.time, matmul_efficiency=0.4))
+    jobs = [replace(JOB, micro_batch_size=b, global_batch_size=64 * b) for b in (1, 2, 4, 8, 16)]
+    small = calibrate([Observation(job, NODE, predict_job(job, NODE, slow).iteration_s) for job in jobs], "small")
+    large, nodes = replace(JOB, data_parallel=64), cluster("A100-80GB", 64, 8)
+    prediction = predict_job(large, nodes, small)
+    shipped, unshrunk = predict_job(large, nodes), predict_job(large, nodes, replace(small, most_gpus=0))
+    assert shipped.iteration_s < prediction.iteration_s < unshrunk.iteration_s
+    assert prediction.spread >= shipped.spread
+    assert any(reason.startswith("outside the calibrated range of at most 1 GPUs") for reason in prediction.reasons)
+    assert not predict_job(JOB, NODE, small).reasons
