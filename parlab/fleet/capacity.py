@@ -66,6 +66,11 @@ class Room:
     reserved_gpus: int = 0
     reserved_for: list[Run] = field(default_factory=list)
 
+    @property
+    def is_queue(self) -> bool:
+        """Whether the node submits runs as jobs of Slurm: one slot is a job on any number of nodes."""
+        return self.node.is_queue
+
     def take(self, need: Need) -> None:
         """Subtract the resources of a run."""
         self.slots -= 1
@@ -78,6 +83,8 @@ class Room:
         self.reserved_gpus += self._gpus_of(need)
 
     def _gpus_of(self, need: Need) -> int:
+        if self.is_queue:
+            return 0  # Slurm allocates them
         # `auto` uses GPUs only if there are enough of them. Two runs on one GPU would both measure wrong times.
         device = DEVICES[need.device]
         uses_gpus = device.needs_gpus or (device.may_use_gpus and need.ranks <= gpu_count(self.node))
@@ -144,6 +151,8 @@ def rooms(nodes: Iterable[Node]) -> list[Room]:
     for member in members.select_related("attempt__run__experiment").order_by("attempt"):
         assert member.node_id is not None
         room = by_id[member.node_id]
+        if room.is_queue and member.node_rank:
+            continue  # all members belong to one job
         room.busy.append(member.attempt)
         room.take(Need.of(member.attempt.run.resolved))
     return list(by_id.values())
@@ -151,12 +160,25 @@ def rooms(nodes: Iterable[Node]) -> list[Room]:
 
 def best(candidates: Iterable[Room], need: Need) -> list[Room]:
     """Return the nodes with the most free slots that can start a run together; empty if there are not enough."""
-    return _alike([room for room in candidates if room.fits(need)], need)
+    fitting = [room for room in candidates if room.fits(need)]
+    return _queue(fitting, need) or _alike([room for room in fitting if not room.is_queue], need)
 
 
 def reservation(candidates: Iterable[Room], need: Need) -> list[Room]:
     """Return the nodes that will be free for a run first; empty if the pool can never run it."""
-    return _alike([room for room in candidates if room.could_take(need)], need)
+    able = [room for room in candidates if room.could_take(need)]
+    return _queue(able, need) or _alike([room for room in able if not room.is_queue], need)
+
+
+def _queue(rooms: Sequence[Room], need: Need) -> list[Room]:
+    """Return the node that submits a job for all members of a run; empty if there is none."""
+    queues = sorted((room for room in rooms if room.is_queue), key=lambda room: (-room.slots, room.node.name))
+    return queues[:1] * need.nodes
+
+
+def distinct(places: Sequence[Room]) -> list[Room]:
+    """Return each node once."""
+    return list({room.node.pk: room for room in places}.values())
 
 
 def _alike(fitting: Sequence[Room], need: Need) -> list[Room]:

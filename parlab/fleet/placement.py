@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from parlab.lab.models import Run
 from runners.config.devices import DEVICES
 
-from .capacity import Need, Room, best, reservation
+from .capacity import Need, Room, best, distinct, reservation
 
 _RUNS_A_ROUND = 500
 _RESERVATIONS = 20
@@ -35,7 +35,12 @@ def candidates(queued: QuerySet[Run], online: Sequence[Room], now: datetime) -> 
     need_gpus = [row.name for row in DEVICES.values() if row.needs_gpus]
     fitting = ~Q(resolved__cluster__device__in=need_gpus) | Q(resolved__cluster__gpus_per_node__lte=most_gpus)
     fitting &= Q(resolved__cluster__pool__in={room.node.pool for room in free})
-    fitting &= Q(resolved__cluster__nodes__lte=len(free)) | Q(resolved__network__apply="emulate")
+    queues = {room.node.pool for room in free if room.is_queue}
+    fitting &= (
+        Q(resolved__cluster__nodes__lte=len(free))
+        | Q(resolved__network__apply="emulate")
+        | Q(resolved__cluster__pool__in=queues)
+    )
     columns = queued.select_related("experiment").only(
         "resolved", "attempt_number", "queued_at", "number", "experiment__name"
     )
@@ -53,10 +58,10 @@ def placements(queue: Iterable[Run], online: Sequence[Room], now: datetime) -> I
         need = Need.of(run.resolved)
         places = best(online, need)
         if places:
-            for room in places:
+            for room in distinct(places):
                 room.take(need)
             yield run, places
         elif reservations < _RESERVATIONS and is_reserving(run, now):
             reservations += 1
-            for room in reservation(online, need):
+            for room in distinct(reservation(online, need)):
                 room.reserve(need, run)

@@ -13,7 +13,7 @@ from django.utils import timezone
 from parlab.ingest import orders
 from parlab.lab import services as lab
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Config, Member, MemberState, Node, Run
-from parlab.lab.services import Launch
+from parlab.lab.services import Launch, storable
 from runners.protocol import HEARTBEAT_S, SPEC_LIFETIME_S, Cancel, Heartbeat, HeldRun, RunState
 
 from .capacity import rooms
@@ -158,11 +158,20 @@ def heartbeat(*, message: Heartbeat) -> None:
     # Leases first: without a broker, a running attempt must still keep its lease.
     renewed = [member.pk for _, _, member in shares if member is not None]
     Member.objects.filter(pk__in=renewed, state__in=ACTIVE_MEMBER_STATES).update(lease_expires_at=now + node.lease)
+    _note_waiting(shares)
     for held, attempt, member in shares:
         reason = _stop_reason(attempt, member, message.sent_at)
         if held.alive and reason:
             names = {"run": held.run, "attempt": held.attempt, "node": node.name, "node_rank": held.node_rank}
             orders.send(Cancel(**names, reason=reason))
+
+
+def _note_waiting(shares: list[tuple[HeldRun, Attempt | None, Member | None]]) -> None:
+    """Record why members wait on their node, for example in the queue of Slurm."""
+    for held, _, member in shares:
+        if member is not None and member.member_state is MemberState.DISPATCHED and member.reason != held.waiting:
+            waiting = Member.objects.filter(pk=member.pk, state=MemberState.DISPATCHED)
+            waiting.update(reason=storable.text(held.waiting))
 
 
 def _share(attempt: Attempt | None, held: HeldRun, node: Node) -> Member | None:
@@ -231,9 +240,8 @@ def _loss_reason(member: Member, now: datetime) -> str:
 
 
 def _is_late(member: Member, now: datetime) -> bool:
-    node = member.node
     # On a node of Slurm the run waits in a queue.
-    is_queued_elsewhere = node is not None and node.abilities.get("kind") == "slurm"
+    is_queued_elsewhere = member.node is not None and member.node.is_queue
     return not is_queued_elsewhere and now - member.assigned_at > timedelta(seconds=settings.PREPARE_S)
 
 

@@ -1,11 +1,11 @@
 """Reasons why queued runs wait, as text."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from django.utils import timezone
 from django.utils.timesince import timesince
 
-from parlab.lab.models import Node, Run
+from parlab.lab.models import Member, MemberState, Node, Run
 from runners.protocol import RunState
 
 from .capacity import Need, Room, best, gpu_count, missing_ability, rooms
@@ -20,10 +20,24 @@ def waiting_reason(run: Run) -> str:
 
 
 def waiting_reasons(runs: Iterable[Run]) -> dict[int, str]:
-    """Return why each queued run waits, with two queries for any number of runs."""
+    """Return why each queued run waits, with two queries for any number of runs.
+
+    A run that waits on its node, like one in the queue of Slurm, has the reason that the node gives.
+    """
+    runs = list(runs)
+    dispatched = {run.pk: run.attempt_number for run in runs if run.state == RunState.DISPATCHED}
     queued = [run for run in runs if run.state == RunState.QUEUED]
-    if not queued:
-        return {}
+    return (_reasons_of_nodes(dispatched) if dispatched else {}) | (_reasons_of_queue(queued) if queued else {})
+
+
+def _reasons_of_nodes(attempts: Mapping[int, int]) -> dict[int, str]:
+    """Return the reasons that nodes give for the attempts (run -> number) that wait there."""
+    members = Member.objects.filter(attempt__run__in=attempts, state=MemberState.DISPATCHED).exclude(reason="")
+    rows = members.order_by("-node_rank").values_list("attempt__run", "attempt__number", "reason")
+    return {run: reason for run, number, reason in rows if attempts[run] == number}
+
+
+def _reasons_of_queue(queued: list[Run]) -> dict[int, str]:
     pools = {run.resolved["cluster"]["pool"] for run in queued}
     nodes = rooms(Node.objects.filter(pool__in=pools))
     if any(_has_free_nodes(run, nodes) for run in queued):
@@ -75,7 +89,7 @@ def _unfit(need: Need, usable: list[Room]) -> str:
     if not able and missing:
         return "; ".join(missing[:_NAMES_SHOWN])
     alike = max((sum(other.device_of(need) == room.device_of(need) for other in able) for room in able), default=0)
-    if alike >= need.nodes:
+    if alike >= need.nodes or any(room.is_queue for room in able):
         return ""
     if len(able) >= need.nodes:
         kinds = _name_list(sorted({room.device_of(need) or "no GPU" for room in able}))

@@ -13,7 +13,7 @@ from runners.protocol import Cancel, Go, HeldRun, RunSpec
 from runners.rundir import RunDir
 from runners.slurm import submit
 from runners.slurm.cluster import Slurm, SlurmAway, SlurmRefused
-from runners.slurm.queue import Job, Partition, Words, ending, waiting_text
+from runners.slurm.queue import End, Job, Partition, Words, ending, waiting_text
 from runners.slurm.state import JobDir, JobRecord, JobStateDir
 
 POLL_S = 2.0
@@ -222,7 +222,7 @@ class JobKeeper(Keeper):
             self._refuse(runs, str(ConfigError(problems)))
             return
         name = submit.job_name(self._jobs.id, *key)
-        partition = submit.partition_of(config, self._pool.partitions)
+        partition = self._partitions[submit.partition_of(config, self._pool.partitions)]
         text = submit.script(config, submit.Order(name, record.path, runs[0].path, partition))
         record.write_script(text)
         for run in runs:
@@ -268,26 +268,35 @@ class JobKeeper(Keeper):
         end = self._slurm.end(number, submit.job_name(self._jobs.id, *key))
         if end is not None and end.is_active:
             return
-        now = time.monotonic()
-        since = self._ended_at.setdefault(key, now)
+        open_runs = []
         for run in runs:
             if spool.final_report(run.spool) is not None:
                 run.end()
-                continue
-            was_on_nodes = end is None or bool(end.nodes)
-            if was_on_nodes and not run.was_stopped and now - since < SETTLE_S:
-                continue
-            outcome = (
-                ending(end, str(run.path), has_started=bool(run.started_at()))
-                if end is not None
-                else Words.lost(f"Slurm does not know job {number} any more, and its supervisor left no report")
-            )
-            reason, state = outcome.text, outcome.state.value
-            if (cancelled := run.cancel_reason()) is not None:
-                state, reason = "cancelled", cancelled
-            elif output := record.output():
-                reason += f"; job.out: {output}"
-            self._end(run, state, reason)
+            else:
+                open_runs.append(run)
+        now = time.monotonic()
+        since = self._ended_at.setdefault(key, now)
+        killed = [run for run in open_runs if not run.was_stopped]
+        was_on_nodes = end is None or bool(end.nodes)
+        if killed and was_on_nodes and now - since < SETTLE_S:
+            return
+        # Slurm stops the other members after one was killed. The causes first: the server cancels the rest at once.
+        for run in sorted(open_runs, key=lambda run: run.was_stopped):
+            self._settle_member(run, end, record, number, is_consequence=run.was_stopped and bool(killed))
+
+    def _settle_member(
+        self, run: JobDir, end: End | None, record: JobRecord, number: int, *, is_consequence: bool
+    ) -> None:
+        if end is None:
+            outcome = Words.lost(f"Slurm does not know job {number} any more, and its supervisor left no report")
+        else:
+            outcome = ending(end, str(run.path), has_started=bool(run.started_at()))
+        reason, state = outcome.text, outcome.state.value
+        if (cancelled := run.cancel_reason()) is not None:
+            state, reason = "cancelled", cancelled
+        elif output := record.output():
+            reason += f"; job.out: {output}"
+        self._end(run, state, reason, is_consequence=is_consequence)
 
     def _end(self, run: JobDir, state: str, reason: str, *, is_consequence: bool = False) -> None:
         if spool.final_report(run.spool) is None:

@@ -25,7 +25,7 @@ class Order(NamedTuple):
     """Directory of the job, on a file system that all nodes share."""
     run: Path
     """Directory of the run of node_rank 0, likewise."""
-    partition: str
+    partition: Partition
 
 
 def partition_of(config: RunConfig, allowed: Sequence[str]) -> str:
@@ -33,9 +33,12 @@ def partition_of(config: RunConfig, allowed: Sequence[str]) -> str:
     return config.slurm.partition or allowed[0]
 
 
-def time_limit_min(config: RunConfig) -> int:
-    """Return the time limit of the job in minutes."""
-    return math.ceil((config.slurm.time_limit_s or config.launcher.timeout_s + MARGIN_S) / 60)
+def time_limit_min(config: RunConfig, most_s: float | None) -> int:
+    """Return the time limit of the job in minutes; a derived one stays within the limit of the partition."""
+    if config.slurm.time_limit_s:
+        return math.ceil(config.slurm.time_limit_s / 60)
+    derived = config.launcher.timeout_s + MARGIN_S
+    return math.ceil((derived if most_s is None else min(derived, most_s)) / 60)
 
 
 def problems(config: RunConfig, allowed: Sequence[str], partitions: Mapping[str, Partition]) -> Iterator[Problem]:
@@ -70,19 +73,13 @@ def _size_problems(config: RunConfig, partition: Partition) -> Iterator[Problem]
 
 
 def _time_problems(config: RunConfig, partition: Partition) -> Iterator[Problem]:
-    minutes, most_s = time_limit_min(config), partition.max_time_s
-    if most_s is None or minutes * 60 <= most_s:
-        return
-    limit = f"the limit of partition {partition.name}, {most_s / 60:.0f} min"
+    most_s = partition.max_time_s
+    field, value = "launcher.timeout_s", config.launcher.timeout_s
     if config.slurm.time_limit_s:
-        message = f"time_limit_s {config.slurm.time_limit_s} is above {limit}; use at most {most_s:.0f}"
-        yield Problem("slurm.time_limit_s", config.slurm.time_limit_s, message)
-    else:
-        message = (
-            f"timeout_s {config.launcher.timeout_s} needs a job of {minutes} min, above {limit};"
-            f" use at most {most_s - MARGIN_S:.0f}, or set slurm.time_limit_s"
-        )
-        yield Problem("launcher.timeout_s", config.launcher.timeout_s, message)
+        field, value = "slurm.time_limit_s", config.slurm.time_limit_s
+    if most_s is not None and value > most_s:
+        limit = f"the limit of partition {partition.name}, {most_s / 60:.0f} min"
+        yield Problem(field, value, f"{field.partition('.')[2]} {value} is above {limit}; use at most {most_s:.0f}")
 
 
 def script(config: RunConfig, order: Order) -> str:
@@ -107,11 +104,11 @@ def script(config: RunConfig, order: Order) -> str:
 def _options(config: RunConfig, order: Order) -> Iterator[tuple[str, str]]:
     slurm, cluster = config.slurm, config.cluster
     yield "job-name", order.name
-    yield "partition", order.partition
+    yield "partition", order.partition.name
     yield "nodes", str(cluster.nodes)
     yield "ntasks-per-node", "1"
     yield "cpus-per-task", str(max(1, config.gpus_per_node * config.launcher.threads_per_rank))
-    yield "time", str(time_limit_min(config))
+    yield "time", str(time_limit_min(config, order.partition.max_time_s))
     for name in ("account", "qos", "constraint"):
         if value := getattr(slurm, name):
             yield name, value

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from parlab.embedded import free_port
+from runners.processes import die_with
 from tests.patience import wait_for
 
 SBIN = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
@@ -166,6 +167,7 @@ class Cluster:
                 user=user,
                 group=group,
                 start_new_session=True,
+                preexec_fn=die_with(os.getpid()),  # also if the tests are killed
             )
 
     def _stop(self, name: str, number: signal.Signals) -> None:

@@ -24,6 +24,8 @@ SHOWN = (
     " JobState=TIMEOUT Reason=TimeLimit Dependency=(null) ExitCode=0:15 TimeLimit=1-02:03:04 NodeList=n[1-3]"
 )
 
+GPU = Partition("gpu", True, 3600.0, 16, None)
+
 
 def config(**sections: Any) -> RunConfig:
     return RunConfig.model_validate({**SMALL, **sections})
@@ -93,7 +95,7 @@ def test_the_script_has_what_the_configuration_asks_for() -> None:
         "memory_mib": 2048,
         "exclusive": True,
     }
-    order = submit.Order("parlab-x-12-1", Path("/shared/a b/jobs/12-1"), Path("/shared/a b/runs/12-1"), "gpu")
+    order = submit.Order("parlab-x-12-1", Path("/shared/a b/jobs/12-1"), Path("/shared/a b/runs/12-1"), GPU)
     text = submit.script(config(slurm=slurm, launcher={"threads_per_rank": 4}), order)
     options = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
     assert options == [
@@ -118,7 +120,7 @@ def test_the_script_has_what_the_configuration_asks_for() -> None:
 
 
 def test_gpus_are_requested_for_a_run_that_needs_them() -> None:
-    order = submit.Order("x", Path("/j"), Path("/r"), "gpu")
+    order = submit.Order("x", Path("/j"), Path("/r"), GPU)
     assert "--gres=gpu:2\n" in submit.script(config(cluster={"device": "cuda"}), order)
     assert "--gres" not in submit.script(config(), order)
 
@@ -130,16 +132,22 @@ def test_gpus_are_requested_for_a_run_that_needs_them() -> None:
         ({"slurm": {"partition": "gone"}}, "slurm.partition", "Slurm has no partition gone; use one of gpu, old"),
         ({"slurm": {"partition": "old"}}, "slurm.partition", "partition old is not up"),
         ({"slurm": {"time_limit_s": 3700}}, "slurm.time_limit_s", "above the limit of partition gpu, 60 min"),
-        ({"launcher": {"timeout_s": 3600}}, "launcher.timeout_s", "use at most 3480, or set slurm.time_limit_s"),
+        ({"launcher": {"timeout_s": 3700}}, "launcher.timeout_s", "above the limit of partition gpu, 60 min"),
     ],
 )
 def test_a_run_that_the_pool_cannot_take_has_the_field_and_a_remedy(
     sections: dict[str, Any], field: str, text: str
 ) -> None:
-    partitions = {"gpu": Partition("gpu", True, 3600.0, 16, None), "old": Partition("old", False, None, 4, 2)}
+    partitions = {"gpu": GPU, "old": Partition("old", False, None, 4, 2)}
     (problem, *_) = submit.problems(config(**sections), ["gpu", "old", "gone"], partitions)
     assert problem.field == field
     assert text in problem.message
+
+
+def test_a_derived_time_limit_stays_within_that_of_the_partition() -> None:
+    order = submit.Order("x", Path("/j"), Path("/r"), GPU)
+    assert "--time=60\n" in submit.script(config(launcher={"timeout_s": 3600}), order)
+    assert "--time=32\n" in submit.script(config(launcher={"timeout_s": 1800}), order)
 
 
 @pytest.mark.parametrize("value", ["a\nb", "a b", "--wrap=x", "a;b"])

@@ -53,6 +53,11 @@ class Node(models.Model):
         return timezone.now() - self.last_heartbeat_at < timedelta(seconds=LEASE_S)
 
     @property
+    def is_queue(self) -> bool:
+        """Whether its daemon submits runs as jobs of Slurm, where they may wait."""
+        return isinstance(self.abilities, dict) and self.abilities.get("kind") == "slurm"
+
+    @property
     def lease(self) -> timedelta:
         """How long a run on this node stays without a heartbeat."""
         return timedelta(seconds=self.lease_s or settings.LEASE_S)

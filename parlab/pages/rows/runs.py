@@ -76,7 +76,7 @@ def run_row(run: Run, *, step: int | None, waiting: str = "", doubts: Doubts | N
         run,
         selectors.step_time(run.summary),
         step,
-        waiting if run.state == RunState.QUEUED and waiting else run.reason,
+        waiting or run.reason,
         doubts or {},
         selectors.measured_pct(run.summary, "mfu"),
         selectors.measured_pct(run.summary, "gpu_util"),
@@ -88,7 +88,7 @@ def run_table(
 ) -> RunTable:
     """Arrange runs (of `experiment_runs`) as a table.
 
-    By run id, `waiting` is the reason why a queued run waits, and `doubts` the findings about a run's numbers.
+    By run id, `waiting` is the reason why a run waits for or on a node, `doubts` the findings about its numbers.
     """
     runs, doubts = list(runs), doubts or {}
     rows = [

@@ -37,7 +37,6 @@ from parlab.pages.rows.sources import source_views
 from parlab.pages.rows.sweep import sweep_tables
 from parlab.reports.markdown import markdown
 from runners.config import ConfigError, digest, engine_of
-from runners.protocol import RunState
 
 from .partial import UNCHANGED
 
@@ -106,7 +105,7 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
     doubts = selectors.run_doubts(findings, runs)
     page = Paginator(runs, RUNS_PER_PAGE).get_page(request.GET.get("page"))
     listed = list(page.object_list)
-    waiting = fleet.waiting_reasons([run for run in listed if run.state == RunState.QUEUED])
+    waiting = fleet.waiting_reasons(listed)
     doubted = [[finding.pk, finding.is_acknowledged] for finding in findings]
     table, problem = _pivot(request, runs, doubts)
     verdict = selectors.verdict(runs)

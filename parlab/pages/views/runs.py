@@ -24,7 +24,6 @@ from parlab.series import store
 from parlab.series.log import log_tail
 from parlab.series.log_search import ERROR, log_around, log_find, text_pattern
 from runners.config import digest
-from runners.protocol import RunState
 
 from .partial import UNCHANGED
 from .reported import reported_context
@@ -170,7 +169,7 @@ def run_log_find(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 
 def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:
     """Return the part of the page that changes with every step."""
-    waiting = fleet.waiting_reasons([run]).get(run.pk, "") if run.state == RunState.QUEUED else ""
+    waiting = fleet.waiting_reasons([run]).get(run.pk, "")
     step = attempt.last_step if attempt else None
     state_seen = f"{run.state}-{run.attempt_number}-{'c' if run.cancel_requested_at else ''}"
     # The log and the memory curve also grow before the first step and between steps.

@@ -1,0 +1,67 @@
+"""A run on three nodes that Slurm gives: one job, one member per node, a real engine."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.patience import wait_for
+from tests.runners.nodes import Nodes
+from tests.runners.test_nodes import LONG, events, over_three, states
+from tests.slurm.conftest import LoginNode
+
+
+class JobMembers(Nodes):
+    """The members of one job, behind the daemon of the login node."""
+
+    def __init__(self, root: Path, login: LoginNode) -> None:
+        super().__init__(root, login.environment["REDIS_URL"], 0)
+        self.machines = [login] * 3
+        login.environment["TEST_SCRIPTS"] = ""
+
+
+@pytest.fixture
+def members(login: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobMembers]:
+    """Three members behind a login node with a daemon."""
+    monkeypatch.setattr("tests.runners.nodes.node_name", lambda node_rank: login.name)
+    members = JobMembers(tmp_path, login)
+    login.start_daemon()
+    yield members
+    members.connection.release()
+
+
+def test_a_pipeline_trains_over_three_nodes_of_one_job(members: JobMembers, login: LoginNode) -> None:
+    members.start(over_three())
+    assert states(members.ends()) == ["finished"] * 3
+    nodes = set()
+    for node_rank in range(3):
+        assert states(members.reports[node_rank]) == ["prepared", "running", "finished"]
+        assert {step["rank"] for step in events(members.output[node_rank], "step")} == {node_rank}
+        described = members.reports[node_rank][1].environment["slurm"]
+        assert described["nodes"] == "n[1-3]"
+        nodes.add(described["node"])
+    assert nodes == {"n1", "n2", "n3"}
+    assert (
+        len(
+            login.cluster.run(
+                "squeue", "--noheader", "--states=all", f"--name=parlab-{login.state.id}-1-1"
+            ).splitlines()
+        )
+        == 1
+    )
+
+
+def test_a_killed_supervisor_ends_the_job_and_is_the_cause(members: JobMembers, login: LoginNode) -> None:
+    members.start(over_three(train=LONG))
+    for node_rank in range(3):
+        members.says(node_rank, b'"event":"step"')
+    victim = wait_for(login.state.find(1, 1, 1).supervisor, "supervisor of node 1")
+    victim.send_signal(signal.SIGKILL)
+    ends = members.ends()
+    assert (ends[1].state, ends[1].is_consequence) == ("lost", False)
+    assert "its supervisor was killed" in ends[1].reason
+    assert [end.is_consequence for end in ends] == [True, False, True]
+    wait_for(lambda: not login.processes(1), "no process of the run is left")
