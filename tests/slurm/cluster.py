@@ -167,7 +167,7 @@ class Cluster:
                 user=user,
                 group=group,
                 start_new_session=True,
-                preexec_fn=die_with(os.getpid()),  # also if the tests are killed
+                preexec_fn=die_with(os.getpid()),  # noqa: PLW1509  # also if the tests are killed
             )
 
     def _stop(self, name: str, number: signal.Signals) -> None:
