@@ -217,7 +217,7 @@ def _parse_report(payload: bytes) -> Report:
     try:
         fields = json.loads(payload)
         return Report(str(fields.pop("kind")), fields)
-    except (ValueError, KeyError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Report("", {})
 
 
