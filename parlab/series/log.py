@@ -162,9 +162,14 @@ def _pieces(attempt_id: int, node_rank: int) -> Iterator[_Piece]:
                 held_time = time
             text = held + data[begin:end]
             cut = text.rfind(b"\n") + 1
+            # The first line began earlier if a part of it was held.
+            first = text.find(b"\n") + 1 if held else cut
             if cut:
-                yield _Piece(held_time, node_rank, number, text[:cut])
+                yield _Piece(held_time, node_rank, number, text[:first])
                 number, held_time = number + 1, time
+            if first < cut:
+                yield _Piece(time, node_rank, number, text[first:cut])
+                number += 1
             held = text[cut:]
     if held:
         yield _Piece(held_time, node_rank, number, held)

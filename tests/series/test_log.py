@@ -123,3 +123,20 @@ def test_chunks_come_in_order_and_one_batch_of_rows_at_a_time(attempt_id: int) -
     assert len(chunks) > 8
     assert b"".join(chunks) == data
     assert all(left != right for left, right in pairwise(chunks))
+
+
+def test_output_of_several_nodes_is_read_by_time_or_of_one_node(attempt_id: int) -> None:
+    log.append_log(attempt_id, b"a1\na2\n", node_rank=0, stamps=[(0, 10.0), (3, 30.0)])
+    log.append_log(attempt_id, b"b1\nb2\nb3", node_rank=1, stamps=[(0, 20.0), (3, 40.0)])
+    log.append_log(attempt_id, EVENT + b"a3\n", node_rank=0, stamps=[(0, 50.0)])
+    assert b"".join(log.read_log(attempt_id)) == b"a1\nb1\na2\nb2\nb3\n" + EVENT + b"a3\n"
+    assert b"".join(log.read_log(attempt_id, node_rank=1)) == b"b1\nb2\nb3"
+    assert log.log_tail(attempt_id, 4) == ["[node 0] a2", "[node 1] b2", "[node 1] b3", "[node 0] a3"]
+    assert log.log_tail(attempt_id, 2, node_rank=1) == ["b2", "b3"]
+
+
+def test_a_line_in_two_batches_keeps_the_time_of_its_beginning(attempt_id: int) -> None:
+    log.append_log(attempt_id, b"slow", node_rank=0, stamps=[(0, 10.0)])
+    log.append_log(attempt_id, b"other\n", node_rank=1, stamps=[(0, 20.0)])
+    log.append_log(attempt_id, b" line\nlast\n", node_rank=0, stamps=[(0, 30.0)])
+    assert b"".join(log.read_log(attempt_id)) == b"slow line\nother\nlast\n"

@@ -143,7 +143,9 @@ def _attempt_facts(attempt: Attempt, run: Run, members: Sequence[Member]) -> dic
     ended_at = max(member.ended_at or timezone.now() for member in members)
     cause = first_cause(members)
     state = RunState(cause.state) if cause else RunState.FINISHED
-    reason = cause_text(cause, len(members)) if cause else members[0].reason
+    # A person cancels the run and not a node.
+    is_by_person = state == RunState.CANCELLED and run.cancel_requested_at is not None
+    reason = cause_text(cause, 1 if is_by_person else len(members)) if cause else members[0].reason
     is_current = run.attempt_number == attempt.number
     if state == RunState.LOST and is_current and run.cancel_requested_at is not None:
         state, reason = RunState.CANCELLED, f"cancelled; {reason}".strip("; ")
