@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tests.bench import (
+    client,
     deepspeed_pipelines,
     figures,
     formats,
@@ -22,6 +23,7 @@ from tests.bench.result import Result, Scale
 
 BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "ingest_points_per_s": ingest.points_per_s,
+    "client_log_us": client.log_us,
     "series_bytes_per_point": series.bytes_per_point,
     "read_series_1000_ms": series.read_series,
     "read_20_runs_ms": series.read_20_runs,
