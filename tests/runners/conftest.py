@@ -162,6 +162,8 @@ class NodeMachine:
 
     def __init__(self, root: Path, url: str, *, name: str = NODE, address: str = "") -> None:
         self.name, self.address = name, address
+        self.prefix: list[str] = []
+        """Arguments in front of the daemon's command, which start it elsewhere."""
         self.state_dir, self.scripts, self.log = root / "state", root / "scripts", root / "daemon.log"
         self.scripts.mkdir()
         self.environment = {
@@ -199,7 +201,7 @@ class NodeMachine:
         seen = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             daemon = subprocess.Popen(
-                [sys.executable, "-m", module, *self.arguments(*options)],
+                [*self.prefix, sys.executable, "-m", module, *self.arguments(*options)],
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from runners.protocol import (
 )
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import KEY, NodeMachine
+from tests.runners.namespaces import Network
 
 
 def node_name(node_rank: int) -> str:
@@ -43,7 +45,8 @@ def node_name(node_rank: int) -> str:
 class Nodes:
     """Nodes that each have a daemon, and what the server does with them: prepare, go, store, acknowledge, cancel."""
 
-    def __init__(self, root: Path, url: str, count: int) -> None:
+    def __init__(self, root: Path, url: str, count: int, network: Network | None = None) -> None:
+        """Without a network each node has an address of loopback."""
         self.url = url
         self.broker = Broker(url, "server")
         self.connection = Connection(url)
@@ -52,7 +55,9 @@ class Nodes:
             directory = root / node_name(node_rank)
             directory.mkdir()
             # All addresses of 127.0.0.0/8 are local: each node has one of its own.
-            machine = NodeMachine(directory, url, name=node_name(node_rank), address=f"127.0.0.{node_rank + 2}")
+            address = "" if network else f"127.0.0.{node_rank + 2}"
+            machine = NodeMachine(directory, url, name=node_name(node_rank), address=address)
+            machine.prefix = network.prefix(node_rank) if network else []
             machine.environment["TEST_SCRIPTS"] = ""
             self.machines.append(machine)
         self.committed: dict[int, int] = defaultdict(int)
@@ -175,7 +180,25 @@ class Nodes:
 @pytest.fixture
 def three_nodes(tmp_path: Path, redis_url: str) -> Iterator[Nodes]:
     """Three nodes with daemons; what they leave running fails the test."""
-    nodes = Nodes(tmp_path, redis_url, 3)
+    yield from started(Nodes(tmp_path, redis_url, 3))
+
+
+@pytest.fixture
+def three_networked_nodes(tmp_path: Path) -> Iterator[Nodes]:
+    """Three nodes, each in a network namespace of its own."""
+    network = Network(tmp_path, 3)
+    try:
+        try:
+            network.open()
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"network namespaces need root and the program ip: {error}")
+        yield from started(Nodes(tmp_path, network.url, 3, network))
+    finally:
+        network.close()
+
+
+def started(nodes: Nodes) -> Iterator[Nodes]:
+    """Start the daemons of nodes; end everything afterwards."""
     for machine in nodes.machines:
         machine.start_daemon()
     yield nodes

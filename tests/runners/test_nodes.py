@@ -16,9 +16,10 @@ from runners.protocol import Heartbeat, Report
 from tests.conftest import SMALL
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import ROOT
-from tests.runners.nodes import Nodes, three_nodes
+from tests.runners.namespaces import DEVICE, SUBNET
+from tests.runners.nodes import Nodes, three_networked_nodes, three_nodes
 
-__all__ = ["three_nodes"]
+__all__ = ["three_networked_nodes", "three_nodes"]
 
 LONG = {**SMALL["train"], "iterations": 100_000}
 
@@ -56,6 +57,21 @@ def test_a_pipeline_trains_over_three_nodes(three_nodes: Nodes, kind: str) -> No
         assert {event["rank"] for event in events(three_nodes.output[node_rank], "telemetry")} <= {-1 - node_rank}
     addresses = [peer.address for peer in three_nodes.peers()]
     assert addresses == ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
+
+
+def test_nodes_in_networks_of_their_own_meet_at_the_address_with_which_they_reach_redis(
+    three_networked_nodes: Nodes,
+) -> None:
+    nodes = three_networked_nodes
+    nodes.start(over_three(cluster={"nodes": 3, "device": "cpu", "interface": SUBNET}))
+    assert states(nodes.ends()) == ["finished"] * 3
+    assert [peer.address for peer in nodes.peers()] == ["198.19.7.1", "198.19.7.2", "198.19.7.3"]
+    variables = [
+        next(r for r in nodes.reports[rank] if r.state == "running").environment["variables"] for rank in (0, 2)
+    ]
+    assert {each["GLOO_SOCKET_IFNAME"] for each in variables} == {DEVICE}
+    steps = [event for rank in range(3) for event in events(nodes.output[rank], "step")]
+    assert {event["rank"] for event in steps} == {0, 1, 2}
 
 
 def test_megatron_trains_over_three_nodes_with_two_ranks_each(three_nodes: Nodes) -> None:
