@@ -43,7 +43,14 @@ def member() -> Callable[[str, str], Client]:
 def addresses(slug: str) -> Iterator[tuple[str, str]]:
     """Name every address of the pages, with the first row of everything in its places."""
     values = {"slug": slug, "number": 1, "version": 1, "pk": 1, "first": 1, "last": 2}
-    texts = {"key": "tokens-per-second", "name": "throughput", "action": "cancel", "sha256": "0", "token": "none"}
+    texts = {
+        "key": "tokens-per-second",
+        "name": "throughput",
+        "action": "cancel",
+        "sha256": "0",
+        "token": "none",
+        "path": "a.txt",
+    }
     for pattern in urls.urlpatterns:
         assert isinstance(pattern, URLPattern)
         names = re.findall(r"<\w+:(\w+)>", str(pattern.pattern))
