@@ -45,7 +45,7 @@ def pages(demo: Demo) -> dict[str, str]:
         "finding": "/experiments/megatron-bert-345m-on-1-to-128-a100/findings/",
         "imported": "/experiments/layouts-of-gpt-from-17b-to-1t/",
         "gallery": "/experiments/bert-large-in-eight-stages-of-four-shards/gallery/",
-        "report": "/reports/what-a-slow-network-costs-gpipe-and-1f1b/",
+        "report": "/reports/gpipe-and-1f1b-on-a-slow-network/",
         "account": "/account/",
     }
 
