@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from parlab.formats.__main__ import main
+from parlab.formats.learn_command import main
 from parlab.formats.learnt import Learnt, learn, read
 from parlab.formats.records import Record
 
@@ -60,6 +62,14 @@ def test_the_command_learns_and_reads(tmp_path: Path, capsys: pytest.CaptureFixt
     assert document["format"] == "learnt:fit"
     assert document["notes"] == ["numbers of the learnt format fit"]
     assert document["segments"][0]["records"] == 5
+
+
+def test_the_package_runs_the_command(tmp_path: Path) -> None:
+    log, out = tmp_path / "fit.log", tmp_path / "fit.json"
+    log.write_text("".join(LINES))
+    command = [sys.executable, "-m", "parlab.formats", str(log), "--learn", str(out)]
+    assert "step_time_s" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert json.loads(out.read_text())["counter"] == "tick"
 
 
 def test_a_damaged_definition_is_refused_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
