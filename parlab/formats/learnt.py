@@ -56,35 +56,51 @@ class Learnt(BaseModel):
 
 def learn(lines: Iterable[str], name: str) -> Learnt:
     """Return the format of a file's repeating lines. Raises ValueError if no line with numbers repeats."""
-    shapes: Counter[tuple[str, ...]] = Counter()
-    values: dict[str, list[float]] = {}
-    columns: dict[str, Column] = {}
-    samples: dict[tuple[str, ...], list[str]] = {}
-    counted = 0
+    survey = _Survey()
     for number, _, _, text in peel(lines):
         if number > MAX_LINES:
             break
+        survey.add(text)
+    return survey.learnt(name)
+
+
+class _Survey:
+    """The shapes of a file's lines, with the values and samples of each."""
+
+    def __init__(self) -> None:
+        self._shapes: Counter[tuple[str, ...]] = Counter()
+        self._values: dict[str, list[float]] = {}
+        self._columns: dict[str, Column] = {}
+        self._samples: dict[tuple[str, ...], list[str]] = {}
+        self._counted = 0
+
+    def add(self, text: str) -> None:
         cells = [cell for cell in pairs(text) if cell.value is not None]
         shape = tuple(cell.key for cell in cells)
-        if not cells or (shape not in shapes and len(shapes) >= MAX_SHAPES):
-            continue
-        shapes[shape] += 1
-        counted += counter_of(text) is not None
-        if len(texts := samples.setdefault(shape, [])) < SAMPLES:
+        if not cells or (shape not in self._shapes and len(self._shapes) >= MAX_SHAPES):
+            return
+        self._shapes[shape] += 1
+        self._counted += counter_of(text) is not None
+        if len(texts := self._samples.setdefault(shape, [])) < SAMPLES:
             texts.append(text.strip()[:500])
         for cell in cells:
-            _count(columns, values, cell)
-    repeated = [shape for shape, count in shapes.most_common() if count >= REPEATS]
-    keys = {key for shape in repeated for key in shape}
-    if not keys:
-        raise ValueError("no line with `key: value` cells repeats; choose a file with at least two steps")
-    counter = (
-        ""
-        if counted >= REPEATS
-        else _counter(values, [key for key in columns if key in keys and not columns[key].unit])
-    )
-    kept = [column for key, column in columns.items() if key in keys and key != counter]
-    return Learnt(name=name, counter=counter, columns=kept, samples=samples[repeated[0]])
+            _count(self._columns, self._values, cell)
+
+    def learnt(self, name: str) -> Learnt:
+        repeated = [shape for shape, count in self._shapes.most_common() if count >= REPEATS]
+        keys = {key for shape in repeated for key in shape}
+        if not keys:
+            raise ValueError("no line with `key: value` cells repeats; choose a file with at least two steps")
+        columns = {key: column for key, column in self._columns.items() if key in keys}
+        counter = ""
+        if self._counted < REPEATS:
+            counter = _counter(self._values, [key for key, column in columns.items() if not column.unit])
+        return Learnt(
+            name=name,
+            counter=counter,
+            columns=[column for key, column in columns.items() if key != counter],
+            samples=self._samples[repeated[0]],
+        )
 
 
 def _count(columns: dict[str, Column], values: dict[str, list[float]], cell: Pair) -> None:

@@ -7,7 +7,8 @@ in BigScience's fork since 2022 in s, as the key states. `MB` of the memory line
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 from parlab.formats.cells import Cell, Layouts, joined, split_cells
@@ -319,8 +320,11 @@ class Parser:
         return records
 
 
-def _with_rate(parser: Parser, record: Record) -> list[Record]:
-    return [*parser.attach(record), record] if record.kind == "step" else [record]
+def _with_rate(parser: Parser, record: Record) -> Sequence[Record]:
+    """Return a record behind the stated rate that does not belong to it, if there is one."""
+    if parser.rate is None or record.kind != "step":
+        return (record,)
+    return (*parser.attach(record), record)
 
 
 def _is_wrapped(text: str) -> bool:
@@ -364,22 +368,18 @@ def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Re
         if parser.block is None and parser.dump is None and not parser.wrapped:
             record = _fast(parser, number, None, None, raw)
             if record is not None:
-                if parser.rate is not None and record.kind == "step":
-                    yield from parser.attach(record)
-                yield record
+                yield from _with_rate(parser, record)
                 continue
         for line, rank, time, text in peel_line(number, raw):
             if parser.block is not None and fast_range(parser.block, text):
                 continue
             if not parser.expects_lines and (record := _fast(parser, line, rank, time, text)) is not None:
                 yield from parser.close_block()
-                if parser.rate is not None and record.kind == "step":
-                    yield from parser.attach(record)
-                yield record
+                yield from _with_rate(parser, record)
                 continue
             records = parser.feed(line, rank, time, text)
             if parser.rate is not None:
-                records = [other for record in records for other in _with_rate(parser, record)]
+                records = list(chain.from_iterable(_with_rate(parser, record) for record in records))
             if also is not None and not records and not parser.expects_lines:
                 records = also.feed(line, rank, time, text)
             yield from records

@@ -99,11 +99,20 @@ def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
     cumulative = builder.skipped_total
     skipped = builder.skipped if cumulative is None else cumulative
     segment.skipped_iterations = None if skipped is None else int(skipped)
+    _fill_loss(segment)
+    _fill_step_time(segment, builder)
+
+
+def _fill_loss(segment: schema.Segment) -> None:
     losses = [name for name in segment.metrics if name in _LOSSES] or [n for n in segment.metrics if n.endswith("loss")]
     if losses:
         name = min(losses, key=lambda n: _LOSSES.index(n) if n in _LOSSES else len(_LOSSES))
         loss = segment.metrics[name]
         segment.loss = schema.Loss(name=name, first=loss.first, last=loss.last, min=loss.min)
+
+
+def _fill_step_time(segment: schema.Segment, builder: Builder) -> None:
+    """Set the step time: as printed, else from printed steps per second."""
     times = builder.steps.by_name.get("step_time_s")
     rates = builder.steps.by_name.get("steps_per_s")
     if times is None and rates is not None and rates.minimum > 0:

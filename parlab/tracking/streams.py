@@ -245,17 +245,12 @@ def _report_apply(tracked: TrackedRun, stream: Stream, report: Report) -> bool:
 def _state_derive(tracked: TrackedRun, attempt: Attempt) -> None:
     """Set the state of a run from its streams: a wrapper knows exit codes; without one, every rank counts."""
     streams = list(tracked.streams.order_by("pk"))
-    wrappers = [stream for stream in streams if stream.kind == Stream.Kind.OUTPUT]
-    newest = {stream.rank: stream for stream in wrappers or streams}
-    ended = [stream for stream in newest.values() if stream.state in _ENDS]
-    worst = min(ended, key=lambda stream: _severity(stream.state), default=None)
-    if worst is not None and (worst.state != RunState.FINISHED or len(ended) == len(newest)):
-        state, cause = RunState(worst.state), worst
-    else:
-        state, cause = RunState.RUNNING, None
-    if cause is not None and not cause.traceback:
-        # The wrapper has the exit code; the rank that failed knows why.
-        cause = next((stream for stream in streams if stream.traceback and stream.state == cause.state), cause)
+    worst = _deciding_stream(streams)
+    state = RunState.RUNNING if worst is None else RunState(worst.state)
+    cause = worst
+    if worst is not None and not worst.traceback:
+        # The wrapper has the exit code; the rank that failed has the traceback.
+        cause = next((stream for stream in streams if stream.traceback and stream.state == worst.state), worst)
     status = _STATUS.get(state, TrackedRun.Status.RUNNING)
     now_ms = int(timezone.now().timestamp() * 1000)
     TrackedRun.objects.filter(pk=tracked.pk).update(status=status, end_ms=now_ms if state.is_final else None)
@@ -264,6 +259,17 @@ def _state_derive(tracked: TrackedRun, attempt: Attempt) -> None:
         Attempt.objects.filter(pk=attempt.pk).update(**facts)
     if state != RunState(attempt.state) or state.is_final:
         state_set(attempt, state, reason=cause.reason if cause else "")
+
+
+def _deciding_stream(streams: Sequence[Stream]) -> Stream | None:
+    """Return the stream that decides the end of its run: the worst end; None while the run goes on."""
+    wrappers = [stream for stream in streams if stream.kind == Stream.Kind.OUTPUT]
+    newest = {stream.rank: stream for stream in wrappers or streams}
+    ended = [stream for stream in newest.values() if stream.state in _ENDS]
+    worst = min(ended, key=lambda stream: _severity(stream.state), default=None)
+    if worst is None or (worst.state == RunState.FINISHED and len(ended) < len(newest)):
+        return None
+    return worst
 
 
 def _severity(state: str) -> int:

@@ -29,24 +29,34 @@ def read(files: Mapping[str, Path]) -> Iterator[Store]:
     matches = [match for match in map(_META.match, files) if match is not None]
     if not matches:
         return
-    parts: dict[str, dict[str, Path]] = defaultdict(dict)
     prefixes = {match[0].removesuffix("meta.yaml"): match for match in matches}
-    lengths = sorted({len(prefix) for prefix in prefixes})
-    for name, path in files.items():
-        prefix = next((name[:length] for length in lengths if name[:length] in prefixes), None)
-        if prefix is not None:
-            parts[prefix][name.removeprefix(prefix)] = path
+    parts = _parts(files, prefixes)
     roots: dict[str, list[ForeignRun]] = defaultdict(list)
     for prefix, match in sorted(prefixes.items()):
         run = _run(match, parts[prefix], files)
         if run is not None:
             roots[match["root"]].append(run)
     for root, runs in roots.items():
-        experiments = {match["root"] + match["experiment"] for match in matches if match["root"] == root}
-        owned = frozenset(
-            name for name in files if any(name.startswith(f"{directory}/") for directory in experiments)
-        ) | {name for name in files if re.fullmatch(re.escape(root) + r"\d{1,20}/meta\.yaml", name)}
+        owned = _owned(files, root, {root + match["experiment"] for match in matches if match["root"] == root})
         yield Store(root.rstrip("/").rpartition("/")[2] or "mlruns", TRACKER, runs, owned)
+
+
+def _parts(files: Mapping[str, Path], prefixes: Mapping[str, object]) -> dict[str, dict[str, Path]]:
+    """Sort files by the directory of their run: {directory: {name within it: file}}."""
+    parts: dict[str, dict[str, Path]] = defaultdict(dict)
+    lengths = sorted({len(prefix) for prefix in prefixes})
+    for name, path in files.items():
+        prefix = next((name[:length] for length in lengths if name[:length] in prefixes), None)
+        if prefix is not None:
+            parts[prefix][name.removeprefix(prefix)] = path
+    return parts
+
+
+def _owned(files: Mapping[str, Path], root: str, experiments: set[str]) -> frozenset[str]:
+    """Return the files that belong to a store: those of its experiments, and the descriptions of empty ones."""
+    description = re.compile(re.escape(root) + r"\d{1,20}/meta\.yaml")
+    directories = tuple(f"{directory}/" for directory in experiments)
+    return frozenset(name for name in files if name.startswith(directories) or description.fullmatch(name))
 
 
 def _run(match: re.Match[str], parts: Mapping[str, Path], files: Mapping[str, Path]) -> ForeignRun | None:
