@@ -373,7 +373,7 @@ def test_an_attempt_that_the_server_does_not_know_is_ended_and_put_aside(machine
     rejected = machine.state_dir / "rejected" / "1-1"
     server.until(rejected.exists, "the run is put aside")
     assert machine.processes(1) == []
-    assert read_batch(rejected / "spool", 0).reports[0].state == "running"
+    assert read_batch(rejected / "spool", 0).reports[0].state == "prepared"
     sent = len(server.batches)
     server.serve(1)
     assert len(server.batches) == sent
