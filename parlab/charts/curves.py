@@ -63,7 +63,7 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
     if warmup_steps:
         first = "The first (shaded) is" if warmup_steps == 1 else f"The first {warmup_steps} (shaded) are"
         caption += f" {first} warm-up, excluded from the statistics."
-    return Drawing(drawing, caption, _table(present, "step_time_s"))
+    return Drawing(drawing, caption, _curves_table(present, "step_time_s"))
 
 
 def memory(curves: Mapping[int, Curve], *, start: float | None = None, unit: Unit | None = None) -> Drawing:
@@ -91,7 +91,7 @@ def memory(curves: Mapping[int, Curve], *, start: float | None = None, unit: Uni
     drawing.update_layout(showlegend=len(present) > 1)
     most = max(float(value) for curve in present.values() for value in curve.values)
     caption = f"Peak: {quantity(most, 'B')} (GPU memory for ranks on GPUs, process memory otherwise)."
-    return Drawing(drawing, caption, _table(present, "memory_bytes"))
+    return Drawing(drawing, caption, _curves_table(present, "memory_bytes"))
 
 
 def series(curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit) -> Drawing:
@@ -117,7 +117,7 @@ def series(curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit) ->
     ends = [0, -1] if len(curve.steps) > 1 else [0]
     readings = [f"{quantity(float(curve.values[at]), unit.base).strip()} at step {curve.steps[at]}" for at in ends]
     caption = f"Rank {rank}: {', '.join(readings)}."
-    return Drawing(drawing, caption, _table(present, name))
+    return Drawing(drawing, caption, _curves_table(present, name))
 
 
 def _step_axis(curves: Mapping[int, Curve]) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _trace(rank: int, curve: Curve, x: Sequence[float], unit: Unit, place: str) 
     )
 
 
-def _table(curves: Mapping[int, Curve], column: str) -> Table:
+def _curves_table(curves: Mapping[int, Curve], column: str) -> Table:
     rows = [
         [rank, int(step), float(time), float(value)]
         for rank, curve in curves.items()

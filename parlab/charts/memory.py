@@ -47,10 +47,10 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     measured = [point for point in points if _is_measured(point)]
     banded = _banded(points, measured, options)
     if banded is not None:
-        return Drawing(_band_figure(banded, options), _caption(points, measured), _table(measured))
+        return Drawing(_band_figure(banded, options), _caption(points, measured), _memory_table(measured))
     unmeasured = [point for point in points if point.state == "oom" and point not in measured][:MAX_BARS]
     drawn, left_out = fastest(measured)
-    return Drawing(_bar_figure(drawn, unmeasured), _caption(points, measured) + left_out, _table(measured))
+    return Drawing(_bar_figure(drawn, unmeasured), _caption(points, measured) + left_out, _memory_table(measured))
 
 
 def _bar_figure(measured: Sequence[RunPoint], unmeasured: Sequence[RunPoint]) -> go.Figure:
@@ -240,7 +240,7 @@ def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> str:
     return caption + (f". Out of memory: {', '.join(too_big)}." if too_big else ".")
 
 
-def _table(measured: Sequence[RunPoint]) -> Table:
+def _memory_table(measured: Sequence[RunPoint]) -> Table:
     axes = list(dict.fromkeys(axis for point in measured for axis in point.values))
     header = ["run", *axes, "state", "rank", "memory_peak_bytes"]
     rows = []

@@ -64,7 +64,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     timed = {point.number: parts(point.timers) for point in points if point.timers}
     measured = [point for point in points if point.number in timed]
     drawn, left_out = fastest(measured)
-    return Drawing(_bar_figure(drawn, timed, options), _caption(measured, timed) + left_out, _table(measured))
+    return Drawing(_bar_figure(drawn, timed, options), _caption(measured, timed) + left_out, _phases_table(measured))
 
 
 def _bar_figure(measured: Sequence[RunPoint], timed: Mapping[int, Mapping[str, Timer]], options: Options) -> go.Figure:
@@ -149,7 +149,7 @@ def _caption(measured: Sequence[RunPoint], timed: Mapping[int, Mapping[str, Time
     )
 
 
-def _table(measured: Sequence[RunPoint]) -> Table:
+def _phases_table(measured: Sequence[RunPoint]) -> Table:
     axes = list(dict.fromkeys(axis for point in measured for axis in point.values))
     rows = [
         [point.number, *(point.values.get(axis) for axis in axes), point.outcome, name, *timer]

@@ -83,7 +83,7 @@ def figure(points: Sequence[PredictedPoint], left_out: Sequence[str] = ()) -> Dr
         )
     )
     caption = " ".join(filter(None, [_caption(timed, calibrated), _left_out(left_out)]))
-    return Drawing(drawing, caption, _table(points))
+    return Drawing(drawing, caption, _predictions_table(points))
 
 
 def _left_out(reasons: Sequence[str]) -> str:
@@ -127,7 +127,7 @@ def _caption(points: Sequence[PredictedPoint], calibrated: bool) -> str:
     return caption + "."
 
 
-def _table(points: Sequence[PredictedPoint]) -> Table:
+def _predictions_table(points: Sequence[PredictedPoint]) -> Table:
     axes = list(dict.fromkeys(axis for point in points for axis in point.values))
     header = ["run", *axes, "measured_s", "predicted_s", "uncalibrated_s", "measured_bytes", "predicted_bytes"]
     return Table(

@@ -62,7 +62,7 @@ def figure(cells: Sequence[Slowdown], source: str) -> Drawing:
             },
         ),
     )
-    return Drawing(drawing, _caption(cells, source), _table(cells, source))
+    return Drawing(drawing, _caption(cells, source), _slowdowns_table(cells, source))
 
 
 def _hover(cell: Slowdown) -> str:
@@ -83,6 +83,6 @@ def _caption(cells: Sequence[Slowdown], source: str) -> str:
     )
 
 
-def _table(cells: Sequence[Slowdown], source: str) -> Table:
+def _slowdowns_table(cells: Sequence[Slowdown], source: str) -> Table:
     rows = [[source, *cell] for cell in cells]
     return Table(["source", "schedule", "micro_batch_size", "network", "slowdown", "iteration_s"], rows)

@@ -125,7 +125,7 @@ def figure(kind: str, series: Mapping[Key, Curve], names: Sequence[str], whole: 
     drawing.update_layout(showlegend=len(drawn) > 1 or any(rank >= 0 for _, rank in drawn))
     labels = {key: _label(what, key, names) for key in present}
     caption = _caption(what, extents, len(drawn) < len(present), factor, unit)
-    return Drawing(drawing, caption, _table(what, present, labels))
+    return Drawing(drawing, caption, _samples_table(what, present, labels))
 
 
 def _unit(what: Kind, extents: Sequence[Extent]) -> tuple[float, str]:
@@ -227,7 +227,7 @@ def _caption(what: Kind, extents: Mapping[Key, Extent], is_part: bool, factor: f
     return f"{caption} Only the GPUs with the highest and the lowest mean are drawn." if is_part else caption
 
 
-def _table(what: Kind, present: Mapping[Key, Curve], labels: Mapping[Key, str]) -> Table:
+def _samples_table(what: Kind, present: Mapping[Key, Curve], labels: Mapping[Key, str]) -> Table:
     rows = [
         [labels[key], int(step), float(time), float(value)]
         for key, curve in present.items()

@@ -83,7 +83,9 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     drawing.update_layout(showlegend=len(drawing.data) > 1)
     if drawing.layout.yaxis.type == "log":  # the ideal may reach much further than what was measured
         drawing.update_layout(yaxis=log_ticks(y for trace in drawing.data for y in trace.y))
-    return Drawing(drawing, _caption(points, measured, chosen, others, measure) + left_out, _table([*points, *others]))
+    return Drawing(
+        drawing, _caption(points, measured, chosen, others, measure) + left_out, _throughput_table([*points, *others])
+    )
 
 
 def per_sample(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
@@ -278,7 +280,7 @@ def _scaling(measured: Sequence[RunPoint]) -> str:
     return "Neither strong nor weak scaling: both the global batch and the batch per GPU vary."
 
 
-def _table(points: Sequence[RunPoint]) -> Table:
+def _throughput_table(points: Sequence[RunPoint]) -> Table:
     axes = list(dict.fromkeys(axis for point in points for axis in point.values))
     header = [
         "run",

@@ -115,7 +115,7 @@ def figure(timelines: Sequence[Timeline]) -> Drawing:
         if placed:
             drawing.add_trace(_bars(kind, placed, unit))
     drawing.add_trace(_ends(drawn, tops, unit))
-    return Drawing(drawing, _caption(drawn) + _cut(cut_s), _table(drawn))
+    return Drawing(drawing, _caption(drawn) + _cut(cut_s), _operations_table(drawn))
 
 
 def _subtitle(bars_drawn: Sequence[Sequence[Bar]]) -> str:
@@ -254,7 +254,7 @@ def _cut(cut_s: float | None) -> str:
     return f" Drawn up to {quantity(cut_s, 's')}, the limit of a browser; the CSV contains all bars."
 
 
-def _table(drawn: Sequence[Timeline]) -> Table:
+def _operations_table(drawn: Sequence[Timeline]) -> Table:
     rows = [
         [timeline.title, bar.rank, bar.kind, bar.micro_batch, bar.chunk, bar.begin_s, bar.end_s]
         for timeline in drawn

@@ -78,7 +78,7 @@ def figure(points: Sequence[RunPoint]) -> Drawing:
                 )
             )
     drawing.update_layout(showlegend=True)
-    return Drawing(drawing, _caption(everything) + left_out, _table(everything))
+    return Drawing(drawing, _caption(everything) + left_out, _utilisation_table(everything))
 
 
 def _share(point: RunPoint, name: str) -> float | None:
@@ -104,7 +104,7 @@ def _caption(measured: Sequence[RunPoint]) -> str:
     return f"{caption}."
 
 
-def _table(measured: Sequence[RunPoint]) -> Table:
+def _utilisation_table(measured: Sequence[RunPoint]) -> Table:
     axes = list(dict.fromkeys(axis for point in measured for axis in point.values))
     header = ["run", *axes, "state", *_SHARES, "flops_per_gpu", "peak"]
     rows = [

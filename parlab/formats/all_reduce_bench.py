@@ -105,9 +105,9 @@ class Parser:
         if number > 1:
             values["busbw_after_first_trial_bytes_per_s"] = busbw
         record = Record("metrics", trial.line, values, rank=trial.rank, fields=_FIELDS, raw=raw)
-        return [record, *self._row(trial, number, raw)]
+        return [record, *self._bandwidth_row(trial, number, raw)]
 
-    def _row(self, trial: Trial, number: int, raw: tuple[str, ...]) -> list[Record]:
+    def _bandwidth_row(self, trial: Trial, number: int, raw: tuple[str, ...]) -> list[Record]:
         if self.table is None:
             columns = ["rank", "trial", "duration (sec)", "algo throughput (Gbps)", "busbw (Gbps)"]
             self.table = Table(line=trial.line, columns=columns, header=[columns], rows=[], title="trials")
@@ -172,9 +172,9 @@ class Averages:
                 field = Field(name, name.partition("_")[0], match[2])
                 return [Record("metrics", line, {name: value * _SCALE[match[2]]}, fields=(field,), raw=(match[1],))]
         row = _ROW.match(text)
-        return None if row is None else self._row(line, [part.strip() for part in row[1].split("|")][:20])
+        return None if row is None else self._bandwidth_row(line, [part.strip() for part in row[1].split("|")][:20])
 
-    def _row(self, line: int, cells: list[str]) -> list[Record]:
+    def _bandwidth_row(self, line: int, cells: list[str]) -> list[Record]:
         if self.table is None:
             self.table = Table(line=line, columns=cells, header=[cells], rows=[])
             return []

@@ -73,10 +73,10 @@ def records(blocks: Iterable[Block]) -> Iterator[Record]:
         elif isinstance(block, Image):
             yield Record("image", block.line, data=block.model_copy(update={"section": section}))
         else:
-            yield from _text(block, section)
+            yield from _block_records(block, section)
 
 
-def _text(block: Text | Code, section: str | None) -> Iterator[Record]:
+def _block_records(block: Text | Code, section: str | None) -> Iterator[Record]:
     """Read a block of text: a configuration, a log, commands, or prose."""
     config = _json(block.source)
     if config is not None:

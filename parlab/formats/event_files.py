@@ -108,7 +108,7 @@ class Parser:
         """Read one event; `number` is its position in the file, from 1."""
         for value in event.summary.value:
             tag = value.tag[:400]
-            text = _text(value)
+            text = _summary_text(value)
             if text is not None:
                 self._argument(tag, text)
                 continue
@@ -177,7 +177,7 @@ def _scalar(value: Summary.Value) -> float | None:
         return None
 
 
-def _text(value: Summary.Value) -> str | None:
+def _summary_text(value: Summary.Value) -> str | None:
     if not value.HasField("tensor") or value.metadata.plugin_data.plugin_name != "text" or not value.tensor.string_val:
         return None
     return value.tensor.string_val[0][:1_000_000].decode("utf-8", "replace")  # type: ignore[no-any-return]

@@ -65,14 +65,14 @@ def _blocks(tokens: Sequence[Token], source: Sequence[str]) -> Iterator[Block]:
             if above:
                 pending = None
             if pending:
-                yield from _text(pending)
+                yield from _paragraph_blocks(pending)
                 pending = None
-            yield _table(tokens[position:stop], begin + 1, above)
+            yield _block_of_table(tokens[position:stop], begin + 1, above)
             position = stop
         elif token.type in ("paragraph_open", "heading_open"):
             inline = tokens[position + 1]
             if pending:
-                yield from _text(pending)
+                yield from _paragraph_blocks(pending)
                 pending = None
             if token.type == "heading_open":
                 block = Heading(begin + 1, _plain(inline)[0].strip() if inline.content else "")
@@ -85,15 +85,15 @@ def _blocks(tokens: Sequence[Token], source: Sequence[str]) -> Iterator[Block]:
             block = Code(first, token.content.splitlines(keepends=True))
         if block is not None:
             if pending and not isinstance(block, Heading):
-                yield from _text(pending)
+                yield from _paragraph_blocks(pending)
                 pending = None
             yield block
         position += 1
     if pending:
-        yield from _text(pending)
+        yield from _paragraph_blocks(pending)
 
 
-def _text(pending: Text) -> Iterator[Block]:
+def _paragraph_blocks(pending: Text) -> Iterator[Block]:
     yield pending
 
 
@@ -130,7 +130,7 @@ def _header_above(pending: Text | None, begin: int) -> list[list[str]]:
     return [[part.strip() for part in row.strip("|").split("|")] for row in rows]
 
 
-def _table(tokens: Sequence[Token], line: int, above: Sequence[Sequence[str]]) -> Block:
+def _block_of_table(tokens: Sequence[Token], line: int, above: Sequence[Sequence[str]]) -> Block:
     header: list[list[str]] = [list(row) for row in above]
     rows: list[list[str]] = []
     align: list[Align] = []

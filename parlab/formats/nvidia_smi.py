@@ -107,7 +107,7 @@ class Rows:
         self.count += 1
         if self.count <= MAX_ROWS:
             self.table.rows.append(
-                [self._cell(*column) for column in zip(self.names, self.fields, tokens, strict=True)]
+                [self._sample_cell(*column) for column in zip(self.names, self.fields, tokens, strict=True)]
             )
         if not values:
             return bad
@@ -115,7 +115,7 @@ class Rows:
         return [Record("metrics", line, values, rank=rank, time=stamp, fields=tuple(fields), raw=tuple(raw)), *bad]
 
     @staticmethod
-    def _cell(name: str, field: Field, token: str) -> Cell:
+    def _sample_cell(name: str, field: Field, token: str) -> Cell:
         """Return one typed cell of the table."""
         if _MISSING.fullmatch(token):
             return Cell(text=token, kind="blank")

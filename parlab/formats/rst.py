@@ -97,7 +97,7 @@ def _blocks(tree: nodes.document, source: list[str]) -> Iterator[Block]:
             if not isinstance(node.parent, nodes.table):
                 yield Heading(_line(node), node.astext())
         elif isinstance(node, nodes.table):
-            yield _table(node)
+            yield _block_of_table(node)
         elif isinstance(node, nodes.image):
             yield Image(line=_line(node), source=str(node.get("uri", "")), alt=str(node.get("alt", "")))
         elif isinstance(node, nodes.literal_block):
@@ -141,7 +141,7 @@ def _find(source: list[str], row: str, near: int, *, whole: bool = False) -> int
     return near
 
 
-def _table(node: nodes.table) -> Block:
+def _block_of_table(node: nodes.table) -> Block:
     header: list[list[str]] = []
     rows: list[list[str]] = []
     for row in node.findall(nodes.row):

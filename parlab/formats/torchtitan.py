@@ -77,13 +77,13 @@ def _cells(text: str) -> Iterator[Cell]:
         key, value = match[1].strip(), match[2]
         inner = _BRACKET.fullmatch(value) if value.endswith(")") else None
         if inner:
-            yield _cell(f"{key}_share" if inner[2].endswith("%") else f"{key}_{inner[2]}", inner[2])
+            yield _metric_cell(f"{key}_share" if inner[2].endswith("%") else f"{key}_{inner[2]}", inner[2])
             value = inner[1]
         if value != "N/A":  # mfu of a device whose peak is unknown
-            yield _cell(key, value)
+            yield _metric_cell(key, value)
 
 
-def _cell(key: str, text: str) -> Cell:
+def _metric_cell(key: str, text: str) -> Cell:
     number = to_float(text)
     if number is not None:
         return Cell(key, text, number)

@@ -150,7 +150,7 @@ class _Parser:
             self._steps += 1
             if self._last_step is None or step > self._last_step:
                 self._last_step = step
-        rows, row = self._row(rank, step, time)
+        rows, row = self._rank_row(rank, step, time)
         timers, metrics = event.pop("timers_s", None), event.pop("metrics", None)
         del event["parlab"]
         self._add(rows, row, event, "")
@@ -159,7 +159,7 @@ class _Parser:
         if type(timers) is dict:
             self._add(rows, row, timers, _TIMERS)
 
-    def _row(self, rank: int, step: int, time: float) -> tuple[_Rows, int]:
+    def _rank_row(self, rank: int, step: int, time: float) -> tuple[_Rows, int]:
         rows = self._ranks.get(rank)
         if rows is None:
             rows = self._ranks[rank] = _Rows()
@@ -173,7 +173,7 @@ class _Parser:
         if not all(type(end) is int and 0 <= end < self._limits.ranks for end in (source, target)):
             self._refused["link without source or target rank"] += 1
             return
-        rows, row = self._row(cast(int, source), 0, time)
+        rows, row = self._rank_row(cast(int, source), 0, time)
         numbers = {name: event[field] for field, name in links.NUMBERS.items() if event.get(field) is not None}
         self._add(rows, row, numbers, f"{links.PREFIX}{target}/")
 

@@ -137,11 +137,11 @@ class _Lines:
             *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")
             if len(rest) > MAX_LINE:
                 lines, rest = [*lines, rest], b""
-            yield from self._text(lines)
+            yield from self._decoded_lines(lines)
         if self._is_whole:
-            yield from self._text([rest])
+            yield from self._decoded_lines([rest])
 
-    def _text(self, lines: Iterable[bytes]) -> Iterator[str]:
+    def _decoded_lines(self, lines: Iterable[bytes]) -> Iterator[str]:
         for line in lines:
             if line.startswith(EVENT_PREFIX) and len(line) < EVENT_LINE_LIMIT:
                 self._update_clock(line)

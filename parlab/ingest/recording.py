@@ -107,7 +107,7 @@ class Recording:
         rows = self._rows.get((kind, rank))
         if rows is None:
             rows = self._rows[kind, rank] = _Rows(kind, rank)
-        row = self._row(rows, record.values)
+        row = self._row_index(rows, record.values)
         _put(rows.columns, row, record.values, kind == "timers")
         if record.low:
             _put(rows.lows, row, record.low, True)
@@ -135,7 +135,7 @@ class Recording:
             # In a log without time stamps, time is the sum of the step times, from 0.
             self._time = min(self._time + abs(record.values.get("step_time_s", 0.0)), _LATEST)
 
-    def _row(self, rows: _Rows, values: Mapping[str, float]) -> int:
+    def _row_index(self, rows: _Rows, values: Mapping[str, float]) -> int:
         """Return the row of these values: a new row, or the last one if a step continues over several lines."""
         row = len(rows.steps)
         if row and rows.steps[-1] == self._step:

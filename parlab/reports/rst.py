@@ -80,7 +80,7 @@ class _Writer:
         if token.type == "hr":
             return "----"
         if token.type == "table_open":
-            return self._table(inner)
+            return self._table_lines(inner)
         return self._directive(token.meta["directive"]) if token.type == BLOCK else ""
 
     def _list(self, inner: Sequence[Token], mark: str) -> str:
@@ -92,7 +92,7 @@ class _Writer:
             at = end + 1
         return "\n".join(items) if all("\n" not in item for item in items) else "\n\n".join(items)
 
-    def _table(self, inner: Sequence[Token]) -> str:
+    def _table_lines(self, inner: Sequence[Token]) -> str:
         rows: list[list[str]] = []
         for token in inner:
             if token.type == "tr_open":

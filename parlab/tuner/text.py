@@ -120,7 +120,7 @@ def _summary(result: Result) -> list[str]:
 
 def _comparison(result: Result) -> str:
     columns = [_TITLES[column.name] for column in result.compared]
-    cells = [_cell(column.best) for column in result.compared]
+    cells = [_best_cell(column.best) for column in result.compared]
     name = result.study.config.experiment.name.replace("|", "/")
     return "\n".join(
         [
@@ -131,7 +131,7 @@ def _comparison(result: Result) -> str:
     )
 
 
-def _cell(best: Tried | None) -> str:
+def _best_cell(best: Tried | None) -> str:
     return "-" if best is None or best.value is None else f"{best.value:.6g} ({best.trial.key})"
 
 

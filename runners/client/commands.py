@@ -139,7 +139,9 @@ def _show(arguments: argparse.Namespace, login: Settings) -> int:
     for key, value in run.items():
         if value not in (None, "", {}, []):
             text = (
-                json.dumps(value, indent=2).replace("\n", "\n  ") if isinstance(value, (dict, list)) else _cell(value)
+                json.dumps(value, indent=2).replace("\n", "\n  ")
+                if isinstance(value, (dict, list))
+                else _table_cell(value)
             )
             sys.stdout.write(f"{key}: {text}\n")
     return OK
@@ -223,7 +225,7 @@ def _print_json(value: Any) -> None:
 
 
 def _print_table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    table = [list(columns), *([_cell(row.get(column)) for column in columns] for row in rows)]
+    table = [list(columns), *([_table_cell(row.get(column)) for column in columns] for row in rows)]
     widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
     for row in table if rows else []:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths))
@@ -232,7 +234,7 @@ def _print_table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None
         sys.stdout.write("nothing here yet\n")
 
 
-def _cell(value: Any) -> str:
+def _table_cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)[:60]

@@ -42,7 +42,7 @@ def report_create(*, title: str, text: str, experiment: Experiment | None, user:
                 return Report.objects.create(
                     title=title,
                     slug=_free_slug(title),
-                    text=_text(text),
+                    text=_report_text(text),
                     experiment=experiment,
                     owner=user,
                     saved_by=user,
@@ -59,7 +59,7 @@ def report_save(*, report: Report, title: str, text: str, revision: int, user: U
     """
     changed = Report.objects.filter(pk=report.pk, revision=revision).update(
         title=_title(title),
-        text=_text(text),
+        text=_report_text(text),
         revision=F("revision") + 1,
         saved_by=user,
         saved_at=timezone.now(),
@@ -138,7 +138,7 @@ def _title(title: str) -> str:
     return title
 
 
-def _text(text: str) -> str:
+def _report_text(text: str) -> str:
     return storable.text(text.replace("\r\n", "\n"))
 
 

@@ -111,11 +111,13 @@ def _tables(entries: Sequence[SweepEntry], layout: _Layout, metric: Metric, fact
         members = [entry for entry in entries if all(entry.values[axis] == value for axis, value in group.items())]
         if members:
             title = ", ".join(f"{field_title(axis)} {field_value(value)}" for axis, value in group.items())
-            tables.append(_table(title, members, layout, metric, factor))
+            tables.append(_sweep_table(title, members, layout, metric, factor))
     return tables
 
 
-def _table(title: str, members: Sequence[SweepEntry], layout: _Layout, metric: Metric, factor: float) -> SweepTable:
+def _sweep_table(
+    title: str, members: Sequence[SweepEntry], layout: _Layout, metric: Metric, factor: float
+) -> SweepTable:
     by_place = {(repr(entry.values[layout.row]), repr(entry.values[layout.column])): entry for entry in members}
     column_values = layout.values[layout.column]
     rows = []
@@ -129,7 +131,7 @@ def _table(title: str, members: Sequence[SweepEntry], layout: _Layout, metric: M
 
 def _cells(entries: Sequence[SweepEntry | None], metric: Metric, factor: float) -> list[Cell]:
     """Write the cells of a row; the best of several measured values is marked."""
-    cells = [_cell(entry, metric, factor) for entry in entries]
+    cells = [_sweep_cell(entry, metric, factor) for entry in entries]
     measured = [
         (value if metric.least_is_best else -value, index)
         for index, (cell, entry) in enumerate(zip(cells, entries, strict=True))
@@ -141,7 +143,7 @@ def _cells(entries: Sequence[SweepEntry | None], metric: Metric, factor: float) 
     return cells
 
 
-def _cell(entry: SweepEntry | None, metric: Metric, factor: float) -> Cell:
+def _sweep_cell(entry: SweepEntry | None, metric: Metric, factor: float) -> Cell:
     if entry is None:
         return Cell(None, "unlaunched", DASH, "Not part of the sweep")
     run = entry.run

@@ -79,7 +79,7 @@ def read_question(request: HttpRequest) -> PlanQuery:
     typed: dict[str, Any] = {
         name: request.GET[name][:_LONGEST] for name in PlanRequest.model_fields if request.GET.get(name, "").strip()
     }
-    texts = {name: _text(typed.get(name, field.default)) for name, field in PlanRequest.model_fields.items()}
+    texts = {name: _field_text(typed.get(name, field.default)) for name, field in PlanRequest.model_fields.items()}
     texts["calibration"] = request.GET.get("calibration", "")[:_LONGEST]
     try:
         question = PlanRequest.model_validate(typed)
@@ -89,7 +89,7 @@ def read_question(request: HttpRequest) -> PlanQuery:
     if gpu is None:
         message = unknown_device(question.gpu, [device.name for device in selectors.devices()])
         return PlanQuery(texts, question, None, [Refusal("gpu", question.gpu, message)])
-    texts |= {name: _text(value) for name, value in question.model_dump().items()}
+    texts |= {name: _field_text(value) for name, value in question.model_dump().items()}
     try:
         group = _group(texts["calibration"])
         calibration = selectors.calibration_of(group, gpu) if group else None
@@ -129,7 +129,7 @@ def _calibration_warning(group: CalibrationGroup | None, device: str) -> str:
     return f"Calibrated on {group.device} but planned for {device}: the prediction may be far off."
 
 
-def _text(value: Any) -> str:
+def _field_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -71,13 +71,13 @@ def read_question(query: QueryDict) -> SimulationQuery:
 
 def _texts(query: QueryDict, values: dict[str, Any]) -> dict[str, str]:
     """Return the texts of the form fields: as typed, else their defaults."""
-    texts = {name: _text(values.get(name, field.default)) for name, field in Scenario.model_fields.items()}
+    texts = {name: _field_text(values.get(name, field.default)) for name, field in Scenario.model_fields.items()}
     return texts | {name: query.get(name, "")[:40] for name in ("sends", "receives", "one", "two")}
 
 
-def _text(value: Any) -> str:
+def _field_text(value: Any) -> str:
     if isinstance(value, list):
-        return " ".join(_text(item) for item in value)
+        return " ".join(_field_text(item) for item in value)
     return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
 
 

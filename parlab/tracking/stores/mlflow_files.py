@@ -65,7 +65,7 @@ def _run(match: re.Match[str], parts: Mapping[str, Path], files: Mapping[str, Pa
         return None
     above = f"{match['root']}{match['experiment']}/meta.yaml"
     experiment = _meta(files[above], above) if above in files else {}
-    tags = {name[5:]: _text(path) for name, path in parts.items() if name.startswith("tags/")}
+    tags = {name[5:]: _file_text(path) for name, path in parts.items() if name.startswith("tags/")}
     state = meta.get("status")
     return ForeignRun(
         identity=match["run"],
@@ -75,7 +75,7 @@ def _run(match: re.Match[str], parts: Mapping[str, Path], files: Mapping[str, Pa
         status=_STATES.get(state, "FINISHED") if isinstance(state, int) else TrackedRun.Status.FINISHED,
         start_ms=milliseconds(meta.get("start_time")),
         end_ms=milliseconds(meta.get("end_time")),
-        parameters={name[7:]: _text(path) for name, path in parts.items() if name.startswith("params/")},
+        parameters={name[7:]: _file_text(path) for name, path in parts.items() if name.startswith("params/")},
         tags=tags,
         points=partial(_points, {name[8:]: path for name, path in parts.items() if name.startswith("metrics/")}),
         artifacts={name[10:]: path for name, path in parts.items() if name.startswith("artifacts/")},
@@ -94,7 +94,7 @@ def _meta(path: Path, name: str) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def _text(path: Path) -> str:
+def _file_text(path: Path) -> str:
     with path.open(encoding="utf-8", errors="replace") as file:
         return file.read(MAX_TEXT)
 

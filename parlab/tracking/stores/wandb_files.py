@@ -99,10 +99,10 @@ class _Description:
         self.missing = records.missing
 
     def _run(self, run: Fields) -> None:
-        self.run_id, self.project = _text(run, 1) or self.run_id, _text(run, 3) or self.project
-        self.group, self.job = _text(run, 6) or self.group, _text(run, 7) or self.job
-        self.name, self.notes = _text(run, 8) or self.name, _text(run, 9) or self.notes
-        self.host = _text(run, 13) or self.host
+        self.run_id, self.project = _field_text(run, 1) or self.run_id, _field_text(run, 3) or self.project
+        self.group, self.job = _field_text(run, 6) or self.group, _field_text(run, 7) or self.job
+        self.name, self.notes = _field_text(run, 8) or self.name, _field_text(run, 9) or self.notes
+        self.host = _field_text(run, 13) or self.host
         self.tags = [tag.decode("utf-8", "replace") for tag in run.get(10, []) if isinstance(tag, bytes)] or self.tags
         if 4 in run:
             self._config(fields_of(run[4][-1]))
@@ -180,10 +180,10 @@ def _history(record: Fields) -> dict[str, Any]:
 
 def _item_key(fields: Fields) -> str:
     nested = [part.decode("utf-8", "replace") for part in fields.get(2, []) if isinstance(part, bytes)]
-    return ".".join(nested) if nested else _text(fields, 1)
+    return ".".join(nested) if nested else _field_text(fields, 1)
 
 
-def _text(fields: Fields, number: int) -> str:
+def _field_text(fields: Fields, number: int) -> str:
     value = fields.get(number, [b""])[-1]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
 

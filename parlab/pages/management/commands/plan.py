@@ -54,7 +54,7 @@ class Command(BaseCommand):
 
 def _answer(name: str, huggingface: str | None) -> str:
     try:
-        data = json.loads(_text(name))
+        data = json.loads(_input_text(name))
         if huggingface and isinstance(data, dict):
             data = _model_fields(huggingface, data.get("sequence")) | data
         question = PlanRequest.model_validate(data)
@@ -70,19 +70,19 @@ def _answer(name: str, huggingface: str | None) -> str:
 
 def _model_fields(name: str, sequence: object) -> dict[str, Any]:
     """Return the fields of the model of a config.json; it is trained on `sequence` tokens, 4096 by default."""
-    config = json.loads(_text(name))
+    config = json.loads(_input_text(name))
     if not isinstance(config, dict):
         raise ValueError(f"{name} is not a JSON object; use a config.json of Hugging Face")
     return fields_of(model_of(config, sequence if isinstance(sequence, int) else 4096))
 
 
-def _text(name: str) -> str:
+def _input_text(name: str) -> str:
     return sys.stdin.read() if name == "-" else Path(name).read_text()
 
 
 def _load(name: str) -> list[Any]:
     try:
-        return list(published.load(_text(name)))
+        return list(published.load(_input_text(name)))
     except (OSError, ValueError) as error:
         raise CommandError(f"{name}: {error}") from error
 

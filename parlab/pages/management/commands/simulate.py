@@ -36,7 +36,7 @@ class Command(BaseCommand):
 
 def _read(question: str) -> dict[str, Any]:
     try:
-        text = question if question.lstrip().startswith("{") else _text(question)
+        text = question if question.lstrip().startswith("{") else _input_text(question)
         data = json.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"cannot read the request from {question}: {error}") from error
@@ -49,5 +49,5 @@ def _read(question: str) -> dict[str, Any]:
     return data
 
 
-def _text(path: str) -> str:
+def _input_text(path: str) -> str:
     return sys.stdin.read() if path == "-" else Path(path).read_text()
