@@ -23,6 +23,7 @@ _DIGIT = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?![\w-])|\d\.\d|\d ?(?:ms|s|[
 
 # Kind of line -> why it is no measurement of the training.
 NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"^\{\"parlab\":"), "event of an engine of parlab, stored as series"),
     (re.compile(r"^\s*\(\w[\w ,]{0,40}\) time across ranks|time across ranks \(ms\)"), "heading of a block of timers"),
     (re.compile(r"^\s+[\w/-][\w/ -]{0,78}? \.*: \([\d.]+, [\d.]+\)"), "line of a block of timers, part of its record"),
     (re.compile(r"^\s*[A-Za-z_]\w{0,120} ?\.{2,}"), "line of an argument dump, part of the launch"),

@@ -106,9 +106,21 @@ def prepare(config: RunConfig, directory: Path) -> list[str]:
     return [program, *options, *script]
 
 
+def hide_mlflow(directory: Path) -> Path:
+    """Create a directory of modules in which `import mlflow` fails, and return it.
+
+    DeepSpeed's autotuner reports to MLflow if the package is installed, and ends with a KeyError without MLFLOW_RUN_ID.
+    """
+    modules = directory / "modules"
+    modules.mkdir(exist_ok=True)
+    (modules / "mlflow.py").write_text('raise ImportError("parlab reports the experiments itself")\n')
+    return modules
+
+
 def variables(config: RunConfig, directory: Path, base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the tuner."""
     environment = {**base, **launch.additions(config, base, base.get(processes.MARKER, ""))}
+    environment["PYTHONPATH"] = os.pathsep.join([str(hide_mlflow(directory)), environment["PYTHONPATH"]])
     programs = [str(directory / "bin"), str(Path(sys.executable).parent), base.get("PATH", "")]
     environment["PATH"] = os.pathsep.join(programs)
     if not config.device.may_use_gpus or not has_gpus():
