@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import kombu.exceptions
 import redis
 from django.conf import settings
+from django.utils import timezone
 
 from parlab.celery import app
 from parlab.lab.models import Attempt, Member, MemberState
@@ -15,6 +16,8 @@ from runners.protocol import CANCEL_TASK, GO_TASK, START_TASK, Cancel, Go, Order
 logger = logging.getLogger(__name__)
 
 CANCELLED = "cancelled by a person"
+CAUSE_WAIT_S = 4.0
+"""Wait so long for the first cause if only consequences are known; heartbeats ask again for the order."""
 _BROKER_ERRORS = (kombu.exceptions.OperationalError, redis.RedisError, OSError)
 _TASKS = {"start": START_TASK, "go": GO_TASK, "cancel": CANCEL_TASK}
 
@@ -52,7 +55,16 @@ def stop_reason(attempt: Attempt, members: Sequence[Member]) -> str:
     if attempt.run.cancel_requested_at and attempt.run.attempt_number == attempt.number:
         return CANCELLED
     cause = first_cause(members)
-    return cause_text(cause, len(members)) if cause else ""
+    if cause is None or _may_follow_another(cause, members):
+        return ""
+    return cause_text(cause, len(members))
+
+
+def _may_follow_another(cause: Member, members: Sequence[Member]) -> bool:
+    """Return whether to wait for the member that ended first: the others may notice and report it sooner."""
+    if not cause.is_consequence or cause.ended_at is None or not any(member.is_active for member in members):
+        return False
+    return 0 <= (timezone.now() - cause.ended_at).total_seconds() < CAUSE_WAIT_S
 
 
 def _peer(member: Member) -> Peer:

@@ -156,15 +156,26 @@ def test_the_first_cause_is_named_and_the_others_are_its_consequences(
     # The report of the peer that lost its connection comes first.
     report(on_three, 0, "failed", at=now - 1, reason="rank 0: connection closed by peer", is_consequence=True)
     assert on_three.state == RunState.RUNNING, "the others still run"
-    cancels = [order for name in NAMES for order in received(name)]
-    assert [(type(order), order.node) for order in cancels] == [(Cancel, "b"), (Cancel, "c")]
-    assert cancels[0].reason == "node a: rank 0: connection closed by peer"
+    assert [received(name) for name in NAMES] == [[], [], []], "the first cause may still be reported"
     report(on_three, 1, "failed", at=now - 2, reason="ValueError: x", first_failed_rank=1, traceback="T", exit_code=3)
+    cancels = [order for name in NAMES for order in received(name)]
+    assert [(type(order), order.node) for order in cancels] == [(Cancel, "c")]
+    assert cancels[0].reason == "node b, rank 1: ValueError: x"
     report(on_three, 2, "cancelled", at=now, reason="cancelled: node a ...")
     assert (on_three.state, on_three.reason) == ("failed", "node b, rank 1: ValueError: x")
     assert (on_three.traceback, on_three.exit_code) == ("T", 3)
     assert [member.is_consequence for member in on_three.members.all()] == [True, False, True]
     assert Run.objects.get().reason == on_three.reason
+
+
+def test_a_consequence_whose_cause_is_not_reported_stops_the_others_after_a_while(
+    on_three: Attempt, received: Received, report: Callable[..., None]
+) -> None:
+    at = time.time() - 60
+    report(on_three, 0, "failed", at=at, reason="rank 0: connection closed by peer", is_consequence=True)
+    cancels = [order for name in NAMES for order in received(name) if isinstance(order, Cancel)]
+    assert [order.node for order in cancels] == ["b", "c"]
+    assert cancels[0].reason == "node a: rank 0: connection closed by peer"
 
 
 def test_clocks_that_differ_do_not_change_the_first_cause(
