@@ -39,6 +39,7 @@ from parlab.lab.models import (
 )
 from parlab.lab.services import run_findings_refresh, storable
 from parlab.lab.services.configs import lock_experiment
+from parlab.lab.services.runs import next_number
 from runners.config import digest, sections
 from runners.protocol import EVENT_LINE_LIMIT, RunState
 
@@ -86,11 +87,10 @@ def tracked_run_start(
         lock_experiment(experiment)
         config = _config(experiment, user)
         identity = run_uuid or uuid.uuid4().hex
-        last: int | None = experiment.runs.aggregate(last=Max("number"))["last"]
         run = Run.objects.create(
             experiment=experiment,
             config=config,
-            number=(last or 0) + 1,
+            number=next_number(config),
             label=storable.text(name)[:300],
             origin=Run.Origin.REPORTED,
             point={},
