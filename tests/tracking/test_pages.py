@@ -74,3 +74,15 @@ def test_reingest_builds_the_series_of_a_reported_run_again(tracked: TrackedRun)
     after = store.read(attempt.pk, "my/own key", rank=0)
     assert (after.steps.tolist(), after.values.tolist()) == (before.steps.tolist(), before.values.tolist())
     assert len(after) == 8
+
+
+def test_histories_of_several_runs_are_limited_and_thinned(page: Client, tracked: TrackedRun) -> None:
+    url = "/api/2.0/mlflow/metrics/get-history-bulk"
+    answer = page.get(url, {"run_id": tracked.uuid, "metric_key": "loss", "max_results": 3}).json()["metrics"]
+    assert [(point["run_id"], point["step"], point["value"]) for point in answer] == [
+        (tracked.uuid, 0, 2.0), (tracked.uuid, 1, 1.9), (tracked.uuid, 2, 1.8)
+    ]  # fmt: skip
+    between = {"run_ids": tracked.uuid, "metric_key": "loss", "start_step": 2, "end_step": 6, "max_results": 3}
+    answer = page.get(f"{url}-interval", between).json()["metrics"]
+    assert [point["step"] for point in answer] == [2, 4, 6]
+    assert page.get(url, {"metric_key": "loss"}).json()["error_code"] == "INVALID_PARAMETER_VALUE"

@@ -254,47 +254,54 @@ def history(call: Call) -> JSON:
     tracked = run_of(call)
     key = call.text("metric_key", at_most=KEY_LENGTH)
     page = page_of(_history(tracked, key), call, default=25_000, at_most=10**6)
-    answer: JSON = {"metrics": page.rows}
+    answer: JSON = {"metrics": [metric_json(key, *point) for point in page.rows]}
     return answer | ({"next_page_token": page.token} if page.token else {})
 
 
-def _history(tracked: TrackedRun, key: str) -> Sequence[JSON]:
-    columns = store.read(tracked.run.current_attempt().pk, key, rank=0)
+def _history(
+    tracked: TrackedRun, key: str, *, first_step: int | None = None, last_step: int | None = None
+) -> list[tuple[float, int, int]]:
+    """Return value, time (unix ms) and step of each point of a metric."""
+    attempt_id = tracked.run.current_attempt().pk
+    columns = store.read(attempt_id, key, rank=0, first_step=first_step, last_step=last_step)
     times = np.rint(columns.times * 1000).astype(np.int64).tolist()
-    points = zip(columns.steps.tolist(), times, columns.values.tolist(), strict=True)
-    return [metric_json(key, value, time, step) for step, time, value in points]
+    return list(zip(columns.values.tolist(), times, columns.steps.tolist(), strict=True))
 
 
 def history_bulk(call: Call) -> JSON:
     """Return the points of one metric of several runs, as MLflow's compare page asks for them."""
-    run_ids = call.data.get("run_id") or []
-    run_ids = run_ids if isinstance(run_ids, list) else [run_ids]
-    if not 1 <= len(run_ids) <= 100:
-        raise invalid(f"{len(run_ids)} run IDs in parameter 'run_id'; use 1 to 100")
+    runs = _runs_named(call, "run_id")
     key = call.text("metric_key", at_most=KEY_LENGTH)
     limit = call.whole("max_results", 25_000, at_least=1, at_most=25_000)
     metrics: list[JSON] = []
-    for tracked in _runs_by_id(run_ids):
-        metrics += [{**point, "run_id": tracked.uuid} for point in _history(tracked, key)[: limit - len(metrics)]]
+    for tracked in runs:
+        points = _history(tracked, key)[: limit - len(metrics)]
+        metrics += [{**metric_json(key, *point), "run_id": tracked.uuid} for point in points]
     return {"metrics": metrics}
 
 
 def history_bulk_interval(call: Call) -> JSON:
     """Return the points of one metric of several runs between two steps, thinned to max_results a run."""
-    run_ids = call.data.get("run_ids") or []
-    run_ids = run_ids if isinstance(run_ids, list) else [run_ids]
-    if not 1 <= len(run_ids) <= 100:
-        raise invalid(f"{len(run_ids)} run IDs in parameter 'run_ids'; use 1 to 100")
+    runs = _runs_named(call, "run_ids")
     key = call.text("metric_key", at_most=KEY_LENGTH)
     first = call.whole("start_step", -MAX_STEP, at_least=-MAX_STEP)
     last = call.whole("end_step", MAX_STEP, at_least=-MAX_STEP)
     limit = call.whole("max_results", 2_500, at_least=2, at_most=2_500)
     metrics: list[JSON] = []
-    for tracked in _runs_by_id(run_ids):
-        points = [point for point in _history(tracked, key) if first <= point["step"] <= last]
+    for tracked in runs:
+        points = _history(tracked, key, first_step=first, last_step=last)
         stride = max(1, -(-len(points) // limit))
-        metrics += [{**point, "run_id": tracked.uuid} for point in points[::stride]]
+        metrics += [{**metric_json(key, *point), "run_id": tracked.uuid} for point in points[::stride]]
     return {"metrics": metrics}
+
+
+def _runs_named(call: Call, name: str) -> list[TrackedRun]:
+    """Return the runs whose IDs a field lists, 1 to 100 of them, in its order."""
+    run_ids = call.data.get(name) or []
+    run_ids = run_ids if isinstance(run_ids, list) else [run_ids]
+    if not 1 <= len(run_ids) <= 100:
+        raise invalid(f"{len(run_ids)} run IDs in parameter '{name}'; use 1 to 100")
+    return _runs_by_id(run_ids)
 
 
 def _runs_by_id(run_ids: Sequence[Any]) -> list[TrackedRun]:
