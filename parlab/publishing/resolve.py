@@ -49,6 +49,8 @@ class _Loaded(NamedTuple):
     experiments: Sequence[Experiment]
     runs: Sequence[Run]
     records: Sequence[Record]
+    note: str = ""
+    """Which version the runs belong to, if the newest version has no results; else empty."""
 
 
 class Resolver:
@@ -74,13 +76,24 @@ class Resolver:
         if directive.problem:
             return blocks.ProblemBlock(message=directive.problem)
         try:
-            return self._resolvers[directive.kind](directive)
+            return self._noted(self._resolvers[directive.kind](directive), directive)
         except ValueError as problem:
             return blocks.ProblemBlock(message=str(problem))
         except Exception:
             # Numbers of any origin arrive here: one that a chart cannot draw must not break the whole page.
             logger.exception("a directive of report %s could not be shown: %s", self.report.slug, directive.source)
             return blocks.ProblemBlock(message="parlab could not create this; see the server log for the reason")
+
+    def _noted(self, block: Block, directive: Directive) -> Block:
+        """Return the block with a sentence about the version that its numbers belong to."""
+        if directive.kind == "picture" or not (note := self._load(directive.options).note):
+            return block
+        match block:
+            case blocks.TableBlock() | blocks.FigureBlock() | blocks.PictureBlock():
+                return block.model_copy(update={"caption": f"{block.caption} {note}".strip()})
+            case blocks.ValueBlock():
+                return block.model_copy(update={"exact": f"{block.exact or block.text}. {note}"})
+        return block
 
     def doubt(self, finding: Finding) -> int:
         """Return the number of a finding, in the order of first occurrence in the report."""
@@ -105,16 +118,18 @@ class Resolver:
             )
         runs: list[Run] = []
         records: list[Record] = []
+        notes: list[str] = []
         for experiment in experiments:
-            versions = selectors.experiment_versions(experiment, version)
+            versions = selectors.versions_with_results(experiment, version)
             if version.isdecimal() and not (versions.selected and versions.selected.version == int(version)):
                 raise ValueError(f"experiment {experiment.slug} has no version {version}")
+            notes += [] if version else _version_note(versions)
             experiment_runs = selectors.experiment_runs(experiment, versions)
             doubts = selectors.run_doubts(selectors.experiment_findings(experiment), experiment_runs)
             columns = {"experiment": experiment.name} if len(experiments) > 1 else {}
             runs += experiment_runs
             records += [{**columns, **record} for record in selectors.run_records(experiment_runs, doubts)]
-        return _Loaded(experiments, runs, records)
+        return _Loaded(experiments, runs, records, " ".join(notes))
 
     def _selected(self, options: Mapping[str, str]) -> tuple[_Loaded, list[Record]]:
         """Return the records selected by `where` and `run`; raises ValueError if there are none."""
@@ -303,6 +318,13 @@ def _picture_block(snapshot: Snapshot, directive: Directive) -> Block:
         caption=directive.options.get("caption", content.get("caption", "")),
         shown_width=number(directive.options, "width", most=4000),
     )
+
+
+def _version_note(versions: selectors.Versions) -> list[str]:
+    """Say which version is shown if the newest version is not, because it has no results."""
+    if versions.selected is None or versions.selected == versions.configs[0]:
+        return []
+    return [f"Results of version {versions.selected.version}; version {versions.configs[0].version} has none."]
 
 
 def _experiment(slug: str) -> Experiment:

@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import reverse
 
 from parlab.lab import services as lab
-from parlab.lab.models import Experiment, Finding, PictureJob, Report, ReportVersion, Run
+from parlab.lab.models import Config, Experiment, Finding, PictureJob, Report, ReportVersion, Run
 from parlab.reports.templates import TEMPLATES
 
 pytestmark = pytest.mark.django_db
@@ -113,6 +113,22 @@ def test_a_figure_without_data_has_the_same_message_as_on_the_experiment_page(
 
     assert answer["empty"] == there["empty"]
     assert answer["empty"]
+
+
+def test_a_new_version_without_results_leaves_the_report_with_the_results_of_the_last(
+    page: Client, four_runs: list[Run], make_report: Make, make_config: Callable[..., Config]
+) -> None:
+    report = make_report(f"{{{{ value samples_per_s run=3 }}}}\n\n{{{{ figure throughput }}}}\n\n{PIVOT}")
+    assert "Results of version" not in shown(page, report)
+
+    make_config(sweep={})
+
+    html = shown(page, report)
+    assert "20.0" in html
+    assert html.count("Results of version 1; version 2 has none.") == 2
+    figure = page.get(f"{reverse('report-figure', args=[report.slug])}?d=figure%20throughput").json()
+    assert figure["caption"].endswith("Results of version 1; version 2 has none.")
+    assert "Results of version" not in shown(page, make_report("{{ table runs version=1 columns=run }}"))
 
 
 def test_a_deleted_run_is_reported_in_its_place(page: Client, four_runs: list[Run], make_report: Make) -> None:

@@ -9,6 +9,7 @@ from .experiments import (
     experiment_versions,
     launch_plan,
     state_counts,
+    versions_with_results,
 )
 from .figures import figure_title, stated
 from .filters import Filter, completions, field_help
@@ -114,4 +115,5 @@ __all__ = [
     "times_of",
     "varied_fields",
     "verdict",
+    "versions_with_results",
 ]

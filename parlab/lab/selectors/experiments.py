@@ -73,6 +73,19 @@ def experiment_versions(experiment: Experiment, version: str) -> Versions:
     return Versions(configs, configs[0] if configs else None, False)
 
 
+def versions_with_results(experiment: Experiment, version: str) -> Versions:
+    """Return the versions as `experiment_versions` does, but default to the newest version that has results.
+
+    A result is a run that finished or ran out of memory. If there is none, the default is the newest version.
+    """
+    versions = experiment_versions(experiment, version)
+    if version or versions.selected is None:
+        return versions
+    with_results = experiment.runs.filter(state__in=[RunState.FINISHED, RunState.OOM])
+    newest = with_results.order_by("-config__version").values_list("config__version", flat=True).first()
+    return experiment_versions(experiment, str(newest)) if newest is not None else versions
+
+
 def experiment_runs(experiment: Experiment, versions: Versions) -> list[Run]:
     """Return the runs of the selected versions, with last step and node of their current attempts."""
     runs = experiment.runs.select_related("config", "experiment").order_by("number")

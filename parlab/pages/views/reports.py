@@ -140,7 +140,7 @@ def _beginning(experiment: Experiment | None) -> tuple[str, list[dict[str, Any]]
     """Return the name and the runs of the experiment, from which a template is filled."""
     if experiment is None:
         return "", []
-    runs = selectors.experiment_runs(experiment, selectors.experiment_versions(experiment, ""))
+    runs = selectors.experiment_runs(experiment, selectors.versions_with_results(experiment, ""))
     return experiment.name, selectors.run_records(runs)
 
 
