@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .cluster import Cluster
-from .memory import memory
-from .parameters import MemoryParameters, TimeParameters, as_vector, from_vector, limits, widths
+from .memory import memory, needed_bytes
+from .parameters import MemoryParameters, TimeParameters, as_vector, from_vector, limits, names, widths
+from .tape import Batch, Formula
 from .timing import Clock
 from .workload import Job
 
@@ -128,16 +131,16 @@ def calibrate(
     if timed:
         measured_times = np.log([row.iteration_s or 1.0 for row in timed])
 
-        def time_residuals(vector: Vector) -> Vector:
-            constants = from_vector(start.time, vector)
-            times = [Clock(row.job, row.cluster, constants).timing().total_s for row in timed]
-            return np.log(times) - measured_times
+        times = Batch([_time_formula(row.job, row.cluster) for row in timed])
+
+        def time_residuals(points: Vector) -> Vector:
+            return np.log(times.values(np.exp(points))) - measured_times
 
         # With fewer rows than constants the rows do not determine all constants, so the springs become stiffer.
         width = spring * min(1.0, (len(timed) / len(as_vector(start.time))) ** 0.5)
         row_weights = np.array([weight_by_id[id(row)] for row in timed])
         vector, cost = _fit(time_residuals, start.time, row_weights, noise, width)
-        residuals = time_residuals(vector)
+        residuals = time_residuals(vector[None])[0]
         fitted = replace(
             fitted,
             time=from_vector(start.time, vector),
@@ -149,13 +152,14 @@ def calibrate(
     if len(with_memory) >= _FEWEST_MEMORIES:
         measured_bytes = np.log([row.memory_bytes or 1.0 for row in with_memory])
 
-        def memory_residuals(vector: Vector) -> Vector:
-            constants = from_vector(start.memory, vector)
-            return np.log([memory(row.job, constants).total_bytes for row in with_memory]) - measured_bytes
+        sizes = Batch([_memory_formula(row.job) for row in with_memory])
+
+        def memory_residuals(points: Vector) -> Vector:
+            return np.log(sizes.values(np.exp(points))) - measured_bytes
 
         row_weights = np.array([weight_by_id[id(row)] for row in with_memory])
         vector, _cost = _fit(memory_residuals, start.memory, row_weights, noise, spring)
-        error = _error(memory_residuals(vector), start.memory_error)
+        error = _error(memory_residuals(vector[None])[0], start.memory_error)
         constants = from_vector(start.memory, vector)
         fitted = replace(fitted, memory=constants, memory_rows=len(with_memory), memory_error=error)
     return replace(fitted, usable_share=_usable_share(observations, fitted))
@@ -218,6 +222,8 @@ def _fit(
 ) -> tuple[Vector, float]:
     """Minimise Cauchy-weighted residuals plus springs by Levenberg-Marquardt, each constant below its limit.
 
+    `residuals` maps points of logarithms of the constants to residuals, points x constants to points x rows.
+
     Returns the logarithms of the constants and the minimum of the objective.
     """
     start, upper = as_vector(initial), limits(type(initial))
@@ -227,7 +233,7 @@ def _fit(
         return float(np.sum(row_weights * np.log1p(scaled**2)) + np.sum(((vector - start) / width) ** 2))
 
     vector, damping = start.copy(), 1e-2
-    scaled = residuals(vector) / noise
+    scaled = residuals(vector[None])[0] / noise
     best = cost(scaled, vector)
     for _ in range(25):
         slopes = _slopes(residuals, vector, scaled, noise)
@@ -238,7 +244,7 @@ def _fit(
         for _ in range(8):
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
             candidate = np.minimum(vector + np.clip(step, -1, 1), upper)
-            candidate_scaled = residuals(candidate) / noise
+            candidate_scaled = residuals(candidate[None])[0] / noise
             candidate_cost = cost(candidate_scaled, candidate)
             if candidate_cost < best:
                 vector, scaled, best, damping = candidate, candidate_scaled, candidate_cost, max(damping / 3, 1e-6)
@@ -252,9 +258,26 @@ def _fit(
 def _slopes(residuals: Callable[[Vector], Vector], vector: Vector, scaled: Vector, noise: float) -> Vector:
     """Return the Jacobian of the scaled residuals by forward differences: rows x constants."""
     width = 1e-3
-    columns = []
-    for index in range(len(vector)):
-        moved = vector.copy()
-        moved[index] += width
-        columns.append((residuals(moved) / noise - scaled) / width)
-    return np.stack(columns, axis=1)
+    moved = vector + width * np.eye(len(vector))
+    return (residuals(moved) / noise - scaled).T / width
+
+
+@lru_cache(maxsize=4096)
+def _time_formula(job: Job, cluster: Cluster) -> Formula:
+    """Return the time of an iteration as a formula of the time constants."""
+
+    def seconds(values: list[Any]) -> Any:
+        constants = TimeParameters(**dict(zip(names(TimeParameters), values, strict=True)))
+        return Clock(job, cluster, constants).timing().total_s
+
+    return Formula(len(names(TimeParameters)), seconds)
+
+
+@lru_cache(maxsize=4096)
+def _memory_formula(job: Job) -> Formula:
+    """Return the memory of the GPU that needs most as a formula of the memory constants."""
+
+    def size(values: list[Any]) -> Any:
+        return needed_bytes(job, MemoryParameters(**dict(zip(names(MemoryParameters), values, strict=True))))
+
+    return Formula(len(names(MemoryParameters)), size)

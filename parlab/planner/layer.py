@@ -279,7 +279,8 @@ def matrix_share(device: Gpu) -> float:
 
 def longer(first: float, second: float) -> float:
     """Return the duration of two concurrent activities: slightly more than the longer one."""
-    return float((first**SMOOTH + second**SMOOTH) ** (1 / SMOOTH))
+    longer_s: float = (first**SMOOTH + second**SMOOTH) ** (1 / SMOOTH)
+    return longer_s
 
 
 def exposed(hidden: float, covering: float) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .cluster import Cluster
 from .parameters import TimeParameters
+from .tape import larger, smaller
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Links:
         between = cluster.domain_bandwidth * self.between_share(self.parameters.between_efficiency) / rings
         nodes = max(1, ranks // members)
         latency = cluster.between.latency_s * nodes / ranks + cluster.inside.latency_s
-        return min(self.inside, between), latency
+        return smaller(self.inside, between), latency
 
     def all_reduce_s(self, size: float, ranks: int, span: int) -> float:
         """Return the time of a ring all-reduce of `size` bytes among ranks spread over `span` neighbouring devices."""
@@ -62,7 +63,7 @@ class Links:
         domains = min(ranks, -(-span // cluster.domain))
         sent = _distinct(domains, choices) * (domains - 1) / domains
         between = cluster.device_bandwidth * self.between_share(efficiency)
-        return max(inside_s, tokens * sent * token_bytes / between) + cluster.between.latency_s
+        return larger(inside_s, tokens * sent * token_bytes / between) + cluster.between.latency_s
 
 
 def _distinct(groups: int, choices: int) -> float:

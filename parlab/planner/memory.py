@@ -7,8 +7,10 @@ Narayanan et al. 2021 for the micro batches in flight on a stage.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 from .parameters import MemoryParameters
+from .tape import larger, smaller
 from .workload import Job
 
 
@@ -158,10 +160,18 @@ def memory(job: Job, parameters: MemoryParameters) -> Memory:
     The first stage has the most micro batches in flight and the embedding, the second may have one more layer, the last
     has the logits. One of these three needs most.
     """
-    stages = job.pipeline_parallel
-    activations = activation_bytes(job)
-    counted = {stage for stage in (0, 1, stages - 1) if stage < stages}
-    return max((_stage(job, parameters, stage, activations) for stage in counted), key=_total)
+    return max(_stages(job, parameters), key=_total)
+
+
+def needed_bytes(job: Job, parameters: MemoryParameters) -> float:
+    """Return the total of `memory` without branching on the constants, for a fit."""
+    return reduce(larger, map(_total, _stages(job, parameters)))
+
+
+def _stages(job: Job, parameters: MemoryParameters) -> list[Memory]:
+    stages, activations = job.pipeline_parallel, activation_bytes(job)
+    counted = sorted({stage for stage in (0, 1, stages - 1) if stage < stages})
+    return [_stage(job, parameters, stage, activations) for stage in counted]
 
 
 def _total(memory: Memory) -> float:
@@ -198,7 +208,7 @@ def _stage(job: Job, parameters: MemoryParameters, stage: int, layer_bytes: tupl
         weights * flat + gathered,
         gradients * flat,
         # Adam's fp32 gradients reuse the memory of the activations, which are freed before the step.
-        optimizer * flat + max(0.0, step - activations - logits),
+        optimizer * flat + larger(0.0, step - activations - logits),
         activations,
         logits,
         groups * parameters.communicator_bytes + copies + _bucket_bytes(job, dense + routed, parameters),
@@ -254,7 +264,7 @@ def _bucket_bytes(job: Job, rank_parameters: float, parameters: MemoryParameters
     if not 1 <= job.effective_zero < 3:
         return 0.0
     gradient = 4 if (job.gradient_bytes or job.value_bytes) >= 4 else 2
-    return min(parameters.bucket_values, rank_parameters) * (gradient + job.value_bytes)
+    return smaller(parameters.bucket_values, rank_parameters) * (gradient + job.value_bytes)
 
 
 def layers_of_stage(layers: int, stages: int, stage: int) -> int:

@@ -15,6 +15,7 @@ from .layer import LayerClock, exposed
 from .links import Links
 from .memory import layers_of_stage
 from .parameters import TimeParameters
+from .tape import larger
 from .workload import Job
 
 _BUBBLES = {"zb-h1": 0.5, "zb-h2": 0.05, "zb-v": 0.05}
@@ -80,7 +81,7 @@ class Clock:
         most, last = stage_layers(job.model.num_layers, stages)
         inner = most * each
         final = last * each + layer.head_s
-        slowest = max(inner, final) if stages > 1 else final
+        slowest = larger(inner, final) if stages > 1 else final
         through = (stages - 1) * inner + final
         passes = micro_batches * most
         compute_s = micro_batches * slowest - passes * messages
@@ -129,7 +130,7 @@ class Clock:
         if job.schedule == "gpipe":
             forward, backward = self.layer.passes_s
             share = forward / (forward + backward)
-            period = max(slowest_s * share, transfer_s) + max(slowest_s * (1 - share), transfer_s)
+            period = larger(slowest_s * share, transfer_s) + larger(slowest_s * (1 - share), transfer_s)
             return fill + (micro_batches - 1) * (period - slowest_s)
         steady = 2 * job.chunks * message_s * (stages - 1) / stages
         if job.overlaps_pipeline and job.chunks > 1:
@@ -145,7 +146,7 @@ class Clock:
             self._group_s(routed, job.expert_replicas, job.tensor_parallel * job.replicas),
         ]
         seconds = sum(parts)
-        if not seconds:
+        if job.replicas == 1 and job.expert_replicas == 1:
             return 0.0, 0.0
         covering = compute_s if job.effective_zero == 3 else compute_s * 2 / 3
         overlaps = job.overlaps_gradients or job.effective_zero == 3
