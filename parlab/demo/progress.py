@@ -52,11 +52,11 @@ def demo_experiments() -> QuerySet[Experiment]:
 
 
 def progress() -> Progress:
-    """Count the runs of the demo sweeps; the number of points is that of their first configuration."""
+    """Count the runs of the demo sweeps: those of the first configuration of each experiment."""
     points = {sweep.name: _points(sweep.data, sweep.sweep) for sweep in demo_sweeps(settings.BASE_DIR)}
     order = {name: at for at, name in enumerate(points)}
     experiments = demo_experiments().annotate(
-        **{f"runs_{state}": Count("runs", Q(runs__state=state)) for state in RunState}
+        **{f"runs_{state}": Count("runs", Q(runs__state=state, runs__config__version=1)) for state in RunState}
     )
     sweeps = []
     for experiment in sorted(experiments, key=lambda experiment: order[experiment.name]):

@@ -25,7 +25,7 @@ def launch_sweeps(request: HttpRequest) -> HttpResponse:
     """Launch all points of the demo sweeps without a run; a second click launches nothing twice."""
     started = 0
     for sweep in progress().sweeps:
-        config = sweep.experiment.configs.select_related("experiment").order_by("-version").first()
+        config = sweep.experiment.configs.select_related("experiment").order_by("version").first()
         if config is None:
             continue
         try:

@@ -9,7 +9,18 @@ from django import forms
 from parlab.lab.models import Config
 
 from .models import Study
-from .services import LEAST_STEPS
+from .services import LEAST_STEPS, why_not_tuned
+
+
+class TunableSelect(forms.Select):
+    """Choice of a configuration; those that cannot be tuned are disabled, with the reason."""
+
+    def create_option(self, name: str, value: Any, label: int | str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        option: dict[str, Any] = super().create_option(name, value, label, *args, **kwargs)
+        if value and (reason := why_not_tuned(value.instance)):
+            option["label"] = f"{label}: {reason}"
+            option["attrs"]["disabled"] = True
+        return option
 
 
 class ConfigChoice(forms.ModelChoiceField):  # type: ignore[type-arg]  # no generic at run time
@@ -25,6 +36,7 @@ class StudyForm(forms.Form):
 
     config = ConfigChoice(
         Config.objects.none(),
+        widget=TunableSelect,
         label="Configuration",
         empty_label="Choose a configuration with a sweep",
         help_text=f"Its sweep is the search space. Each run needs at least {LEAST_STEPS} timed steps.",

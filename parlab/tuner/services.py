@@ -16,14 +16,14 @@ from parlab.fleet import services as fleet
 from parlab.lab import services as lab
 from parlab.lab.models import Config, Run
 from parlab.lab.services.configs import lock_experiment
-from runners.config import digest
+from runners.config import RunConfig, digest, expand
 from runners.protocol import RunState
 
 from .autotuner import autotuner_start, refuse_unless_zero, trials_store
 from .models import Study, Trial
 from .planning import planner_for
 from .space import Fit, Launch, Objective
-from .spaces import StudySpace, observation, space_of
+from .spaces import StudySpace, features, observation, space_of
 from .strategies import STRATEGIES, Strategy, by_hand
 
 logger = logging.getLogger(__name__)
@@ -95,16 +95,35 @@ def study_create(
     return study
 
 
+def why_not_tuned(config: Config) -> str:
+    """Return why a configuration cannot be tuned, or an empty string; judged by the first point of its sweep.
+
+    This is quick enough for a list of configurations; `study_create` checks all points.
+    """
+    try:
+        (point,) = expand(config.data, {axes: values[:1] for axes, values in config.sweep.items()})
+        if point.config is not None:
+            _check_timed_steps(point.config)
+            features(point.config)
+    except ValueError as problem:
+        return str(problem)
+    return ""
+
+
 def _check_steps(study_space: StudySpace) -> None:
     """Raise ValueError for a space whose runs have too few timed steps."""
     for point in study_space.points.values():
         assert point.config is not None
-        train = point.config.train
-        if train.iterations - train.warmup_steps < LEAST_STEPS:
-            raise ValueError(
-                f"train.iterations {train.iterations} leaves {train.iterations - train.warmup_steps} timed steps after"
-                f" {train.warmup_steps} warm-up steps; use {train.warmup_steps + LEAST_STEPS} or more"
-            )
+        _check_timed_steps(point.config)
+
+
+def _check_timed_steps(config: RunConfig) -> None:
+    train = config.train
+    if train.iterations - train.warmup_steps < LEAST_STEPS:
+        raise ValueError(
+            f"train.iterations {train.iterations} leaves {train.iterations - train.warmup_steps} timed steps after"
+            f" {train.warmup_steps} warm-up steps; use {train.warmup_steps + LEAST_STEPS} or more"
+        )
 
 
 @transaction.atomic

@@ -14,8 +14,10 @@ from django.test import Client
 
 from parlab.demo import content
 from parlab.demo.networks import network_sweeps, times_ms
+from parlab.demo.progress import progress
 from parlab.demo.sweeps import demo_sweeps
-from parlab.lab.models import Experiment, Run
+from parlab.lab.models import Attempt, Experiment, Run
+from parlab.lab.services.configs import config_save
 from runners.config import ENGINES, RunConfig, expand
 from runners.config.engines import AUTOTUNING
 from runners.engines.command import command_argv, read_allowed
@@ -109,6 +111,18 @@ def test_one_button_launches_every_sweep_once(browser: Client, demo: list[Experi
     running = browser.get("/").content.decode()
     assert "Run the demo sweeps" not in running
     assert f"0 of {total} runs have ended" in running
+
+
+def test_runs_of_a_later_version_are_not_counted_as_runs_of_the_demo(
+    demo: list[Experiment], make_attempt: Callable[..., Attempt], user: User
+) -> None:
+    total = progress().points
+    first = demo[0].configs.get()
+    later = config_save(experiment=demo[0], data=first.data, sweep={"train.iterations": [7]}, user=user)
+
+    make_attempt(config=later, state="running")
+
+    assert (progress().points, progress().to_start) == (total, len(SWEEPS))
 
 
 def test_progress_is_polled_and_the_block_disappears_when_all_runs_have_ended(

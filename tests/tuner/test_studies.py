@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,6 +12,7 @@ from django.core.management import CommandError, call_command
 from parlab.lab.models import Attempt, Config, Node, Run
 from parlab.lab.services import experiment_create
 from parlab.tuner import services
+from parlab.tuner.forms import StudyForm
 from parlab.tuner.models import Study, Trial
 from parlab.tuner.planning import NodePlanner, Unplanned, planner_for
 from parlab.tuner.results import result_of, results_of, side_by_side
@@ -184,6 +186,20 @@ def test_too_few_timed_steps_are_refused(make_config: Callable[..., Config], use
     short = make_config(data={**DATA, "train": {**DATA["train"], "iterations": 5}})
     with pytest.raises(ValueError, match=r"train.iterations 5 leaves 3 timed steps.*use 12 or more"):
         services.study_create(config=short, user=user)
+
+
+def test_the_form_disables_what_cannot_be_tuned_and_says_why(
+    make_config: Callable[..., Config], space_config: Config
+) -> None:
+    short = make_config(data={**DATA, "train": {**DATA["train"], "iterations": 5}}, sweep=space_config.sweep)
+
+    options = re.findall(r"<option[^>]*>[^<]*</option>", str(StudyForm()["config"]))
+
+    (refused,) = [option for option in options if f'value="{short.pk}"' in option]
+    assert " disabled" in refused
+    assert "train.iterations 5 leaves 3 timed steps" in refused
+    (offered,) = [option for option in options if f'value="{space_config.pk}"' in option]
+    assert "disabled" not in offered
 
 
 def test_a_space_without_a_point_that_can_run_is_refused(
