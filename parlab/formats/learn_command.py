@@ -20,8 +20,10 @@ OPTIONS = frozenset({"--learn", "--with"})
 
 def table(format: learnt.Learnt) -> str:
     """Return the guess as a table of columns beside sample lines."""
-    rows = [("key", "unit", "quantity", "factor", "first value", "lines")]
-    rows += [(c.key, c.unit, c.name, f"{c.scale:g}", c.sample, str(c.count)) for c in format.columns]
+    rows = [("key", "unit", "role", "quantity", "factor", "first value", "lines")]
+    for column in format.columns:
+        quantity = (column.name, f"{column.scale:g}") if column.role == "quantity" else ("", "")
+        rows.append((column.key, column.unit, column.role, *quantity, column.sample, str(column.count)))
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     counter = format.counter or "the number after step, iter or iteration"
@@ -30,7 +32,7 @@ def table(format: learnt.Learnt) -> str:
 
 def read_with(path: Path, format: learnt.Learnt) -> Document:
     """Read a file with a learnt format; the document is marked."""
-    collector = Collector(str(path), f"learnt:{format.name}")
+    collector = Collector(str(path), f"{learnt.PREFIX}{format.name}")
     with open_text(path) as stream:
         lines = Counted(Lines(stream))
         for record in learnt.read(lines, format):
