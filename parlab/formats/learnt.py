@@ -80,7 +80,11 @@ class Learnt(BaseModel):
             keys = [column.key for column in self.columns if column.role == role]
             if len(keys) > 1:
                 raise ValueError(f"columns {' and '.join(keys[:3])} have the role {role}; keep it for one of them")
-        if not any(column.role == "quantity" for column in self.columns):
+        names = Counter(column.name for column in self.columns if column.role == "quantity")
+        if double := next((name for name, count in names.items() if count > 1), ""):
+            keys = [column.key for column in self.columns if column.role == "quantity" and column.name == double]
+            raise ValueError(f"columns {' and '.join(keys[:3])} are both {double}; ignore one of them or rename it")
+        if not names:
             raise ValueError("no column is a quantity; give at least one column a quantity")
         return self
 
@@ -150,6 +154,7 @@ class _Survey:
         self._roles(columns)
         if not any(column.role == "quantity" for column in columns):
             raise ValueError("the lines that repeat contain only counters; choose a file with times, rates or losses")
+        _names_once(columns)
         main = max(repeated, key=lambda shape: (self._measures(shape), self._shapes[shape]))
         return Learnt(name=name, columns=columns, samples=self._samples[main])
 
@@ -174,6 +179,16 @@ class _Survey:
 
     def _measures(self, shape: Sequence[str]) -> int:
         return sum(_is_known(self._columns[key]) for key in shape if key in self._columns)
+
+
+def _names_once(columns: Sequence[Column]) -> None:
+    """Number the quantities that share a name; the first keeps it."""
+    names: Counter[str] = Counter()
+    for column in columns:
+        if column.role == "quantity":
+            names[column.name] += 1
+            if names[column.name] > 1:
+                column.name = f"{slug(column.key)[:80]}_{names[column.name]}"
 
 
 def _is_known(column: Column) -> bool:
@@ -244,14 +259,14 @@ def _read(lines: Iterable[str], learnt: Learnt) -> Iterator[Record]:
         ]
         if not good or (iteration is None and len(good) < min(REPEATS, len(columns))):
             continue
-        rank = _whole(cells, rank_key) if rank_key else rank
+        speaker = _whole(cells, rank_key) if rank_key else rank
         values = {field.name: normal(cell.value or 0.0, field.scale) for cell, field in good}
         timers = {name.removesuffix("_s"): value for name, value in values.items() if is_timer(name)}
         own = {name: value for name, value in values.items() if not is_timer(name)}
         raw = tuple(cell.text for cell, _ in good)
-        yield Record("step", line, own, iteration, rank, time, tuple(field for _, field in good), raw)
+        yield Record("step", line, own, iteration, speaker, time, tuple(field for _, field in good), raw)
         if timers:
-            yield Record("timers", line, timers, iteration, rank)
+            yield Record("timers", line, timers, iteration, speaker)
 
 
 def _whole(cells: list[Pair], key: str) -> int | None:

@@ -57,4 +57,4 @@ def dimension_of(name: str) -> str:
 
 def unit_name(name: str, scale: float) -> str:
     """Return the unit of a quantity with this factor; the factor itself where no unit has it."""
-    return next((unit for unit, factor in UNITS[dimension_of(name)].items() if factor == scale), f"× {scale:g}")
+    return next((unit for unit, factor in UNITS[dimension_of(name)].items() if factor == scale), f"times {scale:g}")
