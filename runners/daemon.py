@@ -46,6 +46,7 @@ from runners.rundir import StateDir, lock
 from runners.shipping import BrokerAway, Shipper
 from runners.slurm import keeper as jobs
 from runners.slurm.cluster import Slurm
+from runners.slurm.pool import Pool, read_pool
 from runners.slurm.state import JobStateDir
 
 VERSION = "0.1.0"
@@ -81,10 +82,8 @@ class Settings(NamedTuple):
     """Address at which other nodes reach this one."""
     lease_s: float | None
     allowed: Allowed
-    partitions: tuple[str, ...] = ()
-    """Partitions of Slurm that runs may use; none: runs start on this machine."""
-    slurm_grace_s: float = jobs.AWAY_GRACE_S
-    """Time that a run waits for a Slurm that does not answer."""
+    slurm: Pool | None = None
+    """What runs may use of Slurm; None: runs start on this machine."""
 
 
 class Daemon:
@@ -116,7 +115,7 @@ class Daemon:
         threading.Thread(target=self._shipper.run, args=[self._stop], name="shipping", daemon=True).start()
         self._every(WATCH_S, self._keeper.watch, "watching")
         self._every(HEARTBEAT_S, self._beat, "heartbeat")
-        if not self._settings.partitions:  # a login node is shared by all users of the cluster
+        if self._settings.slurm is None:  # a login node is shared by all users of the cluster
             threading.Thread(target=self._measure_processor, name="measuring", daemon=True).start()
         log.info("node %s of pool %s takes %d runs", self._settings.node, self._settings.pool, self._settings.slots)
         self._broker.listen(self)
@@ -125,12 +124,11 @@ class Daemon:
     def _new_keeper(self, state: StateDir, command: Command) -> Keeper:
         settings = self._settings
         node = Node(settings.address, settings.lease_s, settings.allowed)
-        if isinstance(state, JobStateDir):
+        if settings.slurm is not None and isinstance(state, JobStateDir):
             # The GPUs of this machine are not those of the jobs; Slurm lists the latter.
             self._hardware |= {"gpus": [], "slurm": {"partitions": []}}
-            pool = jobs.Pool(settings.partitions, settings.slurm_grace_s)
             return jobs.JobKeeper(
-                state, hardware=self._hardware, limits=settings.limits, command=command, node=node, pool=pool
+                state, hardware=self._hardware, limits=settings.limits, command=command, node=node, pool=settings.slurm
             )
         return Keeper(state, hardware=self._hardware, limits=settings.limits, command=command, node=node)
 
@@ -329,7 +327,6 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
     redis_url = environment.get("REDIS_URL", "")
     if not redis_url:
         raise ValueError("REDIS_URL is not set; set it to that of the server, like redis://:password@server:6379/0")
-    slurm_grace = environment.get("PARLAB_SLURM_GRACE_S", str(jobs.AWAY_GRACE_S))
     limit, grace = environment.get("PARLAB_SPOOL_LIMIT_MIB", "4096"), environment.get("PARLAB_DISK_GRACE_S", "60")
     if not limit.isdecimal() or int(limit) < 1:
         raise ValueError(f"invalid PARLAB_SPOOL_LIMIT_MIB {limit!r}; use a whole number of MiB, 1 or more")
@@ -337,10 +334,6 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         limits = Limits(int(limit), float(grace))
     except ValueError:
         raise ValueError(f"invalid PARLAB_DISK_GRACE_S {grace!r}; use a number of seconds") from None
-    try:
-        slurm_grace_s = float(slurm_grace)
-    except ValueError:
-        raise ValueError(f"invalid PARLAB_SLURM_GRACE_S {slurm_grace!r}; use a number of seconds") from None
     return Settings(
         node=options.node,
         pool=options.pool,
@@ -354,18 +347,8 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         allowed=Allowed(
             read_names(options.engines, "--engines", ENGINES), read_names(options.launchers, "--launchers", LAUNCHERS)
         ),
-        partitions=_read_partitions(options),
-        slurm_grace_s=slurm_grace_s,
+        slurm=read_pool(options.slurm, options.partition or "", environment),
     )
-
-
-def _read_partitions(options: argparse.Namespace) -> tuple[str, ...]:
-    names = tuple(name for name in (options.partition or "").split(",") if name)
-    if options.slurm and not names:
-        raise ValueError("--slurm needs --partition; name the partitions that runs may use, like gpu,debug")
-    if names and not options.slurm:
-        raise ValueError(f"--partition {options.partition} has no effect without --slurm; add --slurm")
-    return names
 
 
 def _read_key(environment: Mapping[str, str]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from runners import spool
 from runners.config import ConfigError, RunConfig
@@ -13,32 +13,20 @@ from runners.protocol import Cancel, Go, HeldRun, RunSpec
 from runners.rundir import RunDir
 from runners.slurm import submit
 from runners.slurm.cluster import Slurm, SlurmAway, SlurmRefused
+from runners.slurm.pool import Pool
 from runners.slurm.queue import End, Job, Partition, Words, ending, waiting_text
 from runners.slurm.state import JobDir, JobRecord, JobStateDir
 
-POLL_S = 2.0
-"""Seconds between two looks at the queue: one command for all jobs."""
 PARTITIONS_S = 300.0
 """Seconds after which partitions are read again."""
-SETTLE_S = 5.0
-"""Time after the end of a job in which its last words may still be on their way through a network file system."""
-AWAY_GRACE_S = 300.0
-"""Time for which a run waits for a Slurm that does not answer, before it is submitted."""
+SCANCEL_S = 5.0
+"""Seconds between two scancel of a job that goes on."""
 SUBMITTED_WITHIN_S = 60.0
 """A job that was being submitted when the daemon was killed is in the queue after this time, or never."""
 
 log = logging.getLogger(__name__)
 
 Key = tuple[int, int]
-
-
-class Pool(NamedTuple):
-    """What the daemon may use of the cluster."""
-
-    partitions: tuple[str, ...]
-    """The first one is the default."""
-    away_grace_s: float = AWAY_GRACE_S
-    poll_s: float = POLL_S
 
 
 class JobKeeper(Keeper):
@@ -149,7 +137,7 @@ class JobKeeper(Keeper):
         if all(run.cancel_reason() is None for run in runs):
             return
         now = time.monotonic()
-        if now - self._cancelled_at.get(key, float("-inf")) > SETTLE_S:
+        if now - self._cancelled_at.get(key, float("-inf")) > SCANCEL_S:
             self._cancelled_at[key] = now
             log.info("%s: scancel %d", runs[0], job)
             self._slurm.cancel(job)
@@ -278,7 +266,7 @@ class JobKeeper(Keeper):
         since = self._ended_at.setdefault(key, now)
         killed = [run for run in open_runs if not run.was_stopped]
         was_on_nodes = end is None or bool(end.nodes)
-        if killed and was_on_nodes and now - since < SETTLE_S:
+        if killed and was_on_nodes and now - since < self._pool.settle_s:
             return
         # Slurm stops the other members after one was killed. The causes first: the server cancels the rest at once.
         for run in sorted(open_runs, key=lambda run: run.was_stopped):

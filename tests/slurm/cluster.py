@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,10 @@ from tests.patience import wait_for
 
 SBIN = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 NODES = ("n1", "n2", "n3")
+APART = "n4"
+"""Node of partition apart, which does not see the home directory."""
+CPUS = 8
+"""Processors that each node pretends to have: four runs of two ranks fit on it."""
 
 _CONF = """\
 ClusterName=test
@@ -34,13 +39,15 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min_interval=0
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=0
+SlurmdParameters=config_overrides
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 ReturnToService=2
-KillWait=5
+KillWait=2
 InactiveLimit=0
+MessageTimeout=3
 MailProg=/bin/true
 SlurmctldPidFile={root}/slurmctld.pid
 SlurmctldLogFile={root}/slurmctld.log
@@ -52,8 +59,10 @@ PluginDir={plugins}
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 {nodes}
-PartitionName=debug Nodes=ALL Default=YES MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE State=UP
-PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=10 PreemptMode=OFF State=UP
+PartitionName=debug Nodes=n[1-3] Default=YES MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE State=UP
+PartitionName=busy Nodes=n3 MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE State=UP
+PartitionName=urgent Nodes=n[1-3] MaxTime=60 PriorityTier=10 PreemptMode=OFF State=UP
+PartitionName=apart Nodes=n4 MaxTime=60 State=UP
 """
 
 
@@ -65,14 +74,16 @@ class Cluster:
         self.root = Path(tempfile.mkdtemp(prefix="parlab-slurm-", dir="/var/tmp"))
         self.root.chmod(0o755)
         self.conf = self.root / "slurm.conf"
+        self.home = self.root / "home"
+        """Directory that the login node and the compute nodes except APART share."""
         self.environment = {**os.environ, "SLURM_CONF": str(self.conf), "PATH": SBIN}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
         """Start everything and wait until all nodes are idle."""
         self._start_munge()
-        ports = {node: free_port() for node in NODES}
-        nodes = "\n".join(f"NodeName={n} NodeAddr=127.0.0.1 Port={port} CPUs=2" for n, port in ports.items())
+        ports = {node: free_port() for node in (*NODES, APART)}
+        nodes = "\n".join(f"NodeName={n} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS}" for n, port in ports.items())
         plugins = next(path for path in Path("/usr/lib").glob("*/slurm*") if (path / "auth_munge.so").exists())
         self.conf.write_text(
             _CONF.format(
@@ -80,8 +91,9 @@ class Cluster:
             )
         )
         (self.root / "state").mkdir()
+        self.home.mkdir()
         self.start_controller()
-        for node in NODES:
+        for node in (*NODES, APART):
             (self.root / "spool" / node).mkdir(parents=True)
             self.start_node(node)
         self.wait_until_idle()
@@ -98,17 +110,15 @@ class Cluster:
         """Stop slurmctld and wait until it has ended."""
         self._stop("slurmctld", signal.SIGTERM)
 
-    def start_node(self, node: str, *before: str) -> None:
-        """Start the slurmd of a node, with a command in front of it if one is given."""
+    def start_node(self, node: str) -> None:
+        """Start the slurmd of a node."""
+        hide = f'mount -t tmpfs none {shlex.quote(str(self.home))} && exec "$0" "$@"'
+        before = ["unshare", "--mount", "sh", "-c", hide] if node == APART else []
         self._spawn(node, [*before, "slurmd", "-D", "-f", str(self.conf), "-N", node])
 
     def kill_node(self, node: str) -> None:
         """Kill the slurmd of a node; its job steps go on."""
         self._stop(node, signal.SIGKILL)
-
-    def stop_node(self, node: str) -> None:
-        """Stop the slurmd of a node."""
-        self._stop(node, signal.SIGTERM)
 
     def run(self, *argv: str) -> str:
         """Run a command of Slurm and return what it prints."""
@@ -116,16 +126,18 @@ class Cluster:
         assert done.returncode == 0, f"{argv}: {done.stderr}"
         return done.stdout.strip()
 
-    def clear(self) -> None:
-        """Cancel all jobs and wait until the nodes are idle."""
-        self.run("scancel", "--user=root")
-        wait_for(lambda: not self.run("squeue", "--noheader") and self._is_idle(), "all jobs have ended")
+    def clear(self, *jobs: int | str) -> None:
+        """Cancel jobs, or all, and wait until they have ended."""
+        which = [str(job) for job in jobs]
+        self.run("scancel", *(which or ["--user=root"]))
+        listed = [f"--jobs={','.join(which)}"] if which else []
+        wait_for(lambda: not self.run("squeue", "--noheader", *listed), "jobs have ended")
 
     def close(self) -> None:
         """End all processes and delete the directories."""
         with contextlib.suppress(Exception):
             self.run("scancel", "--user=root")
-        for name in [*NODES, "slurmctld"]:
+        for name in [*NODES, APART, "slurmctld"]:
             self._stop(name, signal.SIGTERM)
         self._stop("munged", signal.SIGTERM)
         for process in self._steps():
@@ -182,17 +194,17 @@ class Cluster:
             process.wait()
 
     def _steps(self) -> list[psutil.Process]:
-        """Find what a killed slurmd has left."""
-        found = []
+        """Return what a killed slurmd has left."""
+        steps = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.name() == "slurmstepd" and process.environ().get("SLURM_CONF") == str(self.conf):
-                    found.append(process)
-        return found
+                    steps.append(process)
+        return steps
 
     def _is_idle(self) -> bool:
         try:
-            states = self.run("sinfo", "--noheader", "--Node", "--partition=debug", "--format=%T").split()
+            states = self.run("sinfo", "--noheader", "--Node", "--partition=debug,apart", "--format=%T").split()
         except (AssertionError, subprocess.TimeoutExpired):
             return False
-        return states == ["idle"] * len(NODES)
+        return states == ["idle"] * (len(NODES) + 1)

@@ -1,259 +1,207 @@
-"""Runs as jobs of a real Slurm: submitted, run on a compute node, shipped by the login node, ended in Slurm's words."""
+"""Runs as jobs of a real Slurm: submitted, run on a compute node, shipped, ended in Slurm's words."""
 
 from __future__ import annotations
 
-import shlex
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.conftest import SMALL
+from runners.keeper import Limits
+from runners.protocol import RunSpec
+from runners.slurm import cluster as commands
+from runners.slurm.keeper import JobKeeper
+from runners.slurm.pool import Pool
+from runners.slurm.state import JobStateDir
+from runners.spool import final_report
 from tests.patience import wait_for
-from tests.runners.conftest import Server
-from tests.slurm.cluster import NODES, Cluster
-from tests.slurm.conftest import LoginNode
-
-WAITS = """
-import os, pathlib, time
-print("started on", os.environ["SLURMD_NODENAME"], "secret", os.environ.get("PARLAB_NODE_KEY"), flush=True)
-while not (pathlib.Path(__file__).parent / "open").exists():
-    time.sleep(0.05)
-print("done", flush=True)
-"""
+from tests.runners.conftest import NODE, Server
+from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import Jobs, LoginNode, config
 
 
-def config(**slurm: Any) -> dict[str, Any]:
-    """Return a small configuration whose two ranks fit on one node."""
-    return {**SMALL, "slurm": slurm, "launcher": {"timeout_s": 600}}
-
-
-def test_a_run_becomes_a_job_and_its_output_reaches_the_server(login: LoginNode, server: Server) -> None:
-    login.script(1, WAITS)
-    login.start_daemon()
-    server.start(1, config=config())
-    server.until(lambda: b"started" in server.output[1, 1], "the run has started")
-    job = login.job(1)
-    running = server.reports[1, 1][0]
+def test_a_run_becomes_a_job_and_its_output_reaches_the_server(login: LoginNode, server: Server, jobs: Jobs) -> None:
+    run, job = jobs.ready()
+    running = server.reports[run, 1][0]
     assert running.state == "running"
     described = running.environment["slurm"]
     assert (described["job"], described["partition"]) == (str(job), "debug")
     assert described["node"] in ("n1", "n2", "n3")
     assert "#SBATCH --nodes=1" in described["script"]
-    login.open_gate()
-    assert server.end_of(1).state == "finished"
-    lines = server.lines(1)
+    login.open(run)
+    assert server.end_of(run).state == "finished"
+    lines = server.lines(run)
     assert lines[-1] == b"done"
     assert b"secret None" in lines[0]
-    server.until(lambda: not login.run_dir(1).exists, "the run is deleted on the login node")
+    server.until(lambda: not login.run_dir(run).exists, "the run is deleted on the login node")
     login.wait_for_state(job, "COMPLETED")
-    server.until(lambda: not login.record(1).path.exists(), "so is its job")
+    server.until(lambda: not login.record(run).path.exists(), "so is its job")
 
 
 def test_the_heartbeat_carries_the_pending_reason_and_the_place_in_the_queue(
-    login: LoginNode, server: Server, cluster: Cluster
+    login: LoginNode, server: Server, cluster: Cluster, jobs: Jobs
 ) -> None:
-    occupy(cluster)
-    for run in (1, 2):
-        login.script(run, WAITS)
-    login.start_daemon()
-    server.start(1, config=config())
-    first = login.job(1)
-    server.start(2, config=config())
-    second = login.job(2)
+    other = occupy(cluster, "busy")
+    runs = [jobs.begin(partition="busy")]
+    numbers = [login.job(runs[0])]
+    runs.append(jobs.begin(partition="busy"))
+    numbers.append(login.job(runs[1]))
 
-    def texts() -> dict[int, str]:
-        return {held.run: held.waiting for held in server.heartbeats[-1].held} if server.heartbeats else {}
+    def text(run: int) -> str:
+        return next((held.waiting for held in server.heartbeats[-1].held if held.run == run), "")
 
-    server.until(lambda: "place 1 of 2 in partition debug" in texts().get(1, ""), f"the first waits: {texts}")
-    assert f"Slurm job {first} is PENDING" in texts()[1]
-    server.until(lambda: "place 2 of 2 in partition debug" in texts().get(2, ""), f"the second waits: {texts}")
-    server.cancel(1)
-    assert server.end_of(1).reason == "cancelled by ada"
-    server.until(lambda: "place 1 of 1" in texts()[2], "the second one moves up")
-    cluster.run("scancel", str(second))
-    end = server.end_of(2)
+    server.until(lambda: "place 1 of 2 in partition busy" in text(runs[0]), "the first waits")
+    assert f"Slurm job {numbers[0]} is PENDING" in text(runs[0])
+    server.until(lambda: "place 2 of 2 in partition busy" in text(runs[1]), "the second waits")
+    server.cancel(runs[0])
+    assert server.end_of(runs[0]).reason == "cancelled by ada"
+    server.until(lambda: "place 1 of 1" in text(runs[1]), "the second one moves up")
+    cluster.run("scancel", str(numbers[1]))
+    end = server.end_of(runs[1])
     assert end.state == "cancelled"
-    assert end.reason == f"Slurm job {second} ended as CANCELLED: it was cancelled in Slurm, outside of parlab"
+    assert end.reason == f"Slurm job {numbers[1]} ended as CANCELLED: it was cancelled in Slurm, outside of parlab"
+    cluster.clear(other)
 
 
-def test_a_cancel_ends_the_job(login: LoginNode, server: Server) -> None:
-    job = begin(login, server)
-    server.cancel(1)
-    end = server.end_of(1)
+def test_a_cancel_ends_the_job(login: LoginNode, server: Server, jobs: Jobs) -> None:
+    run, job = jobs.ready()
+    server.cancel(run)
+    end = server.end_of(run)
     assert (end.state, end.reason) == ("cancelled", "cancelled by ada")
     wait_for(lambda: login.job_state(job) in ("CANCELLED", "COMPLETED"), "the job has ended")
 
 
-def test_a_job_that_is_cancelled_in_slurm_ends_in_its_words(login: LoginNode, server: Server, cluster: Cluster) -> None:
-    job = begin(login, server)
+def test_a_job_that_is_cancelled_in_slurm_ends_in_its_words(
+    login: LoginNode, server: Server, cluster: Cluster, jobs: Jobs
+) -> None:
+    run, job = jobs.ready()
     cluster.run("scancel", str(job))
-    end = server.end_of(1)
+    end = server.end_of(run)
     assert end.state == "cancelled"
     assert f"Slurm job {job} on n1 ended as CANCELLED: it was cancelled in Slurm" in end.reason
-    assert len([report for report in server.reports[1, 1] if report.is_final]) == 1
+    assert len([report for report in server.reports[run, 1] if report.is_final]) == 1
 
 
 def test_a_preempted_job_is_lost_so_that_the_next_attempt_may_start(
-    login: LoginNode, server: Server, cluster: Cluster
+    server: Server, cluster: Cluster, jobs: Jobs
 ) -> None:
-    begin(login, server)
-    occupy(cluster, "urgent")
-    end = server.end_of(1)
+    run = jobs.begin(partition="busy")
+    jobs.until_started(run)
+    other = occupy(cluster, "urgent")
+    end = server.end_of(run)
     assert end.state == "lost"
     assert "ended as PREEMPTED: a job of higher priority took its nodes" in end.reason
+    cluster.clear(other)
 
 
-def test_a_killed_supervisor_is_lost_and_its_ranks_end(login: LoginNode, server: Server) -> None:
-    job = begin(login, server)
-    login.supervisor(1).send_signal(signal.SIGKILL)
-    end = server.end_of(1)
+def test_a_killed_supervisor_is_lost_and_its_ranks_end(login: LoginNode, server: Server, jobs: Jobs) -> None:
+    run, job = jobs.ready()
+    login.supervisor(run).send_signal(signal.SIGKILL)
+    end = server.end_of(run)
     assert end.state == "lost"
     assert f"Slurm job {job} on n1 ended as FAILED" in end.reason
     assert "its supervisor was killed" in end.reason
-    wait_for(lambda: not login.processes(1), "no process of the run is left")
+    wait_for(lambda: not login.processes(run), "no process of the run is left")
 
 
 def test_a_daemon_that_was_killed_finds_its_jobs_again_by_name(
-    login: LoginNode, server: Server, cluster: Cluster
+    login: LoginNode, server: Server, cluster: Cluster, jobs: Jobs
 ) -> None:
-    login.script(1, WAITS)
-    daemon = login.start_daemon()
-    server.start(1, config=config())
-    job = login.job(1)
-    daemon.send_signal(signal.SIGKILL)
-    daemon.wait()
+    run, job = jobs.ready()
+    ended_run, ended_job = jobs.ready()
+    login.kill_daemon()
     # As if it had been killed between sbatch and writing the id down.
-    login.record(1).write(id=None)
+    login.record(run).write(id=None)
+    cluster.run("scancel", str(ended_job))
+    login.wait_for_state(ended_job, "CANCELLED")
     login.start_daemon()
-    assert login.job(1) == job
-    server.until(lambda: b"started" in server.output[1, 1], "the run has started")
-    login.open_gate()
-    assert server.end_of(1).state == "finished"
+    assert login.job(run) == job
+    assert "ended as CANCELLED" in server.end_of(ended_run).reason
+    login.open(run)
+    assert server.end_of(run).state == "finished"
     names = cluster.run("squeue", "--noheader", "--states=all", "--format=%i|%j").splitlines()
-    assert len([line for line in names if line.endswith(f"-{login.state.id}-1-1")]) == 1
+    assert len([line for line in names if line.endswith(f"-{login.state.id}-{run}-1")]) == 1
 
 
-def test_what_ended_while_the_daemon_was_away_is_seen_when_it_is_back(
-    login: LoginNode, server: Server, cluster: Cluster
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"partition": "nowhere"}, "slurm.partition: the daemon of pool default may not use partition nowhere;"),
+    ({"partition": "gone"}, "slurm.partition: Slurm has no partition gone; use one of apart, busy, debug, urgent"),
+    ({"time_limit_s": 7200}, "slurm.time_limit_s: time_limit_s 7200 is above the limit of partition debug, 60 min"),
+    ({"constraint": "a100"}, "slurm.constraint: Slurm refused the job: sbatch: error: "),
+    ({"gres": "gpu:8"}, "slurm.gres: Slurm refused the job: sbatch: error: "),
+    ({"partition": "apart"}, "; start the daemon with a --state-dir on a file system that the login node and all"),
+]
+
+
+def test_a_job_that_cannot_be_fails_with_field_value_and_remedy(login: LoginNode, server: Server, jobs: Jobs) -> None:
+    runs = [jobs.begin(**slurm) for slurm, _ in WRONG]
+    for run, (slurm, message) in zip(runs, WRONG, strict=True):
+        end = server.end_of(run)
+        assert end.state == "failed", slurm
+        assert message in end.reason
+    assert f"a node does not see {login.run_dir(runs[-1]).path}; " in server.end_of(runs[-1]).reason
+
+
+def test_runs_wait_for_a_controller_that_is_down_and_fail_if_it_stays_down(
+    login: LoginNode, server: Server, cluster: Cluster, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = begin(login, server)
-    login.daemons[0].send_signal(signal.SIGKILL)
-    login.daemons[0].wait()
-    cluster.run("scancel", str(job))
-    login.wait_for_state(job, "CANCELLED")
-    login.start_daemon()
-    assert "ended as CANCELLED" in server.end_of(1).reason
-
-
-@pytest.mark.parametrize(
-    ("slurm", "message"),
-    [
-        ({"partition": "nowhere"}, "slurm.partition: the daemon of pool default may not use partition nowhere;"),
-        ({"partition": "gone"}, "slurm.partition: Slurm has no partition gone; use one of debug, urgent"),
-        ({"time_limit_s": 7200}, "slurm.time_limit_s: time_limit_s 7200 is above the limit of partition debug, 60 min"),
-        ({"constraint": "a100"}, "slurm.constraint: Slurm refused the job: sbatch: error: "),
-        ({"gres": "gpu:8"}, "slurm.gres: Slurm refused the job: sbatch: error: "),
-    ],
-)
-def test_a_job_that_cannot_be_fails_with_field_value_and_remedy(
-    login: LoginNode, server: Server, slurm: dict[str, Any], message: str
-) -> None:
-    login.partitions = "debug,gone"
-    login.script(1, WAITS)
-    login.start_daemon()
-    server.start(1, config=config(**slurm))
-    end = server.end_of(1)
-    assert end.state == "failed"
-    assert message in end.reason
-
-
-def test_runs_wait_for_a_controller_that_is_down(login: LoginNode, server: Server, cluster: Cluster) -> None:
-    login.script(1, WAITS)
-    login.open_gate()
     cluster.stop_controller()
     try:
-        login.start_daemon()
-        server.start(1, config=config())
+        run = jobs.begin()
+        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+        end = end_with_impatient_keeper(JobStateDir(login.state_dir.with_name("impatient")))
         expected = "not submitted yet, because Slurm does not answer"
         server.until(
-            lambda: any(expected in held.waiting for beat in server.heartbeats[-1:] for held in beat.held),
+            lambda: any(expected in held.waiting for held in server.heartbeats[-1].held if held.run == run),
             "the heartbeat has the reason",
         )
     finally:
         cluster.start_controller()
-    assert server.end_of(1).state == "finished"
+    assert "Slurm did not answer for" in end
+    assert "start slurmctld and munged" in end
+    jobs.until_started(run)
+    login.open(run)
+    assert server.end_of(run).state == "finished"
 
 
-def test_a_run_fails_if_the_controller_stays_down(login: LoginNode, server: Server, cluster: Cluster) -> None:
-    cluster.stop_controller()
-    try:
-        login.start_daemon(PARLAB_SLURM_GRACE_S="1")
-        server.start(1, config=config())
-        end = server.end_of(1)
-    finally:
-        cluster.start_controller()
-    assert end.state == "failed"
-    assert "Slurm did not answer for" in end.reason
-    assert "start slurmctld and munged" in end.reason
+def end_with_impatient_keeper(state: JobStateDir) -> str:
+    """Submit a run to a Slurm that does not answer, without patience; return how it ended."""
+    pool = Pool(("debug",), away_grace_s=0, poll_s=0)
+    keeper = JobKeeper(
+        state, hardware={}, limits=Limits(), command=lambda *_: [], pool=pool, slurm=commands.Slurm(command_s=30)
+    )
+    keeper.start(RunSpec(run=1, attempt=1, node=NODE, config=config()))
+    run = state.find(1, 1)
+
+    def ended() -> Any:
+        keeper.watch()
+        return final_report(run.spool)
+
+    report = wait_for(ended, "the run has failed")
+    assert report.state == "failed"
+    return str(report.reason)
 
 
-def test_a_killed_slurmd_does_not_end_a_run(login: LoginNode, server: Server, cluster: Cluster) -> None:
-    begin(login, server)
+def test_a_killed_slurmd_does_not_end_a_run(login: LoginNode, server: Server, cluster: Cluster, jobs: Jobs) -> None:
+    run, _ = jobs.ready()
     cluster.kill_node("n1")
     cluster.start_node("n1")
-    login.open_gate()
-    assert server.end_of(1).state == "finished"
-    assert server.lines(1)[-1] == b"done"
-
-
-@pytest.fixture
-def unshared(login: LoginNode, cluster: Cluster) -> Iterator[None]:
-    """Hide the state directory of the login node from all compute nodes."""
-    hidden = shlex.quote(str(login.state.root))
-    before = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {hidden} && exec "$0" "$@"')
-    for node in NODES:
-        cluster.stop_node(node)
-        cluster.start_node(node, *before)
-    cluster.wait_until_idle()
-    yield
-    for node in NODES:
-        cluster.stop_node(node)
-        cluster.start_node(node)
-    cluster.wait_until_idle()
-
-
-@pytest.mark.usefixtures("unshared")
-def test_a_state_directory_that_is_not_shared_is_reported(login: LoginNode, server: Server) -> None:
-    login.script(1, WAITS)
-    login.start_daemon()
-    server.start(1, config=config())
-    end = server.end_of(1)
-    assert end.state == "failed"
-    assert f"a node does not see {login.run_dir(1).path}; start the daemon with a --state-dir" in end.reason
+    login.open(run)
+    assert server.end_of(run).state == "finished"
+    assert server.lines(run)[-1] == b"done"
 
 
 @pytest.mark.slow
-def test_a_job_beyond_its_time_limit_fails_in_slurms_words(login: LoginNode, server: Server) -> None:
-    begin(login, server, time_limit_s=60)
-    end = server.end_of(1, within_s=300)
+def test_a_job_beyond_its_time_limit_fails_in_slurms_words(server: Server, jobs: Jobs) -> None:
+    run = jobs.begin(time_limit_s=60)
+    end = server.end_of(run, within_s=300)
     assert end.state == "failed"
     assert "ended as TIMEOUT: its time limit 00:01:00 is over; raise slurm.time_limit_s" in end.reason
 
 
-def begin(login: LoginNode, server: Server, **slurm: Any) -> int:
-    """Start run 1 on the first node, wait until it has printed something, and return the id of its job."""
-    login.script(1, WAITS)
-    login.start_daemon()
-    server.start(1, config=config(**slurm))
-    server.until(lambda: b"started" in server.output[1, 1], "the run has started")
-    return login.job(1)
-
-
-def occupy(cluster: Cluster, partition: str = "debug") -> None:
-    """Fill all nodes with a job of somebody else."""
-    cluster.run(
-        *("sbatch", f"--partition={partition}", "--exclusive", "--nodes=3", "--output=/dev/null", "--chdir=/"),
-        "--wrap=sleep 600",
-    )
+def occupy(cluster: Cluster, partition: str) -> int:
+    """Fill node n3 with a job of somebody else; return its number."""
+    options = (f"--partition={partition}", "--nodelist=n3", "--exclusive", "--output=/dev/null", "--chdir=/")
+    job = int(cluster.run("sbatch", "--parsable", *options, "--wrap=sleep 600"))
+    wait_for(lambda: cluster.run("squeue", "--noheader", f"--jobs={job}", "--format=%T") == "RUNNING", "n3 is taken")
+    return job

@@ -10,8 +10,9 @@ import pytest
 
 from tests.patience import wait_for
 from tests.runners.nodes import Nodes
-from tests.runners.test_nodes import LONG, events, over_three, states
-from tests.slurm.conftest import LoginNode
+from tests.runners.test_nodes import events, over_three, states
+from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import WAITS, LoginNode
 
 
 class JobMembers(Nodes):
@@ -20,20 +21,28 @@ class JobMembers(Nodes):
     def __init__(self, root: Path, login: LoginNode) -> None:
         super().__init__(root, login.environment["REDIS_URL"], 0)
         self.machines = [login] * 3
-        login.environment["TEST_SCRIPTS"] = ""
 
 
 @pytest.fixture
-def members(login: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobMembers]:
+def members(
+    cluster: Cluster, tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[JobMembers]:
     """Three members behind a login node with a daemon."""
+    login = LoginNode(cluster.home / tmp_path.name, redis_url, cluster)
+    if request.param == "engine":
+        login.environment["TEST_SCRIPTS"] = ""
     monkeypatch.setattr("tests.runners.nodes.node_name", lambda node_rank: login.name)
     members = JobMembers(tmp_path, login)
     login.start_daemon()
     yield members
     members.connection.release()
+    print(login.log.read_text()[-8000:])  # shown when the test fails
+    cluster.clear()
+    assert not login.close()
 
 
-def test_a_pipeline_trains_over_three_nodes_of_one_job(members: JobMembers, login: LoginNode) -> None:
+@pytest.mark.parametrize("members", ["engine"], indirect=True)
+def test_a_pipeline_trains_over_three_nodes_of_one_job(members: JobMembers, cluster: Cluster) -> None:
     members.start(over_three())
     assert states(members.ends()) == ["finished"] * 3
     nodes = set()
@@ -44,20 +53,17 @@ def test_a_pipeline_trains_over_three_nodes_of_one_job(members: JobMembers, logi
         assert described["nodes"] == "n[1-3]"
         nodes.add(described["node"])
     assert nodes == {"n1", "n2", "n3"}
-    assert (
-        len(
-            login.cluster.run(
-                "squeue", "--noheader", "--states=all", f"--name=parlab-{login.state.id}-1-1"
-            ).splitlines()
-        )
-        == 1
-    )
+    name = f"parlab-{members.machines[0].state.id}-1-1"
+    assert len(cluster.run("squeue", "--noheader", "--states=all", f"--name={name}").splitlines()) == 1
 
 
-def test_a_killed_supervisor_ends_the_job_and_is_the_cause(members: JobMembers, login: LoginNode) -> None:
-    members.start(over_three(train=LONG))
+@pytest.mark.parametrize("members", ["script"], indirect=True)
+def test_a_killed_supervisor_ends_the_job_and_is_the_cause(members: JobMembers) -> None:
+    login = members.machines[0]
+    login.script(1, WAITS)
+    members.start(over_three())
     for node_rank in range(3):
-        members.says(node_rank, b'"event":"step"')
+        members.says(node_rank, b"started on")
     victim = wait_for(login.state.find(1, 1, 1).supervisor, "supervisor of node 1")
     victim.send_signal(signal.SIGKILL)
     ends = members.ends()

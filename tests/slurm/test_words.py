@@ -9,6 +9,7 @@ import pytest
 
 from runners.config import RunConfig
 from runners.slurm import queue, submit
+from runners.slurm.pool import Pool, read_pool
 from runners.slurm.queue import End, Job, Partition
 from tests.conftest import SMALL
 
@@ -155,3 +156,18 @@ def test_no_value_can_add_a_line_to_the_script(value: str) -> None:
     for field in ("partition", "account", "qos", "constraint", "gres"):
         with pytest.raises(ValueError, match=field):
             config(slurm={field: value})
+
+
+def test_settings_of_the_daemon_are_checked_with_name_value_and_remedy() -> None:
+    environment = {"PARLAB_SLURM_POLL_S": "10", "PARLAB_SLURM_SETTLE_S": "", "PARLAB_SLURM_GRACE_S": "60"}
+    assert read_pool(True, "gpu,debug", environment) == Pool(("gpu", "debug"), away_grace_s=60, poll_s=10)
+    assert read_pool(False, "", {}) is None
+    for arguments, message in [
+        ((True, "", {}), "--slurm needs --partition"),
+        ((False, "gpu", {}), "--partition gpu has no effect without --slurm"),
+        ((True, "gpu", {"PARLAB_SLURM_POLL_S": "soon"}), "invalid PARLAB_SLURM_POLL_S 'soon'; use a number of seconds"),
+        ((True, "gpu", {"PARLAB_SLURM_GRACE_S": "-1"}), "invalid PARLAB_SLURM_GRACE_S '-1'"),
+        ((True, "gpu", {"PARLAB_SLURM_SETTLE_S": "nan"}), "invalid PARLAB_SLURM_SETTLE_S 'nan'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            read_pool(*arguments)
