@@ -35,6 +35,16 @@
   document.addEventListener("click", (event) => { if (event.target.closest("[data-keys]")) keys["?"](); });
 })();
 
+// A menu closes on Escape, on a click elsewhere, and when the focus leaves it.
+const closeMenus = (target) => document.querySelectorAll("details.menu[open]").forEach((menu) => { if (!menu.contains(target)) menu.open = false; });
+document.addEventListener("click", (event) => closeMenus(event.target));
+document.addEventListener("focusin", (event) => closeMenus(event.target));
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  document.activeElement?.closest("details.menu[open]")?.querySelector("summary").focus();
+  closeMenus(null);
+});
+
 document.addEventListener("submit", (event) => {
   const form = event.target;
   const question = event.submitter?.dataset.ask || form.dataset.confirm;

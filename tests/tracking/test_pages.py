@@ -82,7 +82,13 @@ def test_histories_of_several_runs_are_limited_and_thinned(page: Client, tracked
     assert [(point["run_id"], point["step"], point["value"]) for point in answer] == [
         (tracked.uuid, 0, 2.0), (tracked.uuid, 1, 1.9), (tracked.uuid, 2, 1.8)
     ]  # fmt: skip
-    between = {"run_ids": tracked.uuid, "metric_key": "loss", "start_step": 2, "end_step": 6, "max_results": 3}
+    between: dict[str, str | int] = {
+        "run_ids": tracked.uuid,
+        "metric_key": "loss",
+        "start_step": 2,
+        "end_step": 6,
+        "max_results": 3,
+    }
     answer = page.get(f"{url}-interval", between).json()["metrics"]
     assert [point["step"] for point in answer] == [2, 4, 6]
     assert page.get(url, {"metric_key": "loss"}).json()["error_code"] == "INVALID_PARAMETER_VALUE"

@@ -56,8 +56,26 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
         "pivot_selects": pivot_selects(request.GET, context["runs"]) if len(context["runs"]) > 1 else None,
         "notes": notes_html(owned.notes),
         "tags": selectors.experiment_tags([owned.pk]).get(owned.pk, []),
+        "further": _further_pages(owned, context, cast(User, request.user)),
     }
     return render(request, "pages/experiment.html", context)
+
+
+def _further_pages(experiment: Experiment, context: Mapping[str, Any], user: User) -> list[tuple[str, str]]:
+    """Return (title, address) of the pages that an experiment leads to."""
+    versions, plan = context["versions"], context["plan"]
+    pages = []
+    if context["states"]:
+        is_newest = not versions.is_all and versions.selected == versions.configs[0]
+        query = "" if is_newest else f"?version={versions.query}"
+        pages.append(("Answer", reverse("answer", args=[experiment.slug]) + query))
+    if context["has_networks"]:
+        pages.append(("Networks", reverse("network", args=[experiment.slug])))
+    if user.has_perm("lab.add_run") and versions.selected and versions.selected.sweep and plan.is_offered:
+        pages.append(("Tune", f"{reverse('tune')}?config={versions.selected.pk}"))
+    if user.has_perm("lab.add_report"):
+        pages.append(("New report", f"{reverse('report-new')}?experiment={experiment.slug}"))
+    return pages
 
 
 def _figures(request: HttpRequest, context: Mapping[str, Any]) -> ExperimentFigures | None:
