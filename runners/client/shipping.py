@@ -23,6 +23,8 @@ SETTLE_S = 0.7
 """After this much silence an empty batch lets the server finish what it does at intervals only."""
 RETRY_S = 1.0
 RETRY_MAX_S = 60.0
+TRIES_AT_THE_END = 3
+"""After so many failed tries, `finish` does not wait for a server that has never answered."""
 COMPRESS_BYTES = 2_048
 
 log = logging.getLogger("parlab")
@@ -111,6 +113,11 @@ class Shipper(threading.Thread):
         """Whether the last try failed."""
         return self._failures > 0
 
+    @property
+    def _never_answered(self) -> bool:
+        """Whether the server has not answered once, in several tries."""
+        return self._failures >= TRIES_AT_THE_END and not self.shipment.run
+
     def wake(self) -> None:
         """Ship without waiting for the next turn."""
         self._wake.set()
@@ -137,6 +144,8 @@ class Shipper(threading.Thread):
                     return
             except (Unreachable, Refused) as error:
                 pause = self._failed(error)
+                if self._stop_requested.is_set() and (isinstance(error, Refused) or self._never_answered):
+                    return
             except Exception:
                 log.exception("shipping failed; the data stays in %s", self.shipment.stream.path)
                 self._failures += 1
