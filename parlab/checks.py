@@ -1,5 +1,6 @@
 """Django system checks that report invalid settings with a remedy."""
 
+import ipaddress
 import os
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,18 @@ def upload_limit_is_positive(**_: Any) -> list[CheckMessage]:
             id="parlab.E004",
         )
     ]
+
+
+@register()
+def webhook_networks_are_networks(**_: Any) -> list[CheckMessage]:
+    """Check the networks that webhooks may post to beside public addresses."""
+    for text in settings.WEBHOOK_NETWORKS:
+        try:
+            ipaddress.ip_network(text, strict=False)
+        except ValueError as error:
+            hint = "Set it to networks separated by commas, for example 10.0.0.0/8,192.168.1.5."
+            return [Error(f"PARLAB_WEBHOOK_NETWORKS {text!r} is no network: {error}", hint=hint, id="parlab.E005")]
+    return []
 
 
 @register(Tags.security)

@@ -89,6 +89,7 @@ INSTALLED_APPS = [
     "parlab.series",
     "parlab.ingest",
     "parlab.fleet",
+    "parlab.notify",
     "parlab.tracking",
     "parlab.tuner",
     "parlab.pages",
@@ -169,6 +170,15 @@ ARTIFACT_LIMIT_MIB = env.int("PARLAB_ARTIFACT_LIMIT_MIB", default=2_048)
 # A reporting run that is silent for longer is lost until it reports again.
 TRACKING_SILENCE_S = env.float("PARLAB_TRACKING_SILENCE_S", default=1_800.0)
 
+# --- notifications ---------------------------------------------------------------------------------------------------
+# Webhooks go to public addresses, and to these networks: "10.0.0.0/8,127.0.0.1".
+WEBHOOK_NETWORKS = env.list("PARLAB_WEBHOOK_NETWORKS", default=[])
+# smtp+tls://user:password@host:587; without it the server sends no mail.
+SENDS_MAIL = bool(env.str("EMAIL_URL", default=""))
+vars().update(env.email_url("EMAIL_URL", default="dummymail://"))
+EMAIL_TIMEOUT = 15
+DEFAULT_FROM_EMAIL = env.str("PARLAB_MAIL_FROM", default="parlab@localhost")
+
 # --- pictures --------------------------------------------------------------------------------------------------------
 # The browser that draws pictures and PDF; empty selects the first installed Chromium or Chrome.
 CHROMIUM = env.str("PARLAB_CHROMIUM", default="")
@@ -207,6 +217,7 @@ CELERY_BROKER_URL = REDIS_URL
 CELERY_IMPORTS = [
     "parlab.ingest.tasks",
     "parlab.fleet.tasks",
+    "parlab.notify.tasks",
     "parlab.tracking.tasks",
     "parlab.tuner.tasks",
     "parlab.publishing.tasks",
@@ -214,9 +225,10 @@ CELERY_IMPORTS = [
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = CONTROL_QUEUE
 PICTURES_QUEUE = "pictures"
-CELERY_TASK_QUEUES = [Queue(CONTROL_QUEUE), Queue(INGEST_QUEUE), Queue(PICTURES_QUEUE)]
-# Drawing takes seconds: a separate worker does it, to avoid delaying heartbeats.
-CELERY_TASK_ROUTES = {"parlab.publishing.draw": {"queue": PICTURES_QUEUE}}
+NOTIFY_QUEUE = "notify"
+CELERY_TASK_QUEUES = [Queue(CONTROL_QUEUE), Queue(INGEST_QUEUE), Queue(PICTURES_QUEUE), Queue(NOTIFY_QUEUE)]
+# Drawing and waiting for receivers take seconds: a separate worker does both, to avoid delaying heartbeats.
+CELERY_TASK_ROUTES = {"parlab.publishing.draw": {"queue": PICTURES_QUEUE}, "parlab.notify.*": {"queue": NOTIFY_QUEUE}}
 CELERY_ACCEPT_CONTENT = ["json"]
 # No limit: if Redis dies while a message is acknowledged, Celery never frees that message's prefetch slot, and a worker
 # without free slots receives nothing. A solo worker takes one message at a time anyway.
@@ -239,6 +251,8 @@ CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "parlab.fleet.reap", "schedule": 5.0, "options": {"expires": 10}},
     "reap tracked runs": {"task": "parlab.tracking.reap", "schedule": 15.0, "options": {"expires": 15}},
     "draw again": {"task": "parlab.publishing.resume", "schedule": 20.0, "options": {"expires": 20}},
+    "notify": {"task": "parlab.notify.deliver", "schedule": 5.0, "options": {"expires": 5}},
+    "forget events": {"task": "parlab.notify.prune", "schedule": 3_600.0, "options": {"expires": 600}},
     "tune": {"task": "parlab.tuner.advance", "schedule": 2.0, "options": {"expires": 10}},
 }
 

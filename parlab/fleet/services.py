@@ -14,7 +14,7 @@ from parlab.ingest import orders
 from parlab.lab import services as lab
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Config, Member, MemberState, Node, Run
 from parlab.lab.services import Launch, storable
-from runners.protocol import HEARTBEAT_S, SPEC_LIFETIME_S, Cancel, Heartbeat, HeldRun, RunState
+from runners.protocol import HEARTBEAT_S, LEASE_S, SPEC_LIFETIME_S, Cancel, Heartbeat, HeldRun, RunState
 
 from .capacity import rooms
 from .differences import node_differences
@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 RESEND_S = 5.0
 """Seconds after which an order that a node has not carried out is sent again."""
 AWAKE_KEY = "parlab:reaper:awake_since"
+_SILENCE = timedelta(seconds=LEASE_S)
+_NEWS = timedelta(minutes=10)
+"""A node that has been silent for longer was announced, or fell silent while the server was down."""
 _AWAKE_TIMEOUT_S = 15
 """A reaper that was not called for this long (three beats) starts its waiting time again."""
 
@@ -206,8 +209,19 @@ def reap() -> int:
     late = Member.objects.filter(
         state=MemberState.DISPATCHED, assigned_at__lt=now - timedelta(seconds=settings.PREPARE_S)
     )
+    _announce_silent_nodes(now)
     ids = {*expired.values_list("pk", flat=True), *late.values_list("pk", flat=True)}
     return sum(_lose_if_expired(pk) for pk in sorted(ids))
+
+
+def _announce_silent_nodes(now: datetime) -> None:
+    """Store an event for each node that has just fallen silent; nobody waits for one that is disabled or drained."""
+    recent = Node.objects.filter(
+        is_enabled=True, is_draining=False, last_heartbeat_at__gt=now - _NEWS, last_heartbeat_at__lt=now - _SILENCE
+    )
+    for node in recent:
+        if node.last_heartbeat_at is not None:
+            lab.node_lost(node=node, last_heartbeat_at=node.last_heartbeat_at)
 
 
 def _lose_if_expired(member_id: int) -> bool:

@@ -37,7 +37,7 @@ from parlab.lab.models import (
     RunTag,
     TrackedRun,
 )
-from parlab.lab.services import run_findings_refresh, storable
+from parlab.lab.services import run_ended, run_findings_refresh, storable
 from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.runs import next_number
 from runners.config import digest, sections
@@ -134,9 +134,17 @@ def _config(experiment: Experiment, user: User) -> Config:
 
 @transaction.atomic
 def tracked_run_update(
-    *, tracked: TrackedRun, status: str | None = None, end_ms: int | None = None, name: str | None = None
+    *,
+    tracked: TrackedRun,
+    status: str | None = None,
+    end_ms: int | None = None,
+    name: str | None = None,
+    is_news: bool = True,
 ) -> TrackedRun:
-    """Change name, status or end of a run; an end computes its summary and findings."""
+    """Change name, status or end of a run; an end computes its summary and findings.
+
+    `is_news` is False for an imported run: nobody is notified of its end.
+    """
     attempt, tracked = lock(tracked)
     if name is not None:
         tracked.name = storable.text(name)[:500]
@@ -144,14 +152,16 @@ def tracked_run_update(
     if status is not None:
         tracked.status = TrackedRun.Status(status)
         tracked.end_ms = end_ms if STATES[tracked.status].is_final else None
-        state_set(attempt, STATES[tracked.status], ended_at=_moment(tracked.end_ms))
+        state_set(attempt, STATES[tracked.status], ended_at=_moment(tracked.end_ms), is_news=is_news)
     tracked.last_report_at = timezone.now()
     tracked.save(update_fields=["name", "status", "end_ms", "last_report_at"])
     return tracked
 
 
-def state_set(attempt: Attempt, state: RunState, *, ended_at: datetime | None = None, reason: str = "") -> None:
-    """Set the state of a reported run, in either direction; a final one is summarised."""
+def state_set(
+    attempt: Attempt, state: RunState, *, ended_at: datetime | None = None, reason: str = "", is_news: bool = True
+) -> None:
+    """Set the state of a locked reported run, in either direction; a final one is summarised, and announced as news."""
     facts = {
         "state": state,
         "reason": reason,
@@ -160,6 +170,8 @@ def state_set(attempt: Attempt, state: RunState, *, ended_at: datetime | None = 
     Attempt.objects.filter(pk=attempt.pk).update(**facts)
     Run.objects.filter(pk=attempt.run_id).update(**facts)
     if state.is_final:
+        if is_news and attempt.state != state:
+            run_ended(run=attempt.run, attempt_number=attempt.number, state=state, reason=reason)
         attempt.refresh_from_db()
         attempt_summarise(attempt=attempt)
         transaction.on_commit(partial(run_findings_refresh, run=attempt.run), robust=True)

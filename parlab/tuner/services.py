@@ -14,7 +14,7 @@ from django.utils import timezone
 from parlab.charts.format import SPACE, quantity
 from parlab.fleet import services as fleet
 from parlab.lab import services as lab
-from parlab.lab.models import Config, Run
+from parlab.lab.models import Config, Event, Run
 from parlab.lab.services.configs import lock_experiment
 from runners.config import RunConfig, digest, expand
 from runners.protocol import RunState
@@ -215,10 +215,18 @@ def _switch(study: Study, from_states: tuple[str, ...], state: str) -> bool:
 
 
 def _end(study: Study, state: Study.State, reason: str) -> None:
-    Study.objects.filter(pk=study.pk, state=Study.State.RUNNING).update(
+    ended = Study.objects.filter(pk=study.pk, state=Study.State.RUNNING).update(
         state=state, reason=reason, ended_at=timezone.now()
     )
     study.refresh_from_db()
+    if ended:
+        lab.event_add(
+            kind=Event.Kind.STUDY_DONE,
+            text=f"Study {study.pk} of {study.config.experiment.name} {state}: {reason}",
+            path=study.get_absolute_url(),
+            experiment=study.config.experiment,
+            data={"study": study.pk, "state": state, "reason": reason},
+        )
     logger.info("study %s %s: %s", study.pk, state, reason)
 
 

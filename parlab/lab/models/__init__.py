@@ -2,6 +2,7 @@
 
 from .config import Config
 from .device import Device
+from .event import Event
 from .experiment import Experiment, Tag
 from .finding import Finding
 from .member import ACTIVE_MEMBER_STATES, Member, MemberState
@@ -22,6 +23,7 @@ __all__ = [
     "Attempt",
     "Config",
     "Device",
+    "Event",
     "Experiment",
     "ExperimentLabel",
     "Finding",

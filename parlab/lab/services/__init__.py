@@ -2,6 +2,7 @@
 
 from .attempts import launch_store, lock_attempt, summary_store
 from .configs import config_check, config_save
+from .events import event_add, node_lost, run_ended
 from .experiments import experiment_clone, experiment_create, experiment_delete
 from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
 from .groups import groups_refresh
@@ -41,6 +42,7 @@ __all__ = [
     "config_check",
     "config_launch",
     "config_save",
+    "event_add",
     "experiment_clone",
     "experiment_create",
     "experiment_delete",
@@ -57,6 +59,7 @@ __all__ = [
     "launch_store",
     "lock_attempt",
     "lock_members",
+    "node_lost",
     "picture_add",
     "picture_delete",
     "picture_job_claim",
@@ -73,6 +76,7 @@ __all__ = [
     "report_publish",
     "report_save",
     "run_cancel_request",
+    "run_ended",
     "run_findings_refresh",
     "run_relaunch",
     "schedule_save",

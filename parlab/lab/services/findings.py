@@ -17,7 +17,7 @@ from parlab.formats import schema
 from parlab.lab.models import Attempt, Experiment, Finding, Run, Source
 from runners.config import engine_of, filled_fields
 
-from . import storable
+from . import events, storable
 from .configs import lock_experiment
 
 SWEEP_EVERY_S = 30.0
@@ -219,6 +219,7 @@ def _store(
             changed.append(row)
         rows.append(row)
     Finding.objects.bulk_create(new, batch_size=100)
+    events.findings_added(experiment=experiment, findings=new)
     fields = ["run", "source", "severity", "message", "numbers", "where", "lines"]
     Finding.objects.bulk_update(changed, fields, batch_size=100)
     return rows

@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models import Q
 
 VIEWER, OPERATOR, ADMIN = "viewer", "operator", "admin"
-OURS = ("lab", "series", "tuner", "pages")
+OURS = ("lab", "series", "tuner", "pages", "notify")
 """Django apps whose rows every group may view."""
 WORK = (
     "experiment", "config", "run", "finding", "snapshot", "source", "picture", "picturejob", "tag", "storedfile",
@@ -20,7 +20,7 @@ WRITING = ("report", "reportfile", "reportlink", "reportversion")
 """Models that operators may add; only the author of a report may edit, share and delete it."""
 DELETED = ("tag", "study")
 """Models that operators may delete regardless of the author; no results or reports."""
-SECRET = ("apitoken",)
+SECRET = ("apitoken", "subscription", "delivery")
 """Models that only administrators may view."""
 
 

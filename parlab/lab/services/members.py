@@ -14,7 +14,7 @@ from django.utils import timezone
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Member, MemberState, Run, Snapshot
 from runners.protocol import Report, RunState
 
-from . import storable
+from . import events, storable
 from .attempts import environment_snapshot, lock_attempt, queue_next_attempt
 
 logger = logging.getLogger(__name__)
@@ -129,6 +129,8 @@ def _attempt_follow(attempt: Attempt, run: Run, members: Sequence[Member], repor
         logger.info("run %s attempt %s: %s -> %s", run.pk, attempt.number, attempt.state, facts)
     if state == RunState.LOST and is_current and attempt.number < _max_attempts(run):
         queue_next_attempt(run)
+    elif facts and state.is_final and is_current:
+        events.run_ended(run=run, attempt_number=attempt.number, state=state, reason=str(facts.get("reason", "")))
 
 
 def _attempt_facts(attempt: Attempt, run: Run, members: Sequence[Member]) -> dict[str, Any]:

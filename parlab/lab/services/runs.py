@@ -13,6 +13,7 @@ from runners.config.engines import engine_names
 from runners.config.launchers import LAUNCHERS
 from runners.protocol import RunState
 
+from . import events
 from .attempts import configuration_snapshot, lock_attempt, queue_next_attempt
 from .configs import lock_experiment
 from .emulation import with_times
@@ -153,6 +154,9 @@ def run_cancel_request(*, run: Run) -> RunState:
             end = {"state": RunState.CANCELLED, "reason": "cancelled before it started", "ended_at": timezone.now()}
             Attempt.objects.filter(pk=attempt.pk, state=RunState.QUEUED).update(**end)
             Run.objects.filter(pk=current.pk, state=RunState.QUEUED).update(**end, cancel_requested_at=timezone.now())
+            events.run_ended(
+                run=current, attempt_number=attempt.number, state=RunState.CANCELLED, reason=str(end["reason"])
+            )
             return RunState.CANCELLED
         Run.objects.filter(pk=current.pk, cancel_requested_at=None).update(cancel_requested_at=timezone.now())
         return current.run_state

@@ -10,6 +10,7 @@ from .configs import ConfigAdmin
 from .devices import DeviceAdmin
 from .experiments import ExperimentAdmin
 from .nodes import NodeAdmin
+from .notifications import DeliveryAdmin, SubscriptionAdmin
 from .people import PersonAdmin
 from .runs import RunAdmin
 from .snapshots import SnapshotAdmin
@@ -19,6 +20,7 @@ from .tokens import ApiTokenAdmin
 __all__ = [
     "ApiTokenAdmin",
     "ConfigAdmin",
+    "DeliveryAdmin",
     "DeviceAdmin",
     "ExperimentAdmin",
     "NodeAdmin",
@@ -26,6 +28,7 @@ __all__ = [
     "RunAdmin",
     "SnapshotAdmin",
     "StudyAdmin",
+    "SubscriptionAdmin",
 ]
 
 admin.site.site_header = "parlab"

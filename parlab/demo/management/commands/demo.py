@@ -93,7 +93,7 @@ class Command(BaseCommand):
         celery = [*python, "celery", "-A", "parlab.celery"]
         quiet = ["--without-gossip", "--without-mingle", "--loglevel=INFO"]
         self._child("worker", [*celery, "worker", "--pool=solo", "--queues=control,ingest", *quiet])
-        drawing = ["worker", "--pool=solo", "--queues=pictures", "--hostname=pictures@%h"]
+        drawing = ["worker", "--pool=solo", "--queues=pictures,notify", "--hostname=pictures@%h"]
         self._child("pictures", [*celery, *drawing, *quiet])
         self._child("beat", [*celery, "beat", "--pidfile="])
         if "PARLAB_ALLOWED_COMMANDS" not in self.environment:

@@ -1,0 +1,1 @@
+"""Notifications: events of `lab` -> deliveries to webhooks and mail addresses."""
