@@ -137,22 +137,21 @@ def post(
         host = parts.netloc.rpartition("@")[2]
         connection.request("POST", target, body, {"Host": host, "Connection": "close", **headers})
         response = connection.getresponse()
+        if is_over.is_set():  # the end of the connection looks like the end of the headers
+            raise TimeoutError
         text = response.read(MAX_ANSWER_BYTES).decode("utf-8", "replace").replace("\x00", "")
         return answer(response.status, text, _retry_after_s(response.headers.get("Retry-After", "")))
     except (OSError, http.client.HTTPException, ValueError, AttributeError) as problem:
-        is_late = time.monotonic() - began >= timeout_s - 0.05
-        why = (
-            f"no complete answer within {timeout_s:g} s"
-            if is_late
-            else f"no answer: {problem or type(problem).__name__}"
-        )
-        return answer(None, why)
+        is_late = is_over.is_set() or isinstance(problem, TimeoutError)
+        why = f"complete answer within {timeout_s:g} s" if is_late else f"answer: {problem or type(problem).__name__}"
+        return answer(None, f"no {why}")
     finally:
         watchdog.cancel()
         connection.close()
 
 
-def _interrupt(connection: _Connection) -> None:
+def _interrupt(connection: _Connection, is_over: threading.Event) -> None:
+    is_over.set()
     if connection.live_socket is not None:
         with suppress(OSError):  # it may have ended in the meantime
             connection.live_socket.shutdown(socket.SHUT_RDWR)
