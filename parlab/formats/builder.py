@@ -7,7 +7,7 @@ Placeholders (a loss of -1, a timer or step time of 0) are not measurements.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import Any
 
 from parlab.formats import schema
@@ -18,7 +18,8 @@ from parlab.formats.statistics import BLOCK, Stream
 MAX_NAMES = 500
 MAX_RANKS = 16_384
 MAX_VALIDATIONS = 2_000
-RECENT = 16
+# Steps that stay open for ranks that lag behind.
+OPEN = 1_024
 # A value that is printed twice with different numbers of digits or units is the same within this ratio.
 SAME = 0.01
 # Values that describe the position of a step, not its measurements.
@@ -105,24 +106,26 @@ class Builder:
         self.validation: list[schema.Validation] = []
         self.first: Record | None = None
         self.current: Record | None = None
+        self.open: OrderedDict[int, Record] = OrderedDict()
+        self.closed: int | None = None
+        self.late = 0
         self.records = 0
         self.total: int | None = None
         self.skipped: float | None = None
         self.skipped_total: float | None = None
         self.end: Ending | None = None
-        self.recent: deque[int] = deque(maxlen=RECENT)
         self.by_rank: dict[int | None, int] = {}
         # Whether ranks without a tag printed a step with different values.
         self.repeated = False
 
     @property
     def empty(self) -> bool:
-        return not (self.records or self.current or self.timers.by_name or self.memory.by_name or self.metrics.by_name
+        return not (self.records or self.open or self.timers.by_name or self.memory.by_name or self.metrics.by_name
                     or self.validation or self.figures)  # fmt: skip
 
     def runs_backwards(self, record: Record) -> bool:
         """Return whether a rank repeats an iteration with other values or goes back, except for copies of a step."""
-        if record.iteration is None or self.current is None:
+        if record.iteration is None or self.current is None or record.line == self.current.line:
             return False
         if self._earlier(record, self.current) or self._contradicts(record, self.current):
             return True
@@ -130,7 +133,7 @@ class Builder:
         if last is None or record.iteration >= last:
             return False
         return not (
-            record.iteration in self.recent and record.rank is None and len(self.by_rank) == 1 and self._copy(record)
+            record.iteration in self.open and record.rank is None and len(self.by_rank) == 1 and self._copy(record)
         )
 
     @staticmethod
@@ -168,17 +171,25 @@ class Builder:
         return 0 < current.iteration - record.iteration <= 2 and record.time is not None and record.time == current.time
 
     def step(self, record: Record) -> None:
-        current = self.current
+        """Add a step, or what another rank printed about a step that is still open."""
+        iteration = record.iteration
         if len(self.by_rank) < MAX_RANKS:
-            self.by_rank[record.rank] = record.iteration or 0
-        if current is not None and record.iteration is not None:
-            if record.iteration == current.iteration:
-                self._merge(current, record)
+            self.by_rank[record.rank] = iteration or 0
+        if iteration is None:
+            self.close_steps()
+            self.current = record
+            self._close(record)
+        else:
+            existing = self.open.get(iteration)
+            if existing is not None:
+                self._merge(existing, record)
                 return
-            if record.iteration in self.recent:
+            if self.closed is not None and iteration <= self.closed:
+                self.late += 1
                 return
-        self.close_step()
-        self.current = record
+            self.current = self.open[iteration] = record
+            if len(self.open) > OPEN:
+                self._close(self.open.popitem(last=False)[1])
         if self.end is not None and self.end.state != "finished":
             self.end = None
 
@@ -196,16 +207,18 @@ class Builder:
             elif value > existing and (name == "step_time_s" or name.endswith("_bytes")):
                 values[name] = value
 
-    def close_step(self) -> None:
-        record, self.current = self.current, None
-        if record is None:
-            return
+    def close_steps(self) -> None:
+        """Close all open steps in the order of their first lines."""
+        while self.open:
+            self._close(self.open.popitem(last=False)[1])
+
+    def _close(self, record: Record) -> None:
         if self.first is None:
             self.first = record
         self.records += 1
         self.last = record
-        if record.iteration is not None:
-            self.recent.append(record.iteration)
+        if record.iteration is not None and (self.closed is None or record.iteration > self.closed):
+            self.closed = record.iteration
         values = record.values
         total = values.pop("total_iterations", None)
         if total is not None:

@@ -98,6 +98,17 @@ _LONG_KEYS = frozenset({
 })  # fmt: skip
 
 
+_IN_NUMBER = frozenset("0123456789.eE+-")
+
+
+def continues(line: str, text: str) -> bool:
+    """Return whether a text has cells of an iteration line, or the end of one, that `line` does not have."""
+    keys = [" ".join(part.partition(":")[0].split()) for part in text.split("|")[:MAX_CELLS] if ":" in part]
+    if any(f"{key}:" in line for key in keys):
+        return False
+    return any(len(key) > 3 and any(long.endswith(key) for long in _LONG_KEYS) for key in keys)
+
+
 def joined(lines: list[str]) -> str:
     """Join the lines into which a terminal wrapped one line: a key is mended, other cells break at the width."""
     width = max((len(line) for line in lines[1:-1]), default=0)
@@ -111,7 +122,8 @@ def joined(lines: list[str]) -> str:
             text += line
         else:
             is_full = index > 1 and len(lines[index - 1]) >= width and tail.strip() != ""
-            text += line if is_full else f" {line}"
+            is_number = ":" in tail and tail[-1:] in _IN_NUMBER and line[:1] in _IN_NUMBER
+            text += line if is_full or is_number else f" {line}"
     return text
 
 

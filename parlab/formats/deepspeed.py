@@ -15,7 +15,7 @@ from parlab.formats.deepspeed_config import Printed
 from parlab.formats.deepspeed_records import breakdown, figures, pairs
 from parlab.formats.endings import ending
 from parlab.formats.launch import command_arguments, is_command
-from parlab.formats.peel import peel
+from parlab.formats.peel import STAMP, peel, spliced, strip_prefix
 from parlab.formats.quantities import GIB, slug, to_float
 from parlab.formats.records import Field, Kind, Record, unread
 from parlab.formats.sniff import Signs
@@ -30,6 +30,10 @@ SIGNS: Signs = (
 )
 
 _TAG = re.compile(r"\s*(?:\[(?:INFO|WARNING|DEBUG|ERROR)\] )?(?:\[[\w.-]+\.py:\d+:\w+\] )?(?:\[Rank (-?\d{1,7})\] )?")
+_START = re.compile(
+    rf"{STAMP}(?:\[[A-Z]{{4,7}}\] \[[\w.-]{{1,60}}\.py:\d{{1,6}}:\w{{1,60}}\] (?:\[Rank -?\d{{1,7}}\] )?"
+    r"(?:steps: \d{1,18} loss: )?|steps: \d{1,18} loss: )"
+)
 _THROUGHPUT = re.compile(
     r"(?:epoch=(?P<epoch>\d{1,12})/micro_step=(?P<micro>\d{1,18})/global_step=(?P<step>\d{1,18})"
     r"|(?P<old_epoch>\d{1,12})/(?P<old>\d{1,18})), (?=\w*SamplesPerSec=)"
@@ -55,6 +59,12 @@ class Parser:
         """Read one line; the list is empty for a line that is not from DeepSpeed."""
         if self.printed.json is not None:
             return self.printed.json_line(line, text)
+        parts = spliced(_START, text)
+        if len(parts) == 1:
+            return self._record(line, rank, time, text)
+        return [record for part in parts for record in self._record(line, rank, time, strip_prefix(part)[2])]
+
+    def _record(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         tag = _TAG.match(text)
         body = text[tag.end() :].rstrip("\r\n") if tag else text
         speaker = int(tag[1]) if tag and tag[1] else rank

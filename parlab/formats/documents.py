@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from parlab.formats import schema
+from parlab.formats.builder import OPEN
 from parlab.formats.records import Record
 from parlab.formats.segments import MAX_SEGMENTS, Segments
 from parlab.formats.source import MAX_LINE
@@ -27,13 +28,17 @@ class Collector:
         self.section: str | None = None
         self.figures = 0
         self.unread_lines = 0
-        self.last_unread = -1
+        self.last_unread = self.last_read = -1
 
     def add(self, record: Record) -> None:
         kind = record.kind
         if kind == "unread":
             self.unread(record)
-        elif kind == "figure":
+            return
+        if record.line == self.last_unread:
+            self.unread_lines, self.last_unread = self.unread_lines - 1, -1
+        self.last_read = record.line
+        if kind == "figure":
             self._figure(record)
         elif kind == "table":
             if len(self.result.tables) < MAX_TABLES:
@@ -51,7 +56,8 @@ class Collector:
             self.segments.add(record)
 
     def unread(self, record: Record, count: int = 1) -> None:
-        if record.line != self.last_unread:
+        # A line of which a part was read is not unread.
+        if record.line not in (self.last_unread, self.last_read):
             self.unread_lines, self.last_unread = self.unread_lines + 1, record.line
         unread = self.result.unread
         unread.lines += count
@@ -85,14 +91,15 @@ class Collector:
         result.lines = lines
         result.segments = self.segments.done
         result.notes = self._notes(lines)
-        if self.segments.dropped:
-            result.unread.lines += self.segments.dropped
-            result.unread.examples.append(
-                schema.UnreadLine(
-                    line=0, reason=f"{self.segments.dropped} launches beyond the limit of {MAX_SEGMENTS}", text=""
-                )
-            )
+        self._beyond(self.segments.dropped, f"launches beyond the limit of {MAX_SEGMENTS}")
+        self._beyond(self.segments.late, f"records of ranks that are more than {OPEN} steps behind")
         return result
+
+    def _beyond(self, count: int, what: str) -> None:
+        """Report what exceeds a limit."""
+        if count:
+            self.result.unread.lines += count
+            self.result.unread.examples.append(schema.UnreadLine(line=0, reason=f"{count} {what}", text=""))
 
     def _notes(self, lines: int) -> list[str]:
         notes: list[str] = []

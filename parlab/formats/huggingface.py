@@ -18,7 +18,7 @@ import orjson
 
 from parlab.formats.deepspeed import Parser as DeepSpeed
 from parlab.formats.metric_fields import metric_field
-from parlab.formats.peel import peel
+from parlab.formats.peel import peel, spliced
 from parlab.formats.quantities import LARGEST, duration_seconds, normal, slug, to_float, to_int
 from parlab.formats.records import Ending, Field, Kind, Record, unread
 from parlab.formats.sniff import Signs
@@ -43,6 +43,7 @@ _SETTING = re.compile(
 _METRIC = re.compile(r"\s{1,4}(train|eval|predict)_(\w{1,60}?)\s{1,40}=\s{1,40}(\S{1,40})\s*$")
 # Python prints these without quotes, and parses them as names only.
 _BARE = re.compile(r"(?<=: )-?(?:nan|inf)(?=[,}\]])")
+_JSON = re.compile(r'\{"current_steps"')
 _RECENT = 64
 _FRACTION = re.compile(r"(\d{1,15})/(\d{1,15})")
 # Entries that place a step in the run; they are not measurements.
@@ -190,7 +191,7 @@ class Parser:
         for bar in _BAR.finditer(head):
             self._bar(int(bar[1]), int(bar[2]))
         if head.startswith('{"current_steps"'):
-            return self._json(line, rank, head)
+            return [record for part in spliced(_JSON, head) for record in self._json(line, rank, part)]
         if "{'" in head:
             records = [record for match in _DICT.finditer(head) for record in self._dict(line, rank, match[0])]
             if records:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from parlab.formats.cells import Cell
 from parlab.formats.endings import ending
-from parlab.formats.peel import peel
+from parlab.formats.peel import STAMP, peel
 from parlab.formats.quantities import slug, to_float
 from parlab.formats.readings import reading
 from parlab.formats.records import Field, Record, unread
@@ -21,7 +21,8 @@ SIGNS: Signs = (
     (re.compile(r"\b(?:eval metrics after step|average loss after step)\b:? \d+"), 6),
 )
 
-_STEP = re.compile(r"\bcompleted step: (\d{1,18})\s?[,\s]")
+_STEP = re.compile(r"completed step: (\d{1,18})\s?[,\s]")
+_START = re.compile(rf"{STAMP}completed step: \d{{1,18}}\s?[,\s]")
 _EVAL = re.compile(r"\b(?:eval metrics after step|average loss after step):? (\d{1,18})\s?[:,]")
 _CELL = re.compile(r"([A-Za-z][\w/ ().-]{0,60}?)\s?[:=]\s?([^\s,]{1,40})")
 _KNOWN = {
@@ -42,7 +43,7 @@ def _cells(text: str) -> list[Cell]:
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a MaxText log; yield steps (s, FLOP/s and tokens/s per device), evaluations and the end."""
-    for line, rank, time, text in peel(lines):
+    for line, rank, time, text in peel(lines, _START):
         step = _STEP.search(text[:600])
         match = step or _EVAL.search(text[:600])
         if match is None:

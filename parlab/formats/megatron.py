@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Protocol
 
-from parlab.formats.cells import Cell, Layouts, joined, split_cells
+from parlab.formats.cells import Cell, Layouts, continues, joined, split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, typed
 from parlab.formats.megatron_launch import MARKS, stated
@@ -57,6 +57,10 @@ _ARGUMENT = re.compile(r"\s*([A-Za-z_][\w-]{0,120})(?: ?\.+(?:\s|$)| {2,})(.*)")
 _DUMP = re.compile(r"\s*-{3,} arguments -{3,}\s*$")
 _DUMP_END = re.compile(r"\s*-{3,} end of arguments -{3,}")
 _MAX_WRAP = 5
+_MAX_WRAPPED_TIMERS = 40
+# The rest of a timer line that a terminal wrapped: cells, or the end of a key or of a number.
+_WRAPPED_CELL = r"[\w\s/.-]{0,80}(?::\s{0,4}(?:\d[\d.]{0,20})?)?\s*"
+_REST = re.compile(rf"(?=.{{0,400}}[:|]\s*\S|[\d.]{{1,20}}\s*\Z){_WRAPPED_CELL}(?:\|{_WRAPPED_CELL})*\Z")
 # Megatron-Bridge prints time and rate of a step before the step itself.
 _BRIDGE = re.compile(
     r"Step Time ?: (\d{1,12}(?:\.\d{1,12})?) ?s\s{1,8}GPU utilization: (\d{1,12}(?:\.\d{1,12})?) ?TFLOP/s/GPU"
@@ -64,6 +68,8 @@ _BRIDGE = re.compile(
 # GPT-NeoX prints cells before the iteration.
 _BEFORE = re.compile(r"\s*samples/sec: (\S{1,30}) \|\s*\Z")
 _SAME_TIME = 0.02
+# No terminal wraps lines as short as this.
+_SHORT = 40
 
 
 def _digits(text: str) -> int:
@@ -88,8 +94,6 @@ class Parser:
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line; return [] for a line that yields no record."""
-        if self.wrapped:
-            return self._unwrap(line, rank, time, text)
         if self.dump is not None:
             return self._argument(line, text)
         if "iteration" in text or " (ms)" in text or "loss at" in text or "Step Time" in text:
@@ -97,6 +101,7 @@ class Parser:
             before = self.block
             for part in _STARTS.split(text):
                 if part and not part.isspace():
+                    results += self._flush_wrapped() if self.wrapped else []
                     results += self._part(line, rank, time, part.strip("\n"))
             if results or self.wrapped or self.block is not before:
                 return results
@@ -125,12 +130,13 @@ class Parser:
     def _part(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         match = _ITERATION.match(text)
         if match:
-            if _is_wrapped(text):
-                self.wrapped, self.wrapped_at = [text.rstrip("\r\n")], (line, rank, time)
-                return self.close_block()
-            return self.close_block() + self._step(line, rank, time, text, match)
+            self.wrapped, self.wrapped_at = [text.rstrip("\r\n")], (line, rank, time)
+            return self.close_block()
         if text.startswith("time (ms) |"):
-            return self.close_block() + self._timers(line, rank, time, text)
+            if len(text) < _SHORT:
+                return self.close_block() + self._timers(line, rank, time, text)
+            self.wrapped, self.wrapped_at = [text.rstrip("\r\n")], (line, rank, time)
+            return self.close_block()
         match = _BRIDGE.match(text)
         if match:
             return self.close_block() + self._stated_rate(line, rank, time, match)
@@ -191,7 +197,8 @@ class Parser:
         step.fields, step.raw = (*step.fields, *rate.fields), (*step.raw, *rate.raw)
         return []
 
-    def _timers(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    def _timers(self, line: int, rank: int | None, time: str | None, text: str, *, learn: bool = True) -> list[Record]:
+        """Read a timer line; only whole lines are learnt, so that a part of a wrapped one is never taken for one."""
         cells = split_cells(text.partition("|")[2])
         problems = [
             unread(line, "timer without a finite number", f"{c.key}: {c.text}") for c in cells if c.value is None
@@ -200,7 +207,7 @@ class Parser:
         if len(good) > 1 and _digits(good[-1].text) < min(_digits(cell.text) for cell in good[:-1]):
             problems.append(unread(line, "the line ends inside this number", f"{good[-1].key}: {good[-1].text}"))
             good.pop()
-        elif not problems:
+        elif not problems and learn:
             self.timers.learn(tuple(cell.key for cell in good))
         return [*timer_record(line, rank, time, self.iteration, good), *problems]
 
@@ -294,20 +301,43 @@ class Parser:
         arguments, self.dump = self.dump, None
         return Record("launch", self.dump_at, data=arguments or {}, opens=True)
 
-    def _unwrap(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        """Join the lines of a wrapped iteration, up to the next record."""
-        starts = _STARTS.split(text)
-        head = starts[0] if starts else ""
-        if head.strip() and "|" in head:
-            self.wrapped.append(head.rstrip("\r\n"))
-            rest = text[len(head) :]
-            if head.rstrip().endswith("|") or len(self.wrapped) > _MAX_WRAP or rest:
-                return self._flush_wrapped() + (self.feed(line, rank, time, rest) if rest else [])
-            return []
-        return self._flush_wrapped() + self.feed(line, rank, time, text)
+    def unwrap(self, rank: int | None, text: str) -> tuple[list[Record], str]:
+        """Join a line to the wrapped record before it; return that record once it is complete, and what remains."""
+        if self.wrapped[0].startswith("time (ms) |"):
+            return self._unwrap_timers(rank, text)
+        head = _STARTS.split(text)[0]
+        so_far = self.wrapped[-1].rstrip()
+        is_rest = "|" in head and head.strip() != ""
+        if is_rest and len(self.wrapped) == 1 and not _is_cut(so_far):
+            is_rest = continues(so_far, head)
+        if not is_rest:
+            return self._flush_wrapped(), text
+        self.wrapped.append(head.rstrip("\r\n"))
+        is_whole = head.rstrip().endswith("|") and len(head.rstrip("\r\n")) < len(self.wrapped[-2])
+        if is_whole or len(self.wrapped) > _MAX_WRAP or len(head) < len(text):
+            return self._flush_wrapped(), text[len(head) :]
+        return [], ""
+
+    def _unwrap_timers(self, rank: int | None, text: str) -> tuple[list[Record], str]:
+        """Join the lines of a timer line: all but the last one are as long as the terminal is wide."""
+        width = len(self.wrapped[0])
+        rest = text.rstrip("\r\n")
+        is_rest = (
+            len(rest) <= width and len(self.wrapped) < _MAX_WRAPPED_TIMERS and _STARTS.match(rest.lstrip()) is None
+        )
+        if is_rest and _REST.match(rest) and rank == self.wrapped_at[1]:
+            self.wrapped.append(rest)
+            return [] if len(rest) == width else self._flush_wrapped(), ""
+        return self._flush_wrapped(), text
 
     def _flush_wrapped(self) -> list[Record]:
         line, rank, time = self.wrapped_at
+        if self.wrapped[0].startswith("time (ms) |"):
+            lines, self.wrapped = self.wrapped, []
+            records = self._timers(line, rank, time, "".join(lines), learn=len(lines) == 1)
+            for record in records:
+                record.until = line + len(lines) - 1
+            return records
         text, last = joined(self.wrapped), line + len(self.wrapped) - 1
         self.wrapped = []
         match, memory = _ITERATION.match(text), _MEMORY.match(text)
@@ -327,8 +357,8 @@ def _with_rate(parser: Parser, record: Record) -> Sequence[Record]:
     return (*parser.attach(record), record)
 
 
-def _is_wrapped(text: str) -> bool:
-    """Return whether an iteration line may continue: it ends inside a cell, or before the time that all lines have."""
+def _is_cut(text: str) -> bool:
+    """Return whether an iteration line certainly goes on: it ends inside a cell, or before the time that all have."""
     return not text.rstrip().endswith("|") or ("consumed" in text and "elapsed" not in text)
 
 
@@ -370,7 +400,14 @@ def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Re
             if record is not None:
                 yield from _with_rate(parser, record)
                 continue
-        for line, rank, time, text in peel_line(number, raw):
+        for line, rank, time, peeled in peel_line(number, raw):
+            text = peeled
+            if parser.wrapped:
+                records, text = parser.unwrap(rank, peeled)
+                for record in records:
+                    yield from _with_rate(parser, record)
+                if not text:
+                    continue
             if parser.block is not None and fast_range(parser.block, text):
                 continue
             if not parser.expects_lines and (record := _fast(parser, line, rank, time, text)) is not None:

@@ -25,6 +25,7 @@ SIGNS: Signs = ((re.compile(r":::MLL(?:OG)? "), 20),)
 
 _EVENT = re.compile(r":::MLLOG (\{.*)")
 _OLD = re.compile(r":::MLL (\d{1,12}(?:\.\d{1,9})?) (\w{1,80}): (\{.*)")
+_START = re.compile(r":::MLL(?:OG)? ")
 # Habana's reference names its platform after its number of accelerators and writes init_start once.
 _PLATFORM = re.compile(r"gaudi\d?-(\d{1,7})")
 _POSITIONS = ("step", "samples_count", "step_num", "epoch_num", "first_epoch_num")
@@ -246,7 +247,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     Positions of `validation` are the log's own (samples, tokens or epochs).
     """
     parser = Parser()
-    for line, rank, time, text in peel(lines):
+    for line, rank, time, text in peel(lines, _START):
         if ":::MLL" not in text:
             end = ending(text)
             if end:

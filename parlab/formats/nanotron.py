@@ -13,7 +13,7 @@ from typing import Any
 from parlab.formats.cells import Cell, split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, typed
-from parlab.formats.peel import peel
+from parlab.formats.peel import STAMP, peel
 from parlab.formats.quantities import normal, slug, to_float
 from parlab.formats.readings import amount, reading, united
 from parlab.formats.records import Field, Record, unread
@@ -26,6 +26,7 @@ SIGNS: Signs = (
 )
 
 _TAG = re.compile(r"\[[A-Z]{1,12}\|(?:[A-Z]{2}=\d{1,7}\|?){1,6}[^\]]{0,120}\]:\s?")
+_START = re.compile(rf"{STAMP}(?:{_TAG.pattern})?\s*iteration: \d{{1,18}} */ *\d{{1,18}} *\|")
 _STEP = re.compile(r"\s*iteration: (\d{1,18}) */ *(\d{1,18}) *(?:\||$)")
 _MEMORY = re.compile(
     r"Memory usage: (\S{1,30}?)\.? +Peak allocated:? (\S{1,30}?)\.? +Peak reserved:? (\S{1,30}?)\.?(?:\s|$)"
@@ -113,7 +114,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     A rank's coordinates (DP, PP, TP) do not give its number, so lines of several ranks for one iteration are one step.
     """
     settings: dict[str, Any] = {}
-    for line, rank, time, tagged in peel(lines):
+    for line, rank, time, tagged in peel(lines, _START):
         tag = _TAG.search(tagged[:400])
         text = tagged[tag.end() :] if tag else tagged
         match = _STEP.match(text)

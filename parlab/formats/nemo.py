@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from parlab.formats.cells import Cell, split_cells
 from parlab.formats.endings import ending
-from parlab.formats.peel import peel
+from parlab.formats.peel import STAMP, peel
 from parlab.formats.quantities import slug, to_float
 from parlab.formats.readings import reading
 from parlab.formats.records import Ending, Field, Kind, Record, unread
@@ -28,7 +28,8 @@ SIGNS: Signs = (
     (re.compile(r"\[NeMo [IWE] \d{4}-"), 4),
 )
 
-_LINE = re.compile(r"\bTraining epoch (\d{1,9}), iteration (\d{1,15})(?:/(\d{1,15}))?\s*\|")
+_LINE = re.compile(r"Training epoch (\d{1,9}), iteration (\d{1,15})(?:/(\d{1,15}))?\s*\|")
+_START = re.compile(rf"{STAMP}Training epoch \d{{1,9}}, iteration \d|\bEpoch \d{{1,9}}\s?:[\s:]{{0,12}}\d{{1,3}}%")
 _BAR = re.compile(
     r"\bEpoch (?P<epoch>\d{1,9})\s?:[\s:]{0,12}(?:\d{1,3}%)?\s?\|?[^|\[\]]{0,200}\|?\s{0,4}"
     r"(?P<at>\d{1,15})/(?P<total>\d{1,15}|\?)\s\[(?P<cells>[^\]]{0,4000})"
@@ -144,7 +145,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a log of NeMo 1.0 or 2.0; yield steps by global step, validation and the end."""
     parser = Parser()
     ended = False
-    for line, rank, time, text in peel(lines):
+    for line, rank, time, text in peel(lines, _START):
         match = _LINE.search(text[:2000])
         if match:
             yield from parser.line(line, rank, time, text[:20_000], match)

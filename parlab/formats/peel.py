@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 # Line number, rank that printed the line, printed time stamp, text.
 Line = tuple[int, int | None, str | None, str]
@@ -27,8 +28,12 @@ PREFIX = re.compile(
     r"|[A-Za-z0-9][\w.-]{1,62}:(?=\s+(?:\[\d{4}-|iteration\s+\d|time \(ms\)|steps: \d))"  # pdsh
     r") ?"
 )
+# A stamp in front of a record, for patterns of `start`.
+STAMP = rf"(?:\[?(?:{_STAMP}|{_AMERICAN})\]?:?\s)?"
 _RANKS = ("torchrun", "rank", "primus", "mpi", "srun", "sky")
 _MAX_PREFIXES = 6
+# Tags of another rank within a line, whose line feed was lost.
+_NEXT_RANK = re.compile(r"(?=\[(?:default|rank)\d{1,6}\]:|\[\d{1,6},\d{1,6}\]\s?<std(?:out|err)>:)")
 
 
 def strip_prefix(text: str) -> tuple[int | None, str | None, str]:
@@ -50,13 +55,22 @@ def strip_prefix(text: str) -> tuple[int | None, str | None, str]:
     return rank, stamp, text
 
 
-def peel(lines: Iterable[str]) -> Iterator[Line]:
+def peel(lines: Iterable[str], start: re.Pattern[str] | None = None) -> Iterator[Line]:
     """Yield (line number, rank, time stamp, text) of each line; a progress bar yields one text per redraw.
 
-    Colours, rank prefixes, tags of srun, mpirun, Kubernetes and Ray, and leading time stamps are stripped.
+    Colours, rank prefixes, tags of srun, mpirun, Kubernetes and Ray, and leading time stamps are stripped. A line is
+    split before each further match of `start`, the beginning of a record.
     """
     for number, line in enumerate(lines, 1):
-        yield from peel_line(number, line)
+        if start is None:
+            yield from peel_line(number, line)
+            continue
+        for peeled in peel_line(number, line):
+            parts = spliced(start, peeled[3])
+            yield (*peeled[:3], parts[0])
+            for part in parts[1:]:
+                rank, time, text = strip_prefix(part)
+                yield number, peeled[1] if rank is None else rank, time, text
 
 
 def peel_line(number: int, line: str) -> Iterable[Line]:
@@ -67,4 +81,16 @@ def peel_line(number: int, line: str) -> Iterable[Line]:
         return [(number, *strip_prefix(part)) for part in parts if part and not part.isspace()]
     if PREFIX.match(text) is None:
         return ((number, None, None, text),)
+    if text.find("]:", 20) > 0 or text.find(">:", 20) > 0:
+        return [(number, *strip_prefix(part)) for part in _NEXT_RANK.split(text) if part]
     return ((number, *strip_prefix(text)),)
+
+
+def spliced(start: re.Pattern[str], text: str) -> list[str]:
+    """Split a text before each further match of `start`: records of several ranks without a line feed between them."""
+    first = start.search(text)
+    second = start.search(text, first.end()) if first else None
+    if second is None:
+        return [text]
+    cuts = [0, *(match.start() for match in start.finditer(text, second.start())), len(text)]
+    return [text[begin:end] for begin, end in pairwise(cuts)]

@@ -22,6 +22,7 @@ SIGNS: Signs = (
 )
 
 _PHASE = re.compile(r"\s*Rank (\d{1,7}) node (.{1,60}?) takes (\S{1,30}?)s\s*$")
+_START = re.compile(r"Rank \d{1,7} node ")
 _FINISHED = re.compile(
     r"\s*Finished running\s+(\d{1,18})\s+iterations, (averaged[^:]{0,60}|run time)[^:]{0,20}: ?(\S{1,30})"
 )
@@ -31,7 +32,7 @@ MAX_RANKS = 65_536
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a log of the pipeline runner; yield timers per rank, iterations and the stated average."""
     turns: dict[int, int] = {}
-    for line, rank, time, text in peel(lines):
+    for line, rank, time, text in peel(lines, _START):
         match = _PHASE.match(text)
         if match:
             yield from _phase(line, time, match, turns)

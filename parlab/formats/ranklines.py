@@ -25,6 +25,7 @@ _HEAD = re.compile(
     rf"(?i:\bepoch)[\s:=\[]{{0,3}}(?P<epoch>\d{{1,9}})(?:/\d{{1,9}})?[\s,;\]\[|]{{1,4}}{_WORD}[\s:=\[]{{0,3}}"
     r"(?P<batch>\d{1,15})(?:/(?P<total>\d{1,15}))?\s?[\]):,|]{0,3}"
 )
+_START = re.compile(rf"\[?{_HEAD.pattern}")
 _CELLS = re.compile(r"[|,;]")
 _CELL = re.compile(r"\s{0,20}([A-Za-z][\w /.()-]{0,60}?)\s?[:=]\s?(\S[^:=]{0,60})")
 _STEP_TIMES = frozenset(
@@ -91,7 +92,7 @@ def _line(line: int, rank: int | None, time: str | None, text: str, head: re.Mat
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read step lines whose cells have units; yield steps, timers in seconds and the end."""
     clock = Clock()
-    for line, rank, time, text in peel(lines):
+    for line, rank, time, text in peel(lines, _START):
         head = _HEAD.search(text[:300]) if "poch" in text or "POCH" in text else None
         if head is not None:
             yield from _line(line, rank, time, text, head, clock)

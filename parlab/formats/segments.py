@@ -29,6 +29,7 @@ class Segments:
         self.current: Builder | None = None
         self.section: str | None = None
         self.dropped = 0
+        self.late = 0
 
     def add(self, record: Record) -> None:
         kind = record.kind
@@ -100,6 +101,7 @@ class Segments:
 
     def close(self) -> None:
         builder, self.current = self.current, None
+        self.late += builder.late if builder is not None else 0
         if builder is None or (builder.empty and not _has_settings(builder.arguments)):
             return
         if len(self.done) >= MAX_SEGMENTS:

@@ -18,7 +18,7 @@ from parlab.formats.bars import Bars
 from parlab.formats.endings import ending
 from parlab.formats.metric_fields import CLOCKS, metric_field
 from parlab.formats.pairs import Pair, pairs
-from parlab.formats.peel import peel
+from parlab.formats.peel import peel, spliced
 from parlab.formats.quantities import normal, to_float
 from parlab.formats.records import Field, Kind, Record, unread
 from parlab.formats.sniff import Signs
@@ -93,7 +93,9 @@ class Parser:
         bar = self.bars.feed(line, rank, time, text)
         if bar is not None:
             return records + bar
-        return records + (self._line(line, rank, time, text) or _ended(line, rank, time, text))
+        for part in parts_of(text[:8_000]):
+            records += self._line(line, rank, time, part) or _ended(line, rank, time, part)
+        return records
 
     def close(self) -> list[Record]:
         """Return the steps of a block whose lines have ended."""
@@ -115,7 +117,7 @@ class Parser:
         return self.close() + self.bars.finish()
 
     def _line(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        text = text[:8_000].rstrip("\r\n")
+        text = text.rstrip("\r\n")
         counter = next((match for pattern in _COUNTERS if (match := pattern.search(text))), None)
         if counter is None:
             return self._summary(line, rank, time, text)
@@ -280,6 +282,16 @@ DIALECTS: dict[str, Dialect] = {
     ),
     "pairs": Dialect(()),
 }  # fmt: skip
+
+
+def parts_of(text: str) -> list[str]:
+    """Split a text before the next mention of its counter: steps of several ranks without a line feed between them."""
+    counter = next((match for pattern in _COUNTERS if (match := pattern.search(text))), None)
+    if counter is None:
+        return [text]
+    head = counter[0][: counter.start("at") - counter.start()]
+    again = re.compile(rf"(?<![A-Za-z_/]){re.escape(head.strip(' |,[({-'))}\s{{0,12}}(?=\d)")
+    return spliced(again, text) if len(text) > 2 * len(counter[0]) and head.strip() else [text]
 
 
 def counter_of(text: str) -> int | None:

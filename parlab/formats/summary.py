@@ -35,7 +35,7 @@ def _record(record: Record | None) -> schema.StepRecord | None:
 
 def segment_of(builder: Builder) -> schema.Segment:
     """Return the segment of a launch; the builder must not be used afterwards."""
-    builder.close_step()
+    builder.close_steps()
     values, derived = normalise(builder.arguments)
     batch = builder.steps.by_name.get("global_batch_size")
     if values["global_batch_size"] is None and batch is not None:

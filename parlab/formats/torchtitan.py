@@ -14,7 +14,7 @@ from typing import Any
 
 from parlab.formats.cells import Cell
 from parlab.formats.endings import ending
-from parlab.formats.peel import peel
+from parlab.formats.peel import STAMP, peel
 from parlab.formats.quantities import GIB, slug, to_float, to_int
 from parlab.formats.readings import amount, reading, united
 from parlab.formats.records import Field, Record, unread
@@ -29,6 +29,10 @@ SIGNS: Signs = (
 _HEAD = re.compile(
     r"(?:(?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\s[^\n]{0,60}?)?"
     r"(?P<validate>\bvalidate\s{1,4})?\bstep:\s{0,8}(?P<step>\d{1,18})\s"
+)
+_START = re.compile(
+    rf"(?:\[titan\] ?)?{STAMP}(?:[\w. -]{{1,40}} - [A-Z]{{1,10}} - )?(?:validate\s{{1,4}})?"
+    r"step:\s{0,8}\d{1,18}\s{1,8}loss:"
 )
 _CELL = re.compile(r"([A-Za-z][\w/()@. -]{0,60}?):\s{0,8}([^\s:]{1,60})(?=\s|$)")
 _BRACKET = re.compile(r"([^()]{1,40})\(([^()]{1,20})\)")
@@ -146,7 +150,7 @@ class Parser:
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a torchtitan log; yield launches, steps (tokens/s and FLOP/s per device), validation and the end."""
     parser = Parser()
-    for line, rank, time, text in peel(lines):
+    for line, rank, time, text in peel(lines, _START):
         match = _HEAD.search(text[:600]) if "step:" in text else None
         if match:
             yield from parser.launch(line)

@@ -1,0 +1,99 @@
+"""Lines that lost a line feed, and lines that a terminal wrapped."""
+
+from __future__ import annotations
+
+import pytest
+
+from parlab.formats import read_document
+from parlab.formats.schema import Segment
+
+ITERATION = (
+    " iteration {n:8d}/      90 | consumed samples: {n:12d} | elapsed time per iteration (ms): {t} |"
+    " learning rate: 1.500E-04 | global batch size:     8 | lm loss: 8.125000E+00 | loss scale: 1.0 |"
+    " grad norm: 1.500 | number of skipped iterations:   0 | number of nan iterations:   0 |"
+)
+TIMERS = (
+    "time (ms) | forward-compute: 175.10 | forward-recv: 126.22 | backward-compute: 513.00 | backward-send: 0.64 |"
+    " backward-send-forward-recv: 4.74 | backward-params-all-reduce: 23.19 | optimizer: 115.99 | batch-generator: 3.30"
+)
+TITAN = "step: {n}  loss: 2.5  memory: 10.00GiB(12.5%)  tps: {t}  tflops: 100.00  mfu: 3.5%"
+
+
+def only(*lines: str) -> tuple[Segment, int]:
+    document = read_document([f"{line}\n" for line in lines], file="x")
+    (segment,) = document.segments
+    return segment, document.unread.lines
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ITERATION,
+        "[default{r}]:" + ITERATION,
+        "[INFO|DP=0|PP=0|TP={r}]: iteration: {n} / 9 | time_per_iteration_ms: {t} | lm_loss: 2.5",
+        "Training epoch 0, iteration {n}/9 | lr: 2.7e-06 | global_step: {n} | train_step_timing in s: {t}",
+        "[2026-01-02 10:00:00] [INFO] [a.py:1:f] [Rank {r}] steps: {n} loss: 8.0 iter time (s): {t} samples/sec: 9.5",
+        "[Epoch 0, Batch {n}] Forward: {t}ms | Total: {t}ms |",
+        "completed step: {n}, seconds: {t}, TFLOP/s/device: 1.0, loss: 2.0",
+        "step {n}/9 | loss 2.5 | dt: {t}ms | tok/sec: 1,000",
+        "(WorkerDict pid=1) step:{n} - timing_s/step:{t} - perf/mfu/actor:0.3 ",
+        "global step {n} => time/step: {t} s, throughput: 1000.0 samples/s, loss=4.0 ",
+    ],
+)  # fmt: skip
+def test_records_of_two_ranks_on_one_line_are_both_read(line: str) -> None:
+    both = [line.format(n=n, t=2.5, r=0) + line.format(n=n, t=3.5, r=1) for n in (1, 2, 3)]
+    segment, unread = only(*both)
+    alone, _ = only(*(line.format(n=n, t=3.5, r=0) for n in (1, 2, 3)))
+    assert (segment.records, unread) == (3, 0)
+    assert segment.step_time_s is not None
+    assert alone.step_time_s is not None
+    assert segment.step_time_s.median == alone.step_time_s.median
+
+
+@pytest.mark.parametrize("tag", ["", "[rank{r}]:[titan] 2026-01-01 10:00:00,000 - root - INFO - "])
+def test_a_rate_keeps_its_name_beside_the_line_of_another_rank(tag: str) -> None:
+    line = tag + TITAN
+    segment, unread = only(*(line.format(n=n, t=10, r=0) + line.format(n=n, t=20, r=1) for n in (1, 2)))
+    assert (segment.records, unread) == (2, 0)
+    assert set(segment.metrics) == {
+        "loss", "memory_bytes", "memory_share_pct", "tokens_per_s_per_gpu", "flops_per_gpu", "mfu_pct",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 70, 80, 100, 132, 160, 200])
+def test_iterations_and_timers_that_a_terminal_wrapped_are_whole(width: int) -> None:
+    lines = [line for n in (1, 2, 3) for line in (ITERATION.format(n=n, t=5000.5 + n), TIMERS)]
+    wrapped = [line[at : at + width] for line in lines for at in range(0, len(line), width)]
+    (segment, unread), (whole, _) = only(*wrapped), only(*lines)
+    assert unread == 0
+    assert segment.step_time_s == whole.step_time_s
+    assert segment.timers_s == whole.timers_s
+    assert segment.metrics == whole.metrics
+
+
+def test_a_line_behind_timers_does_not_belong_to_them() -> None:
+    segment, unread = only(ITERATION.format(n=1, t=5.5), TIMERS, "saving | took: 3.5 s | to disk", TIMERS)
+    assert len(segment.timers_s) == 8
+    assert unread == 0 or segment.timers_s["batch-generator"].count == 2
+
+
+def test_a_rank_that_lags_many_steps_behind_is_not_dropped() -> None:
+    lines = [f"{rank}: {ITERATION.format(n=n, t=1000.5 + 1000 * rank)}" for rank in (0, 1) for n in range(1, 101)]
+    segment, unread = only(*lines)
+    assert (segment.records, unread) == (100, 0)
+    assert segment.step_time_s is not None
+    assert segment.step_time_s.median == 2.0005
+
+
+def test_records_behind_the_open_steps_are_counted() -> None:
+    lines = [f"{rank}: {ITERATION.format(n=n, t=1000.5)}" for rank in (0, 1) for n in range(1, 1_101)]
+    document = read_document([f"{line}\n" for line in lines], file="x")
+    assert document.segments[0].records == 1_100
+    assert document.unread.lines == 76
+    assert "1024 steps behind" in document.unread.examples[-1].reason
+
+
+def test_a_line_of_which_a_part_was_read_does_not_make_a_file_unreadable() -> None:
+    lines = [f"step {n}/9 | loss nan | dt: 2.5ms | tok/sec: 1,000\n" for n in (1, 2, 3)]
+    document = read_document(lines, file="x")
+    assert (document.unread.lines, document.notes) == (3, [])
