@@ -3,7 +3,7 @@
 Only the standard library, and nothing that Python 3.9 lacks.
 """
 
-from runners.client.callbacks import DeepSpeedMonitor, HuggingFaceCallback
+from runners.client.callbacks import DeepSpeedMonitor, HuggingFaceCallback, LightningCallback
 from runners.client.run import Run, init
 
-__all__ = ["DeepSpeedMonitor", "HuggingFaceCallback", "Run", "init"]
+__all__ = ["DeepSpeedMonitor", "HuggingFaceCallback", "LightningCallback", "Run", "init"]

@@ -63,6 +63,7 @@ def number_of(value: Any) -> float | None:
     if isinstance(value, (int, float)):
         return value if isinstance(value, float) or abs(value) < 2**63 else float(value)
     try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+        # Of a tensor that requires gradients, float() would warn.
+        return float(value.item() if hasattr(value, "item") else value)
+    except (AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
         return None
