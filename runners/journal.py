@@ -33,6 +33,7 @@ MAX_RECORD_BYTES = 256 << 10
 SEGMENT_BYTES = 8 << 20
 
 HEADER = struct.Struct(">2sBII")
+_CHECKED = struct.Struct(">BI")
 _STAMP = struct.Struct(">d")
 _MAGIC = b"pl"
 _SUFFIX = ".spool"
@@ -172,8 +173,8 @@ def records(path: Path, offset: int) -> Iterator[Record]:
 
 def encode(kind: Kind, payload: bytes) -> bytes:
     """Return the record of a payload."""
-    start = HEADER.pack(_MAGIC, kind, len(payload), 0)
-    return HEADER.pack(_MAGIC, kind, len(payload), zlib.crc32(payload, zlib.crc32(start[2:7]))) + payload
+    checked = _CHECKED.pack(kind, len(payload))
+    return b"".join((_MAGIC, checked, zlib.crc32(payload, zlib.crc32(checked)).to_bytes(4, "big"), payload))
 
 
 def _missing(count: int) -> bytes:
@@ -196,6 +197,7 @@ class Writer:
             self._size = record.end
         self._file = self._open_segment(self._start)
         os.ftruncate(self._file, self._size)
+        os.lseek(self._file, self._size, os.SEEK_SET)
         if self.position < at_least:
             self._next_segment(at_least)
         self._oldest = starts[0]
@@ -252,9 +254,10 @@ class Writer:
         written = 0
         try:
             while written < len(record):
-                written += os.pwrite(self._file, record[written:], self._size + written)
+                written += os.write(self._file, record[written:] if written else record)
         except OSError:
             os.ftruncate(self._file, self._size)
+            os.lseek(self._file, self._size, os.SEEK_SET)
             raise
         self._size += len(record)
         self._dirty = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 LINE_LIMIT = 4_096
@@ -17,13 +17,15 @@ MAX_NAMES = 10_000
 _ENCODE = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 
-def fast_line(rank: int, step: int, values: Mapping[str, Any]) -> bytes | None:
-    """Return the event line of values under accepted names; None where it takes `event_lines` to write them."""
-    try:
-        line = f'{_head(rank, step)}"metrics":{_ENCODE(values)}}}\n'
-    except (TypeError, ValueError):
-        return None
-    return line.encode("ascii") if len(line) < LINE_LIMIT else None
+PLAIN = frozenset({float, int})
+"""Types whose repr is JSON, as long as the number is finite."""
+LARGEST = 1e300
+
+
+def template(rank: int, names: Iterable[str]) -> str:
+    """Return the event line of accepted names as a format for time, step and the values in PLAIN."""
+    pairs = ",".join(f"{_ENCODE(name)}:".replace("%", "%%") + "%r" for name in names)
+    return f'{{"parlab":1,"t":%.3f,"rank":{rank},"event":"step","step":%d,"metrics":{{{pairs}}}}}\n'
 
 
 def event_lines(

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -29,12 +30,15 @@ FINISH_S = 60.0
 """How long `finish` waits for a server that answers."""
 FINISH_AWAY_S = 3.0
 """How long it waits for one that did not answer last."""
+MAX_TEMPLATES = 1_000
+"""Sets of names whose lines are prepared; a script that logs other names each time gains nothing from more."""
 # The timers of engines have these names, so that phases of scripts and engines share figures.
 _PHASES = {"forward": "forward-compute", "backward": "backward-compute"}
 
 log = logging.getLogger("parlab")
 _inits = 0
 _failure: list[str] = []
+_runs: weakref.WeakSet[Run] = weakref.WeakSet()
 
 
 def init(
@@ -92,10 +96,8 @@ class Run:
         self.url = ""
         """Address of the run's page, once the server has answered."""
         self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._accepted: set[tuple[str, ...]] = set()
+        self._templates: dict[tuple[str, ...], str] = {}
         self._names: set[str] = set()
-        self._plain: set[type] = set()
         self._timers: dict[str, float] = {}
         self._warned: set[str] = set()
         self._step = -1
@@ -117,6 +119,7 @@ class Run:
                 self._shipper = Shipper(self._stream, connection, announce=self._announce)
                 self._shipper.start()
         atexit.register(self._at_exit)
+        _runs.add(self)
         _watch_failures()
 
     def __enter__(self) -> Self:
@@ -140,7 +143,7 @@ class Run:
         When it returns, the numbers survive the end of this process. What cannot be recorded is skipped with a warning.
         """
         with self._lock:
-            if self._writer is None or os.getpid() != self._pid:
+            if self._writer is None:
                 return
             if step is None:
                 step = self._step + 1
@@ -150,14 +153,7 @@ class Run:
                     return
                 step = valid
             self._step = step
-            line = None
-            if (
-                not self._timers
-                and tuple(values) in self._accepted
-                and self._plain.issuperset(map(type, values.values()))
-            ):
-                line = lines.fast_line(self.rank, step, values)
-            data = line if line is not None else self._slow_lines(step, values)
+            data = self._fast_line(step, values) or self._slow_lines(step, values)
             try:
                 if data:
                     self._writer.append(journal.encode(journal.Kind.OUTPUT, data))
@@ -207,7 +203,7 @@ class Run:
 
         What it has not stored stays on disk: `parlab sync` sends it, and so does the next start of the same run.
         """
-        if self._writer is None or self._stream is None or os.getpid() != self._pid:
+        if self._writer is None or self._stream is None:
             return False
         state = state or ("failed" if exit_code else "finished")
         end = {"kind": "end", "state": state, "exit_code": exit_code, "reason": reason, "traceback": trace[-32_000:]}
@@ -241,7 +237,7 @@ class Run:
 
     def _append(self, output: bytes) -> bool:
         with self._lock:
-            if self._writer is None or os.getpid() != self._pid:
+            if self._writer is None:
                 return False
             try:
                 for at in range(0, len(output), journal.MAX_RECORD_BYTES):
@@ -254,7 +250,7 @@ class Run:
 
     def _report(self, report: dict[str, Any]) -> None:
         with self._lock:
-            if self._writer is None or os.getpid() != self._pid:
+            if self._writer is None:
                 return
             try:
                 self._writer.append(journal.encode(journal.Kind.REPORT, json.dumps(report).encode()))
@@ -262,6 +258,18 @@ class Run:
                 self._warn("disk", f"{report['kind']} is not recorded: {error}; free space in {self._writer.directory}")
         if self._shipper is not None:
             self._shipper.wake()
+
+    def _fast_line(self, step: int, values: Mapping[str, Any]) -> bytes | None:
+        """Return the line of values under names that were logged before; None where it takes `_slow_lines`."""
+        template = self._templates.get(tuple(values))
+        if template is None or self._timers:
+            return None
+        numbers = values.values()
+        # A sum is finite only if all its parts are.
+        if not lines.PLAIN.issuperset(map(type, numbers)) or not -lines.LARGEST < sum(numbers) < lines.LARGEST:
+            return None
+        line = template % (time.time(), step, *numbers)
+        return line.encode("ascii") if len(line) < lines.LINE_LIMIT else None
 
     def _slow_lines(self, step: int, values: Mapping[str, Any]) -> bytes:
         """Write values of any kind, without those that cannot be recorded; remember names that can."""
@@ -278,8 +286,8 @@ class Run:
                 )
                 continue
             numbers[name] = number
-        if is_plain:
-            self._accepted.add(tuple(values))
+        if is_plain and len(self._templates) < MAX_TEMPLATES:
+            self._templates[tuple(values)] = lines.template(self.rank, values)
         timers, self._timers = self._timers, {}
         return b"".join(lines.event_lines(self.rank, step, numbers, timers))
 
@@ -324,13 +332,27 @@ class Run:
         reason = trace.strip().splitlines()[-1] if trace.strip() else "failed"
         self.finish(exit_code=1, reason=reason[:1000], trace=trace)
 
+    def _after_fork(self) -> None:
+        """Leave the run to the parent: a forked worker of a script records nothing."""
+        self._lock = threading.Lock()  # the parent may have held it
+        self._writer = self._shipper = None
+
     def _at_exit(self) -> None:
-        if os.getpid() != self._pid:
+        if self._writer is None:
             return
         if _failure:
             self._fail(_failure[-1])
         else:
             self.finish()
+
+
+def _after_fork() -> None:
+    for run in list(_runs):
+        run._after_fork()
+
+
+# Asking for the process ID at each `log` would cost as much as a tenth of it.
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _watch_failures() -> None:
