@@ -22,7 +22,7 @@ MAX_RANKS = 8
 """More ranks than this are drawn as a range, since more lines cannot be told apart."""
 OOM_COLOUR = ORANGE
 HEIGHT = 360
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
+FONT = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
 RUNS = {"type": "category", "autotickangles": [0, -45, -90]}
 """An axis of runs; slanted names end at their tick, so that none extends beyond the plot."""
 _MAX_NAMES, _MAX_NUMBERS = 12, 14
