@@ -29,9 +29,18 @@ class Allowed(NamedTuple):
 
     engines: tuple[str, ...] | None = None
     launchers: tuple[str, ...] | None = None
+    interfaces: tuple[str, ...] = ()
+    """Network interfaces that runs may shape; none unless the owner names them."""
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError if a run uses what is not allowed here."""
+        shaped = config.network.interface
+        if config.network.apply == "interface" and shaped not in self.interfaces:
+            choice = f"allows {', '.join(self.interfaces)}" if self.interfaces else "allows none"
+            raise ValueError(
+                f"network.interface {shaped} may not be shaped on this node, whose owner {choice};"
+                f" start its daemon with --shape {shaped}, or use network.apply none"
+            )
         for field, name, allowed in (
             ("parallel.engine", config.engine.name, self.engines),
             ("launcher.kind", config.starter.name, self.launchers),
@@ -64,6 +73,7 @@ def abilities(
         commands=commands,
         software=_software(),
         addresses=_addresses(own_address),
+        interfaces=list(allowed.interfaces),
         kind=kind,
     )
 

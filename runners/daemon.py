@@ -345,7 +345,9 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         address=check_own(options.address) if options.address else address_towards(redis_url),
         lease_s=read_duration(options.lease),
         allowed=Allowed(
-            read_names(options.engines, "--engines", ENGINES), read_names(options.launchers, "--launchers", LAUNCHERS)
+            read_names(options.engines, "--engines", ENGINES),
+            read_names(options.launchers, "--launchers", LAUNCHERS),
+            tuple(name.strip() for name in options.shape.split(",") if name.strip()),
         ),
         slurm=read_pool(options.slurm, options.partition or "", environment),
     )
@@ -379,6 +381,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lease", default="", help="time without heartbeats after which its runs are lost, like 1h")
     parser.add_argument("--engines", default="", help="engines that runs may use here; default: all that are installed")
     parser.add_argument("--launchers", default="", help="launchers that runs may use here; default: all installed")
+    parser.add_argument("--shape", default="", help="network interfaces that runs may shape: eth1,ib0; default: none")
     # expanduser, not Path.home(): a user in a container may have no home directory, and needs none with --state-dir.
     default = os.path.expanduser(os.environ.get("PARLAB_STATE_DIR") or "~/.local/state/parlab-node")
     parser.add_argument(

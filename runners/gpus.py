@@ -61,7 +61,7 @@ def used_by(
     if not config.device.may_use_gpus:
         return []
     visible = _visible(gpus, environment.get("CUDA_VISIBLE_DEVICES"))
-    if config.engine.has_device_map and config.sharding.device_mapping:
+    if config.engine.has_device_map and config.sharding.device_mapping and nodes == 1:
         numbers = [int(name[4:]) for name in config.sharding.devices if name.startswith("GPU:")]
     else:
         numbers = list(range(config.world_size // nodes))

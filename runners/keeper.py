@@ -23,7 +23,7 @@ from runners.links import interface
 from runners.links.refusal import refusal
 from runners.protocol import LEASE_S, PREPARE_S, Cancel, Go, HeldRun, Report, RunSpec
 from runners.rundir import RunDir, StateDir, lock, write_atomically
-from runners.share import LOOPBACK, Share, hostfile
+from runners.share import LOOPBACK, Share
 
 KILL_WITHIN_S = 5.0
 
@@ -157,11 +157,12 @@ class Keeper:
         config, problems = check(spec.config)
         if config is None:
             raise ConfigError(problems)
-        if why_not := self._refusal(config):
-            raise ValueError(why_not)
-        self._node.allowed.check(config)
-        launch.check_span(config, spec.nodes)
+        launch.check_span(config, spec.nodes, is_slurm=self.kind == "slurm")
         place = choose(config.cluster.interface, self._node.address) if spec.nodes > 1 else Place(LOOPBACK, "")
+        here = interface.on_node(config, place.interface)
+        if why_not := self._refusal(here):
+            raise ValueError(why_not)
+        self._node.allowed.check(here)
         run = self._state.find(spec.run, spec.attempt, spec.node_rank)
         share = Share(spec.node_rank, spec.nodes, place.address, place.interface)
         first_rank = spec.node_rank * (config.world_size // spec.nodes)
@@ -190,7 +191,7 @@ class Keeper:
             raise ValueError(f"members {ranks} of the order to start are not those of {share.nodes} nodes")
         share = share._replace(addresses=tuple(peer.address for peer in peers), port=peers[0].port)
         if share.nodes > 1:
-            write_atomically(run.path / launch.HOSTFILE, hostfile(share, config.world_size // share.nodes))
+            write_atomically(run.path / launch.HOSTFILE, launch.host_lines(config, share))
         argv = self._command(config, run.config, share)
         added = launch.additions(config, os.environ, self._state.marker(run), share)
         return {"argv": argv, "environment": added, "shell": launch.shell_line(argv, added)}

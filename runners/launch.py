@@ -10,17 +10,21 @@ from pathlib import Path
 
 from runners.config import RunConfig
 from runners.config.engines import engine_names
-from runners.config.launchers import LAUNCHERS
 from runners.ports import PLACEHOLDER
 from runners.processes import MARKER
-from runners.share import ALONE, Share
+from runners.share import ALONE, Share, hostfile
+from runners.span_node import label_file
 
 SECRETS = ("REDIS_URL", "PARLAB_NODE_KEY", "PARLAB_NODE_KEY_FILE", "CELERY_BROKER_URL")
 """Variables that the daemon needs and a run must not see."""
 
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
-
-
+_PYTHON = Path(sys.executable).name
+"""Python of each node, wherever it is there: runners.span sets PATH."""
+OUTSIDE_SLURM = (
+    "launcher.kind {launcher} starts ranks on {nodes} nodes only within one job of Slurm, and this pool has none;"
+    " use torchrun, deepspeed or mpirun, or a pool whose daemon runs with --slurm"
+)
 HOSTFILE = "hostfile"
 """Name of the file beside the configuration that lists the nodes of a run."""
 
@@ -31,14 +35,17 @@ def command(config: RunConfig, config_path: Path, share: Share = ALONE) -> list[
     On one node torchrun's standalone rendezvous takes a free port by itself, so two runs on a node cannot collide.
     Raises ValueError for a configuration that these nodes cannot start.
     """
-    check_span(config, share.nodes)
+    check_span(config, share.nodes, is_slurm=None)
     if config.network.apply != "none":
         return [sys.executable, "-m", "runners.links", "--config", str(config_path)]
     return ranks_command(config, config_path, share)
 
 
-def check_span(config: RunConfig, nodes: int) -> None:
-    """Raise ValueError if the engine or launcher of a run cannot start on this number of nodes."""
+def check_span(config: RunConfig, nodes: int, *, is_slurm: bool | None) -> None:
+    """Raise ValueError if the engine or launcher of a run cannot start on these nodes.
+
+    `is_slurm`: whether they are nodes of one job of Slurm; None: not asked.
+    """
     wanted = 1 if config.network.apply == "emulate" else config.cluster.nodes
     if nodes != wanted:
         raise ValueError(f"cluster.nodes {wanted}: the server has assigned {nodes} node(s); update server and nodes")
@@ -47,12 +54,14 @@ def check_span(config: RunConfig, nodes: int) -> None:
     if not config.engine.may_span_nodes:
         choice = ", ".join(engine_names(lambda row: row.may_span_nodes))
         raise ValueError(f"cluster.nodes {nodes}: engine {config.engine.name} runs on one node; use 1, or {choice}")
-    is_command_alone = config.engine.is_external and not config.starter.starts_ranks
-    if not config.starter.may_span_nodes and not is_command_alone:
-        choice = " or ".join(name for name, row in LAUNCHERS.items() if row.may_span_nodes)
-        raise ValueError(
-            f"launcher.kind {config.starter.name} cannot start ranks on {nodes} nodes; use {choice}, or cluster.nodes 1"
-        )
+    if is_slurm is False and config.starter.spans_slurm_only:
+        raise ValueError(OUTSIDE_SLURM.format(launcher=config.starter.name, nodes=nodes))
+
+
+def host_lines(config: RunConfig, share: Share) -> str:
+    """Return the hostfile of a run over several nodes, in the form that its launcher needs."""
+    ranks = config.world_size // share.nodes
+    return label_file(share, ranks) if config.starter.spans_by_itself else hostfile(share, ranks)
 
 
 def ranks_command(config: RunConfig, config_path: Path, share: Share) -> list[str]:
@@ -60,6 +69,9 @@ def ranks_command(config: RunConfig, config_path: Path, share: Share) -> list[st
     engine = [sys.executable, "-m", config.engine.module, "--config", str(config_path)]
     if not config.starter.starts_ranks or config.engine.starts_its_own_ranks:
         return engine
+    if share.nodes > 1 and config.starter.spans_by_itself:
+        # Each node has the configuration in its own run directory, which runners.ranks enters.
+        return [*launcher(config, share), _PYTHON, "-m", config.engine.module, "--config", config_path.name]
     if config.starter.needs_port:
         return [sys.executable, "-m", "runners.ports", *launcher(config, share), *engine]
     return [*launcher(config, share), *engine[1:]]
@@ -76,6 +88,7 @@ def launcher(config: RunConfig, share: Share = ALONE, port: str = PLACEHOLDER) -
     if share.nodes > 1:
         values = {
             "ranks": config.world_size // share.nodes,
+            "all_ranks": config.world_size,
             "nodes": share.nodes,
             "node_rank": share.node_rank,
             "address": share.address,
@@ -89,6 +102,8 @@ def launcher(config: RunConfig, share: Share = ALONE, port: str = PLACEHOLDER) -
     if not row.program:
         return []
     program = shutil.which(row.program, path=str(Path(sys.executable).parent)) or row.program
+    if share.nodes > 1 and row.spans_by_itself:
+        return [sys.executable, "-m", "runners.span", program, *options, _PYTHON, "-m", "runners.ranks"]
     return [program, *options, sys.executable, "-m", "runners.ranks"]
 
 
@@ -116,6 +131,8 @@ def additions(config: RunConfig, base: Mapping[str, str], marker: str, share: Sh
             interface = base.get(name, "") if config.cluster.interface is None else ""
             if interface := interface or share.interface:
                 added[name] = interface
+        if config.cluster.interface is not None:
+            added["PRTE_MCA_prte_if_include"] = added["OMPI_MCA_oob_tcp_if_include"] = config.cluster.interface
     added |= config.starter.environment
     if not config.device.may_use_gpus:
         added |= config.starter.cpu_environment

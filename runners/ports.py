@@ -63,7 +63,7 @@ def run(argv: list[str]) -> int:
                 preexec_fn=processes.die_with(os.getpid()),  # noqa: PLW1509  # one thread
             )
         except OSError as error:
-            return _refused(argv[0], str(error.strerror))
+            return refused(argv[0], str(error.strerror))
         code = child.wait()
         if code != PORT_TAKEN or not retries:
             return code
@@ -71,7 +71,7 @@ def run(argv: list[str]) -> int:
     raise AssertionError("the last try returns")
 
 
-def _refused(program: str, why: str) -> int:
+def refused(program: str, why: str) -> int:
     """Report that the launcher cannot be started, as an event and as text; return the exit code."""
     kind = os.path.basename(program)
     message = f"{program} cannot be started: {why}; install it on the node, or use launcher.kind torchrun"

@@ -272,6 +272,8 @@ class Abilities(Message):
     """Versions by name: python, torch, ..."""
     addresses: list[NodeAddress] = []
     """Addresses at which other nodes may reach this one."""
+    interfaces: list[str] = []
+    """Network interfaces that runs may shape."""
     kind: Literal["daemon", "slurm"] = "daemon"
 
 

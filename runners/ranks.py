@@ -7,17 +7,21 @@ which not every launcher does.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from runners import processes
 from runners.events import Printer
 from runners.ports import OUTPUT, end_like
+from runners.share import Share
+from runners.span_node import DEATHS, ENVIRONMENT, RUN_DIRECTORY
 
 
 class _Names(NamedTuple):
@@ -75,6 +79,32 @@ def take_pipe(name: str) -> None:
         os.close(pipe)
 
 
+def enter_node(environment: Mapping[str, str], local_size: int) -> dict[str, str]:
+    """Go to the run directory of this node; return the variables of its ranks where a launcher has not set them.
+
+    mpirun's daemon passes on the environment of its node, srun that of the first node. The run directories of a job of
+    Slurm are side by side.
+    """
+    share = Share.from_environment(environment)
+    if share.nodes == 1:
+        return {}
+    own = dict[str, str]()
+    if LAUNCHERS["Open MPI 4 and 5"].rank not in environment and "SLURM_PROCID" in environment:
+        first, node_rank = Path(environment[RUN_DIRECTORY]), int(environment["SLURM_PROCID"]) // local_size
+        path = first.with_name(f"{first.name}-{node_rank}") if node_rank else first
+        own = json.loads((path / ENVIRONMENT).read_text())
+    if directory := {**environment, **own}.get(RUN_DIRECTORY):
+        os.chdir(directory)
+    return own
+
+
+def note_death(path: str) -> None:
+    """Tell runners.span that a rank of this node has died."""
+    if path:
+        with contextlib.suppress(OSError):
+            Path(path).touch()
+
+
 def main(argv: list[str]) -> int:
     """Run one rank and return its exit code, negative for a signal."""
     try:
@@ -82,6 +112,7 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    os.environ |= enter_node(os.environ, int(added["LOCAL_WORLD_SIZE"]))
     take_pipe(os.environ.get(OUTPUT, ""))
     # As torchrun and DeepSpeed's launcher do: a script of Python need not be executable.
     is_script = argv[0].endswith(".py") and not os.access(argv[0], os.X_OK)
@@ -92,6 +123,7 @@ def main(argv: list[str]) -> int:
     )
     code = child.wait()
     if code:
+        note_death(os.environ.get(DEATHS, ""))
         Printer(int(added["RANK"])).emit("death", host=socket.gethostname(), code=code)
     return code
 

@@ -49,5 +49,5 @@ ALONE = Share()
 
 
 def hostfile(share: Share, ranks_per_node: int) -> str:
-    """Return the nodes as DeepSpeed and Open MPI read them: one line per node with its address and number of ranks."""
+    """Return the nodes as DeepSpeed reads them: one line per node with its address and number of ranks."""
     return "".join(f"{address} slots={ranks_per_node}\n" for address in share.addresses)

@@ -59,6 +59,7 @@ class Evidence:
         self._errors: dict[Any, dict[str, Any]] = {}
         self._refused: list[str] = []
         self._deaths: list[Death] = []
+        self._elsewhere = ""
 
     def see(self, output: bytes) -> None:
         """Read a piece of output that ends at a line end."""
@@ -80,6 +81,8 @@ class Evidence:
         kind, rank = event.get("event"), event.get("rank")
         if kind == "oom" and self._oom is None:
             self._oom = event
+        elif kind == "error" and isinstance(rank, int) and rank < 0 and isinstance(event.get("reason"), str):
+            self._elsewhere = event["reason"]  # the launcher of all nodes ended the ranks of this one
         elif kind == "error" and isinstance(event.get("traceback"), str) and len(self._errors) < MAX_EVENTS:
             self._errors.setdefault(rank if isinstance(rank, int) else None, event)
         elif kind == "refused" and len(self._refused) < MAX_EVENTS:
@@ -108,6 +111,8 @@ class Evidence:
             return Verdict(RunState.OOM, _oom_reason(self._oom or {}, first.rank), "", _number(rank))
         if self._refused:
             return Verdict(RunState.FAILED, shorten("; ".join(self._refused)))
+        if self._elsewhere:
+            return Verdict(RunState.FAILED, shorten(self._elsewhere), is_consequence=True)
         if first.code == -signal.SIGABRT and (waited := _NCCL_TIMEOUT.search(tail)):
             reason = _waited_reason(first.rank, waited[1], int(waited[2]) / 1e3)
             return Verdict(RunState.FAILED, reason, "", first.rank, is_consequence=True)

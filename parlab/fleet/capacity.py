@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Member, Node, Run
 from runners.config import engine_of
 from runners.config.devices import DEVICES
+from runners.config.launchers import LAUNCHERS
 
 
 class Need(NamedTuple):
@@ -21,6 +22,8 @@ class Need(NamedTuple):
     launcher: str
     argv: tuple[str, ...]
     """Command of an engine that starts another program; empty for others."""
+    shapes: str | None
+    """Network interface that the run shapes; empty: that of the run; None: it shapes none."""
 
     @classmethod
     def of(cls, resolved: Mapping[str, Any]) -> Self:
@@ -34,6 +37,7 @@ class Need(NamedTuple):
             engine=str(resolved.get("parallel", {}).get("engine", "")),
             launcher=str(resolved.get("launcher", {}).get("kind", "")),
             argv=tuple(resolved["command"]["argv"] or ()) if engine_of(resolved).is_external else (),
+            shapes=_shaped_interface(resolved.get("network", {})),
         )
 
     @property
@@ -45,6 +49,10 @@ class Need(NamedTuple):
 def _is_emulated(resolved: Mapping[str, Any]) -> bool:
     """Whether all nodes of a run are namespaces of one machine."""
     return bool(resolved.get("network", {}).get("apply") == "emulate")
+
+
+def _shaped_interface(network: Mapping[str, Any]) -> str | None:
+    return str(network.get("interface") or "") if network.get("apply") == "interface" else None
 
 
 def ranks_per_node(resolved: Mapping[str, Any]) -> int:
@@ -126,7 +134,20 @@ def missing_ability(node: Node, need: Need) -> str:
         return f"node {node.name} has no engine {need.engine}; update its daemon"
     if launchers and need.launcher not in launchers and abilities.get("kind") != "slurm":
         return f"node {node.name} has no launcher {need.launcher}; install it there, or choose another launcher.kind"
+    launcher = LAUNCHERS.get(need.launcher)
+    if need.nodes > 1 and launcher is not None and launcher.spans_slurm_only and abilities.get("kind") != "slurm":
+        return (
+            f"launcher {need.launcher} starts ranks on several nodes only in a job of Slurm, and node {node.name} is"
+            " in none; choose launcher.kind torchrun, deepspeed or mpirun, or a pool whose daemon runs with --slurm"
+        )
+    if need.shapes is not None and not _may_shape(need.shapes, abilities.get("interfaces") or []):
+        name = need.shapes or "INTERFACE"
+        return f"node {node.name} allows no run to shape {name}; start its daemon with --shape {name}"
     return _missing_command(node.name, abilities.get("commands") or [], need.argv)
+
+
+def _may_shape(interface: str, allowed: Sequence[str]) -> bool:
+    return interface in allowed if interface else bool(allowed)
 
 
 def _missing_command(node: str, allowed: Sequence[Sequence[str]], argv: Sequence[str]) -> str:

@@ -231,6 +231,7 @@ SHARDING = Engine(
     },
     trains=True,
     has_product_layout=False,
+    may_span_nodes=True,
 )
 CAPACITY = Engine(
     name="capacity",

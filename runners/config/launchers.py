@@ -30,11 +30,15 @@ class Launcher:
     options: tuple[str, ...] = ()
     """Its arguments on one node; {ranks} is the number of ranks, {port} a free port."""
     span_options: tuple[str, ...] = ()
-    """Its arguments on each of several nodes, where it starts the ranks of its own node; empty: it cannot.
+    """Its arguments on each of several nodes, where it starts the ranks of its own node.
 
-    {nodes} and {node_rank} count nodes, {address} is this node's, {master} and {port} are where the ranks meet,
-    {hostfile} lists all nodes.
+    {nodes} and {node_rank} count nodes, {ranks} are those of a node, {all_ranks} those of the run, {address} is this
+    node's, {master} and {port} are where the ranks meet, {hostfile} lists all nodes.
     """
+    spans_by_itself: bool = False
+    """It is called on the first node only, and starts the ranks of all nodes: see runners.span."""
+    spans_slurm_only: bool = False
+    """Its nodes must be those of one job of Slurm."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the launcher needs."""
     cpu_environment: Mapping[str, str] = field(default_factory=dict)
@@ -44,11 +48,6 @@ class Launcher:
     def starts_ranks(self) -> bool:
         """Whether it starts one process per rank."""
         return bool(self.module or self.program)
-
-    @property
-    def may_span_nodes(self) -> bool:
-        """Whether it can start the ranks of a run on several nodes."""
-        return bool(self.span_options)
 
     @property
     def needs_port(self) -> bool:
@@ -97,8 +96,28 @@ DEEPSPEED = Launcher(
     # Otherwise it counts the GPUs of the machine, and fails if there are none.
     cpu_environment={"DS_ACCELERATOR": "cpu"},
 )
-MPIRUN = Launcher(name="mpirun", program="mpirun", options=("-np", "{ranks}"), environment=OPEN_MPI)
-SRUN = Launcher(name="srun", program="srun", options=("--nodes=1", "--ntasks={ranks}", "--kill-on-bad-exit=1"))
+MPIRUN = Launcher(
+    name="mpirun",
+    program="mpirun",
+    options=("-np", "{ranks}"),
+    span_options=("-np", "{all_ranks}", "--hostfile", "{hostfile}", "--map-by", "slot"),
+    spans_by_itself=True,
+    environment=OPEN_MPI,
+)
+SRUN = Launcher(
+    name="srun",
+    program="srun",
+    options=("--nodes=1", "--ntasks={ranks}", "--kill-on-bad-exit=1"),
+    span_options=(
+        "--nodes={nodes}",
+        "--ntasks={all_ranks}",
+        "--ntasks-per-node={ranks}",
+        "--distribution=block",
+        "--kill-on-bad-exit=1",
+    ),
+    spans_by_itself=True,
+    spans_slurm_only=True,
+)
 
 LAUNCHERS = {row.name: row for row in (TORCHRUN, PLAIN, DEEPSPEED, MPIRUN, SRUN)}
 """Name -> launcher, in the order in which forms and messages list them."""

@@ -46,7 +46,7 @@ def _unused(config: RunFields) -> Iterator[Problem]:
 
 def _interface_problems(config: RunFields) -> Iterator[Problem]:
     network = config.network
-    if network.interface is None:
+    if network.interface is None and config.cluster.nodes == 1:
         message = "apply interface requires the name of a network interface; use one that `ip link` lists, like eth0"
         yield Problem("network.interface", None, message)
     elif network.interface == "lo":

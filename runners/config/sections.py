@@ -196,7 +196,7 @@ class NetworkSection(Section):
     apply: Literal["none", "emulate", "interface"] = "none"
     """none: links as they are; emulate: virtual links on one machine; interface: shape a real network interface."""
     interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,14}$")] | None = None
-    """apply interface: network interface of the node to shape; restored after the run."""
+    """apply interface: network interface to shape on each node. Empty, with several nodes: that of the run."""
     delay_ms: Milliseconds = 0.0
     """One-way delay of each packet; a round trip takes twice as long."""
     bandwidth_gbps: GigabitsPerSecond | None = None

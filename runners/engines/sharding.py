@@ -34,9 +34,12 @@ def ranks_of_stages(config: RunConfig) -> list[list[int]]:
 def take_device(rank: Rank) -> torch.device:
     """Return the device of a rank; raise ConfigError if the mapping contains a GPU that this machine does not have.
 
-    Every rank checks the whole mapping: all ranks are on this machine, so all report the same problem.
+    On one machine every rank checks the whole mapping, so that all report the same problem. Over several nodes the
+    numbers of the mapping count through the nodes, and a rank has the GPU of its place on its node.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if rank.place.local_world_size < rank.place.world_size:
+        return _device_on_node(rank, gpus)
     for name in rank.config.sharding.devices:
         if name.startswith("GPU") and int(name[4:]) >= gpus:
             choices = f"GPU:0 to GPU:{gpus - 1}, or CPU:n" if gpus else "CPU:n"
@@ -44,6 +47,19 @@ def take_device(rank: Rank) -> torch.device:
             raise ConfigError([Problem("sharding.device_mapping", name, message)])
     kind, _, number = rank.config.sharding.devices[rank.place.rank].partition(":")
     return torch.device("cuda", int(number)) if kind == "GPU" else torch.device("cpu")
+
+
+def _device_on_node(rank: Rank, gpus: int) -> torch.device:
+    name = rank.config.sharding.devices[rank.place.rank]
+    if not name.startswith("GPU"):
+        return torch.device("cpu")
+    if rank.place.local_world_size > gpus:
+        message = (
+            f"device {name} needs {rank.place.local_world_size} GPUs on each node, this one has {gpus}; use CPU:n, more"
+            " nodes, or nodes with more GPUs"
+        )
+        raise ConfigError([Problem("sharding.device_mapping", name, message)])
+    return torch.device("cuda", rank.place.local_rank)
 
 
 class ShardedTrainer:

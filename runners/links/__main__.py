@@ -33,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if config is None:
             raise ConfigError(problems)
+        config = interface.on_node(config, Share.from_environment(os.environ).interface)
         if why_not := refusal(config):
             raise Refused(why_not)
         return run_emulated(config, path) if config.network.apply == "emulate" else _behind_interface(config, path)

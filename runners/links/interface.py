@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from runners.config import NetworkSection
+from runners.config import NetworkSection, RunConfig
 from runners.links.ability import REMEDY, ability
 from runners.rundir import write_atomically
 
@@ -54,9 +54,18 @@ def tbf_arguments(bits_per_s: float) -> list[str]:
     return ["tbf", "rate", f"{round(bits_per_s)}bit", "burst", f"{burst}b", "latency", "100ms"]
 
 
+def on_node(config: RunConfig, of_run: str) -> RunConfig:
+    """Return a configuration whose network names the interface to shape here: that of the run if it names none."""
+    if config.network.apply != "interface" or config.network.interface is not None:
+        return config
+    return config.model_copy(update={"network": config.network.model_copy(update={"interface": of_run})})
+
+
 def why_not(network: NetworkSection) -> str:
     """Return why this node cannot shape the configured interface, with the remedy; empty if it can."""
     name = network.interface or ""
+    if name == "lo":
+        return f"network.interface lo carries all local traffic of this node; set cluster.interface, or {REMEDY}"
     if name not in _interfaces() or not _NAME.fullmatch(name):
         choices = ", ".join(other for other in _interfaces() if other != "lo")
         remedy = f"use one of {choices}" if choices else f"it has only lo; {REMEDY}"

@@ -280,6 +280,22 @@ def test_a_node_takes_only_what_it_is_able_to(
     assert run.current_attempt().node == node
 
 
+def test_srun_and_shaped_interfaces_wait_for_nodes_that_have_them(
+    make_config: Callable[..., Config], make_node: Callable[..., Node], user: User, broker: str
+) -> None:
+    able = {"engines": ["pipeline"], "launchers": ["torchrun", "srun"], "interfaces": ["eth1"]}
+    for name in NAMES:
+        make_node(name, abilities=able)
+    network = {"apply": "interface", "interface": "eth0", "bandwidth_gbps": 1}
+    (shaped,) = config_launch(config=make_config(data={**THREE, "network": network}), user=user).created
+    assert services.dispatch() == 0
+    assert "node a allows no run to shape eth0; start its daemon with --shape eth0" in services.waiting_reason(shaped)
+    Node.objects.update(abilities={**able, "interfaces": ["eth0"]})
+    assert services.dispatch() == 3
+    (spanning,) = config_launch(config=make_config(data={**THREE, "launcher": {"kind": "srun"}}), user=user).created
+    assert "choose launcher.kind torchrun, deepspeed or mpirun, or a pool" in services.waiting_reason(spanning)
+
+
 def test_nodes_of_a_run_have_the_same_device(
     make_config: Callable[..., Config], make_node: Callable[..., Node], user: User, broker: str
 ) -> None:

@@ -57,16 +57,16 @@ def test_a_config_without_a_sweep_is_a_single_run_labelled_by_version(experiment
     assert [run.label for run in services.config_launch(config=config, user=user).created] == ["v1"]
 
 
-def test_a_launcher_that_stays_on_its_node_is_rejected_for_several_nodes(experiment: Experiment, user: User) -> None:
-    data = {**SMALL, "cluster": {"nodes": 2}, "launcher": {"kind": "mpirun"}}
+def test_an_engine_that_stays_on_its_node_is_rejected_for_several_nodes(experiment: Experiment, user: User) -> None:
+    data = {**SMALL, "cluster": {"nodes": 2}, "parallel": {**SMALL["parallel"], "engine": "capacity"}}
     config = services.config_save(experiment=experiment, data=data, sweep={}, user=user)
-    with pytest.raises(ConfigError, match=r"launcher\.kind: kind mpirun .* 2 nodes; use .* or set nodes to 1"):
+    with pytest.raises(ConfigError, match=r"cluster\.nodes: nodes 2 .* engine capacity.* set nodes to 1"):
         services.config_launch(config=config, user=user)
     assert not config.runs.exists()
 
 
 def test_points_that_cannot_start_on_their_nodes_are_reported_as_invalid(experiment: Experiment, user: User) -> None:
-    data = {**SMALL, "launcher": {"kind": "mpirun"}}
+    data = {**SMALL, "parallel": {**SMALL["parallel"], "engine": "capacity"}}
     config = services.config_save(experiment=experiment, data=data, sweep={"cluster.nodes": [1, 2]}, user=user)
     launch = services.config_launch(config=config, user=user)
     assert (len(launch.created), [point.values for point in launch.invalid]) == (1, [{"cluster.nodes": 2}])

@@ -164,6 +164,8 @@ class NodeMachine:
         self.name, self.address = name, address
         self.prefix: list[str] = []
         """Arguments in front of the daemon's command, which start it elsewhere."""
+        self.options: tuple[str, ...] = ()
+        """Options of its daemons."""
         self.state_dir, self.scripts, self.log = root / "state", root / "scripts", root / "daemon.log"
         self.scripts.mkdir()
         self.environment = {
@@ -192,7 +194,7 @@ class NodeMachine:
 
     def arguments(self, *more: str) -> list[str]:
         given = ["--address", self.address] if self.address else []
-        return [*("--node", self.name), *("--state-dir", str(self.state_dir)), *given, *more]
+        return [*("--node", self.name), *("--state-dir", str(self.state_dir)), *given, *self.options, *more]
 
     def start_daemon(
         self, module: str = "tests.runners.node_process", *options: str, **environment: str

@@ -34,7 +34,7 @@ from runners.protocol import (
 )
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import KEY, NodeMachine
-from tests.runners.namespaces import Network
+from tests.runners.namespaces import DEVICE, Network
 
 
 def node_name(node_rank: int) -> str:
@@ -58,6 +58,7 @@ class Nodes:
             address = "" if network else f"127.0.0.{node_rank + 2}"
             machine = NodeMachine(directory, url, name=node_name(node_rank), address=address)
             machine.prefix = network.prefix(node_rank) if network else []
+            machine.options = ("--shape", DEVICE) if network else ()
             machine.environment["TEST_SCRIPTS"] = ""
             self.machines.append(machine)
         self.committed: dict[int, int] = defaultdict(int)
@@ -65,6 +66,7 @@ class Nodes:
         self.stamps: dict[int, list[float]] = defaultdict(list)
         self.reports: dict[int, list[Report]] = defaultdict(list)
         self.heartbeats: dict[str, Heartbeat] = {}
+        self.run = 1
         self.is_cancelled = False
         self.cancels_peers = True
 
@@ -74,6 +76,7 @@ class Nodes:
 
     def prepare(self, config: dict[str, Any], run: int = 1) -> None:
         """Send every node its RunSpec."""
+        self.run = run
         for node_rank in range(self.count):
             fields = {"run": run, "attempt": 1, "node": node_name(node_rank), "config": config}
             spec = RunSpec.model_validate({**fields, "node_rank": node_rank, "nodes": self.count})
@@ -101,11 +104,11 @@ class Nodes:
         self.prepare(config, run)
         self.go(self.until(self.peers, "all nodes are prepared"), run)
 
-    def cancel(self, reason: str, run: int = 1) -> None:
+    def cancel(self, reason: str) -> None:
         """Cancel the run on all nodes."""
         self.is_cancelled = True
         for node_rank in range(self.count):
-            order = Cancel(run=run, attempt=1, node=node_name(node_rank), node_rank=node_rank, reason=reason)
+            order = Cancel(run=self.run, attempt=1, node=node_name(node_rank), node_rank=node_rank, reason=reason)
             self._order(CANCEL_TASK, order)
 
     def until(self, condition: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
@@ -130,6 +133,12 @@ class Nodes:
         """Serve until every member has ended; return their final reports by node_rank."""
         self.until(lambda: all(self.end_of(node_rank) for node_rank in range(self.count)), "all members end", within_s)
         return [report for node_rank in range(self.count) if (report := self.end_of(node_rank))]
+
+    def forget(self) -> None:
+        """Make room for the next run."""
+        for memory in (self.committed, self.output, self.stamps, self.reports):
+            memory.clear()
+        self.is_cancelled = False
 
     def end_of(self, node_rank: int) -> Report | None:
         """Return the final report of a member, if it has come."""
@@ -164,16 +173,16 @@ class Nodes:
             self.heartbeats[heartbeat.node] = heartbeat
             return
         batch = Batch.from_wire(argument)
-        if batch.sequence == self.committed[batch.node_rank]:
+        if batch.run == self.run and batch.sequence == self.committed[batch.node_rank]:
             self.committed[batch.node_rank] = batch.next_sequence
             self.output[batch.node_rank] += batch.output
             self.stamps[batch.node_rank] += [at for _, at in batch.stamps]
             self.reports[batch.node_rank] += batch.reports
-        position = self.committed[batch.node_rank]
+        position = self.committed[batch.node_rank] if batch.run == self.run else batch.next_sequence
         arguments = [batch.run, batch.attempt, position, batch.node_rank]
         self.broker.app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
         ended = next((report for report in batch.reports if report.is_final and report.state != "finished"), None)
-        if ended and not self.is_cancelled and self.cancels_peers:
+        if ended and batch.run == self.run and not self.is_cancelled and self.cancels_peers:
             self.cancel(f"node {batch.node}: {ended.reason}"[:300])
 
 

@@ -10,8 +10,6 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
-
 from runners.protocol import Heartbeat, Report
 from tests.conftest import SMALL
 from tests.patience import PATIENCE_S, wait_for
@@ -44,9 +42,8 @@ def states(reports: list[Report]) -> list[str]:
     return [report.state for report in reports]
 
 
-@pytest.mark.parametrize("kind", ["torchrun", "deepspeed"])
-def test_a_pipeline_trains_over_three_nodes(three_nodes: Nodes, kind: str) -> None:
-    three_nodes.start(over_three(launcher={"kind": kind}))
+def test_a_pipeline_trains_over_three_nodes(three_nodes: Nodes) -> None:
+    three_nodes.start(over_three())
     assert states(three_nodes.ends()) == ["finished"] * 3
     for node_rank in range(3):
         assert states(three_nodes.reports[node_rank]) == ["prepared", "running", "finished"]
@@ -63,21 +60,39 @@ def test_nodes_in_networks_of_their_own_meet_at_the_address_with_which_they_reac
     three_networked_nodes: Nodes,
 ) -> None:
     nodes = three_networked_nodes
-    nodes.start(over_three(cluster={"nodes": 3, "device": "cpu", "interface": SUBNET}))
+    collectives = {"operation": "all-reduce", "min_bytes": 2**20, "max_bytes": 2**20}
+    sections: dict[str, Any] = {
+        "parallel": {"engine": "allreduce", "data_parallel_size": 3},
+        "collectives": collectives,
+    }
+    network = {"apply": "interface", "bandwidth_gbps": 0.1}
+    nodes.start(over_three(**sections, network=network, cluster={"nodes": 3, "device": "cpu", "interface": SUBNET}))
     assert states(nodes.ends()) == ["finished"] * 3
     assert [peer.address for peer in nodes.peers()] == ["198.19.7.1", "198.19.7.2", "198.19.7.3"]
     variables = [
         next(r for r in nodes.reports[rank] if r.state == "running").environment["variables"] for rank in (0, 2)
     ]
     assert {each["GLOO_SOCKET_IFNAME"] for each in variables} == {DEVICE}
-    steps = [event for rank in range(3) for event in events(nodes.output[rank], "step")]
-    assert {event["rank"] for event in steps} == {0, 1, 2}
+    links = [event for rank in range(3) for event in events(nodes.output[rank], "link")]
+    assert [(link["by"], link["interface"], link["bits_per_s"]) for link in links] == [("interface", DEVICE, 1e8)] * 3
+    (measured,) = events(nodes.output[0], "step")
+    assert measured["busbw/all-reduce"] < 1.5e8 / 8, "each node sends at the rate of section network"
+    for machine in nodes.machines:
+        rules = subprocess.run([*machine.prefix, "tc", "qdisc", "show", "dev", DEVICE], capture_output=True, check=True)
+        assert b"70a1:" not in rules.stdout, "the interface is as it was"
+
+
+def test_an_interface_that_the_owner_of_the_node_has_not_allowed_is_refused(three_nodes: Nodes) -> None:
+    network = {"apply": "interface", "interface": "eth9", "bandwidth_gbps": 1}
+    three_nodes.prepare(over_three(network=network))
+    assert re.search(r"network\.interface eth9 .* --shape eth9|eth9 does not exist", three_nodes.ends()[0].reason)
 
 
 def test_megatron_trains_over_three_nodes_with_two_ranks_each(three_nodes: Nodes) -> None:
     parallel = {"engine": "megatron", "tensor_parallel_size": 2, "data_parallel_size": 3}
     train = {**SMALL["train"], "global_batch_size": 6}
-    three_nodes.start({**over_three(), "parallel": parallel, "train": train})
+    # mpirun numbers the ranks of all nodes by itself.
+    three_nodes.start({**over_three(), "parallel": parallel, "train": train, "launcher": {"kind": "mpirun"}})
     assert states(three_nodes.ends()) == ["finished"] * 3
     ranks = [sorted({step["rank"] for step in events(three_nodes.output[node], "step")}) for node in range(3)]
     assert ranks == [[0, 1], [2, 3], [4, 5]]

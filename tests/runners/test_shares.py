@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from runners import span_node
 from runners.addresses import AddressError, address_towards, check_own, choose, held_port, local_addresses
 from runners.clocks import ClockOffset
 from runners.config import RunConfig, check
 from runners.daemon import read_duration
-from runners.launch import additions, command
+from runners.launch import additions, check_span, command
 from runners.share import Share, hostfile
 from runners.shipping import BrokerAway
 from runners.verdict import Evidence, Verdict
@@ -59,8 +61,8 @@ def test_gloo_and_nccl_get_the_interface_that_the_run_or_the_owner_of_the_node_c
     ("sections", "message"),
     [
         (
-            {"launcher": {"kind": "mpirun"}},
-            r"launcher\.kind mpirun cannot start ranks on 2 nodes; use torchrun",
+            {"launcher": {"kind": "srun"}, "parallel": {"pipeline_parallel_size": 2}},
+            r"launcher\.kind srun starts ranks on 2 nodes only within one job of Slurm.*; use torchrun, deepspeed",
         ),
         (
             {"parallel": {"engine": "capacity", "pipeline_parallel_size": 2}},
@@ -73,7 +75,38 @@ def test_what_cannot_span_nodes_is_refused_with_a_remedy(sections: dict[str, Any
     if config is None:
         pytest.fail("the configuration itself is valid")
     with pytest.raises(ValueError, match=message):
-        command(config, Path("config.json"), SECOND)
+        check_span(config, 2, is_slurm=False)
+
+
+@pytest.mark.parametrize("kind", ["mpirun", "srun"])
+def test_a_launcher_of_all_nodes_is_called_with_all_ranks_and_a_path_that_each_node_has(kind: str) -> None:
+    argv = command(over_two(launcher={"kind": kind}), Path("/state/runs/1-1-1/config.json"), SECOND)
+    assert argv[1:3] == ["-m", "runners.span"]
+    assert argv[-4:] == ["-m", "runners.engines.pipeline", "--config", "config.json"]
+    assert "-np 2" in shlex.join(argv) or "--ntasks=2" in argv
+
+
+def test_mpirun_knows_nodes_by_names_that_are_no_addresses_of_a_machine() -> None:
+    assert span_node.label_file(SECOND, 4) == "240.0.0.0 slots=4\n240.0.0.1 slots=4\n"
+    assert [span_node.labelled_rank(span_node.node_label(number)) for number in (0, 255, 256, 70_000)] == [
+        0,
+        255,
+        256,
+        70_000,
+    ]
+    with pytest.raises(ValueError, match=r"example\.org is not a node of this run"):
+        span_node.labelled_rank("example.org")
+
+
+def test_only_the_daemon_of_mpirun_is_started_from_the_line_of_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(span_node, "installed", lambda program: f"/opt/mpi/bin/{program}")
+    line = 'PRTE_PREFIX=/elsewhere;export PRTE_PREFIX;/elsewhere/bin/prted --prtemca plm "ssh" --tree'
+    argv, variables = span_node.daemon_command(line)
+    assert argv == ["/opt/mpi/bin/prted", "--prtemca", "plm", "ssh", "--tree"]
+    assert variables["PRTE_PREFIX"] == "/opt/mpi"
+    assert span_node.daemon_command(" orted -mca ess env")[0] == ["/opt/mpi/bin/orted", "-mca", "ess", "env"]
+    with pytest.raises(ValueError, match="not a daemon of mpirun: rm -rf /"):
+        span_node.daemon_command("rm -rf /")
 
 
 @pytest.mark.parametrize("value", ["eth0", "ib0.8001", "10.0.0.0/24", "fd00::/8"])

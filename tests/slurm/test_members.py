@@ -41,9 +41,10 @@ def members(
     assert not login.close()
 
 
+@pytest.mark.parametrize("kind", ["torchrun", "srun"])
 @pytest.mark.parametrize("members", ["engine"], indirect=True)
-def test_a_pipeline_trains_over_three_nodes_of_one_job(members: JobMembers, cluster: Cluster) -> None:
-    members.start(over_three())
+def test_a_pipeline_trains_over_three_nodes_of_one_job(members: JobMembers, cluster: Cluster, kind: str) -> None:
+    members.start(over_three(launcher={"kind": kind}))
     assert states(members.ends()) == ["finished"] * 3
     nodes = set()
     for node_rank in range(3):

@@ -10,7 +10,6 @@ from django.utils import timezone
 from parlab.lab.models import Attempt, Config, Run, Snapshot
 from runners.config import ConfigError, Point, Problem, RunConfig, digest
 from runners.config.engines import engine_names
-from runners.config.launchers import LAUNCHERS
 from runners.protocol import RunState
 
 from . import events
@@ -66,7 +65,7 @@ def launchable(point: Point) -> Point:
 
 
 def _span_problem(config: RunConfig) -> Problem | None:
-    """Return why engine or launcher cannot start a run on several machines."""
+    """Return why the engine of a run cannot start on several machines."""
     nodes = config.cluster.nodes
     if nodes == 1 or config.network.apply == "emulate":
         return None
@@ -78,14 +77,7 @@ def _span_problem(config: RunConfig) -> Problem | None:
             f"nodes {nodes} is not possible with engine {config.engine.name}, which runs on one node;"
             f" set nodes to 1, or parallel.engine to one of: {engines}",
         )
-    if config.starter.may_span_nodes or (config.engine.is_external and not config.starter.starts_ranks):
-        return None
-    launchers = ", ".join(name for name, row in LAUNCHERS.items() if row.may_span_nodes)
-    return Problem(
-        "launcher.kind",
-        config.starter.name,
-        f"kind {config.starter.name} cannot start ranks on {nodes} nodes; use one of: {launchers}; or set nodes to 1",
-    )
+    return None
 
 
 def next_number(config: Config) -> int:
