@@ -7,7 +7,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from parlab.ingest.reading import formats
+from parlab.ingest.received import Refused
+from parlab.ingest.wanted import formats, wanted_format
 from parlab.lab.models import Experiment, Finding, Run
 
 
@@ -20,13 +21,22 @@ class ImportRequest(serializers.Serializer[Any]):
         allow_blank=True,
         help_text="Slug of the experiment to import into; by default a new experiment is created.",
     )
-    format = serializers.ChoiceField(
-        formats(),
+    format = serializers.CharField(
         required=False,
         allow_blank=True,
-        help_text="Format of the file; recognised from its content by default.",
+        max_length=80,
+        help_text="Format of the file; recognised from its content by default. One of "
+        f"{', '.join(formats())}, or `learnt:NAME` for a log format of the team.",
     )
     dry_run = serializers.BooleanField(default=False, help_text="Return a preview without storing anything.")
+
+    def validate_format(self, value: str) -> str:
+        """Refuse an unknown format."""
+        try:
+            wanted_format(value or None)
+        except Refused as problem:
+            raise serializers.ValidationError(str(problem)) from problem
+        return value
 
 
 class ErrorItem(serializers.Serializer[Any]):

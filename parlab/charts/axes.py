@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from . import theme
 from .format import field_label, field_value
 from .measures import AUTO, Options
-from .points import RunPoint, emulated_share, is_number, varied
+from .points import RunPoint, is_number, shared_marks, varied
 
 GPUS = "GPUs"
 RUN = "Run"
@@ -115,6 +115,6 @@ def series_name(names: tuple[str, ...], lines: Sequence[str]) -> str:
 
 
 def emulation_mark(members: Sequence[RunPoint]) -> str:
-    """Return a mark for the name of a line with emulated runs."""
-    share = emulated_share([point.is_emulated for point in members])
+    """Return a mark for the name of a line with emulated or learnt runs."""
+    share = shared_marks([point.marks for point in members])
     return f" ({share})" if share else ""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .format import exact_quantity, field_label, field_value
 from .theme import plain
 
 EMULATED = "emulated"
+LEARNT = "learnt"
+"""Marks of a run: its stages waited instead of computing; its numbers were read with a learnt format."""
 
 
-def emulated_share(marks: Sequence[bool]) -> str:
-    """Say whether a group of runs is emulated: "emulated", "partly emulated" or empty."""
-    return "" if not any(marks) else EMULATED if all(marks) else f"partly {EMULATED}"
+def shared_marks(marks: Sequence[Collection[str]]) -> str:
+    """Return the marks of a group of runs as text: `emulated`, `partly learnt`, or empty."""
+    shares = []
+    for mark in (EMULATED, LEARNT):
+        count = sum(mark in own for own in marks)
+        if count:
+            shares.append(mark if count == len(marks) else f"partly {mark}")
+    return ", ".join(shares)
 
 
 class Spread(NamedTuple):
@@ -70,19 +77,19 @@ class RunPoint(NamedTuple):
     roof: Roof | None = None
     is_published: bool = False
     """Figures from elsewhere, as far as their authors published them."""
-    is_emulated: bool = False
-    """The stages waited for configured times instead of computing."""
+    marks: tuple[str, ...] = ()
+    """EMULATED, LEARNT."""
 
     @property
     def outcome(self) -> str:
-        """Return the state of the run, marked if emulated, for tables of numbers that are exported."""
-        return f"{self.state}, {EMULATED}" if self.is_emulated else self.state
+        """Return the state of the run with its marks, for tables of numbers that are exported."""
+        return ", ".join([self.state, *self.marks])
 
     @property
     def label(self) -> str:
         """Return the point as text: `schedule gpipe, micro batch size 2`."""
         named = [f"{field_label(axis)} {field_value(value)}" for axis, value in self.values.items()]
-        return ", ".join([*named, *([EMULATED] if self.is_emulated else [])]) or f"run {self.number}"
+        return ", ".join([*named, *self.marks]) or f"run {self.number}"
 
     @property
     def full_label(self) -> str:
@@ -94,13 +101,13 @@ class RunPoint(NamedTuple):
     def short_label(self) -> str:
         """Return the point as the text of a tick: its number and values."""
         values = " ".join(field_value(value) for value in self.values.values())
-        return plain(" ".join(filter(None, [f"#{self.number}", values, EMULATED if self.is_emulated else ""])))
+        return plain(" ".join(filter(None, [f"#{self.number}", values, *self.marks])))
 
     def hover(self, *numbers: tuple[str, float | None, str]) -> str:
         """Return the hover text: configuration, then each number with all digits."""
         lines = [
             f"run {self.number} ({self.state})",
-            self.label if self.values or self.is_emulated else "",
+            self.label if self.values or self.marks else "",
             f"{self.gpus} GPUs or processes",
         ]
         lines += [f"{name}: {exact_quantity(value, unit)}" for name, value, unit in numbers if value is not None]

@@ -107,17 +107,11 @@ def learn(lines: Iterable[str], name: str) -> Learnt:
     return survey.learnt(name)
 
 
-def fit(lines: Iterable[str], formats: Sequence[Learnt]) -> list[float]:
-    """Return for each format the share of its quantities that repeat in these lines."""
-    slots = Slots()
-    counts: Counter[tuple[str, str]] = Counter()
-    for _, _, _, text in peel(lines):
-        counts.update({(cell.key, cell.unit) for cell in slots.of(text)})
-    shares = []
-    for format in formats:
-        wanted = [(column.key, column.unit) for column in format.columns if column.role == "quantity"]
-        shares.append(sum(counts[key] >= REPEATS for key in wanted) / len(wanted))
-    return shares
+def fit(guess: Learnt, format: Learnt) -> float:
+    """Return the share of the quantities of a format that are among the slots of a guess."""
+    slots = {(column.key, column.unit) for column in guess.columns}
+    quantities = [(column.key, column.unit) for column in format.columns if column.role == "quantity"]
+    return sum(key in slots for key in quantities) / len(quantities)
 
 
 class _Survey:

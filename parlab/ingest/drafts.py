@@ -14,6 +14,10 @@ from parlab.ingest.workspace import Workspace
 _END = 2**62
 
 
+LEARNT = "learnt"
+"""The part of a summary that marks numbers of a learnt format, with its name and version."""
+
+
 class Draft(NamedTuple):
     """All that is to be stored of one file."""
 
@@ -29,6 +33,8 @@ class Draft(NamedTuple):
 def draft_of(reading: Reading, workspace: Workspace) -> Draft:
     """Turn a reading into the results that become runs, and compress what is stored with them."""
     results = results_in(reading.document, reading.lines, reading.recordings)
+    if reading.learnt:
+        results = [result._replace(summary={**result.summary, LEARNT: reading.learnt}) for result in results]
     raw = pack(reading.received.path, 0, reading.received.size, workspace.pieces)
     return Draft(reading, results, _texts(reading, results, raw, workspace), raw)
 

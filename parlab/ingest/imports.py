@@ -17,9 +17,10 @@ from parlab.ingest.delivery import Delivery, received_results, received_source, 
 from parlab.ingest.drafts import draft_of
 from parlab.ingest.earlier import earlier
 from parlab.ingest.outcome import Import, ImportedRun, unchanged, would_make
-from parlab.ingest.reading import read
+from parlab.ingest.reading import Progress, read
 from parlab.ingest.received import PictureLookup, Refused
 from parlab.ingest.stored import Target
+from parlab.ingest.wanted import wanted_format, wanted_of
 from parlab.ingest.workspace import Workspace, open_workspace
 from parlab.lab.models import Experiment, Source
 
@@ -43,6 +44,7 @@ def upload_import(
     format: str | None = None,
     dry_run: bool = False,
     pictures: PictureLookup | None = None,
+    progress: Progress | None = None,
 ) -> list[Import]:
     """Import an uploaded file, or an archive whose files go into one experiment, all of them or none.
 
@@ -53,7 +55,7 @@ def upload_import(
     """
     with open_workspace() as workspace:
         delivery = received_upload(stream, name, workspace, pictures)
-        return _import(delivery, workspace, Target(experiment, user, format), dry_run)
+        return _import(delivery, workspace, Target(experiment, user, wanted_format(format)), dry_run, progress)
 
 
 def source_import(
@@ -72,7 +74,7 @@ def source_import(
         count = len(delivery.files) + len(delivery.refusals)
         if count > 1:
             raise Refused(f"{delivery.name} contains {count} files; import them one by one, or upload the archive")
-        return _import(delivery, workspace, Target(experiment, user, format), dry_run)[0]
+        return _import(delivery, workspace, Target(experiment, user, wanted_format(format)), dry_run)[0]
 
 
 def results_import(
@@ -93,14 +95,16 @@ def source_reingest(*, source: Source) -> Import:
     """Rebuild the runs, series, tables and findings of a source from its bytes. Repeating it changes nothing."""
     with open_workspace() as workspace:
         delivery = received_source(source, workspace)
-        [reading] = read(delivery, source.wanted_format or None, workspace)
+        [reading] = read(delivery, wanted_of(source), workspace)
         return stored.rebuild(source, draft_of(reading, workspace))
 
 
-def _import(delivery: Delivery, workspace: Workspace, target: Target, dry_run: bool) -> list[Import]:
+def _import(
+    delivery: Delivery, workspace: Workspace, target: Target, dry_run: bool, progress: Progress | None = None
+) -> list[Import]:
     if sources := stored.sources_of(delivery.files, target.experiment):
         return [unchanged(source) for source in sources]
-    readings = read(delivery, target.format, workspace)
+    readings = read(delivery, target.format, workspace, progress)
     drafts = [draft_of(reading, workspace) for reading in readings]
     if dry_run:
         return [

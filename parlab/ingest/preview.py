@@ -8,7 +8,9 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from parlab.formats.schema import Finding, Image, UnreadLine
+from parlab.ingest.drafts import LEARNT
 from parlab.ingest.outcome import Change, Import, ImportedRun
+from parlab.ingest.results import PAGES
 from parlab.lab.selectors import stated
 
 MAX_RUNS = 500
@@ -77,6 +79,12 @@ class Preview(BaseModel):
     configurations: int
     findings: list[Finding]
     unread: PreviewUnread
+    notes: list[str] = []
+    """What to know before the numbers, such as a large part of the file that could not be read."""
+    learnt: str = ""
+    """Name and version of the learnt format that the file was read with."""
+    is_doubtful: bool = False
+    """Whether no format fits well: the lines are only read by the names in them, or many are unread."""
 
 
 class Imports(BaseModel):
@@ -108,6 +116,9 @@ def preview(result: Import, *, dry_run: bool) -> Preview:
         configurations=len(document.configs),
         findings=result.findings,
         unread=PreviewUnread(lines=document.unread.lines, examples=document.unread.examples),
+        notes=document.notes,
+        learnt=next((run.summary[LEARNT] for run in result.runs if LEARNT in run.summary), ""),
+        is_doubtful=bool(document.notes) and document.format not in PAGES,
     )
 
 

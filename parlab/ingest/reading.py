@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from parlab.findings import document_findings
-from parlab.formats import FORMATS, UNKNOWN, autotuning, event_files, format_of, head_of, records
+from parlab.formats import UNKNOWN, autotuning, event_files, format_of, head_of, learnt, records
 from parlab.formats.documents import Collector, Counted, note_cut_lines
 from parlab.formats.records import Record
 from parlab.formats.schema import Document
@@ -21,6 +21,7 @@ from parlab.ingest.received import Received, Refused
 from parlab.ingest.recording import Recorder, Recording
 from parlab.ingest.results import PAGES, TUNER
 from parlab.ingest.tuner_files import read_tuner_files
+from parlab.ingest.wanted import Wanted, formats
 from parlab.ingest.workspace import Workspace
 
 _UTF_16_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -42,6 +43,8 @@ class Reading(NamedTuple):
     """Index of a segment -> its points, spooled in the workspace."""
     refused: Counter[str]
     """Reason -> number of values that remain in the text only."""
+    learnt: str = ""
+    """Name and version of the learnt format; empty for parlab's own formats."""
 
     @property
     def is_page(self) -> bool:
@@ -57,23 +60,26 @@ class _Open(NamedTuple):
     cut_lines: Sequence[int] = ()
 
 
-def formats() -> list[str]:
-    """Return the valid values of `format`."""
-    return sorted({*FORMATS, event_files.NAME})
+Progress = Callable[[float], None]
+"""Called with the share of a delivery that was read, from 0 to 1, many times a second."""
+_LINES_BETWEEN = 4_096
 
 
-def read(delivery: Delivery, format: str | None, workspace: Workspace) -> list[Reading]:
+def read(
+    delivery: Delivery, format: Wanted | None, workspace: Workspace, progress: Progress | None = None
+) -> list[Reading]:
     """Read the files of a delivery, each in the given format or the one recognised from its content.
 
     Files of an archive that no reader recognises are left out. Raises Refused if no file can be read.
     """
-    if format is not None and format not in formats():
-        raise Refused(f"unknown format {format!r}; use one of {', '.join(formats())}, or omit it")
     readings: list[Reading] = []
     refusals = list(delivery.refusals)
+    total, done = sum(file.size for file in delivery.files) or 1, 0
     for file in delivery.files:
+        report = _part(progress, done / total, file.size / total) if progress else None
+        done += file.size
         try:
-            readings.append(_read_file(file, format, workspace))
+            readings.append(_read_file(file, format, workspace, report))
         except Refused as refusal:
             refusals.append(str(refusal))
     if not readings and len(refusals) == 1:
@@ -83,10 +89,30 @@ def read(delivery: Delivery, format: str | None, workspace: Workspace) -> list[R
     return readings
 
 
-def _read_file(received: Received, format: str | None, workspace: Workspace) -> Reading:
+def _part(progress: Progress, before: float, share: float) -> Progress:
+    """Report the progress of one file as a part of the delivery."""
+    return lambda part: progress(min(1.0, before + part * share))
+
+
+def _followed(lines: Iterator[str], size: int, progress: Progress | None) -> Iterator[str]:
+    """Pass lines on and report the share of the file that they are."""
+    if progress is None:
+        yield from lines
+        return
+    characters = 0
+    for number, line in enumerate(lines):
+        characters += len(line)
+        if number % _LINES_BETWEEN == 0:
+            progress(min(1.0, characters / max(size, 1)))
+        yield line
+
+
+def _read_file(
+    received: Received, format: Wanted | None, workspace: Workspace, progress: Progress | None = None
+) -> Reading:
     text = _as_utf8(received, workspace)
     title = ""
-    with _opened(received, text, format) as file:
+    with _opened(received, text, format, progress) as file:
         collector = Collector(received.name, file.format)
         recorder = Recorder(collector, workspace.points)
         for record in file.records:
@@ -101,14 +127,17 @@ def _read_file(received: Received, format: str | None, workspace: Workspace) -> 
             f"the format of {received.name} is not recognised; specify the format, one of {', '.join(formats())}"
         )
     document.findings = document_findings(document)
-    reading = Reading(received, text, document, "", [], recorder.recordings, recorder.refused)
+    label = format.label if format else ""
+    if label:
+        document.notes.append(f"numbers of the learnt format {label}")
+    reading = Reading(received, text, document, "", [], recorder.recordings, recorder.refused, label)
     return reading._replace(title=title, lines=_page_lines(text)) if reading.is_page else reading
 
 
 @contextmanager
-def _opened(received: Received, text: Path, format: str | None) -> Iterator[_Open]:
+def _opened(received: Received, text: Path, format: Wanted | None, progress: Progress | None = None) -> Iterator[_Open]:
     """Open a file with the reader of its format."""
-    if received.kind == "events" or format == event_files.NAME:
+    if received.kind == "events" or (format and format.name == event_files.NAME):
         try:
             events = event_files.read(received.path, received.name)
         except event_files.MissingPackageError as problem:
@@ -122,10 +151,15 @@ def _opened(received: Received, text: Path, format: str | None) -> Iterator[_Ope
         with open_text(text) as stream:
             lines = Lines(stream)
             counted = Counted(lines)
-            unread_lines = iter(counted)
+            unread_lines = _followed(iter(counted), received.size, progress)
             head = [] if format else head_of(unread_lines)
-            name = format or format_of(head)
-            yield _Open(name, records(chain(head, unread_lines), name), lambda: counted.count, lines.cut)
+            name = format.name if format else format_of(head)
+            stream_records = (
+                learnt.read(unread_lines, format.learnt)
+                if format and format.learnt
+                else records(chain(head, unread_lines), name)
+            )
+            yield _Open(name, stream_records, lambda: counted.count, lines.cut)
 
 
 def _as_utf8(received: Received, workspace: Workspace) -> Path:

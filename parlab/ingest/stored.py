@@ -14,7 +14,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from parlab.ingest.document_text import notes_of
-from parlab.ingest.drafts import Draft
+from parlab.ingest.drafts import LEARNT, Draft
 from parlab.ingest.earlier import Earlier, earlier
 from parlab.ingest.images import images_store
 from parlab.ingest.launches import Sections
@@ -23,6 +23,7 @@ from parlab.ingest.reading import Reading
 from parlab.ingest.received import Received, Refused
 from parlab.ingest.recording import Recording
 from parlab.ingest.results import Result
+from parlab.ingest.wanted import Wanted
 from parlab.lab.models import Attempt, Config, Experiment, Run, Snapshot, Source, SourceChunk
 from parlab.lab.services import experiment_create, findings_refresh, storable
 from parlab.lab.services.attempts import configuration_snapshot, headline, results_snapshot
@@ -48,7 +49,7 @@ class Target(NamedTuple):
     experiment: Experiment | None
     """None: the experiment that already contains the file, or a new one."""
     user: User
-    format: str | None = None
+    format: Wanted | None = None
 
 
 class StoredRun(NamedTuple):
@@ -179,7 +180,8 @@ def _source_store(experiment: Experiment, draft: Draft, target: Target, version:
         experiment=experiment,
         name=received.name,
         format=draft.reading.document.format,
-        wanted_format=target.format or "",
+        wanted_format=target.format.name if target.format else "",
+        log_format=target.format.log_format if target.format else None,
         sha256=received.sha256,
         size=received.size,
         version=version,
@@ -244,7 +246,8 @@ def _fill(run: Run, result: Result, recording: Recording | None, source: Source)
     summary = storable.json(result.summary)
     run.point = storable.json(result.point)
     run.point_digest = digest(run.point)
-    run.label = point_label(run.point) or storable.text(result.title)[:300] or source.name
+    label = point_label(run.point) or storable.text(result.title) or source.name
+    run.label = f"{label[:290]}, {LEARNT}" if LEARNT in summary else label[:300]
     run.resolved, run.place = result.resolved, result.place
     run.first_line, run.last_line = result.lines or (None, None)
     run.launch = storable.json(result.launch.model_dump())

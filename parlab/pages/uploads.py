@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from django.conf import settings
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 from pydantic import BaseModel, ValidationError
 
+from parlab.ingest.guesses import Guess
 from parlab.ingest.preview import Preview
 from parlab.ingest.received import display_name
 
@@ -33,6 +34,12 @@ class File(BaseModel):
     previews: list[Preview] = []
     """Expected results, or actual results after the import; an archive contains several files."""
     refused: str = ""
+    format: str = ""
+    """The format that was chosen for this file, instead of the one for the upload."""
+    first: list[Preview] = []
+    """What the beginning of a large file contains, while the rest is read."""
+    guess: Guess | None = None
+    """The format that was guessed, if none of the known ones fits."""
 
 
 class Upload(BaseModel):
@@ -44,6 +51,8 @@ class Upload(BaseModel):
     format: str
     files: list[File]
     is_done: bool = False
+    work: Literal["", "preview", "import"] = ""
+    """What is being done with the files; empty if nothing is."""
 
     @property
     def directory(self) -> Path:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts.format import DASH, Unit, field_title, field_value, significant
-from parlab.charts.points import emulated_share, in_order, is_number
+from parlab.charts.points import in_order, is_number, shared_marks
 
 from .units import least_is_best, shown_unit
 
@@ -137,8 +137,7 @@ def pivot(
         for row in row_headings
     ]
     left_out = tuple(sorted(set(range(len(records))) - set(used)))
-    marks = [bool(records[n].get("emulated")) for n in used if value in records[n]]
-    emulation = emulated_share(marks)
+    emulation = shared_marks([records[n].get("marks", ()) for n in used if value in records[n]])
     return Table(rows, columns, value, row_headings, column_headings, cells, unit_shown, left_out, emulation)
 
 

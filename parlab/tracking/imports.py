@@ -20,6 +20,7 @@ from parlab.formats.schema import Document, UnreadLine
 from parlab.ingest import archives
 from parlab.ingest import imports as ingest
 from parlab.ingest.outcome import NAME_LENGTH, Change, Import, ImportedRun
+from parlab.ingest.reading import Progress
 from parlab.ingest.received import PictureLookup, Refused, copied, visible
 from parlab.ingest.workspace import open_workspace
 from parlab.lab.models import Experiment, Run, TrackedRun
@@ -64,6 +65,7 @@ def upload_import(
     format: str | None = None,
     dry_run: bool = False,
     pictures: PictureLookup | None = None,
+    progress: Progress | None = None,
 ) -> list[Import]:
     """Import an uploaded file or archive: the runs of a tracker's store, or what `ingest.imports` reads.
 
@@ -82,6 +84,7 @@ def upload_import(
         format=format,
         dry_run=dry_run,
         pictures=pictures,
+        progress=progress,
     )
 
 

@@ -66,7 +66,13 @@ def test_what_the_wire_does_to_the_loss_is_drawn_least_best() -> None:
 
 def test_numbers_that_leave_a_page_say_which_runs_only_waited() -> None:
     points = [
-        point(number, {MICRO: number}, gpus=2**number, is_emulated=number == 1, memory_by_rank={0: 2.0**20})
+        point(
+            number,
+            {MICRO: number},
+            gpus=2**number,
+            marks=("emulated",) if number == 1 else (),
+            memory_by_rank={0: 2.0**20},
+        )
         for number in (1, 2)
     ]
     for drawing in (throughput.figure(points), memory.figure(points)):

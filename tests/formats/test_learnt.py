@@ -104,8 +104,8 @@ def test_columns_of_a_table_are_named_by_their_headings() -> None:
 
 def test_a_format_fits_files_of_its_shape_only() -> None:
     format = learn(LINES, "fit")
-    assert fit([LINE.format(n=n, ms=9, rate=9) for n in (1, 2)], [format]) == [1.0]
-    assert fit(["loss: 4 | lr: 3\n"] * 3, [format]) == [0.0]
+    assert fit(learn([LINE.format(n=n, ms=9, rate=9) for n in (1, 2)], "other"), format) == 1.0
+    assert fit(learn(["loss: 4 | lr: 3\n"] * 3, "other"), format) == 0.0
 
 
 @pytest.mark.parametrize("text", ["", "\x00\n", ",,,\n", "a,,b\n1,,2\n", "| a | b |\n| 1 | 2 |\n" * 3, "e" * 9_000])

@@ -5,6 +5,7 @@ from .device import Device
 from .event import Event
 from .experiment import Experiment, Tag
 from .finding import Finding
+from .log_format import LogFormat
 from .member import ACTIVE_MEMBER_STATES, Member, MemberState
 from .node import Node
 from .report import PictureJob, Report, ReportFile, ReportLink, ReportVersion
@@ -28,6 +29,7 @@ __all__ = [
     "ExperimentLabel",
     "Finding",
     "LatestMetric",
+    "LogFormat",
     "Member",
     "MemberState",
     "NameMeaning",

@@ -172,6 +172,11 @@ class Run(models.Model):
         """Whether stages waited for configured times instead of computing; such results do not measure the hardware."""
         return bool(self.resolved.get("train", {}).get("compute") == "emulated")
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What to know of all numbers of the run: `emulated`, or `learnt` if a learnt format read them."""
+        return tuple(["emulated"] * self.is_emulated + ["learnt"] * ("learnt" in self.summary))
+
     def current_attempt(self) -> "Attempt":
         return self.attempts.get(number=self.attempt_number)
 

@@ -4,6 +4,7 @@ from django.conf import settings
 from django.db import models
 
 from .experiment import Experiment
+from .log_format import LogFormat
 
 
 class Source(models.Model):
@@ -14,8 +15,11 @@ class Source(models.Model):
 
     experiment = models.ForeignKey(Experiment, models.CASCADE, related_name="sources")
     name = models.CharField(max_length=200, help_text="For display only; parlab never opens a file of this name.")
-    format = models.CharField(max_length=40)
-    wanted_format = models.CharField(max_length=40, blank=True, help_text="The format that the user selected, if any.")
+    format = models.CharField(max_length=80)
+    wanted_format = models.CharField(max_length=80, blank=True, help_text="The format that the user selected, if any.")
+    log_format = models.ForeignKey(
+        LogFormat, models.PROTECT, null=True, blank=True, related_name="sources", help_text="The learnt format, if any."
+    )
     sha256 = models.CharField(max_length=64, editable=False)
     size = models.BigIntegerField(help_text="Bytes of the file.")
     version = models.PositiveIntegerField(

@@ -22,6 +22,7 @@ from .findings import (
 from .home import Home, home
 from .leads import Lead, Verdict, experiment_leads, verdict
 from .lists import ExperimentRow, RunLine, experiment_list, experiment_tags, matching_runs, run_list, tag_names
+from .log_formats import LogFormatRow, log_format_rows, log_format_versions, log_formats
 from .other_runs import OtherRuns, other_runs
 from .pipelines import PipelineRun, has_pipelines, pipeline_of, times_of
 from .plans import (
@@ -59,6 +60,7 @@ __all__ = [
     "Home",
     "LaunchPlan",
     "Lead",
+    "LogFormatRow",
     "Metric",
     "OtherRuns",
     "PipelineRun",
@@ -89,6 +91,9 @@ __all__ = [
     "has_pipelines",
     "home",
     "launch_plan",
+    "log_format_rows",
+    "log_format_versions",
+    "log_formats",
     "matching_runs",
     "measured_pct",
     "metrics_of",

@@ -34,8 +34,8 @@ def run_records(runs: Iterable[Run], doubts: Mapping[int, Doubts] | None = None)
 
     `run`, `label`, `state`, `reason`, `origin`, `version` and `gpus`; settings under dotted names
     (`train.micro_batch_size`) and axes as named in the point; `step_time_s`, `samples_per_s` and the like,
-    `timer.<name>` in seconds, `figure.<name>` for other values stated by its file; `doubts` by field, and `printed`:
-    the original cell texts of an imported table by field.
+    `timer.<name>` in seconds, `figure.<name>` for other values stated by its file; `doubts` by field, `marks`, and
+    `printed`: the original cell texts of an imported table by field.
     """
     return [_record(run, (doubts or {}).get(run.pk, {})) for run in runs]
 
@@ -50,6 +50,7 @@ def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
         "version": run.config.version,
         "gpus": int(run.gpus or 1),
         "emulated": True if run.is_emulated else None,
+        "learnt_format": run.summary.get("learnt"),
         **_numbers(run),
         **run_settings(run),
     }
@@ -58,6 +59,7 @@ def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
     record["doubts"] = {
         field: tuple(findings) for column, findings in doubts.items() for field in _DOUBTED.get(column, (column,))
     }
+    record["marks"] = run.marks
     record["printed"] = _printed_cells(run.summary.get("figures") or {}, record)
     return record
 
@@ -136,6 +138,6 @@ def _figure_value(figure: Any, text: str | None) -> Any:
 def varied_fields(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """List the fields in which records differ, axes of the sweep first: the choices for rows and columns of a pivot."""
     names = dict.fromkeys(
-        name for record in records for name in record if name not in ("doubts", "printed", "run", "label")
+        name for record in records for name in record if name not in ("doubts", "printed", "marks", "run", "label")
     )
     return [name for name in names if len({repr(record.get(name)) for record in records}) > 1]

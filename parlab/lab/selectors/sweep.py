@@ -149,7 +149,7 @@ def run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         peak=peak_text(summary),
         roof=_roof(run),
         is_published=run.origin != Run.Origin.MEASURED,
-        is_emulated=run.is_emulated,
+        marks=run.marks,
     )
 
 

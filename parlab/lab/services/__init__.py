@@ -6,6 +6,7 @@ from .events import event_add, node_lost, run_ended
 from .experiments import experiment_clone, experiment_create, experiment_delete
 from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
 from .groups import groups_refresh
+from .log_formats import log_format_delete, log_format_save
 from .members import attempt_lose, attempt_report, cause_text, first_cause, lock_members
 from .pictures import (
     file_store,
@@ -59,6 +60,8 @@ __all__ = [
     "launch_store",
     "lock_attempt",
     "lock_members",
+    "log_format_delete",
+    "log_format_save",
     "node_lost",
     "picture_add",
     "picture_delete",

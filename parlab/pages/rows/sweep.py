@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts.format import DASH, exact_quantity, field_title, field_value, significant, unit_for
-from parlab.charts.points import emulated_share, in_order
+from parlab.charts.points import in_order, shared_marks
 from parlab.lab.models import Finding, Run
 from parlab.lab.selectors import METRICS, Doubts, Metric, SweepEntry, sweep_entries
 from parlab.lab.selectors.findings import RUN
@@ -86,7 +86,7 @@ def sweep_tables(
     if doubts:
         tables = [_with_doubts(table, metric_name, doubts) for table in tables]
     caption = f"All with {', '.join(fixed)}." if fixed and tables else ""
-    emulation = emulated_share([entry.run.is_emulated for entry in entries if entry.run])
+    emulation = shared_marks([entry.run.marks for entry in entries if entry.run])
     return Sweep(metric_name, metric.title, unit.name, tables, caption, emulation)
 
 

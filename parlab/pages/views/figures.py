@@ -93,7 +93,11 @@ def run_json(request: HttpRequest, slug: str, number: int, name: str) -> HttpRes
 
 @require_GET
 def run_csv(request: HttpRequest, slug: str, number: int, name: str) -> HttpResponse:
-    return csv_response(_run_drawing(request, slug, number, name, WHOLE).table, f"{slug}-run-{number}-{name}.csv")
+    table = _run_drawing(request, slug, number, name, WHOLE).table
+    marks = find_run(slug, number).marks
+    if marks:
+        table = table._replace(header=[*table.header, "marks"], rows=[[*row, ", ".join(marks)] for row in table.rows])
+    return csv_response(table, f"{slug}-run-{number}-{name}.csv")
 
 
 def json_response(drawing: Drawing) -> HttpResponse:

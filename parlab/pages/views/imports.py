@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from django.conf import settings
 from django.contrib import messages
@@ -13,18 +12,21 @@ from django.contrib.auth.models import User
 from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_http_methods, require_POST
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from parlab.charts.format import quantity
-from parlab.ingest.imports import Refused
+from parlab.formats.learnt import FITTING, PREFIX, Learnt, fit
 from parlab.ingest.preview import Preview
-from parlab.ingest.preview import preview as described
-from parlab.ingest.reading import formats
 from parlab.ingest.received import display_name
+from parlab.ingest.wanted import formats
+from parlab.lab import selectors
+from parlab.lab import services as lab
 from parlab.lab.models import Experiment
 from parlab.pages import uploads
-from parlab.pages.uploads import Upload
-from parlab.tracking.imports import upload_import
+from parlab.pages.log_format_forms import FormatForm, form_of, parse
+from parlab.pages.upload_work import disk_problem, is_working, progress_of, upload_read
+from parlab.pages.uploads import File, Upload
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +52,8 @@ def choose(request: HttpRequest) -> HttpResponse:
         upload = uploads.upload_keep(files, user=user.pk, experiment=target.pk if target else None, format=format)
     except OSError as error:
         logger.exception("an upload could not be stored")
-        return _form(request, selected=slug, format=format, problem=_disk(error))
-    _run(upload, user, dry_run=True)
-    upload.save()
+        return _form(request, selected=slug, format=format, problem=disk_problem(error))
+    upload_read(upload, user, dry_run=True)
     return redirect("import-preview", upload.key)
 
 
@@ -72,15 +73,13 @@ def _problem(files: list[UploadedFile[Any]], slug: str, target: Experiment | Non
         )
     if slug and target is None:
         return f"Experiment {slug} no longer exists. Select another experiment, or create a new one."
-    if format and format not in formats():
+    if format and format not in {*formats(), *_team_formats()}:
         return f"Unknown format {format}. Select a format from the list, or let parlab detect it."
     return ""
 
 
-def _disk(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "The disk of the server is full; no file was stored. Ask an administrator to free space, then try again."
-    return f"The server could not store the files: {error.strerror or error}. Ask an administrator."
+def _team_formats() -> list[str]:
+    return [f"{PREFIX}{format.name}" for format in selectors.log_formats()]
 
 
 def _form(request: HttpRequest, *, selected: str, format: str = "", problem: str = "") -> HttpResponse:
@@ -88,39 +87,13 @@ def _form(request: HttpRequest, *, selected: str, format: str = "", problem: str
         "section": "import",
         "experiments": Experiment.objects.order_by("name").only("name", "slug")[:MAX_EXPERIMENTS],
         "formats": formats(),
+        "team_formats": _team_formats(),
         "selected_experiment": selected,
         "format": format,
         "problem": problem,
         "limit": settings.UPLOAD_LIMIT_MIB * 2**20,
     }
     return render(request, "pages/import.html", context, status=400 if problem else 200)
-
-
-def _run(upload: Upload, user: User, *, dry_run: bool) -> None:
-    """Import or preview the files of an upload one by one. A rejected file does not stop the others."""
-    target = Experiment.objects.filter(pk=upload.experiment).first() if upload.experiment is not None else None
-    for number, file in enumerate(upload.files):
-        file.previews, file.refused = [], ""
-        if upload.experiment is not None and target is None:
-            file.refused = "the experiment was deleted in the meantime; start again with another experiment"
-            continue
-        try:
-            with upload.open(number) as stream:
-                imported = upload_import(
-                    experiment=target,
-                    name=file.name,
-                    stream=stream,
-                    user=user,
-                    format=upload.format or None,
-                    dry_run=dry_run,
-                )
-        except Refused as error:
-            file.refused = str(error)
-        except OSError as error:
-            logger.exception("upload %s file %d could not be read", upload.key, number)
-            file.refused = _disk(error)
-        else:
-            file.previews = [described(document, dry_run=dry_run) for document in imported]
 
 
 @require_http_methods(["GET", "POST"])
@@ -134,18 +107,80 @@ def preview(request: HttpRequest, key: str) -> HttpResponse:
     with uploads.upload_claimed(key, user=user.pk) as upload:
         if upload is None:
             return _gone(request)
-        if not upload.is_done:
-            _run(upload, user, dry_run=False)
-            if any(file.previews for file in upload.files):
-                upload.finish()
-            else:
-                upload.save()
+        if not upload.is_done and not is_working(upload):
+            upload_read(upload, user, dry_run="again" in request.POST)
+    return _after(request, upload)
+
+
+def _after(request: HttpRequest, upload: Upload) -> HttpResponse:
+    """Lead to the experiment of an import that is complete, otherwise to the preview."""
     results = [result for file in upload.files for result in file.previews]
     experiments = {result.experiment for result in results}
-    if len(experiments) == 1 and not any(file.refused for file in upload.files):
+    is_complete = upload.is_done and not upload.work and not any(file.refused for file in upload.files)
+    if is_complete and len(experiments) == 1 and (slug := results[0].experiment):
         messages.success(request, _outcome(results))
-        return redirect("experiment", results[0].experiment)
-    return redirect("import-preview", key)
+        return redirect("experiment", slug)
+    return redirect("import-preview", upload.key)
+
+
+@require_GET
+@permission_required("lab.add_run", raise_exception=True)
+def live(request: HttpRequest, key: str) -> HttpResponse:
+    """Answer a poll with the progress, or lead on when the work has ended."""
+    upload = uploads.upload_find(key, user=cast(User, request.user).pk)
+    if upload is not None and is_working(upload):
+        return render(request, "pages/import_progress.html", _progress(upload))
+    onward = _gone(request) if upload is None else _after(request, upload)
+    response = HttpResponse()
+    response["HX-Redirect"] = onward.headers["Location"]
+    return response
+
+
+def _progress(upload: Upload) -> dict[str, Any]:
+    progress = progress_of(upload)
+    return {"upload": upload, "progress": progress, "left_s": progress.left_s if progress else None}
+
+
+@require_POST
+@permission_required("lab.add_run", raise_exception=True)
+def accept(request: HttpRequest, key: str, number: int) -> HttpResponse:
+    """Read a file with a format of the team, or save its guess as one and read it with that."""
+    user = cast(User, request.user)
+    with uploads.upload_claimed(key, user=user.pk) as upload:
+        if upload is None:
+            return _gone(request)
+        if upload.is_done or is_working(upload) or number >= len(upload.files):
+            return redirect("import-preview", key)
+        file = upload.files[number]
+        errors = _choose_format(request, file, user)
+        if errors:
+            return _shown(request, upload, number, errors)
+        upload_read(upload, user, dry_run=True, only=[number])
+    return redirect(f"{reverse('import-preview', args=[key])}#file-{number + 1}")
+
+
+def _choose_format(request: HttpRequest, file: File, user: User) -> dict[str, str]:
+    """Set the format of a file by a form; returns errors by field."""
+    if "use" in request.POST:
+        name = request.POST["use"]
+        if name and name not in {format.name for format in selectors.log_formats()}:
+            return {"": f"the log format {name[:60]!r} was deleted in the meantime; accept the guess instead"}
+        file.format = f"{PREFIX}{name}" if name else ""
+        return {}
+    if file.guess is None or file.guess.learnt is None:
+        return {"": "there is no guess for this file; choose its format when you upload it"}
+    parsed = parse(file.guess.learnt, request.POST.dict())
+    if parsed.definition is None:
+        return parsed.errors
+    if selectors.log_format_versions(parsed.definition.name):
+        return {"name": f"a log format {parsed.definition.name!r} exists; enter another name, or edit that format"}
+    try:
+        saved = lab.log_format_save(definition=parsed.definition, user=user)
+    except ValueError as problem:
+        return {"name": str(problem)}
+    file.format = f"{PREFIX}{saved.name}"
+    messages.success(request, f"Saved the log format {saved.name}. It is offered for other files of this shape.")
+    return {}
 
 
 def _outcome(results: list[Preview]) -> str:
@@ -160,15 +195,46 @@ def _outcome(results: list[Preview]) -> str:
     return f"Imported {subject}: {runs} {'run' if runs == 1 else 'runs'}{findings_text}."
 
 
-def _shown(request: HttpRequest, upload: Upload) -> HttpResponse:
+class FilePart(NamedTuple):
+    """A file of the preview, with the form of its guessed format if no known one fits."""
+
+    file: File
+    form: FormatForm | None
+    fitting: list[str]
+    """Formats of the team that fit the file."""
+
+
+def _shown(
+    request: HttpRequest, upload: Upload, with_errors: int | None = None, errors: dict[str, str] | None = None
+) -> HttpResponse:
     results = [result for file in upload.files for result in file.previews]
     context = {
         "section": "import",
         "upload": upload,
+        "parts": _parts(request, upload, with_errors, errors),
         "new": [result for result in results if result.status.startswith("would")],
         "target": Experiment.objects.filter(pk=upload.experiment).first() if upload.experiment else None,
+        "is_working": is_working(upload),
+        **_progress(upload),
     }
-    return render(request, "pages/import_preview.html", context)
+    return render(request, "pages/import_preview.html", context, status=400 if errors else 200)
+
+
+def _parts(
+    request: HttpRequest, upload: Upload, with_errors: int | None, errors: dict[str, str] | None
+) -> list[FilePart]:
+    """Return the files with their forms; one of them may show the errors of what a person has sent."""
+    definitions = [Learnt.model_validate(format.definition) for format in selectors.log_formats()]
+    parts = []
+    for number, file in enumerate(upload.files):
+        guess = file.guess.learnt if file.guess and not upload.is_done else None
+        if guess is None:
+            parts.append(FilePart(file, None, []))
+            continue
+        sent = request.POST.dict() if number == with_errors else None
+        fitting = [d.name for d in definitions if f"{PREFIX}{d.name}" != file.format and fit(guess, d) >= FITTING]
+        parts.append(FilePart(file, form_of(guess, sent, errors if sent is not None else None), fitting))
+    return parts
 
 
 def _gone(request: HttpRequest) -> HttpResponse:

@@ -8,8 +8,8 @@ from django.core.management.base import BaseCommand, CommandError
 from parlab.formats import autotuning
 from parlab.ingest.images import MAX_PICTURE_BYTES
 from parlab.ingest.imports import Import, Refused, results_import
-from parlab.ingest.reading import formats
 from parlab.ingest.received import PictureLookup
+from parlab.ingest.wanted import formats, wanted_format
 from parlab.lab.command_line import user_named
 from parlab.lab.models import Experiment
 from parlab.tracking.imports import stores_import, upload_import
@@ -41,7 +41,10 @@ class Command(BaseCommand):
             "--experiment", metavar="SLUG", help="import into this experiment; by default each file creates one"
         )
         parser.add_argument(
-            "--format", metavar="NAME", choices=formats(), help="format of the files, instead of detecting it"
+            "--format",
+            metavar="NAME",
+            help=f"format of the files, instead of detecting it: {', '.join(formats())}, or learnt:NAME for a format"
+            " of the page Log formats",
         )
         parser.add_argument("--user", metavar="NAME", help="user who imports; by default the first superuser")
         parser.add_argument(
@@ -52,6 +55,10 @@ class Command(BaseCommand):
         self.experiment = _experiment(options["experiment"])
         self.user = user_named(options["user"])
         self.format: str | None = options["format"]
+        try:
+            wanted_format(self.format)
+        except Refused as problem:
+            raise CommandError(f"--format: {problem}", returncode=2) from problem
         self.dry_run: bool = options["dry_run"]
         refused = total = 0
         for path in map(Path, paths):
