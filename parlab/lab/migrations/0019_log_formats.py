@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('lab', '0017_name_meanings'),
+        ('lab', '0018_events'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
