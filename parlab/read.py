@@ -72,19 +72,25 @@ def summary(document: Document) -> Iterator[str]:
         yield f"    line {example.line}: {example.reason}: {example.text[:80]}"
 
 
+def shown(value: float) -> str:
+    """Write a number with the digits that the log prints, up to 7; four digits of a computed one."""
+    text = f"{value:.7g}"
+    return text if float(text) == float(f"{value:.12g}") else f"{value:.4g}"
+
+
 def _launch_summary(segment: Segment) -> str:
     where = f"{segment.section}: " if segment.section else ""
     figures = [f"{segment.records} iterations"]
     if segment.step_time_s:
-        figures.append(f"median {segment.step_time_s.median:.4g} s")
+        figures.append(f"median {shown(segment.step_time_s.median)} s")
     if segment.samples_per_s:
-        figures.append(f"{segment.samples_per_s:.4g} samples/s")
+        figures.append(f"{shown(segment.samples_per_s)} samples/s")
     if segment.tokens_per_s:
-        figures.append(f"{segment.tokens_per_s:.4g} tokens/s")
+        figures.append(f"{shown(segment.tokens_per_s)} tokens/s")
     elif rate := segment.metrics.get("tokens_per_s_per_gpu"):
-        figures.append(f"{rate.median:.4g} tokens/s per GPU")
+        figures.append(f"{shown(rate.median)} tokens/s per GPU")
     if segment.tflops_per_gpu:
-        figures.append(f"{segment.tflops_per_gpu:.4g} TFLOP/s per GPU")
+        figures.append(f"{shown(segment.tflops_per_gpu)} TFLOP/s per GPU")
     if segment.gpu_mem_max_bytes:
         figures.append(f"{segment.gpu_mem_max_bytes / 2**30:.2f} GiB")
     return where + ", ".join([*figures, segment.end.state])

@@ -12,6 +12,8 @@ SPACE = "\N{NARROW NO-BREAK SPACE}"
 DASH = "\N{EN DASH}"
 """Means: not measured."""
 DIGITS = 3
+PRINTED = 7
+"""A number with more significant digits was computed, not printed."""
 
 _SI = {-12: "p", -9: "n", -6: "\N{MICRO SIGN}", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 _WITH_PREFIX = ("s", "B/s", "FLOP", "FLOP/s")
@@ -39,6 +41,8 @@ class Unit(NamedTuple):
     name: str
     base: str
     """The unit without a prefix."""
+    decimals: int | None = None
+    """Decimal places of all numbers of a column; None: so many significant digits of each."""
 
 
 def _decade(value: float) -> int:
@@ -57,6 +61,57 @@ def significant(value: float | None, digits: int = DIGITS) -> str:
     rounded = written.quantize(Decimal(1).scaleb(written.adjusted() - digits + 1), ROUND_HALF_UP)
     decimals = max(0, digits - 1 - rounded.adjusted())
     return _grouped(f"{rounded:.{decimals}f}")
+
+
+def printed_digits(value: float | None, unit: str = "") -> int:
+    """Return the significant digits with which a file prints a number: 11.21 has 4; 3 for a computed number.
+
+    `unit` is that of the value: bytes were mostly printed with a binary prefix.
+    """
+    if value is None or not math.isfinite(value) or not value:
+        return DIGITS
+    factors = [1024.0**power for power in range(len(_BINARY))] if unit == "B" else [1.0]
+    # Scaling may add an error in the last of 17 digits.
+    written = (Decimal(f"{value / factor:.12g}").normalize().as_tuple().digits for factor in factors)
+    fewest = min(len(digits) for digits in written)
+    return fewest if DIGITS < fewest <= PRINTED else DIGITS
+
+
+def for_column(unit: Unit, values: Iterable[tuple[float | None, bool]]) -> Unit:
+    """Return a unit with the decimal places of its column, of values and whether a file printed them.
+
+    Computed numbers over more than four powers of ten keep significant digits, since no number of places suits all.
+    """
+    places: list[tuple[int, int]] = []
+    is_stated = False
+    for value, is_printed in values:
+        if value is None or not math.isfinite(value) or not value:
+            continue
+        digits = printed_digits(value, unit.base) if is_printed else DIGITS
+        is_stated = is_stated or digits > DIGITS
+        size = math.floor(math.log10(abs(float(f"{value / unit.factor:.{digits - 1}e}"))))
+        places.append((size, digits - 1 - size))
+    if not places:
+        return unit
+    largest, smallest = max(size for size, _ in places), min(size for size, _ in places)
+    decimals = max(0, *(decimals for _, decimals in places))
+    if largest - smallest > (_WIDEST if is_stated else _WIDE) or largest + decimals > _WIDEST:
+        return unit._replace(decimals=None)
+    return unit._replace(decimals=decimals)
+
+
+_WIDE, _WIDEST = 4, 12
+"""Powers of ten that a column of computed numbers, or of printed ones, may span."""
+
+
+def in_column(value: float | None, unit: Unit) -> str:
+    """Write a number in the unit and with the decimal places of its column; a dash for None."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    if unit.decimals is None:
+        return significant(value / unit.factor)
+    written = Decimal(f"{value / unit.factor:.15g}").quantize(Decimal(1).scaleb(-unit.decimals), ROUND_HALF_UP)
+    return _grouped(f"{written:f}")
 
 
 def exact(value: float | None) -> str:

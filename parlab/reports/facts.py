@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from parlab.charts.format import SPACE, exact_quantity, field_value
+from parlab.charts.format import DIGITS, SPACE, exact_quantity, field_value, printed_digits, significant
 from parlab.charts.points import is_number
 
 from .blocks import TableBlock, Text
-from .pivot import Record, number_text
+from .pivot import PRINTED, Record, number_text
 from .units import shown_unit, title_of, unit_of
 
 # Results of a run, in order of interest.
@@ -56,7 +56,8 @@ def numbers_of(record: Record) -> list[Fact]:
         if not is_number(value) or not unit_of(name):
             continue
         unit = shown_unit(name, [value])
-        text = f"{number_text(value / unit.factor, None, is_count=False)}{SPACE}{unit.name}"
+        digits = printed_digits(value, unit.base) if record.get("origin") in PRINTED else DIGITS
+        text = f"{significant(value / unit.factor, digits)}{SPACE}{unit.name}"
         if name in _MEASURED or (value, unit.base) not in seen_values:
             facts.append(Fact(title, text, value, name))
         seen_values.add((value, unit.base))

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parlab.charts.format import DASH, Unit, field_title, field_value, significant
+from parlab.charts.format import DASH, Unit, field_title, field_value, for_column, in_column, significant
 from parlab.charts.points import in_order, is_number, shared_marks
 
 from .units import least_is_best, shown_unit
@@ -22,6 +22,8 @@ Record = Mapping[str, Any]
 
 VALUE, SEVERAL, MISSING, ABSENT = "value", "several", "missing", "absent"
 FINISHED, OOM = "finished", "oom"
+PRINTED = ("imported", "published")
+"""The origins of runs whose numbers a file prints."""
 RUN_DOUBTS = "run"
 """Key of the findings about the whole run in `doubts`."""
 HIDDEN = ("doubts", "printed")
@@ -129,6 +131,9 @@ def pivot(
         place = _key(_values(records[n], rows)), _key(_values(records[n], columns))
         by_place.setdefault(place, []).append(n)
     unit_shown = shown_unit(value, (r.get(value) for r in records if is_number(r.get(value))), unit)
+    if decimals is None and unit_shown.name:
+        shown = [records[n] for n in used if is_number(records[n].get(value))]
+        unit_shown = for_column(unit_shown, ((r[value], r.get("origin") in PRINTED) for r in shown))
     cells = [
         [
             _pivot_cell(records, by_place.get((_key(row), _key(column)), []), value, aggregate, unit_shown, decimals)
@@ -236,7 +241,8 @@ def _pivot_cell(
         state = VALUE if len(texts) == 1 else SEVERAL
         return Cell(state, ", ".join(texts), texts[0], None, None, tuple(places), doubts, False, note)
     number = measured[0][1] if len(measured) == 1 else AGGREGATES[aggregate](numbers)
-    text = number_text(number / unit.factor, decimals, is_count=not unit.name)
+    is_column = decimals is None and unit.decimals is not None
+    text = in_column(number, unit) if is_column else number_text(number / unit.factor, decimals, is_count=not unit.name)
     if len(measured) == 1:
         return Cell(VALUE, text, number, None, None, tuple(places), doubts, False, note)
     note = f"{aggregate} of {len(measured)}{'; ' if note else ''}{note}"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parlab.charts.format import DASH, SPACE, exact_quantity, field_value
+from parlab.charts.format import DASH, SPACE, Unit, exact_quantity, field_value, for_column, in_column
 from parlab.charts.points import is_number
 
 from .blocks import TableBlock, Text
@@ -15,6 +15,7 @@ from .pivot import (
     AGGREGATES,
     FINISHED,
     OOM,
+    PRINTED,
     Cell,
     Record,
     Table,
@@ -162,6 +163,14 @@ class _Column(NamedTuple):
     decimals: int | None
     unit: str
     factor: float
+    shown: Unit | None = None
+    """Unit with the decimal places of the column; None for a number of places that the author chose."""
+
+    def text(self, value: float, *, is_count: bool) -> str:
+        """Write a number of this column."""
+        if self.shown is not None:
+            return in_column(value, self.shown)
+        return number_text(value / self.factor, self.decimals, is_count=is_count)
 
 
 def runs_block(records: Sequence[Record], options: Mapping[str, str], doubt: Number) -> TableBlock:
@@ -227,7 +236,11 @@ def _column(text: str, records: Sequence[Record], fields: Sequence[str], decimal
     # A title chosen by the author may contain the unit already.
     unit_name = display_unit.name if base != PLAIN and (unit or not has_title) else ""
     factor = display_unit.factor if unit or not has_title else 1.0
-    return _Column(name, field, "", decimals, unit_name, factor)
+    shown = None
+    if decimals is None and base != PLAIN:
+        origins = ((r[field], r.get("origin") in PRINTED) for r in records if is_number(r.get(field)))
+        shown = for_column(Unit(factor, unit_name, base), origins)
+    return _Column(name, field, "", decimals, unit_name, factor, shown)
 
 
 def _with_unit(text: str, fields: Sequence[str]) -> tuple[str, str]:
@@ -258,7 +271,7 @@ def _run_cell(record: Record, column: _Column, fields: Sequence[str], doubt: Num
         text = "OOM" if column.field == "state" and value == OOM else plain_value(value)
         return Text(text=text, doubts=doubts, state="name" if column.field == "run" else "value")
     is_count = not unit_of(column.field)
-    text = number_text(value / column.factor, column.decimals, is_count=is_count)
+    text = column.text(value, is_count=is_count)
     if is_count and column.decimals is None:
         text = plain_value(value)
     exact = exact_quantity(value, unit_of(column.field)).strip()
@@ -291,7 +304,7 @@ def _total(
                 raise ValueError(f"total: {part} of {column.title!r} requires numbers; write - for this column")
             at = max(values)[1] if part == "max" else at
             aggregate = AGGREGATES[part]([value for value, _ in values])
-            text = number_text(aggregate / column.factor, column.decimals, is_count=not unit_of(column.field))
+            text = column.text(aggregate, is_count=not unit_of(column.field))
             whole = not unit_of(column.field) and column.decimals is None
             total.append(Text(text=plain_value(aggregate) if whole else text, is_number=True))
         else:

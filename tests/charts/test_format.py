@@ -104,3 +104,37 @@ def test_fields_and_values_read_like_words() -> None:
         "gpipe",
         "4",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (11.21, "s", "11.21 s"),
+        (2502.236, "samples/s", "2502.236 samples/s"),
+        (0.01121, "s", "11.21 ms"),
+        (12.41 * 2**30, "B", "12.41 GiB"),
+        (512 / 3, "samples/s", "171 samples/s"),
+        (0.123456789, "s", "123 ms"),
+        (43.0, "s", "43.0 s"),
+        (math.nan, "s", DASH),
+        (0.0, "s", "0 s"),
+    ],
+)
+def test_a_number_of_a_file_keeps_its_digits(value: float, unit: str, text: str) -> None:
+    digits = numbers.printed_digits(value, unit)
+    assert numbers.quantity(value, unit, digits).replace(SPACE, " ") == text
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([11.21, 9.5, None], ["11.21", "9.50", DASH]),
+        ([2502.236, 2400.0], ["2502.236", "2400.000"]),
+        ([1234567.0, 12.345], ["1\u202f234\u202f567.000", "12.345"]),
+        ([100 / 3, 9.0], ["33.33", "9.00"]),
+        ([], []),
+    ],
+)
+def test_a_column_has_one_precision(values: list[float | None], texts: list[str]) -> None:
+    unit = numbers.for_column(numbers.Unit(1.0, "s", "s"), ((value, True) for value in values))
+    assert [numbers.in_column(value, unit) for value in values] == texts

@@ -284,3 +284,37 @@ def test_a_contradiction_of_a_document_gets_its_triangle(page: Client) -> None:
     assert cell
     assert f"id={finding.pk}" in cell[1]
     assert html.escape(finding.message) in page_html
+
+
+SPEEDS = b"""# Speeds
+
+| Micro batch size | Samples/s | Step time (s) | Training time |
+|---|---|---|---|
+| 1 | 2502.236 | 11.21 | 0:43:33.85 |
+| 2 | 2611.5 | 9.5 | 0:41:02.10 |
+"""
+
+
+@pytest.mark.django_db
+def test_numbers_of_a_file_keep_their_digits_on_every_page(page: Client) -> None:
+    url = preview(page, file(SPEEDS, "speeds.md"))
+    pages = [page.get(url), page.post(url, follow=True)]
+    run = Run.objects.get(samples_per_s=2502.236)
+    pages += [page.get(run.get_absolute_url())]
+    for response in pages:
+        words = text(response)
+        assert "2502.236" in words
+        assert "11.21" in words
+    assert "9.50" in text(pages[1]), "a column has one precision"
+    assert "2611.500" in text(pages[1])
+    assert "0:43:33.85" in text(pages[2])
+
+
+@pytest.mark.django_db
+def test_durations_of_a_log_are_written_as_people_do(page: Client) -> None:
+    log = b"***** train metrics *****\n  epoch                    =  3.0\n  train_runtime            = 0:43:33.85\n"
+    log += b"  train_samples_per_second =  21.337\n"
+    page.post(preview(page, file(log, "hf.log")))
+    words = text(page.get(Run.objects.get().get_absolute_url()))
+    assert "43 min 34 s" in words
+    assert "21.337" in words

@@ -152,6 +152,11 @@ class Run(models.Model):
         return reverse("run", args=[self.experiment.slug, self.number])
 
     @property
+    def has_printed_numbers(self) -> bool:
+        """Whether a file states the numbers, which are then shown with its digits."""
+        return self.origin in (self.Origin.IMPORTED, self.Origin.PUBLISHED)
+
+    @property
     def run_state(self) -> RunState:
         return RunState(self.state)
 

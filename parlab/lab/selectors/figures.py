@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parlab.charts.format import exact, exact_quantity, field_title, quantity, significant
+from parlab.charts.format import (
+    duration,
+    exact,
+    exact_quantity,
+    field_title,
+    printed_digits,
+    quantity,
+    significant,
+)
 
 # Suffix of a name -> unit of its value; the longest first.
 _UNITS = (
@@ -16,6 +24,8 @@ _UNITS = (
 _HEADLINES = ("value", "ms_per_sample", "gpu_mem_bytes", "samples_per_s", "tokens_per_s", "step_time_s")
 # Suffixes for units, which the value already has.
 _UNIT_SUFFIXES = ("_bits_per_s", "_bytes_per_s", "_bytes", "_pct", "_s")
+# Seconds beyond this are written in minutes and hours.
+_LONG = 120.0
 _SPELLINGS = {
     "Ms": "ms",
     "Gpu": "GPU",
@@ -60,7 +70,7 @@ def stated(summary: Mapping[str, Any]) -> dict[str, str]:
 
 def _stated_text(name: str, figure: Mapping[str, Any]) -> str:
     text = str(figure.get("text", ""))
-    is_cell = figure.get("value") is None or text[:1].isdigit() or text[:1] in "+-.~<>"
+    is_cell = figure.get("value") is None or text[:1].isdigit() or text.startswith(tuple("+-.~<>"))
     return text[:60] if is_cell else figure_value(name, figure)
 
 
@@ -78,8 +88,11 @@ def _unit(name: str) -> str:
 def _with_unit(name: str, value: float) -> str:
     unit = _unit(name)
     if unit == "%":
-        return f"{significant(value)} %"
+        return f"{significant(value, printed_digits(value))} %"
+    digits = printed_digits(value, unit)
+    if unit == "s" and abs(value) >= _LONG:
+        return duration(value)
     if unit:
-        return quantity(value, unit)
+        return quantity(value, unit, digits)
     # Counts in full: 12 layers, not 12.0.
-    return exact(value) if value == int(value) and abs(value) < 1e6 else significant(value)
+    return exact(value) if value == int(value) and abs(value) < 1e6 else significant(value, digits)

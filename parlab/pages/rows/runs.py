@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from parlab.charts.format import DASH, Unit, exact_quantity, field_title, field_value, significant, unit_for
+from parlab.charts.format import (
+    DASH,
+    Unit,
+    exact_quantity,
+    field_title,
+    field_value,
+    for_column,
+    in_column,
+    unit_for,
+)
 from parlab.charts.points import Spread
 from parlab.lab import selectors
 from parlab.lab.models import Finding, Run
@@ -124,10 +133,16 @@ def run_table(
 
 def _measure_columns(rows: Sequence[RunRow]) -> list[RunColumn]:
     """Return the columns of the main numbers, each in the unit that suits its values."""
-    time = unit_for((row.step_time.median for row in rows if row.step_time), "s")
-    samples = unit_for((row.run.samples_per_s for row in rows), "samples/s")
-    tokens = unit_for((row.run.tokens_per_s for row in rows), "tokens/s")
-    memory = unit_for((row.run.memory_max_bytes for row in rows), "B")
+
+    def column(unit: str, value: Callable[[RunRow], float | None]) -> Unit:
+        return for_column(
+            unit_for((value(row) for row in rows), unit), ((value(row), row.run.has_printed_numbers) for row in rows)
+        )
+
+    time = column("s", lambda row: row.step_time.median if row.step_time else None)
+    samples = column("samples/s", lambda row: row.run.samples_per_s)
+    tokens = column("tokens/s", lambda row: row.run.tokens_per_s)
+    memory = column("B", lambda row: row.run.memory_max_bytes)
     return [
         RunColumn(f"Step time ({time.name})", lambda row: _step_time_cell(row, time)),
         RunColumn(f"p10\N{EN DASH}p90 ({time.name})", lambda row: _spread_cell(row, time), "number muted"),
@@ -164,14 +179,14 @@ def _spread_cell(row: RunRow, unit: Unit) -> RunCell:
     spread = row.step_time
     if spread is None or not spread.p10 or not spread.p90:
         return RunCell()
-    low, high = (significant(value / unit.factor) for value in (spread.p10, spread.p90))
+    low, high = (in_column(value, unit) for value in (spread.p10, spread.p90))
     return RunCell(
         f"{low}{DASH}{high}", f"{exact_quantity(spread.p10, unit.base)} to {exact_quantity(spread.p90, unit.base)}"
     )
 
 
 def _number_cell(value: float | None, unit: Unit, doubts: Sequence[Finding] | None = None) -> RunCell:
-    text = significant(None if value is None else value / unit.factor)
+    text = in_column(value, unit)
     if text == DASH:
         return RunCell(doubts=doubts or ())
     return RunCell(text, exact_quantity(value, unit.base).strip(), doubts or ())

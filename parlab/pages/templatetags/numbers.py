@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from parlab.charts import format as numbers
 from parlab.charts.format import Unit
 from parlab.lab import selectors
-from parlab.lab.models import Finding
+from parlab.lab.models import Finding, Run
 from parlab.lab.selectors import Lead
 from runners.protocol import RunState
 
@@ -34,9 +34,22 @@ def quantity(value: object, unit: str) -> SafeString:
 
 @register.filter
 def in_unit(value: object, unit: Unit) -> SafeString:
-    """Format with three digits in the unit of the column; all digits on hover."""
+    """Format in the unit and with the digits of the column; all digits on hover."""
     value = _number(value)
-    return _with_all_digits(numbers.significant(None if value is None else value / unit.factor), value, unit.base)
+    return _with_all_digits(numbers.in_column(value, unit), value, unit.base)
+
+
+@register.filter
+def printed(value: object, unit: str) -> SafeString:
+    """Format a number of a file with the digits that it printed, unit and SI prefix; all digits on hover."""
+    value = _number(value)
+    return _with_all_digits(numbers.quantity(value, unit, numbers.printed_digits(value, unit)), value, unit)
+
+
+@register.simple_tag
+def measured(run: Run, value: object, unit: str) -> SafeString:
+    """Format a number of a run; one of a file keeps its digits: {% measured run run.step_time_s "s" %}."""
+    return printed(value, unit) if run.has_printed_numbers else quantity(value, unit)
 
 
 @register.filter
