@@ -387,6 +387,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--state-dir", type=Path, default=Path(default), help="directory of the runs until they are shipped"
     )
+    parser.add_argument("--no-measure", action="store_true", help="do not measure the processor while nothing trains")
     parser.add_argument("--slurm", action="store_true", help="submit runs as jobs of Slurm; --slots limits the jobs")
     parser.add_argument("--partition", help="with --slurm: partitions that runs may use, the default one first: a,b")
     options = parser.parse_args(arguments)
@@ -423,7 +424,7 @@ def main(
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     state.clear_drafts()
-    exit_code = Daemon(settings, state, command, measure).run()
+    exit_code = Daemon(settings, state, command, (lambda: None) if options.no_measure else measure).run()
     log.info("stopped; the runs of %s continue", state.root)
     return exit_code
 

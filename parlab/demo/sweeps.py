@@ -12,6 +12,8 @@ SMALL_GPT: dict[str, Any] = {
     "sequence_length": 64,
     "vocab_size": 1024,
 }
+POOL = "three-nodes"
+"""Pool of the daemons that the demo starts beside that of this machine."""
 LAYOUT = "parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.data_parallel_size"
 
 
@@ -126,6 +128,20 @@ CAPACITY = DemoSweep(
 )
 
 
+OVER_NODES = DemoSweep(
+    "A pipeline over three nodes",
+    "What does a run over three nodes look like, and which of its nodes is the slowest?",
+    "Three daemons of pool three-nodes on this machine: network namespaces if the demo runs as root, else loopback.",
+    {
+        "model": SMALL_GPT | {"num_layers": 6},
+        "train": {"global_batch_size": 12, "micro_batch_size": 1, "iterations": 8, "warmup_steps": 2},
+        "parallel": {"engine": "pipeline", "pipeline_parallel_size": 3},
+        "cluster": {"pool": POOL, "nodes": 3, "device": "cpu"},
+    },
+    {"parallel.schedule": ["gpipe", "1f1b"]},
+)
+
+
 def scaling(project: Path) -> DemoSweep:
     """Return a Megatron-LM BERT scaling sweep: its command line, filled from the fields, on 1, 2, 4 and 8 processes."""
     return DemoSweep(
@@ -181,4 +197,4 @@ def megatron_command(project: Path) -> list[str]:
 
 def demo_sweeps(project: Path) -> list[DemoSweep]:
     """Return all sweeps in the order in which they run, the shortest first."""
-    return [BANDWIDTH, SHARDING, CAPACITY, BASELINE, LAYOUTS, ZERO, PIPELINE, scaling(project)]
+    return [BANDWIDTH, SHARDING, CAPACITY, BASELINE, LAYOUTS, ZERO, PIPELINE, OVER_NODES, scaling(project)]

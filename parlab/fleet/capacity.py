@@ -3,12 +3,18 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Member, Node, Run
 from runners.config import engine_of
 from runners.config.devices import DEVICES
 from runners.config.launchers import LAUNCHERS
+
+DEFAULT_LIMIT_S = 3600.0
+START_S = 60.0
+"""Seconds that a run may need beyond its limit, to prepare and to end."""
 
 
 class Need(NamedTuple):
@@ -22,6 +28,8 @@ class Need(NamedTuple):
     launcher: str
     argv: tuple[str, ...]
     """Command of an engine that starts another program; empty for others."""
+    limit_s: float
+    """Time after which the run is stopped at the latest (`launcher.timeout_s`)."""
     shapes: str | None
     """Network interface that the run shapes; empty: that of the run; None: it shapes none."""
 
@@ -37,6 +45,7 @@ class Need(NamedTuple):
             engine=str(resolved.get("parallel", {}).get("engine", "")),
             launcher=str(resolved.get("launcher", {}).get("kind", "")),
             argv=tuple(resolved["command"]["argv"] or ()) if engine_of(resolved).is_external else (),
+            limit_s=float(resolved.get("launcher", {}).get("timeout_s") or DEFAULT_LIMIT_S),
             shapes=_shaped_interface(resolved.get("network", {})),
         )
 
@@ -73,6 +82,8 @@ class Room:
     reserved_slots: int = 0
     reserved_gpus: int = 0
     reserved_for: list[Run] = field(default_factory=list)
+    gap_s: float = 0.0
+    """Seconds until the first run with a reservation can start; one that certainly ends before may use the room."""
 
     @property
     def is_queue(self) -> bool:
@@ -84,8 +95,9 @@ class Room:
         self.slots -= 1
         self.gpus -= self._gpus_of(need)
 
-    def reserve(self, need: Need, run: Run) -> None:
-        """Keep the resources of a waiting run from those that came later."""
+    def reserve(self, need: Need, run: Run, gap_s: float) -> None:
+        """Keep the resources of a waiting run, which can start in gap_s, from those that came later."""
+        self.gap_s = min(self.gap_s, gap_s) if self.reserved_for else gap_s
         self.reserved_for.append(run)
         self.reserved_slots += 1
         self.reserved_gpus += self._gpus_of(need)
@@ -110,13 +122,41 @@ class Room:
 
     def fits(self, need: Need) -> bool:
         is_free = self.slots > self.reserved_slots and self.gpus - self.reserved_gpus >= need.gpus
-        return is_free and self.could_take(need)
+        return (is_free or self.fills_gap(need)) and self.could_take(need)
+
+    def fills_gap(self, need: Need) -> bool:
+        """Whether a run ends before the resources are needed for the one that reserved them."""
+        return self.has_room(need) and need.limit_s + START_S <= self.gap_s
+
+    def free_in_s(self, need: Need, now: datetime) -> float:
+        """Return the seconds until there is room, if the runs of the node end as estimated; 0 if there is room now."""
+        slots, gpus, waited_s = self.slots, self.gpus, 0.0
+        ends = sorted(((remaining_s(attempt, now), attempt) for attempt in self.busy), key=itemgetter(0))
+        for left_s, attempt in ends:
+            if slots > 0 and gpus >= need.gpus:
+                break
+            slots, gpus, waited_s = slots + 1, gpus + self._gpus_of(Need.of(attempt.run.resolved)), left_s
+        return waited_s
 
     def device_of(self, need: Need) -> str:
         """Return what ranks of a run use here; the nodes of one run must be alike."""
         if not self._gpus_of(need):
             return ""
         return str(self.node.hardware["gpus"][0].get("name", "GPU"))
+
+
+def remaining_s(attempt: Attempt, now: datetime) -> float:
+    """Estimate how long an attempt will still run: by its steps so far, and at most until its limit."""
+    resolved = attempt.run.resolved
+    limit_s = Need.of(resolved).limit_s
+    if attempt.started_at is None:
+        return limit_s
+    elapsed_s = (now - attempt.started_at).total_seconds()
+    left_s = max(limit_s - elapsed_s, 0.0) + START_S
+    iterations = int(resolved.get("train", {}).get("iterations") or 0)
+    if attempt.last_step and engine_of(resolved).trains and 0 < attempt.last_step <= iterations:
+        left_s = min(left_s, elapsed_s * (iterations / attempt.last_step - 1))
+    return left_s
 
 
 def gpu_count(node: Node) -> int:

@@ -1,7 +1,8 @@
 """The choice of nodes for queued runs: all nodes of a run at once, in the order of the queue, with reservations.
 
 A run that has waited for longer than RESERVE_AFTER_S reserves the nodes that it needs: runs that came later start
-there no more, so that small runs fill gaps but never starve a large one.
+there only if their time limit ends before the reserved nodes are free, so that small runs fill gaps but never starve
+a large one: the estimate of that time never exceeds the time limits of the runs that keep the nodes busy.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -63,5 +64,7 @@ def placements(queue: Iterable[Run], online: Sequence[Room], now: datetime) -> I
             yield run, places
         elif reservations < _RESERVATIONS and is_reserving(run, now):
             reservations += 1
-            for room in distinct(reservation(online, need)):
-                room.reserve(need, run)
+            reserved = distinct(reservation(online, need))
+            gap_s = max((room.free_in_s(need, now) for room in reserved), default=0.0)
+            for room in reserved:
+                room.reserve(need, run, gap_s)

@@ -8,7 +8,7 @@ from django.utils.timesince import timesince
 from parlab.lab.models import Member, MemberState, Node, Run
 from runners.protocol import RunState
 
-from .capacity import Need, Room, best, gpu_count, missing_ability, rooms
+from .capacity import START_S, Need, Room, best, gpu_count, missing_ability, rooms
 from .placement import candidates, placements
 
 _NAMES_SHOWN = 3
@@ -115,7 +115,7 @@ def _held_up(run: Run, need: Need, usable: list[Room]) -> str:
     reasons = [_busy(room, run) for room in able if not room.has_room(need)][:_NAMES_SHOWN]
     reasons += [
         f"node {room.node.name} is reserved for {_name_list(_run_name(other, run) for other in others[room.node.pk])},"
-        " which waits for longer"
+        f" which waits for longer{_gap(room)}"
         for room in with_room
         if others[room.node.pk]
     ]
@@ -123,6 +123,11 @@ def _held_up(run: Run, need: Need, usable: list[Room]) -> str:
         return "; ".join(reasons[:_NAMES_SHOWN])
     names = f": {_name_list(room.node.name for room in free)}" if free else ""
     return f"needs {need.nodes} nodes at once; {len(free)} of {len(able)} are free{names}; {'; '.join(reasons)}"
+
+
+def _gap(room: Room) -> str:
+    seconds = int(room.gap_s - START_S)
+    return f" (a run with launcher.timeout_s of at most {seconds} would fit before)" if seconds > 0 else ""
 
 
 def _reserve(nodes: list[Room]) -> None:

@@ -59,7 +59,7 @@ def run_ranks(
     try:
         for rank in range(config.world_size):
             environment = rank_environment(config, rank)
-            pid = _fork(namespaces[rank // config.ranks_per_host], environment, lambda: become(arguments))
+            pid = fork_inside(namespaces[rank // config.ranks_per_host], environment, lambda: become(arguments))
             ranks[pid] = rank
         return _wait(ranks)
     finally:
@@ -71,7 +71,8 @@ def start_python(arguments: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, *arguments])
 
 
-def _fork(namespace: int, environment: dict[str, str], become: Callable[[], None]) -> int:
+def fork_inside(namespace: int, environment: dict[str, str], become: Callable[[], None]) -> int:
+    """Fork a process that enters a namespace and calls `become`; return its process id. It dies with its parent."""
     parent = os.getpid()
     pid = os.fork()
     if pid:

@@ -261,6 +261,38 @@ def test_small_runs_fill_gaps_until_a_large_one_has_waited_too_long(
     assert states(gang, small[3]) == ["dispatched", "queued"]
 
 
+def test_runs_that_end_in_time_fill_the_gap_before_a_reservation_and_never_move_it(
+    make_config: Callable[..., Config], make_node: Callable[..., Node], gang: Run, user: User, broker: str
+) -> None:
+    for name in NAMES:
+        make_node(name)
+    (busy,) = config_launch(config=make_config(), user=user).created
+    Run.objects.filter(pk=busy.pk).update(queued_at=gang.queued_at - timedelta(seconds=1))
+    aged = timezone.now() - timedelta(seconds=61)
+    assert services.dispatch() == 1, "the other two nodes are too few for the large run"
+    begun = timezone.now() - timedelta(seconds=600)
+    busy.attempts.update(state=RunState.RUNNING, started_at=begun, last_step=None)
+    Run.objects.filter(pk=gang.pk).update(queued_at=aged)
+
+    short, long = (
+        config_launch(config=make_config(data={**SMALL, "launcher": {"timeout_s": limit}}), user=user).created[0]
+        for limit in (2000, 3600)
+    )
+    services.dispatch()
+    assert states(gang, short, long) == ["queued", "dispatched", "queued"], "3,000 s are left of the busy node's limit"
+    assert "a run with launcher.timeout_s of at most 29" in services.waiting_reason(long)
+
+    end(short)
+    (other,) = config_launch(config=make_config(data={**SMALL, "launcher": {"timeout_s": 2000}}), user=user).created
+    iterations = busy.resolved["train"]["iterations"]
+    busy.attempts.update(last_step=iterations - 1)
+    services.dispatch()
+    assert states(gang, other) == ["queued", "queued"], "its last step will be done within minutes"
+    end(busy)
+    services.dispatch()
+    assert states(gang, other) == ["dispatched", "queued"]
+
+
 def test_a_node_takes_only_what_it_is_able_to(
     make_config: Callable[..., Config], make_node: Callable[..., Node], user: User, broker: str
 ) -> None:

@@ -14,6 +14,7 @@ from argparse import ArgumentParser
 from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.management import call_command
@@ -21,6 +22,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from parlab.demo import content
 from parlab.demo.processes import Child, ProcessFailed
+from parlab.demo.sweeps import POOL
 from parlab.embedded import free_port, redis_command
 from parlab.lab.models import Node
 from parlab.lab.services import groups_refresh
@@ -114,11 +116,27 @@ class Command(BaseCommand):
         url = f"http://127.0.0.1:{web_port}"
         self._wait_until_ready(url)
         self._say(f"{url}  {user.username}  {password}")
+        # After the address, because they are needed only for the sweep over three nodes.
+        self._start_nodes()
         return url
+
+    def _start_nodes(self) -> None:
+        """Start three daemons: network namespaces if that is permitted, else addresses of loopback."""
+        url = urlsplit(self.environment["REDIS_URL"])
+        relay = ["--relay", str(url.port or 6379)] if url.hostname == "127.0.0.1" else []
+        nodes = [sys.executable, "-m", "runners.links.nodes", "--count", str(len(self.node_dirs)), *relay]
+        daemon = [sys.executable, "-m", "runners.daemon", "--pool", POOL, "--no-measure"]
+        daemon += ["--node", "demo-{node}", "--address", "{address}"]
+        self._child("nodes", [*nodes, "--", *daemon, "--state-dir", str(self.data / "nodes" / "{node}")])
 
     @property
     def runner_dir(self) -> Path:
         return self.data / "runner"
+
+    @property
+    def node_dirs(self) -> list[Path]:
+        """Directories of the daemons beside that of this machine."""
+        return [self.data / "nodes" / str(node) for node in range(3)]
 
     def _port(self, what: str, preferred: int, variable: str) -> int:
         port = free_port(preferred)
@@ -177,9 +195,12 @@ class Command(BaseCommand):
             self._end_runs()
             # The last reports reach the database if possible; otherwise they stay in the spool until the next start.
             deadline = time.monotonic() + 3
-            while any((self.runner_dir / "runs").glob("*")) and time.monotonic() < deadline:
+            directories = [self.runner_dir, *self.node_dirs]
+            while any(run for each in directories for run in (each / "runs").glob("*")) and time.monotonic() < deadline:
                 time.sleep(0.1)
-            names["daemon"].stop()
+            for name in ("nodes", "daemon"):
+                if name in names:
+                    names[name].stop()
             # Ends runs whose start message was already sent when beat ended.
             self._end_runs()
         for name in ("pictures", "worker", "redis"):
@@ -187,10 +208,14 @@ class Command(BaseCommand):
                 names[name].stop()
 
     def _end_runs(self) -> None:
-        stop_all = [sys.executable, "-m", "runners.daemon", "stop-all", "--state-dir", str(self.runner_dir)]
-        stopper = Child("stop-all", stop_all, self.environment, self.data / "log" / "daemon.log")
-        stopper.start()
-        stopper.process.wait()
+        stop_all = [sys.executable, "-m", "runners.daemon", "stop-all", "--state-dir"]
+        stoppers = []
+        for directory in [self.runner_dir, *(each for each in self.node_dirs if any((each / "runs").glob("*")))]:
+            stopper = Child("stop-all", [*stop_all, str(directory)], self.environment, self.data / "log" / "daemon.log")
+            stopper.start()
+            stoppers.append(stopper)
+        for stopper in stoppers:
+            stopper.process.wait()
 
 
 def _interrupt(*_: object) -> None:
