@@ -7,6 +7,7 @@ a node's batches: every report becomes event lines, and these stay the truth fro
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import uuid
@@ -198,8 +199,9 @@ def parameters_set(*, tracked: TrackedRun, parameters: Mapping[str, str]) -> Non
     for key, value in parameters.items():
         if key in existing and existing[key] != value:
             raise Conflict(
-                f"Parameter {key!r} of run {tracked.uuid} is {existing[key]!r} and cannot change to {value!r};"
-                " log it under another key or start another run"
+                f"Changing param values is not allowed. Param with key={key!r} was already logged with"
+                f" value={existing[key][:500]!r} for run ID={tracked.uuid!r}. Attempted logging new value"
+                f" {value[:500]!r}; log it under another key or start another run"
             )
     new = [
         RunParameter(tracked=tracked, key=key, value=value) for key, value in parameters.items() if key not in existing
@@ -253,12 +255,21 @@ def labels_set(*, experiment: Experiment, labels: Mapping[str, str]) -> None:
 
 
 @transaction.atomic
-def points_append(*, tracked: TrackedRun, points: Sequence[Point]) -> None:
-    """Append points to the run's series in the order given, and its log; a silent run is running again."""
+def points_append(*, tracked: TrackedRun, points: Sequence[Point], is_repeatable: bool = False) -> None:
+    """Append points to the run's series in the order given, and its log; a silent run is running again.
+
+    With `is_repeatable` the same points again, one after the other, are a request that a client has sent twice.
+    """
     if not points:
         return
     attempt, tracked = lock(tracked)
-    output_append(attempt, b"".join(event_lines(points)))
+    output = b"".join(event_lines(points))
+    if is_repeatable:
+        digest_of_batch = hashlib.sha256(output).hexdigest()
+        if tracked.last_batch == digest_of_batch:
+            return
+        TrackedRun.objects.filter(pk=tracked.pk).update(last_batch=digest_of_batch)
+    output_append(attempt, output)
     attempt.save(update_fields=["last_step"])
     latest_update(tracked, points)
     if RunState(attempt.state) == RunState.LOST:

@@ -111,7 +111,7 @@ def test_a_batch_stores_metrics_parameters_and_tags(mlflow_client: MlflowClient,
 def test_a_parameter_never_changes(mlflow_client: MlflowClient, run_id: str) -> None:
     mlflow_client.log_param(run_id, "lr", "0.1")
     mlflow_client.log_param(run_id, "lr", "0.1")
-    with pytest.raises(MlflowException, match=r"'lr' .* cannot change to '0.2'"):
+    with pytest.raises(MlflowException, match=r"key='lr' was already logged .* new value '0.2'"):
         mlflow_client.log_param(run_id, "lr", "0.2")
     assert mlflow_client.get_run(run_id).data.params == {"lr": "0.1"}
 

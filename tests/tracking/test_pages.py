@@ -87,7 +87,7 @@ def test_histories_of_several_runs_are_limited_and_thinned(page: Client, tracked
         "metric_key": "loss",
         "start_step": 2,
         "end_step": 6,
-        "max_results": 3,
+        "max_results": 2,
     }
     answer = page.get(f"{url}-interval", between).json()["metrics"]
     assert [point["step"] for point in answer] == [2, 4, 6]

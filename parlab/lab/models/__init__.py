@@ -15,7 +15,7 @@ from .source import Picture, Source, SourceChunk
 from .stored_file import StoredFile
 from .stream import Stream
 from .token import ApiToken
-from .tracked import Artifact, ExperimentLabel, LatestMetric, NameMeaning, RunParameter, RunTag, TrackedRun
+from .tracked import Artifact, ExperimentLabel, LatestMetric, LoggedModel, NameMeaning, RunParameter, RunTag, TrackedRun
 
 __all__ = [
     "ACTIVE_MEMBER_STATES",
@@ -30,6 +30,7 @@ __all__ = [
     "Finding",
     "LatestMetric",
     "LogFormat",
+    "LoggedModel",
     "Member",
     "MemberState",
     "NameMeaning",

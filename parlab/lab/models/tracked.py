@@ -1,5 +1,7 @@
 """What a run that reports from outside brings besides its numbers: parameters, tags, artifacts."""
 
+from typing import Any
+
 from django.db import models
 
 from .experiment import Experiment
@@ -28,6 +30,11 @@ class TrackedRun(models.Model):
     end_ms = models.BigIntegerField(null=True, blank=True)
     last_report_at = models.DateTimeField(help_text="When the server last received anything from the run.")
     deleted_at = models.DateTimeField(null=True, blank=True)
+    last_batch = models.CharField(
+        max_length=64,
+        blank=True,
+        help_text="Digest of the last batch of metrics: a client sends one again after a fault.",
+    )
     inputs: "models.JSONField[list[object]]" = models.JSONField(default=list, blank=True, help_text="Datasets.")
     outputs: "models.JSONField[list[object]]" = models.JSONField(default=list, blank=True, help_text="Models.")
 
@@ -137,3 +144,39 @@ class Artifact(models.Model):
 
     def __str__(self) -> str:
         return self.path
+
+
+class LoggedModel(models.Model):
+    """A model that a run has logged over MLflow's protocol; its files are artifacts of the run, in a folder."""
+
+    class Status(models.TextChoices):
+        UNSPECIFIED = "LOGGED_MODEL_STATUS_UNSPECIFIED", "unknown"
+        PENDING = "LOGGED_MODEL_PENDING", "pending"
+        READY = "LOGGED_MODEL_READY", "ready"
+        FAILED = "LOGGED_MODEL_UPLOAD_FAILED", "upload failed"
+
+    tracked = models.ForeignKey(TrackedRun, models.CASCADE, related_name="logged_models")
+    has_run = models.BooleanField(default=True, help_text="False: the run was created to hold the model.")
+    model_id = models.CharField(max_length=80, unique=True)
+    name = models.CharField(max_length=500)
+    model_type = models.CharField(max_length=500, blank=True)
+    status = models.CharField(max_length=40, choices=Status, default=Status.PENDING)
+    created_ms = models.BigIntegerField()
+    updated_ms = models.BigIntegerField()
+    deleted_at = models.DateTimeField(null=True, blank=True)
+    parameters: "models.JSONField[dict[str, str]]" = models.JSONField(default=dict, blank=True)
+    tags: "models.JSONField[dict[str, str]]" = models.JSONField(default=dict, blank=True)
+    metrics: "models.JSONField[list[dict[str, Any]]]" = models.JSONField(
+        default=list, blank=True, help_text="Latest value per metric and dataset, in MLflow's form."
+    )
+
+    class Meta:
+        ordering = ["-created_ms", "-pk"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def folder(self) -> str:
+        """The folder of its files among the artifacts of the run."""
+        return f"models/{self.model_id}"

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 from django.contrib.auth.models import User
 from django.db.models import Model, QuerySet
 
-from parlab.lab.models import Experiment, LatestMetric, TrackedRun
+from parlab.lab.models import Experiment, LatestMetric, LoggedModel, TrackedRun
 from parlab.lab.services import experiment_create
 
-from .protocol import JSON, Call, integer, invalid, missing
+from .protocol import JSON, Call, MlflowError, integer, invalid, required
 
 DEFAULT_ID, DEFAULT_NAME = "0", "Default"
 M = TypeVar("M", bound=Model)
@@ -41,7 +41,7 @@ def experiment_of(experiment_id: str, user: User) -> Experiment:
     number = integer(experiment_id)
     experiment = None if number is None else Experiment.objects.filter(pk=number).first()
     if experiment is None:
-        raise missing("experiment with ID", experiment_id)
+        raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"No experiment with id={experiment_id[:80]} exists")
     return experiment
 
 
@@ -59,13 +59,27 @@ def run_of(call: Call, *, is_change: bool = False) -> TrackedRun:
     """Find the run that a request names; raises MlflowError for none, or for a deleted one that is to change."""
     run_id = call.text("run_id", call.text("run_uuid", ""), at_most=256)
     if not run_id:
-        raise invalid("Missing value for required parameter 'run_id'")
+        raise required("run_id")
+    return run_by_id(run_id, is_change=is_change)
+
+
+def run_by_id(run_id: str, *, is_change: bool = False) -> TrackedRun:
+    """Find a run by its ID; raises MlflowError for none, or for a deleted one that is to change."""
     tracked = TrackedRun.objects.select_related("run__experiment").filter(uuid=run_id).first()
     if tracked is None:
-        raise missing("run with ID", run_id)
+        raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"Run with id={run_id[:80]} not found")
     if is_change and tracked.deleted_at is not None:
-        raise invalid(f"Run {run_id} is deleted and must be restored before it can change")
+        raise invalid(f"The run {run_id} must be in the 'active' state. Current state is deleted; restore it first")
     return tracked
+
+
+def model_by_id(model_id: str, *, allow_deleted: bool = False) -> LoggedModel:
+    """Find a logged model; raises MlflowError for none, or for a deleted one."""
+    rows = LoggedModel.objects.select_related("tracked__run__experiment").filter(model_id=model_id[:80])
+    model = (rows if allow_deleted else rows.filter(deleted_at=None)).first()
+    if model is None:
+        raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"Logged model with ID {model_id[:80]!r} not found.")
+    return model
 
 
 def experiment_id(experiment: Experiment) -> str:
@@ -102,7 +116,7 @@ def run_info(tracked: TrackedRun) -> JSON:
         "status": tracked.status,
         "start_time": tracked.start_ms or milliseconds(tracked.run.queued_at),
         "artifact_uri": artifact_root(tracked),
-        "lifecycle_stage": "deleted" if tracked.deleted_at else "active",
+        "lifecycle_stage": "deleted" if tracked.deleted_at or tracked.run.experiment.archived_at else "active",
     }
     if tracked.end_ms is not None:
         info["end_time"] = tracked.end_ms
@@ -118,8 +132,33 @@ def run_json(tracked: TrackedRun) -> JSON:
             "params": [{"key": parameter.key, "value": parameter.value} for parameter in tracked.parameters.all()],
             "tags": [{"key": tag.key, "value": tag.value} for tag in tracked.tags.all()],
         },
-        "inputs": {"dataset_inputs": tracked.inputs, "model_inputs": []},
+        "inputs": {
+            "dataset_inputs": [item for item in tracked.inputs if "dataset" in item],
+            "model_inputs": [item for item in tracked.inputs if "model_id" in item],
+        },
         "outputs": {"model_outputs": tracked.outputs},
+    }
+
+
+def model_json(model: LoggedModel) -> JSON:
+    identity = experiment_id(model.tracked.run.experiment)
+    return {
+        "info": {
+            "model_id": model.model_id,
+            "experiment_id": identity,
+            "name": model.name,
+            "creation_timestamp_ms": model.created_ms,
+            "last_updated_timestamp_ms": model.updated_ms,
+            "artifact_uri": f"mlflow-artifacts:/{identity}/models/{model.model_id}/artifacts",
+            "status": model.status,
+            "model_type": model.model_type,
+            "source_run_id": model.tracked.uuid if model.has_run else "",
+            "tags": [{"key": key, "value": value} for key, value in model.tags.items()],
+        },
+        "data": {
+            "params": [{"key": key, "value": value} for key, value in model.parameters.items()],
+            "metrics": model.metrics,
+        },
     }
 
 

@@ -10,26 +10,30 @@ from parlab.lab.services import experiment_create
 from parlab.tracking.runs import labels_set
 
 from .entities import DEFAULT_NAME, default_experiment, experiment_id, experiment_json, experiment_of, page_of
-from .protocol import JSON, Call, MlflowError, entries, invalid, missing
+from .protocol import JSON, Call, MlflowError, clean, entries, invalid, invalid_value, missing, required
 from .search import conditions_of, filtered_experiments, ordered_experiments
 
 NAME_LENGTH = 500
 KEY_LENGTH = 250
 VALUE_LENGTH = 20_000
-_VIEWS = ("ACTIVE_ONLY", "DELETED_ONLY", "ALL")
+MAX_SEARCHED = 20
+"""Experiments that one search for datasets covers, as in MLflow."""
+MAX_DATASETS = 1_000
+VIEWS = ("ACTIVE_ONLY", "DELETED_ONLY", "ALL")
 
 
 def create(call: Call) -> JSON:
     name = call.text("name", at_most=NAME_LENGTH)
-    labels = {_key(item.get("key")): str(item.get("value", ""))[:VALUE_LENGTH] for item in entries(call, "tags")}
+    call.text("artifact_location", "")  # checked as MLflow does; artifacts are stored by parlab
+    labels = {_key(item.get("key")): clean(str(item.get("value", "")))[:VALUE_LENGTH] for item in entries(call, "tags")}
     existing = Experiment.objects.filter(name=name).first()
     if existing is not None:
-        state = "is deleted; restore it or use another name" if existing.archived_at else "exists already"
-        raise MlflowError("RESOURCE_ALREADY_EXISTS", f"Experiment {name!r} {state}")
+        state = " in deleted state; restore it or use another name" if existing.archived_at else ""
+        raise MlflowError("RESOURCE_ALREADY_EXISTS", f"Experiment {name!r} already exists{state}")
     try:
         experiment = experiment_create(name=name, owner=call.user)
     except ValueError as error:
-        raise MlflowError("RESOURCE_ALREADY_EXISTS", f"Experiment {name!r} exists already: {error}") from error
+        raise MlflowError("RESOURCE_ALREADY_EXISTS", f"Experiment {name!r} already exists: {error}") from error
     if labels:
         labels_set(experiment=experiment, labels=labels)
     return {"experiment_id": experiment_id(experiment)}
@@ -45,15 +49,14 @@ def get_by_name(call: Call) -> JSON:
     if experiment is None and name == DEFAULT_NAME:
         experiment = default_experiment(call.user)
     if experiment is None:
-        raise missing("experiment named", name)
+        raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"Could not find experiment with name {name[:200]!r}")
     return {"experiment": experiment_json(experiment)}
 
 
 def search(call: Call) -> JSON:
     experiments: QuerySet[Experiment] = Experiment.objects.prefetch_related("labels")
-    view = call.text("view_type", "ACTIVE_ONLY")
-    if view not in _VIEWS:
-        raise invalid(f"Invalid value {view[:40]!r} for parameter 'view_type'; use one of {', '.join(_VIEWS)}")
+    default_experiment(call.user)  # it always exists for MLflow's clients
+    view = call.choice("view_type", VIEWS)
     if view != "ALL":
         experiments = experiments.filter(archived_at__isnull=view == "ACTIVE_ONLY")
     experiments = filtered_experiments(experiments, conditions_of(call.data))
@@ -68,10 +71,12 @@ def update(call: Call) -> JSON:
     experiment = experiment_of(call.text("experiment_id"), call.user)
     name = call.text("new_name", "", at_most=NAME_LENGTH)
     if experiment.archived_at is not None:
-        raise invalid(f"Experiment {experiment.name!r} is deleted and must be restored before it can change")
+        raise MlflowError(
+            "INVALID_STATE", f"Cannot rename a non-active experiment {experiment.name!r}; restore it first"
+        )
     if name and name != experiment.name:
         if Experiment.objects.filter(name=name).exists():
-            raise MlflowError("RESOURCE_ALREADY_EXISTS", f"Experiment {name!r} exists already; use another name")
+            raise MlflowError("RESOURCE_ALREADY_EXISTS", f"Experiment {name!r} already exists; use another name")
         experiment.name = name
         experiment.save(update_fields=["name", "updated_at"])
     return {}
@@ -110,6 +115,32 @@ def delete_tag(call: Call) -> JSON:
 
 
 def _key(value: object) -> str:
-    if not isinstance(value, str) or not value or len(value) > KEY_LENGTH:
-        raise invalid(f"Invalid tag key {str(value)[:80]!r}; use 1 to {KEY_LENGTH} characters")
+    if value is None or value == "":
+        raise required("key")
+    if not isinstance(value, str) or len(value) > KEY_LENGTH:
+        raise invalid_value("key", value, f"expected a string of 1 to {KEY_LENGTH} characters")
     return value
+
+
+def search_datasets(call: Call) -> JSON:
+    """Return the datasets that the runs of some experiments have logged, each once."""
+    ids = call.items("experiment_ids")
+    if not ids:
+        raise invalid("SearchDatasets request must specify at least one experiment_id.")
+    if len(ids) > MAX_SEARCHED:
+        raise invalid(f"SearchDatasets request cannot specify more than {MAX_SEARCHED} experiment_ids.")
+    summaries: dict[tuple[str, str, str, str], JSON] = {}
+    for experiment in [experiment_of(str(identity), call.user) for identity in ids]:
+        runs = experiment.runs.filter(tracked__deleted_at=None).exclude(tracked__inputs=[])
+        for inputs in runs.values_list("tracked__inputs", flat=True):
+            for item in inputs or []:
+                summary = _dataset_summary(experiment_id(experiment), item)
+                summaries.setdefault(tuple(summary.values()), summary)
+    return {"dataset_summaries": list(summaries.values())[:MAX_DATASETS]}
+
+
+def _dataset_summary(identity: str, item: JSON) -> JSON:
+    dataset = item.get("dataset") or {}
+    contexts = (tag.get("value", "") for tag in item.get("tags") or [] if tag.get("key") == "mlflow.data.context")
+    name, digest = str(dataset.get("name", "")), str(dataset.get("digest", ""))
+    return {"experiment_id": identity, "name": name, "digest": digest, "context": str(next(contexts, ""))}

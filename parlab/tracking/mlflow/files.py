@@ -1,13 +1,16 @@
 """Artifacts: the listing of a run and the proxied artifact store.
 
-Paths of the store are `EXPERIMENT/RUN/artifacts/PATH`, as the artifact URI of a run says.
+Paths of the store are `EXPERIMENT/RUN/artifacts/PATH`, as the artifact URI of a run says, and
+`EXPERIMENT/models/MODEL/artifacts/PATH` for a logged model.
 """
 
 from __future__ import annotations
 
 import mimetypes
+import re
 from collections.abc import Iterator
-from urllib.parse import quote
+from itertools import chain
+from urllib.parse import quote, unquote
 
 from django.http import FileResponse, HttpResponse, HttpResponseBase
 from django.urls import reverse
@@ -15,15 +18,47 @@ from django.urls import reverse
 from parlab.lab.models import Artifact, TrackedRun
 from parlab.tracking import artifacts
 
-from .entities import artifact_root, run_of
+from .entities import artifact_root, model_by_id, run_by_id, run_of
 from .protocol import JSON, Call, MlflowError, entries, integer, invalid, missing
+
+_STORED = re.compile(
+    r"[^/]{1,64}/(?:models/(?P<model>[^/]{1,80})|(?P<run>[^/]{1,256}))/artifacts(?:/(?P<path>.*))?", re.DOTALL
+)
 
 
 def of_run(call: Call) -> JSON:
     """List a folder of a run's artifacts, with paths relative to its root."""
     tracked = run_of(call)
-    files = [_entry_json(entry, entry.path) for entry in artifacts.listing(tracked, call.text("path", ""))]
+    folder = safe_path(call.text("path", ""))
+    files = [_entry_json(entry, entry.path) for entry in artifacts.listing(tracked, folder)]
     return {"root_uri": artifact_root(tracked), "files": files}
+
+
+def get_artifact(call: Call) -> HttpResponseBase:
+    """Download a file of a run, where MLflow's pages look for it."""
+    return _download(run_of(call), safe_path(call.text("path")))
+
+
+def upload_artifact(call: Call) -> JSON:
+    """Store a file of a run, as MLflow's pages do."""
+    for name in ("run_uuid", "path"):
+        if not call.data.get(name):
+            raise invalid(f"Request must specify {name}.")
+    tracked, path = run_of(call, is_change=True), safe_path(call.text("path"))
+    first = call.http.read(artifacts.BLOCK_BYTES)
+    if not first:
+        raise invalid("Request must specify data.")
+    artifacts.artifact_store(tracked=tracked, path=path, blocks=chain([first], _blocks(call)))
+    return {}
+
+
+def safe_path(path: str) -> str:
+    """Return a path below a run's artifacts, empty for their root; raises MlflowError for one that climbs out."""
+    path = unquote(path).strip()
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if path.startswith("/") or "\\" in path or "\x00" in path or ".." in parts or len(path) > artifacts.MAX_PATH:
+        raise invalid("Invalid path")
+    return "/".join(parts)
 
 
 def listing(call: Call) -> JSON:
@@ -45,7 +80,10 @@ def upload(call: Call) -> JSON:
 
 
 def download(call: Call) -> HttpResponseBase:
-    tracked, path = _place(call.text("artifact_path"))
+    return _download(*_place(call.text("artifact_path")))
+
+
+def _download(tracked: TrackedRun, path: str) -> HttpResponseBase:
     artifact: Artifact | None = tracked.artifacts.filter(path=path).first()
     if artifact is None:
         raise missing("artifact", path)
@@ -113,15 +151,18 @@ def _blocks(call: Call) -> Iterator[bytes]:
 
 def _refuse_deleted(tracked: TrackedRun) -> None:
     if tracked.deleted_at is not None:
-        raise invalid(f"Run {tracked.uuid} is deleted and must be restored before it can change")
+        raise invalid(
+            f"The run {tracked.uuid} must be in the 'active' state. Current state is deleted; restore it first"
+        )
 
 
 def _place(path: str, *, is_folder: bool = False) -> tuple[TrackedRun, str]:
-    """Split a path of the store into the run and the path among its artifacts."""
-    parts = path.strip("/").split("/", 3)
-    if len(parts) < 3 or parts[2] != "artifacts" or (len(parts) < 4 and not is_folder):
+    """Split a path of the store into run and path among its artifacts; files of a model belong to its run."""
+    match = _STORED.fullmatch(path.strip("/"))
+    rest = safe_path(match["path"] or "") if match else ""
+    if match is None or not (rest or is_folder):
         raise invalid(f"Invalid artifact path {quote(path[:200])!r}; expected EXPERIMENT/RUN/artifacts/PATH")
-    tracked = TrackedRun.objects.select_related("run__experiment").filter(uuid=parts[1]).first()
-    if tracked is None:
-        raise missing("run with ID", parts[1])
-    return tracked, artifacts.clean_path(parts[3]) if len(parts) == 4 and parts[3] else ""
+    if match["model"] is None:
+        return run_by_id(match["run"]), rest
+    model = model_by_id(match["model"])
+    return model.tracked, f"{model.folder}/{rest}".rstrip("/")

@@ -7,10 +7,11 @@ import binascii
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
+from urllib.parse import parse_qs
 
 from django.contrib.auth import authenticate
 from django.contrib.auth.decorators import login_not_required
@@ -29,14 +30,17 @@ JSON = dict[str, Any]
 _STATUS = {
     "INVALID_PARAMETER_VALUE": 400,
     "RESOURCE_ALREADY_EXISTS": 400,
+    "INVALID_STATE": 400,
     "BAD_REQUEST": 400,
     "UNAUTHENTICATED": 401,
     "PERMISSION_DENIED": 403,
     "RESOURCE_DOES_NOT_EXIST": 404,
     "ENDPOINT_NOT_FOUND": 404,
-    "NOT_IMPLEMENTED": 501,
+    # Not 501: clients and monitoring take every 5xx for a fault of the server, and some send it again.
+    "NOT_IMPLEMENTED": 404,
 }
 _MAX_INTEGER = 2**63 - 1
+MAX_FIELDS = 20_000
 
 
 class MlflowError(Exception):
@@ -50,6 +54,16 @@ class MlflowError(Exception):
 def invalid(message: str) -> MlflowError:
     """Return the error for a parameter with an invalid value."""
     return MlflowError("INVALID_PARAMETER_VALUE", message)
+
+
+def invalid_value(name: str, value: Any, reason: str) -> MlflowError:
+    """Return the error for a parameter with an invalid value, in MLflow's words."""
+    return invalid(f"Invalid value {_short(value)} for parameter '{name}' supplied: {reason}")
+
+
+def required(name: str) -> MlflowError:
+    """Return the error for a parameter that is missing."""
+    return invalid(f"Missing value for required parameter '{name}'.")
 
 
 def missing(what: str, name: str) -> MlflowError:
@@ -70,16 +84,12 @@ class Call:
         value = self.data.get(name)
         if value is None or value == "":
             if default is None:
-                raise invalid(f"Missing value for required parameter '{name}'")
+                raise required(name)
             return default
         if not isinstance(value, str):
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise invalid(f"Invalid value {_short(value)} for parameter '{name}': expected a string")
-            value = str(value)
+            raise invalid_value(name, value, "expected a string")
         if len(value) > at_most:
-            raise invalid(
-                f"Invalid value for parameter '{name}': {len(value)} characters exceed the maximum length of {at_most}"
-            )
+            raise invalid(f"'{name}' exceeds the maximum length of {at_most} characters, got {len(value)} characters")
         return clean(value)
 
     def whole(self, name: str, default: int | None = None, *, at_least: int = 0, at_most: int = _MAX_INTEGER) -> int:
@@ -87,15 +97,24 @@ class Call:
         value = self.data.get(name)
         if value is None or value == "":
             if default is None:
-                raise invalid(f"Missing value for required parameter '{name}'")
+                raise required(name)
             return default
         number = integer(value)
         if number is None or not at_least <= number <= at_most:
-            raise invalid(
-                f"Invalid value {_short(value)} for parameter '{name}': expected an integer from {at_least} to"
-                f" {at_most}"
-            )
+            raise invalid_value(name, value, f"expected an integer from {at_least} to {at_most}")
         return number
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """Return a field of an enumeration, which clients send as its name or number from 1; the first by default."""
+        value = self.data.get(name)
+        number = integer(value)
+        if number is not None and 1 <= number <= len(choices):
+            return choices[number - 1]
+        if value is None or value == "":
+            return choices[0]
+        if value not in choices:
+            raise invalid_value(name, value, f"use one of {', '.join(choices)}")
+        return str(value)
 
     def items(self, name: str) -> list[Any]:
         """Return a list field; a missing one is empty."""
@@ -103,7 +122,7 @@ class Call:
         if value is None:
             return []
         if not isinstance(value, list):
-            raise invalid(f"Invalid value {_short(value)} for parameter '{name}': expected a list")
+            raise invalid_value(name, value, "expected a list")
         return value
 
 
@@ -150,7 +169,7 @@ def entries(call: Call, name: str) -> list[Mapping[str, Any]]:
     items = call.items(name)
     for index, item in enumerate(items):
         if not isinstance(item, Mapping):
-            raise invalid(f"Invalid value {_short(item)} for parameter '{name}[{index}]': expected an object")
+            raise invalid_value(f"{name}[{index}]", item, "expected an object")
     return items
 
 
@@ -226,9 +245,18 @@ def _basic(credentials: str) -> tuple[str, str]:
     return name, password
 
 
+def _query(text: str) -> JSON:
+    """Read a query; a name that is repeated becomes a list. Django's own limit would refuse long lists of runs."""
+    try:
+        fields = parse_qs(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise MlflowError("BAD_REQUEST", f"The query has more than {MAX_FIELDS} fields") from None
+    return {clean(name): values if len(values) > 1 else values[0] for name, values in fields.items()}
+
+
 def _fields(request: HttpRequest) -> JSON:
     if request.method == "GET" or not (request.content_type or "").startswith("application/json"):
-        return {name: values if len(values) > 1 else values[0] for name, values in request.GET.lists()}
+        return _query(request.META.get("QUERY_STRING", ""))
     body = request.body
     if not body:
         return {}
@@ -242,5 +270,5 @@ def _fields(request: HttpRequest) -> JSON:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
+    text = json.dumps(value, separators=(",", ":"))
+    return text if len(text) <= 200 else f"{text[:199]}…"

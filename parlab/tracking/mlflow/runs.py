@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-import re
+import json
+import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from parlab.lab.models import Experiment, TrackedRun
+from parlab.lab.services import storable
 from parlab.series import store
 from parlab.tracking import runs as services
-from parlab.tracking.runs import Point
 
 from .entities import experiment_of, metric_json, page_of, run_info, run_json, run_of
-from .protocol import JSON, Call, clean, entries, integer, invalid, missing, real
+from .models import metrics_note
+from .points import KEY_LENGTH, MAX_STEP, PARAMETER_LENGTH, TAG_LENGTH, points_of, text_pair
+from .protocol import JSON, Call, MlflowError, entries, integer, invalid, invalid_value, required
 from .search import conditions_of, filtered_runs, ordered_runs
 
-KEY_LENGTH = 250
-PARAMETER_LENGTH = 6_000
-TAG_LENGTH = 8_000
 MAX_METRICS, MAX_PARAMETERS, MAX_TAGS, MAX_ENTITIES = 1_000, 100, 100, 1_000
-MAX_STEP = 2**31 - 1
-MAX_TIME_MS = 10**14
-_KEY = re.compile(r"[/\w.\- :]*")
-_VIEWS = ("ACTIVE_ONLY", "DELETED_ONLY", "ALL")
-_RUN_NAME = "mlflow.runName"
+MAX_INPUTS = 1_000
+MAX_RUNS = 100
+"""Runs whose histories one request reads."""
+VIEWS = ("ACTIVE_ONLY", "DELETED_ONLY", "ALL")
+STATUSES = ("RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
+_RUN_NAME, _HISTORY = "mlflow.runName", "mlflow.log-model.history"
+_ADJECTIVES = (
+    "amber brisk calm clever eager fair gentle keen lively merry neat proud quick quiet rare steady swift wise"
+)
+_NOUNS = "badger crane dolphin falcon finch gecko heron ibex lynx marten otter owl puffin raven seal swan tern wren"
+
+
+def random_name() -> str:
+    """Return a name for a run without one, as MLflow's clients expect."""
+    return f"{random.choice(_ADJECTIVES.split())}-{random.choice(_NOUNS.split())}-{random.randint(0, 999)}"
 
 
 # --- life ------------------------------------------------------------------------------------------------------------
@@ -36,11 +48,12 @@ _RUN_NAME = "mlflow.runName"
 def create(call: Call) -> JSON:
     experiment = experiment_of(call.text("experiment_id", "0"), call.user)
     if experiment.archived_at is not None:
-        raise invalid(f"Experiment {experiment.name!r} is deleted and must be restored before it takes runs")
-    tags = dict(_text_pair(item, f"tags[{index}]", TAG_LENGTH) for index, item in enumerate(entries(call, "tags")))
-    name = call.text("run_name", "", at_most=500) or tags.get(_RUN_NAME, "")
-    if name:
-        tags[_RUN_NAME] = name
+        raise invalid(
+            f"The experiment {experiment.name!r} must be in the 'active' state. Current state is deleted; restore it"
+        )
+    tags = dict(text_pair(item, f"tags[{index}]", TAG_LENGTH) for index, item in enumerate(entries(call, "tags")))
+    name = call.text("run_name", "", at_most=500) or tags.get(_RUN_NAME, "") or random_name()
+    tags[_RUN_NAME] = name
     tracked = services.tracked_run_start(
         experiment=experiment,
         user=call.user,
@@ -58,11 +71,7 @@ def get(call: Call) -> JSON:
 
 def update(call: Call) -> JSON:
     tracked = run_of(call, is_change=True)
-    status = call.text("status", "") or None
-    if status is not None and (integer(status) is not None or status not in TrackedRun.Status.values):
-        raise invalid(
-            f"Invalid value {status[:40]!r} for parameter 'status'; use one of {', '.join(TrackedRun.Status.values)}"
-        )
+    status = call.choice("status", STATUSES) if call.data.get("status") else None
     end_ms = call.whole("end_time", -1)
     name = call.text("run_name", "", at_most=500) or None
     with transaction.atomic():
@@ -88,11 +97,10 @@ def search(call: Call) -> JSON:
     experiments = [_experiment_key(value, call) for value in call.items("experiment_ids")]
     rows = TrackedRun.objects.select_related("run__experiment").prefetch_related("metrics", "parameters", "tags")
     rows = rows.filter(run__experiment__in=experiments)
-    view = call.text("run_view_type", "ACTIVE_ONLY")
-    if view not in _VIEWS:
-        raise invalid(f"Invalid value {view[:40]!r} for parameter 'run_view_type'; use one of {', '.join(_VIEWS)}")
+    view = call.choice("run_view_type", VIEWS)
+    is_active = Q(deleted_at=None, run__experiment__archived_at=None)
     if view != "ALL":
-        rows = rows.filter(deleted_at__isnull=view == "ACTIVE_ONLY")
+        rows = rows.filter(is_active if view == "ACTIVE_ONLY" else ~is_active)
     rows = ordered_runs(filtered_runs(rows, conditions_of(call.data)), call.items("order_by"))
     page = page_of(rows, call, default=1_000, at_most=50_000)
     answer: JSON = {"runs": [run_json(tracked) for tracked in page.rows]}
@@ -105,7 +113,7 @@ def _experiment_key(value: Any, call: Call) -> Experiment | int:
         return experiment_of("0", call.user)
     number = integer(value)
     if number is None:
-        raise invalid(f"Invalid experiment ID {str(value)[:80]!r}; use the IDs that experiments/search returns")
+        raise invalid(f"Invalid experiment ID {str(value)[:80]!r}. Experiment ID must be a valid integer.")
     return number
 
 
@@ -114,19 +122,28 @@ def _experiment_key(value: Any, call: Call) -> Experiment | int:
 
 def log_metric(call: Call) -> JSON:
     tracked = run_of(call, is_change=True)
-    services.points_append(tracked=tracked, points=[_point(call.data, "")])
+    for name in ("key", "value", "timestamp"):
+        if call.data.get(name) is None:
+            raise required(name)
+    _points_store(tracked, [call.data], "")
     return {}
+
+
+def _points_store(tracked: TrackedRun, items: Sequence[Mapping[str, Any]], place: str) -> None:
+    services.points_append(tracked=tracked, points=points_of(items, place), is_repeatable=True)
+    if any("model_id" in item for item in items):
+        metrics_note(tracked, items)
 
 
 def log_parameter(call: Call) -> JSON:
     tracked = run_of(call, is_change=True)
-    services.parameters_set(tracked=tracked, parameters=dict([_text_pair(call.data, "", PARAMETER_LENGTH)]))
+    services.parameters_set(tracked=tracked, parameters=dict([text_pair(call.data, "", PARAMETER_LENGTH)]))
     return {}
 
 
 def set_tag(call: Call) -> JSON:
     tracked = run_of(call, is_change=True)
-    key, value = _text_pair(call.data, "", TAG_LENGTH)
+    key, value = text_pair(call.data, "", TAG_LENGTH)
     _tags_set(tracked, {key: value})
     return {}
 
@@ -135,7 +152,7 @@ def delete_tag(call: Call) -> JSON:
     tracked = run_of(call, is_change=True)
     key = call.text("key", at_most=KEY_LENGTH)
     if not tracked.tags.filter(key=key).delete()[0]:
-        raise missing(f"tag of run {tracked.uuid} with key", key)
+        raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"No tag with name: {key} in run with id {tracked.uuid}")
     return {}
 
 
@@ -143,108 +160,101 @@ def log_batch(call: Call) -> JSON:
     """Store metrics, parameters and tags of one request, all or none of them."""
     tracked = run_of(call, is_change=True)
     metrics, parameters, tags = entries(call, "metrics"), entries(call, "params"), entries(call, "tags")
+    for index, item in enumerate(metrics):
+        if item.get("timestamp") is None:
+            raise invalid_value("metrics", call.data["metrics"], f"Missing value for metrics[{index}].timestamp")
     for name, items, limit in (
         ("metrics", metrics, MAX_METRICS),
         ("params", parameters, MAX_PARAMETERS),
         ("tags", tags, MAX_TAGS),
+        ("metrics, params, and tags", [*metrics, *parameters, *tags], MAX_ENTITIES),
     ):
         if len(items) > limit:
-            raise invalid(f"A batch of {len(items)} {name} exceeds the limit of {limit}; send several batches")
-    total = len(metrics) + len(parameters) + len(tags)
-    if total > MAX_ENTITIES:
-        raise invalid(f"A batch of {total} entries exceeds the limit of {MAX_ENTITIES}; send several batches")
-    points = [_point(item, f"metrics[{index}].") for index, item in enumerate(metrics)]
-    pairs = [_text_pair(item, f"params[{index}]", PARAMETER_LENGTH) for index, item in enumerate(parameters)]
+            raise invalid(
+                f"A batch logging request can contain at most {limit} {name}. Got {len(items)} {name}. Please split up"
+                f" {name} across multiple requests and try again."
+            )
+    pairs = [text_pair(item, f"params[{index}]", PARAMETER_LENGTH) for index, item in enumerate(parameters)]
     if len({key for key, _ in pairs}) < len(pairs):
-        doubled = sorted({key for key, _ in pairs if [other for other, _ in pairs].count(key) > 1})
-        raise invalid(f"Duplicate parameter keys in one batch: {', '.join(doubled)[:500]}; send each key once")
-    labels = dict(_text_pair(item, f"tags[{index}]", TAG_LENGTH) for index, item in enumerate(tags))
+        doubled = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise invalid(f"Duplicate parameter keys have been submitted: {doubled}. Please send each key once")
+    labels = dict(text_pair(item, f"tags[{index}]", TAG_LENGTH) for index, item in enumerate(tags))
     with transaction.atomic():
         services.parameters_set(tracked=tracked, parameters=dict(pairs))
         _tags_set(tracked, labels)
-        services.points_append(tracked=tracked, points=points)
+        _points_store(tracked, metrics, "metrics")
     return {}
 
 
 def log_inputs(call: Call) -> JSON:
     tracked = run_of(call, is_change=True)
-    datasets = entries(call, "datasets")
+    datasets, models = entries(call, "datasets"), entries(call, "models")
+    if "datasets" not in call.data and not models:
+        raise required("datasets")
     for index, item in enumerate(datasets):
         dataset = item.get("dataset")
         if not isinstance(dataset, Mapping) or not dataset.get("name") or not dataset.get("digest"):
-            raise invalid(f"Invalid value for parameter 'datasets[{index}].dataset': expected name and digest")
-    inputs = [*tracked.inputs, *(item for item in datasets if item not in tracked.inputs)]
-    TrackedRun.objects.filter(pk=tracked.pk).update(inputs=inputs[:1_000])
+            raise invalid_value(f"datasets[{index}].dataset", dataset, "expected an object with name and digest")
+        if not isinstance(item.get("tags") or [], list) or any(
+            not isinstance(tag, Mapping) for tag in item.get("tags") or []
+        ):
+            raise invalid_value(f"datasets[{index}].tags", item.get("tags"), "expected a list of objects")
+    named = [{"model_id": str(item.get("model_id", ""))[:80]} for item in models]
+    with transaction.atomic():
+        _, tracked = services.lock(tracked)
+        inputs = list(tracked.inputs)
+        inputs += [item for item in storable.json([*datasets, *named]) if item not in inputs]
+        if len(inputs) > MAX_INPUTS:
+            raise invalid(f"Run {tracked.uuid} would have {len(inputs)} inputs; the limit is {MAX_INPUTS}")
+        TrackedRun.objects.filter(pk=tracked.pk).update(inputs=inputs)
     return {}
 
 
 def log_outputs(call: Call) -> JSON:
     tracked = run_of(call, is_change=True)
-    TrackedRun.objects.filter(pk=tracked.pk).update(outputs=[*tracked.outputs, *entries(call, "models")][:1_000])
+    if not call.data.get("models"):
+        raise required("models")
+    models = [
+        {"model_id": str(item.get("model_id", ""))[:80], "step": integer(item.get("step") or 0) or 0}
+        for item in entries(call, "models")
+    ]
+    with transaction.atomic():
+        _, tracked = services.lock(tracked)
+        outputs = [*tracked.outputs, *(item for item in storable.json(models) if item not in tracked.outputs)]
+        if len(outputs) > MAX_INPUTS:
+            raise invalid(f"Run {tracked.uuid} would have {len(outputs)} outputs; the limit is {MAX_INPUTS}")
+        TrackedRun.objects.filter(pk=tracked.pk).update(outputs=outputs)
     return {}
 
 
 def log_model(call: Call) -> JSON:
-    """Accept the description of a logged model and keep it as a tag, as MLflow's own server does."""
+    """Accept the description of a logged model and keep it in a tag, as MLflow's own server does."""
     tracked = run_of(call, is_change=True)
-    model = call.text("model_json", at_most=10**6)
-    previous = tracked.tags.filter(key="mlflow.log-model.history").values_list("value", flat=True).first()
-    history = f"{previous[:-1]}, {model}]" if previous else f"[{model}]"
-    services.tags_set(tracked=tracked, tags={"mlflow.log-model.history": history[: 10**6]})
+    text = call.text("model_json", at_most=10**6)
+    try:
+        model = json.loads(text)
+    except (ValueError, RecursionError):
+        raise invalid(f"Malformed model info. {text[:200]} is not a valid JSON.") from None
+    missing_fields = sorted({"artifact_path", "flavors", "utc_time_created", "run_id"} - set(model)) if isinstance(
+        model, dict
+    ) else ["all"]  # fmt: skip
+    if missing_fields:
+        raise invalid(f"Model json is missing mandatory fields: {missing_fields}")
+    with transaction.atomic():
+        _, tracked = services.lock(tracked)
+        previous = tracked.tags.filter(key=_HISTORY).values_list("value", flat=True).first()
+        try:
+            models = json.loads(previous or "[]")
+        except ValueError:
+            models = []
+        services.tags_set(tracked=tracked, tags={_HISTORY: json.dumps([*models, model])[: 10**6]})
     return {}
-
-
-def search_models(_call: Call) -> JSON:
-    """Answer that there are no logged models: clients ask before they list the artifacts of a run."""
-    return {"models": []}
 
 
 def _tags_set(tracked: TrackedRun, tags: Mapping[str, str]) -> None:
     services.tags_set(tracked=tracked, tags=tags)
     if _RUN_NAME in tags:
         services.tracked_run_update(tracked=tracked, name=tags[_RUN_NAME])
-
-
-def _key(value: Any, place: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise invalid(f"Missing value for required parameter '{place}'")
-    if len(value) > KEY_LENGTH:
-        raise invalid(f"Invalid value for '{place}': {len(value)} characters exceed the maximum length of {KEY_LENGTH}")
-    if not _KEY.fullmatch(value) or value.startswith("/") or ".." in value.split("/") or "." in value.split("/"):
-        raise invalid(
-            f"Invalid value {value[:80]!r} for '{place}'; use letters, digits, _, -, ., spaces, : and / (no '..')"
-        )
-    return value
-
-
-def _text_pair(item: Mapping[str, Any], place: str, at_most: int) -> tuple[str, str]:
-    prefix = f"{place}." if place else ""
-    key, value = _key(item.get("key"), f"{prefix}key"), item.get("value", "")
-    value = value if isinstance(value, str) else "" if value is None else str(value)
-    if len(value) > at_most:
-        raise invalid(
-            f"Invalid value for '{prefix}value' of {key!r}: {len(value)} characters exceed the maximum length of"
-            f" {at_most}"
-        )
-    return key, clean(value)
-
-
-def _point(item: Mapping[str, Any], place: str) -> Point:
-    key, value = _key(item.get("key"), f"{place}key"), real(item.get("value"))
-    if value is None:
-        raise invalid(
-            f"Invalid value {str(item.get('value'))[:80]!r} for parameter '{place}value' of metric {key!r}: expected a"
-            " number"
-        )
-    timestamp, step = integer(item.get("timestamp", 0)), integer(item.get("step") or 0)
-    if timestamp is None or not 0 <= timestamp < MAX_TIME_MS:
-        raise invalid(
-            f"Invalid value {str(item.get('timestamp'))[:80]!r} for parameter '{place}timestamp': expected unix"
-            " milliseconds"
-        )
-    if step is None or not -MAX_STEP <= step <= MAX_STEP:
-        raise invalid(f"Invalid value {str(item.get('step'))[:80]!r} for parameter '{place}step': expected an integer")
-    return Point(key, value, timestamp, step)
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------
@@ -270,44 +280,76 @@ def _history(
 
 def history_bulk(call: Call) -> JSON:
     """Return the points of one metric of several runs, as MLflow's compare page asks for them."""
-    runs = _runs_named(call, "run_id")
+    run_ids = _listed(call, "run_id")
+    if not run_ids:
+        raise invalid("GetMetricHistoryBulk request must specify at least one run_id.")
+    if len(run_ids) > MAX_RUNS:
+        raise invalid(f"GetMetricHistoryBulk request cannot specify more than {MAX_RUNS} run_ids.")
+    if not call.data.get("metric_key"):
+        raise invalid("GetMetricHistoryBulk request must specify a metric_key.")
     key = call.text("metric_key", at_most=KEY_LENGTH)
     limit = call.whole("max_results", 25_000, at_least=1, at_most=25_000)
     metrics: list[JSON] = []
-    for tracked in runs:
-        points = _history(tracked, key)[: limit - len(metrics)]
-        metrics += [{**metric_json(key, *point), "run_id": tracked.uuid} for point in points]
+    for tracked in sorted(_runs_by_id(run_ids), key=lambda each: each.uuid):
+        points = sorted(_history(tracked, key), key=lambda point: (point[1], point[2], point[0]))
+        metrics += [{**metric_json(key, *point), "run_id": tracked.uuid} for point in points[: limit - len(metrics)]]
     return {"metrics": metrics}
 
 
 def history_bulk_interval(call: Call) -> JSON:
-    """Return the points of one metric of several runs between two steps, thinned to max_results a run."""
-    runs = _runs_named(call, "run_ids")
+    """Return the points of one metric of several runs at up to about max_results steps between two steps."""
+    run_ids = _listed(call, "run_ids")
+    if not run_ids:
+        raise required("run_ids")
+    if len(run_ids) > MAX_RUNS:
+        raise invalid(f"GetMetricHistoryBulkInterval request must specify at most {MAX_RUNS} run_ids.")
     key = call.text("metric_key", at_most=KEY_LENGTH)
-    first = call.whole("start_step", -MAX_STEP, at_least=-MAX_STEP)
-    last = call.whole("end_step", MAX_STEP, at_least=-MAX_STEP)
-    limit = call.whole("max_results", 2_500, at_least=2, at_most=2_500)
-    metrics: list[JSON] = []
-    for tracked in runs:
-        points = _history(tracked, key, first_step=first, last_step=last)
-        stride = max(1, -(-len(points) // limit))
-        metrics += [{**metric_json(key, *point), "run_id": tracked.uuid} for point in points[::stride]]
-    return {"metrics": metrics}
+    limit = integer(call.data.get("max_results") or 2_500) if "max_results" in call.data else 2_500
+    if call.data.get("max_results") in (0, "0") or limit is None or not 1 <= limit <= 2_500:
+        raise invalid_value("max_results", call.data.get("max_results"), "max_results must be between 1 and 2500")
+    first, last = _interval(call)
+    runs = [(tracked, _history(tracked, key, first_step=first, last_step=last)) for tracked in _runs_by_id(run_ids)]
+    steps = _sampled_steps([sorted({point[2] for point in points}) for _, points in runs], limit)
+    return {
+        "metrics": [
+            {**metric_json(key, *point), "run_id": tracked.uuid}
+            for tracked, points in runs
+            for point in sorted(points, key=lambda point: (point[2], point[1], point[0]))
+            if point[2] in steps
+        ]
+    }
 
 
-def _runs_named(call: Call, name: str) -> list[TrackedRun]:
-    """Return the runs whose IDs a field lists, 1 to 100 of them, in its order."""
-    run_ids = call.data.get(name) or []
-    run_ids = run_ids if isinstance(run_ids, list) else [run_ids]
-    if not 1 <= len(run_ids) <= 100:
-        raise invalid(f"{len(run_ids)} run IDs in parameter '{name}'; use 1 to 100")
-    return _runs_by_id(run_ids)
+def _interval(call: Call) -> tuple[int, int]:
+    has_first, has_last = (call.data.get(name) not in (None, "") for name in ("start_step", "end_step"))
+    if has_first != has_last:
+        raise invalid("If either start step or end step are specified, both must be specified.")
+    first = call.whole("start_step", -MAX_STEP, at_least=-(2**63))
+    last = call.whole("end_step", MAX_STEP, at_least=-(2**63))
+    if first > last:
+        raise invalid(f"end_step must be greater than start_step. Found start_step={first} and end_step={last}.")
+    return max(first, -MAX_STEP), min(last, MAX_STEP)
 
 
-def _runs_by_id(run_ids: Sequence[Any]) -> list[TrackedRun]:
-    uuids = [str(run_id) for run_id in run_ids]
-    rows = {tracked.uuid: tracked for tracked in TrackedRun.objects.select_related("run").filter(uuid__in=uuids)}
-    absent = [uuid for uuid in uuids if uuid not in rows]
+def _sampled_steps(steps_of_runs: Sequence[Sequence[int]], limit: int) -> set[int]:
+    """Thin the steps of all runs together, and keep the first and the last step of each."""
+    steps = sorted({step for steps in steps_of_runs for step in steps})
+    if len(steps) <= limit:
+        return set(steps)
+    ends = {step for own in steps_of_runs if own for step in (own[0], own[-1])}
+    return {*steps[:: len(steps) // limit], steps[-1], *ends}
+
+
+def _listed(call: Call, name: str) -> list[str]:
+    """Return a parameter that a query may repeat."""
+    values = call.data.get(name) or []
+    return [str(value) for value in (values if isinstance(values, list) else [values])]
+
+
+def _runs_by_id(run_ids: Sequence[str]) -> list[TrackedRun]:
+    """Return the runs with these IDs in this order; raises MlflowError for one that does not exist."""
+    rows = {tracked.uuid: tracked for tracked in TrackedRun.objects.select_related("run").filter(uuid__in=run_ids)}
+    absent = [run_id for run_id in run_ids if run_id not in rows]
     if absent:
-        raise missing("run with ID", absent[0])
-    return [rows[uuid] for uuid in uuids]
+        raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"Run with id={absent[0][:80]} not found")
+    return [rows[run_id] for run_id in run_ids]

@@ -7,8 +7,9 @@ Source: MLflow's documentation, "Search Runs" and "Search Experiments". Terms ar
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
@@ -179,7 +180,7 @@ def _unreadable(text: str, place: str, why: str) -> Exception:
 def filtered_runs(runs: QuerySet[TrackedRun], text: str) -> QuerySet[TrackedRun]:
     """Keep the runs that match every term of a filter."""
     for term in parse_filter(text):
-        runs = runs.filter(_run_condition(term))
+        runs = runs.filter(_dataset_condition(term, runs) if term.kind == "dataset" else _run_condition(term))
     return runs
 
 
@@ -191,10 +192,6 @@ def _run_condition(term: Term) -> Combinable:
         return _compare(term, field, is_number=field in _NUMERIC)
     if term.kind == "metric":
         return _related(LatestMetric, term, is_number=True)
-    if term.kind == "dataset":
-        if term.key not in ("name", "digest", "context"):
-            raise invalid(f"Invalid dataset key {term.key!r}; use name, digest or context")
-        return _compare(Term("dataset", term.key, term.operator, term.value), "inputs", is_json=True)
     return _related(RunParameter if term.kind == "param" else RunTag, term)
 
 
@@ -207,7 +204,7 @@ def _related(model: Any, term: Term, *, is_number: bool = False) -> Combinable:
     return Exists(rows.filter(_compare(term, "value", is_number=is_number)))
 
 
-def _compare(term: Term, field: str, *, is_number: bool = False, is_json: bool = False) -> Q:
+def _compare(term: Term, field: str, *, is_number: bool = False) -> Q:
     allowed = _NUMBER if is_number else _TEXT
     if term.operator not in allowed:
         raise invalid(
@@ -219,8 +216,6 @@ def _compare(term: Term, field: str, *, is_number: bool = False, is_json: bool =
         raise invalid(f"Invalid value {value!r} for {term.kind} {term.key!r}: expected a number without quotes")
     if not is_number and isinstance(value, float):
         raise invalid(f"Invalid value {value!r} for {term.kind} {term.key!r}: expected a text in quotes")
-    if is_json:
-        return _dataset_condition(term)
     if field == "run__experiment_id":
         values = value if isinstance(value, tuple) else (value,)
         condition = Q(**{f"{field}__in": [int(item) for item in values if str(item).isdecimal()]})
@@ -235,18 +230,26 @@ def _compare(term: Term, field: str, *, is_number: bool = False, is_json: bool =
     return Q(**{f"{field}__{_LOOKUPS[term.operator]}": value})
 
 
-def _dataset_condition(term: Term) -> Q:
-    """Datasets are few texts in a JSON column: equality looks for the text as JSON writes it."""
-    values = term.value if isinstance(term.value, tuple) else (term.value,)
-    if term.operator not in ("=", "IN"):
-        raise invalid(f"Invalid comparator {term.operator!r} for dataset {term.key!r}; use = or IN")
-    condition = Q(pk=None)
-    for value in values:
-        if term.key == "context":
-            condition |= Q(inputs__icontains=f'"value": "{value}"')
-        else:
-            condition |= Q(inputs__icontains=f'"{term.key}": "{value}"')
-    return condition
+def _dataset_condition(term: Term, runs: QuerySet[TrackedRun]) -> Q:
+    """Select runs by the datasets that they have logged, which are few: a JSON column that is compared here."""
+    if term.key not in ("name", "digest", "context"):
+        raise invalid(f"Invalid dataset key {term.key!r}; use name, digest or context")
+    if term.operator not in _TEXT - {"IS NULL", "IS NOT NULL"} or isinstance(term.value, float):
+        raise invalid(f"Invalid comparison of dataset {term.key!r}; use =, !=, LIKE, ILIKE or IN with texts in quotes")
+    rows = runs.exclude(inputs=[]).values_list("pk", "inputs")
+    return Q(
+        pk__in=[pk for pk, inputs in rows if any(text_matches(term, text) for text in _datasets(inputs, term.key))]
+    )
+
+
+def _datasets(inputs: Sequence[Any], key: str) -> Iterator[str]:
+    for item in inputs:
+        if key != "context":
+            yield str((item.get("dataset") or {}).get(key, ""))
+            continue
+        for tag in item.get("tags") or []:
+            if tag.get("key") == "mlflow.data.context":
+                yield str(tag.get("value", ""))
 
 
 def _pattern(like: str) -> str:
@@ -288,6 +291,19 @@ def _order(clause: Any) -> tuple[str, str, bool]:
     return *_identifier(text, tokens[0]), (match[2] or "").upper() == "DESC"
 
 
+def text_matches(term: Term, value: Any) -> bool:
+    """Compare a value outside of the database with a term."""
+    if term.operator in ("IN", "NOT IN"):
+        return (value in term.value) == (term.operator == "IN")
+    if term.operator in ("LIKE", "ILIKE"):
+        flags = re.DOTALL | (re.IGNORECASE if term.operator == "ILIKE" else 0)
+        return isinstance(value, str) and re.match(_pattern(str(term.value)), value, flags) is not None
+    compare: dict[str, Callable[[Any, Any], bool]] = {
+        "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge
+    }  # fmt: skip
+    return compare[term.operator](value, term.value)
+
+
 # --- experiments -----------------------------------------------------------------------------------------------------
 
 
@@ -325,7 +341,7 @@ def ordered_experiments(experiments: QuerySet[Experiment], clauses: Sequence[Any
         if field is None:
             raise invalid(f"Invalid order_by key {key!r}; use one of {', '.join(sorted(_EXPERIMENT_ATTRIBUTES))}")
         order.append(F(field).desc() if is_descending else F(field).asc())
-    return experiments.order_by(*order, F("updated_at").desc(), F("pk").desc())
+    return experiments.order_by(*order, F("created_at").desc(), F("pk").desc())
 
 
 def conditions_of(data: Mapping[str, Any], name: str = "filter") -> str:

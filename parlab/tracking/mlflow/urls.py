@@ -9,13 +9,14 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from django.urls import path, re_path
 from django.views.decorators.csrf import csrf_exempt
 
-from . import experiments, files, runs
+from . import experiments, files, models, runs
 from .protocol import Endpoint, MlflowError, endpoint, error_response
 
 View = Callable[..., HttpResponseBase]
 VERSION = "3.17.2"
 """The version of MLflow whose protocol this is."""
 NO_REGISTRY = "parlab has no model registry; log the model as an artifact of the run"
+NO_PRESIGNED = "parlab signs no URLs of artifacts; upload and download them through mlflow-artifacts/artifacts"
 NO_TRACES = "parlab stores no traces; log metrics and artifacts instead"
 
 _ENDPOINTS: dict[str, tuple[str, Endpoint] | dict[str, Endpoint]] = {
@@ -46,7 +47,15 @@ _ENDPOINTS: dict[str, tuple[str, Endpoint] | dict[str, Endpoint]] = {
     "metrics/get-history-bulk": ("GET", runs.history_bulk),
     "metrics/get-history-bulk-interval": ("GET", runs.history_bulk_interval),
     "artifacts/list": ("GET", files.of_run),
-    "logged-models/search": ("POST", runs.search_models),
+    "experiments/search-datasets": ("POST", experiments.search_datasets),
+    "upload-artifact": ("POST", files.upload_artifact),
+    "logged-models": ("POST", models.create),
+    "logged-models/search": ("POST", models.search),
+    "logged-models/<str:model_id>": {"GET": models.get, "PATCH": models.finalize, "DELETE": models.delete},
+    "logged-models/<str:model_id>/tags": ("PATCH", models.set_tags),
+    "logged-models/<str:model_id>/tags/<path:tag_key>": ("DELETE", models.delete_tag),
+    "logged-models/<str:model_id>/params": ("POST", models.log_parameters),
+    "logged-models/<str:model_id>/artifacts/directories": ("GET", models.list_artifacts),
 }
 _STORE: dict[str, tuple[str, Endpoint] | dict[str, Endpoint]] = {
     "artifacts": ("GET", files.listing),
@@ -56,8 +65,9 @@ _STORE: dict[str, tuple[str, Endpoint] | dict[str, Endpoint]] = {
     "mpu/abort/<path:artifact_path>": ("POST", files.multipart_abort),
 }
 _REFUSED = (
-    (r"(?:registered-models|model-versions|logged-models|webhooks)(?:/.*)?", NO_REGISTRY),
-    (r"(?:traces|assessments)(?:/.*)?", NO_TRACES),
+    (r"(?:registered-models|model-versions|webhooks)(?:/.*)?", NO_REGISTRY),
+    (r"(?:traces|assessments|get-trace-artifact)(?:/.*)?", NO_TRACES),
+    (r"artifacts/presigned-(?:upload|download)-url", NO_PRESIGNED),
 )
 
 
@@ -111,7 +121,7 @@ def server_info(_request: HttpRequest) -> HttpResponse:
 
 
 _PREFIXES = ("api/2.0/mlflow", "ajax-api/2.0/mlflow")
-_VERSIONS = r"(?:ajax-)?api/[23]\.0/mlflow/"
+_VERSIONS = r"(?:ajax-)?api/[234]\.0/mlflow/"
 
 urlpatterns = [
     path("health", health),
@@ -123,5 +133,8 @@ urlpatterns = [
     *[path(f"{prefix}/{name}", _view(entry)) for prefix in _PREFIXES for name, entry in _ENDPOINTS.items()],
     *[path(f"{prefix}-artifacts/{name}", _view(entry)) for prefix in _PREFIXES for name, entry in _STORE.items()],
     *[re_path(f"^{_VERSIONS}{pattern}$", _refusal(message)) for pattern, message in _REFUSED],
-    re_path(f"^{_VERSIONS}.*$", unknown),
+    re_path(r"^(?:ajax-)?api/[234]\.0/mlflow-artifacts/presigned/.*$", _refusal(NO_PRESIGNED)),
+    re_path(r"^(?:ajax-)?api/[234]\.0/mlflow(?:-artifacts)?/.*$", unknown),
+    re_path(r"^(?:graphql|\W?model-versions/get-artifact)$", unknown),
+    path("get-artifact", endpoint("GET", files.get_artifact)),
 ]  # fmt: skip

@@ -1,0 +1,369 @@
+"""What MLflow's tests of its REST client expect of a server: words of errors, order, pages, limits, logged models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from parlab.lab import services as lab
+from parlab.lab.models import Experiment
+
+pytestmark = pytest.mark.django_db
+Answer = tuple[int, dict[str, Any]]
+Post = Callable[..., Answer]
+API, AJAX = "/api/2.0/mlflow/", "/ajax-api/2.0/mlflow/"
+
+
+class Rest:
+    """A client of the REST API with a token."""
+
+    def __init__(self, secret: str) -> None:
+        self.client = Client(headers={"Authorization": f"Bearer {secret}"}, raise_request_exception=True)
+
+    def call(self, method: str, path: str, data: Any = None, *, root: str = API) -> Answer:
+        body = {} if data is None else {"data": json.dumps(data), "content_type": "application/json"}
+        answer = getattr(self.client, method)(f"{root}{path}", **body)
+        return answer.status_code, json.loads(answer.content)
+
+    def post(self, path: str, data: Any) -> Answer:
+        return self.call("post", path, data)
+
+    def made(self, path: str, data: Any) -> dict[str, Any]:
+        status, answer = self.post(path, data)
+        assert status == 200, answer
+        return answer
+
+    def get(self, path: str, query: Any = None, root: str = AJAX) -> Answer:
+        answer = self.client.get(f"{root}{path}", query or {})
+        return answer.status_code, json.loads(answer.content)
+
+
+@pytest.fixture
+def rest(admin: User, settings: Any, tmp_path: Any) -> Rest:
+    settings.ARTIFACTS_DIR = tmp_path
+    return Rest(lab.token_create(user=admin, name="script", by=admin)[1])
+
+
+@pytest.fixture
+def experiment_id(rest: Rest) -> str:
+    return str(rest.made("experiments/create", {"name": "rest"})["experiment_id"])
+
+
+@pytest.fixture
+def run_id(rest: Rest, experiment_id: str) -> str:
+    return str(rest.made("runs/create", {"experiment_id": experiment_id, "start_time": 1})["run"]["info"]["run_id"])
+
+
+BAD = [
+    ("experiments/create", {"name": 123}, "Invalid value 123 for parameter 'name' supplied"),
+    ("experiments/create", {}, "Missing value for required parameter 'name'"),
+    ("experiments/create", {"name": "a", "artifact_location": 9.0}, "Invalid value 9.0 for"),
+    ("experiments/create", {"name": "a", "tags": "5"}, "Invalid value \"5\" for parameter 'tags'"),
+    ("runs/log-metric", {"run_id": 31, "key": "m", "value": 41, "timestamp": 59}, "Invalid value 31 for"),
+    ("runs/log-metric", {"key": 31, "value": 41, "timestamp": 59}, "Invalid value 31 for parameter 'key' supplied"),
+    ("runs/log-metric", {"key": "m", "value": 1, "timestamp": 5, "step": "foo"},
+     "Invalid value \"foo\" for parameter 'step' supplied"),
+    ("runs/log-metric", {"key": "m", "value": 1, "timestamp": "foo"},
+     "Invalid value \"foo\" for parameter 'timestamp' supplied"),
+    ("runs/log-metric", {"run_id": None, "key": "m", "value": 1, "timestamp": 1},
+     "Missing value for required parameter 'run_id'"),
+    ("runs/log-metric", {"value": 1, "timestamp": 1}, "Missing value for required parameter 'key'"),
+    ("runs/log-metric", {"key": "m", "value": 1}, "Missing value for required parameter 'timestamp'"),
+    ("runs/log-metric", {"key": "m", "timestamp": 1}, "Missing value for required parameter 'value'"),
+    ("runs/log-metric", {"key": "m", "timestamp": 1, "value": "text"}, "Invalid value \"text\" for parameter 'value'"),
+    ("runs/log-metric", {"key": "m", "timestamp": -1, "value": 1}, "Invalid value -1 for parameter 'timestamp'"),
+    ("runs/log-metric", {"key": "m" * 10_000, "timestamp": 1, "value": 1},
+     "exceeds the maximum length of 250 characters"),
+    ("runs/log-parameter", {"key": 31, "value": "x"}, "Invalid value 31 for parameter 'key' supplied"),
+    ("runs/log-parameter", {"key": "k", "value": 41}, "Invalid value 41 for parameter 'value' supplied"),
+    ("runs/set-tag", {"key": "param", "value": 41}, "Invalid value 41 for parameter 'value' supplied"),
+    ("runs/set-tag", {"value": "value"}, "Missing value for required parameter 'key'"),
+    ("runs/log-batch", {"metrics": "foo"}, "Invalid value \"foo\" for parameter 'metrics' supplied"),
+    ("runs/log-batch", {"params": "foo"}, "Invalid value \"foo\" for parameter 'params' supplied"),
+    ("runs/log-batch", {"tags": "foo"}, "Invalid value \"foo\" for parameter 'tags' supplied"),
+    ("runs/log-batch", {"metrics": [{"key": "mae", "value": 2.5}]},
+     'Invalid value [{"key":"mae","value":2.5}] for parameter \'metrics\' supplied'),
+    ("runs/log-batch", {"metrics": [{"key": "m", "value": 1.0, "timestamp": 1}] * 1_001}, "at most 1000 metrics"),
+    ("runs/log-batch", {"params": [{"key": "p", "value": "1"}] * 101}, "at most 100 params. Got 101 params"),
+    ("runs/log-batch", {"tags": [{"key": "p", "value": "1"}] * 101}, "at most 100 tags"),
+    ("runs/log-batch", {"params": [{"key": "p", "value": "1"}, {"key": "p", "value": "2"}]},
+     "Duplicate parameter keys"),
+    ("runs/log-inputs", {}, "Missing value for required parameter 'datasets'"),
+    ("runs/outputs", {}, "Missing value for required parameter 'models'"),
+    ("runs/log-model", {"model_json": "{"}, "is not a valid JSON"),
+    ("runs/log-model", {"model_json": "{}"}, "Model json is missing mandatory fields"),
+    ("runs/update", {"status": "DONE"}, "Invalid value \"DONE\" for parameter 'status'"),
+    ("runs/search", {"max_results": 123_456_789}, "Invalid value 123456789 for parameter 'max_results' supplied"),
+    ("runs/search", {"experiment_ids": ["x"]}, "Invalid experiment ID 'x'. Experiment ID must be a valid integer"),
+    ("experiments/search-datasets", {}, "SearchDatasets request must specify at least one experiment_id."),
+    ("experiments/search-datasets", {"experiment_ids": [f"id_{i}" for i in range(1_000)]}, "cannot specify more than"),
+    ("logged-models", {}, "Missing value for required parameter 'experiment_id'"),
+    ("logged-models", {"experiment_id": "0", "name": "a/b"}, "Invalid model name"),
+    ("logged-models/search", {}, "Missing value for required parameter 'experiment_ids'"),
+]  # fmt: skip
+
+
+def test_a_request_that_is_invalid_names_parameter_and_value(rest: Rest, run_id: str) -> None:
+    for path, fields, words in BAD:
+        data = fields if not path.startswith("runs/") or "run_id" in fields else {"run_id": run_id, **fields}
+        status, answer = rest.post(path, data)
+        assert (status, answer.get("error_code")) == (400, "INVALID_PARAMETER_VALUE"), (path, data, answer)
+        assert words in answer["message"], (path, answer)
+    assert rest.get("runs/get", {"run_id": run_id})[1]["run"]["data"]["metrics"] == []
+    assert rest.post("runs/set-tag", {"run_uuid": run_id, "key": "k", "value": "v"})[0] == 200
+    assert (
+        rest.post("runs/log-batch", {"run_id": run_id, "metrics": [{"key": "m", "value": 2.5, "timestamp": 1}]})[0]
+        == 200
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"metric_key": "key"}, "request must specify at least one run_id"),
+        ({"run_id": [f"id_{i}" for i in range(1_000)], "metric_key": "key"}, "cannot specify more than"),
+        ({"run_id": ["123"]}, "request must specify a metric_key"),
+    ],
+)
+def test_a_bulk_history_that_is_invalid(rest: Rest, query: Any, words: str) -> None:
+    status, answer = rest.get("metrics/get-history-bulk", query)
+    assert (status, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+    assert words in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"metric_key": "key"}, "Missing value for required parameter 'run_ids'."),
+        ({"run_ids": [f"id_{i}" for i in range(1_000)], "metric_key": "key"}, "must specify at most 100 run_ids."),
+        ({"run_ids": ["1"], "metric_key": "key", "max_results": 0}, "max_results must be between 1 and 2500"),
+        ({"run_ids": ["1"], "metric_key": ""}, "Missing value for required parameter 'metric_key'"),
+        ({"run_ids": ["1"], "metric_key": "k", "start_step": 1, "end_step": 0}, "end_step must be greater than"),
+        ({"run_ids": ["1"], "metric_key": "k", "start_step": 1}, "both must be specified."),
+    ],
+)  # fmt: skip
+def test_an_interval_that_is_invalid(rest: Rest, query: Any, words: str) -> None:
+    status, answer = rest.get("metrics/get-history-bulk-interval", query)
+    assert (status, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+    assert words in answer["message"]
+
+
+def test_histories_are_sampled_over_the_steps_of_all_runs_with_their_ends(
+    rest: Rest, experiment_id: str, run_id: str
+) -> None:
+    other = rest.made("runs/create", {"experiment_id": experiment_id})["run"]["info"]["run_id"]
+    for identity, count in ((run_id, 10), (other, 20)):
+        points = [
+            {"key": "m", "timestamp": time, "step": step, "value": 10.0} for time in (1, 2) for step in range(count)
+        ]
+        rest.made("runs/log-batch", {"run_id": identity, "metrics": points})
+
+    def steps(**query: Any) -> list[int]:
+        status, answer = rest.get("metrics/get-history-bulk-interval", {"metric_key": "m", "max_results": 5, **query})
+        assert status == 200, answer
+        return [metric["step"] for metric in answer["metrics"] if metric["timestamp"] == 1]
+
+    assert steps(run_ids=[run_id]) == [0, 2, 4, 6, 8, 9]
+    assert steps(run_ids=[run_id], start_step=0, end_step=4) == [0, 1, 2, 3, 4]
+    assert steps(run_ids=[run_id, other]) == [0, 4, 8, 9, 0, 4, 8, 9, 12, 16, 19]
+
+
+def test_bulk_histories_are_sorted_by_run_time_step_and_value(rest: Rest, run_id: str) -> None:
+    points = [(1, 3, 12.0), (2, 3, 12.0), (1, 2, 10.0), (1, 3, 11.0)]
+    metrics = [{"key": "a", "timestamp": time, "step": step, "value": value} for time, step, value in points]
+    rest.made("runs/log-batch", {"run_id": run_id, "metrics": metrics})
+    _, answer = rest.get("metrics/get-history-bulk", {"run_id": [run_id], "metric_key": "a"})
+    ordered = sorted(metrics, key=lambda metric: (metric["timestamp"], metric["step"], metric["value"]))
+    assert answer["metrics"] == [{**metric, "run_id": run_id} for metric in ordered]
+
+
+def test_a_batch_that_a_client_sends_again_after_a_fault_is_stored_once(rest: Rest, run_id: str) -> None:
+    batch = {"run_id": run_id, "metrics": [{"key": "a", "timestamp": 1, "step": 1, "value": 2.0}]}
+    for _ in range(2):
+        rest.made("runs/log-batch", batch)
+    assert len(rest.get("metrics/get-history", {"run_id": run_id, "metric_key": "a"})[1]["metrics"]) == 1
+
+
+def test_experiments_are_ordered_by_creation_and_filtered_and_the_default_one_exists(rest: Rest) -> None:
+    _, answer = rest.get("experiments/search", {"max_results": 10})
+    assert [experiment["name"] for experiment in answer["experiments"]] == ["Default"]
+    ids = {}
+    for name, tags in (
+        ("a", [{"key": "key", "value": "value"}]),
+        ("ab", [{"key": "key", "value": "vaLue"}]),
+        ("Abc", []),
+    ):
+        ids[name] = rest.made("experiments/create", {"name": name, "tags": tags})["experiment_id"]
+
+    def names(**query: Any) -> list[str]:
+        return [each["name"] for each in rest.made("experiments/search", query)["experiments"]]
+
+    assert names(filter="attribute.name = 'a'") == ["a"]
+    assert names(filter="attribute.name != 'a'") == ["Abc", "ab", "Default"]
+    assert names(filter="name LIKE 'a%'") == ["ab", "a"]
+    assert names(filter="tag.key != 'value'") == ["ab"]
+    assert names(filter="tag.key ILIKE '%alu%'") == ["ab", "a"]
+    assert names(order_by=["name DESC"]) == sorted(["ab", "a", "Default", "Abc"], reverse=True)
+    rest.made("experiments/delete", {"experiment_id": ids["ab"]})
+    assert names(view_type="ACTIVE_ONLY") == ["Abc", "a", "Default"]
+    assert names(view_type=2) == ["ab"]
+    assert names(view_type="ALL") == ["Abc", "ab", "a", "Default"]
+    first = rest.made("experiments/search", {"max_results": 2})
+    assert names(page_token=first["next_page_token"]) == ["Default"]
+    refused = rest.post("experiments/update", {"experiment_id": ids["ab"], "new_name": "x"})
+    assert (refused[0], refused[1]["error_code"]) == (400, "INVALID_STATE")
+    taken = rest.post("experiments/create", {"name": "ab"})
+    assert taken[1]["error_code"] == "RESOURCE_ALREADY_EXISTS"
+    assert "already exists in deleted state" in taken[1]["message"]
+    assert rest.post("experiments/create", {"name": "a"})[1]["message"].endswith("already exists")
+
+
+def test_runs_of_a_deleted_experiment_are_deleted_until_it_is_restored(
+    rest: Rest, experiment_id: str, run_id: str
+) -> None:
+    def found(view: str) -> list[str]:
+        query = {"experiment_ids": [experiment_id], "run_view_type": view}
+        return [run["info"]["run_id"] for run in rest.made("runs/search", query).get("runs", [])]
+
+    rest.made("experiments/delete", {"experiment_id": experiment_id})
+    assert (found("ACTIVE_ONLY"), found("DELETED_ONLY"), found("ALL")) == ([], [run_id], [run_id])
+    assert rest.get("runs/get", {"run_id": run_id})[1]["run"]["info"]["lifecycle_stage"] == "deleted"
+    rest.made("experiments/restore", {"experiment_id": experiment_id})
+    assert found("ACTIVE_ONLY") == [run_id]
+
+
+def test_words_of_missing_and_deleted_runs_and_tags(rest: Rest, run_id: str) -> None:
+    assert rest.post("runs/delete-tag", {"run_id": "none", "key": "k"})[1] == {
+        "error_code": "RESOURCE_DOES_NOT_EXIST", "message": "Run with id=none not found"
+    }  # fmt: skip
+    assert "No tag with name: k" in rest.post("runs/delete-tag", {"run_id": run_id, "key": "k"})[1]["message"]
+    rest.made("runs/delete", {"run_id": run_id})
+    status, answer = rest.post("runs/set-tag", {"run_id": run_id, "key": "k", "value": "v"})
+    assert answer["message"].startswith(f"The run {run_id} must be in the 'active' state")
+    rest.made("runs/restore", {"run_id": run_id})
+    rest.made("runs/log-parameter", {"run_id": run_id, "key": "p", "value": "1"})
+    status, answer = rest.post("runs/log-parameter", {"run_id": run_id, "key": "p", "value": "2"})
+    assert (status, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+    assert "Changing param values is not allowed" in answer["message"]
+    rest.made("runs/log-parameter", {"run_id": run_id, "key": "long", "value": "x" * 7_000})
+    parameters = rest.get("runs/get", {"run_id": run_id})[1]["run"]["data"]["params"]
+    assert {"key": "long", "value": "x" * 6_000} in parameters
+
+
+def test_a_run_without_a_name_gets_one(rest: Rest, run_id: str) -> None:
+    run = rest.get("runs/get", {"run_id": run_id})[1]["run"]
+    assert run["info"]["run_name"]
+    assert {"key": "mlflow.runName", "value": run["info"]["run_name"]} in run["data"]["tags"]
+
+
+def test_datasets_are_logged_searched_and_listed_once(rest: Rest, experiment_id: str, run_id: str) -> None:
+    dataset = {"name": "name1", "digest": "digest1", "source_type": "s", "source": "there"}
+    item = {"dataset": dataset, "tags": [{"key": "mlflow.data.context", "value": "training"}]}
+    for _ in range(2):
+        rest.made("runs/log-inputs", {"run_id": run_id, "datasets": [item]})
+    assert rest.get("runs/get", {"run_id": run_id})[1]["run"]["inputs"]["dataset_inputs"] == [item]
+    found = rest.made("experiments/search-datasets", {"experiment_ids": [experiment_id]})["dataset_summaries"]
+    assert found == [{"experiment_id": experiment_id, "name": "name1", "digest": "digest1", "context": "training"}]
+    for term, count in (
+        ("name = 'name1'", 1),
+        ("digest = 'x'", 0),
+        ("context = 'training'", 1),
+        ("name LIKE 'na%'", 1),
+    ):
+        query = {"experiment_ids": [experiment_id], "filter": f"dataset.{term}"}
+        assert len(rest.made("runs/search", query).get("runs", [])) == count, term
+
+
+def test_artifacts_by_the_pages_endpoints_and_paths_that_climb_out(rest: Rest, run_id: str) -> None:
+    upload = f"{AJAX}upload-artifact?run_uuid={run_id}"
+    for query, words in (("?", "Request must specify run_uuid."), (f"?run_uuid={run_id}", "Request must specify path."),
+                         (f"?run_uuid={run_id}&path=../x", "Invalid path"),
+                         (f"?run_uuid={run_id}&path=a.txt", "Request must specify data.")):  # fmt: skip
+        answer = rest.client.post(f"{AJAX}upload-artifact{query}", b"", content_type="application/octet-stream")
+        assert (answer.status_code, answer.json()["message"]) == (400, words)
+    answer = rest.client.post(f"{upload}&path=d/a.txt", b"hello world", content_type="application/octet-stream")
+    assert answer.status_code == 200
+    download = rest.client.get("/get-artifact", {"run_uuid": run_id, "path": "d/a.txt"})
+    assert b"".join(download) == b"hello world"  # type: ignore[arg-type]
+    for path in ("../path", "/etc/passwd", "a/../../b", "%2e%2e/x", "a\\..\\b"):
+        for address in (f"{API}artifacts/list", "/get-artifact"):
+            refused = rest.client.get(address, {"run_id": run_id, "path": path})
+            assert refused.status_code == 400
+            assert refused.json() == {"error_code": "INVALID_PARAMETER_VALUE", "message": "Invalid path"}
+        stored = rest.client.put(f"/api/2.0/mlflow-artifacts/artifacts/0/{run_id}/artifacts/{path}", b"x")
+        assert stored.status_code in (400, 404)
+    listed = rest.get("artifacts/list", {"run_id": run_id, "path": "."})[1]
+    assert listed["files"] == [{"path": "d", "is_dir": True}]
+
+
+def test_a_logged_model_is_created_filled_finalised_found_and_deleted(
+    rest: Rest, experiment_id: str, run_id: str
+) -> None:
+    created = rest.made(
+        "logged-models",
+        {"experiment_id": experiment_id, "name": "bert", "source_run_id": run_id, "model_type": "Agent",
+         "params": [{"key": "layers", "value": "12"}], "tags": [{"key": "team", "value": "a"}]},
+    )["model"]  # fmt: skip
+    identity = created["info"]["model_id"]
+    assert created["info"]["status"] == "LOGGED_MODEL_PENDING"
+    store = f"/api/2.0/mlflow-artifacts/artifacts/{created['info']['artifact_uri'].removeprefix('mlflow-artifacts:/')}"
+    assert rest.client.put(f"{store}/MLmodel", b"flavors: {}").status_code == 200
+    assert b"".join(rest.client.get(f"{store}/MLmodel")) == b"flavors: {}"  # type: ignore[arg-type]
+    assert (
+        rest.call("patch", f"logged-models/{identity}", {"model_id": identity, "status": 2})[1]["model"]["info"][
+            "status"
+        ]
+        == "LOGGED_MODEL_READY"
+    )
+    rest.call("patch", f"logged-models/{identity}/tags", {"tags": [{"key": "team", "value": "b"}]})
+    rest.made(f"logged-models/{identity}/params", {"model_id": identity, "params": [{"key": "heads", "value": "4"}]})
+    metric = {"run_id": run_id, "key": "accuracy", "value": 0.5, "timestamp": 1, "step": 3, "model_id": identity}
+    rest.made("runs/log-metric", metric)
+    rest.made("runs/outputs", {"run_id": run_id, "models": [{"model_id": identity, "step": 3}]})
+
+    model = rest.get(f"logged-models/{identity}", root=API)[1]["model"]
+    assert model["info"]["tags"] == [{"key": "team", "value": "b"}]
+    assert {pair["key"] for pair in model["data"]["params"]} == {"layers", "heads"}
+    assert model["data"]["metrics"][0]["value"] == 0.5
+    run = rest.get("runs/get", {"run_id": run_id})[1]["run"]
+    assert run["outputs"]["model_outputs"] == [{"model_id": identity, "step": 3}]
+    listed = rest.get(f"logged-models/{identity}/artifacts/directories", root=API)[1]["files"]
+    assert listed == [{"path": "MLmodel", "is_dir": False, "file_size": 11}]
+
+    def count(condition: str) -> int:
+        query = {
+            "experiment_ids": [experiment_id],
+            "filter": condition,
+            "order_by": [{"field_name": "metrics.accuracy"}],
+        }
+        return len(rest.made("logged-models/search", query)["models"])
+
+    conditions = {"name = 'bert'": 1, "name LIKE 'x%'": 0, "metrics.accuracy > 0.4": 1, "metrics.accuracy > 0.6": 0,
+                  "params.layers = '12'": 1, "tags.team != 'b'": 0, "status = 'READY'": 1}  # fmt: skip
+    assert {condition: count(condition) for condition in conditions} == conditions
+    assert rest.call("delete", f"logged-models/{identity}/tags/team")[0] == 200
+    assert rest.call("delete", f"logged-models/{identity}")[0] == 200
+    assert rest.get(f"logged-models/{identity}", root=API)[0] == 404
+    assert rest.get(f"logged-models/{identity}", {"allow_deleted": "true"}, root=API)[0] == 200
+
+
+def test_a_model_without_a_run_gets_one_that_holds_its_files(rest: Rest, experiment_id: str) -> None:
+    model = rest.made("logged-models", {"experiment_id": experiment_id, "name": "alone"})["model"]
+    assert model["info"]["source_run_id"] == ""
+    assert Experiment.objects.get(name="rest").runs.get().label == "alone"
+
+
+def test_what_is_not_served_is_a_clear_error_and_never_a_5xx(rest: Rest) -> None:
+    for path in ("registered-models/create", "model-versions/search", "traces", "artifacts/presigned-upload-url",
+                 "gateway-proxy", "runs/create-promptlab-run", "webhooks", "datasets/create"):  # fmt: skip
+        status, answer = rest.post(path, {})
+        assert status == 404
+        assert answer["error_code"] in ("NOT_IMPLEMENTED", "ENDPOINT_NOT_FOUND")
+    for address in ("/graphql", "/api/2.0/mlflow-artifacts/presigned/0/x", "/api/3.0/mlflow/traces/start",
+                    "//model-versions/get-artifact"):  # fmt: skip
+        assert rest.client.post(address).json()["error_code"] in ("NOT_IMPLEMENTED", "ENDPOINT_NOT_FOUND")
