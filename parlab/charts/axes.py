@@ -37,14 +37,19 @@ def plan(points: Sequence[RunPoint], options: Options = AUTO) -> Plan:
     """
     axes = varied(points)
     chosen = _planned(points, axes)
-    if options.x and options.x != chosen.x and options.x in (*axes, GPUS, RUN):
+    if (
+        options.x
+        and options.x != chosen.x
+        and options.x in (*axes, GPUS, RUN)
+        and (options.x != GPUS or any(point.gpus for point in points))
+    ):
         chosen = Plan(options.x, [axis for axis in axes if axis != options.x] if options.x != RUN else [])
     by = [axis for axis in options.by if axis in axes and axis != chosen.x]
     return Plan(chosen.x, by) if by else chosen
 
 
 def _planned(points: Sequence[RunPoint], axes: list[str]) -> Plan:
-    if len({point.gpus for point in points}) > 1:
+    if len({point.gpus for point in points if point.gpus}) > 1:
         # An imported sweep can have the number of GPUs under another name.
         lines = [axis for axis in axes if axis not in SIZE_AXES and not _is_gpus(points, axis)]
         # Several layouts of the same number of GPUs do not form a line: then sizes separate the lines too.
@@ -53,6 +58,15 @@ def _planned(points: Sequence[RunPoint], axes: list[str]) -> Plan:
     numeric = [axis for axis in axes if all(is_number(point.values.get(axis)) for point in points)]
     x = PREFERRED if PREFERRED in numeric else next(iter(numeric or axes), RUN)
     return Plan(x, [axis for axis in axes if axis != x])
+
+
+def unknown_gpus(points: Sequence[RunPoint]) -> str:
+    """Return a sentence about runs that no axis of GPUs can show; empty without any."""
+    runs = [str(point.number) for point in points if not point.gpus]
+    if not runs:
+        return ""
+    named = ", ".join(runs[:5]) + (" and others" if len(runs) > 5 else "")
+    return f" Left out, because their number of GPUs is unknown: run{'s' if len(runs) > 1 else ''} {named}."
 
 
 def _is_gpus(points: Sequence[RunPoint], axis: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from . import theme
-from .axes import GPUS, alike, emulation_mark, names_of, plan, series_name, x_axis
+from .axes import GPUS, alike, emulation_mark, names_of, plan, series_name, unknown_gpus, x_axis
 from .format import significant
 from .measures import AUTO, Available, Options
 from .points import RunPoint, in_order
@@ -23,6 +23,8 @@ def missing(available: Available) -> str:
     if not points:
         return "no run has finished"
     measured = _measured(points)
+    if not measured and any(point.samples_per_s for point in points):
+        return "the number of GPUs is unknown"
     if len({point.gpus for point in measured}) < 2:
         return "needs runs on different numbers of GPUs"
     return "" if _lines(measured, AUTO)[1] else "no two runs differ only in their number of GPUs"
@@ -56,11 +58,12 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         for line in lines.values()
         for point in line
     ]
-    return Drawing(drawing, _caption(lines), Table(["run", "gpus", "samples_per_s", "efficiency", "state"], rows))
+    caption = f"{_caption(lines)}{unknown_gpus(points)}"
+    return Drawing(drawing, caption, Table(["run", "gpus", "samples_per_s", "efficiency", "state"], rows))
 
 
 def _measured(points: Sequence[RunPoint]) -> list[RunPoint]:
-    return [point for point in points if point.samples_per_s and point.state != "oom"]
+    return [point for point in points if point.samples_per_s and point.gpus and point.state != "oom"]
 
 
 def _lines(
@@ -72,14 +75,19 @@ def _lines(
     lines: dict[tuple[str, ...], list[RunPoint]] = {}
     for point in members:
         lines.setdefault(names_of(point, axes), []).append(point)
-    return axes, {names: sorted(line, key=lambda p: p.gpus) for names, line in lines.items() if len(line) > 1}
+    return axes, {names: sorted(line, key=_gpus) for names, line in lines.items() if len(line) > 1}
 
 
 def of_line(line: Sequence[RunPoint], point: RunPoint) -> float:
     """Return the throughput per GPU of a point, relative to the fastest of the smallest runs of its line."""
-    smallest = min(member.gpus for member in line)
-    base = max((member.samples_per_s or 0.0) / member.gpus for member in line if member.gpus == smallest)
-    return (point.samples_per_s or 0.0) / point.gpus / base
+    smallest = min(map(_gpus, line))
+    base = max((member.samples_per_s or 0.0) / smallest for member in line if member.gpus == smallest)
+    return (point.samples_per_s or 0.0) / _gpus(point) / base
+
+
+def _gpus(point: RunPoint) -> int:
+    """Return the number of GPUs of a point of a line, which is known."""
+    return point.gpus or 1
 
 
 def _line(line: Sequence[RunPoint], name: str, style: theme.Style) -> go.Scatter:

@@ -57,7 +57,8 @@ class RunPoint(NamedTuple):
     state: str
     values: Mapping[str, Any]
     """Values of the axes that vary, in the order of the axes."""
-    gpus: int
+    gpus: int | None
+    """Number of GPUs, or of processes; None if it is unknown."""
     step_time_s: Spread | None = None
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
@@ -108,7 +109,7 @@ class RunPoint(NamedTuple):
         lines = [
             f"run {self.number} ({self.state})",
             self.label if self.values or self.marks else "",
-            f"{self.gpus} GPUs or processes",
+            f"{self.gpus} GPUs or processes" if self.gpus else "unknown number of GPUs",
         ]
         lines += [f"{name}: {exact_quantity(value, unit)}" for name, value, unit in numbers if value is not None]
         return "<br>".join(plain(line) for line in lines if line)

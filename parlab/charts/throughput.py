@@ -8,7 +8,21 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from . import theme
-from .axes import GPUS, RUN, Plan, alike, emulation_mark, log_ticks, names_of, plan, series_name, shown_x, x_axis, x_of
+from .axes import (
+    GPUS,
+    RUN,
+    Plan,
+    alike,
+    emulation_mark,
+    log_ticks,
+    names_of,
+    plan,
+    series_name,
+    shown_x,
+    unknown_gpus,
+    x_axis,
+    x_of,
+)
 from .format import field_title, unit_for
 from .measures import AUTO, DEFAULT, Available, Measure, Options
 from .points import RunPoint, in_order, is_number
@@ -44,7 +58,7 @@ def missing_per_sample(available: Available) -> str:
         return reason
     if options.y == PER_SAMPLE:
         return "shown by the first figure"
-    return "" if len({point.gpus for point in points}) > 1 else "all runs have the same number of GPUs"
+    return "" if len({point.gpus for point in points if point.gpus}) > 1 else "all runs have the same number of GPUs"
 
 
 def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
@@ -60,6 +74,9 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     points, others = alike(points, [point for point in points if _counts(point, measure)])
     measured = [point for point in points if _counts(point, measure)]
     chosen = plan(points, options)
+    without_gpus = unknown_gpus(points) if chosen.x == GPUS else ""
+    if without_gpus:
+        points, measured = [p for p in points if p.gpus], [p for p in measured if p.gpus]
     view = _view(measured, measure)
     x_values = in_order(x_of(point, chosen.x) for point in points)
     drawing = go.Figure(
@@ -84,7 +101,9 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     if drawing.layout.yaxis.type == "log":  # the ideal may reach much further than what was measured
         drawing.update_layout(yaxis=log_ticks(y for trace in drawing.data for y in trace.y))
     return Drawing(
-        drawing, _caption(points, measured, chosen, others, measure) + left_out, _throughput_table([*points, *others])
+        drawing,
+        _caption(points, measured, chosen, others, measure) + left_out + without_gpus,
+        _throughput_table([*points, *others]),
     )
 
 
@@ -197,9 +216,11 @@ def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint], view: View) -> 
     """Draw ideal scaling from the best of the smallest runs."""
     if view.measure.kind == "other":
         return
-    smallest = min(point.gpus for point in measured)
+    counts = sorted({point.gpus for point in measured if point.gpus})
+    if not counts:
+        return
+    smallest = counts[0]
     best = min((p for p in measured if p.gpus == smallest), key=lambda point: _goodness(point, view.measure))
-    counts = sorted({point.gpus for point in measured})
     is_weak = view.measure.unit == "s" and len({point.global_batch_size for point in measured}) > 1
     power = 0 if is_weak else -1 if view.measure.kind == "time" else 1
     drawing.add_trace(
@@ -274,7 +295,7 @@ def _scaling(measured: Sequence[RunPoint]) -> str:
         return "Batch sizes are unknown; the ideal line assumes a speedup equal to the number of GPUs."
     if len(batches) == 1:
         return f"Strong scaling: {batches.pop()} samples per step in total."
-    shares = {(point.global_batch_size or 0) / point.gpus for point in measured}
+    shares = {(point.global_batch_size or 0) / point.gpus for point in measured if point.gpus}
     if len(shares) == 1:
         return f"Weak scaling: {shares.pop():g} samples per step per GPU."
     return "Neither strong nor weak scaling: both the global batch and the batch per GPU vary."

@@ -202,7 +202,7 @@ def model_work_of_run(run: RunFacts) -> Iterator[Contradiction]:
     # TFLOP/s that were computed from the step time cannot contradict it.
     if tflops and step and "flops_formula" not in run.summary:
         sizes = run_sizes(run)
-        contradiction = model_work(Amount(tflops * 1e12), Amount(step), sizes._replace(gpus=sizes.gpus or 1))
+        contradiction = model_work(Amount(tflops * 1e12), Amount(step), sizes)
         if contradiction:
             yield contradiction.at(run=run.number, figure="tflops_per_gpu")
 

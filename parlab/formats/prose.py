@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from parlab.formats.prose_gpus import gpu_figures
 from parlab.formats.quantities import NUMBER, slug, to_float, unit_of
 from parlab.formats.records import Record, figure
 
@@ -150,6 +151,7 @@ def _mentions(line: int, text: str, start: int) -> Iterator[Record]:
         if base and value is not None:
             name = {"bits_per_s": "bandwidth_bits_per_s"}.get(base[0], base[0])
             yield figure(line, name, value * base[1], text.strip(), match[2])
+    yield from gpu_figures(line, text)
     match_failed = _FAILED.search(text)
     if match_failed:
         yield figure(line, "failure", None, text.strip())

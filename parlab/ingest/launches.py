@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from parlab.formats.schema import Launch
+from parlab.formats.schema import Figure, Launch
 from runners.config import field_names, sections
 
 Sections = dict[str, dict[str, Any]]
@@ -124,6 +124,13 @@ def staged_launch(launch: Launch) -> Launch:
         return launch
     derived = launch.derived | {"world_size": "devices in device_mapping"}
     return launch.model_copy(update={"world_size": len(devices), "derived": derived})
+
+
+def with_prose_gpus(launch: Launch, stated: Figure, nodes: int | None = None) -> Launch:
+    """Set the world size to the number of GPUs that a sentence states; the sentence and its line explain it."""
+    derived = launch.derived | {"world_size": f"line {stated.line}: {stated.text[:200]}"}
+    arguments = {**({"num_nodes": nodes} if nodes else {}), **launch.arguments}
+    return launch.model_copy(update={"world_size": int(stated.value or 0), "derived": derived, "arguments": arguments})
 
 
 def _recompute(arguments: Mapping[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from parlab.formats.launch import normalise
 from parlab.formats.schema import Document, Launch, Segment, Table
 from parlab.ingest.document_text import text_above, text_from
 from parlab.ingest.imported_summary import segment_summary, stated_summary, with_utilisation
-from parlab.ingest.launches import Sections, fitting, resolved_of, runner_launch, staged_launch
+from parlab.ingest.launches import Sections, fitting, resolved_of, runner_launch, staged_launch, with_prose_gpus
 from parlab.ingest.recording import Recording
 from parlab.ingest.result_tables import TableResult, results_of
 from runners.config import digest
@@ -90,8 +90,8 @@ def _is_measured(segment: Segment) -> bool:
 
 
 def _segment_result(segment: Segment, index: int, recording: Recording | None, is_page: bool) -> Result:
-    launch = staged_launch(runner_launch(segment.launch))
-    resolved = resolved_of(_with_prose(launch, segment))
+    launch = _with_prose(staged_launch(runner_launch(segment.launch)), segment)
+    resolved = resolved_of(launch)
     if segment.steps is not None and segment.end.state == "finished":
         resolved["train"] |= _whole("iterations", segment.steps.total or segment.steps.last)
     elif segment.steps is not None and "iterations" not in resolved["train"]:
@@ -107,7 +107,10 @@ def _whole(name: str, value: int | None) -> dict[str, int]:
 
 
 def _with_prose(launch: Launch, segment: Segment) -> Launch:
-    """Use `batch size = 2` in the prose of a page as the global batch size, if no argument gives one."""
+    """Use the batch size and the number of GPUs in the prose of a page, if no argument gives them."""
+    gpus = segment.figures.get("num_gpus")
+    if launch.world_size is None and gpus and gpus.value:
+        launch = with_prose_gpus(launch, gpus)
     figure = segment.figures.get("batch_size")
     if launch.global_batch_size is None and figure and figure.value and figure.value == int(figure.value) > 0:
         return launch.model_copy(update={"global_batch_size": int(figure.value)})
@@ -152,7 +155,12 @@ def _base_launch(document: Document, measured: Sequence[int]) -> Launch:
             settings |= {name: value for name, value in launch.model_dump().items() if value is not None}
             arguments = {**launch.arguments, **arguments}
             derived |= launch.derived
-    return Launch.model_validate(settings | {"arguments": arguments, "derived": derived})
+    base = Launch.model_validate(settings | {"arguments": arguments, "derived": derived})
+    stated = document.figures.get("num_gpus", [])
+    if len({figure.value for figure in stated}) != 1 or base.world_size not in (None, stated[0].value):
+        return base
+    nodes = {figure.value for figure in document.figures.get("num_nodes", [])}
+    return with_prose_gpus(base, stated[0], int(nodes.pop() or 0) if len(nodes) == 1 else None)
 
 
 def _table_results(document: Document, lines: Sequence[str], base: Launch) -> list[Result]:
@@ -222,8 +230,9 @@ def _with_settings(base: Launch, settings: Mapping[str, Any]) -> tuple[Launch, d
     launch = base.model_dump(exclude=computed if fields else set())
     values = {name: value for name, value in {**launch, **fields}.items() if name != "arguments"}
     arguments = {**base.arguments, **{name: value for name, value in settings.items() if "." not in name}}
+    derived = {name: text for name, text in base.derived.items() if name not in fields and name not in computed}
     try:
-        own_launch = Launch.model_validate(values | {"arguments": arguments, "derived": {}})
+        own_launch = Launch.model_validate(values | {"arguments": arguments, "derived": derived})
     except ValueError:
         return base, dict(settings)
     return own_launch, {field: value for field, value in settings.items() if "." in field}

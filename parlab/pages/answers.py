@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -148,7 +149,7 @@ def _sizes(runs: Sequence[Run], busy: Mapping[int, str]) -> Sizes:
     displayed = set(sorted(longest, key=lambda name: -longest[name])[:MAX_TIMERS])
     timers = [name for name in [*PHASES, *sorted(longest.keys() - PHASES.keys())] if name in displayed]
     rows = [_size(run, points[run.number], timers, busy[run.pk]) for run in runs if run.number in points]
-    rows.sort(key=lambda row: (row.point.gpus, row.run.number))
+    rows.sort(key=lambda row: (row.point.gpus or math.inf, row.run.number))
     return Sizes(
         rows,
         timers,
@@ -213,14 +214,17 @@ def _fastest(sizes: Sizes) -> str:
         sentence += f", {quantity(best.ms_per_sample / 1000, 's')} per sample"
     if len(measured) > 1:
         sentence += f": the fastest of {len(measured)} runs"
-    in_order = sorted(measured, key=lambda item: item[1].point.gpus)
-    (least, smallest), (most, largest) = in_order[0], in_order[-1]
-    if smallest.point.gpus < best.point.gpus:
-        sentence += f", {fastest / least:.2g} times the throughput of {smallest.point.gpus}"
-    if largest.point.gpus > best.point.gpus:
-        sentence += f"; {largest.point.gpus} reach {most / fastest:.2g} times as much"
+    in_order = sorted((gpus, rate) for rate, row in measured if (gpus := row.point.gpus))
+    if in_order and best.point.gpus:
+        (smallest, least), (largest, most) = in_order[0], in_order[-1]
+        if smallest < best.point.gpus:
+            sentence += f", {fastest / least:.2g} times the throughput of {smallest}"
+        if largest > best.point.gpus:
+            sentence += f"; {largest} reach {most / fastest:.2g} times as much"
     return sentence + "."
 
 
-def _ranks(count: int) -> str:
+def _ranks(count: int | None) -> str:
+    if count is None:
+        return "an unknown number of GPUs"
     return f"{count} {'rank' if count == 1 else 'ranks'}"

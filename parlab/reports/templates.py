@@ -84,8 +84,9 @@ def scaling(_name: str, records: Sequence[Record]) -> str:
 
 def _scaling_page(record: Record) -> str:
     run = record["run"]
-    gpus = record.get("gpus", "?")
-    lines = [f"## {gpus} {'GPU' if gpus == 1 else 'GPUs'} (run {run})\n"]
+    gpus = record.get("gpus")
+    size = "Unknown number of GPUs" if gpus is None else f"{gpus} {'GPU' if gpus == 1 else 'GPUs'}"
+    lines = [f"## {size} (run {run})\n"]
     if any(name.startswith("argument.") for name in record):
         lines.append(f"{{{{ table run run={run} what=arguments }}}}\n")
     if "gpu_util_pct" in record:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parlab.charts import efficiency, heatmap, memory, roofline, throughput
-from parlab.charts.measures import MEASURES, Options, measured
+from parlab.charts.measures import MEASURES, Available, Options, measured
 from parlab.charts.points import Roof, RunPoint, Spread
 
 from .test_experiment_figures import MICRO, SCHEDULE, point, sweep, traces
@@ -197,3 +197,15 @@ def test_a_number_is_written_with_its_unit_and_a_prefix_only_where_it_has_one(
     name: str, value: float, text: str
 ) -> None:
     assert MEASURES[name].text(value).replace("\N{NARROW NO-BREAK SPACE}", " ") == text
+
+
+def test_a_run_with_an_unknown_number_of_gpus_is_left_out_of_scaling() -> None:
+    points = [
+        point(number, {}, gpus=gpus, samples_per_s=10.0 * number, step_time_s=Spread(1.0 / number), global_batch_size=8)
+        for number, gpus in ((1, 1), (2, 2), (3, None))
+    ]
+    for drawing in (efficiency.figure(points), throughput.figure(points)):
+        assert "number of GPUs is unknown: run 3" in drawing.caption
+        assert all(None not in trace.x for trace in drawing.figure.data)
+    alone = [p._replace(gpus=None) for p in points]
+    assert efficiency.missing(Available(alone)) == "the number of GPUs is unknown"

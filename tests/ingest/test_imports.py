@@ -17,6 +17,7 @@ from parlab.ingest.delivery import raw_pieces
 from parlab.ingest.imports import Import, Refused, source_import, source_reingest, upload_import
 from parlab.ingest.results import results_in
 from parlab.lab.models import Attempt, Config, Experiment, Finding, Picture, Run, Snapshot, Source, SourceChunk
+from parlab.lab.selectors import run_points
 from parlab.lab.services import finding_acknowledge, findings_refresh
 from parlab.series import log, store
 from parlab.series.models import LogChunk, SeriesChunk
@@ -455,3 +456,20 @@ def test_two_clicks_on_import_make_one_experiment(bring: Bring) -> None:
         thread.join(PATIENCE_S)
     assert sorted(imported.is_new for imported in results) == [False, True]
     assert (Experiment.objects.count(), Run.objects.count()) == (1, 1)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("prose", "gpus", "derived"),
+    [
+        ("Runs on 1 node with 16 V100 GPUs.", 16, "line 3: Runs on 1 node with 16 V100 GPUs."),
+        ("On some GPUs.", None, ""),
+    ],
+)
+def test_an_unknown_number_of_gpus_stays_unknown(user: User, prose: str, gpus: int | None, derived: str) -> None:
+    page = f"# Speeds\n\n{prose}\n\n| Micro batch | samples/s |\n|---|---|\n| 1 | 100 |\n| 2 | 180 |\n".encode()
+    [made] = upload_import(experiment=None, name="speeds.md", stream=io.BytesIO(page), user=user)
+    run = Run.objects.get(experiment=made.experiment, number=1)
+    assert run.gpus == gpus
+    assert run.launch["derived"].get("world_size", "") == derived
+    assert run_points([run])[0].gpus == gpus

@@ -32,10 +32,6 @@ def _number_fact(path: str) -> "models.GeneratedField":
     )
 
 
-def _size(name: str) -> Coalesce:
-    return Coalesce(_number_at(f"resolved__parallel__{name}"), Value(1.0))
-
-
 STATE_CHOICES = [(state.value, state.value) for state in RunState]
 
 
@@ -120,12 +116,14 @@ class Run(models.Model):
             _number_at("launch__world_size"),
             _number_at("resolved__cluster__gpus_per_node")
             * Coalesce(_number_at("resolved__cluster__nodes"), Value(1.0)),
-            _size("tensor_parallel_size") * _size("pipeline_parallel_size") * _size("data_parallel_size"),
+            _number_at("resolved__parallel__tensor_parallel_size")
+            * _number_at("resolved__parallel__pipeline_parallel_size")
+            * _number_at("resolved__parallel__data_parallel_size"),
         ),
         output_field=models.FloatField(null=True),
         db_persist=True,
     )
-    """Number of GPUs, or of processes if the run used no GPUs."""
+    """Number of GPUs, or of processes if the run used no GPUs; NULL if a file states neither it nor a whole layout."""
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     queued_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)

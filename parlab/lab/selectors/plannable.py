@@ -69,7 +69,9 @@ def _imported(run: Run) -> Candidate:
         raise ValueError("its links were shaped in a way that the planner does not support")
     stated_gpu = _stated_device(run)
     gpu = stated_gpu or device("A100 80GB")
-    job, where = stated_job(run.resolved, gpu, run.gpus)
+    if not run.gpus:
+        raise ValueError("its number of GPUs is unknown")
+    job, where = stated_job(run.resolved, gpu, int(run.gpus))
     return Candidate(run, _observation(run, job, where), "" if stated_gpu else NO_DEVICE, stated_gpu is not None)
 
 

@@ -48,7 +48,7 @@ def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
         "reason": run.reason,
         "origin": run.origin,
         "version": run.config.version,
-        "gpus": int(run.gpus or 1),
+        "gpus": int(run.gpus) if run.gpus else None,
         "emulated": True if run.is_emulated else None,
         "learnt_format": run.summary.get("learnt"),
         **_numbers(run),

@@ -132,7 +132,7 @@ def run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         number=run.number,
         state=run.state,
         values=values,
-        gpus=int(run.gpus or 1),
+        gpus=int(run.gpus) if run.gpus else None,
         step_time_s=step_time(summary),
         samples_per_s=run.samples_per_s,
         tokens_per_s=run.tokens_per_s,

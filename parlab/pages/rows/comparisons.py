@@ -73,7 +73,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
 
 def _settings(run: Run) -> dict[str, Any]:
     """Return the settings of a run without unset fields; None is a value only where a program got it as an argument."""
-    fields = {"gpus": int(run.gpus or 1), **run_settings(run)}
+    fields = {"gpus": int(run.gpus) if run.gpus else "unknown", **run_settings(run)}
     return {name: value for name, value in fields.items() if value is not None or name.startswith("argument.")}
 
 

@@ -66,6 +66,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         **reported,
         # The parameters of a reported run are its arguments.
         "arguments": [] if reported else selectors.flat(run.launch.get("arguments", {})),
+        "derived": sorted((run.launch.get("derived") or {}).items()),
         "sections": selectors.config_sections(run.resolved, run.point, run.config),
         "log": log_tail(attempt.pk, lines=LOG_LINES) if attempt else [],
         "log_seen": attempt.committed if attempt else 0,
