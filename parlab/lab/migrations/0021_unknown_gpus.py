@@ -20,7 +20,7 @@ GPUS = Coalesce(
 class Migration(migrations.Migration):
     """An unknown number of GPUs is NULL, not 1; generated columns cannot be altered, only made anew."""
 
-    dependencies = [("lab", "0019_log_formats")]
+    dependencies = [("lab", "0020_logged_models")]
 
     operations = [
         migrations.RemoveIndex("run", "run_facts"),
