@@ -36,6 +36,7 @@ HEADER = struct.Struct(">2sBII")
 _CHECKED = struct.Struct(">BI")
 _STAMP = struct.Struct(">d")
 _MAGIC = b"pl"
+_READ_BYTES = 1 << 20
 _SUFFIX = ".spool"
 # Far above the size of any record: a larger length means damage, and no memory is allocated for it.
 _LENGTH_LIMIT = 16 << 20
@@ -47,7 +48,7 @@ class Kind(IntEnum):
     STAMPED_OUTPUT = 3
 
 
-_KINDS = frozenset(Kind)
+_KINDS = {kind.value: kind for kind in Kind}
 
 
 class Record(NamedTuple):
@@ -119,7 +120,7 @@ def read_stretch(directory: Path, position: int, max_output_bytes: int) -> Stret
             for record in records(segment_path(directory, starts[index]), position - starts[index]):
                 if record.kind is Kind.REPORT:
                     reports.append(record.payload)
-                elif reports or (output and len(output) + len(record.output) > max_output_bytes):
+                elif reports or (output and len(output) + len(record.payload) > max_output_bytes):
                     return Stretch(bytes(output), reports, position, stamps)
                 else:
                     if (stamp := record.stamp) is not None:
@@ -155,20 +156,32 @@ def last_record(directory: Path) -> Record | None:
 def records(path: Path, offset: int) -> Iterator[Record]:
     """Read records from an offset; stop at the first incomplete or damaged one."""
     try:
-        file = path.open("rb")
+        file = path.open("rb", buffering=0)
     except FileNotFoundError:
         return
     with file:
         file.seek(offset)
-        while len(header := file.read(HEADER.size)) == HEADER.size:
-            magic, kind, length, checksum = HEADER.unpack(header)
-            if magic != _MAGIC or kind not in _KINDS or length > _LENGTH_LIMIT:
+        data, at, needed = b"", 0, HEADER.size
+        while True:
+            while len(data) - at < needed:
+                more = file.read(max(_READ_BYTES, needed))
+                if not more:
+                    return
+                data, at = data[at:] + more, 0
+            magic, number, length, checksum = HEADER.unpack_from(data, at)
+            kind = _KINDS.get(number)
+            if magic != _MAGIC or kind is None or length > _LENGTH_LIMIT:
                 return
-            payload = file.read(length)
-            if len(payload) < length or zlib.crc32(payload, zlib.crc32(header[2:7])) != checksum:
+            end = at + HEADER.size + length
+            if end > len(data):
+                needed = end - at
+                continue
+            payload = data[at + HEADER.size : end]
+            if zlib.crc32(payload, zlib.crc32(data[at + 2 : at + 7])) != checksum:
                 return
-            offset += len(header) + length
-            yield Record(Kind(kind), payload, offset)
+            offset += end - at
+            at, needed = end, HEADER.size
+            yield Record(kind, payload, offset)
 
 
 def encode(kind: Kind, payload: bytes) -> bytes:

@@ -32,6 +32,9 @@ LATEST_TIME = 1e11
 NOTEWORTHY = frozenset({"start", "oom", "error", "end"})
 _TIMERS = "timer/"
 _ABSENT = None
+_STEP_FIELDS = ("parlab", "t", "rank", "event", "step", "metrics")
+"""Fields of a step event with metrics only, in the order in which clients write them."""
+_NUMBERS = frozenset({float, int})
 _NAN = float("nan")
 _INFINITE: dict[Any, float] = {"inf": float("inf"), "-inf": float("-inf")}
 """JSON has no infinities: as texts they are values of `metrics`."""
@@ -103,9 +106,27 @@ class _Rows:
     """The points of one rank: one row per event, a list of values per metric."""
 
     def __init__(self) -> None:
+        self.numbers: list[int] = []
         self.steps: list[int] = []
         self.times: list[float] = []
         self.values: dict[str, list[float | None]] = {}
+
+
+class _Table:
+    """The step events of one rank that have the same metrics, all of them numbers: one row per event."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.steps: list[int] = []
+        self.times: list[float] = []
+        self.values: list[tuple[float, ...]] = []
+
+
+class _Part(NamedTuple):
+    """Points of one series, with the numbers of their events."""
+
+    numbers: NDArray[np.int64]
+    columns: Columns
 
 
 class _Parser:
@@ -114,7 +135,9 @@ class _Parser:
         self._metrics = metrics
         self._last_step = last_step
         self._steps = 0
+        self._number = 0
         self._ranks: dict[int, _Rows] = {}
+        self._tables: dict[tuple[int, tuple[str, ...]], _Table] = {}
         self._facts: list[Fact] = []
         self._operations: dict[tuple[int, int], Printed] = {}
         self._refused: Counter[str] = Counter()
@@ -123,6 +146,9 @@ class _Parser:
         event = _loads(line) if len(line) < EVENT_LINE_LIMIT else None
         if type(event) is not dict:
             self._refused["not a JSON object on one short line"] += 1
+            return
+        self._number += 1
+        if len(event) == len(_STEP_FIELDS) and tuple(event) == _STEP_FIELDS and self._tabulate(*event.values()):
             return
         name, rank, time = event.pop("event", None), event.pop("rank", None), event.pop("t", None)
         if type(rank) is not int or not -self._limits.nodes <= rank < self._limits.ranks:
@@ -137,6 +163,31 @@ class _Parser:
             self._operate(rank, event)
         elif type(name) is str and name in NOTEWORTHY and len(self._facts) < MAX_FACTS:
             self._facts.append(Fact(name, rank, float(time), event))
+
+    def _tabulate(self, _mark: Any, time: Any, rank: Any, name: Any, step: Any, metrics: Any) -> bool:
+        """Add a step event that has nothing but valid metrics, which is what scripts log; return whether it was one."""
+        if name != "step" or type(metrics) is not dict or type(step) is not int or type(rank) is not int:
+            return False
+        values = tuple(metrics.values())
+        if type(time) is not float or not _NUMBERS.issuperset(map(type, values)):
+            return False
+        place = (rank, tuple(metrics))
+        table = self._tables.get(place)
+        if table is None:
+            # Names and ranks that are new are checked elsewhere; their next event comes here.
+            if rank not in self._ranks or not self._metrics.issuperset(metrics):
+                return False
+            table = self._tables[place] = _Table()
+        if not self._limits.first_step <= step <= MAX_STEP or not 0 <= time < LATEST_TIME:
+            return False
+        table.numbers.append(self._number)
+        table.steps.append(step)
+        table.times.append(time)
+        table.values.append(values)
+        self._steps += 1
+        if self._last_step is None or step > self._last_step:
+            self._last_step = step
+        return True
 
     def _measure(self, name: str, rank: int, time: float, event: dict[str, Any]) -> None:
         step = event.pop("step", None)
@@ -163,6 +214,7 @@ class _Parser:
         rows = self._ranks.get(rank)
         if rows is None:
             rows = self._ranks[rank] = _Rows()
+        rows.numbers.append(self._number)
         rows.steps.append(step)
         rows.times.append(time)
         return rows, len(rows.steps) - 1
@@ -219,20 +271,43 @@ class _Parser:
         return True
 
     def result(self) -> Parsed:
-        series = {}
+        parts: dict[tuple[str, int], list[_Part]] = {}
+        for (rank, metrics), table in self._tables.items():
+            if table.numbers:
+                numbers, steps, times = _arrays(table)
+                columns = np.ascontiguousarray(np.array(table.values, np.float64).T)
+                for metric, values in zip(metrics, columns, strict=True):
+                    parts.setdefault((metric, rank), []).append(_Part(numbers, Columns(steps, times, values)))
         for rank, rows in self._ranks.items():
-            # Metrics present in every event share these two arrays, which the store then packs once.
-            steps, times = np.array(rows.steps, np.int64), np.array(rows.times, np.float64)
-            for metric, values in rows.values.items():
-                series[metric, rank] = _columns(steps, times, values)
+            # Metrics present in every event share these arrays, which the store then packs once.
+            numbers, steps, times = _arrays(rows)
+            for metric, listed in rows.values.items():
+                parts.setdefault((metric, rank), []).append(_present(numbers, steps, times, listed))
+        series = {key: pieces[0].columns if len(pieces) == 1 else _merged(pieces) for key, pieces in parts.items()}
         return Parsed(series, self._last_step, self._steps, self._facts, self._operations, self._refused)
 
 
-def _columns(steps: NDArray[np.int64], times: NDArray[np.float64], values: list[float | None]) -> Columns:
+def _arrays(rows: _Rows | _Table) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    return np.array(rows.numbers, np.int64), np.array(rows.steps, np.int64), np.array(rows.times, np.float64)
+
+
+def _present(
+    numbers: NDArray[np.int64],
+    steps: NDArray[np.int64],
+    times: NDArray[np.float64],
+    values: list[float | None],
+) -> _Part:
     if len(values) == len(steps) and _ABSENT not in values:
-        return Columns(steps, times, np.array(values, np.float64))
+        return _Part(numbers, Columns(steps, times, np.array(values, np.float64)))
     present = [row for row, value in enumerate(values) if value is not _ABSENT]
-    return Columns(steps[present], times[present], np.array([values[row] for row in present], np.float64))
+    columns = Columns(steps[present], times[present], np.array([values[row] for row in present], np.float64))
+    return _Part(numbers[present], columns)
+
+
+def _merged(parts: list[_Part]) -> Columns:
+    """Join the parts of a series in the order of their events."""
+    order = np.argsort(np.concatenate([part.numbers for part in parts]), kind="stable")
+    return Columns.joined(part.columns for part in parts).take(order)
 
 
 def _loads(line: bytes) -> Any:

@@ -11,7 +11,7 @@ import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Callable
 
 TIMEOUT_S = 30.0
 
@@ -54,10 +54,24 @@ class Connection:
         except ValueError:
             raise Unreachable(f"{self.url} answers with something that is not JSON; is it a parlab server?") from None
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine, where compression costs more than it saves."""
+        return self._parts.hostname in ("127.0.0.1", "localhost", "::1")
+
     def request(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        meanwhile: Callable[[], object] | None = None,
     ) -> tuple[bytes, Mapping[str, str]]:
-        """Send one request; return the body and headers of the answer. Raises Unreachable or Refused."""
+        """Send one request; return the body and headers of the answer. Raises Unreachable or Refused.
+
+        `meanwhile` is called once while the server works on the request.
+        """
         sent = {"Accept": "application/json", **(headers or {})}
         if self._token:
             sent["Authorization"] = f"Token {self._token}"
@@ -65,7 +79,7 @@ class Connection:
             is_reused = self._connection is not None
             try:
                 try:
-                    status, answer, received = self._exchange(method, path, body, sent)
+                    status, answer, received = self._exchange(method, path, body, sent, meanwhile)
                 except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                     # Servers close idle connections without notice. Every request of this client may be repeated.
                     self._close()
@@ -96,11 +110,18 @@ class Connection:
             self._connection = None
 
     def _exchange(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        meanwhile: Callable[[], object] | None = None,
     ) -> tuple[int, bytes, Mapping[str, str]]:
         if self._connection is None:
             self._connection = self._connected()
         self._connection.request(method, self._prefix + path, body=body, headers=dict(headers))
+        if meanwhile is not None:
+            meanwhile()
         response = self._connection.getresponse()
         answer = response.read()
         received = dict(response.headers.items())

@@ -9,7 +9,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from runners import journal
@@ -18,6 +18,9 @@ from runners.client.spools import Stream, leftovers
 
 BATCH_BYTES = 1 << 20
 POLL_S = 0.25
+POLL_MAX_S = 1.0
+REQUEST_SHARE = 0.05
+"""Share of the time that requests may take before they become rarer: a busy server is not asked four times a second."""
 HEARTBEAT_S = 20.0
 SETTLE_S = 0.7
 """After this much silence an empty batch lets the server finish what it does at intervals only."""
@@ -28,6 +31,16 @@ TRIES_AT_THE_END = 3
 COMPRESS_BYTES = 2_048
 
 log = logging.getLogger("parlab")
+
+
+class Batch(NamedTuple):
+    """The records between two positions, as they are sent."""
+
+    position: int
+    next_position: int
+    body: bytes
+    is_packed: bool = False
+    is_full: bool = False
 
 
 class Shipment:
@@ -41,6 +54,7 @@ class Shipment:
         self._opening = stream.opening()
         self._path = f"/api/runs/{quote(str(self._opening.get('run_id')), safe='')}/streams/{stream.id}/"
         self._position: int | None = None
+        self._prepared: Batch | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -52,34 +66,51 @@ class Shipment:
         if self._position is None:
             self._open()
         assert self._position is not None
-        stretch = journal.read_stretch(self.stream.records, self._position, BATCH_BYTES)
-        if stretch.next_position == self._position:
+        batch = self._batch(self._position)
+        if batch.next_position == self._position:
             return False
+        self._send(batch)
+        return True
+
+    def _batch(self, position: int) -> Batch:
+        """Return the batch from a position, which may have been prepared while the one before it was under way."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared.position == position:
+            return prepared
+        stretch = journal.read_stretch(self.stream.records, position, BATCH_BYTES)
         output = stretch.output
         pieces = [output[at : at + BATCH_BYTES] for at in range(0, len(output), BATCH_BYTES)]
         body = b"".join(journal.encode(journal.Kind.OUTPUT, piece) for piece in pieces)
         body += b"".join(journal.encode(journal.Kind.REPORT, report) for report in stretch.reports)
-        self._send(self._position, stretch.next_position, body)
-        return True
+        is_packed = len(body) > COMPRESS_BYTES and not self._connection.is_local
+        if is_packed:
+            body = zlib.compress(body, 1)
+        return Batch(position, stretch.next_position, body, is_packed, is_full=len(output) > BATCH_BYTES // 2)
+
+    def _prepare(self, position: int) -> None:
+        batch = self._batch(position)
+        # One that is not full yet would leave out what the script logs meanwhile.
+        self._prepared = batch if batch.is_full else None
 
     def beat(self) -> None:
         """Send an empty batch, which shows that the script is alive."""
         if self._position is None:
             self._open()
         assert self._position is not None
-        self._send(self._position, self._position, b"")
+        self._send(Batch(self._position, self._position, b""))
 
     def _open(self) -> None:
         answer = self._connection.json("PUT", self._path, {**self._opening, "sent_at": time.time()})
         self.run, self._position = answer["run"], max(int(answer["committed"]), 0)
 
-    def _send(self, position: int, following: int, body: bytes) -> None:
+    def _send(self, batch: Batch) -> None:
         headers = {"Content-Type": "application/octet-stream"}
-        if len(body) > COMPRESS_BYTES:
-            body, headers["Content-Encoding"] = zlib.compress(body, 1), "deflate"
+        if batch.is_packed:
+            headers["Content-Encoding"] = "deflate"
+        path = f"{self._path}?position={batch.position}&next={batch.next_position}"
         try:
             answer, _ = self._connection.request(
-                "POST", f"{self._path}?position={position}&next={following}", body, headers
+                "POST", path, batch.body, headers, meanwhile=lambda: self._prepare(batch.next_position)
             )
         except Refused as error:
             if error.status == 404:
@@ -133,12 +164,11 @@ class Shipper(threading.Thread):
         """Ship until stopped and done; nothing that goes wrong here reaches the script."""
         is_clean = False
         while True:
-            pause = POLL_S
             try:
                 if not is_clean:
                     self._clean()
                     is_clean = True
-                self._turn()
+                pause = self._turn()
                 self._failures = 0
                 if self._stop_requested.is_set() and self.shipment.is_complete:
                     return
@@ -153,16 +183,21 @@ class Shipper(threading.Thread):
             self._wake.wait(pause)
             self._wake.clear()
 
-    def _turn(self) -> None:
+    def _turn(self) -> float:
+        """Send what there is; return the pause before the next turn in seconds."""
         shipment = self.shipment
+        pause, began = POLL_S, time.monotonic()
         while shipment.send():
             self._sent_at, self._is_settled = time.monotonic(), False
+            pause = min(max(POLL_S, (self._sent_at - began) / REQUEST_SHARE), POLL_MAX_S)
+            began = self._sent_at
             self._opened()
         silence_s = time.monotonic() - self._sent_at
         if silence_s > HEARTBEAT_S or (not self._is_settled and silence_s > SETTLE_S):
             shipment.beat()
             self._sent_at, self._is_settled = time.monotonic(), True
             self._opened()
+        return pause
 
     def _opened(self) -> None:
         if not self._is_announced:

@@ -33,7 +33,7 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
 
     from tests.bench import database
     from tests.bench.registry import BENCHMARKS
-    from tests.bench.result import Scale
+    from tests.bench.result import Scale, Unavailable
 
     named = [name for names in arguments.names for name in names.split(",") if name] or list(BENCHMARKS)
     # The first part of a name, e.g. tuner, selects all benchmarks that begin with it.
@@ -47,7 +47,11 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
     sys.stdout.write(row.format("name", "value", "unit", "against", "ratio", "repeats"))
     results = {}
     for name in names:
-        result = BENCHMARKS[name](Scale(is_quick=arguments.quick))
+        try:
+            result = BENCHMARKS[name](Scale(is_quick=arguments.quick))
+        except Unavailable as error:
+            sys.stdout.write(f"{name:<24} not measured: {error}\n")
+            continue
         value = f"{result.value:,.0f}" if result.value >= 1000 else f"{result.value:.3g}"
         sys.stdout.write(row.format(name, value, result.unit, result.against, f"{result.ratio:.3g} x", result.repeats))
         sys.stdout.flush()

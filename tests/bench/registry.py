@@ -11,6 +11,7 @@ from tests.bench import (
     ingest,
     lists,
     megatrons,
+    mlflows,
     networks,
     pipelines,
     series,
@@ -24,6 +25,10 @@ from tests.bench.result import Result, Scale
 BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "ingest_points_per_s": ingest.points_per_s,
     "client_log_us": client.log_us,
+    "client_points_per_s": client.points_per_s,
+    "client_scripts_lag_s": client.scripts_lag_s,
+    "follow_lag_ms": client.follow_lag_ms,
+    "mlflow_log_batch_ratio": mlflows.log_batch_ratio,
     "series_bytes_per_point": series.bytes_per_point,
     "read_series_1000_ms": series.read_series,
     "read_20_runs_ms": series.read_20_runs,

@@ -6,6 +6,10 @@ from statistics import median
 from typing import NamedTuple
 
 
+class Unavailable(Exception):
+    """What a benchmark compares with is not available on this machine; the message states why."""
+
+
 class Result(NamedTuple):
     """The median of a benchmark, compared with an alternative implementation of the same work."""
 

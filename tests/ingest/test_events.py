@@ -217,3 +217,29 @@ def test_output_split_anywhere_gives_the_same_points_as_in_one_piece(printed: li
             joined.setdefault(key, []).append(columns)
     assert plain({key: Columns.joined(parts) for key, parts in joined.items()}) == plain(whole.series)
     assert last_step == whole.last_step
+
+
+def test_steps_with_metrics_only_are_read_like_others_and_in_their_order() -> None:
+    def step(number: int, **metrics: object) -> str:
+        return json.dumps(
+            {"parlab": 1, "t": 5.0 + number, "rank": 0, "event": "step", "step": number, "metrics": metrics}
+        )
+
+    lines = [
+        step(1, a=1.0, b=2.0),
+        step(2, a=2.0, b=3.0),
+        step(3, a=None, b=4.0),  # NaN
+        step(4, a=4.0),
+        step(5, a=5.0, b="inf"),
+        step(6, a=6.0),
+        step(7, a=7, b=8.0),
+        step(-1, a=0.5),  # before the first step: refused
+        step(8, a=8.0, b=True),
+    ]
+    parsed = parse("\n".join([*lines, ""]).encode(), limits=Limits(1))
+    a, b = parsed.series["a", 0], parsed.series["b", 0]
+    assert a.steps.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [str(value) for value in a.values.tolist()] == ["1.0", "2.0", "nan", "4.0", "5.0", "6.0", "7.0", "8.0"]
+    assert (b.steps.tolist(), b.values.tolist()) == ([1, 2, 3, 5, 7, 8], [2.0, 3.0, 4.0, float("inf"), 8.0, 1.0])
+    assert a.times.tolist() == [6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0]
+    assert (parsed.steps, parsed.last_step) == (8, 8)
