@@ -24,6 +24,8 @@ MAX_METRICS = 200
 """Distinct metrics of one attempt; further metrics remain in the log only."""
 MAX_REPORTED_METRICS = 10_000
 """Distinct metrics of an attempt that a script reports."""
+MAX_NODES = 100_000
+"""Nodes of a reported run, whose number no configuration states."""
 MAX_FACTS = 100
 MAX_STEP = 2**31 - 1
 LATEST_TIME = 1e11
@@ -53,7 +55,7 @@ class Limits(NamedTuple):
 
 def reported_limits(ranks: int = 2**31 - 1) -> Limits:
     """Return the limits for a run that a script reports: other tools allow more names, and steps below zero."""
-    return Limits(ranks, MAX_REPORTED_METRICS, re.compile(r"[^\x00-\x1f]{1,250}"), -MAX_STEP)
+    return Limits(ranks, MAX_REPORTED_METRICS, re.compile(r"[^\x00-\x1f]{1,250}"), -MAX_STEP, nodes=MAX_NODES)
 
 
 class Fact(NamedTuple):

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parlab.formats.names import MEANINGS, quantity_of_metric
-from parlab.ingest.summary import ByRank, summary_of
+from parlab.ingest.printed import is_sampled
+from parlab.ingest.summary import UTILISATION, ByRank, summary_of
 from parlab.lab.models import NameMeaning
 from parlab.series import store
 from parlab.series.columns import Columns
@@ -48,19 +49,22 @@ def sources_of(
 
 def summarise_reported(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Summarise a reported run; `sources` in the summary names the metric behind each quantity."""
-    metrics = {info.metric for info in store.metrics(attempt_id)}
+    # What the client samples once a second has no steps of its own, from which a step time could follow.
+    metrics = {info.metric for info in store.metrics(attempt_id) if not is_sampled((info.metric, info.rank))}
     rows = NameMeaning.objects.filter(experiment__runs__attempts=attempt_id, kind=NameMeaning.Kind.METRIC)
     sources = sources_of(metrics, dict(rows.values_list("name", "meaning")))
     read = {source.metric for source in sources.values()} | {name for name in metrics if name.startswith(_TIMERS)}
-    by_metric: dict[str, dict[int, Columns]] = {name: {} for name in read}
-    for (_, metric, rank), columns in store.read_many([attempt_id], read).items():
-        by_metric[metric][rank] = columns
+    by_metric: dict[str, dict[int, Columns]] = {name: {} for name in (*read, UTILISATION)}
+    for (_, metric, rank), columns in store.read_many([attempt_id], by_metric).items():
+        if rank >= 0:
+            by_metric[metric][rank] = columns
     series: dict[str, ByRank] = {name: by_metric[name] for name in read if name.startswith(_TIMERS)}
     for name, source in sources.items():
         series[name] = {rank: _scaled(columns, source.scale) for rank, columns in by_metric[source.metric].items()}
     is_derived = "step_time_s" not in series and bool(derived := _step_times(series))
     if is_derived:
         series["step_time_s"] = {0: derived}
+    series[UTILISATION] = by_metric[UTILISATION]
     summary = summary_of(series, resolved)
     for name in _RATES:
         if name not in summary and (rate := _median(series.get(name, {}))) is not None:

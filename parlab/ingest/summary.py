@@ -14,7 +14,7 @@ from parlab.series import store
 from parlab.series.columns import Columns
 
 _TIMERS = "timer/"
-_UTILISATION = "gpu_util_pct"
+UTILISATION = "gpu_util_pct"
 # A line may contain any number: values beyond these limits are not seconds or bytes, and their sums would overflow.
 _LARGEST = 1e18
 _SHORTEST_S = 1e-9
@@ -44,7 +44,7 @@ def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the summary of an attempt from its stored series and its resolved RunConfig."""
     names = {info.metric for info in store.metrics(attempt_id)}
     metrics = [name for name in names if name.startswith((_TIMERS, links.PREFIX))]
-    metrics += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss", _UTILISATION}
+    metrics += names & {"step_time_s", "warmup", "memory_peak_bytes", "loss", UTILISATION}
     series: dict[str, dict[int, Columns]] = {name: {} for name in metrics}
     for (_, metric, rank), columns in store.read_many([attempt_id], metrics).items():
         series[metric][rank] = columns
@@ -77,7 +77,7 @@ def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dic
     loss = _loss(series.get("loss", {}))
     if loss:
         summary["loss"] = loss
-    utilisation = _gpu_utilization(series.get(_UTILISATION, {}), series.get("step_time_s", {}), steps)
+    utilisation = _gpu_utilization(series.get(UTILISATION, {}), series.get("step_time_s", {}), steps)
     if utilisation:
         summary["gpu_utilization"] = utilisation
     if measured_links := links.links_of(series):

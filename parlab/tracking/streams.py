@@ -19,6 +19,7 @@ from django.utils import timezone
 from pydantic import BaseModel, ConfigDict, Field
 
 from parlab.ingest.events import Parsed
+from parlab.ingest.printed import is_sampled
 from parlab.ingest.services import output_append, summarise_at_intervals
 from parlab.lab.models import Attempt, Experiment, Stream, TrackedRun
 from parlab.lab.services import experiment_create, storable
@@ -206,7 +207,8 @@ def stream_apply(
 def _latest_points(parsed: Parsed) -> list[Point]:
     """Return each metric's point of the highest step and time; of several ranks, that of the lowest."""
     points: dict[str, Point] = {}
-    for (metric, _), columns in sorted(parsed.series.items(), key=lambda item: item[0][1], reverse=True):
+    reported = [(key, columns) for key, columns in parsed.series.items() if not is_sampled(key)]
+    for (metric, _), columns in sorted(reported, key=lambda item: item[0][1], reverse=True):
         last = int(np.lexsort((columns.times, columns.steps))[-1])
         milliseconds = round(float(columns.times[last]) * 1000)
         points[metric] = Point(metric, float(columns.values[last]), milliseconds, int(columns.steps[last]))

@@ -23,6 +23,7 @@ from runners.client.http import Connection, Refused, Unreachable
 from runners.client.run import Run
 from runners.client.settings import Settings
 from runners.client.shipping import BATCH_BYTES, HEARTBEAT_S, RETRY_MAX_S, SETTLE_S
+from runners.client.telemetry import is_wanted, of_node
 
 OOM_EXIT_CODE = 77
 POLL_S = 0.1
@@ -36,7 +37,10 @@ def run_command(argv: list[str], login: Settings, *, experiment: str, name: str,
     """Run a command, pass its output on, report it as a run, and return its exit code (128 + n for signal n)."""
     run_id = run_id or os.environ.get("PARLAB_RUN_ID") or launch.job_id(os.environ) or uuid.uuid4().hex
     run = Run(_opening(login, argv, experiment=experiment, name=name, run_id=run_id), token=login.token)
-    variables = {**os.environ, "PARLAB_RUN_ID": run_id, "PARLAB_EXPERIMENT": experiment}
+    if is_wanted(os.environ, None):
+        run.watch(of_node(run.append_later, os.environ))
+    # Scripts inside leave telemetry to the wrapper, which samples the whole node.
+    variables = {**os.environ, "PARLAB_RUN_ID": run_id, "PARLAB_EXPERIMENT": experiment, "PARLAB_TELEMETRY": "0"}
     variables.update({"PARLAB_URL": login.url, "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")})
     if login.token:
         variables["PARLAB_TOKEN"] = login.token

@@ -22,6 +22,7 @@ from runners.client.http import Connection
 from runners.client.settings import settings
 from runners.client.shipping import Shipper
 from runners.client.spools import Stream
+from runners.client.telemetry import Telemetry, is_wanted, of_rank
 
 if TYPE_CHECKING:
     from typing import Self
@@ -51,11 +52,13 @@ def init(
     run_id: str | None = None,
     url: str | None = None,
     token: str | None = None,
+    telemetry: bool | None = None,
 ) -> Run:
     """Start to report a run of an experiment, which is created if it does not exist.
 
     `config` is a mapping, an `argparse.Namespace` or a dataclass. All ranks of one launch report into one run: `rank`
     and `run_id` come from the variables of the launcher (torchrun, mpirun, srun, `parlab run`) unless given.
+    `telemetry=False` or PARLAB_TELEMETRY=0 switches the samples of GPU, processor, memory and network off.
     """
     global _inits  # noqa: PLW0603  # ranks that call `init` twice agree on both runs
     place = launch.launch(os.environ, rank=rank, run_id=run_id)
@@ -84,7 +87,10 @@ def init(
         "started_at": time.time(),
         **environment.description(),
     }
-    return Run(opening, token=login.token)
+    run = Run(opening, token=login.token)
+    if is_wanted(os.environ, telemetry):
+        run.watch(of_rank(run.append_later, place, os.environ))
+    return run
 
 
 class Run:
@@ -104,6 +110,7 @@ class Run:
         self._shipper: Shipper | None = None
         self._writer: journal.Writer | None = None
         self._stream: Stream | None = None
+        self._telemetry: Telemetry | None = None
         try:
             self._stream = Stream.create(opening)
             self._writer = journal.Writer(self._stream.records)
@@ -188,7 +195,7 @@ class Run:
     def print(self, text: str) -> None:
         """Add text to the log of the run."""
         data = text.encode("utf-8", "replace")
-        self._append(data if data.endswith(b"\n") else data + b"\n")
+        self.append_later(data if data.endswith(b"\n") else data + b"\n")
 
     def finish(
         self,
@@ -205,6 +212,8 @@ class Run:
         """
         if self._writer is None or self._stream is None:
             return False
+        if self._telemetry is not None:
+            self._telemetry.stop()
         state = state or ("failed" if exit_code else "finished")
         end = {"kind": "end", "state": state, "exit_code": exit_code, "reason": reason, "traceback": trace[-32_000:]}
         self._report({**end, "at": time.time()})
@@ -228,14 +237,21 @@ class Run:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
+    def watch(self, telemetry: Telemetry) -> None:
+        """Sample until the run is finished."""
+        if self._writer is not None:
+            self._telemetry = telemetry
+            telemetry.start()
+
     def append(self, output: bytes) -> bool:
         """Append whole lines of output and send them without delay; return whether they are on disk."""
-        is_written = self._append(output)
+        is_written = self.append_later(output)
         if self._shipper is not None:
             self._shipper.wake()
         return is_written
 
-    def _append(self, output: bytes) -> bool:
+    def append_later(self, output: bytes) -> bool:
+        """Append whole lines of output; they are sent with what comes next."""
         with self._lock:
             if self._writer is None:
                 return False

@@ -21,6 +21,7 @@ from parlab.embedded import free_port
 from parlab.lab.models import Run, TrackedRun
 from parlab.lab.services import token_create
 from parlab.series import store
+from parlab.series.columns import unpack
 from parlab.series.models import SeriesChunk
 from runners.client import init
 from runners.client.http import Connection, Unreachable
@@ -153,7 +154,7 @@ def _newest(ids: list[str]) -> dict[str, float]:
     """Return the time of the newest stored point of each run."""
     attempts = dict(TrackedRun.objects.filter(uuid__in=ids).values_list("run__attempts", "uuid"))
     chunks = SeriesChunk.objects.filter(attempt_id__in=attempts, metric="metric_0", is_last=True)
-    return {attempts[chunk.attempt_id]: float(store.unpack(chunk.times)[-1]) for chunk in chunks}
+    return {attempts[chunk.attempt_id]: float(unpack(chunk.times)[-1]) for chunk in chunks}
 
 
 def _wait_for_step(followed: Followed, step: int) -> None:
