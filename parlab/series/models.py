@@ -29,6 +29,39 @@ class SeriesChunk(models.Model):
         return f"{self.metric}[{self.position}:{self.position + self.count}] of rank {self.rank}"
 
 
+class SeriesLevel(models.Model):
+    """Consecutive blocks of points of a series at one level of its pyramid; see `levels`."""
+
+    # No index: the unique constraint below starts with the attempt.
+    attempt = models.ForeignKey("lab.Attempt", models.CASCADE, related_name="+", db_index=False)
+    metric = models.CharField(max_length=250)
+    rank = models.IntegerField()
+    level = models.PositiveSmallIntegerField()
+    position = models.BigIntegerField(help_text="Index of the first point of its first block within the series.")
+    is_last = models.BooleanField(default=False, help_text="The last row of its level, which grows until it is full.")
+    blocks = models.PositiveIntegerField()
+    first_step = models.BigIntegerField()
+    last_step = models.BigIntegerField()
+    steps = models.BinaryField(help_text="Of the points that blocks keep.")
+    times = models.BinaryField()
+    values = models.BinaryField()
+    sizes = models.BinaryField(help_text="Number of points that each block keeps.")
+    means = models.BinaryField()
+    finite = models.BinaryField(help_text="Number of finite values of each block.")
+    first_steps = models.BinaryField()
+    last_steps = models.BinaryField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["attempt", "metric", "rank", "level", "position"], name="level_position_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"level {self.level} of {self.metric} of rank {self.rank} from {self.position}"
+
+
 class LogChunk(models.Model):
     """A piece of the raw output of one member of an attempt, from which all other data can be rebuilt."""
 

@@ -5,15 +5,17 @@ indexed query of the marked rows returns the series of an attempt and their leng
 allowed: `ingest.services` locks the row of the attempt.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, overload
 
 import numpy as np
+from django.db.models import QuerySet
 from numpy.typing import NDArray
 
+from parlab.series import levels
 from parlab.series.columns import Columns, pack, unpack
-from parlab.series.models import SeriesChunk
+from parlab.series.models import SeriesChunk, SeriesLevel
 
 CHUNK_POINTS = 4_096
 
@@ -45,17 +47,51 @@ def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:
         )
     }
     packer = _Packer()
+    chunks = [
+        chunk
+        for key, columns in series.items()
+        for chunk in packer.chunks(attempt_id, key, last_chunks.get(key), columns)
+    ]
     SeriesChunk.objects.bulk_create(
-        [
-            chunk
-            for key, columns in series.items()
-            for chunk in packer.chunks(attempt_id, key, last_chunks.get(key), columns)
-        ],
+        chunks,
         update_conflicts=True,
         unique_fields=["attempt", "metric", "rank", "position"],
         update_fields=["is_last", "count", "first_step", "last_step", "steps", "times", "values"],
     )
+    _extend_levels(attempt_id, packer.full)
     return sum(len(columns) for columns in series.values())
+
+
+def _extend_levels(attempt_id: int, full: Sequence[tuple[SeriesChunk, Columns]]) -> None:
+    """Add chunks that have just become full to the pyramids of their series."""
+    if not full:
+        return
+    held = levels.last_rows(attempt_id, {chunk.metric for chunk, _ in full})
+    new: dict[Key, list[Columns]] = {}
+    for chunk, columns in full:
+        key = chunk.metric, chunk.rank
+        if key not in new:
+            # Chunks that were stored before there were levels come first.
+            end = levels.end_of(held.get((*key, 1)))
+            new[key] = _chunks(attempt_id, *key, end, chunk.position) if chunk.position > end else []
+        new[key].append(columns)
+    levels.extend(attempt_id, {key: Columns.joined(parts) for key, parts in new.items()}, held)
+
+
+def _columns(chunk: SeriesChunk) -> Columns:
+    return Columns(unpack(chunk.steps), unpack(chunk.times), unpack(chunk.values))
+
+
+def _chunks(attempt_id: int, metric: str, rank: int, first: int, last: int) -> list[Columns]:
+    """Return the points of the chunks that overlap positions `first` to `last`, from `first` on."""
+    rows = SeriesChunk.objects.filter(
+        attempt_id=attempt_id, metric=metric, rank=rank, position__gt=first - CHUNK_POINTS, position__lt=last
+    )
+    parts = []
+    for position, *packed in rows.order_by("position").values_list("position", "steps", "times", "values"):
+        part = Columns(*(unpack(column) for column in packed))
+        parts.append(part.take(slice(max(0, first - position), None)))
+    return parts
 
 
 class _Piece(NamedTuple):
@@ -70,6 +106,8 @@ class _Packer:
 
     def __init__(self) -> None:
         self._shared: dict[tuple[bytes, int], list[_Piece]] = {}
+        self.full: list[tuple[SeriesChunk, Columns]] = []
+        """The chunks that have become full, with their points."""
 
     def chunks(self, attempt_id: int, key: Key, last: SeriesChunk | None, new: Columns) -> Iterator[SeriesChunk]:
         """Yield the changed chunks: the last chunk, extended or marked as full, and new chunks after it."""
@@ -105,6 +143,8 @@ class _Packer:
                 values=value.packed,
             )
             position += chunk.count
+            if chunk.count == CHUNK_POINTS:
+                self.full.append((chunk, Columns(step.column, time.column, value.column)))
         if chunk is not None:
             chunk.is_last = True
             yield chunk
@@ -158,14 +198,88 @@ def read(
 ) -> Columns | dict[int, Columns]:
     """Return the series of one rank, empty if there is none, or those of all ranks as {rank: columns}.
 
-    Only chunks that overlap first_step to last_step (inclusive) are unpacked; more than max_points points per rank
-    are downsampled by `Columns.thinned`.
+    Only chunks that overlap first_step to last_step (inclusive) are unpacked. More than max_points points per rank are
+    downsampled by `Columns.thinned`, of a long series from the levels of its pyramid.
     """
-    series = read_many([attempt_id], [metric], rank=rank, first_step=first_step, last_step=last_step)
-    if max_points is not None:
-        series = {key: columns.thinned(max_points) for key, columns in series.items()}
+    if max_points is None:
+        series = read_many([attempt_id], [metric], rank=rank, first_step=first_step, last_step=last_step)
+    else:
+        parts = read_parts([attempt_id], [metric], max_points, rank=rank, first_step=first_step, last_step=last_step)
+        series = {key: part.columns.thinned(max_points) for key, part in parts.items()}
     by_rank = {series_rank: columns for (_, _, series_rank), columns in series.items()}
     return by_rank if rank is None else by_rank.get(rank, Columns.joined([]))
+
+
+class Part(NamedTuple):
+    """A part of a series in at least the detail that was requested."""
+
+    columns: Columns
+    is_whole: bool
+    """Whether these are all points of the part; else they are the minima, maxima and gaps of blocks of points."""
+
+
+def read_parts(
+    attempt_ids: Collection[int],
+    metrics: Collection[str] | None,
+    least: int,
+    *,
+    rank: int | None = None,
+    first_step: int | None = None,
+    last_step: int | None = None,
+) -> dict[tuple[int, str, int], Part]:
+    """Return series like `read_many`, long ones from the highest level that has `least` blocks within the steps."""
+    last_chunks = SeriesChunk.objects.filter(attempt_id__in=attempt_ids, is_last=True)
+    if metrics is not None:
+        last_chunks = last_chunks.filter(metric__in=metrics)
+    if rank is not None:
+        last_chunks = last_chunks.filter(rank=rank)
+    parts = {}
+    for chunk in last_chunks.order_by("attempt_id", "metric", "rank"):
+        part = _part(chunk, least, first_step, last_step)
+        if len(part.columns):
+            parts[chunk.attempt_id, chunk.metric, chunk.rank] = part
+    return parts
+
+
+def _part(last: SeriesChunk, least: int, first_step: int | None, last_step: int | None) -> Part:
+    """Read one series, whose last chunk is known, in the detail that its part within the steps needs."""
+    key = last.attempt_id, last.metric, last.rank
+    first, end = 0, last.position + last.count
+    level = levels.level_for(last.position, least)
+    if level and (first_step, last_step) != (None, None):
+        first, end, level = _narrowed(key, end, level, least, first_step, last_step)
+    pieces, at = levels.read_points(*key, level=level, first=first, last=end) if level else ([], first)
+    if at < min(end, last.position):
+        pieces += _chunks(*key, at, min(end, last.position))
+    if end > last.position:
+        pieces.append(_columns(last).take(slice(max(0, at - last.position), None)))
+    return Part(_between(Columns.joined(pieces), first_step, last_step), is_whole=not level)
+
+
+def _narrowed(
+    key: tuple[int, str, int], end: int, level: int, least: int, first_step: int | None, last_step: int | None
+) -> tuple[int, int, int]:
+    """Return the positions between which the steps lie, and the level that shows them in enough detail."""
+    first = last = 0
+    while level:
+        covered = levels.position_range(*key, level=level, first_step=first_step, last_step=last_step)
+        reach = levels.reach(*key, level=level)
+        rest = SeriesChunk.objects.filter(attempt_id=key[0], metric=key[1], rank=key[2])
+        is_in_rest = _with_steps(rest.filter(position__gt=reach - CHUNK_POINTS), first_step, last_step).exists()
+        first = covered[0] if covered else reach
+        last = end if is_in_rest else covered[1] if covered else first
+        if (finer := levels.level_for(last - first, least)) == level:
+            break
+        # The ends are known to a block of the level: look again where blocks are smaller.
+        level = finer
+    return first, last, level
+
+
+def _with_steps(chunks: QuerySet[SeriesChunk], first_step: int | None, last_step: int | None) -> QuerySet[SeriesChunk]:
+    """Select the chunks that overlap a range of steps."""
+    if first_step is not None:
+        chunks = chunks.filter(last_step__gte=first_step)
+    return chunks if last_step is None else chunks.filter(first_step__lte=last_step)
 
 
 def read_many(
@@ -182,12 +296,10 @@ def read_many(
         chunks = chunks.filter(metric__in=metrics)
     if rank is not None:
         chunks = chunks.filter(rank=rank)
-    if first_step is not None:
-        chunks = chunks.filter(last_step__gte=first_step)
-    if last_step is not None:
-        chunks = chunks.filter(first_step__lte=last_step)
-    rows = chunks.order_by("attempt_id", "metric", "rank", "position").values_list(
-        "attempt_id", "metric", "rank", "steps", "times", "values"
+    rows = (
+        _with_steps(chunks, first_step, last_step)
+        .order_by("attempt_id", "metric", "rank", "position")
+        .values_list("attempt_id", "metric", "rank", "steps", "times", "values")
     )
     series = {}
     for key, group in groupby(rows.iterator(chunk_size=256), key=lambda row: row[:3]):
@@ -225,12 +337,11 @@ def latest(attempt_ids: Collection[int], metrics: Collection[str]) -> dict[tuple
 
 def delete(attempt_id: int, keys: Collection[Key] | None = None) -> None:
     """Delete the given series of an attempt, or all, to rebuild them from its log."""
-    chunks = SeriesChunk.objects.filter(attempt_id=attempt_id)
-    if keys is None:
-        chunks.delete()
-        return
     ranks: dict[str, list[int]] = {}
-    for metric, rank in keys:
+    for metric, rank in keys or ():
         ranks.setdefault(metric, []).append(rank)
-    for metric, metric_ranks in ranks.items():
-        chunks.filter(metric=metric, rank__in=metric_ranks).delete()
+    for rows in (SeriesChunk.objects.filter(attempt_id=attempt_id), SeriesLevel.objects.filter(attempt_id=attempt_id)):
+        if keys is None:
+            rows.delete()
+        for metric, metric_ranks in ranks.items():
+            rows.filter(metric=metric, rank__in=metric_ranks).delete()

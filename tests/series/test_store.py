@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from parlab.lab.models import Attempt
-from parlab.series import store
+from parlab.series import levels, store
 from parlab.series.columns import Columns, unpack
-from parlab.series.models import SeriesChunk
+from parlab.series.models import SeriesChunk, SeriesLevel
 
 MakeAttempt = Callable[..., Attempt]
 
@@ -87,8 +87,9 @@ def test_an_append_takes_two_queries_however_many_series(
     attempt_id: int, django_assert_max_num_queries: Callable[[int], CaptureQueriesContext]
 ) -> None:
     keys = [(f"metric-{number}", rank) for number in range(20) for rank in range(2)]
-    for first, count in ((0, 4_000), (4_000, 96), (4_096, 10), (4_106, 5_000)):
-        with django_assert_max_num_queries(2):
+    # A few more queries add chunks that have become full to the pyramids.
+    for first, count, queries in ((0, 4_000, 2), (4_000, 96, 5), (4_096, 10, 5), (4_106, 5_000, 5)):
+        with django_assert_max_num_queries(queries):
             store.append(attempt_id, {key: columns(first, count) for key in keys})
     assert store.read(attempt_id, "metric-7", rank=1).steps[-1] == 9_105
 
@@ -135,3 +136,102 @@ def test_attempts_have_separate_points(make_attempt: MakeAttempt) -> None:
     store.delete(mine.pk)
     assert store.metrics(mine.pk) == []
     assert store.metrics(other.pk) == [("loss", 0, 10)]
+
+
+def test_long_series_are_read_from_their_levels_with_all_peaks_and_gaps(
+    attempt_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series = columns(0, 300_000)
+    series.values[[7, 123_456, 299_999]] = 50.0, -50.0, 60.0
+    series.values[200_000:200_100] = np.nan
+    for first in range(0, 300_000, 70_001):
+        store.append(attempt_id, {("loss", 0): series.take(slice(first, first + 70_001))})
+    unpacked: list[int] = []
+
+    def spy(packed: bytes) -> NDArray[Any]:
+        unpacked.append(len(column := unpack(packed)))
+        return column
+
+    monkeypatch.setattr("parlab.series.store.unpack", spy)
+    monkeypatch.setattr("parlab.series.levels.unpack", spy)
+    thin = store.read(attempt_id, "loss", rank=0, max_points=1_000)
+
+    assert sum(unpacked) < 60_000
+    assert len(thin) <= 1_000
+    assert (thin.steps[0], thin.steps[-1]) == (0, 299_999)
+    assert {50.0, -50.0, 60.0} <= set(thin.values.tolist())
+    assert np.isnan(thin.values).any()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.sampled_from([1, 63, 4_096, 5_000, 12_289, 70_000]), min_size=1, max_size=6),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([3, 50, 1_000]),
+)
+def test_a_part_holds_the_extremes_and_only_points_of_the_series(
+    attempt_id: int, sizes: list[int], seed: int, least: int
+) -> None:
+    store.delete(attempt_id)
+    random = np.random.default_rng(seed)
+    steps = np.arange(sum(sizes), dtype=np.int64)
+    values = np.where(random.random(len(steps)) < 1e-3, np.nan, random.normal(size=len(steps)))
+    series = Columns(steps, steps / 4.0, values)
+    for end, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True):
+        store.append(attempt_id, {("loss", 0): series.take(slice(end - size, end))})
+
+    low, high = sorted(random.integers(-5, len(steps) + 5, 2).tolist())
+    for first_step, last_step in ((None, None), (low, high), (low, None), (None, high)):
+        expected = series.take(
+            slice(max(0, low) if first_step is not None else 0, high + 1 if last_step is not None else None)
+        )
+        parts = store.read_parts([attempt_id], ["loss"], least, first_step=first_step, last_step=last_step)
+        if not len(expected):
+            assert parts == {}
+            continue
+        (part,) = parts.values()
+        got = part.columns
+        assert np.all(np.diff(got.steps) > 0)
+        assert np.array_equal(values[got.steps], got.values, equal_nan=True)
+        assert len(got) == len(expected) if part.is_whole else len(got) >= min(least, len(expected)) - 2
+        # Blocks at the ends of the range may have their extremes outside of it.
+        inner = expected.values if part.is_whole or first_step is last_step is None else expected.values[5_000:-5_000]
+        if np.isfinite(inner).any():
+            assert np.nanmax(got.values) >= np.nanmax(inner)
+            assert np.nanmin(got.values) <= np.nanmin(inner)
+
+
+def test_levels_of_series_from_before_there_were_levels_are_made_with_their_next_chunk(attempt_id: int) -> None:
+    store.append(attempt_id, {("loss", 0): columns(0, 200_000)})
+    before = store.read_parts([attempt_id], ["loss"], 500)
+    SeriesLevel.objects.all().delete()
+    (part,) = store.read_parts([attempt_id], ["loss"], 500).values()
+    assert len(part.columns) == 200_000
+
+    store.append(attempt_id, {("loss", 0): columns(200_000, 4_096)})
+
+    (part,) = store.read_parts([attempt_id], ["loss"], 500, last_step=199_000).values()
+    (expected,) = before.values()
+    assert len(part.columns) < 20_000
+    assert set(part.columns.steps.tolist()) >= set(expected.columns.steps[expected.columns.steps < 196_000].tolist())
+
+
+def test_means_of_blocks_cover_the_full_chunks(attempt_id: int) -> None:
+    series = columns(0, 20_000)
+    series.values[5] = np.inf
+    store.append(attempt_id, {("loss", 0): series})
+    for level in (1, 2):
+        means, counts = levels.means(attempt_id, "loss", 0, level=level)
+        size = levels.size_of(level)
+        expected = series.values[:16_384].reshape(-1, size)
+        finite = np.where(np.isfinite(expected), expected, np.nan)
+        assert means == pytest.approx(np.nanmean(finite, axis=1))
+        assert counts.tolist() == np.isfinite(expected).sum(axis=1).tolist()
+
+
+def test_deleting_a_series_deletes_its_levels(attempt_id: int) -> None:
+    store.append(attempt_id, {("loss", rank): columns(0, 5_000) for rank in (0, 1)})
+    store.delete(attempt_id, [("loss", 0)])
+    assert set(SeriesLevel.objects.values_list("rank", flat=True)) == {1}
+    store.delete(attempt_id)
+    assert not SeriesLevel.objects.exists()
