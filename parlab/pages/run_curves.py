@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
@@ -14,7 +15,7 @@ from parlab.lab.models import Attempt, Run
 from parlab.series import store
 from parlab.series.columns import Columns
 
-from .windows import WIDE, Seen, Window, seen
+from .windows import MOST, WIDE, Seen, Window, seen
 
 FIRST_SERIES = ("loss", "lm_loss", "grad_norm")
 """Series that the page of a run offers first."""
@@ -24,13 +25,12 @@ _OF_ENGINES = ("algbw", "busbw", "time_s/", "first_time_s/", "wrong/", "fits", "
 
 
 def step_time(run: Run, attempt: Attempt, window: Window) -> Drawing:
-    series = store.read(attempt.pk, "step_time_s")
-    parts = seen(series, window.sized(WIDE), _steps(series))
+    whole, parts = _over_steps(attempt, "step_time_s", window.sized(WIDE))
     drawing = curves.step_time(
         {rank: part.curve for rank, part in parts.items()},
         warmup_steps=int(run.resolved.get("train", {}).get("warmup_steps", 0)),
         iterations=run.iterations,
-        unit=_unit(series.values(), "s"),
+        unit=_unit(whole, "s"),
     )
     return _marked(drawing, parts)
 
@@ -47,10 +47,9 @@ def memory(_run: Run, attempt: Attempt, window: Window) -> Drawing:
 
 def series(_run: Run, attempt: Attempt, window: Window, metric: str) -> Drawing:
     """Draw any series that the training printed per step."""
-    values = store.read(attempt.pk, metric)
-    parts = seen(values, window.sized(WIDE), _steps(values))
+    whole, parts = _over_steps(attempt, metric, window.sized(WIDE))
     is_time = metric.startswith("timer/") or metric.endswith("_s")
-    unit = _unit(values.values(), "s") if is_time else Unit(1.0, "", "")
+    unit = _unit(whole, "s") if is_time else Unit(1.0, "", "")
     drawing = curves.series(
         {rank: part.curve for rank, part in parts.items()}, name=metric, title=series_title(metric), unit=unit
     )
@@ -72,6 +71,28 @@ def series_title(metric: str) -> str:
     """Return the title of a series: `timer/forward-compute` becomes `Timer forward-compute`."""
     kind, slash, name = metric.partition("/")
     return f"{field_title(kind)} {name}" if slash else field_title(metric)
+
+
+def _over_steps(attempt: Attempt, metric: str, window: Window) -> tuple[list[Columns], dict[int, Seen]]:
+    """Return the whole series of all ranks, at least roughly, and the parts in the window by rank.
+
+    Only as many points are read as the figure can show, unless the window has all points.
+    """
+    if window.points is None:
+        series = store.read(attempt.pk, metric)
+        return list(series.values()), seen(series, window, _steps(series))
+    read = store.read_parts([attempt.pk], [metric], MOST)
+    whole = [part.columns for part in read.values()]
+    if window.first is not None and window.last is not None:
+        # With what lies beside it, so that lines reach the edges of the plot.
+        span = math.ceil(window.last - window.first) + 1
+        first, last = math.floor(window.first) - span, math.ceil(window.last) + span
+        read = store.read_parts([attempt.pk], [metric], 3 * MOST, first_step=first, last_step=last)
+    by_rank = {rank: part for (_, _, rank), part in read.items()}
+    series = {rank: part.columns for rank, part in by_rank.items()}
+    parts = seen(series, window, _steps(series))
+    thinned = {rank: part.is_thinned or not by_rank[rank].is_whole for rank, part in parts.items()}
+    return whole, {rank: part._replace(is_thinned=thinned[rank]) for rank, part in parts.items()}
 
 
 def _steps(series: Mapping[int, Columns]) -> dict[int, NDArray[np.float64]]:

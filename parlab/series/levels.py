@@ -78,7 +78,8 @@ class Blocks:
 
 
 _STATISTICS = ("sizes", "means", "finite", "first_steps", "last_steps")
-_EMPTY = Blocks(Columns.joined([]), *(np.empty(0, np.float64 if name == "means" else np.int64) for name in _STATISTICS))
+_NONE = np.empty(0, np.int64)
+_EMPTY = Blocks(Columns.joined([]), _NONE, np.empty(0, np.float64), _NONE, _NONE, _NONE)
 
 
 def blocks_of(columns: Columns, *, is_start: bool) -> Blocks:

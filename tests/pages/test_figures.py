@@ -157,7 +157,7 @@ def test_the_curve_of_a_run_is_its_series_thinned_and_its_csv_all_of_it(
     store.append(
         attempt.pk, {("step_time_s", rank): Columns(steps, steps.astype(np.float64), values) for rank in (0, 1)}
     )
-    with django_assert_num_queries(6):  # session, person, run, attempt, members, chunks
+    with django_assert_num_queries(8):  # session, person, run, attempt, members; last chunk, level, chunks after it
         answer = figure(page, f"{EXPERIMENT}runs/1/figures/step-time.json?attempt=1")
     assert [trace["name"] for trace in answer["figure"]["data"]] == ["rank 0", "rank 1"]
     assert len(answer["figure"]["data"][0]["x"]) == 1000
