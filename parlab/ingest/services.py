@@ -195,7 +195,7 @@ def _printed_summarise(attempt: Attempt) -> bool:
     if attempt.run.origin == Run.Origin.REPORTED:
         resolved = attempt.run.resolved
         merged = {name: {**resolved.get(name, {}), **fields} for name, fields in sections.items()}
-        Run.objects.filter(pk=attempt.run_id).update(resolved=merged)
+        Run.everything.filter(pk=attempt.run_id).update(resolved=merged)
     summary_store(attempt=attempt, summary=summary)
     return True
 

@@ -208,7 +208,7 @@ def _run_store(foreign: ForeignRun, store: Store, experiment: Experiment, user: 
     if change != "none":
         tracked_run_update(tracked=tracked, status=foreign.status, end_ms=foreign.end_ms, is_news=False)
         logger.info("imported run %s of %s from %s", tracked.run.number, experiment, store.name)
-    return _Stored(Run.objects.get(pk=tracked.run_id), foreign, change, last_step)
+    return _Stored(Run.everything.get(pk=tracked.run_id), foreign, change, last_step)
 
 
 def _is_changed(tracked: TrackedRun, foreign: ForeignRun) -> bool:

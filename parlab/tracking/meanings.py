@@ -44,7 +44,7 @@ def setting_rows(experiment: Experiment) -> list[NameRow]:
 def _rows(experiment: Experiment, kind: NameMeaning.Kind) -> list[NameRow]:
     model: type[LatestMetric] | type[RunParameter] = LatestMetric if kind == Kind.METRIC else RunParameter
     counted = (
-        model._default_manager.filter(tracked__run__experiment=experiment)
+        model._default_manager.filter(tracked__run__experiment=experiment, tracked__deleted_at=None)
         .order_by()
         .values_list("key")
         .annotate(runs=Count("pk"))

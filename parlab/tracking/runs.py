@@ -38,7 +38,7 @@ from parlab.lab.models import (
     RunTag,
     TrackedRun,
 )
-from parlab.lab.services import run_ended, run_findings_refresh, storable
+from parlab.lab.services import findings_refresh, run_ended, run_findings_refresh, storable
 from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.runs import next_number
 from runners.config import digest, sections
@@ -88,7 +88,7 @@ def tracked_run_start(
         lock_experiment(experiment)
         config = _config(experiment, user)
         identity = run_uuid or uuid.uuid4().hex
-        run = Run.objects.create(
+        run = Run.everything.create(
             experiment=experiment,
             config=config,
             number=next_number(config),
@@ -149,7 +149,7 @@ def tracked_run_update(
     attempt, tracked = lock(tracked)
     if name is not None:
         tracked.name = storable.text(name)[:500]
-        Run.objects.filter(pk=tracked.run_id).update(label=tracked.name[:300])
+        Run.everything.filter(pk=tracked.run_id).update(label=tracked.name[:300])
     if status is not None:
         tracked.status = TrackedRun.Status(status)
         tracked.end_ms = end_ms if STATES[tracked.status].is_final else None
@@ -169,7 +169,7 @@ def state_set(
         "ended_at": (ended_at or timezone.now()) if state.is_final else None,
     }
     Attempt.objects.filter(pk=attempt.pk).update(**facts)
-    Run.objects.filter(pk=attempt.run_id).update(**facts)
+    Run.everything.filter(pk=attempt.run_id).update(**facts)
     if state.is_final:
         if is_news and attempt.state != state:
             run_ended(run=attempt.run, attempt_number=attempt.number, state=state, reason=reason)
@@ -178,15 +178,24 @@ def state_set(
         transaction.on_commit(partial(run_findings_refresh, run=attempt.run), robust=True)
 
 
-@transaction.atomic
 def tracked_run_delete(*, tracked: TrackedRun) -> None:
-    """Mark a run as deleted; `tracked_run_restore` undoes it."""
-    TrackedRun.objects.filter(pk=tracked.pk, deleted_at=None).update(deleted_at=timezone.now())
+    """Mark a run as deleted: no page, list or figure shows it any more. `tracked_run_restore` undoes it."""
+    _shown_set(tracked, timezone.now())
+
+
+def tracked_run_restore(*, tracked: TrackedRun) -> None:
+    """Show a deleted run again, with everything that it had."""
+    _shown_set(tracked, None)
 
 
 @transaction.atomic
-def tracked_run_restore(*, tracked: TrackedRun) -> None:
-    TrackedRun.objects.filter(pk=tracked.pk).update(deleted_at=None)
+def _shown_set(tracked: TrackedRun, deleted_at: datetime | None) -> None:
+    attempt, tracked = lock(tracked)
+    if (tracked.deleted_at is None) == (deleted_at is None):
+        return
+    TrackedRun.objects.filter(pk=tracked.pk).update(deleted_at=deleted_at)
+    Run.everything.filter(pk=tracked.run_id).update(hidden_at=deleted_at)
+    transaction.on_commit(partial(findings_refresh, experiment=attempt.run.experiment), robust=True)
 
 
 @transaction.atomic
@@ -224,7 +233,7 @@ def settings_read(*, tracked: TrackedRun) -> None:
     launch = launch_of(
         dict(tracked.parameters.values_list("key", "value")), dict(meanings.values_list("name", "meaning"))
     )
-    Run.objects.filter(pk=tracked.run_id).update(
+    Run.everything.filter(pk=tracked.run_id).update(
         launch=storable.json(launch.model_dump()), resolved=resolved_of(launch)
     )
 
@@ -363,7 +372,7 @@ def reap() -> int:
     """Mark running runs that have been silent for TRACKING_SILENCE_S as lost; returns how many."""
     limit_s = settings.TRACKING_SILENCE_S
     silent = TrackedRun.objects.filter(
-        run__state=RunState.RUNNING, last_report_at__lt=timezone.now() - timedelta(seconds=limit_s)
+        deleted_at=None, run__state=RunState.RUNNING, last_report_at__lt=timezone.now() - timedelta(seconds=limit_s)
     )
     return sum(_lose(tracked, limit_s) for tracked in silent)
 

@@ -59,7 +59,7 @@ def run_id(rest: Rest, experiment_id: str) -> str:
     return str(rest.made("runs/create", {"experiment_id": experiment_id, "start_time": 1})["run"]["info"]["run_id"])
 
 
-BAD = [
+BAD: list[tuple[str, dict[str, Any], str]] = [
     ("experiments/create", {"name": 123}, "Invalid value 123 for parameter 'name' supplied"),
     ("experiments/create", {}, "Missing value for required parameter 'name'"),
     ("experiments/create", {"name": "a", "artifact_location": 9.0}, "Invalid value 9.0 for"),
@@ -289,7 +289,7 @@ def test_artifacts_by_the_pages_endpoints_and_paths_that_climb_out(rest: Rest, r
     answer = rest.client.post(f"{upload}&path=d/a.txt", b"hello world", content_type="application/octet-stream")
     assert answer.status_code == 200
     download = rest.client.get("/get-artifact", {"run_uuid": run_id, "path": "d/a.txt"})
-    assert b"".join(download) == b"hello world"  # type: ignore[arg-type]
+    assert b"".join(download) == b"hello world"
     for path in ("../path", "/etc/passwd", "a/../../b", "%2e%2e/x", "a\\..\\b"):
         for address in (f"{API}artifacts/list", "/get-artifact"):
             refused = rest.client.get(address, {"run_id": run_id, "path": path})
@@ -313,7 +313,7 @@ def test_a_logged_model_is_created_filled_finalised_found_and_deleted(
     assert created["info"]["status"] == "LOGGED_MODEL_PENDING"
     store = f"/api/2.0/mlflow-artifacts/artifacts/{created['info']['artifact_uri'].removeprefix('mlflow-artifacts:/')}"
     assert rest.client.put(f"{store}/MLmodel", b"flavors: {}").status_code == 200
-    assert b"".join(rest.client.get(f"{store}/MLmodel")) == b"flavors: {}"  # type: ignore[arg-type]
+    assert b"".join(rest.client.get(f"{store}/MLmodel")) == b"flavors: {}"
     assert (
         rest.call("patch", f"logged-models/{identity}", {"model_id": identity, "status": 2})[1]["model"]["info"][
             "status"

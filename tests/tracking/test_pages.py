@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from parlab.ingest.services import attempt_reingest
@@ -78,7 +79,8 @@ def test_reingest_builds_the_series_of_a_reported_run_again(tracked: TrackedRun)
 
 def test_histories_of_several_runs_are_limited_and_thinned(page: Client, tracked: TrackedRun) -> None:
     url = "/api/2.0/mlflow/metrics/get-history-bulk"
-    answer = page.get(url, {"run_id": tracked.uuid, "metric_key": "loss", "max_results": 3}).json()["metrics"]
+    query: dict[str, str | int] = {"run_id": tracked.uuid, "metric_key": "loss", "max_results": 3}
+    answer = page.get(url, query).json()["metrics"]
     assert [(point["run_id"], point["step"], point["value"]) for point in answer] == [
         (tracked.uuid, 0, 2.0), (tracked.uuid, 1, 1.9), (tracked.uuid, 2, 1.8)
     ]  # fmt: skip
@@ -92,3 +94,25 @@ def test_histories_of_several_runs_are_limited_and_thinned(page: Client, tracked
     answer = page.get(f"{url}-interval", between).json()["metrics"]
     assert [point["step"] for point in answer] == [2, 4, 6]
     assert page.get(url, {"metric_key": "loss"}).json()["error_code"] == "INVALID_PARAMETER_VALUE"
+
+
+def test_a_deleted_run_leaves_pages_lists_and_figures_until_it_is_restored(page: Client, tracked: TrackedRun) -> None:
+    run = tracked.run
+    slug = run.experiment.slug
+    addresses = [reverse("run", args=[slug, run.number]), reverse("run-log", args=[slug, run.number])]
+    label = "warm-up 100"
+    runs.tracked_run_delete(tracked=tracked)
+
+    assert [page.get(address).status_code for address in addresses] == [404, 404]
+    for address in (reverse("experiment", args=[slug]), reverse("experiments"), f"{reverse('experiments')}?show=runs"):
+        assert label not in page.get(address).content.decode()
+    assert label not in page.get(reverse("report", args=[slug])).content.decode()
+    assert page.get(f"/api/experiments/{slug}/runs/").json()["count"] == 0
+    later = runs.tracked_run_start(experiment=run.experiment, user=run.created_by)
+    assert later.run.number == run.number + 1, "its number is not given away"
+    runs.points_append(tracked=tracked, points=[runs.Point("loss", 1.0, 1, 99)])
+    runs.tracked_run_update(tracked=tracked, status="FINISHED")
+
+    runs.tracked_run_restore(tracked=tracked)
+    assert label in page.get(addresses[0]).content.decode()
+    assert Run.objects.get(pk=run.pk).state == "finished", "what came while it was deleted counts"

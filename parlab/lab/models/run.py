@@ -51,6 +51,16 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(state__in=FINAL_STATES)
 
 
+RunManager = models.Manager.from_queryset(RunQuerySet)
+
+
+class ShownRuns(RunManager["Run"]):
+    """Runs without those that a script has deleted: pages, lists, figures and findings never see them."""
+
+    def get_queryset(self) -> RunQuerySet:
+        return RunQuerySet(self.model, using=self._db).filter(hidden_at=None)
+
+
 class Run(models.Model):
     """One point of a sweep, with a chain of attempts of which the last one is current.
 
@@ -129,7 +139,12 @@ class Run(models.Model):
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
 
-    objects = RunQuerySet.as_manager()
+    hidden_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When a script deleted its reported run; restoring clears it."
+    )
+
+    objects = ShownRuns()
+    everything = RunQuerySet.as_manager()
 
     class Meta:
         ordering = ["experiment", "number"]
@@ -140,7 +155,7 @@ class Run(models.Model):
         indexes = [
             models.Index(fields=["state"], name="run_state"),
             # Covers all columns that lists filter, sort and count by: rows are long because of their JSON.
-            models.Index(fields=["experiment", *FACTS], name="run_facts"),
+            models.Index(fields=["experiment", *FACTS, "hidden_at"], name="run_facts"),
         ]
 
     def __str__(self) -> str:

@@ -59,8 +59,8 @@ def experiment_versions(experiment: Experiment, version: str) -> Versions:
     """
     configs: list[Any] = list(
         experiment.configs.annotate(
-            run_count=Count("runs"),
-            published_count=Count("runs", filter=~Q(runs__origin=Run.Origin.MEASURED)),
+            run_count=Count("runs", filter=Q(runs__hidden_at=None)),
+            published_count=Count("runs", filter=Q(runs__hidden_at=None) & ~Q(runs__origin=Run.Origin.MEASURED)),
         ).order_by("-version")
     )
     if version.isdecimal():

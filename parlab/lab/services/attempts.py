@@ -17,13 +17,13 @@ def lock_attempt(attempt: Attempt) -> tuple[Attempt, Run]:
     """Lock an attempt and its run until the end of the transaction, and return their current rows."""
     # Without "no key", appending to the series of this attempt would block on its foreign key to this row.
     locked = Attempt.objects.select_for_update(no_key=True).get(pk=attempt.pk)
-    return locked, Run.objects.select_for_update(no_key=True).get(pk=locked.run_id)
+    return locked, Run.everything.select_for_update(no_key=True).get(pk=locked.run_id)
 
 
 def queue_next_attempt(run: Run) -> Attempt:
     """Make a new attempt without results the current one of a locked run."""
     attempt = Attempt.objects.create(run=run, number=run.attempt_number + 1)
-    Run.objects.filter(pk=run.pk, attempt_number=run.attempt_number).update(
+    Run.everything.filter(pk=run.pk, attempt_number=run.attempt_number).update(
         attempt_number=attempt.number,
         state=RunState.QUEUED,
         reason="",
@@ -43,7 +43,7 @@ def summary_store(*, attempt: Attempt, summary: Mapping[str, Any]) -> None:
     current, run = lock_attempt(attempt)
     clean = storable.json(summary)
     Attempt.objects.filter(pk=current.pk).update(summary=clean)
-    Run.objects.filter(pk=run.pk, attempt_number=current.number).update(summary=clean, **headline(clean))
+    Run.everything.filter(pk=run.pk, attempt_number=current.number).update(summary=clean, **headline(clean))
     if RunState(current.state).is_final:
         content = {
             "state": current.state,
@@ -58,7 +58,7 @@ def summary_store(*, attempt: Attempt, summary: Mapping[str, Any]) -> None:
 def launch_store(*, attempt: Attempt, launch: Mapping[str, Any]) -> None:
     """Store the launch arguments that a command printed, if this is the current attempt of its run."""
     current, run = lock_attempt(attempt)
-    Run.objects.filter(pk=run.pk, attempt_number=current.number).update(launch=storable.json(launch))
+    Run.everything.filter(pk=run.pk, attempt_number=current.number).update(launch=storable.json(launch))
 
 
 def headline(summary: Mapping[str, Any]) -> dict[str, float | None]:

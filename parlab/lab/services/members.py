@@ -124,7 +124,7 @@ def _attempt_follow(attempt: Attempt, run: Run, members: Sequence[Member], repor
         Member.objects.filter(pk=cause.pk).update(is_consequence=False)
     Attempt.objects.filter(pk=attempt.pk).update(**facts, **own, **evidence)
     if facts and is_current:
-        Run.objects.filter(pk=run.pk, attempt_number=attempt.number).update(**facts)
+        Run.everything.filter(pk=run.pk, attempt_number=attempt.number).update(**facts)
     if facts:
         logger.info("run %s attempt %s: %s -> %s", run.pk, attempt.number, attempt.state, facts)
     if state == RunState.LOST and is_current and attempt.number < _max_attempts(run):

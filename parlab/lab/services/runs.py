@@ -49,7 +49,7 @@ def config_launch(*, config: Config, user: User, only: Collection[str] | None = 
     runnable = [(point.values, point.config) for point in points if point.config is not None]
     new = [(values, run_config) for values, run_config in runnable if digest(values) not in existing]
     first = next_number(config)
-    runs = Run.objects.bulk_create(
+    runs = Run.everything.bulk_create(
         [_new_run(config, values, run_config, first + index, user) for index, (values, run_config) in enumerate(new)]
     )
     Attempt.objects.bulk_create([Attempt(run=run, number=1) for run in runs])
@@ -81,7 +81,8 @@ def _span_problem(config: RunConfig) -> Problem | None:
 
 
 def next_number(config: Config) -> int:
-    last: int | None = config.experiment.runs.aggregate(last=Max("number"))["last"]
+    runs = Run.everything.filter(experiment=config.experiment_id)
+    last: int | None = runs.aggregate(last=Max("number"))["last"]
     return (last or 0) + 1
 
 
@@ -117,7 +118,7 @@ def _axis_text(value: Any) -> str:
 @transaction.atomic
 def run_relaunch(*, run: Run, user: User) -> Attempt:
     """Queue the next attempt of a run that has ended; raises ValueError for active, published and imported runs."""
-    current = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+    current = Run.everything.select_for_update(no_key=True).get(pk=run.pk)
     if current.origin != Run.Origin.MEASURED:
         raise ValueError(f"run #{current.number} was not measured by parlab; launch a config of your own to measure it")
     if not current.is_final:
@@ -125,7 +126,7 @@ def run_relaunch(*, run: Run, user: User) -> Attempt:
     logger.info("run %s (%s) is relaunched by %s", current.pk, current, user)
     attempt = queue_next_attempt(current)
     # A relaunched run goes to the end of the queue; a run that was lost with its node keeps its place.
-    Run.objects.filter(pk=current.pk).update(queued_at=timezone.now())
+    Run.everything.filter(pk=current.pk).update(queued_at=timezone.now())
     return attempt
 
 
@@ -136,7 +137,7 @@ def run_cancel_request(*, run: Run) -> RunState:
     Raises ValueError if the run has ended.
     """
     for _ in range(_CANCEL_ROUNDS):
-        current = Run.objects.get(pk=run.pk)
+        current = Run.everything.get(pk=run.pk)
         if current.is_final:
             raise ValueError(f"run #{current.number} has already ended: {current.state}")
         attempt, current = lock_attempt(current.current_attempt())
@@ -145,11 +146,13 @@ def run_cancel_request(*, run: Run) -> RunState:
         if attempt.state == RunState.QUEUED:
             end = {"state": RunState.CANCELLED, "reason": "cancelled before it started", "ended_at": timezone.now()}
             Attempt.objects.filter(pk=attempt.pk, state=RunState.QUEUED).update(**end)
-            Run.objects.filter(pk=current.pk, state=RunState.QUEUED).update(**end, cancel_requested_at=timezone.now())
+            Run.everything.filter(pk=current.pk, state=RunState.QUEUED).update(
+                **end, cancel_requested_at=timezone.now()
+            )
             events.run_ended(
                 run=current, attempt_number=attempt.number, state=RunState.CANCELLED, reason=str(end["reason"])
             )
             return RunState.CANCELLED
-        Run.objects.filter(pk=current.pk, cancel_requested_at=None).update(cancel_requested_at=timezone.now())
+        Run.everything.filter(pk=current.pk, cancel_requested_at=None).update(cancel_requested_at=timezone.now())
         return current.run_state
     raise ValueError(f"run #{run.number} could not be cancelled because its state kept changing; try again")
