@@ -8,10 +8,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import nanoarrow
+import numpy as np
 from django.http import FileResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
+from nanoarrow import ipc
 from rest_framework import serializers as drf
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -26,8 +29,10 @@ from .errors import Problem
 from .serializers import Errors
 
 MAX_POINTS = 1_000_000
-"""Maximum number of points per rank in JSON; CSV has no limit."""
+"""Maximum number of points per rank in JSON; CSV and Arrow have no limit."""
+ARROW = "application/vnd.apache.arrow.stream"
 _ROWS = 5_000
+_BATCH_ROWS = 100_000
 
 
 class SeriesItem(drf.Serializer[Any]):
@@ -123,7 +128,7 @@ class SeriesOfRun(APIView):
 
 
 class OneSeries(APIView):
-    """The points of one metric, whole or thinned, as JSON or CSV."""
+    """The points of one metric, whole or thinned, as JSON, CSV or an Arrow IPC stream."""
 
     @extend_schema(
         operation_id="series_read",
@@ -134,16 +139,22 @@ class OneSeries(APIView):
             OpenApiParameter("from", int, description="First step."),
             OpenApiParameter("to", int, description="Last step."),
             OpenApiParameter("attempt", int),
-            OpenApiParameter("as", str, enum=["json", "csv"]),
+            OpenApiParameter("as", str, enum=["json", "csv", "arrow"]),
         ],
-        responses={200: OneSeriesAnswer, 400: Errors, 404: Errors},
+        responses={
+            200: OneSeriesAnswer,
+            (200, "text/csv"): OpenApiTypes.STR,
+            (200, ARROW): OpenApiTypes.BINARY,
+            400: Errors,
+            404: Errors,
+        },
     )
     def get(self, request: Request, slug: str, number: int) -> Response | StreamingHttpResponse:
         run = find_run(slug, number)
         attempt = _attempt(run, request)
         metric, form = request.GET.get("metric", ""), request.GET.get("as", "json")
-        if form not in ("json", "csv"):
-            raise Problem(f"unknown form {form[:40]!r}", field="as", value=form, remedy="use json or csv")
+        if form not in ("json", "csv", "arrow"):
+            raise Problem(f"unknown form {form[:40]!r}", field="as", value=form, remedy="use json, csv or arrow")
         names = sorted({info.metric for info in store.metrics(attempt.pk)})
         if metric not in names:
             shown = ", ".join(names[:20]) or "none yet"
@@ -153,6 +164,8 @@ class OneSeries(APIView):
             [attempt.pk], [metric], rank=rank, first_step=_whole(request, "from"), last_step=_whole(request, "to")
         )
         by_rank = {key[2]: columns for key, columns in series.items()}
+        if form == "arrow":
+            return _arrow(by_rank, points, f"{slug}-run-{number}.arrows")
         if form == "csv":
             return _csv(by_rank, points, f"{slug}-run-{number}.csv")
         return Response(_json(metric, attempt, by_rank, min(points or MAX_POINTS, MAX_POINTS)))
@@ -194,6 +207,36 @@ def _csv(by_rank: dict[int, Columns], points: int | None, name: str) -> Streamin
 
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingHttpResponse(lines(), content_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _arrow(by_rank: dict[int, Columns], points: int | None, name: str) -> StreamingHttpResponse:
+    """Stream record batches with the columns rank, step, time (Unix seconds) and value."""
+    types = {"rank": nanoarrow.int32(), "step": nanoarrow.int64()}
+    types |= {"time": nanoarrow.float64(), "value": nanoarrow.float64()}
+    schema = nanoarrow.struct(types)
+
+    def batches() -> Iterator[bytes]:
+        buffer = io.BytesIO()
+        with ipc.StreamWriter.from_writable(buffer) as writer:
+            # An empty batch carries the schema where there are no points.
+            for rank, columns in sorted(by_rank.items()) or [(0, Columns.joined([]))]:
+                thinned = columns if points is None else columns.thinned(points)
+                for first in range(0, max(len(thinned), 1), _BATCH_ROWS):
+                    part = thinned.take(slice(first, first + _BATCH_ROWS))
+                    numbers = (np.full(len(part), rank, np.int32), part.steps, part.times, part.values)
+                    # An empty array of numpy is not taken.
+                    children = [
+                        nanoarrow.c_array(column if len(part) else [], None if len(part) else kind)
+                        for column, kind in zip(numbers, types.values(), strict=True)
+                    ]
+                    writer.write_array(nanoarrow.c_array_from_buffers(schema, len(part), [None], children=children))
+                    yield buffer.getvalue()
+                    buffer.seek(0)
+                    buffer.truncate()
+        yield buffer.getvalue()
+
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingHttpResponse(batches(), content_type=ARROW, headers=headers)
 
 
 class Reported(APIView):

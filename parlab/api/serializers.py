@@ -96,6 +96,8 @@ class RunItem(serializers.ModelSerializer[Run]):
         help_text="Mean over all GPUs and the timed steps, in per cent."
     )
     url = serializers.CharField(source="get_absolute_url", help_text="Address of its page.")
+    last_step = serializers.IntegerField(allow_null=True, help_text="Highest step so far of the current attempt.")
+    planned_steps = serializers.IntegerField(allow_null=True, help_text="Steps of the whole run, where they are known.")
     is_emulated = serializers.SerializerMethodField(
         help_text="Whether its stages waited for given times instead of computing."
     )
@@ -104,6 +106,7 @@ class RunItem(serializers.ModelSerializer[Run]):
         model = Run
         fields = [
             "number", "label", "origin", "is_emulated", "state", "reason", "point", "config_version", "attempt_number",
+            "last_step", "planned_steps",
             "step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes", "mfu", "gpu_utilization",
             "findings_open", "source", "first_line", "last_line", "queued_at", "started_at", "ended_at", "url",
         ]  # fmt: skip

@@ -3,7 +3,7 @@
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView
 
-from . import actions, numbers, plans, simulations, studies, views
+from . import actions, numbers, plans, simulations, studies, views, waiting
 
 app_name = "api"
 EXPERIMENT = "experiments/<slug:slug>/"
@@ -21,6 +21,7 @@ urlpatterns = [
     path(f"{EXPERIMENT}launch/", actions.Launch.as_view(), name="launch"),
     path(f"{RUN}cancel/", actions.Cancel.as_view(), name="cancel"),
     path(f"{RUN}relaunch/", actions.Relaunch.as_view(), name="relaunch"),
+    path(f"{RUN}wait/", waiting.Wait.as_view(), name="wait"),
     path(f"{RUN}metrics/", numbers.SeriesOfRun.as_view(), name="metrics"),
     path(f"{RUN}series/", numbers.OneSeries.as_view(), name="series"),
     path(f"{RUN}reported/", numbers.Reported.as_view(), name="reported"),

@@ -21,7 +21,7 @@ from rest_framework.views import APIView
 
 from parlab.ingest import preview
 from parlab.ingest.imports import Refused
-from parlab.lab.models import Experiment, Finding, Run
+from parlab.lab.models import Attempt, Experiment, Finding, Run
 from parlab.series import log
 from parlab.tracking.imports import upload_import
 from runners.protocol import RunState
@@ -139,10 +139,13 @@ class OneExperiment(generics.RetrieveAPIView[Experiment]):
 
 def _runs(slug: str) -> QuerySet[Run]:
     experiment = get_object_or_404(Experiment, slug=slug)
+    attempts = Attempt.objects.filter(run=OuterRef("pk"), number=OuterRef("attempt_number"))
     return (
         experiment.runs.select_related("config", "experiment")
         .annotate(
             findings_open=_counted(Finding, run=OuterRef("pk"), acknowledged_at=None),
+            last_step=Subquery(attempts.values("last_step")[:1]),
+            planned_steps=F("resolved__train__iterations"),
             stored_mfu=F("summary__mfu"),
             stored_compute=F("resolved__train__compute"),
             stored_utilization=F("summary__gpu_utilization__mean"),
@@ -161,7 +164,7 @@ class Runs(generics.ListAPIView[Run]):
     def get_queryset(self) -> QuerySet[Run]:
         runs = _runs(self.kwargs["slug"]).defer("resolved", "summary", "launch", "config__data")
         state = self.request.GET.get("state", "")
-        return runs.filter(state=_one_of("state", state, list(RunState))) if state else runs
+        return runs.filter(state=one_of("state", state, list(RunState))) if state else runs
 
     @extend_schema(parameters=[OpenApiParameter("state", str, enum=[state.value for state in RunState])])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -209,9 +212,9 @@ class Findings(generics.ListAPIView[Finding]):
         if run := parameters.get("run", ""):
             findings = findings.filter(run__number=_whole_number("run", run))
         if severity := parameters.get("severity", ""):
-            findings = findings.filter(severity=_one_of("severity", severity, list(Finding.Severity.values)))
+            findings = findings.filter(severity=one_of("severity", severity, list(Finding.Severity.values)))
         if is_open := parameters.get("open", ""):
-            findings = findings.filter(acknowledged_at__isnull=_one_of("open", is_open, ["true", "false"]) == "true")
+            findings = findings.filter(acknowledged_at__isnull=one_of("open", is_open, ["true", "false"]) == "true")
         return findings
 
     @extend_schema(
@@ -226,7 +229,7 @@ class Findings(generics.ListAPIView[Finding]):
         return super().get(request, *args, **kwargs)
 
 
-def _one_of(field: str, value: str, choices: list[str]) -> str:
+def one_of(field: str, value: str, choices: list[str]) -> str:
     if value not in choices:
         raise Problem(f"unknown {field} {value!r}", field=field, value=value, remedy=f"use one of {', '.join(choices)}")
     return value

@@ -74,11 +74,7 @@ def _rate(url: str, calls: int, token: str) -> float:
     now = int(time.time() * 1000)
     steps = 1000 // len(METRICS)
     batches = [
-        [
-            Metric(name, value, now, call * steps + step)  # type: ignore[no-untyped-call]
-            for step in range(steps)
-            for name, value in METRICS.items()
-        ]
+        [Metric(name, value, now, call * steps + step) for step in range(steps) for name, value in METRICS.items()]
         for call in range(calls)
     ]
     began = time.perf_counter()
