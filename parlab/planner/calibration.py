@@ -18,6 +18,7 @@ import numpy.typing as npt
 from .cluster import Cluster
 from .memory import memory, needed_bytes
 from .parameters import MemoryParameters, TimeParameters, as_vector, from_vector, limits, names, widths
+from .residuals import Residuals
 from .tape import Batch, Formula
 from .timing import Clock
 from .workload import Job
@@ -55,8 +56,8 @@ class Calibration:
     memory_rows: int = 0
     oom_rows: int = 0
     """Jobs that ran out of memory; they determine `usable_share`."""
-    time_error: float = 0.108
-    memory_error: float = 0.048
+    time_error: float = 0.08
+    memory_error: float = 0.047
     usable_share: float = 0.985
     """Share of the device's memory up to which a prediction counts as fitting: drivers reserve the rest (a V100 of 16
     GiB reports 16,160 MiB, an A100 of 80 GiB 81,251 MiB)."""
@@ -64,6 +65,8 @@ class Calibration:
     """Relative error of the time that 80 % of such predictions stay within."""
     most_gpus: int = 0
     """Most GPUs of a measured time, 0 without one; larger jobs are predicted closer to the shipped constants."""
+    local: Residuals | None = None
+    """What the constants leave unexplained near measured jobs; None without measured times."""
     cost: float = 0.0
     """Objective of the time fit at its minimum, for comparing fits to the same rows."""
 
@@ -140,12 +143,13 @@ def calibrate(
         width = spring * min(1.0, (len(timed) / len(as_vector(start.time))) ** 0.5)
         row_weights = np.array([weight_by_id[id(row)] for row in timed])
         vector, cost = _fit(time_residuals, start.time, row_weights, noise, width)
-        residuals = time_residuals(vector[None])[0]
+        local = Residuals(tuple(row.job for row in timed), tuple(time_residuals(vector[None])[0]))
         fitted = replace(
             fitted,
             time=from_vector(start.time, vector),
-            time_error=_error(residuals, start.time_error),
-            time_spread=_spread(residuals, start.time_spread),
+            time_error=_error(local.left_out(), start.time_error),
+            time_spread=_spread(local.left_out(), start.time_spread),
+            local=local,
             most_gpus=max(row.job.world_size for row in timed),
             cost=cost,
         )
@@ -185,12 +189,13 @@ def _error(residuals: Vector, prior: float) -> float:
 
 
 def _spread(residuals: Vector, prior: float) -> float:
-    """Return the relative error that 80 % of the rows stay within; few rows count less than the prior.
+    """Return the relative error that 80 % of other rows stay within; few rows count less than the prior.
 
-    Residuals of a fit are smaller than errors on other rows, so that the highest of the fifth decides.
+    The constants are fitted to the rows, which makes their errors smaller than those of other rows: of n + 1 equal
+    rows, the next one lies within the ceil(0.9 (n + 1))-th smallest.
     """
-    errors = np.sort(np.abs(np.expm1(residuals)))
-    index = min(len(errors) - 1, int(np.ceil(0.85 * len(errors))))
+    errors = np.sort(np.expm1(np.abs(residuals)))
+    index = min(len(errors), int(np.ceil(0.9 * (len(errors) + 1)))) - 1
     weight = len(errors) / (len(errors) + 5)
     return float(weight * errors[index] + (1 - weight) * prior)
 
@@ -198,8 +203,7 @@ def _spread(residuals: Vector, prior: float) -> float:
 def shrunk(calibration: Calibration, gpus: int, shipped: Calibration) -> Calibration:
     """Return the calibration for a job of `gpus` GPUs, closer to the shipped constants beyond the measured range.
 
-    The logarithms of the constants are averaged; the weight of the calibration halves when the GPUs double, and the
-    uncertainty grows to that of the shipped constants at least.
+    The logarithms of the constants are averaged; the weight of the calibration halves when the GPUs double.
     """
     if not calibration.most_gpus or gpus <= calibration.most_gpus:
         return calibration
@@ -209,7 +213,6 @@ def shrunk(calibration: Calibration, gpus: int, shipped: Calibration) -> Calibra
         calibration,
         time=from_vector(shipped.time, vector),
         time_error=max(calibration.time_error, shipped.time_error),
-        time_spread=max(calibration.time_spread, shipped.time_spread),
     )
 
 

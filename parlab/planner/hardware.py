@@ -81,8 +81,8 @@ _A800 = "NVIDIA A800 data sheet, 2022: an A100 with NVLink of 400 GB/s"
 _H800 = "NVIDIA H800 data sheet, 2023, without sparsity: an H100 with NVLink of 400 GB/s"
 _H20 = "NVIDIA H20 data sheet, 2023, without sparsity"
 _H100_96 = "torchtitan, docs/performance.md, 2024: H100 of 500 W, HBM2e; ceiling: that of 700 W times (500/700)^0.5"
-_GB200 = "NVIDIA GB200 NVL72 data sheet, 2024, without sparsity; ceiling: that of GB300 times (1200/1400 W)^0.5"
-_GB300 = "NVIDIA GB300 NVL72 data sheet, 2025, without sparsity; ceiling: 0.8 of the peak"
+_GB200 = "NVIDIA GB200 NVL72 data sheet, 2024, without sparsity; ceiling: 0.74 of the peak, as clocks follow 1200 W"
+_GB300 = "NVIDIA GB300 NVL72 data sheet, 2025, without sparsity; ceiling: that of GB200 times 1400/1200 W"
 _B300 = "NVIDIA HGX B300 data sheet, 2025, per GPU, without sparsity"
 _HOPPER_SXM = _peaks(fp8=1979, fp16=989.4, bf16=989.4, tf32=494.7, fp32=66.9)
 
@@ -116,7 +116,7 @@ _CATALOGUE: dict[str, Gpu] = {
     "gh200": Gpu("GH200 96 GB", 96 * _GB, _HOPPER_SXM, 4e12, "NVIDIA GH200 data sheet, 2023, without sparsity"),
     "gb300": Gpu(
         "GB300", 279 * _GB, _peaks(fp4=15_000, fp8=5000, fp16=2500, bf16=2500, tf32=1250, fp32=80), 8e12,
-        _GB300, 2000 * _TERA,
+        _GB300, 2158 * _TERA,
     ),
     "gb200": Gpu(
         "GB200", 186 * _GB, _peaks(fp4=10_000, fp8=5000, fp16=2500, bf16=2500, tf32=1250, fp32=80), 8e12,

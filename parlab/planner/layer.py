@@ -31,6 +31,9 @@ _ROUTED_BYTES = 4.0
 """Bytes per value of a routed token, forward: gathered once and scattered once in 16 bits."""
 _GRAPH_SHARE = 0.25
 """Time of the processor with recorded kernels: routing and experts of changing sizes are still launched one by one."""
+_EAGER_SCORES = 5 / 3
+"""Bytes moved per score by eager attention relative to Megatron-LM's fused scale, mask and softmax: 20 to 12 forward,
+27 to 16 backward."""
 _UNFUSED = 2.0
 """Bytes moved by eager norms, rotary positions and activations relative to fused ones: intermediate values in fp32."""
 _RECOMPUTED_SHARE = 0.5
@@ -149,6 +152,7 @@ class LayerClock:
         pairs = heads * model.sequence_length
         flops = 4 * pairs * model.score_size
         scores = pairs * model.num_heads * job.value_bytes / 2 / self.bytes_s
+        scores *= 1 if job.fuses_pointwise else _EAGER_SCORES
         forward, backward = (scores * count for count in _SCORES_BYTES)
         return slow * flops / self.wide_flops_s + forward, 2 * slow * flops / self.wide_flops_s + backward
 

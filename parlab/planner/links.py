@@ -41,10 +41,18 @@ class Links:
         latency = cluster.between.latency_s * nodes / ranks + cluster.inside.latency_s
         return smaller(self.inside, between), latency
 
-    def all_reduce_s(self, size: float, ranks: int, span: int) -> float:
-        """Return the time of a ring all-reduce of `size` bytes among ranks spread over `span` neighbouring devices."""
+    def all_reduce_s(self, size: float, ranks: int, span: int, messages: int = 1) -> float:
+        """Return the time of an all-reduce of `size` bytes among ranks spread over `span` neighbouring devices.
+
+        Inside a domain it is a ring. Between domains, NCCL's trees reduce inside each domain first, so that the network
+        carries 2 (N - 1)/N of the data for N domains, which is only half as much for two of them.
+        """
         bandwidth, latency = self.ring(ranks, span)
-        return 2 * (ranks - 1) / ranks * size / bandwidth + 2 * (ranks - 1) * latency
+        share = (ranks - 1) / ranks
+        if self.is_between(span):
+            domains = max(2, min(ranks, -(-span // self.cluster.domain)))
+            share = (domains - 1) / domains
+        return 2 * share * size / bandwidth + 2 * (ranks - 1) * latency * messages
 
     def all_to_all_s(self, token_bytes: float, tokens: float, choices: int, ranks: int, span: int) -> float:
         """Return the time in which each rank sends `tokens` tokens to the ranks of their experts.

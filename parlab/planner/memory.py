@@ -192,18 +192,18 @@ def _stage(job: Job, parameters: MemoryParameters, stage: int, layer_bytes: tupl
     stored, transient = layer_bytes
     in_flight = micro_batches_in_flight(job, stage)
     zero = job.effective_zero
-    layer = (dense + routed) / max(1, layers) if stages > 1 else _layer_parameters(job)
+    layer = (dense + routed) / max(1, layers) if stages > 1 else layer_parameters(job)
     gathered = 2 * layer * job.value_bytes if zero == 3 and job.reshards_after_forward else 0.0
     flat = parameters.flat_factor if 1 <= zero < 3 else 1.0
-    logit_bytes = parameters.logit_bytes * (1.5 if job.value_bytes == 4 else 1) * (0.5 if job.fuses_loss else 1)
-    logits = job.rank_tokens * model.vocab_size / tensor * logit_bytes if is_last else 0.0
+    copies = (1.5 if job.value_bytes == 4 or job.copies_logits else 1) * (0.5 if job.fuses_loss else 1)
+    logits = job.rank_tokens * model.vocab_size / tensor * parameters.logit_bytes * copies if is_last else 0.0
     # A stage keeps each output until the gradient of this output arrives.
     boundary = tensor if job.sequence_parallel else 1
     outputs = job.value_bytes * job.rank_tokens * model.hidden_size * in_flight / boundary if stages > 1 else 0.0
     groups = sum(size > 1 for size in (tensor, stages, job.replicas, job.expert_parallel))
     activations = (in_flight * layers * stored + outputs + transient) * parameters.fragmentation
     logits *= parameters.fragmentation
-    copies, step = _gradient_copies(job, dense + routed)
+    gradient_copies, step = _gradient_copies(job, dense + routed)
     return Memory(
         weights * flat + gathered,
         gradients * flat,
@@ -211,13 +211,13 @@ def _stage(job: Job, parameters: MemoryParameters, stage: int, layer_bytes: tupl
         optimizer * flat + larger(0.0, step - activations - logits),
         activations,
         logits,
-        groups * parameters.communicator_bytes + copies + _bucket_bytes(job, dense + routed, parameters),
+        groups * parameters.communicator_bytes + gradient_copies + _bucket_bytes(job, dense + routed, parameters),
         parameters.overhead_bytes,
         in_flight,
     )
 
 
-def _layer_parameters(job: Job) -> float:
+def layer_parameters(job: Job) -> float:
     """Return the parameters of one layer on a rank."""
     model = job.model
     routed = model.routed_layer_parameters / (job.expert_parallel * job.expert_tensor_parallel)

@@ -17,39 +17,39 @@ import numpy.typing as npt
 class TimeParameters:
     """Constants of the time model: how much of the data sheet figures a cluster and its software reach."""
 
-    matmul_efficiency: float = 0.87
+    matmul_efficiency: float = 0.868
     """Share of the matmul ceiling that the products of a layer reach, after the correction for their sizes."""
-    matmul_traffic: float = 1.17
+    matmul_traffic: float = 1.07
     """Bytes that a product moves, relative to its operands and result. This term makes small products slow."""
-    memory_efficiency: float = 0.753
+    memory_efficiency: float = 0.882
     """Share of the memory bandwidth that norms, softmax, dropout and the optimizer reach."""
-    host_s: float = 0.00105
+    host_s: float = 0.00107
     """Time in which the processor launches the kernels of one pass through one layer (s)."""
-    inside_efficiency: float = 1.27
+    inside_efficiency: float = 1.5
     """Share of the bandwidth inside a node that collectives reach; above 1 if they overlap with computation."""
-    between_efficiency: float = 0.534
+    between_efficiency: float = 0.553
     """Share of the bandwidth between nodes that collectives reach."""
-    shaped_efficiency: float = 0.891
+    shaped_efficiency: float = 0.908
     """The same for links whose bandwidth was set or measured instead of taken from a data sheet: the share of TCP."""
-    step_s: float = 0.0207
+    step_s: float = 0.0179
     """Fixed time of every iteration (s): optimizer launches, logging, data loading."""
-    straggler_share: float = 0.00944
+    straggler_share: float = 0.0243
     """Share by which each doubling of the nodes delays an iteration: every rank waits for the slowest one."""
-    misaligned_slowdown: float = 3.97
+    misaligned_slowdown: float = 4.18
     """Slowdown of attention if the head size is not a multiple of 8."""
-    sharded_efficiency: float = 0.269
+    sharded_efficiency: float = 0.199
     """Share of the bandwidth that gathering sharded weights (ZeRO-3, FSDP) reaches."""
-    attention_efficiency: float = 0.945
+    attention_efficiency: float = 0.954
     """Speed of fused attention relative to the published kernels (`attention.SHARES`)."""
-    low_precision_efficiency: float = 0.898
+    low_precision_efficiency: float = 1
     """Share of the ceiling that products in 8 and 4 bits reach, relative to 16 bits."""
-    exchange_efficiency: float = 0.725
+    exchange_efficiency: float = 0.56
     """Share of the bandwidth that the all-to-all of experts reaches."""
-    grouped_efficiency: float = 0.63
+    grouped_efficiency: float = 0.692
     """Speed of the products of experts relative to one large product: uneven loads, partly filled tiles."""
-    routing_s: float = 0.00114
+    routing_s: float = 0.00113
     """Time in which the processor launches the kernels of routing, in addition to `host_s` (s)."""
-    expert_s: float = 0.000117
+    expert_s: float = 0.00011
     """The same for each expert of a rank (s)."""
 
 
@@ -57,18 +57,18 @@ class TimeParameters:
 class MemoryParameters:
     """Constants of the memory model: what the formulas of `memory` do not count."""
 
-    fragmentation: float = 1.05
+    fragmentation: float = 1.04
     """Memory held by the allocator relative to the live activations and logits: fragments, workspaces."""
     flat_factor: float = 1.08
     """Size of the weights, gradients and optimizer state flattened by ZeRO-1 and -2, relative to their formula:
     alignment, and fragments left by the first copies."""
-    bucket_values: float = 6.54e08
+    bucket_values: float = 6.49e8
     """Values in each of the two buckets in which ZeRO-1 and -2 reduce gradients and gather weights."""
-    logit_bytes: float = 11.7
+    logit_bytes: float = 8.47
     """Bytes per logit while the loss is computed."""
-    communicator_bytes: float = 5.93e08
+    communicator_bytes: float = 6.14e8
     """Communication buffers of each process group (tensor, pipeline, data), in bytes."""
-    overhead_bytes: float = 1.23e09
+    overhead_bytes: float = 1.24e9
     """Device context, libraries and kernels, in bytes."""
 
 
@@ -89,6 +89,7 @@ are better than the measured ceiling. Links may appear faster than they are if m
 
 
 WIDTHS: dict[str, float] = {
+    "attention_efficiency": 0.15,
     "fragmentation": 0.1,
     "flat_factor": 0.1,
     "logit_bytes": 0.6,
@@ -96,7 +97,8 @@ WIDTHS: dict[str, float] = {
     "overhead_bytes": 0.6,
 }
 """Widths of the springs that pull constants back to their start, in logarithms; 1 if not listed. Allocators waste a few
-per cent in every code base, so a larger excess must not be explained by fragmentation."""
+per cent in every code base, so a larger excess must not be explained by fragmentation. The rates of attention kernels
+were measured by their authors."""
 
 
 def widths(kind: type[TimeParameters] | type[MemoryParameters]) -> npt.NDArray[np.float64]:

@@ -10,8 +10,12 @@ from .calibration import Calibration, default_for, shrunk
 from .cluster import Cluster
 from .configs import job_of
 from .memory import Memory, memory
-from .timing import Clock, Timing
+from .spreads import usual_spread
+from .timing import Clock, Timing, scaled
 from .workload import Job
+
+_FAR = 0.9
+"""Novelty above which a prediction says that no similar job was measured."""
 
 
 @dataclass(frozen=True)
@@ -86,18 +90,32 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
         )
     if cluster.is_between_assumed and cluster.nodes > 1:
         reasons.append("bandwidth between nodes is not specified: the usual value for such nodes is assumed")
+    parts = Clock(job, cluster, constants.time).timing()
+    spread = usual_spread(job, cluster, parts.total_s)
+    if constants.local is not None:
+        factor, novelty = constants.local.at(job)
+        novelty = max(novelty, 1 - constants.most_gpus / job.world_size)
+        parts = scaled(parts, factor)
+        spread = _mixed(constants.time_spread, max(constants.time_spread, spread), novelty)
+        if novelty > _FAR:
+            reasons.append("differs from all calibrated jobs: the uncertainty is that of uncalibrated predictions")
     return Prediction(
         job,
         cluster,
-        Clock(job, cluster, constants.time).timing(),
+        parts,
         needed,
         constants.time_error,
-        constants.time_spread,
+        spread,
         constants.memory_error,
         fits,
         reasons,
         constants.basis,
     )
+
+
+def _mixed(near: float, far: float, novelty: float) -> float:
+    """Return the width of an interval between that near calibrated jobs and that far away from them."""
+    return float((near**2 * (1 - novelty) + far**2 * novelty) ** 0.5)
 
 
 def largest_part(needed: Memory) -> str:

@@ -201,8 +201,10 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
         overlaps_experts=bool(data.get("overlap_experts", usual.overlaps_experts)),
         overlaps_pipeline=bool(data.get("overlap_pipeline", usual.overlaps_pipeline)),
         recomputed_layers=maybe(data, "recomputed_layers"),
-        fuses_pointwise=data.get("compile") != "eager",
+        # Experiments with shaped links between single GPUs run plain PyTorch modules (Decentralized FM).
+        fuses_pointwise=data.get("compile") != "eager" and not hardware.get("gbps"),
         fuses_loss=bool(data.get("fused_loss", framework.startswith("FSDP"))),
+        copies_logits=is_fsdp and not framework,
         has_cuda_graphs=bool(data.get("cuda_graphs", usual.has_cuda_graphs)),
         flash_generation=_flash_generation(data, framework, is_fsdp=is_fsdp),
     )
@@ -250,7 +252,7 @@ def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
         whole(data, "node", 8),
         inter_node_gbit_s=network,
         latency_s=latency,
-        is_measured=bool(data.get("gbps")),
+        is_measured=bool(data.get("gbps")) or "measured" in str(data.get("inter_node") or "").lower(),
         name=group,
         nvlink_domain=maybe(data, "nvlink_domain"),
     )

@@ -54,6 +54,11 @@ class Timing:
         )
 
 
+def scaled(timing: Timing, factor: float) -> Timing:
+    """Return all parts of a timing times `factor`."""
+    return Timing(**{name: seconds * factor for name, seconds in vars(timing).items()})
+
+
 @dataclass(frozen=True)
 class Clock:
     """The time model for one job, cluster and set of parameters; all times in seconds."""
@@ -149,8 +154,7 @@ class Clock:
         if job.replicas == 1 and job.expert_replicas == 1:
             return 0.0, 0.0
         covering = compute_s if job.effective_zero == 3 else compute_s * 2 / 3
-        overlaps = job.overlaps_gradients or job.effective_zero == 3
-        if not overlaps or self.cluster.device.is_cpu:
+        if not job.overlaps_gradients or self.cluster.device.is_cpu:
             return seconds, 0.0
         visible = exposed(seconds, covering)
         return visible, seconds - visible
@@ -162,11 +166,10 @@ class Clock:
             return 0.0
         if job.effective_zero == 3:
             return self._sharded_s(parameters, ranks, span)
-        bandwidth, latency = self.links.ring(ranks, span)
         # ZeRO-2 reduces the gradients after every micro batch, since no rank stores the full gradients.
         rounds = (1 + job.num_micro_batches) / 2 if job.effective_zero == 2 else 1.0
         size = parameters * (job.gradient_bytes or job.value_bytes) * rounds
-        return 2 * (ranks - 1) / ranks * size / bandwidth + 2 * (ranks - 1) * latency * job.gradient_messages
+        return self.links.all_reduce_s(size, ranks, span, job.gradient_messages)
 
     def _sharded_s(self, parameters: float, ranks: int, span: int) -> float:
         """Return the time in which FSDP gathers weights and reduces gradients among `ranks` replicas.

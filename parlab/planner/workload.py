@@ -89,6 +89,8 @@ class Job:
     """Norms, rotary positions and activation functions are fused by a compiler or written as one kernel each."""
     fuses_loss: bool = False
     """The loss overwrites the logits with their gradients instead of copying them in fp32."""
+    copies_logits: bool = False
+    """The loss keeps two copies of the logits in fp32 (torch's cross entropy); otherwise one (Megatron-LM's)."""
     has_cuda_graphs: bool = False
     """Recorded kernels: the processor launches a few graphs per layer instead of each kernel."""
     flash_generation: int | None = None
