@@ -14,7 +14,7 @@ def hide_deleted(apps, _schema_editor):
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('lab', '0020_logged_models'),
+        ('lab', '0021_unknown_gpus'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
