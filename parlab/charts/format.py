@@ -183,13 +183,15 @@ def field_title(field: str) -> str:
     title = field.rpartition(".")[2].replace("_", " ").strip()
     if title.startswith("gpu"):
         return title.replace("gpu", "GPU", 1)
+    if title.startswith("zero "):
+        return title.replace("zero", "ZeRO", 1)
     return title[:1].upper() + title[1:] if title else field
 
 
 def field_label(field: str) -> str:
     """Return a field or axis for the middle of a sentence: `micro batch size`, `GPUs`."""
     title = field_title(field)
-    return title if title[:2].isupper() else title[:1].lower() + title[1:]
+    return title if title[:2].isupper() or title.startswith("ZeRO") else title[:1].lower() + title[1:]
 
 
 def field_value(value: object) -> str:
