@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ SIZE_AXES = (
     "cluster.gpus_per_node",
 )
 PREFERRED = "train.micro_batch_size"
+_TABLE = 4
+_NETWORK = re.compile(r"(?i)\bnetwork|\bdelay|bandwidth|latency")
 
 
 class Plan(NamedTuple):
@@ -54,7 +57,14 @@ def _planned(points: Sequence[RunPoint], axes: list[str]) -> Plan:
         lines = [axis for axis in axes if axis not in SIZE_AXES and not _is_gpus(points, axis)]
         # Several layouts of the same number of GPUs do not form a line: then sizes separate the lines too.
         places = [(point.gpus, names_of(point, lines)) for point in points]
+        counts = {point.gpus for point in points}
+        if len(points) >= _TABLE and len(counts) == len(points) == len({names for _, names in places}):
+            # A table whose rows all differ in everything, such as a model for each number of GPUs: one series.
+            return Plan(GPUS, [])
         return Plan(GPUS, lines if len(set(places)) == len(places) else axes)
+    network = network_axis(axes)
+    if network:
+        return Plan(network, [axis for axis in axes if axis != network])
     numeric = [axis for axis in axes if all(is_number(point.values.get(axis)) for point in points)]
     x = PREFERRED if PREFERRED in numeric else next(iter(numeric or axes), RUN)
     return Plan(x, [axis for axis in axes if axis != x])
@@ -67,6 +77,46 @@ def unknown_gpus(points: Sequence[RunPoint]) -> str:
         return ""
     named = ", ".join(runs[:5]) + (" and others" if len(runs) > 5 else "")
     return f" Left out, because their number of GPUs is unknown: run{'s' if len(runs) > 1 else ''} {named}."
+
+
+_LAYOUT_AXES = ("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size")
+
+
+def like_with_like(points: Sequence[RunPoint]) -> tuple[list[RunPoint], list[RunPoint]]:
+    """Split the points into those of the most common layout and the others, unless the sweep varies the layout."""
+    layouts = [point.layout for point in points]
+    if any(axis in point.values for point in points for axis in _LAYOUT_AXES) or len(set(layouts)) < 2:
+        return list(points), []
+    most = max(layouts, key=layouts.count)
+    return [p for p in points if p.layout == most], [p for p in points if p.layout != most]
+
+
+def layout_note(points: Sequence[RunPoint]) -> str:
+    """Say which runs have another layout than the others, so that their scaling cannot be compared; empty if none."""
+    alike_points, others = like_with_like(points)
+    if not others:
+        return ""
+    named: dict[str, list[str]] = {}
+    for point in others:
+        named.setdefault(_layout_text(point.layout), []).append(str(point.number))
+    odd = "; ".join(
+        f"run{'s' if len(runs) > 1 else ''} {', '.join(runs[:5])} {'are' if len(runs) > 1 else 'is'} {text}"
+        for text, runs in named.items()
+    )
+    return f" Compared are runs of the same layout: {odd}, the others are {_layout_text(alike_points[0].layout)}."
+
+
+def _layout_text(layout: tuple[int, int] | None) -> str:
+    return f"TP {layout[0]}, PP {layout[1]}" if layout else "of unknown layout"
+
+
+def network_axis(axes: Sequence[str]) -> str:
+    """Return the axis that sets the network, which matters most where several others vary too; empty without one."""
+    return next(filter(is_network, axes), "") if len(axes) > 1 else ""
+
+
+def is_network(axis: str) -> bool:
+    return _NETWORK.search(axis) is not None
 
 
 def _is_gpus(points: Sequence[RunPoint], axis: str) -> bool:

@@ -8,7 +8,18 @@ from typing import Any
 import plotly.graph_objects as go
 
 from . import theme
-from .axes import GPUS, alike, emulation_mark, names_of, plan, series_name, unknown_gpus, x_axis
+from .axes import (
+    GPUS,
+    alike,
+    emulation_mark,
+    layout_note,
+    like_with_like,
+    names_of,
+    plan,
+    series_name,
+    unknown_gpus,
+    x_axis,
+)
 from .format import significant
 from .measures import AUTO, Available, Options
 from .points import RunPoint, in_order
@@ -58,7 +69,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
         for line in lines.values()
         for point in line
     ]
-    caption = f"{_caption(lines)}{unknown_gpus(points)}"
+    caption = f"{_caption(lines)}{layout_note(_measured(points))}{unknown_gpus(points)}"
     return Drawing(drawing, caption, Table(["run", "gpus", "samples_per_s", "efficiency", "state"], rows))
 
 
@@ -70,7 +81,7 @@ def _lines(
     measured: Sequence[RunPoint], options: Options
 ) -> tuple[Sequence[str], dict[tuple[str, ...], list[RunPoint]]]:
     """Return the axes that tell lines apart, and the lines of at least two runs, sorted by number of GPUs."""
-    members, _ = alike(measured, measured)
+    members, _ = like_with_like(alike(measured, measured)[0])
     axes = plan(members, options._replace(x=GPUS)).lines
     lines: dict[tuple[str, ...], list[RunPoint]] = {}
     for point in members:

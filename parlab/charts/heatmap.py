@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from . import theme
-from .axes import GPUS, PREFERRED, alike, x_of
+from .axes import GPUS, PREFERRED, alike, network_axis, x_of
 from .format import field_title, field_value, significant, unit_for
-from .measures import AUTO, Available, Measure, Options
+from .measures import AUTO, Available, Measure, Options, suited
 from .points import RunPoint, in_order, varied
 from .theme import Drawing, Table
 
@@ -63,6 +63,7 @@ def missing(available: Available) -> str:
     points, options, _ = available
     if not points:
         return "no run has finished"
+    options = suited(points, options)
     grid = _grid(points, options)
     if grid is None:
         return "needs runs that differ on two axes"
@@ -73,6 +74,7 @@ def missing(available: Available) -> str:
 
 def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     """Draw a measure as colour over two axes: the best run of each cell; out-of-memory cells are hatched."""
+    options = suited(points, options)
     grid = _grid(points, options)
     reason = missing(Available(points, options))
     if grid is None or reason:
@@ -122,7 +124,11 @@ def _axes(points: Sequence[RunPoint], options: Options) -> tuple[str, str] | Non
     ):
         axes = [*axes, GPUS]
     chosen = [axis for axis in (options.x, *options.by) if axis in axes]
-    order = list(dict.fromkeys([*chosen, *([PREFERRED] if PREFERRED in axes else []), *axes]))
+    network = network_axis(axes)
+    rest = [axis for axis in axes if axis not in (network, PREFERRED)]
+    # Of three axes, the network and what it acts on; the best micro batch size of each cell counts.
+    first = [network, *rest] if network and len(axes) > 2 else []
+    order = list(dict.fromkeys([*chosen, *first, *([PREFERRED] if PREFERRED in axes else []), *axes]))
     return (order[0], order[1]) if len(order) > 1 else None
 
 

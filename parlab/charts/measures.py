@@ -57,6 +57,7 @@ MEASURES: Mapping[str, Measure] = {
     "memory": Measure("Peak memory", "B", lambda point: point.memory_max, "other", is_cost=True),
     "compute": Measure("Compute per device", "FLOP/s", lambda point: point.flops_per_gpu, "other"),
     "mfu": Measure("MFU", "%", lambda point: point.mfu_pct, "other"),
+    "fps": Measure("Throughput as stated", "fps", lambda point: point.fps, "rate"),
     "utilisation": Measure("GPU utilisation", "%", lambda point: point.gpu_util_pct, "other"),
     "loss": Measure("Loss of the last step", "", lambda point: point.loss, "other", is_cost=True),
 }
@@ -93,6 +94,14 @@ class Available(NamedTuple):
     options: Options = AUTO
     has_bandwidth: bool = False
     """Whether a run measures collective operations, or an imported file contains their bandwidths."""
+
+
+def suited(points: Sequence[RunPoint], options: Options) -> Options:
+    """Choose a measure that the runs have where nobody chose one and no run has the default."""
+    if options.y != DEFAULT or not points:
+        return options
+    names = list(measured(points))
+    return options if not names or DEFAULT in names else options._replace(y=names[0])
 
 
 def measured(points: Sequence[RunPoint]) -> dict[str, Measure]:

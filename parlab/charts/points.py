@@ -72,6 +72,10 @@ class RunPoint(NamedTuple):
     gpu_util_pct: float | None = None
     loss: float | None = None
     """Of the last step."""
+    fps: float | None = None
+    """Throughput in frames per second, as stated by tools that do not define the frame."""
+    layout: tuple[int, int] | None = None
+    """Tensor and pipeline parallel size; None if one of them is unknown."""
     flops_per_gpu: float | None = None
     peak: str = ""
     """The peak that MFU refers to, as text."""

@@ -14,6 +14,9 @@ from .axes import (
     Plan,
     alike,
     emulation_mark,
+    is_network,
+    layout_note,
+    like_with_like,
     log_ticks,
     names_of,
     plan,
@@ -24,7 +27,7 @@ from .axes import (
     x_of,
 )
 from .format import field_title, unit_for
-from .measures import AUTO, DEFAULT, Available, Measure, Options
+from .measures import AUTO, DEFAULT, MEASURES, Available, Measure, Options, suited
 from .points import RunPoint, in_order, is_number
 from .theme import Drawing, Table
 
@@ -44,6 +47,7 @@ TITLE_PER_SAMPLE = "Time per sample"
 def missing(available: Available) -> str:
     """Say why there is nothing of the measure to draw; empty where there is."""
     points, options, _ = available
+    options = suited(points, options)
     if any(_counts(point, options.measure) for point in points):
         return ""
     if not any(point.state == "finished" for point in points):
@@ -68,6 +72,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     Runs that ran out of memory are crosses at the bottom. Where the number of GPUs varies, both axes are logarithmic
     and a dashed line shows ideal scaling from the best of the smallest runs.
     """
+    options = suited(points, options)
     measure = options.measure
     if reason := missing(Available(points, options)):
         return theme.missing(measure.title, reason)
@@ -103,7 +108,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     return Drawing(
         drawing,
         _caption(points, measured, chosen, others, measure) + left_out + without_gpus,
-        _throughput_table([*points, *others]),
+        _throughput_table([*points, *others], options.y),
     )
 
 
@@ -174,7 +179,8 @@ def _goodness(point: RunPoint, measure: Measure) -> float:
 
 def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, style: theme.Style, view: View) -> go.Scatter:
     bars = [_error_bar(point, view) for point in members]
-    drawn_as_line = all(is_number(x_of(point, chosen.x)) for point in members) and chosen.x != RUN and len(members) > 1
+    has_order = is_network(chosen.x) or all(is_number(x_of(point, chosen.x)) for point in members)
+    drawn_as_line = has_order and chosen.x != RUN and len(members) > 1
     return go.Scatter(
         x=[shown_x(point, chosen) for point in members],
         y=[view.of(point) for point in members],
@@ -216,8 +222,9 @@ def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint], view: View) -> 
     """Draw ideal scaling from the best of the smallest runs."""
     if view.measure.kind == "other":
         return
+    measured, left_out = like_with_like(measured)
     counts = sorted({point.gpus for point in measured if point.gpus})
-    if not counts:
+    if len(counts) < 2:
         return
     smallest = counts[0]
     best = min((p for p in measured if p.gpus == smallest), key=lambda point: _goodness(point, view.measure))
@@ -227,7 +234,7 @@ def _add_ideal(drawing: go.Figure, measured: Sequence[RunPoint], view: View) -> 
         go.Scatter(
             x=counts,
             y=[view.of(best) * (count / smallest) ** power for count in counts],
-            name=f"ideal from {smallest}",
+            name=f"ideal from {smallest}{', same layout' if left_out else ''}",
             mode="lines",
             line={"color": theme.GREY, "dash": "dash", "width": 1},
             hoverinfo="skip",
@@ -284,7 +291,7 @@ def _caption(
         )
         caption += f" Not drawn because they have other axes: {runs}{' and more' if len(others) > 5 else ''}."
     if chosen.x == GPUS:
-        caption += f" {_scaling(measured)}"
+        caption += f" {_scaling(measured)}{layout_note(measured)}"
     return caption
 
 
@@ -301,7 +308,10 @@ def _scaling(measured: Sequence[RunPoint]) -> str:
     return "Neither strong nor weak scaling: both the global batch and the batch per GPU vary."
 
 
-def _throughput_table(points: Sequence[RunPoint]) -> Table:
+_TABLE_MEASURES = ("step_time", "samples_per_s", "tokens_per_s")
+
+
+def _throughput_table(points: Sequence[RunPoint], name: str) -> Table:
     axes = list(dict.fromkeys(axis for point in points for axis in point.values))
     header = [
         "run",
@@ -320,4 +330,7 @@ def _throughput_table(points: Sequence[RunPoint]) -> Table:
         times = list(spread) if spread else [None, None, None]
         values = [point.values.get(axis) for axis in axes]
         rows.append([point.number, *values, point.outcome, point.gpus, *times, point.samples_per_s, point.tokens_per_s])
+    if name in MEASURES and name not in _TABLE_MEASURES:
+        header.append(name)
+        rows = [[*row, MEASURES[name].value(point)] for row, point in zip(rows, points, strict=True)]
     return Table(header, rows)

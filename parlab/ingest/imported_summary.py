@@ -34,8 +34,12 @@ _STATED = {
     "gpu_util_pct": ("gpu_util_pct", 1.0),
     "flops_per_gpu": ("tflops_per_gpu", 1e-12),
     "mfu_pct": ("mfu_pct", 1.0),
+    "avg_step_fps": ("fps", 1.0),
+    "step_fps": ("fps", 1.0),
+    "avg_fps": ("fps", 1.0),
+    "fps": ("fps", 1.0),
 }
-_PLAIN = ("tflops_per_gpu", "gpu_util_pct", "mfu_pct", "hfu_pct")
+_PLAIN = ("tflops_per_gpu", "gpu_util_pct", "mfu_pct", "hfu_pct", "fps")
 _DEVICES = ("gpu_name", "device_name", "gpu_type", "gpu", "accelerator")
 """Arguments that may name the GPU."""
 

@@ -207,7 +207,7 @@ def _fastest(sizes: Sizes) -> str:
         unit, rates = "samples/s", {row.run.pk: row.run.samples_per_s for row in finished}
     measured = [(rate, row) for row in finished if (rate := rates[row.run.pk])]
     if not measured:
-        return ""
+        return _stated_speed([row.run for row in finished])
     fastest, best = max(measured, key=lambda item: item[0])
     sentence = f"Training reaches {quantity(fastest, unit)} on {_ranks(best.point.gpus)}"
     if best.ms_per_sample is not None:
@@ -222,6 +222,20 @@ def _fastest(sizes: Sizes) -> str:
         if largest > best.point.gpus:
             sentence += f"; {largest} reach {most / fastest:.2g} times as much"
     return sentence + "."
+
+
+def _stated_speed(finished: Sequence[Run]) -> str:
+    """Return a sentence about the fastest run of a file that states neither samples/s nor tokens/s."""
+    lead = selectors.verdict(finished).lead
+    if lead is None:
+        return ""
+    each = " per GPU" if lead.unit == "TFLOP/s" else ""
+    gpus = int(lead.best.gpus) if lead.best.gpus else None
+    sentence = f"Training reaches {quantity(lead.value, lead.unit)}{each} on {_ranks(gpus)}"
+    if lead.second is None:
+        return f"{sentence}."
+    sentence += f": the fastest of {len(finished)} runs"
+    return f"{sentence}, as fast as run {lead.second.number}." if lead.is_tied else f"{sentence}."
 
 
 def _ranks(count: int | None) -> str:

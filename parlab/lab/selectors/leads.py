@@ -22,6 +22,7 @@ LEAD_ORDER = (
     F("number").asc(),
 )
 """Fastest first; runs of one experiment mostly have the same kinds of numbers."""
+_TIE = 5e-5
 _HAS_SPEED = Q(samples_per_s__isnull=False) | Q(tokens_per_s__isnull=False) | Q(step_time_s__isnull=False)
 
 
@@ -41,6 +42,11 @@ class Lead(NamedTuple):
     def is_within_noise(self) -> bool:
         """Whether step times vary more than the two runs differ, so that a repetition may reverse their order."""
         return self.percent is not None and self.noise is not None and self.percent < self.noise
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the two speeds are equal to the digits that a page shows."""
+        return self.ahead is not None and abs(self.ahead - 1) < _TIE
 
     @property
     def differs(self) -> str:
@@ -77,13 +83,15 @@ _SPEEDS = {
     "tokens_per_s": "tokens/s",
     "step_time_s": "s",
     "tflops_per_gpu": "TFLOP/s",
+    "fps": "fps",
 }
-"""Fields that express a lead, in order of preference: name -> unit; FLOP/s per GPU for tables with no other."""
+"""Fields that express a lead, in order of preference: name -> unit; the last ones for files with no other."""
+_IN_SUMMARY = ("tflops_per_gpu", "fps")
 
 
 def _speed(run: Run, name: str) -> float | None:
     value = run.__dict__.get(name)
-    if value is None and name == "tflops_per_gpu" and "summary" in run.__dict__:
+    if value is None and name in _IN_SUMMARY and "summary" in run.__dict__:
         value = run.summary.get(name)
     return float(value) if isinstance(value, int | float) else None
 

@@ -145,12 +145,19 @@ def run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         hfu_pct=share_pct(summary, "hfu"),
         gpu_util_pct=share_pct(summary, "gpu_util"),
         loss=(summary.get("loss") or {}).get("last"),
+        fps=summary.get("fps"),
+        layout=_layout(run),
         flops_per_gpu=compute(summary),
         peak=peak_text(summary),
         roof=_roof(run),
         is_published=run.origin != Run.Origin.MEASURED,
         marks=run.marks,
     )
+
+
+def _layout(run: Run) -> tuple[int, int] | None:
+    sizes = [run.resolved.get("parallel", {}).get(f"{kind}_parallel_size") for kind in ("tensor", "pipeline")]
+    return (int(sizes[0]), int(sizes[1])) if all(sizes) else None
 
 
 def _roof(run: Run) -> Roof | None:

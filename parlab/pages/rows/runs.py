@@ -112,7 +112,7 @@ def run_table(
     is_open = not all(run.is_final for run in runs)
     columns = [
         column
-        for column in (*_measure_columns(rows), *_stated_columns(runs))
+        for column in (*_layout_columns(runs), *_measure_columns(rows), *_stated_columns(runs))
         if (is_open and column.is_awaited) or any(column.cell(row).text for row in rows)
     ]
     axes = list(dict.fromkeys(axis for run in runs for axis in run.point))
@@ -154,6 +154,34 @@ def _measure_columns(rows: Sequence[RunRow]) -> list[RunColumn]:
         ),
         RunColumn("MFU (%)", lambda row: _number_cell(row.mfu_pct, PERCENT, row.doubts.get("mfu")), is_awaited=False),
         RunColumn("GPU utilisation (%)", lambda row: _number_cell(row.gpu_util_pct, PERCENT), is_awaited=False),
+    ]
+
+
+_LAYOUT = {
+    "TP": ("parallel", "tensor_parallel_size"),
+    "PP": ("parallel", "pipeline_parallel_size"),
+    "DP": ("parallel", "data_parallel_size"),
+    "Global batch": ("train", "global_batch_size"),
+    "Micro batch": ("train", "micro_batch_size"),
+}
+
+
+def _layout_columns(runs: Sequence[Run]) -> list[RunColumn]:
+    """Return the sizes in which imported runs differ beside the axes of their file."""
+
+    def column(title: str, section: str, name: str) -> RunColumn:
+        return RunColumn(
+            title,
+            lambda row: RunCell(field_value(size) if (size := row.run.resolved.get(section, {}).get(name)) else ""),
+            is_awaited=False,
+        )
+
+    imported = [run for run in runs if run.origin == Run.Origin.IMPORTED]
+    return [
+        column(title, section, name)
+        for title, (section, name) in _LAYOUT.items()
+        if len({run.resolved.get(section, {}).get(name) for run in imported}) > 1
+        and not any(f"{section}.{name}" in run.point for run in runs)
     ]
 
 

@@ -97,6 +97,8 @@ def ahead(lead: Lead | None) -> SafeString:
     if lead is None or lead.ahead is None or lead.second is None:
         return format_html('<span class="none" title="nothing to compare with">{}</span>', numbers.DASH)
     title = f"than #{lead.second.number}, {lead.second.label}"
+    if lead.is_tied:
+        return format_html('<span title="{}">equal</span>', f"to #{lead.second.number}, {lead.second.label}")
     if lead.ahead >= 2:
         return format_html('<span title="{}">{}\N{MULTIPLICATION SIGN}</span>', title, numbers.significant(lead.ahead))
     return format_html('<span title="{}">{} %</span>', title, numbers.significant(lead.percent))

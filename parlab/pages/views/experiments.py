@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from django.contrib import messages
@@ -14,6 +14,8 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
+from parlab.charts import device_map
+from parlab.charts.device_map import DeviceMap
 from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab import services as lab
@@ -42,6 +44,7 @@ from .partial import UNCHANGED
 
 RUNS_PER_PAGE = 200
 FINDINGS_ON_PAGE = 10
+MAX_MAPS = 3
 CELLS_ON_PAGE = 3_000
 """Cells of tables of imported documents on the page of an experiment; further files have their own pages."""
 
@@ -55,6 +58,7 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
         "figures": _figures(request, context),
         "pivot_selects": pivot_selects(request.GET, context["runs"]) if len(context["runs"]) > 1 else None,
         "notes": notes_html(owned.notes),
+        "device_maps": _device_maps(context["runs"]),
         "tags": selectors.experiment_tags([owned.pk]).get(owned.pk, []),
         "further": _further_pages(owned, context, cast(User, request.user)),
     }
@@ -76,6 +80,19 @@ def _further_pages(experiment: Experiment, context: Mapping[str, Any], user: Use
     if user.has_perm("lab.add_report"):
         pages.append(("New report", f"{reverse('report-new')}?experiment={experiment.slug}"))
     return pages
+
+
+def _device_maps(runs: Sequence[Run]) -> list[tuple[Run, DeviceMap]]:
+    """Draw the stages and shards of the first runs that have different maps."""
+    maps: dict[str, tuple[Run, DeviceMap]] = {}
+    for run in runs:
+        grid = selectors.device_grid(run)
+        drawn = device_map.draw(grid) if grid and repr(grid) not in maps else None
+        if drawn is not None:
+            maps[repr(grid)] = (run, drawn)
+        if len(maps) == MAX_MAPS:
+            break
+    return list(maps.values())
 
 
 def _figures(request: HttpRequest, context: Mapping[str, Any]) -> ExperimentFigures | None:

@@ -165,6 +165,7 @@ def _answer_context(request: HttpRequest, slug: str) -> dict[str, Any]:
         "versions": versions,
         "runs": runs,
         "answer": current,
+        "has_networks": selectors.has_pipelines(runs),
         "doubts": open_findings.count() if runs else 0,
         "states": selectors.state_counts(run.state for run in runs),
         "is_live": ended < len(runs),
