@@ -49,6 +49,15 @@ class TableResult(NamedTuple):
     reason: str
 
 
+TUNING_COLUMNS = frozenset({"best_metric_val", "num_experiments", "best_exp_name"})
+
+
+def is_tuning_summary(table: Table) -> bool:
+    """Return whether the rows of a table are spaces that a tuner has searched, not runs."""
+    columns = [column.strip().lower() for column in table.columns]
+    return columns[:1] == ["tuning_space"] and bool(TUNING_COLUMNS & set(columns))
+
+
 def results_of(table: Table, context: str) -> list[TableResult]:
     """Return the results of a table, empty if it is about something else; `context` is the text above it."""
     columns = [column_of(title, [row[n] for row in table.rows]) for n, title in enumerate(table.columns)]

@@ -17,7 +17,7 @@ from parlab.ingest.document_text import text_above, text_from
 from parlab.ingest.imported_summary import segment_summary, stated_summary, with_utilisation
 from parlab.ingest.launches import Sections, fitting, resolved_of, runner_launch, staged_launch, with_prose_gpus
 from parlab.ingest.recording import Recording
-from parlab.ingest.result_tables import TableResult, results_of
+from parlab.ingest.result_tables import TableResult, is_tuning_summary, results_of
 from runners.config import digest
 from runners.protocol import RunState
 
@@ -167,6 +167,7 @@ def _table_results(document: Document, lines: Sequence[str], base: Launch) -> li
     table_results = [
         (index, table, results_of(table, text_above(lines, table.line - len(table.header) + 1)))
         for index, table in enumerate(document.tables)
+        if document.format not in PAGES or not is_tuning_summary(table)
     ]
     table_results = [(index, table, entries) for index, table, entries in table_results if entries]
     kinds = Counter(frozenset(entries[0].axes) for _, _, entries in table_results)

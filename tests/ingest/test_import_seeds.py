@@ -146,14 +146,11 @@ def test_three_configurations_compared_and_four_tuning_spaces(seed: Seed) -> Non
     assert_complete(imported)
     runs = list(Run.objects.order_by("number"))
     assert [run.samples_per_s for run in runs[:3]] == [2502.236, 2523.684, 2682.849]
-    assert [run.point.get("tuning_space") for run in runs[3:]] == ["z0", "z1", "z2", "z3"]
-    assert [run.summary["figures"]["best_metric_val"]["value"] for run in runs[3:]] == [
-        2880.94, 2861.43, 2714.96, 2420.78,
-    ]  # fmt: skip
-    # What the tuner maximises leaves out part of the step: it is not a throughput.
-    assert [run.samples_per_s for run in runs[3:]] == [None] * 4
+    # A tuning space is no run: what the tuner maximises leaves out part of the step.
+    assert len(runs) == 3
+    assert {run.gpus for run in runs} == {16}
     assert runs[2].resolved["train"]["micro_batch_size"] == 220
-    assert [run.resolved["parallel"]["zero_stage"] for run in runs[3:]] == [0, 1, 2, 3]
+    assert runs[2].resolved["parallel"]["zero_stage"] == 0
     assert [rule for rule, _ in findings()] in ([], ["tuner-metric"])
 
 

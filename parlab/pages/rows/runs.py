@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parlab.charts.format import (
     DASH,
@@ -163,7 +163,12 @@ _LAYOUT = {
     "DP": ("parallel", "data_parallel_size"),
     "Global batch": ("train", "global_batch_size"),
     "Micro batch": ("train", "micro_batch_size"),
+    "ZeRO stage": ("parallel", "zero_stage"),
 }
+
+
+def _size_text(size: Any) -> str:
+    return "" if size is None else field_value(size)
 
 
 def _layout_columns(runs: Sequence[Run]) -> list[RunColumn]:
@@ -172,7 +177,7 @@ def _layout_columns(runs: Sequence[Run]) -> list[RunColumn]:
     def column(title: str, section: str, name: str) -> RunColumn:
         return RunColumn(
             title,
-            lambda row: RunCell(field_value(size) if (size := row.run.resolved.get(section, {}).get(name)) else ""),
+            lambda row: RunCell(_size_text(row.run.resolved.get(section, {}).get(name))),
             is_awaited=False,
         )
 

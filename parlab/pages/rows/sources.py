@@ -14,6 +14,8 @@ from parlab.lab.models import Experiment, Finding, Source
 from parlab.lab.selectors.figures import figure_digits, figure_title, figure_value
 from parlab.lab.selectors.findings import TableDoubts, figure_doubts, table_doubts
 
+from .tunings import Tuning, tuning_of
+
 
 class CellView(NamedTuple):
     """One cell of a table in a document, as printed."""
@@ -97,6 +99,7 @@ class SourceView(NamedTuple):
     figures: list[FigureView]
     images: list[ImageView]
     configs: list[ConfigView]
+    tuning: Tuning | None
     unread: int
     unread_examples: list[Mapping[str, Any]]
     findings: int
@@ -171,6 +174,7 @@ def _source_view(
             )
             for config in parts["configs"] or []
         ],
+        tuning=tuning_of(pk, parts),
         unread=unread.get("lines", 0),
         unread_examples=unread.get("examples", []),
         findings=sum(1 for finding in findings if finding.source_id == pk and not finding.is_acknowledged),
