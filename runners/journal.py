@@ -8,7 +8,8 @@ byte ever written, headers included, so it stays valid when acknowledged segment
     magic (2 bytes) | kind (1) | length of payload (4) | crc32 of kind, length and payload (4) | payload
 
 in network byte order, and never crosses a segment. The payload of stamped output begins with the Unix time at which
-the supervisor read it (8 bytes, a double). An unreadable record (a torn tail after a power cut, a damaged sector)
+the supervisor read it (8 bytes, a double); that of stream output continues with the rank that printed it (4 bytes) and
+with whether it begins inside a line (1 byte). An unreadable record (a torn tail after a power cut, a damaged sector)
 ends the readable part, unless a later segment shows that the record will never be completed: then the reader reports
 the number of missing bytes and continues at that segment.
 """
@@ -34,7 +35,10 @@ SEGMENT_BYTES = 8 << 20
 
 HEADER = struct.Struct(">2sBII")
 _CHECKED = struct.Struct(">BI")
+NODE = -1
+"""Stream of the launcher and the supervisor; ranks have streams of their own."""
 _STAMP = struct.Struct(">d")
+_STREAM = struct.Struct(">di?")
 _MAGIC = b"pl"
 _READ_BYTES = 1 << 20
 _SUFFIX = ".spool"
@@ -46,9 +50,12 @@ class Kind(IntEnum):
     OUTPUT = 1
     REPORT = 2
     STAMPED_OUTPUT = 3
+    STREAM_OUTPUT = 4
 
 
 _KINDS = {kind.value: kind for kind in Kind}
+_HEADS = {Kind.OUTPUT: 0, Kind.STAMPED_OUTPUT: _STAMP.size, Kind.STREAM_OUTPUT: _STREAM.size}
+"""Bytes before the output in the payload."""
 
 
 class Record(NamedTuple):
@@ -60,14 +67,20 @@ class Record(NamedTuple):
     @property
     def output(self) -> bytes:
         """Output of the run in this record; empty for a report."""
-        if self.kind is Kind.OUTPUT:
-            return self.payload
-        return self.payload[_STAMP.size :] if self.kind is Kind.STAMPED_OUTPUT else b""
+        return self.payload[_HEADS[self.kind] :] if self.kind in _HEADS else b""
 
     @property
     def stamp(self) -> float | None:
         """Unix time at which the supervisor read the output, if it is known."""
-        return float(_STAMP.unpack_from(self.payload)[0]) if self.kind is Kind.STAMPED_OUTPUT else None
+        return float(_STAMP.unpack_from(self.payload)[0]) if _HEADS.get(self.kind) else None
+
+    @property
+    def stream(self) -> tuple[int, bool]:
+        """The rank that printed the output, or NODE, and whether the output begins inside a line."""
+        if self.kind is not Kind.STREAM_OUTPUT:
+            return NODE, False
+        _, rank, is_continued = _STREAM.unpack_from(self.payload)
+        return int(rank), bool(is_continued)
 
 
 class Stretch(NamedTuple):
@@ -78,6 +91,8 @@ class Stretch(NamedTuple):
     next_position: int
     stamps: Sequence[tuple[int, float]] = ()
     """(offset in output, Unix time at which it was read), one per record that has a time."""
+    streams: Sequence[tuple[int, int, bool]] = ()
+    """(offset in output, rank or NODE, whether it begins inside a line), where another stream begins."""
 
 
 def segments(directory: Path) -> list[int]:
@@ -113,6 +128,7 @@ def read_stretch(directory: Path, position: int, max_output_bytes: int) -> Stret
     """
     starts = segments(directory)
     output, reports, stamps = bytearray(), list[bytes](), list[tuple[int, float]]()
+    streams, rank = list[tuple[int, int, bool]](), NODE
     while starts:
         index = bisect_right(starts, position) - 1
         following = starts[index + 1] if index + 1 < len(starts) else None
@@ -121,10 +137,13 @@ def read_stretch(directory: Path, position: int, max_output_bytes: int) -> Stret
                 if record.kind is Kind.REPORT:
                     reports.append(record.payload)
                 elif reports or (output and len(output) + len(record.payload) > max_output_bytes):
-                    return Stretch(bytes(output), reports, position, stamps)
+                    return Stretch(bytes(output), reports, position, stamps, streams)
                 else:
                     if (stamp := record.stamp) is not None:
                         stamps.append((len(output), stamp))
+                    if record.stream[0] != rank or (record.stream[1] and not output):
+                        rank = record.stream[0]
+                        streams.append((len(output), *record.stream))
                     output += record.output
                 position = starts[index] + record.end
         if following is None:
@@ -133,7 +152,7 @@ def read_stretch(directory: Path, position: int, max_output_bytes: int) -> Stret
             if output or reports:
                 break
             return Stretch(_missing(following - position), [], following)
-    return Stretch(bytes(output), reports, position, stamps)
+    return Stretch(bytes(output), reports, position, stamps, streams)
 
 
 def forget(directory: Path, position: int) -> None:
@@ -226,8 +245,10 @@ class Writer:
         """Position of the next record."""
         return self._start + self._size
 
-    def append_output(self, data: bytes, stamp: float | None = None) -> None:
-        """Append output as one record, with the Unix time at which it was read.
+    def append_output(
+        self, data: bytes, stamp: float | None = None, *, rank: int | None = None, is_continued: bool = False
+    ) -> None:
+        """Append output as one record, with the Unix time at which it was read and the stream that it belongs to.
 
         Raises OSError, with nothing written, if the disk or the limit is full.
         """
@@ -238,6 +259,8 @@ class Writer:
                 raise OSError(errno.EDQUOT, f"the {limit} is reached (PARLAB_SPOOL_LIMIT_MIB)", str(self.directory))
         if stamp is None:
             self.append(encode(Kind.OUTPUT, data))
+        elif rank is not None:
+            self.append(encode(Kind.STREAM_OUTPUT, _STREAM.pack(stamp, rank, is_continued) + data))
         else:
             self.append(encode(Kind.STAMPED_OUTPUT, _STAMP.pack(stamp) + data))
 

@@ -170,6 +170,7 @@ class Keeper:
             "environment": launch.additions(config, os.environ, self._state.marker(run)),
             "share": share._asdict(),
             "first_rank": first_rank,
+            "ranks": config.world_size // spec.nodes if config.starter.starts_ranks else 0,
             "go_within_s": max(GO_WITHIN_S, self._node.lease_s or LEASE_S),
             "timeout_s": config.launcher.timeout_s,
             "memory_limit_mib": config.launcher.memory_limit_mib,

@@ -217,6 +217,9 @@ class Batch(Message):
     node_rank: int = Field(default=0, ge=0)
     stamps: list[tuple[int, float]] = []
     """When the supervisor read the output: (offset in output, Unix time), in order, at most one per record."""
+    streams: list[tuple[int, int, bool]] = []
+    """Who printed the output, where it changes: (offset in output, global rank or -1 for the node, whether it begins
+    inside a line), in order. Empty: all of it is the node's."""
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON form: output compressed and in base64."""

@@ -1,7 +1,7 @@
 """Parent of one rank under mpirun, srun or DeepSpeed's launcher: `python -m runners.ranks COMMAND`.
 
-It translates the launcher's variables into torch's, gives the rank the pipe of the run, and reports how the rank died,
-which not every launcher does.
+It translates the launcher's variables into torch's, gives the rank its own stream, or else the pipe of the run, and
+reports how the rank died, which not every launcher does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from runners import processes
+from runners import processes, streams
 from runners.events import Printer
 from runners.ports import OUTPUT, end_like
 from runners.share import Share
@@ -113,7 +113,8 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     os.environ |= enter_node(os.environ, int(added["LOCAL_WORLD_SIZE"]))
-    take_pipe(os.environ.get(OUTPUT, ""))
+    if not streams.take(int(added["RANK"])):
+        take_pipe(os.environ.get(OUTPUT, ""))
     # As torchrun and DeepSpeed's launcher do: a script of Python need not be executable.
     is_script = argv[0].endswith(".py") and not os.access(argv[0], os.X_OK)
     child = subprocess.Popen(

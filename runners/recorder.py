@@ -1,4 +1,4 @@
-"""From the pipe of a run to its spool: split at line ends, look for the reason of the end, wait for a full disk."""
+"""From the pipes of a run to its spool: split at line ends, look for the reason of the end, wait for a full disk."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import logging
 import os
 import socket
 import time
+from collections import defaultdict
+from typing import NamedTuple
 
 from runners import telemetry
+from runners.journal import NODE
 from runners.spool import MAX_RECORD_BYTES, SpoolWriter
 from runners.verdict import Evidence
 
@@ -24,6 +27,8 @@ class LineCutter:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self.is_at_line_start = True
+        """Whether the last record has ended a line."""
 
     def feed(self, data: bytes, *, is_last: bool = False) -> list[bytes]:
         """Add bytes; return the complete records, and with is_last also the rest."""
@@ -38,18 +43,30 @@ class LineCutter:
         if end:
             records.append(bytes(buffer[:end]))
             del buffer[:end]
+        if records:
+            self.is_at_line_start = records[-1].endswith(b"\n")
         return records
+
+
+class _Record(NamedTuple):
+    """A record that waits to be written."""
+
+    data: bytes
+    stamp: float
+    rank: int
+    is_continued: bool
 
 
 class Recorder:
     """Write the output of a run; output that cannot be written stays pending and is retried."""
 
-    def __init__(self, spool: SpoolWriter) -> None:
+    def __init__(self, spool: SpoolWriter, *, has_streams: bool = False) -> None:
+        """`has_streams`: ranks have streams of their own, so each record names the stream that it belongs to."""
         self.spool = spool
         self.evidence = Evidence(socket.gethostname())
-        self._cutter = LineCutter()
-        self._pending: list[tuple[bytes, float]] = []
-        self._is_at_line_start = True
+        self.has_streams = has_streams
+        self._cutters: defaultdict[int, LineCutter] = defaultdict(LineCutter)
+        self._pending: list[_Record] = []
         self._blocked_at: float | None = None
         self._error: OSError | None = None
         self._synced_at = self._retry_at = 0.0
@@ -66,18 +83,21 @@ class Recorder:
         """Return for how many seconds nothing could be written."""
         return time.monotonic() - self._blocked_at if self._blocked_at is not None else 0.0
 
-    def take(self, data: bytes, *, is_last: bool = False) -> list[bytes]:
-        """Add bytes read from the pipe now, with is_last the final ones; return the records that are complete."""
-        records = self._cutter.feed(data, is_last=is_last)
+    def take(self, data: bytes, *, rank: int = NODE, is_last: bool = False) -> list[bytes]:
+        """Add bytes of a stream read now, with is_last the final ones; return the records that are complete."""
+        cutter = self._cutters[rank]
+        is_continued = not cutter.is_at_line_start
+        records = cutter.feed(data, is_last=is_last)
         for record in records:
             self.evidence.see(record)
-        self._queue(records)
+        self._queue(records, rank, is_continued)
         return records
 
-    def insert(self, lines: bytes) -> None:
-        """Add lines of the supervisor, unless the run is in the middle of a very long line."""
-        if self._is_at_line_start and not self._pending:
-            self._queue([lines])
+    def insert(self, lines: bytes, *, rank: int = NODE) -> None:
+        """Add lines of the supervisor, unless the stream is in the middle of a very long line."""
+        stream = rank if self.has_streams else NODE
+        if self._cutters[stream].is_at_line_start and not self._pending:
+            self._queue([lines], stream)
 
     def give_up(self) -> None:
         """Discard pending and all later output, after the disk was full for too long."""
@@ -90,7 +110,10 @@ class Recorder:
         try:
             if self._pending and now >= self._retry_at:
                 while self._pending:
-                    self.spool.append_output(*self._pending[0])
+                    data, stamp, rank, is_continued = self._pending[0]
+                    self.spool.append_output(
+                        data, stamp, rank=rank if self.has_streams else None, is_continued=is_continued
+                    )
                     del self._pending[0]
                 self._blocked_at = None
             if now - self._synced_at > SYNC_S:
@@ -118,10 +141,11 @@ class Recorder:
             " free some space, raise PARLAB_SPOOL_LIMIT_MIB if that is the limit, or let the run print less"
         )
 
-    def _queue(self, records: list[bytes]) -> None:
-        if records:
-            self._is_at_line_start = records[-1].endswith(b"\n")
-        if not self._has_given_up:
-            now = time.time()
-            self._pending += [(record, now) for record in records]
-            self.write()
+    def _queue(self, records: list[bytes], rank: int, is_continued: bool = False) -> None:
+        if self._has_given_up:
+            return
+        now = time.time()
+        for record in records:
+            self._pending.append(_Record(record, now, rank, is_continued))
+            is_continued = not record.endswith(b"\n")
+        self.write()

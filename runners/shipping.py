@@ -91,6 +91,7 @@ class Shipment:
             reports=piece.reports,
             node_rank=self.run.node_rank,
             stamps=list(piece.stamps),
+            streams=list(piece.streams),
         )
 
     def was_sent(self, batch: Batch, now: float) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runners import processes
+from runners import processes, streams
 from runners.events import Printer
 from runners.ports import OUTPUT, output_name
 from runners.share import Share
@@ -124,7 +124,7 @@ class SpanNode:
             RUN_DIRECTORY: str(self.directory),
             "PATH": path,
         }
-        own = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", processes.MARKER)
+        own = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", processes.MARKER, streams.VARIABLE)
         stored = added | {name: os.environ[name] for name in own if name in os.environ}
         draft = self.directory / f".{ENVIRONMENT}"
         draft.write_text(json.dumps(stored))

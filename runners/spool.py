@@ -41,13 +41,15 @@ class Piece(NamedTuple):
     next_position: int
     stamps: Sequence[tuple[int, float]] = ()
     """(offset in output, Unix time at which the supervisor read it), one per record that has a time."""
+    streams: Sequence[tuple[int, int, bool]] = ()
+    """(offset in output, rank or NODE, whether it begins inside a line), where another stream begins."""
 
 
 def read_batch(directory: Path, position: int, max_output_bytes: int = MAX_BATCH_BYTES) -> Piece:
     """Read from a position, as `journal.read_stretch` does, with reports parsed."""
     stretch = read_stretch(directory, position, max_output_bytes)
     reports = [_parse_report(report) for report in stretch.reports]
-    return Piece(stretch.output, reports, stretch.next_position, stretch.stamps)
+    return Piece(stretch.output, reports, stretch.next_position, stretch.stamps, stretch.streams)
 
 
 def last_report(directory: Path) -> Report | None:

@@ -7,11 +7,8 @@ output to the spool, and at the end a final report.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import logging
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -21,11 +18,13 @@ from typing import Any
 
 from runners import hangs, processes, telemetry
 from runners.addresses import held_port
+from runners.journal import NODE
 from runners.links import interface
 from runners.protocol import Rendezvous, Report, RunState
 from runners.recorder import Recorder
 from runners.rundir import RunDir, lock
 from runners.spool import SpoolWriter
+from runners.streams import Outputs, Piece
 from runners.verdict import Verdict, shorten
 
 GO_TICK_S = 0.02
@@ -42,7 +41,8 @@ DRAIN_S = 1.0
 """Maximum wait of an ended run for the last bytes of its pipe, or of a stopped run for a full disk."""
 SAMPLE_S = 1.0
 GATHER_S = 0.005
-READ_BYTES = 256 << 10
+FEW_BYTES = 32 << 10
+"""Output that was read at once and shows that the run prints line by line."""
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Supervisor:
         # Why the run was stopped, if it was.
         self.order: Verdict | None = None
         self.exit_code: int | None = None
-        self.pipe: int | None = None
+        self.outputs: Outputs | None = None
         # When the supervisor began to end the processes, and whether they have ended.
         self.ending_at: float | None = None
         self.is_ended = False
@@ -88,7 +88,7 @@ class Supervisor:
                 self._start()
         except (OSError, subprocess.SubprocessError) as error:
             self.order = Verdict(RunState.FAILED, self._start_reason(error))
-        while self.pipe is not None or not self.is_ended or self.recorder.is_blocked:
+        while self._is_reading or not self.is_ended or self.recorder.is_blocked:
             self._turn()
         self._report_end()
 
@@ -142,24 +142,23 @@ class Supervisor:
         self.recorder.spool.reserve()
         running = Report(state="running", at=time.time(), command=argv, environment=environment)
         self.recorder.spool.append_report(running)
-        reader, writer = os.pipe()
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
-        self.pipe = reader
+        first_rank = self.launch.get("first_rank", 0)
+        self.outputs = Outputs(self.run_dir.path, range(first_rank, first_rank + self.launch.get("ranks", 0)))
+        self.recorder.has_streams = self.outputs.has_ranks
         try:
             self.child = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
-                stdout=writer,
-                stderr=writer,
+                stdout=self.outputs.writer,
+                stderr=self.outputs.writer,
                 cwd=self.run_dir.path,
-                env={**os.environ, **added},
+                env={**os.environ, **added, **self.outputs.environment},
                 process_group=0,
                 # This process has one thread so far.
                 preexec_fn=processes.die_with(os.getpid(), self.launch.get("memory_limit_mib")),  # noqa: PLW1509
             )
         finally:
-            os.close(writer)
+            os.close(self.outputs.writer)
         # Only now: there must be a single thread between fork and exec.
         self.samples.start()
 
@@ -232,46 +231,54 @@ class Supervisor:
 
     # --- output ------------------------------------------------------------------------------------------------------
 
+    @property
+    def _is_reading(self) -> bool:
+        return self.outputs is not None and self.outputs.is_open
+
     def _read(self) -> None:
         """Wait up to a tick for output and read it; while the disk is full nothing is read, so that the run waits."""
-        if self.pipe is None or self.recorder.is_blocked:
+        if self.outputs is None or not self.outputs.is_open or self.recorder.is_blocked:
             time.sleep(0 if self.is_ended and not self.recorder.is_blocked else TICK_S)
             return
-        if select.select([self.pipe], [], [], TICK_S)[0]:
-            data = os.read(self.pipe, READ_BYTES)
+        pieces = self.outputs.read(0 if self._is_drained else TICK_S)
+        if pieces:
             self.read_at = time.monotonic()
-        elif self.is_ended and time.monotonic() - max(self.read_at, self.ending_at or 0.0) > DRAIN_S:
-            # A process outside the run, or one that cannot be killed, keeps the pipe open.
-            data = b""
-        else:
-            return
-        for record in self.recorder.take(data, is_last=not data):
-            self.watch.see(record, self.read_at)
-            if self.inquiry is not None:
-                self.inquiry.hear(record)
-        if data and len(data) < READ_BYTES // 8:
-            # Output that is printed line by line collects in the pipe meanwhile: fewer turns and larger records.
+        elif self._is_drained:
+            pieces = [Piece(rank, b"") for rank in self.outputs.close()]
+        for rank, data in pieces:
+            for record in self.recorder.take(data, rank=rank, is_last=not data):
+                self.watch.see(record, self.read_at)
+                if self.inquiry is not None:
+                    self.inquiry.hear(record)
+        if pieces and sum(len(data) for _, data in pieces) < FEW_BYTES:
+            # Output that is printed line by line collects in the pipes meanwhile: fewer turns and larger records.
             time.sleep(GATHER_S)
-        if not data:
-            os.close(self.pipe)
-            self.pipe = None
+
+    @property
+    def _is_drained(self) -> bool:
+        """Whether no more output can come; a process outside the run may keep the launcher's pipe open for ever."""
+        if not self.is_ended or self.outputs is None:
+            return False
+        quiet_s = time.monotonic() - max(self.read_at, self.ending_at or 0.0)
+        return not self.outputs.has_launcher or quiet_s > DRAIN_S
 
     def _look_for_hang(self) -> None:
         """End a run that makes no more steps, after collecting the stacks of its ranks."""
         now = time.monotonic()
-        if self.order is not None or self.exit_code is not None or self.pipe is None:
+        if self.order is not None or self.exit_code is not None or self.outputs is None:
             return
         if self.recorder.is_blocked:
             self.watch.pause(now)
         elif self.inquiry is None:
             silent_s = self.watch.silent_for(now)
-            if silent_s is not None and not select.select([self.pipe], [], [], 0)[0]:  # all its output was read
+            if silent_s is not None and not self.outputs.has_data():  # all its output was read
                 self._ask_ranks(silent_s, now)
         elif self.watch.steps > self.silence[1]:
             log.info("a step was made after all")
             self.inquiry = None
         elif (rank := self.inquiry.step(now)) is not None:
-            self.recorder.insert(f"parlab: stacks of {rank.name}, process {rank.process.pid}:\n".encode())
+            heading = f"parlab: stacks of {rank.name}, process {rank.process.pid}:\n"
+            self.recorder.insert(heading.encode(), rank=NODE if rank.rank is None else rank.rank)
         elif self.inquiry.is_over(now):
             reason = hangs.reason(self.silence[0], self.watch, self.inquiry.places())
             self.order = Verdict(RunState.FAILED, shorten(reason), self.inquiry.stacks())

@@ -88,14 +88,21 @@ class Parsed:
 
 
 def parse(
-    output: bytes, *, limits: Limits, existing_metrics: Collection[str] = (), last_step: int | None = None
+    output: bytes,
+    *,
+    limits: Limits,
+    existing_metrics: Collection[str] = (),
+    last_step: int | None = None,
+    clock_offset_s: float = 0.0,
 ) -> Parsed:
     """Parse the complete lines of a piece of output; text after the last newline is ignored.
+
+    `clock_offset_s` is how far the clock of the node is ahead of the server's; it is taken out of the times.
 
     `existing_metrics` are the metrics of earlier pieces of the same attempt, `last_step` their highest step. With
     them, the points do not depend on how the output is split into pieces at line ends.
     """
-    parser = _Parser(limits, set(existing_metrics), last_step)
+    parser = _Parser(limits, set(existing_metrics), last_step, clock_offset_s)
     lines = output.split(b"\n")
     del lines[-1]
     for line in lines:
@@ -132,10 +139,11 @@ class _Part(NamedTuple):
 
 
 class _Parser:
-    def __init__(self, limits: Limits, metrics: set[str], last_step: int | None) -> None:
+    def __init__(self, limits: Limits, metrics: set[str], last_step: int | None, clock_offset_s: float) -> None:
         self._limits = limits
         self._metrics = metrics
         self._last_step = last_step
+        self._clock_offset_s = clock_offset_s
         self._steps = 0
         self._number = 0
         self._ranks: dict[int, _Rows] = {}
@@ -164,7 +172,7 @@ class _Parser:
         elif name == "operations":
             self._operate(rank, event)
         elif type(name) is str and name in NOTEWORTHY and len(self._facts) < MAX_FACTS:
-            self._facts.append(Fact(name, rank, float(time), event))
+            self._facts.append(Fact(name, rank, time - self._clock_offset_s, event))
 
     def _tabulate(self, _mark: Any, time: Any, rank: Any, name: Any, step: Any, metrics: Any) -> bool:
         """Add a step event that has nothing but valid metrics, which is what scripts log; return whether it was one."""
@@ -218,7 +226,7 @@ class _Parser:
             rows = self._ranks[rank] = _Rows()
         rows.numbers.append(self._number)
         rows.steps.append(step)
-        rows.times.append(time)
+        rows.times.append(time - self._clock_offset_s)
         return rows, len(rows.steps) - 1
 
     def _link(self, time: float, event: dict[str, Any]) -> None:

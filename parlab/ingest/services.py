@@ -20,6 +20,7 @@ from parlab.ingest.summary import summarise
 from parlab.lab.models import Attempt, Member, Run
 from parlab.lab.services import attempt_report, launch_store, lock_members, run_findings_refresh, summary_store
 from parlab.series import log, operations, store
+from parlab.series.streams import joined, marks_of
 from runners.config import engine_of, filled_fields
 from runners.protocol import Batch, RunState
 
@@ -58,7 +59,7 @@ def batch_apply(*, batch: Batch) -> int:
         return member.committed
     member.committed = batch.next_sequence
     if batch.output:
-        output_append(attempt, batch.output, member=member, stamps=batch.stamps)
+        output_append(attempt, batch.output, member=member, stamps=batch.stamps, streams=batch.streams)
         attempt.save(update_fields=["last_step"])
     if member.is_active and member.node is not None:
         member.lease_expires_at = timezone.now() + member.node.lease
@@ -85,7 +86,12 @@ def _member(attempt: Attempt, batch: Batch) -> Member | None:
 
 
 def output_append(
-    attempt: Attempt, output: bytes, *, member: Member | None = None, stamps: Sequence[tuple[int, float]] = ()
+    attempt: Attempt,
+    output: bytes,
+    *,
+    member: Member | None = None,
+    stamps: Sequence[tuple[int, float]] = (),
+    streams: Sequence[tuple[int, int, bool]] = (),
 ) -> Parsed:
     """Append output to the log of a locked attempt and its events to the series; the caller saves `last_step`.
 
@@ -93,14 +99,16 @@ def output_append(
     """
     node_rank, offset_s = (member.node_rank, member.clock_offset_s) if member else (0, 0.0)
     corrected = [(offset, at - offset_s) for offset, at in stamps]
-    unfinished = log.append_log(attempt.pk, output, node_rank=node_rank, stamps=corrected)
+    unfinished = log.append_log(attempt.pk, output, node_rank=node_rank, stamps=corrected, streams=streams)
     metrics = {info.metric for info in store.metrics(attempt.pk)}
     is_read = _is_read(attempt)
+    marks = marks_of(streams, len(output))
     parsed = parse(
-        unfinished + output,
+        joined(output, marks) if marks else unfinished + output,
         limits=_limits(attempt.run),
         existing_metrics=metrics,
         last_step=None if is_read else attempt.last_step,
+        clock_offset_s=offset_s,
     )
     if is_read and parsed.steps:
         # The command prints steps as events after all: points that readers took from its lines would be duplicates.
@@ -239,11 +247,18 @@ def _series_rebuild(attempt: Attempt) -> None:
     attempt.last_step, attempt.summary = None, {}
     Attempt.objects.filter(pk=attempt.pk).update(summary={})
     limits, metrics = _limits(attempt.run), set[str]()
+    offsets = dict(attempt.members.values_list("node_rank", "clock_offset_s"))
     for node_rank in log.node_ranks(attempt.pk):
         unfinished = b""
         for output in log.read_log(attempt.pk, node_rank=node_rank):
             unfinished += output
-            parsed = parse(unfinished, limits=limits, existing_metrics=metrics, last_step=attempt.last_step)
+            parsed = parse(
+                unfinished,
+                limits=limits,
+                existing_metrics=metrics,
+                last_step=attempt.last_step,
+                clock_offset_s=offsets.get(node_rank, 0.0),
+            )
             _parsed_store(attempt, parsed)
             metrics |= {metric for metric, _ in parsed.series}
             unfinished = log.unfinished_line(unfinished)

@@ -2,35 +2,39 @@
 
 import heapq
 import math
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import zstandard
 
+from parlab.series import streams as logs
+from parlab.series.log_lines import HELD_BYTES, Line
 from parlab.series.models import LogChunk
+from parlab.series.streams import NODE
 from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 CHUNK_BYTES = 256 * 1024
-SHOWN_CHARACTERS = 2_000
 TAIL_SCAN_BYTES = 16 << 20
 """Maximum number of bytes at the end of a log that a page scans."""
 
 _READ_CHUNKS = 8
 _STORED_CHUNKS = 64
-_HELD_BYTES = 16 * 1024
-# Terminal commands (CSI and OSC); control characters except tab, and marks that change the direction of text.
-_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
-_UNSEEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
-def append_log(attempt_id: int, data: bytes, *, node_rank: int = 0, stamps: Sequence[tuple[int, float]] = ()) -> bytes:
+def append_log(
+    attempt_id: int,
+    data: bytes,
+    *,
+    node_rank: int = 0,
+    stamps: Sequence[tuple[int, float]] = (),
+    streams: Sequence[tuple[int, int, bool]] = (),
+) -> bytes:
     """Append output of a node to the log of an attempt; return the `unfinished_line` of the node before the new data.
 
-    `stamps` are pairs (offset in data, Unix time at which it was printed).
+    `stamps` are pairs (offset in data, Unix time at which it was printed), `streams` are those of a Batch.
     """
     chunks = LogChunk.objects.filter(attempt_id=attempt_id, node_rank=node_rank)
     last = chunks.order_by("-position").first()
@@ -40,9 +44,11 @@ def append_log(attempt_id: int, data: bytes, *, node_rank: int = 0, stamps: Sequ
         return unfinished
     position = 0 if last is None else last.position
     stamped = unpack_stamps(last.stamps) if last is not None else []
+    marks = logs.unpack(last.streams) if last is not None else []
     if len(held) >= CHUNK_BYTES:
-        position, held, stamped = position + len(held), b"", []
+        position, held, stamped, marks = position + len(held), b"", [], []
     output = held + data
+    marks = logs.extended(marks, len(held), logs.marks_of(streams, len(data)))
     stamped += [(len(held) + offset, at) for offset, at in stamps if 0 <= offset < len(data) and math.isfinite(at)]
     # Event lines compress better at this level than at the default, in half the time.
     compressor = zstandard.ZstdCompressor(level=1)
@@ -56,12 +62,13 @@ def append_log(attempt_id: int, data: bytes, *, node_rank: int = 0, stamps: Sequ
                 size=len(piece),
                 data=compressor.compress(piece),
                 stamps=_stamps_of(stamped, at, len(piece)),
+                streams=logs.pack(marks, at, len(piece)),
             )
             for at, piece in pieces
         ],
         update_conflicts=True,
         unique_fields=["attempt", "node_rank", "position"],
-        update_fields=["size", "data", "stamps"],
+        update_fields=["size", "data", "stamps", "streams"],
     )
     return unfinished
 
@@ -109,70 +116,104 @@ def node_ranks(attempt_id: int) -> list[int]:
     return list(ranks.values_list("node_rank", flat=True))
 
 
-def read_log(attempt_id: int, *, node_rank: int | None = None) -> Iterator[bytes]:
+def has_rank_streams(attempt_id: int) -> bool:
+    """Return whether ranks of an attempt have streams of their own."""
+    return LogChunk.objects.filter(attempt_id=attempt_id).exclude(streams=b"").exists()
+
+
+def read_log(attempt_id: int, *, node_rank: int | None = None, rank: int | None = None) -> Iterator[bytes]:
     """Yield the output of an attempt from its beginning: of one node, or of all nodes interleaved by time at line ends.
 
-    The output of an attempt on one node is not changed.
+    With `rank`, only the stream of this rank. Output of a single stream is not changed; where a line that is longer
+    than a record was interrupted by another stream, it is divided into two lines.
     """
     ranks = node_ranks(attempt_id) if node_rank is None else [node_rank]
     if len(ranks) > 1:
-        yield from _merged(attempt_id, ranks)
+        for piece in log_pieces(attempt_id, ranks, rank=rank):
+            yield piece.text
         return
-    for _, data, _ in _chunks(attempt_id, ranks[0] if ranks else 0):
-        yield data
+    joiner = logs.Joiner()
+    for chunk in _chunks(attempt_id, ranks[0] if ranks else 0):
+        if not chunk.streams and rank is None:
+            yield chunk.data
+        else:
+            spans = (span for span in chunk.spans if rank is None or span.rank == rank)
+            yield b"".join(joiner.add(chunk.data[span.begin : span.end], span) for span in spans)
 
 
-def _chunks(attempt_id: int, node_rank: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield position, unpacked data and stamps of the chunks of a node, the first one first."""
+class _Chunk(NamedTuple):
+    """Output of a node, unpacked."""
+
+    data: bytes
+    stamps: bytes
+    streams: bytes
+
+    @property
+    def spans(self) -> list[logs.Span]:
+        return logs.spans(logs.unpack(self.streams), len(self.data))
+
+
+_COLUMNS = ("position", "data", "stamps", "streams")
+
+
+def _unpacked(row: tuple[int, bytes, bytes, bytes]) -> _Chunk:
+    return _Chunk(zstandard.decompress(bytes(row[1])), bytes(row[2]), bytes(row[3]))
+
+
+def _chunks(attempt_id: int, node_rank: int) -> Iterator[_Chunk]:
+    """Yield the chunks of a node, the first one first."""
     chunks = LogChunk.objects.filter(attempt_id=attempt_id, node_rank=node_rank).order_by("position")
-    rows = list(chunks.values_list("position", "data", "stamps")[:_READ_CHUNKS])
+    rows = list(chunks.values_list(*_COLUMNS)[:_READ_CHUNKS])
     while rows:
-        for position, data, stamps in rows:
-            yield position, zstandard.decompress(bytes(data)), bytes(stamps)
+        yield from map(_unpacked, rows)
         if len(rows) < _READ_CHUNKS:
             return
-        rows = list(chunks.filter(position__gt=rows[-1][0]).values_list("position", "data", "stamps")[:_READ_CHUNKS])
+        rows = list(chunks.filter(position__gt=rows[-1][0]).values_list(*_COLUMNS)[:_READ_CHUNKS])
 
 
-class _Piece(NamedTuple):
-    """Whole lines that a node printed, with the time of their first byte."""
+class Piece(NamedTuple):
+    """Whole lines that one stream printed, with the time of their first byte."""
 
     time: float
     node_rank: int
     number: int
+    rank: int
     text: bytes
 
 
-def _merged(attempt_id: int, ranks: Sequence[int]) -> Iterator[bytes]:
-    for piece in heapq.merge(*(_pieces(attempt_id, rank) for rank in ranks)):
+def log_pieces(attempt_id: int, ranks: Sequence[int], *, rank: int | None = None) -> Iterator[Piece]:
+    """Yield the output of nodes, interleaved by time at line ends; with `rank`, only the stream of this rank."""
+    for piece in heapq.merge(*(_pieces(attempt_id, node_rank, rank) for node_rank in ranks)):
         # The last line of a node may lack its end; another node's line must not continue it.
-        yield piece.text if piece.text.endswith(b"\n") else piece.text + b"\n"
+        yield piece if piece.text.endswith(b"\n") else piece._replace(text=piece.text + b"\n")
 
 
-def _pieces(attempt_id: int, node_rank: int) -> Iterator[_Piece]:
-    """Split the output of a node at its stamps, each piece extended to the end of its last line."""
-    time, held, held_time, number = 0.0, b"", 0.0, 0
-    for _, data, stamps in _chunks(attempt_id, node_rank):
-        marks = unpack_stamps(stamps)
-        bounds = [0, *(offset for offset, _ in marks if offset > 0), len(data)]
+def _pieces(attempt_id: int, node_rank: int, rank: int | None) -> Iterator[Piece]:
+    """Split the output of a node at its stamps and streams, each piece extended to the end of its last line."""
+    time, held, held_time, held_rank, number = 0.0, b"", 0.0, NODE, 0
+    joiner = logs.Joiner()
+    for chunk in _chunks(attempt_id, node_rank):
+        marks = unpack_stamps(chunk.stamps)
         times = dict(marks)
-        for begin, end in pairwise(bounds):
-            time = max(time, times.get(begin, time))  # clocks of nodes can be set back
+        for span in logs.divided(chunk.spans, [offset for offset, _ in marks]):
+            time = max(time, times.get(span.begin, time))  # clocks of nodes can be set back
+            if rank is not None and span.rank != rank:
+                continue
             if not held:
-                held_time = time
-            text = held + data[begin:end]
+                held_time, held_rank = time, span.rank
+            text = held + joiner.add(chunk.data[span.begin : span.end], span)
             cut = text.rfind(b"\n") + 1
             # The first line began earlier if a part of it was held.
             first = text.find(b"\n") + 1 if held else cut
             if cut:
-                yield _Piece(held_time, node_rank, number, text[:first])
+                yield Piece(held_time, node_rank, number, held_rank, text[:first])
                 number, held_time = number + 1, time
             if first < cut:
-                yield _Piece(time, node_rank, number, text[first:cut])
+                yield Piece(time, node_rank, number, span.rank, text[first:cut])
                 number += 1
-            held = text[cut:]
+            held, held_rank = text[cut:], span.rank if cut else held_rank
     if held:
-        yield _Piece(held_time, node_rank, number, held)
+        yield Piece(held_time, node_rank, number, held_rank, held)
 
 
 def read_from(attempt_id: int, position: int, limit: int) -> bytes:
@@ -193,89 +234,109 @@ def log_size(attempt_id: int) -> int:
     return sum(ends.values())
 
 
-def log_tail(attempt_id: int, lines: int = 200, *, node_rank: int | None = None) -> list[str]:
-    """Return the last lines of the log that are not events, for a page: of one node, or of all nodes by time.
+def log_tail(attempt_id: int, lines: int = 200, *, node_rank: int | None = None, rank: int | None = None) -> list[str]:
+    """Return the last lines of the log that are not events, for a page: of one node or rank, or of all nodes by time.
 
     Colors and control characters are removed, long lines are truncated with a note of their length. Scans at most
-    the last TAIL_SCAN_BYTES, so that a page stays fast for any output. Lines of several nodes begin with the rank of
-    the node.
+    the last TAIL_SCAN_BYTES, so that a page stays fast for any output. Lines of several nodes or streams begin with
+    who printed them.
     """
     ranks = node_ranks(attempt_id) if node_rank is None else [node_rank]
     if len(ranks) > 1:
-        return _merged_tail(attempt_id, lines, ranks)
-    text = (line.for_page() for line in _text_from_end(attempt_id, ranks[0] if ranks else 0, TAIL_SCAN_BYTES))
-    return list(islice(text, lines))[::-1]
+        return _merged_tail(attempt_id, lines, ranks, rank)
+    last = list(islice(_text_from_end(attempt_id, ranks[0] if ranks else 0, TAIL_SCAN_BYTES, rank), lines))[::-1]
+    return [line.for_page() if rank is not None else printer(line.rank) + line.for_page() for line in last]
 
 
-def _merged_tail(attempt_id: int, lines: int, ranks: Sequence[int]) -> list[str]:
+def printer(rank: int, node_rank: int | None = None) -> str:
+    """Return the beginning of a line that names who printed it; empty for the only node of a run."""
+    if rank != NODE:
+        return f"[rank {rank}] "
+    return "" if node_rank is None else f"[node {node_rank}] "
+
+
+def _merged_tail(attempt_id: int, lines: int, ranks: Sequence[int], rank: int | None) -> list[str]:
     # Read from the end of each node: the newest lines of all nodes, in the order in which they were printed.
     scan_bytes = max(CHUNK_BYTES, TAIL_SCAN_BYTES // len(ranks))
-    tails = (_tail_of(attempt_id, lines, rank, scan_bytes) for rank in ranks)
+    tails = (_tail_of(attempt_id, lines, node_rank, scan_bytes, rank) for node_rank in ranks)
     newest = heapq.nlargest(lines, (line for tail in tails for line in tail), key=lambda line: line[:3])
-    return [f"[node {rank}] {text}" for _, rank, _, text in reversed(newest)]
+    return [printer(line.rank, node_rank) + line.for_page() for _, node_rank, _, line in reversed(newest)]
 
 
-def _tail_of(attempt_id: int, lines: int, node_rank: int, scan_bytes: int) -> list[tuple[float, int, int, str]]:
-    """Return time, rank, number and text of the last lines of a node."""
-    selected = list(islice(_text_from_end(attempt_id, node_rank, scan_bytes), lines))[::-1]
-    return [(line.time, node_rank, number, line.for_page()) for number, line in enumerate(selected)]
+def _tail_of(
+    attempt_id: int, lines: int, node_rank: int, scan_bytes: int, rank: int | None
+) -> list[tuple[float, int, int, Line]]:
+    """Return time, node rank, number and text of the last lines of a node."""
+    selected = list(islice(_text_from_end(attempt_id, node_rank, scan_bytes, rank), lines))[::-1]
+    return [(line.time, node_rank, number, line) for number, line in enumerate(selected)]
 
 
-class _Line(NamedTuple):
-    """A line of any length, of which only the beginning is held."""
-
-    beginning: bytes
-    size: int
-    is_whole: bool = True
-    """False if the scan did not reach the beginning of the line."""
-    time: float = 0.0
-    """Unix time at which it was printed; 0 if unknown."""
-
-    def for_page(self) -> str:
-        text = self.beginning.decode("utf-8", "replace")
-        if self.size <= _HELD_BYTES:
-            # A progress bar overwrites itself after a carriage return: only its last state counts.
-            text = text.rstrip("\r").rpartition("\r")[2]
-        text = _UNSEEN.sub("", _ANSI.sub("", text))
-        if self.size <= _HELD_BYTES and len(text) <= SHOWN_CHARACTERS:
-            return text
-        length = f"{self.size:,} bytes" if self.is_whole else f"more than {self.size:,} bytes, beginning not shown"
-        return f"{text[:SHOWN_CHARACTERS]} … (line of {length})"
-
-
-def line_for_page(line: bytes) -> str:
-    """Format a line of output for a page: without terminal commands, truncated with a note if it is long."""
-    return _Line(line[:_HELD_BYTES], len(line)).for_page()
-
-
-def _text_from_end(attempt_id: int, node_rank: int, scan_bytes: int) -> Iterator[_Line]:
+def _text_from_end(attempt_id: int, node_rank: int, scan_bytes: int, rank: int | None) -> Iterator[Line]:
     """Yield the lines of a node that are not events, the last one first."""
-    beginning, size, scanned = b"", 0, 0
-    for data, stamps in _chunks_from_end(attempt_id, node_rank):
-        # The final newline of the log does not start another line.
-        chunk = data if scanned else data.removesuffix(b"\n")
-        lines = chunk.split(b"\n")
-        end = len(chunk)
-        scanned += len(data)
-        marks = unpack_stamps(stamps)
+    reader = _BackwardReader()
+    scanned = 0
+    for chunk in _chunks_from_end(attempt_id, node_rank):
+        stamps = unpack_stamps(chunk.stamps)
+        for span in reversed(chunk.spans):
+            if rank is None or span.rank == rank:
+                yield from reader.feed(chunk.data, span, stamps)
+        scanned += len(chunk.data)
+        if scanned >= scan_bytes:
+            yield from reader.cut_off(scan_bytes // 2)
+            return
+    yield from reader.rest()
+
+
+class _BackwardReader:
+    """Reads spans from the last to the first, and joins the lines of a stream that several of them have parts of."""
+
+    def __init__(self) -> None:
+        self._line: Line | None = None
+        """The first line so far, whose beginning may come with the next span."""
+        self._is_continued = False
+
+    def feed(self, data: bytes, span: logs.Span, stamps: Sequence[tuple[int, float]]) -> Iterator[Line]:
+        """Take a span of a chunk; yield the lines that are complete."""
+        if self._line is not None and self._line.rank != span.rank:
+            yield from self.rest()
+            self._line = None
+        text = data[span.begin : span.end]
+        if self._line is None:
+            # The final newline does not start another line.
+            text = text.removesuffix(b"\n")
+            self._line = Line(b"", 0, rank=span.rank)
+        lines = text.split(b"\n")
+        end = span.begin + len(text)
         if len(lines) > 1:
-            beginning, size = (lines[-1] + beginning)[:_HELD_BYTES], len(lines[-1]) + size
             end -= len(lines[-1]) + 1
-            if not _is_event(beginning, size):
-                yield _Line(beginning, size, time=_time_at(marks, end + 1))
+            last = self._with_beginning(lines[-1], _time_at(stamps, end + 1))
+            if not last.is_event:
+                yield last
             for line in reversed(lines[1:-1]):
                 end -= len(line) + 1
                 # Most lines are events; a function call for each would dominate the time.
                 if not line.startswith(EVENT_PREFIX) or len(line) >= EVENT_LINE_LIMIT:
-                    yield _Line(line[:_HELD_BYTES], len(line), time=_time_at(marks, end + 1))
-            beginning, size = b"", 0
-        beginning, size = (lines[0] + beginning)[:_HELD_BYTES], len(lines[0]) + size
-        if scanned >= scan_bytes:
-            if size >= scan_bytes // 2:
-                yield _Line(beginning, size, is_whole=False, time=_time_at(marks, 0))
-            return
-    if scanned and not _is_event(beginning, size):
-        yield _Line(beginning, size)
+                    yield Line(line[:HELD_BYTES], len(line), time=_time_at(stamps, end + 1), rank=span.rank)
+            self._line = Line(b"", 0, rank=span.rank)
+        self._line = self._with_beginning(lines[0], _time_at(stamps, span.begin))
+        self._is_continued = span.is_continued
+
+    def rest(self) -> Iterator[Line]:
+        """Yield the first line, which has no other beginning in this stream."""
+        if self._line is not None and self._is_continued:
+            beginning = logs.BROKEN + self._line.beginning
+            yield self._line._replace(beginning=beginning, size=self._line.size + len(logs.BROKEN))
+        elif self._line is not None and not self._line.is_event:
+            yield self._line
+
+    def cut_off(self, least: int) -> Iterator[Line]:
+        """Yield the part of a line of at least so many bytes whose beginning is not read."""
+        if self._line is not None and self._line.size >= least:
+            yield self._line._replace(is_whole=False)
+
+    def _with_beginning(self, text: bytes, time: float) -> Line:
+        line = self._line or Line(b"", 0)
+        return line._replace(beginning=(text + line.beginning)[:HELD_BYTES], size=len(text) + line.size, time=time)
 
 
 def _time_at(marks: Sequence[tuple[int, float]], offset: int) -> float:
@@ -283,15 +344,10 @@ def _time_at(marks: Sequence[tuple[int, float]], offset: int) -> float:
     return marks[index][1] if index >= 0 else 0.0
 
 
-def _is_event(beginning: bytes, size: int) -> bool:
-    return size < EVENT_LINE_LIMIT and beginning.startswith(EVENT_PREFIX)
-
-
-def _chunks_from_end(attempt_id: int, node_rank: int) -> Iterator[tuple[bytes, bytes]]:
+def _chunks_from_end(attempt_id: int, node_rank: int) -> Iterator[_Chunk]:
     chunks = LogChunk.objects.filter(attempt_id=attempt_id, node_rank=node_rank).order_by("-position")
-    columns = ("position", "data", "stamps")
-    rows = list(chunks.values_list(*columns)[:_READ_CHUNKS])
+    # The last chunk is often enough, and a run may have a hundred nodes.
+    rows = list(chunks.values_list(*_COLUMNS)[:1])
     while rows:
-        for _, data, stamps in rows:
-            yield zstandard.decompress(bytes(data)), bytes(stamps)
-        rows = list(chunks.filter(position__lt=rows[-1][0]).values_list(*columns)[:_READ_CHUNKS])
+        yield from map(_unpacked, rows)
+        rows = list(chunks.filter(position__lt=rows[-1][0]).values_list(*_COLUMNS)[:_READ_CHUNKS])

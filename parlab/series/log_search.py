@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from parlab.series.log import line_for_page, read_log
+from parlab.series.log import read_log
+from parlab.series.log_lines import line_for_page
 from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
 MAX_FOUND = 200
@@ -35,12 +36,17 @@ class Search(NamedTuple):
 
 
 def log_find(
-    attempt_id: int, pattern: re.Pattern[bytes], *, limit: int = MAX_FOUND, node_rank: int | None = None
+    attempt_id: int,
+    pattern: re.Pattern[bytes],
+    *,
+    limit: int = MAX_FOUND,
+    node_rank: int | None = None,
+    rank: int | None = None,
 ) -> Search:
-    """Return the first lines that match; events of engines are not searched."""
+    """Return the first lines that match, of one node or rank if given; events of engines are not searched."""
     lines: list[FoundLine] = []
     scanned = 0
-    for first, block in _blocks(attempt_id, node_rank):
+    for first, block in _blocks(attempt_id, node_rank, rank):
         counted_to, number, last_end = 0, first, -1
         for match in pattern.finditer(block):
             if match.start() < last_end:
@@ -61,10 +67,12 @@ def log_find(
     return Search(lines, False)
 
 
-def log_around(attempt_id: int, number: int, around: int = 30, *, node_rank: int | None = None) -> list[FoundLine]:
+def log_around(
+    attempt_id: int, number: int, around: int = 30, *, node_rank: int | None = None, rank: int | None = None
+) -> list[FoundLine]:
     """Return the lines around a line number, without events."""
     lines: list[FoundLine] = []
-    for first, block in _blocks(attempt_id, node_rank):
+    for first, block in _blocks(attempt_id, node_rank, rank):
         count = block.count(b"\n") + (not block.endswith(b"\n"))
         if first + count <= number - around:
             continue
@@ -86,10 +94,10 @@ def _is_event(block: bytes, begin: int, end: int) -> bool:
     return end - begin < EVENT_LINE_LIMIT and block.startswith(EVENT_PREFIX, begin)
 
 
-def _blocks(attempt_id: int, node_rank: int | None) -> Iterator[tuple[int, bytes]]:
+def _blocks(attempt_id: int, node_rank: int | None, rank: int | None) -> Iterator[tuple[int, bytes]]:
     """Yield the log in blocks that end at line ends, each with the number of its first line."""
     number, held = 1, b""
-    for chunk in read_log(attempt_id, node_rank=node_rank):
+    for chunk in read_log(attempt_id, node_rank=node_rank, rank=rank):
         data = held + chunk
         cut = data.rfind(b"\n") + 1
         if not cut and len(data) < _LONGEST:

@@ -72,6 +72,7 @@ class LogChunk(models.Model):
     size = models.PositiveIntegerField(help_text="Bytes when unpacked.")
     data = models.BinaryField(help_text="zstd")
     stamps = models.BinaryField(default=b"", help_text="Pairs (offset in the chunk, Unix time), as float64.")
+    streams = models.BinaryField(default=b"", help_text="Who printed it: see series.streams. Empty: the node.")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["attempt", "node_rank", "position"], name="log_position_once")]

@@ -87,7 +87,9 @@ def launched(config: RunConfig, argv: Sequence[str], port: int) -> list[str]:
         kind = config.launcher.kind
         message = f"{kind} is not installed on this node; install it, or use torchrun or plain"
         raise ConfigError([Problem("launcher.kind", kind, message)])
-    return [program, *launcher[1:], *argv]
+    # torchrun starts Python scripts: a module in front of the script gives each rank a stream of its own.
+    streams = ["-m", "runners.streams"] if config.starter.module else []
+    return [program, *launcher[1:], *streams, *argv]
 
 
 def _refused(reason: str, remedy: str) -> ConfigError:

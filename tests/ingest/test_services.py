@@ -276,3 +276,49 @@ def test_a_failed_batch_stores_nothing(make_attempt: MakeAttempt, monkeypatch: p
     assert stored(attempt) == empty
     batch_apply(batch=batch(attempt, 0, training(3), FINISHED))
     assert stored(attempt)["last_step"] == 3
+
+
+def test_the_offset_of_a_nodes_clock_is_taken_out_of_its_log_and_series(make_attempt: MakeAttempt) -> None:
+    attempt = make_attempt()
+    place(attempt, Node.objects.create(name="n1"))
+    place(attempt, Node.objects.create(name="n2"), node_rank=1, clock_offset_s=3600.0)
+    for node_rank, name in enumerate(["n1", "n2"]):
+        for number in (1, 2):
+            # What both nodes print at the same moment, by their own clocks.
+            at = 1_700_000_000.0 + number + 0.1 * node_rank + 3600.0 * node_rank
+            output = event(rank=node_rank, t=at, step=number, step_time_s=0.5) + b"%s line %d\n" % (
+                name.encode(),
+                number,
+            )
+            position = Member.objects.get(attempt=attempt, node_rank=node_rank).committed
+            fields = {"node": name, "node_rank": node_rank, "stamps": [(0, at)]}
+            batch_apply(batch=batch(attempt, position, output, **fields))
+    assert log.log_tail(attempt.pk) == [
+        "[node 0] n1 line 1",
+        "[node 1] n2 line 1",
+        "[node 0] n1 line 2",
+        "[node 1] n2 line 2",
+    ]
+
+    def times() -> dict[int, list[float]]:
+        return {rank: columns.times.tolist() for rank, columns in store.read(attempt.pk, "step_time_s").items()}
+
+    expected = {0: [1_700_000_001.0, 1_700_000_002.0], 1: [1_700_000_001.1, 1_700_000_002.1]}
+    assert times() == {rank: pytest.approx(at, abs=1e-3) for rank, at in expected.items()}
+    attempt_reingest(attempt=attempt)
+    assert times() == {rank: pytest.approx(at, abs=1e-3) for rank, at in expected.items()}
+
+
+def test_a_batch_with_streams_keeps_the_rank_of_each_line_and_all_events(attempt: Attempt) -> None:
+    pieces = [(-1, b"launching\n"), (1, step(1, rank=1) + b"hello\n"), (0, step(1, rank=0) + b"hello too\n")]
+    output = b"".join(text for _, text in pieces)
+    offsets = [sum(len(text) for _, text in pieces[:place]) for place in range(len(pieces))]
+    streams = [(offset, rank, False) for offset, (rank, _) in zip(offsets, pieces, strict=True)]
+    wire = batch(attempt, 0, output, streams=streams).to_wire()
+    assert batch_apply(batch=Batch.from_wire(wire)) == len(output)
+    assert log.log_tail(attempt.pk) == ["launching", "[rank 1] hello", "[rank 0] hello too"]
+    assert b"".join(log.read_log(attempt.pk, rank=0)) == pieces[2][1]
+    before = stored(attempt)["series"]
+    assert {rank for _, _, rank in before} == {0, 1}
+    attempt_reingest(attempt=attempt)
+    assert stored(attempt)["series"] == before
