@@ -19,10 +19,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from parlab.ingest import preview
+from parlab.ingest import logs, preview
 from parlab.ingest.imports import Refused
 from parlab.lab.models import Attempt, Experiment, Finding, Run
-from parlab.series import log
 from parlab.tracking.imports import upload_import
 from runners.protocol import RunState
 
@@ -181,17 +180,29 @@ class OneRun(generics.RetrieveAPIView[Run]):
 
 
 class Log(APIView):
-    """Raw output of a run's current attempt, in pieces."""
+    """Raw output of a run's current attempt, in pieces: of all nodes by time, of one node or of one rank."""
 
     @extend_schema(
-        parameters=[OpenApiParameter("from", int, description="Byte offset to read from.")],
+        parameters=[
+            OpenApiParameter("from", int, description="Byte offset to read from, in the chosen output."),
+            OpenApiParameter("node", int, description="Only the output of a node, 0 to number of nodes - 1."),
+            OpenApiParameter("rank", int, description="Only what a rank printed, by its global number."),
+        ],
         responses={(200, "text/plain"): OpenApiTypes.STR, 400: serializers.Errors, 404: serializers.Errors},
-        description="Up to 1 MiB; the header Parlab-Next has the offset of the next piece, Parlab-State the state.",
+        description=(
+            "Up to 1 MiB; the header Parlab-Next has the offset of the next piece, Parlab-State the state. Follow an"
+            " active run on several nodes by node or rank: in the whole log, later output of another node may come"
+            " before an offset."
+        ),
     )
     def get(self, request: Request, slug: str, number: int) -> HttpResponse:
         run = get_object_or_404(Run.objects.filter(experiment__slug=slug), number=number)
         position = _whole_number("from", request.GET.get("from", "0"), digits=15)
-        output = log.read_from(run.current_attempt().pk, position, LOG_BYTES)
+        attempt = run.current_attempt()
+        part, problem = logs.requested_part(request.GET, run, attempt)
+        if problem is not None:
+            raise Problem(problem.message, field=problem.field, value=problem.value, remedy=problem.remedy)
+        output = logs.read_from(attempt, part, position, LOG_BYTES)
         headers = {"Parlab-Next": str(position + len(output)), "Parlab-State": run.state}
         return HttpResponse(output, content_type="text/plain; charset=utf-8", headers=headers)
 

@@ -216,9 +216,10 @@ def _pieces(attempt_id: int, node_rank: int, rank: int | None) -> Iterator[Piece
         yield Piece(held_time, node_rank, number, held_rank, held)
 
 
-def read_from(attempt_id: int, position: int, limit: int) -> bytes:
-    """Return up to `limit` bytes of the output of an attempt from a position."""
-    chunks = LogChunk.objects.filter(attempt_id=attempt_id, position__gt=position - CHUNK_BYTES).order_by("position")
+def read_from(attempt_id: int, position: int, limit: int, *, node_rank: int = 0) -> bytes:
+    """Return up to `limit` bytes of the output of a node from a position."""
+    chunks = LogChunk.objects.filter(attempt_id=attempt_id, node_rank=node_rank)
+    chunks = chunks.filter(position__gt=position - CHUNK_BYTES).order_by("position")
     output, end = bytearray(), position + limit
     for at, data in chunks.filter(position__lt=end).values_list("position", "data").iterator(_READ_CHUNKS):
         output += zstandard.decompress(bytes(data))[max(0, position - at) : max(0, end - at)]

@@ -20,6 +20,7 @@ from .findings import (
     run_findings,
 )
 from .home import Home, home
+from .layouts import RankLayout, rank_layout
 from .leads import Lead, Verdict, experiment_leads, verdict
 from .lists import ExperimentRow, RunLine, experiment_list, experiment_tags, matching_runs, run_list, tag_names
 from .log_formats import LogFormatRow, log_format_rows, log_format_versions, log_formats
@@ -64,6 +65,7 @@ __all__ = [
     "Metric",
     "OtherRuns",
     "PipelineRun",
+    "RankLayout",
     "RunLine",
     "StateCount",
     "SweepEntry",
@@ -101,6 +103,7 @@ __all__ = [
     "peak_text",
     "pipeline_of",
     "predicted_points",
+    "rank_layout",
     "remaining_s",
     "run_doubts",
     "run_figures",

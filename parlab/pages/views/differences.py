@@ -13,8 +13,8 @@ from parlab.lab import selectors
 from parlab.lab.selectors.filters import MAX_LENGTH
 from parlab.pages.rows.differences import Side, attempt_side, other_side, run_difference, suggestions
 
+from .addressed import find_attempt, find_run
 from .partial import is_partial
-from .runs import find_attempt, find_run
 
 
 @require_GET

@@ -21,7 +21,7 @@ from parlab.pages import engine_reads, experiment_figures, run_curves, telemetry
 from parlab.pages.choices import figure_options
 from parlab.pages.windows import WHOLE, Window, window_of
 
-from .runs import find_attempt, find_run
+from .addressed import find_attempt, find_run
 
 
 def _experiment_drawing(request: HttpRequest, slug: str, name: str) -> Drawing:

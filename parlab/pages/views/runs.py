@@ -8,7 +8,7 @@ from typing import Any, cast
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
@@ -21,31 +21,12 @@ from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.links import link_rows
 from parlab.pages.rows.runs import run_row
 from parlab.series import store
-from parlab.series.log import log_tail
-from parlab.series.log_search import ERROR, log_around, log_find, text_pattern
 from runners.config import digest
 
+from .addressed import find_attempt, find_run
+from .logs import log_context
 from .partial import UNCHANGED
 from .reported import reported_context
-
-LOG_LINES = 300
-
-
-def find_run(slug: str, number: int) -> Run:
-    runs = Run.objects.select_related("experiment", "config", "created_by", "source", "tracked").defer(
-        "source__document"
-    )
-    return get_object_or_404(runs, experiment__slug=slug, number=number)
-
-
-def find_attempt(request: HttpRequest, run: Run) -> Attempt | None:
-    """Return the attempt of `?attempt=1`, else the current one; published runs have no attempts."""
-    requested = request.GET.get("attempt", "")
-    number = int(requested) if requested.isdecimal() else run.attempt_number
-    attempt = run.attempts.with_members().filter(number=number).first()
-    if attempt is None and requested:
-        raise Http404(f"run {run.number} has no attempt {requested}")
-    return attempt
 
 
 @require_GET
@@ -68,8 +49,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "arguments": [] if reported else selectors.flat(run.launch.get("arguments", {})),
         "derived": sorted((run.launch.get("derived") or {}).items()),
         "sections": selectors.config_sections(run.resolved, run.point, run.config),
-        "log": log_tail(attempt.pk, lines=LOG_LINES) if attempt else [],
-        "log_seen": attempt.committed if attempt else 0,
+        **(log_context(request.GET, run, attempt) if attempt else {}),
     }
     return render(request, "pages/run.html", context)
 
@@ -129,43 +109,6 @@ def run_engine(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 
 def _engine_seen(run: Run, attempt: Attempt | None) -> str:
     return f"{attempt.last_step if attempt else ''}-{run.state}"
-
-
-@require_GET
-def run_log(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Answer a poll with the last lines of the log."""
-    run = find_run(slug, number)
-    attempt = find_attempt(request, run)
-    if attempt is None:
-        raise Http404("published figures have no log")
-    if request.GET.get("seen") == str(attempt.committed) and not run.is_final:
-        return HttpResponse(status=UNCHANGED)
-    context = {
-        "run": run,
-        "attempt": attempt,
-        "log": log_tail(attempt.pk, lines=LOG_LINES),
-        "log_seen": attempt.committed,
-        "is_live": not run.is_final,
-    }
-    return render(request, "pages/run_log.html", context)
-
-
-@require_GET
-def run_log_find(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Search the whole log: `?find=text`, `?errors=1` for lines that look like errors, `?line=7` for context."""
-    run = find_run(slug, number)
-    attempt = find_attempt(request, run)
-    if attempt is None:
-        raise Http404("published figures have no log")
-    text, line = request.GET.get("find", "").strip()[:200], request.GET.get("line", "")
-    wants_errors = bool(request.GET.get("errors"))
-    context: dict[str, Any] = {"run": run, "attempt": attempt, "text": text, "wants_errors": wants_errors}
-    if line.isascii() and line.isdecimal() and len(line) < 12:
-        context["around"] = log_around(attempt.pk, int(line))
-        context["line"] = int(line)
-    elif text or wants_errors:
-        context["search"] = log_find(attempt.pk, ERROR if wants_errors else text_pattern(text))
-    return render(request, "pages/run_log_matches.html", context)
 
 
 def _context(run: Run, attempt: Attempt | None) -> dict[str, Any]:

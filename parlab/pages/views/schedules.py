@@ -23,7 +23,7 @@ from parlab.pages.rows.networks import simulate_address
 from parlab.planner.schedule import Outcome, Wire, best_schedule
 from runners.config import ConfigError
 
-from .runs import find_run
+from .addressed import find_run
 
 WIRES: tuple[Wire, ...] = ("same", "bf16")
 

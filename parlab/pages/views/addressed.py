@@ -1,0 +1,25 @@
+"""The run and the attempt that an address names."""
+
+from __future__ import annotations
+
+from django.http import Http404, HttpRequest
+from django.shortcuts import get_object_or_404
+
+from parlab.lab.models import Attempt, Run
+
+
+def find_run(slug: str, number: int) -> Run:
+    runs = Run.objects.select_related("experiment", "config", "created_by", "source", "tracked").defer(
+        "source__document"
+    )
+    return get_object_or_404(runs, experiment__slug=slug, number=number)
+
+
+def find_attempt(request: HttpRequest, run: Run) -> Attempt | None:
+    """Return the attempt of `?attempt=1`, else the current one; published runs have no attempts."""
+    requested = request.GET.get("attempt", "")
+    number = int(requested) if requested.isdecimal() else run.attempt_number
+    attempt = run.attempts.with_members().filter(number=number).first()
+    if attempt is None and requested:
+        raise Http404(f"run {run.number} has no attempt {requested}")
+    return attempt
