@@ -351,4 +351,5 @@ def _chunks_from_end(attempt_id: int, node_rank: int) -> Iterator[_Chunk]:
     rows = list(chunks.values_list(*_COLUMNS)[:1])
     while rows:
         yield from map(_unpacked, rows)
-        rows = list(chunks.filter(position__lt=rows[-1][0]).values_list(*_COLUMNS)[:_READ_CHUNKS])
+        position = rows[-1][0]
+        rows = list(chunks.filter(position__lt=position).values_list(*_COLUMNS)[:_READ_CHUNKS]) if position else []

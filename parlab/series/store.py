@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, overload
 
 import numpy as np
-from django.db.models import QuerySet
+from django.db.models import Max, Min, QuerySet
 from numpy.typing import NDArray
 
 from parlab.series import levels
@@ -18,6 +18,8 @@ from parlab.series.columns import Columns, pack, unpack
 from parlab.series.models import SeriesChunk, SeriesLevel
 
 CHUNK_POINTS = 4_096
+_SHARED = 64
+"""Unpacked columns that are held for the series that share them."""
 
 Key = tuple[str, int]
 """Metric and rank."""
@@ -306,6 +308,48 @@ def read_many(
         columns = Columns.joined(Columns(unpack(row[3]), unpack(row[4]), unpack(row[5])) for row in group)
         series[key] = _between(columns, first_step, last_step)
     return {key: columns for key, columns in series.items() if len(columns)}
+
+
+def extent(attempt_id: int, metrics: Collection[str], ranks: Collection[int]) -> tuple[int, int] | None:
+    """Return the first and the last step of series of an attempt; None without points."""
+    chunks = SeriesChunk.objects.filter(attempt_id=attempt_id, metric__in=metrics, rank__in=ranks)
+    steps = chunks.aggregate(first=Min("first_step"), last=Max("last_step"))
+    return None if steps["first"] is None else (steps["first"], steps["last"])
+
+
+def each_rank(
+    attempt_id: int, metrics: Collection[str], ranks: Collection[int], *, first_step: int, last_step: int
+) -> Iterator[tuple[int, dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]]]:
+    """Yield rank by rank {metric: (steps, values)}, so that thousands of ranks need little memory."""
+    chunks = SeriesChunk.objects.filter(attempt_id=attempt_id, metric__in=metrics, rank__in=ranks)
+    chunks = chunks.filter(last_step__gte=first_step, first_step__lte=last_step)
+    rows = chunks.order_by("rank", "metric", "position").values_list("rank", "metric", "steps", "values")
+    shared = _Unpacked()
+    for rank, of_rank in groupby(rows.iterator(chunk_size=256), key=lambda row: row[0]):
+        series = {}
+        for metric, group in groupby(of_rank, key=lambda row: row[1]):
+            parts = [(shared(row[2]), unpack(row[3])) for row in group]
+            steps = np.concatenate([part[0] for part in parts]) if len(parts) > 1 else parts[0][0]
+            values = np.concatenate([part[1] for part in parts]) if len(parts) > 1 else parts[0][1]
+            inside = (steps >= first_step) & (steps <= last_step)
+            if inside.any():
+                series[metric] = (steps, values) if inside.all() else (steps[inside], values[inside])
+        yield rank, series
+
+
+class _Unpacked:
+    """Unpacks columns that many series share once."""
+
+    def __init__(self) -> None:
+        self._columns: dict[bytes, NDArray[Any]] = {}
+
+    def __call__(self, packed: bytes | memoryview) -> NDArray[Any]:
+        key = bytes(packed)
+        if key not in self._columns:
+            if len(self._columns) > _SHARED:
+                self._columns.clear()
+            self._columns[key] = unpack(key)
+        return self._columns[key]
 
 
 def _between(columns: Columns, first_step: int | None, last_step: int | None) -> Columns:

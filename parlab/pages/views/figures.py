@@ -17,7 +17,7 @@ from parlab.charts.telemetry import KINDS
 from parlab.charts.theme import Drawing, Table
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Experiment, Run
-from parlab.pages import engine_reads, experiment_figures, run_curves, telemetry
+from parlab.pages import engine_reads, experiment_figures, rank_reads, run_curves, telemetry
 from parlab.pages.choices import figure_options
 from parlab.pages.windows import WHOLE, Window, window_of
 
@@ -53,6 +53,9 @@ def _devices(run: Run, _attempt: Attempt, _window: Window) -> Drawing:
 SERIES = "series"
 """The figure of a run that draws any series, named by the address: `?series=loss`."""
 
+RANKS = "ranks"
+"""The heat map of a run; the address names its measure and node: `?phase=waiting&ranks_of=1`."""
+
 RUN_FIGURES: dict[str, Callable[[Run, Attempt, Window], Drawing]] = {
     "step-time": run_curves.step_time,
     "memory": run_curves.memory,
@@ -65,14 +68,16 @@ RUN_FIGURES: dict[str, Callable[[Run, Attempt, Window], Drawing]] = {
 
 
 def _run_drawing(request: HttpRequest, slug: str, number: int, name: str, window: Window) -> Drawing:
-    if name not in RUN_FIGURES and name != SERIES:
-        raise Http404(f"Unknown figure {name}. The figures are {', '.join([*RUN_FIGURES, SERIES])}.")
+    if name not in RUN_FIGURES and name not in (SERIES, RANKS):
+        raise Http404(f"Unknown figure {name}. The figures are {', '.join([*RUN_FIGURES, SERIES, RANKS])}.")
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
     if attempt is None:
         return theme.nothing("No curves: the published figures do not include any.")
     if name == SERIES:
         return run_curves.series(run, attempt, window, request.GET.get("series", ""))
+    if name == RANKS:
+        return rank_reads.drawing(run, attempt, window, request.GET)
     return RUN_FIGURES[name](run, attempt, window)
 
 

@@ -26,6 +26,7 @@ from runners.config import digest
 from .addressed import find_attempt, find_run
 from .logs import log_context
 from .partial import UNCHANGED
+from .ranks import ranks_context
 from .reported import reported_context
 
 
@@ -33,7 +34,8 @@ from .reported import reported_context
 def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     run = find_run(slug, number)
     attempt = find_attempt(request, run)
-    metrics = {info.metric for info in store.metrics(attempt.pk)} if attempt else set()
+    series = store.metrics(attempt.pk) if attempt else []
+    metrics = {info.metric for info in series}
     context, reported = _context(run, attempt), reported_context(run)
     context |= {
         **_details(run, attempt),
@@ -42,6 +44,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "rows": finding_rows(context["findings"]),
         "next": run.get_absolute_url(),
         **_curves(request, run, attempt, metrics),
+        **ranks_context(request.GET, run, attempt, series),
         "machine": telemetry.figures(attempt, metrics, is_live=not run.is_final) if attempt else [],
         "timeline": timeline_reads.run_timeline(run, attempt, request.GET.get("step", "")),
         **reported,
