@@ -66,8 +66,13 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
     return Drawing(drawing, caption, _curves_table(present, "step_time_s"))
 
 
-def memory(curves: Mapping[int, Curve], *, start: float | None = None, unit: Unit | None = None) -> Drawing:
-    """Draw memory (y) of each rank, and of the whole run as rank -1, against seconds since the start (x)."""
+def memory(
+    curves: Mapping[int, Curve], *, start: float | None = None, unit: Unit | None = None, nodes: Sequence[str] = ()
+) -> Drawing:
+    """Draw memory (y) of each rank, and of all processes of a node as rank -1 - node rank, against seconds (x).
+
+    `nodes` are the names of the nodes, where there are several.
+    """
     present = {rank: curve for rank, curve in sorted(curves.items()) if len(curve.times)}
     if not present:
         return theme.missing("Memory", "not measured yet")
@@ -77,7 +82,7 @@ def memory(curves: Mapping[int, Curve], *, start: float | None = None, unit: Uni
         layout=theme.layout(
             title="Memory",
             subtitle="in use at the end of each step"
-            if -1 not in present
+            if min(present) >= 0
             else "ranks at each step, all processes once a second",
             x="Time since the first measurement (s)",
             y=f"Memory ({unit.name})",
@@ -87,7 +92,7 @@ def memory(curves: Mapping[int, Curve], *, start: float | None = None, unit: Uni
     )
     for rank, curve in _drawn(present).items():
         seconds = [round(float(time) - start, 3) for time in curve.times]
-        drawing.add_trace(_trace(rank, curve, seconds, unit, SECONDS))
+        drawing.add_trace(_trace(rank, curve, seconds, unit, SECONDS, nodes))
     drawing.update_layout(showlegend=len(present) > 1)
     most = max(float(value) for curve in present.values() for value in curve.values)
     caption = f"Peak: {quantity(most, 'B')} (GPU memory for ranks on GPUs, process memory otherwise)."
@@ -129,25 +134,34 @@ def _step_axis(curves: Mapping[int, Curve]) -> dict[str, Any]:
 
 
 def _drawn(curves: Mapping[int, Curve]) -> dict[int, Curve]:
-    """Return the curves of a few ranks; of more than MAX_RANKS only those with the highest and the lowest median."""
-    ranks = [rank for rank in curves if rank >= 0]
-    if len(ranks) <= theme.MAX_RANKS:
-        return dict(curves)
-    by_middle = sorted(ranks, key=lambda rank: sorted(curves[rank].values)[len(curves[rank].values) // 2])
-    chosen = {rank for rank in curves if rank < 0} | {by_middle[0], by_middle[-1]}
+    """Return the curves of a few ranks and nodes; of more than MAX_RANKS those with the highest and lowest median."""
+    chosen: set[int] = set()
+    for members in ([rank for rank in curves if rank >= 0], [rank for rank in curves if rank < 0]):
+        by_middle = sorted(members, key=lambda rank: sorted(curves[rank].values)[len(curves[rank].values) // 2])
+        chosen.update(members if len(members) <= theme.MAX_RANKS else (by_middle[0], by_middle[-1]))
     return {rank: curve for rank, curve in curves.items() if rank in chosen}
 
 
-def _trace(rank: int, curve: Curve, x: Sequence[float], unit: Unit, place: str) -> go.Scatter:
-    name = "all processes" if rank < 0 else f"rank {rank}"
-    evenly = len(x) <= 60 and all(after >= before for before, after in pairwise(x))
+def _name(rank: int, nodes: Sequence[str]) -> str:
+    if rank >= 0:
+        return f"rank {rank}"
+    return f"all processes of node {nodes[-1 - rank]}" if 1 < len(nodes) > -1 - rank else "all processes"
+
+
+def _trace(
+    rank: int, curve: Curve, x: Sequence[float], unit: Unit, place: str, nodes: Sequence[str] = ()
+) -> go.Scatter:
+    name = theme.plain(_name(rank, nodes))
+    is_evenly_spaced = len(x) <= 60 and all(after >= before for before, after in pairwise(x))
+    # The only node is grey; each of several nodes has a colour of its own.
+    colour = theme.rank_colour(-1 - rank if rank < 0 and len(nodes) > 1 else rank)
     return go.Scatter(
         x=x,
         y=rounded(curve.values, unit.factor),
         name=name,
         # A single point needs a marker to be visible.
-        mode="lines+markers" if (evenly and rank >= 0) or len(x) == 1 else "lines",
-        line={"color": theme.rank_colour(rank), "width": 1.5, "dash": "dot" if rank < 0 else "solid"},
+        mode="lines+markers" if (is_evenly_spaced and rank >= 0) or len(x) == 1 else "lines",
+        line={"color": colour, "width": 1.5, "dash": "dot" if rank < 0 else "solid"},
         marker={"size": 5, "symbol": theme.SYMBOLS[rank % len(theme.SYMBOLS)]},
         hovertemplate=f"{name}<br>{place}<br>%{{y}} {unit.name}<extra></extra>",
     )

@@ -14,7 +14,7 @@ from .format import SPACE, significant, unit_for
 from .theme import Drawing, Table
 
 Key = tuple[str, int]
-"""Metric and rank: -1 is the node, other ranks are GPUs (in an imported file: the number of the GPU)."""
+"""Metric and rank: -1 - node rank is a node, other ranks are GPUs (in an imported file: the number of the GPU)."""
 HEIGHT = 240
 MAX_NAMES = 6
 """With more lines than this, the legend groups them by GPU."""
@@ -86,20 +86,37 @@ class Whole(NamedTuple):
     """Unix time of the first sample; None for a file without times, where `times` are sample numbers."""
 
 
+class Names(NamedTuple):
+    """Names of what is measured."""
+
+    gpus: Sequence[str] = ()
+    """By rank, with the node if there are several; further GPUs are named by their rank."""
+    nodes: Sequence[str] = ()
+    """By node rank; empty for a run on one node."""
+
+    def whose(self, key: Key) -> str:
+        """Name the GPU, the interface or the node; empty for the processor of the only node."""
+        metric, rank = key
+        if rank >= 0:
+            return self.gpus[rank] if rank < len(self.gpus) else f"GPU {rank}"
+        node = self.nodes[-1 - rank] if -1 - rank < len(self.nodes) else ""
+        return " ".join(filter(None, [node, metric.partition("/")[2]]))
+
+
 class _Lines(NamedTuple):
     """The lines of a figure, and how its legend names them."""
 
     curves: Mapping[Key, Curve]
-    names: Sequence[str]
+    names: Names
     is_grouped: bool
-    """Whether lines of one GPU share an entry of the legend, because there are many."""
+    """Whether lines of one GPU or interface share an entry of the legend, because there are many."""
 
     def in_legend(self, key: Key) -> bool:
         return not self.is_grouped or key == next(other for other in self.curves if _group(other) == _group(key))
 
 
-def figure(kind: str, series: Mapping[Key, Curve], names: Sequence[str], whole: Whole | None = None) -> Drawing:
-    """Draw one kind against the seconds since its first sample; `names` are the GPUs by rank."""
+def figure(kind: str, series: Mapping[Key, Curve], names: Names, whole: Whole | None = None) -> Drawing:
+    """Draw one kind against the seconds since its first sample."""
     what = KINDS[kind]
     present = {key: curve for key, curve in sorted(series.items()) if _has_values(curve)}
     if not present:
@@ -143,7 +160,7 @@ def _trace(what: Kind, key: Key, lines: _Lines, start: float | None, factor: flo
     return go.Scatter(
         x=_x(curve, start),
         y=rounded(curve.values, factor),
-        name=_whose(key, lines.names) if lines.is_grouped else label,
+        name=theme.plain(lines.names.whose(key) if lines.is_grouped else label),
         showlegend=lines.in_legend(key),
         legendgroup=group if lines.is_grouped else None,
         mode="lines" if len(curve.times) > 1 else "markers",
@@ -186,23 +203,16 @@ def _dash_legend(what: Kind) -> str:
 
 
 def _group(key: Key) -> str:
-    """Return what lines of one colour share: the GPU or the interface."""
-    return key[0].partition("/")[2] if key[1] < 0 else str(key[1])
+    """Return what lines of one colour share: the GPU, or the node and its interface."""
+    return f"{key[1]} {key[0].partition('/')[2]}" if key[1] < 0 else str(key[1])
 
 
-def _label(what: Kind, key: Key, names: Sequence[str]) -> str:
-    return " ".join(filter(None, [_whose(key, names), what.lines[key[0].partition("/")[0]]])) or "all processes"
-
-
-def _whose(key: Key, names: Sequence[str]) -> str:
-    """Name the GPU or the interface; empty for the processor."""
-    if key[1] < 0:
-        return key[0].partition("/")[2]
-    return names[key[1]] if key[1] < len(names) else f"GPU {key[1]}"
+def _label(what: Kind, key: Key, names: Names) -> str:
+    return " ".join(filter(None, [names.whose(key), what.lines[key[0].partition("/")[0]]])) or "all processes"
 
 
 def _drawn(series: Mapping[Key, Curve], extents: Mapping[Key, Extent]) -> dict[Key, Curve]:
-    """Return all lines of a few GPUs; of more than MAX_RANKS only those with the highest and the lowest mean."""
+    """Return all lines of a few GPUs or nodes; of more than MAX_RANKS those with the highest and the lowest mean."""
     groups: dict[str, list[float]] = {}
     for key in series:
         groups.setdefault(_group(key), []).append(extents[key].mean)
@@ -224,7 +234,8 @@ def _caption(what: Kind, extents: Mapping[Key, Extent], is_part: bool, factor: f
             middle = f"{significant(mean)}{SPACE}{unit}"
             parts.append(f"{line} {middle}, {significant(low)} to {significant(high)}".strip())
     caption = f"Mean and range: {'; '.join(parts)}."
-    return f"{caption} Only the GPUs with the highest and the lowest mean are drawn." if is_part else caption
+    which = "GPUs" if all(rank >= 0 for _, rank in extents) else "lines"
+    return f"{caption} Only the {which} with the highest and the lowest mean are drawn." if is_part else caption
 
 
 def _samples_table(what: Kind, present: Mapping[Key, Curve], labels: Mapping[Key, str]) -> Table:

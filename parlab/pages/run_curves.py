@@ -41,7 +41,8 @@ def memory(_run: Run, attempt: Attempt, window: Window) -> Drawing:
     seconds = {rank: columns.times - start for rank, columns in series.items()}
     parts = seen(series, window.sized(WIDE), seconds)
     unit = _unit(series.values(), "B")
-    drawing = curves.memory({rank: part.curve for rank, part in parts.items()}, start=start, unit=unit)
+    nodes = [member.node_name for member in attempt.members.all()]
+    drawing = curves.memory({rank: part.curve for rank, part in parts.items()}, start=start, unit=unit, nodes=nodes)
     return _marked(drawing, parts)
 
 

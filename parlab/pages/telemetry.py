@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from parlab.charts import telemetry
-from parlab.charts.telemetry import Extent, Whole
+from parlab.charts.telemetry import Extent, Names, Whole
 from parlab.charts.theme import Drawing
 from parlab.lab.models import Attempt, Run
 from parlab.series import store
@@ -50,7 +50,7 @@ def drawing(name: str, _run: Run, attempt: Attempt, window: Window) -> Drawing:
     x = {key: columns.times - (start or 0.0) for key, columns in series.items()}
     parts = seen(series, window.sized(SMALL), x)
     whole = Whole({key: _extent(columns) for key, columns in series.items()}, start)
-    drawn = telemetry.figure(name, {key: part.curve for key, part in parts.items()}, gpu_names(attempt), whole)
+    drawn = telemetry.figure(name, {key: part.curve for key, part in parts.items()}, names_of(attempt), whole)
     return drawn._replace(is_thinned=any(part.is_thinned for part in parts.values()))
 
 
@@ -66,9 +66,19 @@ def _extent(columns: Columns) -> Extent:
     return Extent(len(finite), float(finite.mean()), float(finite.min()), float(finite.max()), float(np.median(finite)))
 
 
-def gpu_names(attempt: Attempt) -> list[str]:
-    """Return the names of a run's GPUs by rank, with the numbers of nvidia-smi."""
-    gpus = attempt.environment.get("gpus_used")
+def names_of(attempt: Attempt) -> Names:
+    """Return the names of a run's GPUs by rank, with the numbers of nvidia-smi, and of its nodes if it has several."""
+    members = list(attempt.members.all())
+    if len(members) < 2:
+        return Names(_gpu_names(attempt.environment))
+    gpus = []
+    for member in members:
+        gpus += [f"{member.node_name} {name}" for name in _gpu_names(member.environment)]
+    return Names(gpus, [member.node_name for member in members])
+
+
+def _gpu_names(environment: Mapping[str, Any]) -> list[str]:
+    gpus = environment.get("gpus_used")
     if not isinstance(gpus, list):
         return []
     return [f"GPU {gpu['index']}" if isinstance(gpu, dict) and gpu.get("index") is not None else "GPU" for gpu in gpus]

@@ -56,3 +56,14 @@ def test_nan_is_a_gap_and_the_answer_stays_json() -> None:
 def test_before_the_first_step_the_curves_say_so() -> None:
     assert curves.step_time({0: curve([])}, warmup_steps=1, iterations=5).figure is None
     assert curves.memory({}).empty
+
+
+def test_memory_of_several_nodes_names_them_and_of_many_draws_the_extremes() -> None:
+    few = curves.memory({-2: curve([2**29], 1.0), -1: curve([2**28], 1.0), 0: curve([2**27], 1.0)}, nodes=["a", "b"])
+    assert few.figure is not None
+    assert [trace.name for trace in few.figure.data] == ["all processes of node b", "all processes of node a", "rank 0"]
+    many = {-1 - node: curve([2.0**28 + node], 1.0) for node in range(16)}
+    drawing = curves.memory(many, nodes=[f"n{node}" for node in range(16)])
+    assert drawing.figure is not None
+    assert [trace.name for trace in drawing.figure.data] == ["all processes of node n15", "all processes of node n0"]
+    assert len(drawing.table.rows) == 16
