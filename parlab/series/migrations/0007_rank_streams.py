@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('series', '0005_node_ranks'),
+        ('series', '0006_levels'),
     ]
 
     operations = [
