@@ -22,6 +22,8 @@ from runners.protocol import (
     INGEST_QUEUE,
     START_TASK,
     Heartbeat,
+    answer_key,
+    login_key,
     node_queue,
 )
 from runners.shipping import BrokerAway
@@ -104,6 +106,19 @@ class Broker:
     def has_unread_batches(self) -> bool:
         """Return whether batches wait for the server, or raise BrokerAway."""
         return self._length(INGEST_QUEUE) > 0
+
+    def answer(self, run: int, attempt: int, node_rank: int) -> str | None:
+        """Return the last answer to a polled batch, or raise BrokerAway; None if there is none."""
+        answer = self._ask(lambda client: client.get(answer_key(run, attempt, node_rank)))
+        return answer.decode() if answer is not None else None
+
+    def mark_login(self, state_id: str) -> None:
+        """Let compute nodes recognise this Redis, or raise BrokerAway."""
+        self._ask(lambda client: client.set(login_key(state_id), self._node))
+
+    def has_login(self, state_id: str) -> bool:
+        """Return whether this is the Redis of a login node, or raise BrokerAway."""
+        return bool(self._ask(lambda client: client.exists(login_key(state_id))))
 
     def listen(self, orders: Orders) -> None:
         """Execute orders from the node's queue until `stop`."""

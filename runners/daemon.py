@@ -127,6 +127,10 @@ class Daemon:
         if settings.slurm is not None and isinstance(state, JobStateDir):
             # The GPUs of this machine are not those of the jobs; Slurm lists the latter.
             self._hardware |= {"gpus": [], "slurm": {"partitions": []}}
+            if settings.slurm.ships_from_nodes:
+                state.write_broker(settings.redis_url, settings.node)
+            else:
+                state.forget_broker()
             return jobs.JobKeeper(
                 state, hardware=self._hardware, limits=settings.limits, command=command, node=node, pool=settings.slurm
             )
@@ -254,6 +258,8 @@ class Daemon:
         )
         try:
             self._broker.send_heartbeat(heartbeat)
+            if self._settings.slurm is not None:
+                self._broker.mark_login(self._state.id)
             if drain is not None:
                 self._state.confirm_drain()
             self._is_broker_away = False

@@ -35,6 +35,8 @@ PREPARE_S = 30.0
 """All nodes of an attempt must have prepared within this time after its dispatch."""
 SPEC_LIFETIME_S = 600.0
 """A signed message older than this is refused; the server sends a new one if it is still needed."""
+ANSWER_LIFETIME_S = 3600
+"""Lifetime of the answer to a polled batch."""
 MAX_BATCH_BYTES = 1 << 20
 """Maximum bytes of output in one batch."""
 OOM_EXIT_CODE = 77
@@ -44,6 +46,16 @@ OOM_EXIT_CODE = 77
 def node_queue(node: str) -> str:
     """Return the name of the queue that only this node reads."""
     return f"node.{node}"
+
+
+def answer_key(run: int, attempt: int, node_rank: int) -> str:
+    """Return the key in Redis of the answer to polled batches: "POSITION TIME", where TIME differs in each answer."""
+    return f"parlab:stored:{run}/{attempt}/{node_rank}"
+
+
+def login_key(state_id: str) -> str:
+    """Return the key in Redis by which a compute node recognises the Redis of its login node."""
+    return f"parlab:login:{state_id}"
 
 
 class RunState(StrEnum):
@@ -220,6 +232,8 @@ class Batch(Message):
     streams: list[tuple[int, int, bool]] = []
     """Who printed the output, where it changes: (offset in output, global rank or -1 for the node, whether it begins
     inside a line), in order. Empty: all of it is the node's."""
+    is_polled: bool = False
+    """The sender reads the answer at `answer_key` in Redis, not in the queue of its node, which the daemon reads."""
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON form: output compressed and in base64."""

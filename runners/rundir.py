@@ -115,6 +115,11 @@ class RunDir:
         return is_locked(self.lock)
 
     @property
+    def is_shipped_elsewhere(self) -> bool:
+        """Whether another machine than that of the daemon ships the output now."""
+        return False
+
+    @property
     def is_rejected(self) -> bool:
         return self._rejected.exists()
 

@@ -47,9 +47,10 @@ class Sent(NamedTuple):
 class Shipment:
     """Progress of one run's spool: the batch to send next, and what is acknowledged. Independent of the broker."""
 
-    def __init__(self, run: RunDir, node: str) -> None:
+    def __init__(self, run: RunDir, node: str, *, is_polled: bool = False) -> None:
         self.run = run
         self._node = node
+        self._is_polled = is_polled
         self._acknowledged = run.acknowledged()
         self._position = self._acknowledged
         self._sent: deque[Sent] = deque()
@@ -64,6 +65,11 @@ class Shipment:
     def is_complete(self) -> bool:
         """Return whether the run has ended and the server has stored all of it, including the final report."""
         return self._find_end() == self._acknowledged
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the server has stored everything that was written so far."""
+        return spool.tail(self.run.spool) == self._acknowledged
 
     def next_batch(self, now: float, *, is_crowded: Callable[[], bool]) -> Batch | None:
         """Return the batch to send now; None if there is nothing to send, or too much is unacknowledged."""
@@ -92,6 +98,7 @@ class Shipment:
             node_rank=self.run.node_rank,
             stamps=list(piece.stamps),
             streams=list(piece.streams),
+            is_polled=self._is_polled,
         )
 
     def was_sent(self, batch: Batch, now: float) -> None:
@@ -226,7 +233,8 @@ class Shipper:
                 shipment.rest_until = now + REST_S
 
     def _follow_runs(self) -> None:
-        runs = {run.path.name: run for run in self._state.runs()}
+        # A run that comes back from a compute node gets a new shipment, which reads what was acknowledged there.
+        runs = {run.path.name: run for run in self._state.runs() if not run.is_shipped_elsewhere}
         self._shipments = {name: shipment for name, shipment in self._shipments.items() if name in runs}
         for name in runs.keys() - self._shipments.keys():
             self._shipments[name] = Shipment(runs[name], self._node)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -334,7 +335,7 @@ class Supervisor:
         self.recorder.spool.close()
 
 
-def supervise(run: RunDir, kind: type[Supervisor] = Supervisor) -> None:
+def supervise(run: RunDir, kind: Callable[[RunDir], Supervisor] = Supervisor) -> None:
     """Supervise a run; an error of the supervisor itself also ends the processes and is reported."""
     supervisor = kind(run)
     try:

@@ -1,15 +1,25 @@
 """Celery tasks that nodes call. Nodes resend a batch until it is acknowledged, so tasks are not retried here."""
 
 import logging
+import time
+from functools import cache
 from typing import Any
 
 import redis
 from celery import current_app, shared_task
+from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from kombu.exceptions import OperationalError as BrokerError
 
 from parlab.ingest import services
-from runners.protocol import ACKNOWLEDGE_TASK, APPLY_BATCH_TASK, Batch, node_queue
+from runners.protocol import (
+    ACKNOWLEDGE_TASK,
+    ANSWER_LIFETIME_S,
+    APPLY_BATCH_TASK,
+    Batch,
+    answer_key,
+    node_queue,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -20,9 +30,23 @@ def apply_batch(data: dict[str, Any]) -> None:
     try:
         batch = Batch.from_wire(data)
         position = services.batch_apply(batch=batch)
-        arguments = [batch.run, batch.attempt, position, batch.node_rank]
-        current_app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
+        _answer(batch, position)
     except ValueError:
         logger.exception("dropped an invalid batch; check that node and server run the same version")
     except (OperationalError, InterfaceError, BrokerError, redis.RedisError, OSError) as error:
         logger.warning("a batch was not stored or not acknowledged; its node will send it again: %s", error)
+
+
+def _answer(batch: Batch, position: int) -> None:
+    """Tell the sender of a batch the position up to which its spool is stored."""
+    if batch.is_polled:
+        key = answer_key(batch.run, batch.attempt, batch.node_rank)
+        _redis(settings.REDIS_URL).set(key, f"{position} {time.time()}", ex=ANSWER_LIFETIME_S)
+        return
+    arguments = [batch.run, batch.attempt, position, batch.node_rank]
+    current_app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
+
+
+@cache
+def _redis(url: str) -> redis.Redis:
+    return redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=2)

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from runners.config import RunConfig
 from runners.protocol import Report
 from runners.rundir import RunDir, directory_name, lock
 from runners.share import Share
+from runners.slurm import ship
 from runners.slurm.queue import NO_STATE_DIRECTORY, STARTED_BEFORE
-from runners.slurm.state import JobDir
+from runners.slurm.state import JobDir, JobStateDir
 from runners.spool import SpoolWriter
 from runners.supervise import Supervisor, supervise
 
@@ -35,7 +37,12 @@ log = logging.getLogger(__name__)
 
 
 class JobSupervisor(Supervisor):
-    """A supervisor that Slurm may stop."""
+    """A supervisor that Slurm may stop; its output may be shipped from its node."""
+
+    def __init__(self, run: RunDir, shipping: int | None = None) -> None:
+        """`shipping` is the pipe that ends the shipping when it is closed."""
+        super().__init__(run)
+        self._shipping = shipping
 
     def _report_end(self) -> None:
         """Write the final report, unless Slurm ends the job: why, only the daemon can ask."""
@@ -43,13 +50,26 @@ class JobSupervisor(Supervisor):
         if self.is_told_to_stop:
             self.samples.stop()
             self.recorder.spool.close()
+            self._finish_shipping(run)
             run.stop()
         else:
             super()._report_end()
+            self._finish_shipping(run)
             run.end()
 
+    def _finish_shipping(self, run: JobDir) -> None:
+        """Let the last batches be shipped from here, so that the login node need not send them again."""
+        if self._shipping is None:
+            return
+        os.close(self._shipping)
+        deadline = time.monotonic() + ship.FLUSH_S
+        while run.is_shipped_elsewhere and time.monotonic() < deadline:
+            time.sleep(0.05)
 
-def described(launch: Mapping[str, Any], config: RunConfig, environment: Mapping[str, str]) -> dict[str, Any]:
+
+def described(
+    launch: Mapping[str, Any], config: RunConfig, environment: Mapping[str, str], shipped_by: str
+) -> dict[str, Any]:
     """Return the launch file with hardware and address of this node, and the job; raises AddressError."""
     hardware = telemetry.hardware()
     job = {
@@ -57,6 +77,7 @@ def described(launch: Mapping[str, Any], config: RunConfig, environment: Mapping
         "partition": environment.get("SLURM_JOB_PARTITION", ""),
         "nodes": environment.get("SLURM_JOB_NODELIST", ""),
         "node": environment.get("SLURMD_NODENAME", ""),
+        "shipped_by": shipped_by,
         "script": launch.get("script", ""),
     }
     share = Share(**launch["share"])
@@ -93,14 +114,20 @@ def main(arguments: list[str] | None = None) -> int:
     # A launcher within the job, such as srun, must share the resources of this step instead of waiting for them.
     os.environ["SLURM_OVERLAP"] = "1"
     config = RunConfig.model_validate_json(run.config.read_text())
+    why_not = ship.why_not(JobStateDir(path.parent.parent))
+    shipped_by = f"login node, because {why_not}" if why_not else "this node"
     try:
-        run.write_launch(described(run.read_launch(), config, os.environ))
+        run.write_launch(described(run.read_launch(), config, os.environ, shipped_by))
     except AddressError as error:
         with SpoolWriter(run.spool) as spool:
             spool.append_report(Report(state="failed", at=time.time(), reason=str(error)))
         run.end()
         return 1
-    supervise(run, JobSupervisor)
+    shipping = None
+    if not why_not:
+        run.take_over_shipping(socket.gethostname())
+        shipping = ship.start(run)
+    supervise(run, partial(JobSupervisor, shipping=shipping))
     return 0
 
 

@@ -21,6 +21,8 @@ class Pool(NamedTuple):
     away_grace_s: float = AWAY_GRACE_S
     poll_s: float = POLL_S
     settle_s: float = SETTLE_S
+    ships_from_nodes: bool = True
+    """Compute nodes that reach Redis ship by themselves; otherwise the login node ships all output."""
 
 
 def read_pool(is_slurm: bool, partition: str, environment: Mapping[str, str]) -> Pool | None:
@@ -37,6 +39,7 @@ def read_pool(is_slurm: bool, partition: str, environment: Mapping[str, str]) ->
         away_grace_s=_seconds(environment, "PARLAB_SLURM_GRACE_S", AWAY_GRACE_S),
         poll_s=_seconds(environment, "PARLAB_SLURM_POLL_S", POLL_S),
         settle_s=_seconds(environment, "PARLAB_SLURM_SETTLE_S", SETTLE_S),
+        ships_from_nodes=_ships_from_nodes(environment.get("PARLAB_SLURM_SHIP") or "auto"),
     )
 
 
@@ -49,3 +52,11 @@ def _seconds(environment: Mapping[str, str], name: str, default: float) -> float
     if not 0 <= seconds <= 86400:
         raise ValueError(f"invalid {name} {text!r}; use a number of seconds, at most 86400")
     return seconds
+
+
+def _ships_from_nodes(text: str) -> bool:
+    if text not in ("auto", "login"):
+        raise ValueError(
+            f"invalid PARLAB_SLURM_SHIP {text!r}; use auto (compute nodes that reach Redis ship by themselves) or login"
+        )
+    return text == "auto"

@@ -3,6 +3,8 @@
 STATE/jobs/RUN-ATTEMPT/job.sbatch  the batch script
 STATE/jobs/RUN-ATTEMPT/job.json    id and name of the job
 STATE/jobs/RUN-ATTEMPT/job.out     what the batch script and srun print
+STATE/broker.json          URL of Redis and name of the node, for compute nodes that ship by themselves
+STATE/runs/RUN-ATTEMPT/shipper  the compute node that ships the output, as long as it does
 STATE/runs/RUN-ATTEMPT/ended       the supervisor has written its final report
 STATE/runs/RUN-ATTEMPT/stopped     Slurm stopped the supervisor, which leaves the final report to the daemon
 """
@@ -27,7 +29,7 @@ class JobDir(RunDir):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._ended, self._stopped = path / "ended", path / "stopped"
+        self._ended, self._stopped, self._shipper = path / "ended", path / "stopped", path / "shipper"
 
     @property
     def is_alive(self) -> bool:
@@ -37,6 +39,18 @@ class JobDir(RunDir):
     def was_stopped(self) -> bool:
         """Whether Slurm stopped the supervisor, which wrote no final report."""
         return self._stopped.exists()
+
+    @property
+    def is_shipped_elsewhere(self) -> bool:
+        return self.is_alive and self._shipper.exists()
+
+    def take_over_shipping(self, host: str) -> None:
+        """Record that a compute node ships the output."""
+        write_atomically(self._shipper, host)
+
+    def give_back_shipping(self) -> None:
+        """Record that the login node ships the output."""
+        self._shipper.unlink(missing_ok=True)
 
     def end(self) -> None:
         """Record that the final report is written."""
@@ -89,6 +103,25 @@ class JobStateDir(StateDir):
         super().__init__(root)
         self.jobs_path = root / "jobs"
         self.jobs_path.mkdir(exist_ok=True, mode=0o700)
+
+    def write_broker(self, url: str, node: str) -> None:
+        """Let compute nodes ship by themselves."""
+        path = self.root / "broker.json"
+        path.touch(mode=0o600)
+        path.chmod(0o600)  # it may contain a password
+        path.write_text(json.dumps({"url": url, "node": node}))
+
+    def forget_broker(self) -> None:
+        """Let the login node ship the output of all runs."""
+        (self.root / "broker.json").unlink(missing_ok=True)
+
+    def read_broker(self) -> dict[str, str] | None:
+        """Return URL of Redis and name of the node, or None if compute nodes must not ship."""
+        try:
+            broker: dict[str, str] = json.loads((self.root / "broker.json").read_text())
+        except (OSError, ValueError):
+            return None
+        return broker
 
     def find(self, run: int, attempt: int, node_rank: int = 0) -> JobDir:
         """Return the directory of an attempt, whether it exists or not."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import redis
 from kombu import Connection, Consumer, Queue
 
 from runners.broker import Broker
@@ -35,6 +36,7 @@ from runners.protocol import (
     Peer,
     Report,
     RunSpec,
+    answer_key,
     node_queue,
     sign,
 )
@@ -47,6 +49,12 @@ NODE = "n1"
 ROOT = Path(__file__).parent.parent.parent
 NVML = Path(__file__).parent / "nvml"
 """Where a management library of a machine with GPUs lies, for PYTHONPATH."""
+
+
+def answer_in_redis(url: str, batch: Batch, position: int) -> None:
+    """Answer a batch of a compute node, which looks for the answer in Redis."""
+    with redis.Redis.from_url(url) as client:
+        client.set(answer_key(batch.run, batch.attempt, batch.node_rank), f"{position} {time.time()}")
 
 
 class Server:
@@ -83,6 +91,13 @@ class Server:
     def acknowledge(self, run: int, attempt: int, position: int) -> None:
         """Answer a batch."""
         self.send(ACKNOWLEDGE_TASK, [run, attempt, position])
+
+    def answer(self, batch: Batch, position: int) -> None:
+        """Tell the sender of a batch the position up to which its spool is stored."""
+        if batch.is_polled:
+            answer_in_redis(self.url, batch, position)
+        else:
+            self.acknowledge(batch.run, batch.attempt, position)
 
     def send(self, task: str, arguments: list[Any]) -> None:
         """Send a task to the node."""
@@ -146,7 +161,7 @@ class Server:
         self.batches.append(batch)
         key = batch.run, batch.attempt
         if batch.run in self.forgotten:
-            self.acknowledge(*key, -1)
+            self.answer(batch, -1)
             return
         if batch.sequence == self.committed[key]:
             self.committed[key] = batch.next_sequence
@@ -154,7 +169,7 @@ class Server:
             self.reports[key] += [report for report in batch.reports if report.state != "prepared"]
             if any(report.state == "prepared" for report in batch.reports):
                 self.go(*key)  # again, as the real server: a job of Slurm is prepared long after its order
-        self.acknowledge(*key, self.committed[key])
+        self.answer(batch, self.committed[key])
 
 
 class NodeMachine:

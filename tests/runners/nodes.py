@@ -33,7 +33,7 @@ from runners.protocol import (
     sign,
 )
 from tests.patience import PATIENCE_S, wait_for
-from tests.runners.conftest import KEY, NodeMachine
+from tests.runners.conftest import KEY, NodeMachine, answer_in_redis
 from tests.runners.namespaces import DEVICE, Network
 
 
@@ -180,7 +180,10 @@ class Nodes:
             self.reports[batch.node_rank] += batch.reports
         position = self.committed[batch.node_rank] if batch.run == self.run else batch.next_sequence
         arguments = [batch.run, batch.attempt, position, batch.node_rank]
-        self.broker.app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
+        if batch.is_polled:
+            answer_in_redis(self.url, batch, position)
+        else:
+            self.broker.app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
         ended = next((report for report in batch.reports if report.is_final and report.state != "finished"), None)
         if ended and batch.run == self.run and not self.is_cancelled and self.cancels_peers:
             self.cancel(f"node {batch.node}: {ended.reason}"[:300])

@@ -46,16 +46,12 @@ def test_the_heartbeat_carries_the_pending_reason_and_the_place_in_the_queue(
     numbers = [login.job(runs[0])]
     runs.append(jobs.begin(partition="busy"))
     numbers.append(login.job(runs[1]))
-
-    def text(run: int) -> str:
-        return next((held.waiting for held in server.heartbeats[-1].held if held.run == run), "")
-
-    server.until(lambda: "place 1 of 2 in partition busy" in text(runs[0]), "the first waits")
-    assert f"Slurm job {numbers[0]} is PENDING" in text(runs[0])
-    server.until(lambda: "place 2 of 2 in partition busy" in text(runs[1]), "the second waits")
+    server.until(lambda: "place 1 of 2 in partition busy" in waiting(server, runs[0]), "the first waits")
+    assert f"Slurm job {numbers[0]} is PENDING" in waiting(server, runs[0])
+    server.until(lambda: "place 2 of 2 in partition busy" in waiting(server, runs[1]), "the second waits")
     server.cancel(runs[0])
     assert server.end_of(runs[0]).reason == "cancelled by ada"
-    server.until(lambda: "place 1 of 1" in text(runs[1]), "the second one moves up")
+    server.until(lambda: "place 1 of 1" in waiting(server, runs[1]), "the second one moves up")
     cluster.run("scancel", str(numbers[1]))
     end = server.end_of(runs[1])
     assert end.state == "cancelled"
@@ -151,10 +147,7 @@ def test_runs_wait_for_a_controller_that_is_down_and_fail_if_it_stays_down(
         monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
         end = end_with_impatient_keeper(JobStateDir(login.state_dir.with_name("impatient")))
         expected = "not submitted yet, because Slurm does not answer"
-        server.until(
-            lambda: any(expected in held.waiting for held in server.heartbeats[-1].held if held.run == run),
-            "the heartbeat has the reason",
-        )
+        server.until(lambda: expected in waiting(server, run), "the heartbeat has the reason")
     finally:
         cluster.start_controller()
     assert "Slurm did not answer for" in end
@@ -197,6 +190,12 @@ def test_a_job_beyond_its_time_limit_fails_in_slurms_words(server: Server, jobs:
     end = server.end_of(run, within_s=300)
     assert end.state == "failed"
     assert "ended as TIMEOUT: its time limit 00:01:00 is over; raise slurm.time_limit_s" in end.reason
+
+
+def waiting(server: Server, run: int) -> str:
+    """Return why a run waits on its node, from the last heartbeat."""
+    held = server.heartbeats[-1].held if server.heartbeats else []
+    return next((each.waiting for each in held if each.run == run), "")
 
 
 def occupy(cluster: Cluster, partition: str) -> int:

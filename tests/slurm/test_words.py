@@ -162,12 +162,14 @@ def test_settings_of_the_daemon_are_checked_with_name_value_and_remedy() -> None
     environment = {"PARLAB_SLURM_POLL_S": "10", "PARLAB_SLURM_SETTLE_S": "", "PARLAB_SLURM_GRACE_S": "60"}
     assert read_pool(True, "gpu,debug", environment) == Pool(("gpu", "debug"), away_grace_s=60, poll_s=10)
     assert read_pool(False, "", {}) is None
+    assert read_pool(True, "gpu", {"PARLAB_SLURM_SHIP": "login"}) == Pool(("gpu",), ships_from_nodes=False)
     for arguments, message in [
         ((True, "", {}), "--slurm needs --partition"),
         ((False, "gpu", {}), "--partition gpu has no effect without --slurm"),
         ((True, "gpu", {"PARLAB_SLURM_POLL_S": "soon"}), "invalid PARLAB_SLURM_POLL_S 'soon'; use a number of seconds"),
         ((True, "gpu", {"PARLAB_SLURM_GRACE_S": "-1"}), "invalid PARLAB_SLURM_GRACE_S '-1'"),
         ((True, "gpu", {"PARLAB_SLURM_SETTLE_S": "nan"}), "invalid PARLAB_SLURM_SETTLE_S 'nan'"),
+        ((True, "gpu", {"PARLAB_SLURM_SHIP": "me"}), "invalid PARLAB_SLURM_SHIP 'me'; use auto"),
     ]:
         with pytest.raises(ValueError, match=message):
             read_pool(*arguments)

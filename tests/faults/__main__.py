@@ -1,0 +1,76 @@
+"""Inject faults into the real server, three nodes and a Slurm cluster; print a table and write build/faults.json."""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import django
+
+OUTPUT = Path(__file__).resolve().parents[2] / "build" / "faults.json"
+
+
+def main() -> int:
+    """Run one campaign; return 1 if anything was lost, doubled, left or false."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100, help="number of faults")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed chooses the same kinds and pauses")
+    parser.add_argument("--kinds", default="", help="kinds of faults, separated by commas; default: kill -9 on nodes")
+    parser.add_argument("--no-slurm", action="store_true", help="without a Slurm cluster")
+    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="output file (JSON)")
+    arguments = parser.parse_args()
+    # Also then everything that was started is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory(prefix="parlab-faults-", dir="/var/tmp") as directory:
+        return _run(arguments, Path(directory))
+
+
+def _run(arguments: argparse.Namespace, directory: Path) -> int:
+    # Set before Django reads its settings, so that a campaign never touches a user's data.
+    os.environ |= {"PARLAB_DATA_DIR": str(directory), "LOG_LEVEL": "INFO", "DJANGO_SETTINGS_MODULE": "parlab.settings"}
+    os.environ.pop("DATABASE_URL", None)
+
+    from tests.faults.stack import KEY, Stack
+    from tests.slurm.install import why_not
+
+    reason = "--no-slurm" if arguments.no_slurm else why_not()
+    if reason:
+        sys.stdout.write(f"without Slurm: {reason}\n")
+    stack = Stack(directory, has_slurm=not reason)
+    os.environ |= {"REDIS_URL": stack.environment["REDIS_URL"], "PARLAB_NODE_KEY": KEY, "LOG_LEVEL": "WARNING"}
+    django.setup()
+
+    from django.core.management import call_command
+
+    from tests.faults.campaign import Campaign
+    from tests.faults.kinds import DEFAULT_KINDS, KINDS
+    from tests.faults.workload import Workload
+
+    kinds = tuple(name for name in arguments.kinds.split(",") if name) or DEFAULT_KINDS
+    if unknown := set(kinds) - set(KINDS):
+        parser_error = f"unknown kind {', '.join(sorted(unknown))}; use {', '.join(KINDS)}\n"
+        sys.stderr.write(parser_error)
+        return 2
+    call_command("migrate", verbosity=0)
+    try:
+        stack.start()
+        campaign = Campaign(stack, Workload(stack), random.Random(arguments.seed), kinds)
+        campaign.run(arguments.kills)
+        summary = campaign.summary()
+        if summary["wrong"]:
+            sys.stdout.write(stack.log())
+    finally:
+        stack.close()
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps({"seed": arguments.seed, **summary}, indent=1) + "\n")
+    events = f"{summary['events_stored']} of {summary['events_printed']} events stored, each once"
+    sys.stdout.write(f"\nseed {arguments.seed}, {summary['attempts']} attempts, {events}\n\n{campaign.table()}\n")
+    return 1 if summary["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""All processes of parlab on this machine: Redis, worker, beat, three daemons, and a Slurm cluster with its daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from parlab.embedded import free_port, redis_command
+from runners.processes import MARKER, die_with
+from runners.rundir import RunDir, StateDir
+from tests.faults import ticker
+from tests.patience import wait_for
+from tests.slurm.cluster import Cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+NODES = ("n0", "n1", "n2")
+LOGIN = "login"
+KEY = "a key that both sides know"
+
+
+@dataclass
+class Service:
+    """A process that is started again after it was killed."""
+
+    name: str
+    argv: list[str]
+    environment: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = field(default=None)
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.argv,
+                env=self.environment,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with(os.getpid()),  # noqa: PLW1509  no threads run here
+            )
+
+    def end(self, number: signal.Signals = signal.SIGKILL) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+class Stack:
+    """Everything that can be killed, with the directories of one campaign."""
+
+    def __init__(self, root: Path, *, has_slurm: bool) -> None:
+        self.root = root
+        self.witness = root / "witness"
+        self.cluster = Cluster() if has_slurm else None
+        self.services: dict[str, Service] = {}
+        self.states: dict[str, Path] = {}
+        redis_port = free_port()
+        self.environment = {
+            **os.environ,
+            "REDIS_URL": f"redis://127.0.0.1:{redis_port}/0",
+            "PARLAB_NODE_KEY": KEY,
+            "PARLAB_ALLOWED_COMMANDS": str(root / "allowed.json"),
+            "PYTHONPATH": str(ROOT),
+            "TEST_SCRIPTS": "",
+        }
+        (root / "redis").mkdir()
+        self._service("redis", redis_command(redis_port, root / "redis"))
+
+    @property
+    def command(self) -> list[str]:
+        """Return the command of all runs, with two ranks on each node."""
+        return [sys.executable, str(Path(ticker.__file__)), "2", str(self.witness)]
+
+    def start(self) -> None:
+        """Start everything."""
+        self.witness.mkdir()
+        Path(self.environment["PARLAB_ALLOWED_COMMANDS"]).write_text(json.dumps([self.command]))
+        celery = [sys.executable, "-m", "celery", "-A", "parlab.celery"]
+        quiet = ["--without-gossip", "--without-mingle", "--loglevel=INFO"]
+        self._service("worker", [*celery, "worker", "--pool=solo", "--queues=control,ingest", *quiet])
+        self._service("beat", [*celery, "beat", "--pidfile="])
+        for number, node in enumerate(NODES):
+            self._daemon(node, self.root / node, ["--slots", "2", "--address", f"127.0.0.{number + 2}"])
+        if self.cluster is not None:
+            self.cluster.start()
+            slurm = {name: self.cluster.environment[name] for name in ("SLURM_CONF", "PATH")}
+            slurm |= {"PARLAB_SLURM_POLL_S": "0.5", "PARLAB_SLURM_SETTLE_S": "2"}
+            options = ["--slurm", "--partition", "debug", "--pool", "hpc", "--slots", "4"]
+            self._daemon(LOGIN, self.cluster.home / LOGIN, options, slurm)
+        for service in self.services.values():
+            service.start()
+
+    def close(self) -> None:
+        """End everything, and what its runs have left."""
+        if self.cluster is not None:
+            with contextlib.suppress(Exception):
+                self.cluster.clear()
+        for name in ["beat", *self.daemons, "worker", "redis"]:
+            if name in self.services:
+                self.services[name].end(signal.SIGTERM)
+        for process in [process for _, process in self.processes()]:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if self.cluster is not None:
+            self.cluster.close()
+
+    @property
+    def daemons(self) -> list[str]:
+        """Return the names of the nodes with a daemon."""
+        return list(self.states)
+
+    def state(self, node: str) -> StateDir:
+        return StateDir(self.states[node])
+
+    def runs(self, node: str) -> list[RunDir]:
+        """Return the attempts that a node holds."""
+        return self.state(node).runs()
+
+    def supervisor(self, run: RunDir) -> psutil.Process | None:
+        """Return the living supervisor of an attempt."""
+        with contextlib.suppress(psutil.Error):
+            process = run.supervisor()
+            if process is not None and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        return None
+
+    def processes(self) -> list[tuple[tuple[int, int], psutil.Process]]:
+        """Return the living processes of runs, including supervisors and srun, by (run, attempt)."""
+        ids = {self.state(node).id for node in self.states}
+        roots = [f"{path}/runs/" for path in self.states.values()]
+        matched = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError, ValueError):
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                node, _, name = process.environ().get(MARKER, "").partition(":")
+                if node in ids:
+                    run, attempt = name.split("/")[:2]
+                    matched.append(((int(run), int(attempt)), process))
+                    continue
+                paths = [argument for argument in process.cmdline() if argument.startswith(tuple(roots))]
+                if paths:
+                    directory = RunDir(Path(paths[0]))
+                    matched.append(((directory.run, directory.attempt), process))
+        return matched
+
+    def log(self) -> str:
+        """Return the end of all logs, for a failed campaign."""
+        tails = [
+            f"== {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.root.glob("*.log"))
+        ]
+        return "\n".join([*tails, self.cluster.log() if self.cluster else ""])
+
+    def wait_for_redis(self) -> None:
+        """Wait until Redis answers."""
+        import redis
+
+        client = redis.Redis.from_url(self.environment["REDIS_URL"])
+
+        def answers() -> bool:
+            with contextlib.suppress(redis.RedisError):
+                return bool(client.ping())
+            return False
+
+        wait_for(answers, "Redis answers")
+
+    def _service(self, name: str, argv: list[str], more: dict[str, str] | None = None) -> None:
+        environment = {**self.environment, **(more or {})}
+        self.services[name] = Service(name, argv, environment, self.root / f"{name}.log")
+
+    def _daemon(self, node: str, state: Path, options: list[str], more: dict[str, str] | None = None) -> None:
+        argv = [sys.executable, "-m", "tests.runners.node_process", "--node", node, "--state-dir", str(state)]
+        self._service(node, [*argv, *options], more)
+        self.states[node] = state

@@ -1,0 +1,158 @@
+"""The runs of a campaign: kept active, started again after each fault, and judged by what they left."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+
+from parlab.fleet import services
+from parlab.lab.models import Attempt, Config, Experiment, Member, Run
+from parlab.series import log, store
+from runners.config import digest
+from runners.protocol import RunState
+from tests.faults.stack import LOGIN, Stack
+from tests.faults.ticker import loss_of
+
+RANKS = 2
+"""Ranks on each node."""
+NODES_PER_RUN = 3
+
+Key = tuple[int, int]
+
+
+class Wrong(Exception):
+    """Raised with what contradicts the promise: nothing lost, nothing doubled, no orphan, every state true."""
+
+
+class Tally(NamedTuple):
+    """Events of one attempt."""
+
+    printed: int
+    stored: int
+
+
+class Workload:
+    """One run over three nodes per pool."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.user: User = get_user_model().objects.create_superuser("faults")
+        self.experiment = Experiment.objects.create(name="faults", slug="faults", owner=self.user)
+        self.tallies: dict[Key, Tally] = {}
+
+    def launch(self) -> None:
+        """Launch all runs."""
+        pools = ["default", *(["hpc"] if LOGIN in self.stack.daemons else [])]
+        for pool in pools:
+            services.launch(config=self._config(pool, NODES_PER_RUN), user=self.user)
+
+    def _config(self, pool: str, nodes: int) -> Config:
+        data: dict[str, Any] = {
+            "parallel": {"engine": "command", "data_parallel_size": nodes * RANKS},
+            "train": {"global_batch_size": nodes * RANKS, "micro_batch_size": 1},
+            "command": {"argv": self.stack.command},
+            "launcher": {"kind": "plain", "max_attempts": 20, "timeout_s": 3000},
+            "cluster": {"nodes": nodes, "gpus_per_node": RANKS, "device": "cpu", "pool": pool},
+        }
+        version = self.experiment.configs.count() + 1
+        return Config.objects.create(
+            experiment=self.experiment, version=version, data=data, digest=digest(data), created_by=self.user
+        )
+
+    def relaunch_ended(self) -> None:
+        """Start the next attempt of each run that has ended for good."""
+        for run in Run.objects.final():
+            services.relaunch(run=run, user=self.user)
+
+    def current(self) -> dict[int, Attempt]:
+        """Return the current attempt of each run."""
+        return {run.pk: run.current_attempt() for run in Run.objects.order_by("pk")}
+
+    def why_unsettled(self, least: dict[Key, int]) -> str:
+        """Return what is still to happen; empty once every rank makes steps and nothing else of a run is alive.
+
+        `least` are the steps that the ranks of an attempt must have passed; of other attempts, a few.
+        """
+        processes = self.stack.processes()
+        for run, attempt in self.current().items():
+            key = run, attempt.number
+            if attempt.state != RunState.RUNNING:
+                return f"run {run} attempt {attempt.number} is {attempt.state}"
+            nodes = attempt.run.resolved["cluster"]["nodes"]
+            members = list(Member.objects.filter(attempt=attempt))
+            if [member.state for member in members] != ["running"] * nodes:
+                return f"the members of run {run} are {[member.state for member in members]}"
+            for rank in range(nodes * RANKS):
+                steps = store.read(attempt.pk, "loss", rank=rank).steps
+                if not len(steps) or steps[-1] <= least.get(key, 1):
+                    return f"run {run} attempt {attempt.number} rank {rank} has made {len(steps)} steps"
+            alive = sum(1 for each, process in processes if each == key and "ticker.py" in " ".join(process.cmdline()))
+            if alive != nodes * (RANKS + 1):
+                return f"run {run} attempt {attempt.number} has {alive} processes of training"
+        active = {(run, attempt.number) for run, attempt in self.current().items()}
+        if strays := [f"{process.pid} of {key}" for key, process in processes if key not in active]:
+            return f"processes are left: {strays}"
+        return ""
+
+    def steps(self) -> dict[Key, int]:
+        """Return the last step of each current attempt that its slowest rank has printed."""
+        return {
+            (run, attempt.number): min(
+                (
+                    self.witnessed((run, attempt.number), rank)
+                    for rank in range(attempt.run.resolved["cluster"]["nodes"] * RANKS)
+                ),
+                default=0,
+            )
+            for run, attempt in self.current().items()
+        }
+
+    def witnessed(self, key: Key, rank: int) -> int:
+        """Return the last step that a rank has printed, as it noted itself."""
+        try:
+            return int((self.stack.witness / f"{key[0]}-{key[1]}-{rank}").read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def check_series(self, attempt: Attempt) -> None:
+        """Check that the points of each rank are 1, 2, 3, ... with the values that belong to them."""
+        for rank in range(attempt.run.resolved["cluster"]["nodes"] * RANKS):
+            columns = store.read(attempt.pk, "loss", rank=rank)
+            expected = np.arange(1, len(columns.steps) + 1)
+            if not np.array_equal(columns.steps, expected):
+                raise Wrong(f"{attempt} rank {rank}: steps {columns.steps.tolist()} are not 1, 2, 3, ...")
+            if not np.array_equal(columns.values, [loss_of(rank, int(step)) for step in expected]):
+                raise Wrong(f"{attempt} rank {rank}: values do not belong to the steps")
+
+    def check_ended(self, attempt: Attempt, *, spooled: dict[int, int]) -> None:
+        """Check an attempt that has ended: every event once, in series and log, and nothing after its end.
+
+        `spooled` are the steps of ranks whose supervisor was killed that were in the spool before: what such a
+        supervisor had not read from the pipe is gone with it.
+        """
+        self.check_series(attempt)
+        key = attempt.run_id, attempt.number
+        printed = stored = 0
+        text = b"".join(log.read_log(attempt.pk))
+        for rank in range(attempt.run.resolved["cluster"]["nodes"] * RANKS):
+            in_series = len(store.read(attempt.pk, "loss", rank=rank).steps)
+            in_log = text.count(b'"rank":%d,"event":"step"' % rank)
+            witnessed = self.witnessed(key, rank)
+            least = spooled.get(rank, witnessed)
+            # The last line may be printed and not noted.
+            if in_series != in_log or not least <= in_series <= witnessed + 1:
+                raise Wrong(
+                    f"{attempt} rank {rank}: printed {witnessed}, had to be stored {least}, in the log {in_log},"
+                    f" in the series {in_series}"
+                )
+            printed += max(least, in_series)
+            stored += in_series
+        self.tallies[key] = Tally(printed, stored)
+
+    def cancel_all(self) -> None:
+        """Cancel all runs."""
+        for run in Run.objects.active():
+            services.cancel(run=run)

@@ -1,0 +1,165 @@
+"""Output of jobs: compute nodes that reach Redis ship it by themselves, otherwise the login node does; never twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runners.protocol import Batch, Report
+from runners.shipping import BrokerAway, Shipment
+from runners.slurm import ship
+from runners.slurm.state import JobDir, JobStateDir
+from runners.spool import SpoolWriter
+from tests.runners.conftest import Server
+from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import WAITS, Jobs, LoginNode, config
+
+
+def shipped_by(server: Server, run: int) -> str:
+    """Return what the page of a run says about who ships its output."""
+    text: str = server.reports[run, 1][0].environment["slurm"]["shipped_by"]
+    return text
+
+
+def test_a_compute_node_that_reaches_redis_ships_without_the_daemon(
+    login: LoginNode, server: Server, jobs: Jobs
+) -> None:
+    run, _ = jobs.ready()
+    assert shipped_by(server, run) == "this node"
+    login.kill_daemon()
+    login.open(run)
+    assert server.end_of(run).state == "finished"
+    assert [line for line in server.lines(run) if line.startswith(b"started")] == server.lines(run)[:1]
+    assert server.lines(run)[1:] == [b"done"]
+    login.start_daemon()
+    server.until(lambda: not login.run_dir(run).exists, "the daemon deletes the run without sending it again")
+    assert server.lines(run)[1:] == [b"done"]
+    assert all(batch.is_polled for batch in server.batches if batch.run == run)
+
+
+@pytest.fixture
+def distant(cluster: Cluster, own_redis: str, tmp_path: Path) -> Iterator[tuple[LoginNode, Server]]:
+    """A login node that alone resolves the name of its Redis, which has a database of its own."""
+    url = own_redis.replace("/0", "/1")
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost redis-of-the-login-node\n")
+    machine = LoginNode(cluster.home / tmp_path.name, url.replace("127.0.0.1", "redis-of-the-login-node"), cluster)
+    machine.prefix = ["unshare", "--mount", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$0" "$@"']
+    machine.start_daemon()
+    server = Server(url)
+    yield machine, server
+    server.close()
+    print(machine.log.read_text()[-8000:])  # shown when the test fails
+    assert not machine.close()
+
+
+def test_the_login_node_ships_for_a_compute_node_that_does_not_reach_redis(
+    distant: tuple[LoginNode, Server],
+) -> None:
+    login, server = distant
+    login.script(1, WAITS)
+    login.open(1)
+    server.start(1, config=config())
+    assert server.end_of(1).state == "finished"
+    assert "login node, because this node does not reach Redis" in shipped_by(server, 1)
+    assert server.lines(1)[1:] == [b"done"]
+    assert not any(batch.is_polled for batch in server.batches)
+    assert login.state.read_broker() is not None
+
+
+class Stored:
+    """What the server does: store a batch that continues what is stored, and answer with its position."""
+
+    def __init__(self) -> None:
+        self.committed, self.output, self.answers = 0, b"", 0
+
+    def apply(self, wire: dict[str, Any]) -> None:
+        batch = Batch.from_wire(wire)
+        self.answers += 1
+        if batch.sequence == self.committed:
+            self.committed, self.output = batch.next_sequence, self.output + batch.output
+
+
+@pytest.fixture
+def job_dir(tmp_path: Path) -> JobDir:
+    """A run on a compute node."""
+    state = JobStateDir(tmp_path)
+    return JobDir(state.put_in_place(state.prepare(7, 1)).path)
+
+
+def test_nothing_is_doubled_when_both_ship_at_once(job_dir: JobDir) -> None:
+    stored = Stored()
+    broker: Any = SimpleNamespace(
+        send_batch=stored.apply,
+        answer=lambda *_: f"{stored.committed} {stored.answers}",
+        has_unread_batches=lambda: False,
+    )
+    node, login = ship.NodeShipper(job_dir, broker, "login1"), Shipment(job_dir, "login1")
+    lines = [b"line %d\n" % number for number in range(60)]
+    now = 0.0
+    with SpoolWriter(job_dir.spool) as writer:
+        for number, line in enumerate(lines):
+            writer.append_output(line)
+            now += 0.4
+            # Each of them meets output that the other one has shipped already.
+            if number % 3 < 2:
+                node.turn(now)
+            if number % 4:
+                while batch := login.next_batch(now, is_crowded=lambda: False):
+                    stored.apply(batch.to_wire())
+                    login.was_sent(batch, now)
+                login.was_stored(stored.committed, now)
+        writer.append_report(Report(state="finished", at=1.0))
+    for _ in range(20):
+        now += 5.0
+        node.turn(now)
+    assert stored.output == b"".join(lines)
+
+
+def test_a_node_gives_shipping_up_when_redis_stays_away(job_dir: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any) -> Any:
+        raise BrokerAway("connection refused")
+
+    monkeypatch.setattr(ship, "GIVE_UP_S", 0.0)
+    broker: Any = SimpleNamespace(send_batch=away, answer=away, has_unread_batches=away)
+    job_dir.take_over_shipping("c1")
+    assert job_dir.is_shipped_elsewhere
+    reader, writer = os.pipe()
+    ship.NodeShipper(job_dir, broker, "login1").ship(supervisor=reader)
+    os.close(reader)
+    os.close(writer)
+    job_dir.give_back_shipping()
+    assert not job_dir.is_shipped_elsewhere
+
+
+def test_the_login_node_ships_after_the_end_of_the_job_whatever_was_noted(job_dir: JobDir) -> None:
+    job_dir.take_over_shipping("c1")
+    job_dir.end()
+    assert not job_dir.is_shipped_elsewhere
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (lambda state, url: state.forget_broker(), "PARLAB_SLURM_SHIP=login"),
+        (lambda state, url: state.write_broker("redis://127.0.0.1:1/0", "l"), "this node does not reach Redis: "),
+        (lambda state, url: state.write_broker(url, "l"), "another Redis answers on this node"),
+    ],
+)
+def test_why_the_login_node_ships(
+    tmp_path: Path, redis_url: str, settings: Callable[[JobStateDir, str], None], reason: str
+) -> None:
+    state = JobStateDir(tmp_path)
+    settings(state, redis_url)
+    assert reason in ship.why_not(state)
+
+
+def test_the_file_with_the_password_of_redis_is_private(tmp_path: Path) -> None:
+    state = JobStateDir(tmp_path)
+    state.write_broker("redis://:secret@host:6379/0", "login1")
+    assert (tmp_path / "broker.json").stat().st_mode & 0o777 == 0o600
