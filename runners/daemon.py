@@ -355,7 +355,7 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
             read_names(options.launchers, "--launchers", LAUNCHERS),
             tuple(name.strip() for name in options.shape.split(",") if name.strip()),
         ),
-        slurm=read_pool(options.slurm, options.partition or "", environment),
+        slurm=read_pool(options.slurm, options.partition or "", environment, slots=options.slots),
     )
 
 

@@ -56,6 +56,7 @@ class JobKeeper(Keeper):
         self._ended_at: dict[Key, float] = {}
         self._cancelled_at: dict[Key, float] = {}
         self._away_since: float | None = None
+        self._active_jobs = 0
 
     def held(self) -> list[HeldRun]:
         """List the attempts that this node holds."""
@@ -106,6 +107,8 @@ class JobKeeper(Keeper):
             return
         shown = self._slurm.shown()
         by_name = {job.name: job for job in shown.jobs}
+        prefix = submit.job_name_prefix(self._jobs.id)
+        self._active_jobs = sum(job.is_active and job.name.startswith(prefix) for job in shown.jobs)
         for key in sorted({(run.run, run.attempt) for run in living}):
             runs = [run for run in living if (run.run, run.attempt) == key]
             job = by_name.get(submit.job_name(self._jobs.id, *key))
@@ -198,6 +201,12 @@ class JobKeeper(Keeper):
             for run in runs:
                 self._end(run, "cancelled", cancelled)
             return
+        if self._active_jobs >= self._pool.max_jobs:
+            limit = self._pool.max_jobs
+            self._waiting[key] = (
+                f"{self._active_jobs} jobs of this node are in the queue; its --slots {limit} allow no more"
+            )
+            return
         spec = RunSpec.model_validate_json(runs[0].spec.read_text())
         if len(runs) < spec.nodes:
             self._await_members(key, runs, spec.nodes)
@@ -224,6 +233,7 @@ class JobKeeper(Keeper):
             self._refuse(runs, f"{_submit_field(str(error))}: Slurm refused the job: {error}")
             return
         record.write(id=number)
+        self._active_jobs += 1
         self._waiting[key] = f"Slurm job {number} is submitted"
         self._polled_at = float("-inf")
         log.info("%s: submitted as job %d", runs[0], number)

@@ -21,11 +21,13 @@ class Pool(NamedTuple):
     away_grace_s: float = AWAY_GRACE_S
     poll_s: float = POLL_S
     settle_s: float = SETTLE_S
+    max_jobs: int = 1_000_000
+    """Jobs of this daemon in the queue at a time, also those that are just ending."""
     ships_from_nodes: bool = True
     """Compute nodes that reach Redis ship by themselves; otherwise the login node ships all output."""
 
 
-def read_pool(is_slurm: bool, partition: str, environment: Mapping[str, str]) -> Pool | None:
+def read_pool(is_slurm: bool, partition: str, environment: Mapping[str, str], *, slots: int = 1) -> Pool | None:
     """Read the settings; None without --slurm. Raises ValueError with the setting, its value and the remedy."""
     names = tuple(name for name in partition.split(",") if name)
     if is_slurm and not names:
@@ -39,6 +41,7 @@ def read_pool(is_slurm: bool, partition: str, environment: Mapping[str, str]) ->
         away_grace_s=_seconds(environment, "PARLAB_SLURM_GRACE_S", AWAY_GRACE_S),
         poll_s=_seconds(environment, "PARLAB_SLURM_POLL_S", POLL_S),
         settle_s=_seconds(environment, "PARLAB_SLURM_SETTLE_S", SETTLE_S),
+        max_jobs=slots,
         ships_from_nodes=_ships_from_nodes(environment.get("PARLAB_SLURM_SHIP") or "auto"),
     )
 

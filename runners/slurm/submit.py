@@ -127,4 +127,9 @@ def _options(config: RunConfig, order: Order) -> Iterator[tuple[str, str]]:
 
 def job_name(state_id: str, run: int, attempt: int) -> str:
     """Return the name of the job of an attempt, unique per state directory."""
-    return f"parlab-{state_id}-{run}-{attempt}"
+    return f"{job_name_prefix(state_id)}{run}-{attempt}"
+
+
+def job_name_prefix(state_id: str) -> str:
+    """Return the beginning of the names of all jobs of a state directory."""
+    return f"parlab-{state_id}-"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -226,7 +227,7 @@ class NodeMachine:
                 start_new_session=True,
             )
         self.daemons.append(daemon)
-        wait_for(lambda: b"takes 1 runs" in self.log.read_bytes()[seen:], "daemon has started")
+        wait_for(lambda: re.search(rb"takes \d+ runs", self.log.read_bytes()[seen:]), "daemon has started")
         return daemon
 
     def supervisor(self, run: int, node_rank: int = 0) -> psutil.Process:

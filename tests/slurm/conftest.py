@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ class LoginNode(NodeMachine):
         super().__init__(root, url)
         self.cluster = cluster
         self.partitions = PARTITIONS
+        self.options = ("--slots", "16")
         self.environment |= {
             "SLURM_CONF": str(cluster.conf),
             "PATH": cluster.environment["PATH"],
@@ -68,6 +71,17 @@ class LoginNode(NodeMachine):
         self.daemons[-1].send_signal(signal.SIGKILL)
         self.daemons[-1].wait()
 
+    def jobs(self) -> list[int]:
+        """Return the jobs of this node that wait or run."""
+        lines = self.cluster.run("squeue", "--noheader", "--format=%i %j").splitlines()
+        pairs = [line.split(None, 1) for line in lines]
+        return [int(job) for job, name in pairs if name.startswith(f"parlab-{self.state.id}-")]
+
+    def clear(self) -> None:
+        """Cancel all jobs of this node."""
+        if jobs := self.jobs():
+            self.cluster.clear(*jobs)
+
     def record(self, run: int, attempt: int = 1) -> JobRecord:
         return self.state.job(run, attempt)
 
@@ -84,6 +98,30 @@ class LoginNode(NodeMachine):
     def job_state(self, job: int) -> str:
         """Return Slurm's word for the state of a job."""
         return self.cluster.run("scontrol", "show", "job", "-o", str(job)).partition("JobState=")[2].partition(" ")[0]
+
+
+class AttentiveServer(Server):
+    """A server that always serves: a run that is prepared waits for the order to start only for a while."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve_always, daemon=True)
+        self._thread.start()
+
+    def serve(self, seconds: float = 0.05) -> None:
+        """Let the thread serve for a while."""
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        """End the thread and close the connection."""
+        self._stop.set()
+        self._thread.join()
+        super().close()
+
+    def _serve_always(self) -> None:
+        while not self._stop.is_set():
+            super().serve(0.2)
 
 
 class Jobs:
@@ -170,8 +208,8 @@ def login(running_login: LoginNode, cluster: Cluster) -> Iterator[LoginNode]:
 
 @pytest.fixture(scope="session")
 def server(own_redis: str) -> Iterator[Server]:
-    """A server that stores and acknowledges when a test lets it."""
-    server = Server(own_redis)
+    """A server that stores and acknowledges."""
+    server = AttentiveServer(own_redis)
     yield server
     server.close()
 

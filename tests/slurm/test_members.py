@@ -37,7 +37,7 @@ def members(
     yield members
     members.connection.release()
     print(login.log.read_text()[-8000:])  # shown when the test fails
-    cluster.clear()
+    login.clear()
     assert not login.close()
 
 

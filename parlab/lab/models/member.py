@@ -69,6 +69,13 @@ class Member(models.Model):
         return self.node.name if self.node else f"node {self.node_rank}"
 
     @property
+    def place_name(self) -> str:
+        """The machine: the compute node that Slurm gave, else the node with the daemon."""
+        slurm = self.environment.get("slurm") if isinstance(self.environment, dict) else None
+        place = slurm.get("node") if isinstance(slurm, dict) else None
+        return str(place) if place else self.node_name
+
+    @property
     def member_state(self) -> MemberState:
         return MemberState(self.state)
 

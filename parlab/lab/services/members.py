@@ -175,11 +175,11 @@ def cause_text(member: Member, nodes: int) -> str:
     """Return the reason of a member's end, with node and rank if the attempt has several nodes."""
     if nodes == 1:
         return member.reason
-    if member.reason.startswith(f"node {member.node_name} "):
+    if member.reason.startswith((f"node {member.node_name} ", f"node {member.place_name} ")):
         return member.reason
     has_rank = member.first_failed_rank is not None and not member.reason.startswith("rank ")
     rank = f", rank {member.first_failed_rank}" if has_rank else ""
-    return f"node {member.node_name}{rank}: {member.reason or member.state}"
+    return f"node {member.place_name}{rank}: {member.reason or member.state}"
 
 
 def _evidence(member: Member) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from parlab.pages import engine_reads, run_curves, telemetry, timeline_reads
 from parlab.pages.rows.findings import finding_rows
 from parlab.pages.rows.links import link_rows
 from parlab.pages.rows.runs import run_row
+from parlab.pages.rows.slurm import slurm_job
 from parlab.series import store
 from runners.config import digest
 
@@ -156,7 +157,8 @@ def _details(run: Run, attempt: Attempt | None) -> dict[str, Any]:
         "snapshots": list(run.snapshots.defer("content")),
         "command": selectors.command_line(attempt) if attempt else "",
         "by_hand": selectors.by_hand(run, attempt) if attempt else "",
-        "environment": selectors.flat(attempt.environment) if attempt else [],
+        "environment": selectors.flat({**attempt.environment, "slurm": {}}) if attempt else [],
+        "slurm": slurm_job(attempt.environment) if attempt else None,
     }
 
 

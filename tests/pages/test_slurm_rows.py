@@ -1,0 +1,51 @@
+"""The job of Slurm on the page of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from parlab.lab.models import Attempt, Node
+from parlab.lab.services import cause_text
+from parlab.pages.rows.slurm import slurm_job
+from tests.conftest import place
+
+ENVIRONMENT = {
+    "hostname": "c1",
+    "slurm": {
+        "job": "12",
+        "partition": "gpu",
+        "nodes": "n[1-3]",
+        "node": "n2",
+        "shipped_by": "this node",
+        "script": "#!/bin/bash\n#SBATCH --nodes=3\n",
+    },
+}
+
+
+def test_an_attempt_without_a_job_has_no_section() -> None:
+    assert slurm_job({}) is None
+    assert slurm_job({"slurm": {}}) is None
+    assert slurm_job({"slurm": "x"}) is None
+
+
+@pytest.mark.django_db
+def test_the_page_of_a_run_shows_job_node_list_and_script(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt(state="running")
+    Attempt.objects.filter(pk=attempt.pk).update(environment=ENVIRONMENT)
+    text = page.get(attempt.run.get_absolute_url()).content.decode()
+    assert '<pre class="card log" id="sbatch"' in text
+    assert text.count("#SBATCH --nodes=3") == 1
+    assert '<th scope="row">Nodes</th><td>n[1-3]</td>' in text
+    assert '<th scope="row">Job</th><td>12</td>' in text
+
+
+@pytest.mark.django_db
+def test_the_cause_names_the_compute_node_and_not_the_login_node(make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt(state="running")
+    login = Node.objects.create(name="login1")
+    member = place(attempt, login, environment=ENVIRONMENT, reason="exit code 1", first_failed_rank=4, state="failed")
+    assert cause_text(member, 3) == "node n2, rank 4: exit code 1"
+    assert place(attempt, login, node_rank=1, state="lost", reason="gone").place_name == "login1"
