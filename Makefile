@@ -2,13 +2,16 @@
 # make test-slow      tests with many processes              make lint       ruff, mypy, import-linter, xenon
 # make bench          benchmarks (ONLY=name,... selects)     make format     fix style and format
 # make bench-planner  errors of the planner against published measurements
+# make faults         kill -9 at random, 100 times; KILLS= and SEED= select
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 ONLY ?=
+KILLS ?= 100
+SEED ?= 1
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-slow lint format bench bench-planner lock clean
+.PHONY: demo test test-slow lint format bench bench-planner faults lock clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.server
@@ -37,6 +40,9 @@ bench: $(VENV)/.dev
 
 bench-planner: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.planner
+
+faults: $(VENV)/.slurm
+	$(BIN)/python -m tests.faults --kills $(KILLS) --seed $(SEED)
 
 # The lock files apply to all machines, so torch's local build tag is removed.
 lock: $(VENV)/.dev

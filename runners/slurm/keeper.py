@@ -105,6 +105,8 @@ class JobKeeper(Keeper):
             self._read_partitions()
         if not living:
             return
+        # Before the queue is read: a job that had started before and is pending now was requeued.
+        started = {(run.run, run.attempt) for run in living if run.started_at()}
         shown = self._slurm.shown()
         by_name = {job.name: job for job in shown.jobs}
         prefix = submit.job_name_prefix(self._jobs.id)
@@ -113,7 +115,10 @@ class JobKeeper(Keeper):
             runs = [run for run in living if (run.run, run.attempt) == key]
             job = by_name.get(submit.job_name(self._jobs.id, *key))
             try:
-                self._serve(key, runs, job, shown.places.get(job.id) if job else None)
+                if job is not None and job.state == "PENDING" and key in started:
+                    self._end_requeued(runs, job)
+                else:
+                    self._serve(key, runs, job, shown.places.get(job.id) if job else None)
             except OSError:
                 log.exception("%s: its job cannot be served; retrying", runs[0])
 
@@ -135,6 +140,18 @@ class JobKeeper(Keeper):
             else:
                 self._waiting.pop(key, None)
             self._pass_on_cancel(key, runs, job.id)
+
+    def _end_requeued(self, runs: list[JobDir], job: Job) -> None:
+        """Cancel a job that waits to start again: the next attempt is a job of its own, with output of its own."""
+        self._slurm.cancel(job.id)
+        why = job.reason or "no reason given"
+        reason = f"Slurm job {job.id} was requeued ({why}) and then cancelled; an attempt never starts twice"
+        for run in runs:
+            cancelled = run.cancel_reason()
+            if cancelled is None:
+                self._end(run, "lost", reason)
+            else:
+                self._end(run, "cancelled", cancelled)
 
     def _pass_on_cancel(self, key: Key, runs: list[JobDir], job: int) -> None:
         if all(run.cancel_reason() is None for run in runs):

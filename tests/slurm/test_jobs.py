@@ -90,6 +90,19 @@ def test_a_preempted_job_is_lost_so_that_the_next_attempt_may_start(
     cluster.clear(other)
 
 
+def test_a_requeued_job_is_lost_and_does_not_start_again(
+    login: LoginNode, server: Server, cluster: Cluster, jobs: Jobs
+) -> None:
+    run, job = jobs.ready()
+    cluster.run("scontrol", "update", f"JobId={job}", "Requeue=1")
+    cluster.run("scontrol", "requeue", str(job))
+    end = server.end_of(run)
+    assert end.state == "lost"
+    assert f"Slurm job {job} was requeued (" in end.reason
+    wait_for(lambda: login.job_state(job) == "CANCELLED" and not login.processes(run), "it does not start again")
+    assert len([line for line in server.lines(run) if line.startswith(b"started")]) == 1
+
+
 def test_a_killed_supervisor_is_lost_and_its_ranks_end(login: LoginNode, server: Server, jobs: Jobs) -> None:
     run, job = jobs.ready()
     login.supervisor(run).send_signal(signal.SIGKILL)

@@ -1,0 +1,76 @@
+"""The checks of a campaign find what they look for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from parlab.ingest.services import output_append
+from parlab.lab.models import Attempt
+from tests.faults.ticker import loss_of
+from tests.faults.workload import RANKS, Workload, Wrong
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Workload:
+    """A workload without processes."""
+    stack: Any = SimpleNamespace(witness=tmp_path, daemons=[], command=[])
+    return Workload(stack)
+
+
+def line(rank: int, step: int, loss: float | None = None) -> bytes:
+    event = {"parlab": 1, "t": 1.0, "rank": rank, "event": "step", "step": step}
+    value = loss_of(rank, step) if loss is None else loss
+    return json.dumps({**event, "step_time_s": 0.1, "loss": value}, separators=(",", ":")).encode() + b"\n"
+
+
+WHOLE = [line(rank, step) for step in (1, 2, 3) for rank in range(RANKS)]
+
+
+def stored(workload: Workload, make_attempt: Callable[..., Attempt], lines: list[bytes]) -> Attempt:
+    """Store lines as the output of an attempt whose ranks have printed three steps."""
+    attempt = make_attempt(state="failed")
+    for rank in range(RANKS):
+        (workload.stack.witness / f"{attempt.run_id}-1-{rank}").write_text("3")
+    output_append(attempt, b"".join(lines))
+    return attempt
+
+
+def test_events_that_are_all_there_once_are_counted(workload: Workload, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = stored(workload, make_attempt, WHOLE)
+    workload.check_ended(attempt, spooled={})
+    assert workload.tallies[attempt.run_id, 1] == (6, 6)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (WHOLE[:2] + WHOLE[3:], "are not 1, 2, 3"),
+        (WHOLE + WHOLE[-1:], "are not 1, 2, 3"),
+        ([*WHOLE[:-1], line(1, 3, 0.5)], "values do not belong"),
+        (WHOLE[:-1], "printed 3, had to be stored 3, in the log 2"),
+        ([*WHOLE, line(0, 4), line(0, 5)], "printed 3, had to be stored 3, in the log 5"),
+    ],
+)
+def test_what_is_lost_doubled_or_invented_is_wrong(
+    workload: Workload, make_attempt: Callable[..., Attempt], lines: list[bytes], message: str
+) -> None:
+    attempt = stored(workload, make_attempt, lines)
+    with pytest.raises(Wrong, match=message):
+        workload.check_ended(attempt, spooled={})
+
+
+def test_of_a_killed_supervisor_only_what_was_in_its_spool_must_be_stored(
+    workload: Workload, make_attempt: Callable[..., Attempt]
+) -> None:
+    attempt = stored(workload, make_attempt, WHOLE[:-1])
+    workload.check_ended(attempt, spooled={1: 2})
+    with pytest.raises(Wrong):
+        workload.check_ended(attempt, spooled={1: 3})
