@@ -273,17 +273,17 @@ def points_append(*, tracked: TrackedRun, points: Sequence[Point], is_repeatable
         return
     attempt, tracked = lock(tracked)
     output = b"".join(event_lines(points))
+    facts: dict[str, Any] = {"last_report_at": timezone.now()}
     if is_repeatable:
-        digest_of_batch = hashlib.sha256(output).hexdigest()
-        if tracked.last_batch == digest_of_batch:
+        facts["last_batch"] = hashlib.sha256(output).hexdigest()
+        if tracked.last_batch == facts["last_batch"]:
             return
-        TrackedRun.objects.filter(pk=tracked.pk).update(last_batch=digest_of_batch)
     output_append(attempt, output)
     attempt.save(update_fields=["last_step"])
     latest_update(tracked, points)
     if RunState(attempt.state) == RunState.LOST:
         state_set(attempt, STATES[TrackedRun.Status(tracked.status)])
-    touch(tracked)
+    TrackedRun.objects.filter(pk=tracked.pk).update(**facts)
     transaction.on_commit(partial(summarise_at_intervals, attempt), robust=True)
 
 
@@ -317,15 +317,15 @@ def _event_line(step: int, timestamp_ms: int, values: Mapping[str, float]) -> by
 def latest_update(tracked: TrackedRun, points: Sequence[Point]) -> None:
     """Keep for each metric the point of the highest step, then time, then value."""
 
-    def rank(step: int, timestamp_ms: int, value: float | None) -> tuple[int, int, float]:
-        return step, timestamp_ms, -math.inf if value is None or math.isnan(value) else value
+    def rank(point: Point | LatestMetric) -> tuple[int, int, float]:
+        value = point.value
+        return point.step, point.timestamp_ms, -math.inf if value is None or math.isnan(value) else value
 
     best: dict[str, Point] = {}
     for point in points:
         held = best.get(point.key)
-        if held is None or rank(point.step, point.timestamp_ms, point.value) >= rank(
-            held.step, held.timestamp_ms, held.value
-        ):
+        # Steps nearly always rise: only equal ones need the whole comparison.
+        if held is None or point.step > held.step or (point.step == held.step and rank(point) >= rank(held)):
             best[point.key] = point
     keys = list(best)
     for start in range(0, len(keys), _BLOCK):
@@ -334,9 +334,7 @@ def latest_update(tracked: TrackedRun, points: Sequence[Point]) -> None:
         rows = []
         for key in block:
             point, row = best[key], stored.get(key)
-            if row is not None and rank(row.step, row.timestamp_ms, row.value) > rank(
-                point.step, point.timestamp_ms, point.value
-            ):
+            if row is not None and rank(row) > rank(point):
                 continue
             value = None if math.isnan(point.value) else point.value
             rows.append(
@@ -350,12 +348,15 @@ def latest_update(tracked: TrackedRun, points: Sequence[Point]) -> None:
         )
 
 
+# Columns that storing a batch does not need; one that is read after all is fetched then.
+_UNREAD = ("environment", "command", "traceback", "run__summary", "run__launch", "run__point")
+
+
 def lock(tracked: TrackedRun) -> tuple[Attempt, TrackedRun]:
     """Lock a run's attempt until the transaction ends; return it and the run as they now are."""
-    attempt = (
-        Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run").get(run_id=tracked.run_id)
-    )
-    return attempt, TrackedRun.objects.get(pk=tracked.pk)
+    rows = Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run__tracked")
+    attempt = rows.defer(*_UNREAD).get(run_id=tracked.run_id)
+    return attempt, attempt.run.tracked
 
 
 def touch(tracked: TrackedRun) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from django.contrib.auth.models import User
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -179,11 +179,12 @@ def stream_apply(
 
     Duplicate or reordered batches change nothing. Raises UnknownStream where the stream was not opened.
     """
-    tracked = TrackedRun.objects.filter(uuid=run_id).first()
-    if tracked is None or not tracked.streams.filter(key=key).exists():
+    stream = Stream.objects.select_related("tracked").filter(tracked__uuid=run_id, key=key).first()
+    if stream is None:
         raise UnknownStream(f"stream {key} of run {run_id}")
-    attempt, tracked = lock(tracked)
-    stream = tracked.streams.get(key=key)
+    attempt, tracked = lock(stream.tracked)
+    if connection.features.has_select_for_update:  # another transaction may have held the lock
+        stream.refresh_from_db()
     if position != stream.committed:
         return stream.committed
     stream.committed, stream.last_report_at = next_position, timezone.now()

@@ -55,17 +55,21 @@ def default_experiment(user: User) -> Experiment:
         return Experiment.objects.get(name=DEFAULT_NAME)
 
 
-def run_of(call: Call, *, is_change: bool = False) -> TrackedRun:
+def run_of(call: Call, *, is_change: bool = False, is_light: bool = False) -> TrackedRun:
     """Find the run that a request names; raises MlflowError for none, or for a deleted one that is to change."""
     run_id = call.text("run_id", call.text("run_uuid", ""), at_most=256)
     if not run_id:
         raise required("run_id")
-    return run_by_id(run_id, is_change=is_change)
+    return run_by_id(run_id, is_change=is_change, is_light=is_light)
 
 
-def run_by_id(run_id: str, *, is_change: bool = False) -> TrackedRun:
-    """Find a run by its ID; raises MlflowError for none, or for a deleted one that is to change."""
-    tracked = TrackedRun.objects.select_related("run__experiment").filter(uuid=run_id).first()
+def run_by_id(run_id: str, *, is_change: bool = False, is_light: bool = False) -> TrackedRun:
+    """Find a run by its ID; raises MlflowError for none, or for a deleted one that is to change.
+
+    A light one comes without its run and experiment, for requests that arrive many times a second.
+    """
+    rows = TrackedRun.objects.filter(uuid=run_id)
+    tracked = (rows.defer("inputs", "outputs") if is_light else rows.select_related("run__experiment")).first()
     if tracked is None:
         raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"Run with id={run_id[:80]} not found")
     if is_change and tracked.deleted_at is not None:

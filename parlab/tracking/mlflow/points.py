@@ -23,18 +23,24 @@ def points_of(items: Sequence[Mapping[str, Any]], place: str) -> list[Point]:
     points: list[Point] = []
     checked: set[str] = set()
     for index, item in enumerate(items):
-        key, value, timestamp, step = item.get("key"), item.get("value"), item.get("timestamp"), item.get("step", 0)
         # What clients send nearly always; everything else goes through all checks.
-        if (
-            key in checked
-            and type(value) is float
-            and type(timestamp) is int
-            and 0 <= timestamp < MAX_TIME_MS
-            and type(step) is int
-            and -MAX_STEP <= step <= MAX_STEP
-        ):
+        try:
+            key, value, timestamp, step = item["key"], item["value"], item["timestamp"], item["step"]
+            is_plain = (
+                key in checked
+                and type(value) is float
+                and type(timestamp) is int
+                and 0 <= timestamp < MAX_TIME_MS
+                and type(step) is int
+                and -MAX_STEP <= step <= MAX_STEP
+            )
+        except (KeyError, TypeError):
+            is_plain = False
+        if is_plain:
             points.append(Point(key, value, timestamp, step))
             continue
+        if place and item.get("timestamp") is None:
+            raise invalid_value(place, items, f"Missing value for {place}[{index}].timestamp")
         point = point_of(item, f"{place}[{index}]." if place else "")
         checked.add(point.key)
         points.append(point)

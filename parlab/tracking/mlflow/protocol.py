@@ -168,7 +168,7 @@ def entries(call: Call, name: str) -> list[Mapping[str, Any]]:
     """Return a list of objects."""
     items = call.items(name)
     for index, item in enumerate(items):
-        if not isinstance(item, Mapping):
+        if not isinstance(item, dict):  # as JSON has it; a check for Mapping takes five times as long
             raise invalid_value(f"{name}[{index}]", item, "expected an object")
     return items
 

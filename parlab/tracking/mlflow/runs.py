@@ -121,17 +121,17 @@ def _experiment_key(value: Any, call: Call) -> Experiment | int:
 
 
 def log_metric(call: Call) -> JSON:
-    tracked = run_of(call, is_change=True)
+    tracked = run_of(call, is_change=True, is_light=True)
     for name in ("key", "value", "timestamp"):
         if call.data.get(name) is None:
             raise required(name)
-    _points_store(tracked, [call.data], "")
+    _points_store(call, tracked, [call.data], "")
     return {}
 
 
-def _points_store(tracked: TrackedRun, items: Sequence[Mapping[str, Any]], place: str) -> None:
+def _points_store(call: Call, tracked: TrackedRun, items: Sequence[Mapping[str, Any]], place: str) -> None:
     services.points_append(tracked=tracked, points=points_of(items, place), is_repeatable=True)
-    if any("model_id" in item for item in items):
+    if b'"model_id"' in call.http.body:
         metrics_note(tracked, items)
 
 
@@ -158,20 +158,17 @@ def delete_tag(call: Call) -> JSON:
 
 def log_batch(call: Call) -> JSON:
     """Store metrics, parameters and tags of one request, all or none of them."""
-    tracked = run_of(call, is_change=True)
+    tracked = run_of(call, is_change=True, is_light=True)
     metrics, parameters, tags = entries(call, "metrics"), entries(call, "params"), entries(call, "tags")
-    for index, item in enumerate(metrics):
-        if item.get("timestamp") is None:
-            raise invalid_value("metrics", call.data["metrics"], f"Missing value for metrics[{index}].timestamp")
-    for name, items, limit in (
-        ("metrics", metrics, MAX_METRICS),
-        ("params", parameters, MAX_PARAMETERS),
-        ("tags", tags, MAX_TAGS),
-        ("metrics, params, and tags", [*metrics, *parameters, *tags], MAX_ENTITIES),
+    for name, count, limit in (
+        ("metrics", len(metrics), MAX_METRICS),
+        ("params", len(parameters), MAX_PARAMETERS),
+        ("tags", len(tags), MAX_TAGS),
+        ("metrics, params, and tags", len(metrics) + len(parameters) + len(tags), MAX_ENTITIES),
     ):
-        if len(items) > limit:
+        if count > limit:
             raise invalid(
-                f"A batch logging request can contain at most {limit} {name}. Got {len(items)} {name}. Please split up"
+                f"A batch logging request can contain at most {limit} {name}. Got {count} {name}. Please split up"
                 f" {name} across multiple requests and try again."
             )
     pairs = [text_pair(item, f"params[{index}]", PARAMETER_LENGTH) for index, item in enumerate(parameters)]
@@ -182,7 +179,7 @@ def log_batch(call: Call) -> JSON:
     with transaction.atomic():
         services.parameters_set(tracked=tracked, parameters=dict(pairs))
         _tags_set(tracked, labels)
-        _points_store(tracked, metrics, "metrics")
+        _points_store(call, tracked, metrics, "metrics")
     return {}
 
 
