@@ -105,13 +105,17 @@ def sizing(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = Non
 def other_schedules(job: Job) -> list[Job]:
     """Return the job with each schedule for which it has enough layers.
 
-    Interleaved 1F1B keeps the job's number of chunks, at least 2; ZB-V has 2. Without a pipeline the list is empty.
+    Interleaved 1F1B keeps the job's number of chunks, at least 2; ZB-V and DualPipe have 2, DualPipe an even number of
+    stages. Without a pipeline the list is empty.
     """
     if job.pipeline_parallel == 1:
         return []
     variants = []
     for schedule in SCHEDULES:
-        chunks = {"interleaved-1f1b": max(2, job.virtual_stages), "zb-v": 2}.get(schedule, 1)
+        is_dual = schedule.startswith("dualpipe")
+        if is_dual and job.pipeline_parallel % 2:
+            continue
+        chunks = {"interleaved-1f1b": max(2, job.virtual_stages), "zb-v": 2}.get(schedule, 2 if is_dual else 1)
         if job.pipeline_parallel * chunks <= job.model.num_layers:
             virtual = chunks if schedule == "interleaved-1f1b" else 1
             variants.append(replace(job, schedule=schedule, virtual_stages=virtual))

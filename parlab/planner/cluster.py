@@ -44,12 +44,18 @@ class Cluster:
     """The bandwidth between nodes was not specified; it is the usual value for such nodes."""
     nvlink_domain: int = 0
     """Devices connected by the links of `inside`; 0: those of a node."""
+    oversubscription: float = 1.0
+    """Bandwidth of the nodes below a leaf switch relative to that of its links to other switches."""
+    is_rail_optimized: bool = False
+    """Devices of equal rank in their nodes share a leaf switch, so that a switch reaches more nodes."""
 
     def __post_init__(self) -> None:
         for field in ("gpus", "gpus_per_node"):
             value = getattr(self, field)
             if not 1 <= value <= 2**20:
                 raise ValueError(f"{field} {value} is out of range; use 1 to {2**20}")
+        if not 1 <= self.oversubscription <= 64:
+            raise ValueError(f"oversubscription {self.oversubscription:g} is out of range; use 1 to 64")
         if not self.device.memory_bytes > 0:
             raise ValueError(f"memory_bytes {self.device.memory_bytes} of {self.device.name} is out of range; use > 0")
 
@@ -69,14 +75,13 @@ class Cluster:
         return -(-self.gpus // self.domain)
 
     @property
-    def domain_bandwidth(self) -> float:
-        """Network bandwidth of all devices of one domain (bytes/s)."""
-        return self.between.bandwidth * self.domain / self.gpus_per_node
+    def leaf_nodes(self) -> int:
+        """Nodes that one leaf switch connects; one of each node's devices per switch if rail-optimised."""
+        return _LEAF_PORTS if self.is_rail_optimized else max(1, _LEAF_PORTS // self.gpus_per_node)
 
-    @property
-    def device_bandwidth(self) -> float:
-        """Network bandwidth of one device if all send (bytes/s)."""
-        return self.between.bandwidth / self.gpus_per_node
+
+_LEAF_PORTS = 32
+"""Ports of a leaf switch to nodes: half of 64 (NVIDIA Quantum-2 QM9700, as in DGX SuperPOD)."""
 
 
 class Fabric(NamedTuple):
@@ -120,6 +125,15 @@ _OTHER = Fabric(32e9, 12.5)
 _NODE = 8
 
 
+_HOST_BYTES_S = {"V100": 12e9, "T4": 12e9, "A100": 25e9, "A800": 25e9, "GH200": 400e9, "GB200": 200e9, "GB300": 200e9}
+_OTHER_HOST_BYTES_S = 50e9
+
+
+def host_bandwidth(gpu: Gpu) -> float:
+    """Return the usual bandwidth between a device and its processor, one direction: PCIe or NVLink-C2C (bytes/s)."""
+    return _HOST_BYTES_S.get(gpu.name.split()[0], _OTHER_HOST_BYTES_S)
+
+
 def device(name: str) -> Gpu:
     """Return the device of that name. Raises ValueError for an unknown device; the message lists the known ones."""
     by_name = {gpu.name.lower(): gpu for gpu in devices()}
@@ -147,6 +161,8 @@ def cluster(
     is_measured: bool = False,
     name: str = "",
     nvlink_domain: int | None = None,
+    oversubscription: float = 1.0,
+    is_rail_optimized: bool = False,
 ) -> Cluster:
     """Return a cluster of `gpus` devices.
 
@@ -170,6 +186,8 @@ def cluster(
         name,
         inter_node_gbit_s is None,
         max(gpus_per_node, nvlink_domain or (usual.domain if usual.domain > _NODE else 1)),
+        oversubscription,
+        is_rail_optimized,
     )
 
 

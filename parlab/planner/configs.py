@@ -6,6 +6,9 @@ from runners.config import RunConfig, engine_names
 
 from .workload import Job, Model
 
+_WIRE_BYTES: dict[str, float | None] = {"same": None, "bf16": 2.0, "fp16": 2.0, "int8": 1.0}
+"""Bytes per value between stages, by `parallel.wire_precision`."""
+
 
 def job_of(config: RunConfig) -> Job:
     """Return the job of a configuration. Raises ValueError for an unsupported engine and for emulated compute."""
@@ -38,6 +41,9 @@ def job_of(config: RunConfig) -> Job:
         zero_offload=parallel.zero_offload,
         optimizer_bytes=_optimizer_bytes(train.optimizer, train.precision),
         has_flash_attention=True,
+        overlaps_gradients=parallel.zero_stage == 3,
+        wire_bytes=_WIRE_BYTES[parallel.wire_precision],
+        warmup_slope=parallel.warmup_slope if parallel.schedule == "1f1b" else 1,
         family=parallel.engine,
     )
 

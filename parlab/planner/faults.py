@@ -28,6 +28,14 @@ def faults(request: PlanRequest) -> Iterator[str]:
             f"pipeline_parallel {request.pipeline_parallel} x chunks {request.chunks} is more than layers"
             f" {request.layers}; use fewer stages or chunks"
         )
+    ends = (request.first_stage_layers or 1) + (request.last_stage_layers or 1)
+    if request.pipeline_parallel > 1 and ends + request.pipeline_parallel - 2 > request.layers:
+        yield (
+            f"first_stage_layers {request.first_stage_layers} and last_stage_layers {request.last_stage_layers} leave"
+            f" too few of the {request.layers} layers for {request.pipeline_parallel} stages; use fewer"
+        )
+    if request.schedule.startswith("dualpipe") and request.pipeline_parallel % 2:
+        yield f"pipeline_parallel {request.pipeline_parallel} is odd; use an even number with {request.schedule}"
     share = request.tensor_parallel * request.pipeline_parallel * request.context_parallel
     context = f" x context_parallel {request.context_parallel}" if request.context_parallel > 1 else ""
     if request.gpus % share:

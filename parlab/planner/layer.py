@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .attention import fused_share
-from .cluster import Cluster
+from .cluster import Cluster, host_bandwidth
 from .hardware import Gpu
 from .links import Links
+from .memory import activation_bytes
 from .parameters import TimeParameters
 from .workload import Job
 
@@ -232,6 +233,9 @@ class LayerClock:
         elif job.recompute == "selective":
             recomputed = self._pointwise_s if job.has_flash_attention else attention_forward
         backward += recomputed * job.recomputed_share
+        if job.offloads_activations:
+            copy_s = activation_bytes(job)[0] / host_bandwidth(self.cluster.device)
+            forward, backward = longer(forward, copy_s), longer(backward, copy_s)
         return longer(forward, host), longer(backward, host * (1 + (passes - 1) * job.recomputed_share))
 
     @cached_property

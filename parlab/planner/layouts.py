@@ -117,6 +117,9 @@ def candidates(job: Job, cluster: Cluster) -> Iterator[Job]:
                     expert_tensor_parallel=1,
                     shard_ranks=None,
                     recomputed_layers=None,
+                    first_stage_layers=None,
+                    last_stage_layers=None,
+                    offloads_activations=False,
                     recompute="none",
                     sequence_parallel=tensor > 1,
                     reshards_after_forward=pipeline == 1,
@@ -157,6 +160,8 @@ def _batches(job: Job) -> Iterator[Job]:
             continue
         for zero in zero_stages if job.replicas > 1 else (0,):
             layout = replace(job, micro_batch_size=micro, zero_stage=zero, schedule="1f1b", virtual_stages=1)
+            # FSDP gathers weights ahead of their use.
+            layout = replace(layout, overlaps_gradients=job.overlaps_gradients or zero == 3, copies_logits=zero == 3)
             yield layout
             if stages == 1 or (share // micro) % stages:
                 continue

@@ -29,6 +29,15 @@ class Links:
         """Return the share of the bandwidth between nodes that messages reach."""
         return self.parameters.shaped_efficiency if self.cluster.between.is_measured else efficiency
 
+    def between_bandwidth(self, span: int) -> float:
+        """Return the bandwidth of a node for messages of groups that span so many neighbouring devices (bytes/s).
+
+        Groups that share a leaf switch have the full bandwidth; above, links between switches may be oversubscribed.
+        """
+        cluster = self.cluster
+        shares_leaf = span <= cluster.leaf_nodes * cluster.gpus_per_node
+        return cluster.between.bandwidth / (1.0 if shares_leaf else cluster.oversubscription)
+
     def ring(self, ranks: int, span: int) -> tuple[float, float]:
         """Return bandwidth (bytes/s) and latency per hop (s) of a ring of ranks on `span` neighbouring devices."""
         cluster = self.cluster
@@ -36,7 +45,8 @@ class Links:
             return self.inside, cluster.inside.latency_s
         members = max(1, min(cluster.domain, cluster.domain * ranks // span))
         rings = cluster.domain / members
-        between = cluster.domain_bandwidth * self.between_share(self.parameters.between_efficiency) / rings
+        domain_bandwidth = self.between_bandwidth(span) * cluster.domain / cluster.gpus_per_node
+        between = domain_bandwidth * self.between_share(self.parameters.between_efficiency) / rings
         nodes = max(1, ranks // members)
         latency = cluster.between.latency_s * nodes / ranks + cluster.inside.latency_s
         return smaller(self.inside, between), latency
@@ -70,7 +80,7 @@ class Links:
             return inside_s
         domains = min(ranks, -(-span // cluster.domain))
         sent = _distinct(domains, choices) * (domains - 1) / domains
-        between = cluster.device_bandwidth * self.between_share(efficiency)
+        between = self.between_bandwidth(span) / cluster.gpus_per_node * self.between_share(efficiency)
         return larger(inside_s, tokens * sent * token_bytes / between) + cluster.between.latency_s
 
 

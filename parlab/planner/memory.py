@@ -46,17 +46,19 @@ def micro_batches_in_flight(job: Job, stage: int = 0) -> float:
     """Return the largest number of micro batches whose activations a stage holds, in units of a whole stage.
 
     For stage r of p, m micro batches and v chunks: GPipe m; 1F1B p - r; interleaved 1F1B ((v + 1) p - 2 r - 1)/v, as
-    1F1B with one chunk; ZB-H1 and ZB-V p; ZB-H2 2p - 1; at most m (Narayanan et al. 2021, section 2.2; Qi et al. 2023,
-    sections 2.3 and 2.4).
+    1F1B with one chunk; ZB-H1 and ZB-V p; ZB-H2 2p - 1; DualPipe p + 1; at most m (Narayanan et al. 2021, section 2.2;
+    Qi et al. 2023, sections 2.3 and 2.4; DeepSeek-V3 report 2024, table 2). A warm-up slope w holds w (p - r - 1) + 1.
     """
     stages, micro_batches, chunks = job.pipeline_parallel, job.num_micro_batches, job.chunks
     in_flight = {
         "gpipe": micro_batches,
-        "1f1b": stages - stage,
+        "1f1b": job.warmup_slope * (stages - stage - 1) + 1,
         "interleaved-1f1b": ((chunks + 1) * stages - 2 * stage - 1) / chunks if chunks > 1 else stages - stage,
         "zb-h1": stages,
         "zb-h2": 2 * stages - 1,
         "zb-v": stages,
+        "dualpipe": stages + 1,
+        "dualpipe-v": stages + 1,
     }[job.schedule]
     return float(min(in_flight if stages > 1 else 1, micro_batches))
 
@@ -181,8 +183,11 @@ def _total(memory: Memory) -> float:
 def _stage(job: Job, parameters: MemoryParameters, stage: int, layer_bytes: tuple[float, float]) -> Memory:
     model, stages, tensor = job.model, job.pipeline_parallel, job.tensor_parallel
     is_last = stage == stages - 1
-    layers = layers_of_stage(model.num_layers, stages, stage)
+    layers = stage_layers(job, stage)
     dense, routed = _stage_parameters(job, stage, layers)
+    if job.schedule == "dualpipe":
+        # Both directions of the pipeline run on each rank, so that it has the weights of two stages.
+        dense, routed = 2 * dense, 2 * routed
     weights, gradients, optimizer = (
         dense * of_dense + routed * of_routed
         for of_dense, of_routed in zip(
@@ -201,7 +206,8 @@ def _stage(job: Job, parameters: MemoryParameters, stage: int, layer_bytes: tupl
     boundary = tensor if job.sequence_parallel else 1
     outputs = job.value_bytes * job.rank_tokens * model.hidden_size * in_flight / boundary if stages > 1 else 0.0
     groups = sum(size > 1 for size in (tensor, stages, job.replicas, job.expert_parallel))
-    activations = (in_flight * layers * stored + outputs + transient) * parameters.fragmentation
+    held = min(2.0, in_flight * layers) if job.offloads_activations else in_flight * layers
+    activations = (held * stored + outputs + transient) * parameters.fragmentation
     logits *= parameters.fragmentation
     gradient_copies, step = _gradient_copies(job, dense + routed)
     return Memory(
@@ -277,6 +283,25 @@ def layers_of_stage(layers: int, stages: int, stage: int) -> int:
         return (layers + 2) // stages - (stage in (0, stages - 1))
     base, extra = divmod(layers, stages)
     return base + (0 < stage <= extra)
+
+
+def stage_layers(job: Job, stage: int) -> int:
+    """Return the number of layers of a stage of a job.
+
+    Stated sizes of the first and the last stage leave the other layers to the stages between them, rounded up.
+    """
+    layers, stages = job.model.num_layers, job.pipeline_parallel
+    first, last = job.first_stage_layers, job.last_stage_layers
+    if stages == 1 or (first is None and last is None):
+        return layers_of_stage(layers, stages, stage)
+    stated = {0: first} if first is not None else {}
+    stated |= {stages - 1: last} if last is not None else {}
+    own = stated.get(stage)
+    if own is not None:
+        return own
+    others = stages - len(stated)
+    rest = layers - sum(size or 0 for size in stated.values())
+    return layers_of_stage(rest, others, min(stage, others - 1)) if others == 1 else -(-rest // others)
 
 
 def _end_parameters(job: Job, stage: int) -> float:

@@ -9,6 +9,7 @@ from runners.config import RunConfig
 from .calibration import Calibration, default_for, shrunk
 from .cluster import Cluster
 from .configs import job_of
+from .job_flops import flops_of
 from .memory import Memory, memory
 from .spreads import usual_spread
 from .timing import Clock, Timing, scaled
@@ -99,6 +100,10 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
         spread = _mixed(constants.time_spread, max(constants.time_spread, spread), novelty)
         if novelty > _FAR:
             reasons.append("differs from all calibrated jobs: the uncertainty is that of uncalibrated predictions")
+    floor_s = _floor_s(job, cluster)
+    if parts.total_s < floor_s:
+        parts = scaled(parts, floor_s / parts.total_s)
+        reasons.append("the calibration implies more than the peak FLOP/s: the time at the peak is used")
     return Prediction(
         job,
         cluster,
@@ -111,6 +116,14 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
         reasons,
         constants.basis,
     )
+
+
+def _floor_s(job: Job, cluster: Cluster) -> float:
+    """Return the time of the executed FLOPs at the peak of all devices (s); 0 without a peak."""
+    peak = cluster.device.peak(job.precision)
+    if peak is None or cluster.device.is_cpu:
+        return 0.0
+    return flops_of(job)[1] / (job.world_size * peak.flops_per_s)
 
 
 def _mixed(near: float, far: float, novelty: float) -> float:

@@ -95,6 +95,8 @@ class PlanRequest(BaseModel):
     recompute: Literal["none", "selective", "operations", "full"] = "full"
     """Activations that the backward pass recomputes: none; norms and activation functions (unfused attention: the
     scores); all but attention and every second matrix product; all."""
+    offload_activations: bool = False
+    """Stored activations wait in CPU memory; the copies overlap with computation."""
     recomputed_layers: _MaybeSize = None
     """Layers of each stage that recompute; empty: all."""
     tensor_parallel: Annotated[int, Field(ge=1, le=4096)] = 8
@@ -103,12 +105,18 @@ class PlanRequest(BaseModel):
     """Tensor parallel ranks also split norms and residuals."""
     pipeline_parallel: Annotated[int, Field(ge=1, le=4096)] = 12
     """Stages that the layers are split into."""
-    schedule: Literal["1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v"] = "1f1b"
+    schedule: Literal["1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipe-v"] = "1f1b"
     """Order of forward and backward passes in a pipeline."""
     chunks: Annotated[int, Field(ge=1, le=256)] = 1
     """Chunks of layers on each rank; for interleaved-1f1b."""
+    first_stage_layers: _MaybeSize = None
+    """Layers of the first stage; empty: an even split."""
+    last_stage_layers: _MaybeSize = None
+    """Layers of the last stage; empty: an even split."""
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     """ZeRO stage; 1 is also the distributed optimizer, 3 also FSDP."""
+    offload: Literal["none", "optimizer", "all"] = "none"
+    """States that ZeRO keeps in CPU memory: none, optimizer state, weights as well."""
     shard_ranks: _MaybeSize = None
     """Ranks over which ZeRO partitions (HSDP); empty: all data and context parallel ranks."""
     reshard_after_forward: bool = True
@@ -143,6 +151,10 @@ class PlanRequest(BaseModel):
     """Devices that NVLink connects; empty: the usual number, at least those of a node."""
     network_gbit_s: _MaybePositive = None
     """Network bandwidth of one node (Gbit/s); empty: the usual value for such nodes."""
+    oversubscription: Annotated[float, Field(ge=1, le=64, allow_inf_nan=False)] = 1.0
+    """Bandwidth below a leaf switch relative to that of its links to other switches; 1: full bandwidth everywhere."""
+    rail_optimized: bool = False
+    """GPUs of equal rank in their nodes share a leaf switch, so that a switch reaches more nodes."""
     tokens_billion: _Positive = 300.0
     """Tokens of the training (10^9)."""
     price: Annotated[
@@ -186,7 +198,8 @@ class PlanRequest(BaseModel):
 
     def job(self) -> Job:
         """Return the job of the request."""
-        usual = practice(self.gpu, self.precision, self.chunks if self.schedule == "interleaved-1f1b" else 1)
+        chunks = self.chunks if self.schedule == "interleaved-1f1b" else 1
+        usual = practice(self.gpu, self.precision, chunks, is_fsdp=self.zero == 3)
         return Job(
             self._model(),
             self.global_batch,
@@ -197,9 +210,14 @@ class PlanRequest(BaseModel):
             precision=self.precision,
             recompute=self.recompute,
             schedule=self.schedule,
-            virtual_stages=self.chunks if self.schedule == "interleaved-1f1b" else 1,
+            virtual_stages=chunks,
             sequence_parallel=self.sequence_parallel,
             zero_stage=self.zero,
+            zero_offload=self.offload,
+            offloads_activations=self.offload_activations,
+            first_stage_layers=self.first_stage_layers,
+            last_stage_layers=self.last_stage_layers,
+            copies_logits=self.zero == 3,
             has_flash_attention=self.attention == "flash",
             context_parallel=self.context_parallel,
             context_exchange=self.context_exchange,
@@ -210,7 +228,9 @@ class PlanRequest(BaseModel):
             recomputed_layers=self.recomputed_layers,
             overlaps_gradients=_stated(self.overlap_gradients, usual.overlaps_gradients),
             overlaps_tensor=_stated(self.overlap_tensor, usual.overlaps_tensor),
-            overlaps_experts=_stated(self.overlap_experts, usual.overlaps_experts),
+            overlaps_experts=_stated(
+                self.overlap_experts, usual.overlaps_experts or self.schedule.startswith("dualpipe")
+            ),
             overlaps_pipeline=_stated(self.overlap_pipeline, usual.overlaps_pipeline),
             has_cuda_graphs=_stated(self.cuda_graphs, usual.has_cuda_graphs),
         )
@@ -253,6 +273,8 @@ class PlanRequest(BaseModel):
             self.gpus_per_node,
             inter_node_gbit_s=self.network_gbit_s,
             nvlink_domain=self.nvlink_domain,
+            oversubscription=self.oversubscription,
+            is_rail_optimized=self.rail_optimized,
         )
 
 

@@ -64,6 +64,20 @@ PARALLEL = [
     "overlap_experts",
     "overlap_pipeline",
     "fused_loss",
+    "first_stage_layers",
+    "last_stage_layers",
+    "offload_activations",
     "cuda_graphs",
 ]
-HARDWARE = ["gpu", "count", "node", "inter_node", "delay_ms", "gbps", "peak_tflops", "nvlink_domain"]
+HARDWARE = [
+    "gpu",
+    "count",
+    "node",
+    "inter_node",
+    "delay_ms",
+    "gbps",
+    "peak_tflops",
+    "nvlink_domain",
+    "oversubscription",
+    "rail_optimized",
+]

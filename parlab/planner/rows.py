@@ -12,14 +12,14 @@ from typing import Any, Literal
 from .cluster import Cluster, cluster, gbit_s
 from .fields import refuse_unknown
 from .job_flops import flops_of
+from .memory import layers_of_stage
 from .practice import practice
 from .row_fields import HARDWARE, MODEL, PARALLEL
 from .row_models import read_model
 from .row_values import maybe, number, section, whole
-from .timing import stage_layers
 from .workload import PRECISIONS, Job, Model, Precision, Recompute, Schedule
 
-_SCHEDULE_PARTS = ("1f1b", "gpipe", "interleaved", "zb-")
+_SCHEDULE_PARTS = ("1f1b", "gpipe", "interleaved", "zb-", "dualpipe")
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,8 @@ def _schedule(text: object, virtual: int, layers: int, notes: list[str]) -> tupl
         return "zb-h1", 1
     if name.startswith("zb-v"):
         return "zb-v", 1
+    if name.startswith("dualpipe"):
+        return ("dualpipe-v" if name.endswith("v") else "dualpipe"), 1
     if "gpipe" in name:
         return "gpipe", 1
     if name == "1f1b-i" and virtual == 1:
@@ -198,9 +200,12 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
         # torchtitan keeps gathered weights between the micro batches of a pipeline.
         reshards_after_forward=bool(data.get("reshard_after_forward", pipeline == 1)),
         overlaps_tensor=bool(data.get("overlap_tensor", usual.overlaps_tensor)),
-        overlaps_experts=bool(data.get("overlap_experts", usual.overlaps_experts)),
+        overlaps_experts=bool(data.get("overlap_experts", usual.overlaps_experts or schedule.startswith("dualpipe"))),
         overlaps_pipeline=bool(data.get("overlap_pipeline", usual.overlaps_pipeline)),
         recomputed_layers=maybe(data, "recomputed_layers"),
+        first_stage_layers=maybe(data, "first_stage_layers"),
+        last_stage_layers=maybe(data, "last_stage_layers"),
+        offloads_activations=bool(data.get("offload_activations")),
         # Experiments with shaped links between single GPUs run plain PyTorch modules (Decentralized FM).
         fuses_pointwise=data.get("compile") != "eager" and not hardware.get("gbps"),
         fuses_loss=bool(data.get("fused_loss", framework.startswith("FSDP"))),
@@ -222,7 +227,7 @@ def _layout_schedule(
     data: Mapping[str, Any], model: Model, pipeline: int, notes: list[str], *, is_recent: bool
 ) -> tuple[Schedule, int]:
     """Return the schedule and its chunks; recent trainings whose schedule is not stated interleave."""
-    layers_each = stage_layers(model.num_layers, pipeline)[0]
+    layers_each = max(layers_of_stage(model.num_layers, pipeline, stage) for stage in {0, min(1, pipeline - 1)})
     stated = data.get("virtual_pp") or data.get("vp")
     if is_recent and pipeline > 1 and not stated and not data.get("schedule"):
         chunks = max(v for v in range(1, _MOST_CHUNKS + 1) if layers_each % v == 0)
@@ -255,6 +260,8 @@ def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
         is_measured=bool(data.get("gbps")) or "measured" in str(data.get("inter_node") or "").lower(),
         name=group,
         nvlink_domain=maybe(data, "nvlink_domain"),
+        oversubscription=number("oversubscription", data.get("oversubscription") or 1),
+        is_rail_optimized=bool(data.get("rail_optimized")),
     )
 
 

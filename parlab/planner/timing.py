@@ -13,13 +13,14 @@ from math import log2
 from .cluster import Cluster
 from .layer import LayerClock, exposed
 from .links import Links
-from .memory import layers_of_stage
+from .memory import stage_layers
 from .parameters import TimeParameters
 from .tape import larger
 from .workload import Job
 
-_BUBBLES = {"zb-h1": 0.5, "zb-h2": 0.05, "zb-v": 0.05}
-"""Bubble of zero-bubble schedules relative to 1F1B (Qi et al. 2023, tables 3 to 5: bubble rates)."""
+_BUBBLES = {"zb-h1": 0.5, "zb-h2": 0.05, "zb-v": 0.05, "dualpipe": 1 / 3, "dualpipe-v": 1 / 3}
+"""Bubble of zero-bubble schedules relative to 1F1B (Qi et al. 2023, tables 3 to 5: bubble rates). DualPipe: (p/2 - 1)
+(2 F) for (p - 1) 3 F with a backward pass of 2 F (DeepSeek-V3 report 2024, table 2)."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Clock:
         micro_batches, stages = job.num_micro_batches, job.pipeline_parallel
         messages = layer.tensor_s + layer.context_s + layer.expert_s
         each = sum(layer.passes_s) + messages
-        most, last = stage_layers(job.model.num_layers, stages)
+        most, last = largest_and_last(job)
         inner = most * each
         final = last * each + layer.head_s
         slowest = larger(inner, final) if stages > 1 else final
@@ -117,10 +118,12 @@ class Clock:
         """Return transfer time and latency of the activations of one micro batch between two stages."""
         job, cluster = self.job, self.cluster
         # Tensor parallel ranks hold the same activations, so each sends a part (Narayanan et al. 2021, section 4.1).
-        size = job.value_bytes * job.rank_tokens * job.model.hidden_size / job.tensor_parallel
+        size = (job.wire_bytes or job.value_bytes) * job.rank_tokens * job.model.hidden_size / job.tensor_parallel
         if job.world_size <= cluster.domain:
             return size / self.links.inside, cluster.inside.latency_s
-        share = cluster.between.bandwidth / min(cluster.gpus_per_node, job.tensor_parallel * job.replicas)
+        share = self.links.between_bandwidth(job.world_size) / min(
+            cluster.gpus_per_node, job.tensor_parallel * job.replicas
+        )
         return size / (share * self.parameters.shaped_efficiency), cluster.between.latency_s
 
     def _pipeline_s(self, slowest_s: float, hop_s: tuple[float, float]) -> float:
@@ -211,7 +214,8 @@ def rank_parameters(job: Job) -> tuple[float, float]:
     return (model.parameters - routed) / split, routed / experts
 
 
-def stage_layers(layers: int, stages: int) -> tuple[int, int]:
-    """Return the number of layers of the largest stage, and of the last one."""
-    most = max(layers_of_stage(layers, stages, stage) for stage in {0, min(1, stages - 1)})
-    return most, layers_of_stage(layers, stages, stages - 1)
+def largest_and_last(job: Job) -> tuple[int, int]:
+    """Return the number of layers of the largest stage but the last one, and of the last one."""
+    last = job.pipeline_parallel - 1
+    most = max(stage_layers(job, stage) for stage in {0, min(1, max(0, last - 1))})
+    return most, stage_layers(job, last)

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 Recompute = Literal["none", "selective", "operations", "full"]
-Schedule = Literal["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v"]
+Schedule = Literal["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipe-v"]
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -53,6 +53,8 @@ class Job:
     zero_offload: Literal["none", "optimizer", "all"] = "none"
     has_checkpoints_on_cpu: bool = False
     """Recomputation starts from activations stored in CPU memory."""
+    offloads_activations: bool = False
+    """Stored activations wait in CPU memory until the backward pass; copies overlap with computation."""
     gradient_bytes: int | None = None
     """Bytes per accumulated gradient; None: the bytes of the precision."""
     optimizer_bytes: int | None = None
@@ -83,6 +85,14 @@ class Job:
     """Messages between stages overlap with computation in interleaved schedules."""
     overlaps_experts: bool = False
     """The all-to-all of experts overlaps with the matrix products of another micro batch."""
+    first_stage_layers: int | None = None
+    """Layers of the first stage; None: an even split."""
+    last_stage_layers: int | None = None
+    """Layers of the last stage; None: an even split."""
+    wire_bytes: float | None = None
+    """Bytes per value in messages between stages; None: those of activations."""
+    warmup_slope: int = 1
+    """1F1B: warm-up forward passes of a stage for each later stage."""
     recomputed_layers: int | None = None
     """Layers of each stage that recompute; None: all."""
     fuses_pointwise: bool = True
@@ -107,10 +117,22 @@ class Job:
             "context_parallel",
             "expert_parallel",
             "expert_tensor_parallel",
+            "warmup_slope",
         ):
             check_size(name, getattr(self, name))
         if self.schedule not in SCHEDULES:
             raise ValueError(f"unknown schedule {self.schedule!r}; use {', '.join(SCHEDULES)}")
+        ends = (self.first_stage_layers, self.last_stage_layers)
+        for name, layers in zip(("first_stage_layers", "last_stage_layers"), ends, strict=True):
+            if layers is not None:
+                check_size(name, layers)
+        if self.pipeline_parallel > 1 and sum(size or 1 for size in ends) + self.pipeline_parallel - 2 > (
+            self.model.num_layers
+        ):
+            raise ValueError(
+                f"first_stage_layers {ends[0]} and last_stage_layers {ends[1]} leave too few of the"
+                f" {self.model.num_layers} layers for {self.pipeline_parallel} stages; use fewer"
+            )
         if self.zero_stage not in (0, 1, 2, 3):
             raise ValueError(f"zero_stage {self.zero_stage} is out of range; use 0, 1, 2 or 3")
         if self.model.num_experts % self.expert_parallel:

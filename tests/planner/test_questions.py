@@ -112,7 +112,9 @@ def test_nvidias_table_is_predicted_within_ten_per_cent_in_the_median() -> None:
 def test_schedules_are_compared_if_there_are_enough_layers() -> None:
     pipeline = replace(SMALL, pipeline_parallel=8, schedule="interleaved-1f1b", virtual_stages=3)
     chunks = {job.schedule: job.virtual_stages for job in other_schedules(pipeline)}
-    assert chunks == {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 3, "zb-h1": 1, "zb-h2": 1, "zb-v": 1}
+    assert chunks == {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 3, "zb-h1": 1, "zb-h2": 1, "zb-v": 1} | dict.fromkeys(
+        ("dualpipe", "dualpipe-v"), 1
+    )
     deep = replace(SMALL, pipeline_parallel=24)
     assert [job.schedule for job in other_schedules(deep)] == ["gpipe", "1f1b", "zb-h1", "zb-h2"]
     assert other_schedules(SMALL) == []

@@ -26,6 +26,7 @@ from parlab.planner.refusals import Refusal, refusals
 from parlab.planner.request import PlanRequest
 from runners.config import digest
 
+from ..plan_fields import MAIN, controls
 from .figures import csv_response, json_response
 from .partial import is_partial
 
@@ -133,7 +134,7 @@ def _field_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
-        return "true" if value else ""
+        return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -174,6 +175,8 @@ def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
         "fields": plan_query.fields,
         "devices": selectors.devices(),
         "presets": PRESETS,
+        "more": controls(plan_query.fields),
+        "has_more": any(request.GET.get(name) for name in PlanRequest.model_fields if name not in MAIN | {"model"}),
         "groups": pool.groups,
         "sources": pool.sources,
         "refusals": plan_query.refusals,
