@@ -60,10 +60,11 @@ def largest_model(job: Job, cluster: Cluster, calibration: Calibration | None = 
 
     The bisection covers even numbers of layers, since odd ones have few layouts.
     """
+    plain = replace(job, expert_parallel=1, expert_tensor_parallel=1, first_stage_layers=None, last_stage_layers=None)
     low, high = 0, _MOST_LAYERS // 2
     while high - low > 1:
         middle = (low + high) // 2
-        if fits_somehow(replace(job, model=family(2 * middle, job.model)), cluster, calibration):
+        if fits_somehow(replace(plain, model=family(2 * middle, job.model)), cluster, calibration):
             low = middle
         else:
             high = middle

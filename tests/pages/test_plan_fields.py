@@ -76,7 +76,8 @@ def test_every_field_changes_the_answer(name: str) -> None:
 @pytest.mark.usefixtures("catalogue")
 def test_the_form_has_one_control_for_every_field(viewer: Client) -> None:
     page = viewer.get(reverse("plan")).content.decode()
-    form = page[page.index('id="plan"') : page.index("</form>")]
+    start = page.index('id="plan"')
+    form = page[start : page.index("</form>", start)]
     controls = re.findall(r'<(?:input|select)[^>]* name="([a-z_]+)"', form)
     assert sorted(controls) == sorted(PlanRequest.model_fields.keys() - {"model"})
     assert "?model=" in page

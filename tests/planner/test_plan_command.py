@@ -149,7 +149,7 @@ def test_a_row_without_precision_on_a_gpu_without_bf16_is_fp32_unless_similar_ro
 @pytest.mark.parametrize(
     ("section", "value", "note"),
     [
-        ("parallel", {"schedule": "DualPipe"}, "unknown schedule 'DualPipe': 1F1B assumed"),
+        ("parallel", {"schedule": "Chimera"}, "unknown schedule 'Chimera': 1F1B assumed"),
         ("parallel", {"precision": "int4"}, "unknown precision 'int4': bf16 assumed"),
         ("parallel", {"precision": "fp8"}, "precision fp8 is not supported by A100 SXM4 80 GB"),
         ("parallel", {"tp": 5}, "tp 5 does not divide heads 48"),

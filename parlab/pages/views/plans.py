@@ -16,6 +16,7 @@ from parlab.charts.predicted import SizePoint
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab.selectors import CalibrationGroup
+from parlab.pages.plan_fields import MAIN, controls
 from parlab.planner import Calibration, sc21
 from parlab.planner.answer import Outline, Sizing, outline, sizing
 from parlab.planner.cluster import unknown_device
@@ -26,7 +27,6 @@ from parlab.planner.refusals import Refusal, refusals
 from parlab.planner.request import PlanRequest
 from runners.config import digest
 
-from ..plan_fields import MAIN, controls
 from .figures import csv_response, json_response
 from .partial import is_partial
 
