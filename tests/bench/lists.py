@@ -27,7 +27,7 @@ FILTERS = (
 )  # fmt: skip
 BY_CONFIGURATION = ("parallel.engine:megatron", "train.micro_batch_size:2", "parallel.tensor_parallel_size>=2")
 AS_COLUMNS = ("engine:megatron", "micro_batch:2", "tp>=2")
-_PLAIN_FILES = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}}
+PLAIN_FILES = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}}
 
 
 def experiments_page_p95_ms(scale: Scale) -> Result:
@@ -35,7 +35,7 @@ def experiments_page_p95_ms(scale: Scale) -> Result:
     user, _ = get_user_model().objects.get_or_create(username="bench")
     _fill(user, scale.of(RUNS))
     client = Client(SERVER_NAME="127.0.0.1")
-    with override_settings(STORAGES=_PLAIN_FILES):
+    with override_settings(STORAGES=PLAIN_FILES):
         client.force_login(user)
         queries = [
             {"q": text, "show": show, "sort": sort}

@@ -91,6 +91,11 @@ def _steps(plan: Plan, wire: str, times: StageTimes, link: Link, count: int, ite
         "emulation": {"forward_ms": 1e3 * times.forward_s, "backward_ms": 1e3 * times.backward_s},
         "network": {"apply": "emulate", "delay_ms": 1e3 * link.delay_s, "bandwidth_gbps": _rate_setting(link)},
     }
+    return emulated_steps(config)
+
+
+def emulated_steps(config: dict[str, Any]) -> list[float]:
+    """Run a configuration on emulated links of one supervisor; return the time of each step but the first."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(config, file)
         file.flush()

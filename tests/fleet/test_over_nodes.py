@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
-from kombu import Connection, Consumer, Queue
 
 from parlab.fleet import services
-from parlab.fleet.tasks import heartbeat
-from parlab.ingest.tasks import apply_batch
 from parlab.lab.models import Attempt, Config, Member, Node
 from parlab.series.models import SeriesChunk
-from runners.protocol import APPLY_BATCH_TASK, CONTROL_QUEUE, INGEST_QUEUE, RunState
+from runners.protocol import RunState
 from tests.conftest import SMALL
+from tests.fleet.workers import Workers
 from tests.patience import wait_for
 from tests.runners.conftest import NodeMachine
 
@@ -32,35 +27,6 @@ OVER_THREE = {
     "parallel": {"pipeline_parallel_size": 3},
     "cluster": {"nodes": 3, "device": "cpu"},
 }
-
-
-class Workers:
-    """The server's workers, in this process: they apply what nodes send."""
-
-    def __init__(self, url: str) -> None:
-        self.connection = Connection(url)
-
-    def serve(self, seconds: float = 0.05) -> None:
-        """Apply messages for a while."""
-        deadline = time.monotonic() + seconds
-        queues = [Queue(INGEST_QUEUE), Queue(CONTROL_QUEUE)]
-        consumer = Consumer(self.connection, queues, callbacks=[self._take], accept=["json"])
-        with consumer, contextlib.suppress(TimeoutError):
-            while (left := deadline - time.monotonic()) > 0:
-                self.connection.drain_events(timeout=left)
-
-    def until(self, condition: Callable[[], Any], what: str) -> Any:
-        """Serve until a condition holds."""
-
-        def served() -> Any:
-            self.serve()
-            return condition()
-
-        return wait_for(served, what)
-
-    def _take(self, body: Any, message: Any) -> None:
-        message.ack()
-        (apply_batch if message.headers["task"] == APPLY_BATCH_TASK else heartbeat)(body[0][0])
 
 
 @pytest.fixture
