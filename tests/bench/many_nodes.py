@@ -82,9 +82,8 @@ class Member:
             "version": "bench",
         }
         able = Abilities(engines=["command"], launchers=["plain"], commands=[["/bin/sleep"]])
-        return Heartbeat(
-            **facts, version="bench", hardware={"hostname": self.name, "gpus": []}, held=held, abilities=able
-        )
+        facts["hardware"] = {"hostname": self.name, "gpus": []}
+        return Heartbeat(**facts, held=held, abilities=able)
 
     def batch(self, *reports: Report) -> Batch:
         """Return what has been printed, with reports after it."""
