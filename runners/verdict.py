@@ -101,10 +101,7 @@ class Evidence:
         # Events of other ranks may be printed between the lines of a traceback.
         lines = self._tail[-TAIL_BYTES:].splitlines(keepends=True)
         tail = b"".join(line for line in lines if not line.startswith(EVENT_PREFIX)).decode(errors="replace")
-        deaths = [
-            death._replace(host=self._host) if death.host in ("", "localhost", "127.0.0.1") else death
-            for death in self._deaths or find_deaths(tail)
-        ]
+        deaths = [self._with_host(death) for death in self._deaths or find_deaths(tail)]
         first = deaths[0] if deaths else Death(None, "", exit_code)
         if self._oom is not None or OOM_EXIT_CODE in (exit_code, first.code):
             rank = (self._oom or {}).get("rank", first.rank)
@@ -123,6 +120,9 @@ class Evidence:
             # The errors of the other ranks are consequences, but show where they were.
             return Verdict(RunState.FAILED, shorten(_code_reason(dead)), self._error_of_others(), dead.rank)
         return self._failure(tail, first, exit_code)
+
+    def _with_host(self, death: Death) -> Death:
+        return death._replace(host=self._host) if death.host in ("", "localhost", "127.0.0.1") else death
 
     def _failure(self, tail: str, first: Death, exit_code: int) -> Verdict:
         if self._errors:

@@ -53,21 +53,25 @@ def plan(points: Sequence[RunPoint], options: Options = AUTO) -> Plan:
 
 def _planned(points: Sequence[RunPoint], axes: list[str]) -> Plan:
     if len({point.gpus for point in points if point.gpus}) > 1:
-        # An imported sweep can have the number of GPUs under another name.
-        lines = [axis for axis in axes if axis not in SIZE_AXES and not _is_gpus(points, axis)]
-        # Several layouts of the same number of GPUs do not form a line: then sizes separate the lines too.
-        places = [(point.gpus, names_of(point, lines)) for point in points]
-        counts = {point.gpus for point in points}
-        if len(points) >= _TABLE and len(counts) == len(points) == len({names for _, names in places}):
-            # A table whose rows all differ in everything, such as a model for each number of GPUs: one series.
-            return Plan(GPUS, [])
-        return Plan(GPUS, lines if len(set(places)) == len(places) else axes)
+        return _over_gpus(points, axes)
     network = network_axis(axes)
     if network:
         return Plan(network, [axis for axis in axes if axis != network])
     numeric = [axis for axis in axes if all(is_number(point.values.get(axis)) for point in points)]
     x = PREFERRED if PREFERRED in numeric else next(iter(numeric or axes), RUN)
     return Plan(x, [axis for axis in axes if axis != x])
+
+
+def _over_gpus(points: Sequence[RunPoint], axes: list[str]) -> Plan:
+    # An imported sweep can have the number of GPUs under another name.
+    lines = [axis for axis in axes if axis not in SIZE_AXES and not _is_gpus(points, axis)]
+    # Several layouts of the same number of GPUs do not form a line: then sizes separate the lines too.
+    places = [(point.gpus, names_of(point, lines)) for point in points]
+    counts = {point.gpus for point in points}
+    if len(points) >= _TABLE and len(counts) == len(points) == len({names for _, names in places}):
+        # A table whose rows all differ in everything, such as a model for each number of GPUs: one series.
+        return Plan(GPUS, [])
+    return Plan(GPUS, lines if len(set(places)) == len(places) else axes)
 
 
 def unknown_gpus(points: Sequence[RunPoint]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,18 +53,12 @@ def summarise_reported(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str
     metrics = {info.metric for info in store.metrics(attempt_id) if not is_sampled((info.metric, info.rank))}
     rows = NameMeaning.objects.filter(experiment__runs__attempts=attempt_id, kind=NameMeaning.Kind.METRIC)
     sources = sources_of(metrics, dict(rows.values_list("name", "meaning")))
-    read = {source.metric for source in sources.values()} | {name for name in metrics if name.startswith(_TIMERS)}
-    by_metric: dict[str, dict[int, Columns]] = {name: {} for name in (*read, UTILISATION)}
-    for (_, metric, rank), columns in store.read_many([attempt_id], by_metric).items():
-        if rank >= 0:
-            by_metric[metric][rank] = columns
-    series: dict[str, ByRank] = {name: by_metric[name] for name in read if name.startswith(_TIMERS)}
-    for name, source in sources.items():
-        series[name] = {rank: _scaled(columns, source.scale) for rank, columns in by_metric[source.metric].items()}
+    series = _series_of(attempt_id, sources, [name for name in metrics if name.startswith(_TIMERS)])
+    sampled = series.pop(UTILISATION)
     is_derived = "step_time_s" not in series and bool(derived := _step_times(series))
     if is_derived:
         series["step_time_s"] = {0: derived}
-    series[UTILISATION] = by_metric[UTILISATION]
+    series[UTILISATION] = sampled
     summary = summary_of(series, resolved)
     for name in _RATES:
         if name not in summary and (rate := _median(series.get(name, {}))) is not None:
@@ -74,6 +68,19 @@ def summarise_reported(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str
     if sources:
         summary["sources"] = {name: source.metric for name, source in sorted(sources.items())}
     return summary
+
+
+def _series_of(attempt_id: int, sources: Mapping[str, Source], timers: Sequence[str]) -> dict[str, ByRank]:
+    """Read the series of ranks by the names of quantities, the timers, and the utilisation."""
+    read = {*(source.metric for source in sources.values()), *timers, UTILISATION}
+    by_metric: dict[str, dict[int, Columns]] = {name: {} for name in read}
+    for (_, metric, rank), columns in store.read_many([attempt_id], by_metric).items():
+        if rank >= 0:
+            by_metric[metric][rank] = columns
+    series: dict[str, ByRank] = {name: by_metric[name] for name in (*timers, UTILISATION)}
+    for name, source in sources.items():
+        series[name] = {rank: _scaled(columns, source.scale) for rank, columns in by_metric[source.metric].items()}
+    return series
 
 
 def _scaled(columns: Columns, scale: float) -> Columns:

@@ -84,7 +84,7 @@ def _meanings(column: Column) -> list[tuple[str, Sequence[Option]]]:
 
 
 def _units(column: Column) -> list[tuple[str, Sequence[Option]]]:
-    groups = [
+    groups: list[tuple[str, Sequence[Option]]] = [
         (dimension, [Option(f"{dimension}:{unit}", unit, dimension) for unit in units])
         for dimension, units in UNITS.items()
     ]

@@ -142,7 +142,8 @@ class _Work:
 
     def run(self, numbers: Sequence[int]) -> None:
         self.total = sum(self.upload.files[number].size for number in numbers) or 1
-        target = Experiment.objects.filter(pk=self.upload.experiment).first()
+        key = self.upload.experiment
+        target = None if key is None else Experiment.objects.filter(pk=key).first()
         for number in numbers:
             file = self.upload.files[number]
             file.previews, file.refused = [], ""

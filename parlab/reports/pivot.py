@@ -114,10 +114,7 @@ def pivot(
     rows = [field_named(name, names) for name in rows]
     columns = [field_named(name, names) for name in columns]
     value = field_named(value, names)
-    axes = [*rows, *columns]
-    duplicate = next((axis for axis in axes if axes.count(axis) > 1), None)
-    if duplicate is not None:
-        raise ValueError(f"duplicate field {duplicate!r}; use a different field for each axis")
+    axes = _different([*rows, *columns])
     used = [n for n, record in enumerate(records) if all(axis in record for axis in axes)]
     row_headings = _headings([records[n] for n in used], rows)
     column_headings = _headings([records[n] for n in used], columns)
@@ -132,8 +129,7 @@ def pivot(
         by_place.setdefault(place, []).append(n)
     unit_shown = shown_unit(value, (r.get(value) for r in records if is_number(r.get(value))), unit)
     if decimals is None and unit_shown.name:
-        shown = [records[n] for n in used if is_number(records[n].get(value))]
-        unit_shown = for_column(unit_shown, ((r[value], r.get("origin") in PRINTED) for r in shown))
+        unit_shown = _with_printed_digits(unit_shown, [records[n] for n in used], value)
     cells = [
         [
             _pivot_cell(records, by_place.get((_key(row), _key(column)), []), value, aggregate, unit_shown, decimals)
@@ -144,6 +140,19 @@ def pivot(
     left_out = tuple(sorted(set(range(len(records))) - set(used)))
     emulation = shared_marks([records[n].get("marks", ()) for n in used if value in records[n]])
     return Table(rows, columns, value, row_headings, column_headings, cells, unit_shown, left_out, emulation)
+
+
+def _different(axes: list[str]) -> list[str]:
+    duplicate = next((axis for axis in axes if axes.count(axis) > 1), None)
+    if duplicate is not None:
+        raise ValueError(f"duplicate field {duplicate!r}; use a different field for each axis")
+    return axes
+
+
+def _with_printed_digits(unit: Unit, records: Sequence[Record], value: str) -> Unit:
+    """Return a unit with the precision of a column: that of published numbers is what their source printed."""
+    shown = (record for record in records if is_number(record.get(value)))
+    return for_column(unit, ((record[value], record.get("origin") in PRINTED) for record in shown))
 
 
 def fields_of(records: Sequence[Record]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas
+import pandas  # type: ignore[import-untyped]  # no stubs
 import polars
 import pytest
 from django.test import Client
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def path(make_attempt: Callable[..., Attempt]) -> str:
     attempt = make_attempt()
-    steps = np.arange(250_000)
-    values = np.sin(steps / 1000)
+    steps = np.arange(250_000, dtype=np.int64)
+    values = np.sin(steps.astype(np.float64) / 1000)
     values[3], values[4] = np.nan, np.inf
-    store.append(attempt.pk, {("loss", 0): Columns(steps, steps + 0.5, values)})
-    store.append(attempt.pk, {("loss", 2): Columns(steps[:10], steps[:10] + 0.5, values[:10])})
+    store.append(attempt.pk, {("loss", 0): Columns(steps, steps.astype(np.float64) + 0.5, values)})
+    store.append(attempt.pk, {("loss", 2): Columns(steps[:10], steps[:10].astype(np.float64) + 0.5, values[:10])})
     return f"/api/experiments/{attempt.run.experiment.slug}/runs/{attempt.run.number}/series/?metric=loss"
 
 

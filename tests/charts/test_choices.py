@@ -45,7 +45,7 @@ def test_step_time_has_the_unit_of_its_values_and_its_own_percentiles() -> None:
 
 
 def test_memory_has_no_ideal_and_no_percentiles() -> None:
-    points = [p._replace(memory_max=2.0**30 * p.gpus) for p in scaling(10.0, 18.0)]
+    points = [p._replace(memory_max=2.0**30 * (p.gpus or 0)) for p in scaling(10.0, 18.0)]
     drawing = throughput.figure(points, Options(y="memory"))
     assert list(traces(drawing)) == ["measured"]
     assert list(traces(drawing)["measured"].y) == pytest.approx([1.0, 2.0])
@@ -206,6 +206,7 @@ def test_a_run_with_an_unknown_number_of_gpus_is_left_out_of_scaling() -> None:
     ]
     for drawing in (efficiency.figure(points), throughput.figure(points)):
         assert "number of GPUs is unknown: run 3" in drawing.caption
+        assert drawing.figure is not None
         assert all(None not in trace.x for trace in drawing.figure.data)
     alone = [p._replace(gpus=None) for p in points]
     assert efficiency.missing(Available(alone)) == "the number of GPUs is unknown"

@@ -48,7 +48,7 @@ def test_values_are_in_their_cells_and_empty_cells_give_the_reason() -> None:
 
 
 def test_a_table_states_whether_its_runs_were_emulated() -> None:
-    emulated = [entry | {"emulated": True} for entry in RECORDS]
+    emulated = [entry | {"marks": ("emulated",)} for entry in RECORDS]
     assert pivot(RECORDS, ["schedule"], ["micro_batch_size"], "step_time_s").emulation == ""
     assert pivot(emulated, ["schedule"], ["micro_batch_size"], "step_time_s").emulation == "emulated"
     both = [*RECORDS[:1], *emulated[1:]]

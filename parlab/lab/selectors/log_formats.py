@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db.models import Count, Max
 
@@ -27,7 +27,7 @@ def log_formats() -> list[LogFormat]:
 
 def log_format_rows() -> list[LogFormatRow]:
     """Return the newest version of each format with its use."""
-    by_name = {
+    by_name: dict[str, dict[str, Any]] = {
         row["log_format__name"]: row
         for row in Source.objects.filter(log_format__is_deleted=False)
         .values("log_format__name")
