@@ -13,6 +13,7 @@ from parlab.formats.metric_fields import metric_field
 from parlab.formats.pairs import pairs
 from parlab.formats.quantities import duration_seconds, normal, slug, to_float
 from parlab.formats.records import Field, Record
+from parlab.formats.repeats import Repeats
 
 _BAR = re.compile(
     r"(?P<name>[^|\r\n%]{0,120}?)\s{0,4}(?P<share>\d{1,3})%\|[^|]{0,300}\|\s{0,8}(?P<at>[\d.]{1,15})(?P<si>[kMG]?)"
@@ -32,6 +33,20 @@ def _count(text: str, si: str) -> int:
     return 0 if value is None else round(value * _POWERS[si])
 
 
+def _cells(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    """Return the cells behind the rate of a bar as one record."""
+    values: dict[str, float] = {}
+    fields: list[Field] = []
+    raw: list[str] = []
+    for cell in pairs(text):
+        field = metric_field(cell.key, cell.unit)
+        if cell.value is not None and field.name not in values and cell.key != "v_num":
+            fields.append(field)
+            raw.append(cell.text)
+            values[field.name] = normal(cell.value, field.scale)
+    return [Record("metrics", line, values, None, rank, time, tuple(fields), tuple(raw))] if fields else []
+
+
 class Bars:
     """Reads bars; a position is yielded when the bar leaves it."""
 
@@ -39,6 +54,7 @@ class Bars:
         self.held: dict[tuple[int | None, str], Record] = {}
         self.first_epoch: int | None = None
         self.total = 0
+        self.cells = Repeats(_cells)
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
         """Read one line or redraw; None for a text without a bar."""
@@ -75,13 +91,12 @@ class Bars:
             fields.append(Field("elapsed_s", "elapsed", "h:mm:ss"))
             raw.append(match["elapsed"])
             values["elapsed_s"] = elapsed
-        for cell in pairs(match["cells"].lstrip(", ")):
-            field = metric_field(cell.key, cell.unit)
-            if cell.value is None or field.name in values or cell.key == "v_num":
-                continue
-            fields.append(field)
-            raw.append(cell.text)
-            values[field.name] = normal(cell.value, field.scale)
+        for record in self.cells.read(line, rank, None, match["cells"].lstrip(", ")):
+            for field, printed in zip(record.fields, record.raw, strict=True):
+                if field.name not in values:
+                    fields.append(field)
+                    raw.append(printed)
+                    values[field.name] = record.values[field.name]
         epoch = _EPOCH.search(match["name"])
         iteration, planned = _count(match["at"], match["si"]), total
         if epoch:

@@ -18,6 +18,7 @@ from parlab.formats.launch import command_arguments, is_command
 from parlab.formats.peel import STAMP, peel, spliced, strip_prefix
 from parlab.formats.quantities import GIB, slug, to_float
 from parlab.formats.records import Field, Kind, Record, unread
+from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -38,6 +39,8 @@ _THROUGHPUT = re.compile(
     r"(?:epoch=(?P<epoch>\d{1,12})/micro_step=(?P<micro>\d{1,18})/global_step=(?P<step>\d{1,18})"
     r"|(?P<old_epoch>\d{1,12})/(?P<old>\d{1,18})), (?=\w*SamplesPerSec=)"
 )
+# Signs of lines that are read independently of the lines before them.
+_PLAIN = ("SamplesPerSec=", ", skipped=", "time (ms) |", " iter time (s):")
 _STEP = re.compile(r"step=(\d{1,18}), skipped=(\d{1,18}), lr=\[([^\]]{0,400})\](?:, mom=(.*))?")
 _PIPELINE = re.compile(r"\s*steps: (\d{1,18}) loss: (\S{1,30}) iter time \(s\): (\S{1,30}) samples/sec: (\S{1,30})")
 _OVERFLOW = re.compile(r"(?i:overflow)! (?:Rank (\d{1,7}) )?Skipping step\. Attempted loss scale: ([\d.e+]{1,30})")
@@ -54,11 +57,35 @@ class Parser:
     def __init__(self) -> None:
         self.chat = Chat()
         self.printed = Printed()
+        self.repeats = Repeats(self._plain)
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line; the list is empty for a line that is not from DeepSpeed."""
         if self.printed.json is not None:
             return self.printed.json_line(line, text)
+        is_plain = any(sign in text for sign in _PLAIN) and not self.chat.is_seen and not self.printed.arguments
+        if not is_plain:
+            return self._parts(line, rank, time, text)
+        records = self.repeats.read(line, rank, time, text)
+        for record in records:
+            if record.kind == "step":
+                self.chat.iteration = record.iteration
+                # `step=0` is printed when the optimizer is created, before the first step.
+                record.kind = "step" if record.iteration else "metrics"
+            elif record.kind == "timers" and record.iteration is None:
+                record.iteration = self.chat.iteration
+        return records
+
+    def _plain(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read a line independently of the lines before it."""
+        iteration, self.chat.iteration = self.chat.iteration, None
+        records = self._parts(line, rank, time, text)
+        self.chat.iteration = iteration
+        for record in records:
+            record.kind = "step" if record.kind == "metrics" and record.iteration is not None else record.kind
+        return records
+
+    def _parts(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         parts = spliced(_START, text)
         if len(parts) == 1:
             return self._record(line, rank, time, text)

@@ -7,11 +7,12 @@ import re
 from parlab.formats.records import MAX_TEXT, Ending
 
 # A fast test that almost every line fails; the patterns below run on the rest.
-MAYBE = re.compile(
-    r"CANCELLED|Traceback|Error|[oO]ut [oO]f [mM]emory|OUT OF MEMORY|exits successfully|exits with|exiting program"
-    r"|SIGTERM|SIGKILL|Segmentation fault|core dumped|Interrupt|saving the final model|Training complete|exited with"
-    r"|Signal \d"
-)
+# A line that ends a launch contains one of these: plain texts, since this is asked of most lines of a log.
+SIGNS = (
+    "CANCELLED", "Traceback", "Error", "Exception", "f memory", "f Memory", "F MEMORY", "exits successfully",
+    "exits with", "exiting program", "SIGTERM", "SIGKILL", "Segmentation fault", "core dumped", "Interrupt",
+    "saving the final model", "Training complete", "exited with", "Signal ",
+)  # fmt: skip
 
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\*\*\* (?:STEP|JOB) \S+ .{0,80}CANCELLED AT \S+ DUE TO (?!TIME)"), "crashed"),
@@ -30,7 +31,10 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
 
 def ending(text: str) -> Ending | None:
     """Return how the launch ended, if the line shows it; a `Traceback` is replaced by the error that follows it."""
-    if MAYBE.search(text) is None:
+    for sign in SIGNS:
+        if sign in text:
+            break
+    else:
         return None
     text = text[:1000]
     for pattern, state in _RULES:

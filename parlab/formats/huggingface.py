@@ -21,6 +21,7 @@ from parlab.formats.metric_fields import metric_field
 from parlab.formats.peel import peel, spliced
 from parlab.formats.quantities import LARGEST, duration_seconds, normal, slug, to_float, to_int
 from parlab.formats.records import Ending, Field, Kind, Record, unread
+from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -44,6 +45,8 @@ _METRIC = re.compile(r"\s{1,4}(train|eval|predict)_(\w{1,60}?)\s{1,40}=\s{1,40}(
 # Python prints these without quotes, and parses them as names only.
 _BARE = re.compile(r"(?<=: )-?(?:nan|inf)(?=[,}\]])")
 _JSON = re.compile(r'\{"current_steps"')
+# A file of one JSON object; neither a dictionary that Python printed nor a line of trainer_log.jsonl.
+_STATE = re.compile(r'[\ufeff \t]*\{\s*(?:"(?!current_steps")|$|\})')
 _RECENT = 64
 _FRACTION = re.compile(r"(\d{1,15})/(\d{1,15})")
 # Entries that place a step in the run; they are not measurements.
@@ -173,11 +176,31 @@ def _logged(data: dict[Any, Any]) -> bool:
     return ("epoch" in data and "loss" in data) or any(isinstance(key, str) and _OWN.fullmatch(key) for key in data)
 
 
+def _entries(line: int, rank: int | None, _: str | None, text: str) -> list[Record]:
+    """Return the records of a dictionary, with step and total if it states them."""
+    try:
+        # An escape may be an unpaired surrogate, which cannot be encoded.
+        data = ast.literal_eval(_BARE.sub("'nan'", text.replace("\\", "/")))
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        signs = ("loss'", "_runtime'", "_loss'")
+        return [unread(line, "a dictionary that cannot be read", text)] if any(w in text for w in signs) else []
+    if not isinstance(data, dict) or not _logged(data):
+        return []
+    step, total = place(data)
+    records = entry(line, data, step)
+    for record in records:
+        record.rank = rank
+        if record.kind == "step" and total:
+            record.values["total_iterations"] = float(total)
+    return records
+
+
 class Parser:
     """Reads the output line by line; other lines go to the reader of DeepSpeed."""
 
     def __init__(self) -> None:
         self.engine = DeepSpeed()
+        self.repeats = Repeats(_entries)
         self.settings: dict[str, Any] = {}
         self.step: int | None = None
         self.total = 0
@@ -188,8 +211,9 @@ class Parser:
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line."""
         head = text[:20_000]
-        for bar in _BAR.finditer(head):
-            self._bar(int(bar[1]), int(bar[2]))
+        if "|" in head:
+            for bar in _BAR.finditer(head):
+                self._bar(int(bar[1]), int(bar[2]))
         if head.startswith('{"current_steps"'):
             return [record for part in spliced(_JSON, head) for record in self._json(line, rank, part)]
         if "{'" in head:
@@ -227,29 +251,23 @@ class Parser:
             self.step, self.total = at, total
 
     def _dict(self, line: int, rank: int | None, text: str) -> list[Record]:
-        try:
-            # An escape may be an unpaired surrogate, which cannot be encoded.
-            data = ast.literal_eval(_BARE.sub("'nan'", text.replace("\\", "/")))
-        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            signs = ("loss'", "_runtime'", "_loss'")
-            return [unread(line, "a dictionary that cannot be read", text)] if any(w in text for w in signs) else []
-        if not isinstance(data, dict) or not _logged(data):
-            return []
-        step, total = place(data)
-        if step is not None and total:
-            self.step, self.total = step, total
-        records = entry(line, data, self.step)
-        measured = records[0].kind if records else "unread"
+        records = self.repeats.read(line, rank, None, text)
+        if not records or records[0].kind == "unread":
+            return records
+        stated = records[0].iteration
+        if stated is not None:
+            self.step, self.total = stated, int(records[0].values.get("total_iterations", self.total))
+        for record in records:
+            record.iteration = self.step if record.kind != "unread" else None
+        measured = records[0].kind
         if measured == "step":
             if text in self.recent:
                 return []
             self.recent.append(text)
             if self.total:
                 records[0].values["total_iterations"] = float(self.total)
-        for record in records:
-            record.rank = rank
         opened = self._launch(line) + records
-        if "train_runtime" in data:
+        if measured == "metrics":
             self.begun = True
             self.summaries_seen.add("train")
             opened.append(Record("end", line, data=Ending("finished", "train_runtime was printed")))
@@ -302,7 +320,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         start.append(text)
         if not text.isspace():
             break
-    if start and start[-1].lstrip("\ufeff \t").startswith("{"):
+    if start and _STATE.match(start[-1]):
         size = 0
         for text in stream:
             start.append(text)

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 
 from parlab.formats.cells import Cell
 from parlab.formats.endings import ending
-from parlab.formats.peel import STAMP, peel
+from parlab.formats.peel import STAMP, peel, spliced
 from parlab.formats.quantities import slug, to_float
 from parlab.formats.readings import reading
-from parlab.formats.records import Field, Record, unread
+from parlab.formats.records import Field, Kind, Record, unread
+from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -43,16 +44,23 @@ def _cells(text: str) -> list[Cell]:
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a MaxText log; yield steps (s, FLOP/s and tokens/s per device), evaluations and the end."""
-    for line, rank, time, text in peel(lines, _START):
-        step = _STEP.search(text[:600])
-        match = step or _EVAL.search(text[:600])
+    repeats = Repeats(_records)
+    for line, rank, time, text in peel(lines):
+        yield from repeats.read(line, rank, time, text)
+
+
+def _records(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    """Return the steps and evaluations of a line, or the end."""
+    records: list[Record] = []
+    for part in spliced(_START, text):
+        step = _STEP.search(part[:600])
+        match = step or _EVAL.search(part[:600])
         if match is None:
-            end = ending(text)
-            if end:
-                yield Record("end", line, data=end, rank=rank, time=time)
+            end = ending(part)
+            records += [Record("end", line, data=end, rank=rank, time=time)] if end else []
             continue
-        cells = _cells(text[match.end() :])
-        if not cells:
-            yield unread(line, "a step without any value", text)
-        kind = "step" if step else "validation"
-        yield from reading(kind, line, cells, _field, iteration=int(match[1]), rank=rank, time=time)  # type: ignore[arg-type]
+        cells = _cells(part[match.end() :])
+        kind: Kind = "step" if step else "validation"
+        records += [] if cells else [unread(line, "a step without any value", part)]
+        records += reading(kind, line, cells, _field, iteration=int(match[1]), rank=rank, time=time)
+    return records

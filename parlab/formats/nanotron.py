@@ -13,10 +13,11 @@ from typing import Any
 from parlab.formats.cells import Cell, split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, typed
-from parlab.formats.peel import STAMP, peel
+from parlab.formats.peel import STAMP, peel, spliced, strip_prefix
 from parlab.formats.quantities import normal, slug, to_float
 from parlab.formats.readings import amount, reading, united
 from parlab.formats.records import Field, Record, unread
+from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -88,6 +89,18 @@ def _step(line: int, rank: int | None, time: str | None, text: str, match: re.Ma
     return records
 
 
+def _steps(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    """Return the steps of a line; without a line feed between them it has those of several ranks."""
+    records: list[Record] = []
+    for part in spliced(_START, text):
+        own = strip_prefix(part)[2]
+        tag = _TAG.search(own[:400])
+        step = own[tag.end() :] if tag else own
+        match = _STEP.match(step)
+        records += _step(line, rank, time, step, match) if match else []
+    return records
+
+
 def _memory(line: int, rank: int | None, text: str, match: re.Match[str]) -> list[Record]:
     names = ("allocated_bytes", "max_allocated_bytes", "max_reserved_bytes")
     values: dict[str, float] = {}
@@ -114,14 +127,14 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     A rank's coordinates (DP, PP, TP) do not give its number, so lines of several ranks for one iteration are one step.
     """
     settings: dict[str, Any] = {}
-    for line, rank, time, tagged in peel(lines, _START):
+    repeats = Repeats(_steps)
+    for line, rank, time, tagged in peel(lines):
+        if "iteration" in tagged and (records := repeats.read(line, rank, time, tagged)):
+            yield from _launch(line, settings)
+            yield from records
+            continue
         tag = _TAG.search(tagged[:400])
         text = tagged[tag.end() :] if tag else tagged
-        match = _STEP.match(text)
-        if match:
-            yield from _launch(line, settings)
-            yield from _step(line, rank, time, text, match)
-            continue
         memory = _MEMORY.search(text[:400])
         if memory:
             yield from _launch(line, settings)

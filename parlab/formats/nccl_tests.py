@@ -79,6 +79,7 @@ class Test:
         self.settings: dict[str, Any] = {}
         self.ranks: set[int] = set()
         self.names: list[str] = []
+        self.bandwidths: list[int] = []
         self.table: Table | None = None
         self.best: tuple[float, str, int] | None = None
         self.widest: tuple[float, float] | None = None
@@ -87,6 +88,7 @@ class Test:
         """Start a table; return the records of the previous one."""
         records = self.close()
         self.names = names[:MAX_TOKENS]
+        self.bandwidths = [at for at, name in enumerate(self.names) if name in ("algbw", "busbw")]
         self.table = Table(line=line, columns=_columns(self.names, []), header=[self.names], rows=[])
         data = dict(self.settings)
         if self.ranks:
@@ -118,16 +120,20 @@ class Test:
             return [*records, unread(line, f"a table is limited to {MAX_ROWS} rows", text)]
         cells = [cell(token) for token in tokens]
         table.rows.append(cells)
-        bandwidths = {name: c.value for name, c in zip(table.columns, cells, strict=True) if c.value is not None}
-        self._extremes(line, bandwidths, text)
+        self._extremes(line, [(at, cells[at].value) for at in self.bandwidths if cells[at].value is not None], text)
         return records
 
-    def _extremes(self, line: int, values: dict[str, float], text: str) -> None:
-        for name, value in values.items():
-            if "busbw" in name and (self.best is None or value > self.best[0]):
+    def _extremes(self, line: int, values: list[tuple[int, float | None]], text: str) -> None:
+        bus = plain = 0.0
+        for at, value in values:
+            if value is None:
+                continue
+            if self.names[at] == "algbw":
+                plain = plain or value
+                continue
+            bus = bus or value
+            if self.best is None or value > self.best[0]:
                 self.best = (value, text.strip(), line)
-        bus = next((value for name, value in values.items() if "busbw" in name), 0.0)
-        plain = next((value for name, value in values.items() if "algbw" in name), 0.0)
         if plain > 0.0 and (self.widest is None or plain > self.widest[0]):
             self.widest = (plain, bus)
 

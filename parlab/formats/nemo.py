@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator
 
 from parlab.formats.cells import Cell, split_cells
 from parlab.formats.endings import ending
-from parlab.formats.peel import STAMP, peel
+from parlab.formats.peel import STAMP, peel, spliced
 from parlab.formats.quantities import slug, to_float
 from parlab.formats.readings import reading
 from parlab.formats.records import Ending, Field, Kind, Record, unread
+from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -29,7 +30,8 @@ SIGNS: Signs = (
 )
 
 _LINE = re.compile(r"Training epoch (\d{1,9}), iteration (\d{1,15})(?:/(\d{1,15}))?\s*\|")
-_START = re.compile(rf"{STAMP}Training epoch \d{{1,9}}, iteration \d|\bEpoch \d{{1,9}}\s?:[\s:]{{0,12}}\d{{1,3}}%")
+_START = re.compile(rf"{STAMP}Training epoch \d{{1,9}}, iteration \d")
+_BARS = re.compile(r"\bEpoch \d{1,9}\s?:[\s:]{0,12}\d{1,3}%")
 _BAR = re.compile(
     r"\bEpoch (?P<epoch>\d{1,9})\s?:[\s:]{0,12}(?:\d{1,3}%)?\s?\|?[^|\[\]]{0,200}\|?\s{0,4}"
     r"(?P<at>\d{1,15})/(?P<total>\d{1,15}|\?)\s\[(?P<cells>[^\]]{0,4000})"
@@ -83,19 +85,30 @@ class Parser:
         self.held_out: dict[str, str] = {}
         self.last = False
         self.stepped = False
+        self.repeats = Repeats(_lines)
 
-    def line(self, line: int, rank: int | None, time: str | None, text: str, match: re.Match[str]) -> list[Record]:
-        cells = split_cells(text[match.end() :])
-        step = next((cell.value for cell in cells if cell.key == "global_step"), None)
-        at = int(match[2])
-        iteration = at if step is None else int(step)
-        records = self._records(line, rank, time, cells, iteration, int(match[1]))
-        # The number after the slash is the length of the whole training only in the first epoch.
-        planned = int(match[3]) if match[3] and iteration == at else None
-        if planned is not None and records and records[0].kind == "step":
-            records[0].values["total_iterations"] = float(planned + 1)
-        self.last = planned is not None and at == planned
+    def lines(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read a line of one or more steps."""
+        records: list[Record] = []
+        for record in self.repeats.read(line, rank, time, text):
+            if record.kind == "validation":
+                if self._is_repeated(record):
+                    continue
+            elif record.kind == "step":
+                self.stepped = True
+                at, planned = record.values.pop("position"), record.values.pop("planned", None)
+                # The number after the slash is the length of the whole training only in the first epoch.
+                if planned is not None and record.iteration == at:
+                    record.values["total_iterations"] = planned + 1.0
+                self.last = planned is not None and record.iteration == at == planned
+            records.append(record)
         return records
+
+    def _is_repeated(self, record: Record) -> bool:
+        """Return whether a line only repeats the last figures on held-out data."""
+        fresh = {field.key: text for field, text in zip(record.fields, record.raw, strict=True)}
+        previous, self.held_out = self.held_out, fresh
+        return fresh == previous
 
     def bar(self, line: int, rank: int | None, time: str | None, match: re.Match[str]) -> list[Record]:
         cells: list[Cell] = []
@@ -108,27 +121,43 @@ class Parser:
                 step_text = text if key == "global_step" else step_text
         if not any(cell.key == "global_step" or "loss" in cell.key for cell in cells):
             return []
-        records = self._records(line, rank, time, cells, _bar_iteration(match["at"], step_text), int(match["epoch"]))
+        records = _records(line, rank, time, cells, _bar_iteration(match["at"], step_text), int(match["epoch"]))
+        self.stepped = self.stepped or records[0].kind == "step"
+        records = [record for record in records if record.kind != "validation" or not self._is_repeated(record)]
         total = to_float(match["total"])
         if total and records and records[0].kind == "step":
             records[0].values["total_iterations"] = total
         return records
 
-    def _records(
-        self, line: int, rank: int | None, time: str | None, cells: list[Cell], iteration: int, epoch: int
-    ) -> list[Record]:
-        held_out = [cell for cell in cells if _HELD_OUT.match(cell.key)]
-        own = [cell for cell in cells if not _HELD_OUT.match(cell.key)]
-        if not any(cell.value is not None for cell in own):
-            return [unread(line, "an iteration without any value", " | ".join(cell.key for cell in own))]
-        records = reading("step", line, own, _field, iteration=iteration, rank=rank, time=time)
-        records[0].values["epoch"] = float(epoch)
-        self.stepped = True
-        fresh = {cell.key: cell.text for cell in held_out}
-        if fresh and fresh != self.held_out:
-            self.held_out = fresh
-            records += reading("validation", line, held_out, _field, iteration=iteration, rank=rank, time=time)
-        return records
+
+def _records(
+    line: int, rank: int | None, time: str | None, cells: list[Cell], iteration: int, epoch: int
+) -> list[Record]:
+    held_out = [cell for cell in cells if _HELD_OUT.match(cell.key)]
+    own = [cell for cell in cells if not _HELD_OUT.match(cell.key)]
+    if not any(cell.value is not None for cell in own):
+        return [unread(line, "an iteration without any value", " | ".join(cell.key for cell in own))]
+    records = reading("step", line, own, _field, iteration=iteration, rank=rank, time=time)
+    records[0].values["epoch"] = float(epoch)
+    if held_out:
+        records += reading("validation", line, held_out, _field, iteration=iteration, rank=rank, time=time)
+    return records
+
+
+def _lines(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    """Return the steps of a line, with `position` and `planned`, its last step, and the figures on held-out data."""
+    records: list[Record] = []
+    for part in spliced(_START, text[:20_000]):
+        match = _LINE.search(part[:2000])
+        if match is None:
+            continue
+        cells = split_cells(part[match.end() :])
+        step = next((cell.value for cell in cells if cell.key == "global_step"), None)
+        own = _records(line, rank, time, cells, int(match[2]) if step is None else int(step), int(match[1]))
+        if own[0].kind == "step":
+            own[0].values |= {"position": float(match[2])} | ({"planned": float(match[3])} if match[3] else {})
+        records += own
+    return records
 
 
 def _bar_iteration(position: str, step: str) -> int:
@@ -145,10 +174,9 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a log of NeMo 1.0 or 2.0; yield steps by global step, validation and the end."""
     parser = Parser()
     ended = False
-    for line, rank, time, text in peel(lines, _START):
-        match = _LINE.search(text[:2000])
-        if match:
-            yield from parser.line(line, rank, time, text[:20_000], match)
+    for line, rank, time, text in peel(lines, _BARS):
+        if "Training epoch" in text and (records := parser.lines(line, rank, time, text)):
+            yield from records
             continue
         listed = _LIST.search(text) if "timing in s" in text else None
         if listed:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from parlab.formats.peel import peel
-from parlab.formats.quantities import MIB, normal, slug, to_float, to_int, unit_of
+from parlab.formats.quantities import LARGEST, MIB, normal, slug, to_float, to_int, unit_of
 from parlab.formats.readings import amount
 from parlab.formats.records import Field, Record, figure, unread
 from parlab.formats.schema import Cell, Table
@@ -76,6 +76,8 @@ class Rows:
         self.count = 0
         self.numbers: dict[str, int] = {}
         self.figures = ["" if name in _WORDS or name in _NO_FIGURE else name for name in names]
+        self.numeric = [at for at, name in enumerate(self.figures) if name]
+        self.plain_fields = tuple(self.fields[at] for at in self.numeric)
         self.index = self._place("gpu", "index")
         self.identity = self._place("uuid", "gpu_uuid", "pci.bus_id")
         self.stamps = [at for at, name in enumerate(names) if name in ("timestamp", "date", "time")]
@@ -85,6 +87,10 @@ class Rows:
 
     def add(self, line: int, tokens: list[str], time: str | None) -> list[Record]:
         """Read one row: return a record of its numbers, and add a row to the table up to MAX_ROWS."""
+        plain = self._plain(line, tokens, time) if self.count >= MAX_ROWS else None
+        if plain is not None:
+            self.count += 1
+            return [plain]
         values: dict[str, float] = {}
         fields: list[Field] = []
         raw: list[str] = []
@@ -114,15 +120,30 @@ class Rows:
         rank, stamp = self._about(tokens), self._time(tokens) or time
         return [Record("metrics", line, values, rank=rank, time=stamp, fields=tuple(fields), raw=tuple(raw)), *bad]
 
+    def _plain(self, line: int, tokens: list[str], time: str | None) -> Record | None:
+        """Return the record of a row of numbers in the units of the header; None for any other row."""
+        raw = tuple([tokens[at] for at in self.numeric])
+        try:
+            numbers = list(map(float, raw))
+        except ValueError:
+            return None
+        if not -LARGEST < sum(numbers) < LARGEST or "_" in "".join(raw):
+            return None
+        fields = self.plain_fields
+        values = {field.name: normal(number, field.scale) for field, number in zip(fields, numbers, strict=True)}
+        rank, stamp = self._about(tokens), self._time(tokens) or time
+        return Record("metrics", line, values, None, rank, stamp, fields, raw)
+
     @staticmethod
     def _sample_cell(name: str, field: Field, token: str) -> Cell:
         """Return one typed cell of the table."""
         if _MISSING.fullmatch(token):
-            return Cell(text=token, kind="blank")
+            return Cell(text=token, kind="blank", value=None, unit="", details={})
         quantity = None if name in _WORDS else amount(token)
         if quantity is None:
-            return Cell(text=token, kind="text")
-        return Cell(text=token, kind="number", value=quantity[0], unit=quantity[1] or field.unit)
+            return Cell(text=token, kind="text", value=None, unit="", details={})
+        unit = quantity[1] or field.unit
+        return Cell(text=token, kind="number", value=quantity[0], unit=unit, details={})
 
     def _about(self, tokens: list[str]) -> int | None:
         """Return the number of a row's GPU: its index, or the order in which its UUID or bus id first appeared."""

@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterable, Iterator
 
 from parlab.formats.endings import ending
-from parlab.formats.peel import peel
+from parlab.formats.peel import peel, spliced
 from parlab.formats.quantities import normal
 from parlab.formats.readings import amount, united
 from parlab.formats.records import Field, Record, unread
+from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
 
 _WORD = r"(?i:batch|step|iter(?:ation)?)"
@@ -57,7 +58,17 @@ class Clock:
         return iteration
 
 
-def _line(line: int, rank: int | None, time: str | None, text: str, head: re.Match[str], clock: Clock) -> list[Record]:
+def _batches(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    """Return the records of a line; without a line feed between them it has those of several ranks."""
+    records: list[Record] = []
+    for part in spliced(_START, text):
+        head = _HEAD.search(part[:300])
+        records += _line(line, rank, time, part, head) if head else []
+    return records
+
+
+def _line(line: int, rank: int | None, time: str | None, text: str, head: re.Match[str]) -> list[Record]:
+    """Return the step of a batch, with the number of the batch as its iteration, and its timers."""
     values: dict[str, float] = {"epoch": float(head["epoch"])}
     timers: dict[str, float] = {}
     fields: list[Field] = []
@@ -84,18 +95,23 @@ def _line(line: int, rank: int | None, time: str | None, text: str, head: re.Mat
         raw.append(match[2].strip())
     if not fields:
         return bad
-    iteration = clock.iteration(int(head["epoch"]), int(head["batch"]))
+    iteration = int(head["batch"])
     step = Record("step", line, values, iteration=iteration, rank=rank, time=time, fields=tuple(fields), raw=tuple(raw))
     return [step, *([Record("timers", line, timers, iteration=iteration, rank=rank)] if timers else []), *bad]
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read step lines whose cells have units; yield steps, timers in seconds and the end."""
-    clock = Clock()
-    for line, rank, time, text in peel(lines, _START):
-        head = _HEAD.search(text[:300]) if "poch" in text or "POCH" in text else None
-        if head is not None:
-            yield from _line(line, rank, time, text, head, clock)
+    clock, repeats = Clock(), Repeats(_batches)
+    for line, rank, time, text in peel(lines):
+        records = repeats.read(line, rank, time, text) if "poch" in text or "POCH" in text else []
+        if records:
+            iteration = None
+            for record in records:
+                if record.kind == "step":
+                    iteration = clock.iteration(int(record.values["epoch"]), record.iteration or 0)
+                record.iteration = iteration if record.iteration is not None else None
+                yield record
             continue
         end = ending(text)
         if end:

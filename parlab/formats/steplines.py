@@ -21,6 +21,7 @@ from parlab.formats.pairs import Pair, pairs
 from parlab.formats.peel import peel, spliced
 from parlab.formats.quantities import normal, to_float
 from parlab.formats.records import Field, Kind, Record, unread
+from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
 
 _COUNTERS = (
@@ -77,10 +78,12 @@ class Parser:
         self.block: tuple[int, re.Match[str]] | None = None
         self.cells: list[Pair] = []
         self.held_out: list[Pair] = []
-        self.iteration: int | None = None
+        self.repeats = Repeats(self._parts)
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line."""
+        if self.block is None and "%|" not in text and "[batch=" not in text:
+            return self.repeats.read(line, rank, time, text)
         if self.block is not None and (cell := _BLOCK_CELL.match(text[:400])):
             pair = Pair(cell["key"], cell["value"], "", to_float(cell["value"]))
             (self.cells if cell["side"] == "Train" else self.held_out).append(pair)
@@ -93,6 +96,11 @@ class Parser:
         bar = self.bars.feed(line, rank, time, text)
         if bar is not None:
             return records + bar
+        return records + self.repeats.read(line, rank, time, text)
+
+    def _parts(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read a line of one or more records."""
+        records: list[Record] = []
         for part in parts_of(text[:8_000]):
             records += self._line(line, rank, time, part) or _ended(line, rank, time, part)
         return records
@@ -163,7 +171,6 @@ class Parser:
             return bad if values else []
         if total is not None and total >= iteration:
             values["total_iterations"] = float(total)
-        self.iteration = iteration
         shown = tuple(fields), tuple(raw)
         step = Record("step", line, values, iteration, rank, time, *shown)
         return [step, *([Record("timers", line, timers, iteration, rank)] if timers else []), *bad]

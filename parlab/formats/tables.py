@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from parlab.formats.launch import typed
@@ -16,6 +17,7 @@ _FAILURE = re.compile(
     r"(?i)\b(?:oom|out[ -]of[ -](?:\w+ )?(?:d?ram|memory)|fail(?:s|ed|ure)?|crash(?:ed|es)?|not runnable|error"
     r"|timed? ?out|does ?n[o']t fit|cannot run|n\.?/?a\.?|inf(?:inity)?|nan|killed|diverged)\b|^[x\u2717\u2718\u00d7]$"
 )
+_PLAIN = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?\Z", re.ASCII)
 _BLANK = re.compile(r"^[\s\-\u2013\u2014.\u2026]*$")
 _VALUE = re.compile(
     rf"^[~≈<>≤≥]?\s*({NUMBER.pattern})\s*~?\s*([A-Za-zµμ%°][\w/%.*-]{{0,20}}|%)?\s*(?:\(([^()]*)\))?[\s,;.]*$"
@@ -47,8 +49,14 @@ def experiment_settings(name: str) -> dict[str, Any]:
     return settings
 
 
+@lru_cache(maxsize=8192)
 def cell(text: str) -> Cell:
-    """Parse one cell: a number (with unit and details in brackets), a failure, a blank or text."""
+    """Parse one cell: a number (with unit and details in brackets), a failure, a blank or text.
+
+    Equal texts give the same object, which must not be changed: rows of measurements mostly repeat.
+    """
+    if _PLAIN.match(text) and (number := to_float(text)) is not None:
+        return Cell(text=text, kind="number", value=number, unit="", details={})
     text = " ".join(text.split())[:2000]
     if _BLANK.match(text):
         return Cell(text=text, kind="blank")

@@ -14,10 +14,11 @@ from typing import Any
 
 from parlab.formats.cells import Cell
 from parlab.formats.endings import ending
-from parlab.formats.peel import STAMP, peel
+from parlab.formats.peel import STAMP, peel, spliced
 from parlab.formats.quantities import GIB, slug, to_float, to_int
 from parlab.formats.readings import amount, reading, united
 from parlab.formats.records import Field, Record, unread
+from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -104,6 +105,15 @@ def _step(line: int, rank: int | None, time: str | None, text: str, match: re.Ma
     return reading(kind, line, cells, _field, iteration=int(match["step"]), rank=rank, time=stamp)  # type: ignore[arg-type]
 
 
+def _steps(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    """Return the steps of a line; without a line feed between them it has those of several ranks."""
+    records: list[Record] = []
+    for part in spliced(_START, text):
+        match = _HEAD.search(part[:600])
+        records += _step(line, rank, time, part, match) if match else []
+    return records
+
+
 def _launch(text: str) -> dict[str, Any]:
     """Return the sizes of a message about mesh or batch; sizes of -1 (computed by torchtitan) are omitted."""
     sizes: dict[str, Any] = {name: int(size) for name, size in _SIZE.findall(text)}
@@ -149,12 +159,11 @@ class Parser:
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a torchtitan log; yield launches, steps (tokens/s and FLOP/s per device), validation and the end."""
-    parser = Parser()
-    for line, rank, time, text in peel(lines, _START):
-        match = _HEAD.search(text[:600]) if "step:" in text else None
-        if match:
+    parser, repeats = Parser(), Repeats(_steps)
+    for line, rank, time, text in peel(lines):
+        if "step:" in text and (records := repeats.read(line, rank, time, text)):
             yield from parser.launch(line)
-            yield from _step(line, rank, time, text, match)
+            yield from records
             continue
         parser.collect(text)
         end = ending(text)

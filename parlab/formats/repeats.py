@@ -1,0 +1,324 @@
+"""Fast reading of lines that repeat a layout: the same text around other numbers.
+
+The reader itself shows what each number of a line becomes: a layout seen twice is read once more with numbers that
+differ from each other, and each value of the records is traced to the number that it came from. A layout whose records
+cannot be explained this way, or differ from those of the reader, always goes to the reader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from parlab.formats.quantities import LARGEST, normal, to_float
+from parlab.formats.records import Field, Kind, Record
+
+Read = Callable[[int, int | None, str | None, str], list[Record]]
+
+MAX_LAYOUTS = 16
+MAX_SEEN = 256
+# Layouts that were tried without success; a log with more of them does not repeat its lines.
+MAX_FAILURES = 200
+MAX_TOKENS = 80
+MAX_LINE = 4_000
+
+_TOKEN = re.compile(
+    r"(?P<stamp>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
+    r"|(?<![\w.,+-])[+-]?\d{1,18}(?:,\d{3}){0,5}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?"
+)
+_STAMP = r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
+_NUMBER = r"([+-]?\d{1,18}(?:,\d{3}){0,5}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?)"
+# Factors of suffixes such as K and M, which a reader applies before the unit of the field.
+_POWERS = (1.0, 1e3, 1e6, 1e9, 1e12)
+_LINE, _RANK, _TIME = 987_654_321, 876_543, "\0time"
+# Units of values whose record names no fields.
+_UNITS = (1e-3, 1e-6, 1e-9, 60.0, 3600.0)
+# Whole numbers are apart, so that none is the successor of another.
+_WHOLE_FROM, _WHOLE_STEP, _REAL_FROM = 20_001, 7, 501
+
+
+class _Value(NamedTuple):
+    """A value of a record: from a token with its factors and an addend, or constant."""
+
+    name: str
+    token: int
+    factors: tuple[float, ...]
+    addend: float
+    constant: float
+
+
+class _Recipe(NamedTuple):
+    """How a record follows from the tokens of a line."""
+
+    kind: Kind
+    values: tuple[_Value, ...]
+    iteration: int | None
+    rank: int | None
+    has_rank: bool
+    time: int | None
+    has_time: bool
+    fields: tuple[Field, ...]
+    raw: tuple[tuple[str, int, str], ...]
+    low: None
+    # The usual case, in which all values are numbers with at most one factor and raw texts are tokens.
+    names: tuple[str, ...]
+    picked: Callable[[tuple[str, ...]], tuple[str, ...]] | None
+    scaled: tuple[tuple[int, float], ...]
+    shown: Callable[[tuple[str, ...]], tuple[str, ...]] | None
+
+
+class _Layout(NamedTuple):
+    match: Callable[[str], re.Match[str] | None]
+    recipes: tuple[_Recipe, ...]
+    is_stamped: bool
+    """Whether the lines have a time stamp in front of them."""
+
+
+class Repeats:
+    """The layouts of one log, most recently used first. `read` must depend on nothing but its arguments."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._layouts: list[_Layout] = []
+        self._seen: dict[str, int] = {}
+        self._failures = 0
+
+    def read(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Return the records of a line: by a known layout, else by the reader, from which the layout is learnt."""
+        records = self.fast(line, rank, time, text)
+        if records is not None:
+            return records
+        records = self._read(line, rank, time, text)
+        if records and self._failures < MAX_FAILURES and len(text) < MAX_LINE:
+            self._learn(line, rank, time, text, records)
+        return records
+
+    def fast(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record] | None:
+        """Return the records of a line with a known layout; None for any other line."""
+        for index, layout in enumerate(self._layouts):
+            match = layout.match(text)
+            if match is None or layout.is_stamped != (time is not None):
+                continue
+            if index:
+                self._layouts.insert(0, self._layouts.pop(index))
+            texts = match.groups()
+            records: list[Record] = []
+            for recipe in layout.recipes:
+                record = _record(recipe, texts, line, rank, time)
+                if record is None:
+                    return None
+                records.append(record)
+            return records
+        return None
+
+    def _learn(self, line: int, rank: int | None, time: str | None, text: str, records: list[Record]) -> None:
+        tokens = list(_TOKEN.finditer(text.rstrip()))
+        if not 0 < len(tokens) <= MAX_TOKENS:
+            return
+        shape = _shape(text.rstrip(), tokens)
+        count = self._seen.get(shape, 0)
+        if count != 1:
+            if len(self._seen) >= MAX_SEEN:
+                self._seen.clear()
+            self._seen[shape] = max(count, 1)
+            return
+        self._seen[shape] = 2
+        layout = self._layout(shape, text.rstrip(), tokens, None if time is None else _TIME)
+        if layout is None or not self._agrees(layout, line, rank, time, text, records):
+            self._failures += 1
+            return
+        self._layouts.insert(0, layout)
+        del self._layouts[MAX_LAYOUTS:]
+
+    def _layout(self, shape: str, text: str, tokens: list[re.Match[str]], time: str | None) -> _Layout | None:
+        """Read a line with other numbers, and trace the values of its records to them."""
+        texts = tuple(token[0] if token["stamp"] else _other(token[0], index) for index, token in enumerate(tokens))
+        changed = _filled(text, tokens, texts)
+        plain = tuple(token[0] for token in tokens)
+        before = self._read(_LINE, _RANK, time, text)
+        after = self._read(_LINE, _RANK, time, changed)
+        if len(before) != len(after):
+            return None
+        recipes = [_recipe(old, new, plain, texts) for old, new in zip(before, after, strict=True)]
+        if any(recipe is None for recipe in recipes):
+            return None
+        known = tuple(recipe for recipe in recipes if recipe is not None)
+        return _Layout(re.compile(shape + r"\s*\Z").match, known, time is not None)
+
+    @staticmethod
+    def _agrees(
+        layout: _Layout, line: int, rank: int | None, time: str | None, text: str, records: list[Record]
+    ) -> bool:
+        match = layout.match(text)
+        if match is None or len(records) != len(layout.recipes):
+            return False
+        again = [_record(recipe, match.groups(), line, rank, time) for recipe in layout.recipes]
+        return all(record is not None and same(record, other) for record, other in zip(again, records, strict=True))
+
+
+def same(record: Record, other: Record) -> bool:
+    """Return whether two records are equal."""
+    return all(getattr(record, name) == getattr(other, name) for name in Record.__slots__) and list(
+        record.values
+    ) == list(other.values)
+
+
+def _shape(text: str, tokens: list[re.Match[str]]) -> str:
+    """Return the pattern of a line, with a group for each token."""
+    parts: list[str] = []
+    at = 0
+    for token in tokens:
+        parts += [re.escape(text[at : token.start()]), _STAMP if token["stamp"] else _NUMBER]
+        at = token.end()
+    return "".join([*parts, re.escape(text[at:])])
+
+
+def _filled(text: str, tokens: list[re.Match[str]], texts: tuple[str, ...]) -> str:
+    parts: list[str] = []
+    at = 0
+    for token, other in zip(tokens, texts, strict=True):
+        parts += [text[at : token.start()], other]
+        at = token.end()
+    return "".join([*parts, text[at:]])
+
+
+def _other(text: str, index: int) -> str:
+    """Return a number of the same form that no other token has; later ones are larger."""
+    sign = text[0] if text[0] in "+-" else ""
+    exponent = re.search(r"[eE].*", text)
+    if exponent:
+        return f"{sign}1.{_REAL_FROM + index}{exponent[0]}"
+    if "." in text:
+        return f"{sign}{_REAL_FROM + index}.5"
+    if "," in text:
+        return f"{sign}{30 + index},501"
+    return f"{sign}{_WHOLE_FROM + _WHOLE_STEP * index}"
+
+
+def _recipe(old: Record, new: Record, plain: tuple[str, ...], texts: tuple[str, ...]) -> _Recipe | None:
+    """Explain a record by the tokens of its line; None if something in it has another origin."""
+    is_plain = new.kind == old.kind and new.fields == old.fields and list(new.values) == list(old.values)
+    if not is_plain or new.kind == "unread" or new.data is not None or new.low is not None or new.opens:
+        return None
+    if (new.line, new.until) != (_LINE, _LINE) or len(new.raw) != len(old.raw):
+        return None
+    scales = {field.name: field.scale for field in new.fields}
+    values = [_value(name, old.values[name], new.values[name], scales.get(name, 1.0), texts) for name in new.values]
+    raw = [_raw(before, after, plain, texts) for before, after in zip(old.raw, new.raw, strict=True)]
+    place = _place(new.iteration, old.iteration, texts)
+    rank = _place(new.rank, old.rank, texts) if new.rank != _RANK else None
+    time = texts.index(new.time) if new.time is not None and new.time in texts else None
+    known_time = new.time in (None, _TIME) or time is not None
+    good = [value for value in values if value is not None]
+    shown = [part for part in raw if part is not None]
+    if len(good) < len(values) or len(shown) < len(raw) or place == _UNKNOWN or rank == _UNKNOWN or not known_time:
+        return None
+    return _compiled(new, tuple(good), tuple(shown), place, rank, time)
+
+
+_UNKNOWN = -2
+
+
+def _compiled(
+    new: Record, values: tuple[_Value, ...], raw: tuple[tuple[str, int, str], ...],
+    iteration: int | None, rank: int | None, time: int | None,
+) -> _Recipe:  # fmt: skip
+    simple = all(value.token >= 0 and len(value.factors) <= 1 and not value.addend for value in values)
+    tokens = [value.token for value in values]
+    plain_raw = all(not before and not behind for before, _, behind in raw)
+    scaled = tuple((at, value.factors[0]) for at, value in enumerate(values) if value.factors and simple)
+    return _Recipe(
+        new.kind, values, iteration, rank, new.rank == _RANK, time, new.time == _TIME, new.fields, raw, None,
+        tuple(value.name for value in values),
+        _picker(tokens) if simple and values else None,
+        scaled,
+        _picker([token for _, token, _ in raw]) if plain_raw and raw else None,
+    )  # fmt: skip
+
+
+def _picker(tokens: list[int]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    if len(tokens) > 1:
+        return itemgetter(*tokens)
+    only = tokens[0]
+    return lambda texts: (texts[only],)
+
+
+def _place(new: int | None, old: int | None, texts: tuple[str, ...]) -> int | None:
+    """Return the token of a whole number, None for no number, _UNKNOWN for one of another origin."""
+    if new is None:
+        return None if old is None else _UNKNOWN
+    return next((index for index, text in enumerate(texts) if text.isdigit() and int(text) == new), _UNKNOWN)
+
+
+def _value(name: str, old: float, new: float, scale: float, texts: tuple[str, ...]) -> _Value | None:
+    numbers = [(index, number) for index, text in enumerate(texts) if (number := to_float(text)) is not None]
+    factors: list[tuple[float, ...]] = [(scale,)] if scale != 1.0 else []
+    factors += [(), *((power, scale) for power in _POWERS[1:]), *((unit,) for unit in _UNITS)]
+    for steps in factors:
+        for index, number in numbers:
+            if _scaled(number, steps) == new:
+                return _Value(name, index, steps, 0.0, 0.0)
+    for index, number in numbers:
+        if number + 1.0 == new:
+            return _Value(name, index, (), 1.0, 0.0)
+    return _Value(name, -1, (), 0.0, new) if new == old else None
+
+
+def _scaled(number: float, factors: tuple[float, ...]) -> float:
+    for factor in factors:
+        number = normal(number, factor)
+    return number
+
+
+def _raw(old: str, new: str, plain: tuple[str, ...], texts: tuple[str, ...]) -> tuple[str, int, str] | None:
+    """Return a printed text as a token between two constant texts."""
+    for index, text in enumerate(texts):
+        before, token, behind = new.partition(text)
+        if token and old == before + plain[index] + behind:
+            return before, index, behind
+    return None
+
+
+def _record(recipe: _Recipe, texts: tuple[str, ...], line: int, rank: int | None, time: str | None) -> Record | None:
+    """Return the record of a line whose tokens are `texts`; None if one of them is not a number for the reader."""
+    values = _values(recipe, texts)
+    if values is None:
+        return None
+    shown: Any = recipe.shown
+    raw = shown(texts) if shown is not None else tuple(f"{a}{texts[index]}{b}" for a, index, b in recipe.raw)
+    try:
+        iteration = None if recipe.iteration is None else int(texts[recipe.iteration])
+        speaker = rank if recipe.has_rank else None if recipe.rank is None else int(texts[recipe.rank])
+    except ValueError:
+        return None
+    stamp = time if recipe.has_time else None if recipe.time is None else texts[recipe.time]
+    return Record(recipe.kind, line, values, iteration, speaker, stamp, recipe.fields, raw)
+
+
+def _values(recipe: _Recipe, texts: tuple[str, ...]) -> dict[str, float] | None:
+    if recipe.picked is not None:
+        try:
+            numbers = list(map(float, recipe.picked(texts)))
+        except ValueError:
+            return _each(recipe, texts)
+        if not -LARGEST < sum(numbers) < LARGEST:
+            return None
+        for at, factor in recipe.scaled:
+            numbers[at] = normal(numbers[at], factor)
+        return dict(zip(recipe.names, numbers))  # noqa: B905 - as many names as numbers, and this is the hot loop
+    return _each(recipe, texts)
+
+
+def _each(recipe: _Recipe, texts: tuple[str, ...]) -> dict[str, float] | None:
+    values: dict[str, float] = {}
+    for value in recipe.values:
+        if value.token < 0:
+            values[value.name] = value.constant
+            continue
+        number = to_float(texts[value.token])
+        if number is None:
+            return None
+        values[value.name] = _scaled(number, value.factors) + value.addend
+    return values

@@ -1,0 +1,128 @@
+"""Reading 10 MB of each format of logs to records, against reading a Megatron-LM log of the same size."""
+
+import sys
+import time
+from collections.abc import Iterable
+
+from parlab.formats import records
+from parlab.formats.logs import LOGS
+from tests.bench.formats import _block
+from tests.bench.result import Result, Scale
+
+MEGABYTES = 10
+_STAMP = "2026-01-02 10:00:{0:02d},123"
+
+# Format -> lines of step {n}; {s} are seconds, {r} a rate, {l} a loss and {p} the place of the step in 100.
+LINES: dict[str, str] = {
+    "deepspeed": "[2026-01-02 10:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 0] step={n}, skipped=3,"
+    " lr=[{l}e-05], mom=[[0.9, 0.95]]\n"
+    "[2026-01-02 10:00:00,125] [INFO] [timer.py:215:stop] epoch=0/micro_step={n}/global_step={n},"
+    " RunningAvgSamplesPerSec={r}, CurrSamplesPerSec={r}, MemAllocated=5.25GB, MaxMemAllocated=18.5GB\n"
+    "[2026-01-02 10:00:00,126] [INFO] [logging.py:96:log_dist] [Rank 0] rank=0 time (ms) | fwd_microstep: {s}"
+    " | bwd_microstep: {r} | bwd_inner_microstep: {s} | bwd_allreduce_microstep: 0.12 | step_microstep: {s}\n",
+    "megatron-deepspeed": "[2026-01-02 10:00:00,123] [INFO] [logging.py:68:log_dist] [Rank 0] step={n}, skipped=3,"
+    " lr=[{l}e-05], mom=[[0.9, 0.95]]\n"
+    " iteration {n:8d}/ 1000000 | consumed samples: {n:12d} | elapsed time per iteration (s): {s} |"
+    " learning rate: 1.471E-04 | global batch size:   512 | lm loss: {l}E+00 | loss scale: 16384.0 | grad norm: 3.312"
+    " | samples per second: {r} | TFLOPs: {s} |\n",
+    "pipeline-runner": "Rank 0 node 10.0.0.1 forward pass takes {s}s\nRank 0 node 10.0.0.1 backward pass takes {s}s\n"
+    "Rank 0 node 10.0.0.1 iteration takes {s}s\n",
+    "torchtitan": "[rank0]:[titan] 2026-01-02 10:00:00,123 - root - INFO - step: {n:5d}  loss: {l}  grad_norm: {s}"
+    "  memory: 41.25GiB(43.42%)  tps: {r}  tflops: {s}  mfu: 45.67%\n",
+    "nanotron": "01/02/2026 10:00:00 [INFO|DP=0|PP=0|TP=0|node-1]: iteration: {n} / 1000000 | consumed_tokens: 4.71M |"
+    " elapsed_time_per_iteration_ms: {s} | tokens_per_sec: {s}K | tokens_per_sec_per_gpu: {s}K |"
+    " global_batch_size: 1.02K | lm_loss: {l} | lr: 0.0001 | model_tflops_per_gpu: {s} | grad_norm: 1.25\n",
+    "nemo": "Training epoch 0, iteration {n}/1000000 | lr: 2.7e-06 | global_batch_size: 512 | global_step: {n} |"
+    " reduced_train_loss: {l} | train_step_timing in s: {s} | consumed_samples: {n} | val_loss: 9.5\n",
+    "maxtext": "completed step: {n}, seconds: {s}, TFLOP/s/device: {r}, Tokens/s/device: {r}, total_weights: 524288,"
+    " loss: {l}\n",
+    "ranklines": "[Epoch 0, Batch {n}] Data: 2.6ms | Forward: {s}ms | Backward: {s}ms | Optimizer: {s}ms |"
+    " Total: {s}ms | Loss: {l}\n",
+    "nccl-tests": " {n:10d}  {n:10d}     float     sum      -1    {s}   {s}   {s}      0    {s}   {s}   {s}      0\n",
+    "all-reduce-bench": "{p}:\n duration: {s} sec\n algo throughput: 8000000000.0 bps, {r} Gbps\n busbw: {r}  Gbps\n",
+    "nvidia-smi": "    0   {p}    40    55    {p}    20     0     0     0     0  1593  1410  {n}  2\n",
+    "mlperf": ':::MLLOG {{"namespace": "", "time_ms": 1700000000000, "event_type": "POINT_IN_TIME", "key":'
+    ' "tracked_stats", "value": {{"train_step_time": {s}, "reduced_train_loss": {l}}}, "metadata": {{"file":'
+    ' "/workspace/mlperf_logger.py", "lineno": 123, "step": {n}}}}}\n',
+    "huggingface": "{{'loss': {e}, 'grad_norm': {e}, 'learning_rate': 4.97e-05, 'num_tokens': {n}.0,"
+    " 'mean_token_accuracy': 0.7125, 'epoch': {e}}}\n",
+    "serving": "Request throughput (req/s):              {s}\nOutput token throughput (tok/s):         {r}\n"
+    "Mean TTFT (ms):                          {s}\nP99 TPOT (ms):                           {s}\n",
+    "nanogpt": "step {n:05d}/1000000 (0.01%) | loss: {l} | grad norm: {s} | lrm: 1.00 | dt: {s}ms | tok/sec: {r} |"
+    " mfu: 45.67 | total time: {s}m\n",
+    "torchtune": "Step {n} | loss:{l} lr:2e-05 tokens_per_second_per_gpu:{r} peak_memory_active:{s}"
+    " peak_memory_alloc:{s} peak_memory_reserved:{s}\n",
+    "internlm": "2026-01-02 10:00:00,123\tINFO train.py:318 in record_current_batch_training_metrics -- tflops={r},"
+    "step={n},loss={l},tgs (tokens/gpu/second)={r},lr=9.779e-07,loss_scale=65536.0,grad_norm={s},micro_num=4,"
+    "num_consumed_tokens={n},inf_nan_skip_batches=0,num_samples_in_batch=17,largest_length=2048,"
+    "largest_batch=7,smallest_batch=3,adam_beta2=0.95,fwd_bwd_time={s}\n",
+    "verl": "(main_task pid=1234) step:{n} - global_seqlen/min:4128.000 - actor/entropy_loss:{l} - actor/pg_loss:{l}"
+    " - actor/grad_norm:{s} - actor/lr:0.000 - perf/mfu/actor:0.412 - timing_s/gen:{s} - timing_s/old_log_prob:{s}"
+    " - timing_s/update_actor:{s} - timing_s/step:{s} - perf/throughput:{r}\n",
+    "fairseq": "2026-01-02 10:00:00 | INFO | train_inner | epoch 001:   {n} / 1000000 loss={l}, nll_loss={l},"
+    " ppl={s}, wps={r}, ups={s}, wpb=25000, bsz=256, num_updates={n}, lr=5e-05, gnorm={s}, train_wall=45,"
+    " gb_free=12.5, wall=120\n",
+    "mlx-lm": "Iter {n}: Train loss {l}, Learning Rate 1.000e-05, It/sec {s}, Tokens/sec {r}, Trained Tokens {n},"
+    " Peak mem 12.345 GB\n",
+    "composer": "[batch={n}/1000000]:\n\t Train time/epoch: 0\n\t Train throughput/batches_per_sec: {s}\n"
+    "\t Train throughput/device/tokens_per_sec: {r}\n\t Train loss/train/total: {l}\n"
+    "\t Train memory/peak_allocated_mem: {s}\n",
+    "bars": "Epoch 0:  {p}%|####      | {n}/1000000 [01:00<10:00:00, {s}it/s, v_num=1, train_loss={l}]\n",
+    "pairs": "global step {n} => time/step: {s} s, throughput: {r} samples/s, loss={l}\n",
+}  # fmt: skip
+_HEADS = {
+    "nvidia-smi": "# gpu   pwr gtemp mtemp    sm   mem   enc   dec   jpg   ofa  mclk  pclk    fb  bar1\n"
+    "# Idx     W     C     C     %     %     %     %     %     %   MHz   MHz    MB    MB\n",
+    "nccl-tests": "#       size         count      type   redop    root     time   algbw   busbw #wrong     time"
+    "   algbw   busbw #wrong\n"
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)"
+    "  (GB/s)  (GB/s)\n",
+    "serving": "============ Serving Benchmark Result ============\n",
+}
+
+
+# Steps after which the head is printed again.
+_REPEATED = {"nccl-tests": 30, "serving": 10}
+
+
+def sample(format: str, first: int, count: int) -> Iterable[str]:
+    """Return the lines of steps of a format, with changing numbers."""
+    if format == "megatron":
+        return _block(first).splitlines(keepends=True)
+    pattern, head, repeated = LINES[format], _HEADS.get(format, ""), _REPEATED.get(format, 10**9)
+    parts: list[str] = []
+    for n in range(first, first + count):
+        seconds, speed, loss = f"{1 + n % 97 * 0.37:.3f}", f"{4000 + n % 89 * 3.1:.2f}", f"{8 - n % 71 * 0.013:.4f}"
+        parts.append(head if n % repeated == 1 else "")
+        parts.append(pattern.format(n=n, s=seconds, r=speed, l=loss, e=1 + n % 97 / 8, p=n % 100))
+    return "".join(parts).splitlines(keepends=True)
+
+
+def rate(format: str, characters: int) -> float:
+    """Return MB/s at which a format is read to records, one thread."""
+    lines: list[str] = []
+    size, first = 0, 1
+    while size < characters:
+        block = list(sample(format, first, 2_000))
+        lines += block
+        size += sum(map(len, block))
+        first += 2_000
+    began = time.process_time()
+    count = sum(1 for record in records(lines, format) if record.kind != "unread")
+    seconds = time.process_time() - began
+    if not count:
+        raise RuntimeError(f"the reader of {format} returned no record of its sample")
+    return size / 1e6 / seconds
+
+
+def slowest_reader_mb_per_s(scale: Scale) -> Result:
+    """Measure every reader of logs; print each, return the slowest, against the reader of Megatron-LM."""
+    rates = {name: rate(name, scale.of(MEGABYTES * 1_000_000)) for name in ("megatron", *LINES)}
+    for name, value in sorted(rates.items(), key=lambda item: item[1]):
+        sys.stdout.write(f"  {name:<22} {value:>8.1f} MB/s\n")
+    slowest = min(rates, key=lambda name: rates[name])
+    against = f"{rates['megatron']:,.0f} MB/s of Megatron-LM; {slowest} is the slowest of {len(rates)}"
+    return Result(rates[slowest], "MB/s", against, rates[slowest] / rates["megatron"], 1)
+
+
+assert set(LINES) | {"megatron"} == {*LOGS, "pairs"}
