@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runners.client import DeepSpeedMonitor, HuggingFaceCallback, LightningCallback, Run, init
+    from runners.client import Api, DeepSpeedMonitor, HuggingFaceCallback, LightningCallback, Run, init
 
-__all__ = ["DeepSpeedMonitor", "HuggingFaceCallback", "LightningCallback", "Run", "init"]
+__all__ = ["Api", "DeepSpeedMonitor", "HuggingFaceCallback", "LightningCallback", "Run", "init"]
 
 
 def __getattr__(name: str) -> Any:

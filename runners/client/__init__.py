@@ -3,7 +3,8 @@
 Only the standard library, and nothing that Python 3.9 lacks.
 """
 
+from runners.client.api import Api
 from runners.client.callbacks import DeepSpeedMonitor, HuggingFaceCallback, LightningCallback
 from runners.client.run import Run, init
 
-__all__ = ["DeepSpeedMonitor", "HuggingFaceCallback", "LightningCallback", "Run", "init"]
+__all__ = ["Api", "DeepSpeedMonitor", "HuggingFaceCallback", "LightningCallback", "Run", "init"]

@@ -1,0 +1,139 @@
+"""`parlab.Api` against a running server."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import math
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas
+import polars
+import pytest
+from pytest_django.live_server_helper import LiveServer
+
+from parlab.lab.models import Attempt, Run
+from parlab.series import log, store
+from parlab.series.columns import Columns
+from runners.client import Api
+from runners.client.api import frames
+from runners.client.http import Refused
+from tests.client.test_commands import HEAD, iterations
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def api(live_server: LiveServer, token: str, monkeypatch: pytest.MonkeyPatch) -> Api:
+    monkeypatch.setenv("NO_PROXY", "*")
+    return Api(live_server.url, token)
+
+
+@pytest.fixture
+def attempt(make_attempt: Callable[..., Attempt]) -> Attempt:
+    """A running attempt with a log, and a loss of three ranks."""
+    attempt = make_attempt()
+    steps = np.arange(5)
+    for rank in range(3):
+        values = np.array([3.0, 2.5, np.nan, np.inf, 0.1 + rank])
+        store.append(attempt.pk, {("loss", rank): Columns(steps, steps + 0.25, values)})
+    log.append_log(attempt.pk, b"hello\n")
+    return attempt
+
+
+def test_experiments_are_created_configured_launched_and_their_runs_cancelled(api: Api) -> None:
+    experiment = api.create_experiment("Micro batches", "Which is fastest?")
+    assert (experiment.slug, experiment.data["question"]) == ("micro-batches", "Which is fastest?")
+    data = {"train": {"global_batch_size": 8}}
+    sweep = {"train.micro_batch_size": [1, 2]}
+    assert experiment.configure(data, sweep, dry_run=True)["version"] is None
+    assert experiment.configure(data, sweep, note="first")["points"] == 2
+    assert [version["note"] for version in experiment.configurations()] == ["first"]
+    runs = experiment.launch()
+    assert [(run.number, run.state) for run in runs] == [(1, "queued"), (2, "queued")]
+    assert experiment.launch() == []
+    assert runs[0].cancel().state == "cancelled"
+    assert runs[0].relaunch().data["attempt_number"] == 2
+    assert [run.number for run in experiment.runs("queued")] == [1, 2]
+    assert [found.slug for found in api.experiments("micro")] == ["micro-batches"]
+    with pytest.raises(Refused, match="micro_batch_size"):
+        experiment.configure({"train": {"micro_batch_size": -1}})
+
+
+def test_a_series_is_read_as_columns_and_frames(api: Api, attempt: Attempt) -> None:
+    run = api.run(attempt.run.experiment.slug, attempt.run.number)
+    assert [(info["metric"], info["rank"]) for info in run.metrics()] == [("loss", 0), ("loss", 1), ("loss", 2)]
+    columns = run.series("loss", rank=1).columns()
+    assert (columns["step"], columns["time"][1], columns["value"][4]) == ([0, 1, 2, 3, 4], 1.25, 1.1)
+    assert math.isnan(columns["value"][2])
+    frame = run.series("loss").frame()
+    assert isinstance(frame, polars.DataFrame)
+    other = run.series("loss").frame("pandas")
+    assert isinstance(other, pandas.DataFrame)
+    assert frame.shape == other.shape == (15, 4)
+    assert frame["value"].to_list()[4] == other["value"].tolist()[4] == 0.1
+    assert run.series("loss", points=3, first_step=0, last_step=3).columns()["step"][-1] == 3
+    assert run.series("loss", first_step=99).columns() == {"rank": [], "step": [], "time": [], "value": []}
+    assert run.log() == b"hello\n"
+    with pytest.raises(Refused, match="no series 'speed'; loss"):
+        run.series("speed").csv()
+
+
+@pytest.mark.parametrize("library", ["polars", "pandas"])
+def test_the_runs_of_an_experiment_are_rows_of_a_frame(api: Api, attempt: Attempt, library: str) -> None:
+    frame = api.experiment(attempt.run.experiment.slug).frame(library)
+    assert type(frame).__module__.startswith(library)
+    assert list(frame["number"]) == [1]
+    assert list(frame["point"]) == ["{}"]
+
+
+def test_without_polars_and_pandas_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="frames need polars or pandas: pip install polars"):
+        frames()
+    with pytest.raises(ImportError, match="pip install pandas"):
+        frames("pandas")
+    with pytest.raises(ValueError, match="use polars or pandas"):
+        frames("numpy")
+
+
+def test_waiting_returns_with_the_end_and_times_out_without_one(api: Api, attempt: Attempt) -> None:
+    run = api.run(attempt.run.experiment.slug, attempt.run.number)
+    with pytest.raises(TimeoutError, match="is running after"):
+        run.wait(0.2)
+    ending = threading.Timer(0.3, lambda: Run.objects.update(state="finished"))
+    ending.start()
+    assert run.wait().state == "finished"
+    ending.join()
+
+
+def test_files_and_directories_are_imported(api: Api, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(HEAD + iterations(1, 20))
+    [preview] = api.import_path(path, dry_run=True)
+    assert not Run.objects.exists()
+    assert preview["format"] == "megatron"
+    api.import_path(path)
+    assert api.experiments()[0].runs()[0].data["origin"] == "imported"
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "other.log").write_text(HEAD + iterations(1, 30))
+    (folder / "packed.log.gz").write_bytes(gzip.compress((HEAD + iterations(1, 40)).encode()))
+    assert len(api.import_path(folder)) == 2
+
+
+def test_plans_and_studies_and_findings(api: Api) -> None:
+    assert api.plan(layers=4, hidden=256, heads=4, nodes=1)["layouts"]
+    experiment = api.create_experiment("Tuned")
+    experiment.configure({"train": {"global_batch_size": 8}}, {"train.micro_batch_size": [1, 2]})
+    study = api.create_study("tuned", max_launches=2)
+    assert [other.number for other in api.studies()] == [study.number]
+    assert study.act("pause").data["state"] == "paused"
+    with pytest.raises(TimeoutError, match="is paused"):
+        study.wait(0.1)
+    assert study.act("cancel").data["state"] == "cancelled"
+    assert api.study(study.number).wait().data["state"] == "cancelled"
+    assert api.findings(open=True) == []
