@@ -1,4 +1,4 @@
-"""The command `parlab`: log in, report commands and files, send what is left on disk, look at runs."""
+"""The command `parlab`: report commands and files, look at runs, launch and watch them, import and export."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
+from runners.client import actions, completion
+from runners.client.api import Api, Experiment
 from runners.client.http import Connection, Refused, Unreachable
 from runners.client.output import Followed, follow, run_command
 from runners.client.settings import Settings, settings, store
 from runners.client.shipping import sync
 from runners.client.spools import leftovers
+from runners.client.tables import print_json, print_table, table_cell
 
-OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
+OK, FAILED, USAGE, UNREACHABLE, ENDED_BADLY = 0, 1, 2, 3, actions.ENDED_BADLY
 FOLLOW_S = 1.0
 _EVENT = b'{"parlab":'
 _FINAL = ("finished", "oom", "failed", "cancelled", "lost")
 
-CODES = "exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 server unreachable; `run`: that of the command"
+CODES = (
+    "exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 server unreachable; 4 watch, wait: a run has ended and"
+    " is not finished; 130 interrupted; `run`: that of the command"
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         code: int = arguments.function(arguments, settings(arguments.url))
     except Unreachable as error:
         return _error(str(error), UNREACHABLE)
-    except (Refused, ValueError, OSError) as error:
+    except (Refused, ValueError, OSError, ImportError) as error:
         return _error(str(error), FAILED)
     except KeyboardInterrupt:
         return 130
@@ -71,8 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("experiment", help="slug of the experiment")
         added.add_argument("number", type=int, help="number of the run")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
-    for added in (listing, show):
-        added.add_argument("--json", action="store_true", help="print JSON")
+    _add_actions(command, [listing, show])
     command("sync", _sync, "send what scripts have recorded and the server does not have")
     run = command("run", _run, "run a command and report it: parlab run -- torchrun train.py")
     run.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command and its arguments")
@@ -87,6 +91,61 @@ def _parser() -> argparse.ArgumentParser:
             "--run-id", help="ID of the run (default: PARLAB_RUN_ID, one for the Slurm job, or a new one)"
         )
     return parser
+
+
+Command = Callable[[str, Callable[[argparse.Namespace, Settings], int], str], argparse.ArgumentParser]
+
+
+def _add_actions(command: Command, with_json: list[argparse.ArgumentParser]) -> None:
+    """Add the commands that act on the server."""
+    launch = command("launch", _on_server(actions.launch), "launch the points of a configuration that have no run")
+    launch.add_argument("--version", type=int, help="version of the configuration (default: the newest)")
+    launch.add_argument("--config", type=Path, metavar="FILE", help='JSON with "data" and "sweep" to save first')
+    launch.add_argument("--note", default="", help="note of the new version")
+    launch.add_argument("--watch", action="store_true", help="watch the runs until they have ended")
+    watch = command("watch", _on_server(actions.watch), "show the progress of runs until they have ended")
+    export = command("export", _on_server(actions.export), "write runs, series and logs into a directory")
+    export.add_argument("--output", type=Path, default=Path("export"), metavar="DIRECTORY")
+    export.add_argument("--format", choices=("csv", "arrow"), default="csv", help="format of the series")
+    export.add_argument("--artifacts", action="store_true", help="also the artifacts of reported runs")
+    wait = command("wait", _on_server(actions.wait), "wait until a run has ended")
+    wait.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after this long")
+    cancel = command("cancel", _on_server(actions.cancel), "cancel a run")
+    relaunch = command("relaunch", _on_server(actions.relaunch), "start the next attempt of a run that has ended")
+    for added in (launch, watch, export, wait, cancel, relaunch):
+        added.add_argument("experiment", help="slug of the experiment")
+    for added in (watch, export):
+        added.add_argument("numbers", nargs="*", type=int, metavar="number", help="numbers of runs")
+    for added in (wait, cancel, relaunch):
+        added.add_argument("number", type=int, help="number of the run")
+    compare = command("compare", _on_server(actions.compare), "compare runs: parlab compare bert:1 bert:2")
+    compare.add_argument("runs", nargs="+", metavar="EXPERIMENT:NUMBER")
+    plan = command("plan", _on_server(actions.plan), "plan a training: parlab plan layers=24 hidden=2048 nodes=2")
+    plan.add_argument("fields", nargs="*", metavar="NAME=VALUE")
+    plan.add_argument("--file", type=Path, help="JSON with fields")
+    plan.add_argument("--rows", type=int, default=10, help="rows per table (default: 10)")
+    imported = command("import", _on_server(actions.import_paths), "import files, directories and stores of trackers")
+    imported.add_argument("paths", nargs="+", type=Path, metavar="PATH")
+    imported.add_argument("--experiment", default="", help="slug of the experiment to import into")
+    imported.add_argument("--format", default="", help="format (default: recognised from the content)")
+    imported.add_argument("--dry-run", action="store_true", help="only show what would be imported")
+    for added in (*with_json, launch, watch, compare, plan, imported):
+        added.add_argument("--json", action="store_true", help="print JSON")
+    shells = command("completion", _completion, 'completion for a shell: eval "$(parlab completion bash)"')
+    shells.add_argument("shell", choices=completion.SHELLS)
+
+
+def _completion(arguments: argparse.Namespace, _login: Settings) -> int:
+    sys.stdout.write(completion.script(_parser(), arguments.shell))
+    return OK
+
+
+def _api(login: Settings) -> Api:
+    return Api(login.url, login.token)
+
+
+def _on_server(action: Callable[[argparse.Namespace, Api], int]) -> Callable[[argparse.Namespace, Settings], int]:
+    return lambda arguments, login: action(arguments, _api(login))
 
 
 def _connection(login: Settings) -> Connection:
@@ -105,25 +164,17 @@ def _login(arguments: argparse.Namespace, login: Settings) -> int:
 
 def _list(arguments: argparse.Namespace, login: Settings) -> int:
     columns: tuple[str, ...]
+    api = _api(login)
     if arguments.experiment:
-        query = f"?page_size=1000&state={quote(arguments.state)}" if arguments.state else "?page_size=1000"
-        path = f"/api/experiments/{quote(arguments.experiment, safe='')}/runs/{query}"
+        rows = [run.data for run in Experiment(api, arguments.experiment).runs(arguments.state)]
         columns = ("number", "state", "label", "started_at", "samples_per_s", "tokens_per_s", "ms_per_sample", "mfu")
     else:
-        path, columns = "/api/experiments/?page_size=1000", ("slug", "name", "run_count", "findings_open", "created_at")
-    connection = _connection(login)
-    rows: list[dict[str, Any]] = []
-    page = 1
-    while True:
-        answer = connection.json("GET", f"{path}&page={page}")
-        rows += answer["results"]
-        if not answer["next"]:
-            break
-        page += 1
+        rows = [experiment.data for experiment in api.experiments()]
+        columns = ("slug", "name", "runs", "findings_open", "created_at")
     if arguments.json:
-        _print_json(rows)
+        print_json(rows)
     else:
-        _print_table([column for column in columns if any(row.get(column) not in (None, "") for row in rows)], rows)
+        print_table(columns, rows)
     return OK
 
 
@@ -134,14 +185,14 @@ def _run_path(arguments: argparse.Namespace) -> str:
 def _show(arguments: argparse.Namespace, login: Settings) -> int:
     run = _connection(login).json("GET", _run_path(arguments))
     if arguments.json:
-        _print_json(run)
+        print_json(run)
         return OK
     for key, value in run.items():
         if value not in (None, "", {}, []):
             text = (
                 json.dumps(value, indent=2).replace("\n", "\n  ")
                 if isinstance(value, (dict, list))
-                else _table_cell(value)
+                else table_cell(value)
             )
             sys.stdout.write(f"{key}: {text}\n")
     return OK
@@ -217,27 +268,6 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=2)
-    sys.stdout.write("\n")
-
-
-def _print_table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    table = [list(columns), *([_table_cell(row.get(column)) for column in columns] for row in rows)]
-    widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
-    for row in table if rows else []:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths))
-        sys.stdout.write(f"{line.rstrip()}\n")
-    if not rows:
-        sys.stdout.write("nothing here yet\n")
-
-
-def _table_cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)[:60]
 
 
 if __name__ == "__main__":

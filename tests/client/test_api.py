@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import math
 import threading
@@ -121,14 +120,14 @@ def test_files_and_directories_are_imported(api: Api, tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
     (folder / "other.log").write_text(HEAD + iterations(1, 30))
-    (folder / "packed.log.gz").write_bytes(gzip.compress((HEAD + iterations(1, 40)).encode()))
+    (folder / "third.log").write_text(HEAD + iterations(1, 40))
     assert len(api.import_path(folder)) == 2
 
 
-def test_plans_and_studies_and_findings(api: Api) -> None:
-    assert api.plan(layers=4, hidden=256, heads=4, nodes=1)["layouts"]
+def test_plans_and_studies_and_findings(api: Api, catalogue: None) -> None:
+    assert api.plan(layers=24, hidden=2048, heads=16, tensor_parallel=1, pipeline_parallel=1, nodes=2)["layouts"]
     experiment = api.create_experiment("Tuned")
-    experiment.configure({"train": {"global_batch_size": 8}}, {"train.micro_batch_size": [1, 2]})
+    experiment.configure({"train": {"global_batch_size": 8, "iterations": 20}}, {"train.micro_batch_size": [1, 2]})
     study = api.create_study("tuned", max_launches=2)
     assert [other.number for other in api.studies()] == [study.number]
     assert study.act("pause").data["state"] == "paused"

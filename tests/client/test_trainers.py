@@ -271,6 +271,13 @@ def test_megatron_bridge_reports_settings_timers_and_checkpoints(
     assert [(item["path"], item["size"]) for item in artifacts] == [("checkpoints/iter_0000003/common.pt", 1000)]
 
 
+@pytest.mark.usefixtures("runs")
+def test_the_numbers_of_the_runs_are_read_as_the_page_shows(variables: dict[str, str], tmp_path: Path) -> None:
+    source = snippet("Numbers for notebooks").replace('runs("finished")', 'runs("finished")[3:4]')
+    done = subprocess.run([sys.executable, "-c", source], env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()[1]) == (0, "finished"), done.stderr
+
+
 def test_commands_and_the_sbatch_file_of_the_page_report_their_runs(
     server: Served, variables: dict[str, str], tmp_path: Path
 ) -> None:

@@ -1,0 +1,220 @@
+"""The commands of `parlab` that act on the server, with their exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars
+import pytest
+from pytest_django.live_server_helper import LiveServer
+
+from parlab.lab.models import Attempt, Experiment, Run
+from parlab.lab.services import experiment_create
+from parlab.series import log, store
+from parlab.series.columns import Columns
+from runners.client import actions, tables
+from runners.client.commands import main
+from tests.client.test_commands import HEAD, iterations
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(
+    live_server: LiveServer,
+    token: str,
+    client_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Run a command; returns exit code, output and errors."""
+    for name, value in (("URL", live_server.url), ("TOKEN", token), ("HOME", str(client_home))):
+        monkeypatch.setenv(f"PARLAB_{name}", value)
+    monkeypatch.setenv("NO_PROXY", "*")
+
+    def called(*arguments: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as error:
+            code = int(error.code or 0)
+        return (code, *capsys.readouterr())
+
+    return called
+
+
+@pytest.fixture
+def attempt(make_attempt: Callable[..., Attempt]) -> Attempt:
+    attempt = make_attempt()
+    steps = np.arange(5)
+    store.append(attempt.pk, {("a/b", 0): Columns(steps, steps + 0.5, steps * 2.0)})
+    store.append(attempt.pk, {("a b", 0): Columns(steps, steps + 0.5, steps * 3.0)})
+    log.append_log(attempt.pk, b"hello\n")
+    Attempt.objects.update(last_step=2)
+    return attempt
+
+
+def test_a_configuration_is_saved_launched_and_its_runs_are_cancelled_and_relaunched(
+    call: Call, admin: object, tmp_path: Path
+) -> None:
+    experiment_create(name="Micro batches", owner=admin)  # type: ignore[arg-type]
+    path = tmp_path / "config.json"
+    path.write_text(
+        json.dumps({"data": {"train": {"global_batch_size": 8}}, "sweep": {"train.micro_batch_size": [1, 2]}})
+    )
+    code, output, _ = call("launch", "micro-batches", "--config", path, "--note", "first")
+    assert (code, output.count("queued")) == (0, 2)
+    assert call("launch", "micro-batches")[1] == "no point without a run\n"
+    assert call("launch", "micro-batches", "--json")[1] == "[]\n"
+    assert call("cancel", "micro-batches", 1)[:2] == (0, "run 1 cancelled\n")
+    code, _, errors = call("cancel", "micro-batches", 1)
+    assert (code, "cancel" in errors) == (1, True)
+    assert call("relaunch", "micro-batches", 1)[:2] == (0, "run 1 queued, attempt 2\n")
+    assert Experiment.objects.get().configs.get().note == "first"
+    path.write_text("{")
+    assert "is not JSON" in call("launch", "micro-batches", "--config", path)[2]
+
+
+def test_watching_shows_progress_until_the_end_and_returns_how_runs_ended(call: Call, attempt: Attempt) -> None:
+    slug = attempt.run.experiment.slug
+
+    def end() -> None:
+        Attempt.objects.update(last_step=4)
+        Run.objects.update(state="finished")
+
+    ending = threading.Timer(0.5, end)
+    ending.start()
+    code, output, _ = call("watch", slug)
+    ending.join()
+    lines = output.splitlines()
+    assert code == 0
+    assert lines[0] == "run 1  running  [##########..........] step 2/4 50%"
+    assert lines[-1] == "run 1  finished  [####################] step 4/4 100%"
+    assert call("watch", slug)[:2] == (0, "no run is active\n")
+    Run.objects.update(state="failed", reason="out of disk")
+    assert call("watch", slug, 1)[:2] == (4, "run 1  failed  [####################] step 4/4 100%  out of disk\n")
+    assert call("wait", slug, 1)[:2] == (4, "run 1 failed\n")
+    assert json.loads(call("watch", slug, 1, "--json")[1])[0]["reason"] == "out of disk"
+    code, _, errors = call("watch", slug, 7)
+    assert (code, f"`parlab ls {slug}`" in errors) == (1, True)
+    Run.objects.update(state="running")
+    assert call("wait", slug, 1, "--timeout", 0.1)[0] == 1
+
+
+def test_comparing_shows_measures_with_ratios_and_settings_that_differ(
+    call: Call, make_attempt: Callable[..., Attempt]
+) -> None:
+    first, second = make_attempt().run, make_attempt().run
+    for run, speed, size in ((first, 100.0, 1), (second, 150.0, 2)):
+        run.samples_per_s, run.summary = speed, {"loss": {"last": 2.5}}
+        run.resolved["train"]["micro_batch_size"] = size
+        run.save()
+    slug = first.experiment.slug
+    rows = {row["name"]: row for row in json.loads(call("compare", f"{slug}:1", 2, "--json")[1])}
+    assert rows["samples_per_s"]["values"] == [100.0, 150.0]
+    assert rows["samples_per_s"]["ratios"] == [None, 1.5]
+    assert rows["train.micro_batch_size"]["values"] == [1, 2]
+    assert "train.seed" not in rows
+    assert "150 (1.5 x)" in call("compare", f"{slug}:1", f"{slug}:2")[1]
+    assert "use for example bert-base:3" in call("compare", "bert")[2]
+
+
+def test_a_plan_takes_pairs_and_files(call: Call, tmp_path: Path, catalogue: None) -> None:
+    path = tmp_path / "question.json"
+    path.write_text('{"layers": 24, "hidden": 2048, "heads": 16, "tensor_parallel": 1, "pipeline_parallel": 1}')
+    code, output, errors = call("plan", "--file", path, "nodes=2")
+    assert (code, errors) == (0, "")
+    assert "layouts" in output
+    assert json.loads(call("plan", "--file", path, "nodes=2", "--json")[1])["layouts"]
+    code, _, errors = call("plan", "layers")
+    assert (code, "is not NAME=VALUE" in errors) == (1, True)
+    code, _, errors = call("plan", "layers=-1")
+    assert (code, "layers" in errors) == (1, True)
+
+
+def test_files_are_previewed_and_imported(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(HEAD + iterations(1, 20))
+    code, output, _ = call("import", "--dry-run", path)
+    assert (code, "megatron" in output, Run.objects.count()) == (0, True, 0)
+    assert json.loads(call("import", path, "--json")[1])[0]["format"] == "megatron"
+    assert Run.objects.count() == 1
+    code, _, errors = call("import", tmp_path / "missing.log")
+    assert (code, "does not exist" in errors) == (1, True)
+
+
+@pytest.mark.parametrize("form", ["csv", "arrow"])
+def test_an_export_holds_runs_logs_and_every_series(call: Call, attempt: Attempt, tmp_path: Path, form: str) -> None:
+    target = tmp_path / "out"
+    code, output, _ = call("export", attempt.run.experiment.slug, "--output", target, "--format", form, "--artifacts")
+    assert (code, output) == (0, f"1 runs in {target}\n")
+    assert (target / "run-1" / "log.txt").read_bytes() == b"hello\n"
+    assert json.loads((target / "run-1" / "run.json").read_text())["number"] == 1
+    assert (target / "runs.csv").read_text().splitlines()[0].startswith("number,")
+    files = sorted((target / "run-1" / "series").iterdir())
+    assert len(files) == 2  # names that differ only in letters that files may not have
+    if form == "arrow":
+        assert sorted(polars.read_ipc_stream(file)["value"][4] for file in files) == [8.0, 12.0]
+    else:
+        assert {file.read_text().splitlines()[-1] for file in files} == {"0,4,4.5,8.0", "0,4,4.5,12.0"}
+
+
+@pytest.mark.parametrize("arguments", [["launch"], ["compare"], ["completion", "tcsh"], ["watch", "x", "one"], ["x"]])
+def test_wrong_usage_exits_with_2(call: Call, arguments: list[str]) -> None:
+    assert call(*arguments)[0] == 2
+
+
+def test_the_exit_code_tells_refused_from_unreachable(call: Call) -> None:
+    assert call("launch", "missing")[0] == 1
+    assert call("--url", "http://127.0.0.1:9", "watch", "x")[0] == 3
+
+
+def test_a_terminal_shows_tables_of_rich_and_progress_in_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    tables.print_table(("number", "state"), [{"number": 1, "state": "finished"}, {"number": 2, "state": "[bold]"}])
+    progress = tables.Progress()
+    progress.show({1: "run 1  queued"})
+    progress.show({1: "run 1  running"})
+    output = capsys.readouterr().out
+    assert "┃" in output
+    assert "[bold]" in output
+    assert output.endswith("\x1b[1A\x1b[2Krun 1  running\n")
+
+
+def test_the_progress_of_a_run_without_planned_steps_is_its_step() -> None:
+    run = {"number": 3, "state": "running", "last_step": 7, "planned_steps": None, "tokens_per_s": 1234.5678}
+    assert actions.progress_line(run) == "run 3  running  step 7  1235 tokens/s"
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"), [("lau", ["launch"]), ("watch --j", ["--json"]), ("--url x la", ["launch"])]
+)
+def test_bash_completes_commands_and_options(call: Call, typed: str, expected: list[str], tmp_path: Path) -> None:
+    (tmp_path / "completion").write_text(call("completion", "bash")[1])
+    words = ["parlab", *typed.split(" ")]
+    source = f"source completion; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _parlab; "
+    done = subprocess.run(
+        ["bash", "-c", source + 'echo "${COMPREPLY[@]}"'], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.stdout.split(), done.stderr) == (expected, "")
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_read_the_script(call: Call, shell: str, tmp_path: Path) -> None:
+    code, script, _ = call("completion", shell)
+    assert (code, "launch" in script, "--dry-run" in script or "-l dry-run" in script) == (0, True, True)
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed on this machine")
+    (tmp_path / "completion").write_text(script)
+    assert subprocess.run([program, "-n", str(tmp_path / "completion")]).returncode == 0
