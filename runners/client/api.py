@@ -195,7 +195,7 @@ class Run:
 
     def log(self, position: int = 0) -> bytes:
         """Return the raw output from a position."""
-        pieces = []
+        pieces: list[bytes] = []
         while True:
             output, headers = self._api.connection.request("GET", f"{self.path}log/?from={position}")
             position = int(headers["Parlab-Next"])

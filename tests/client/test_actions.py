@@ -6,9 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars
@@ -83,17 +83,18 @@ def test_a_configuration_is_saved_launched_and_its_runs_are_cancelled_and_relaun
     assert "is not JSON" in call("launch", "micro-batches", "--config", path)[2]
 
 
-def test_watching_shows_progress_until_the_end_and_returns_how_runs_ended(call: Call, attempt: Attempt) -> None:
+def test_watching_shows_progress_until_the_end_and_returns_how_runs_ended(
+    call: Call, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slug = attempt.run.experiment.slug
 
-    def end() -> None:
+    def end(_seconds: float) -> None:
         Attempt.objects.update(last_step=4)
         Run.objects.update(state="finished")
 
-    ending = threading.Timer(0.5, end)
-    ending.start()
-    code, output, _ = call("watch", slug)
-    ending.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(actions, "time", SimpleNamespace(sleep=end))
+        code, output, _ = call("watch", slug)
     lines = output.splitlines()
     assert code == 0
     assert lines[0] == "run 1  running  [##########..........] step 2/4 50%"
