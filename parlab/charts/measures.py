@@ -30,7 +30,7 @@ class Measure(NamedTuple):
     @property
     def is_as_it_is(self) -> bool:
         """Whether values keep this unit; others get the prefix that suits their size."""
-        return self.unit in ("ms", "%", "")
+        return self.unit in ("ms", "%", "", "fps")
 
     def text(self, value: float | None) -> str:
         """Write a value with its unit."""

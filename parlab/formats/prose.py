@@ -71,6 +71,7 @@ def figures(line: int, text: str) -> Iterator[Record]:
     if match and (value := to_float(match[1])) is not None:
         name = _COUNTS[match[3].lower().rstrip("s")]
         yield figure(line, name, value * _DECIMAL[match[2]], text.strip(), match[2])
+        yield from gpu_figures(line, text)
         return
     match = _PAIR.match(text)
     if match and _is_name(match[1], match[3]) and (value := to_float(match[2])) is not None:

@@ -37,10 +37,22 @@ _SPELLINGS = {
 }
 
 
+_TITLES = {
+    "num_gpus": "GPUs",
+    "num_nodes": "Nodes",
+    "num_layers": "Layers",
+    "num_attention_heads": "Attention heads",
+    "num_experiments": "Experiments",
+    "avg_step_fps": "Throughput (avg_step_fps)",
+}
+
+
 def figure_title(name: str) -> str:
     """Return a figure as a heading: `gpu_mem_bytes` becomes `GPU memory`, `samples_per_s` `Samples/s`."""
     if " " in name:
         return name
+    if name in _TITLES:
+        return _TITLES[name]
     ending = next((ending for ending in _UNIT_SUFFIXES if name.endswith(ending)), "")
     if not name.endswith(("samples_per_s", "tokens_per_s")):
         name = name.removesuffix(ending)
