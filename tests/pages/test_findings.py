@@ -129,7 +129,7 @@ def test_the_panel_shows_both_numbers_the_rule_and_the_place_in_the_log(
     assert "<html" not in panel.content.decode()
     page_text = text(panel)
     assert "8 samples/s are stated, but 4 samples / 0.4 s = 10 samples/s." in page_text
-    assert "Samples/s 8 Expected samples/s 10" in page_text
+    assert "Samples/s 8 samples/s Expected samples/s 10 samples/s" in page_text
     assert f'href="/findings/rules/#{doubted.rule}"' in panel.content.decode()
     assert '<span class="meant"><i>3</i> elapsed 4 s' in panel.content.decode()
     assert "second" in page_text

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from parlab.charts.format import exact, quantity, significant
 from parlab.findings import RULES
 from parlab.lab.models import Finding
-from parlab.lab.selectors.figures import figure_title
+from parlab.lab.selectors.figures import figure_title, figure_value
 from parlab.lab.selectors.sources import Line, source_lines
 
 
@@ -17,8 +18,8 @@ class FindingRow(NamedTuple):
     finding: Finding
     title: str
     """Title of the rule."""
-    numbers: list[tuple[str, float]]
-    """The compared numbers by name."""
+    numbers: list[tuple[str, str, str]]
+    """The compared numbers: name, value with unit, all digits."""
     place: str
     """The place in the document as text, without lines."""
     lines: str
@@ -33,12 +34,30 @@ def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
         FindingRow(
             finding,
             RULES[finding.rule].title if finding.rule in RULES else "",
-            [(figure_title(name), value) for name, value in finding.numbers.items()],
+            [(figure_title(name), _number_text(name, value), exact(value)) for name, value in finding.numbers.items()],
             _place_text(finding),
             _lines_text(finding.lines) if finding.source_id else "",
         )
         for finding in findings
     ]
+
+
+_SHARES = ("efficiency", "mfu", "hfu", "utilisation", "share")
+
+
+def _number_text(name: str, value: float) -> str:
+    """Write a compared number with readable digits and the unit that its name states."""
+    if name.endswith("_ms"):
+        return f"{significant(value)} ms"
+    if "tflops" in name:
+        return f"{significant(value)} TFLOP/s"
+    if name.startswith(_SHARES) and not name.endswith("_pct"):
+        return f"{significant(100 * value)} %"
+    if name.endswith("flops_per_step"):
+        return quantity(value, "FLOP")
+    if name.endswith("_per_s") and value == int(value):
+        return f"{exact(value)} {name.removesuffix('_per_s').rpartition('_')[2]}/s"
+    return figure_value(name, {"value": value})
 
 
 def _place_text(finding: Finding) -> str:
