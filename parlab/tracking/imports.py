@@ -7,6 +7,8 @@ are none. Parameters, tags, points and artifacts take the same services as runs 
 from __future__ import annotations
 
 import logging
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -38,11 +40,15 @@ from parlab.tracking.runs import (
     tracked_run_update,
 )
 from parlab.tracking.stores import ForeignRun, Store, StoreError, is_store_file, stores_in
+from parlab.tracking.stores.foreign import identity_of
 
 logger = logging.getLogger(__name__)
 
 ORIGIN_TAG = "parlab.imported_from"
 MAX_METRICS = 10_000
+MAX_VERSIONS = 100
+MAX_COMPARED = 200
+"""Metrics of which the last stored point is compared with the store."""
 _BLOCK = 20_000
 _HEAD = 16
 
@@ -171,7 +177,7 @@ def _experiment(name: str, store: Store, user: User) -> Experiment:
 
 def _expected(foreign: ForeignRun) -> _Stored:
     """Return what the import of a run would change."""
-    tracked = TrackedRun.objects.select_related("run").filter(uuid=foreign.identity).first()
+    foreign, tracked = _version(foreign)
     counts = _counts(tracked)
     new, last_step = 0, 0
     for point in _new_points(foreign, counts):
@@ -182,10 +188,13 @@ def _expected(foreign: ForeignRun) -> _Stored:
 
 
 def _run_store(foreign: ForeignRun, store: Store, experiment: Experiment, user: User, notes: list[str]) -> _Stored:
-    """Create a run, or append what is new to the run with the same ID."""
-    tracked = TrackedRun.objects.select_related("run").filter(uuid=foreign.identity).first()
+    """Create a run, or append what is new to the run with the same ID; a changed run is a new version of it."""
+    identity = foreign.identity
+    foreign, tracked = _version(foreign)
     change: Change = "new"
     if tracked is None:
+        if foreign.identity != identity:
+            notes.append(f"{foreign.name}: its points have changed since it was imported; this is a new version")
         tracked = tracked_run_start(
             experiment=experiment,
             user=user,
@@ -209,6 +218,38 @@ def _run_store(foreign: ForeignRun, store: Store, experiment: Experiment, user: 
         tracked_run_update(tracked=tracked, status=foreign.status, end_ms=foreign.end_ms, is_news=False)
         logger.info("imported run %s of %s from %s", tracked.run.number, experiment, store.name)
     return _Stored(Run.everything.get(pk=tracked.run_id), foreign, change, last_step)
+
+
+def _version(foreign: ForeignRun) -> tuple[ForeignRun, TrackedRun | None]:
+    """Return a run under the ID of its version, and the stored run of that version; None for a new one."""
+    version = foreign
+    for number in range(2, MAX_VERSIONS + 2):
+        tracked = TrackedRun.objects.select_related("run").filter(uuid=version.identity).first()
+        if tracked is None or number > MAX_VERSIONS or _is_beginning(tracked, foreign):
+            return version, tracked
+        label = f"{foreign.name or foreign.identity[:8]} (version {number})"
+        version = foreign._replace(identity=identity_of("version", foreign.identity, str(number)), name=label)
+    raise AssertionError("unreachable")
+
+
+def _is_beginning(tracked: TrackedRun, foreign: ForeignRun) -> bool:
+    """Return whether the stored points are the beginning of those of the store: the last one of each metric is."""
+    attempt_id = tracked.run.current_attempt().pk
+    counts = _counts(tracked)
+    last: dict[str, float] = {}
+    seen: Counter[str] = Counter()
+    for point in foreign.points():
+        seen[point.key] += 1
+        if seen[point.key] == counts.get(point.key):
+            last[point.key] = point.value
+    compared = [key for key in sorted(counts) if seen[key]][:MAX_COMPARED]
+    if any(seen[key] < counts[key] for key in compared):
+        return False
+    for key in compared:
+        stored = float(series_store.read(attempt_id, key, rank=0).values[-1])
+        if stored != last[key] and not (math.isnan(stored) and math.isnan(last[key])):
+            return False
+    return True
 
 
 def _is_changed(tracked: TrackedRun, foreign: ForeignRun) -> bool:

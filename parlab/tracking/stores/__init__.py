@@ -1,4 +1,5 @@
-"""Runs in the stores of other trackers: MLflow's file and SQLite stores, W&B offline directories, trackio databases.
+"""Runs in the stores of other trackers: MLflow's file and SQLite stores, W&B offline directories,
+trackio databases, TensorBoard directories.
 
 A reader gets the files of a directory or archive, {relative path: file}, and opens no other file: paths written inside
 of a store are never followed. It returns a `Store` with the runs and the files that it answers for.
@@ -9,18 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from . import databases, mlflow_files, wandb_files
+from . import databases, mlflow_files, tensorboard, wandb_files
 from .foreign import ForeignRun, Store, StoreError
 
 __all__ = ["READERS", "ForeignRun", "Store", "StoreError", "is_store_file", "stores_in"]
 
-READERS = (mlflow_files, databases, wandb_files)
+READERS = (mlflow_files, databases, wandb_files, tensorboard)
 _MARKS = (databases.MARK, wandb_files.MARK)
 
 
 def stores_in(files: Mapping[str, Path]) -> list[Store]:
     """Return the stores among the files of a directory. Raises StoreError for one that is damaged."""
-    return [store for reader in READERS for store in reader.read(files)]
+    stores: list[Store] = []
+    for reader in READERS:
+        # What a store has as an artifact of its runs is no store of its own.
+        owned = frozenset[str]().union(*(store.files for store in stores))
+        stores += reader.read({name: path for name, path in files.items() if name not in owned})
+    return stores
 
 
 def is_store_file(head: bytes) -> bool:

@@ -21,24 +21,19 @@ import orjson
 from parlab.lab.models import TrackedRun
 from parlab.tracking.runs import Point
 
-from .foreign import ForeignRun, Store, StoreError, flattened, identity_of, milliseconds, number_of, point
+from .foreign import ForeignRun, Store, flattened, identity_of, milliseconds, number_of, point
+from .protobuf import Damaged, fields_of
 
 MARK = b":W&B"
 TRACKER = "wandb"
 _HEADER, _BLOCK, _FRAME = 7, 32_768, 7
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _MAX_RECORD = 64 << 20
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_HISTORY, _CONFIG, _RUN, _EXIT = 2, 5, 17, 18
+_HISTORY, _CONFIG, _STATS, _RUN, _EXIT = 2, 5, 7, 17, 18
+SYSTEM = "system/"
+"""Beginning of the names of what W&B samples of the machine; such a sample belongs to the last logged step."""
 
 Fields = Mapping[int, Sequence[Any]]
-
-
-class _Damaged(StoreError):
-    """A record that is incomplete or whose checksum is wrong."""
-
-    def __init__(self) -> None:
-        super().__init__("the .wandb file contains a record that cannot be decoded; copy the file again")
 
 
 def read(files: Mapping[str, Path]) -> Iterator[Store]:
@@ -154,8 +149,11 @@ def _run(
 
 def _points(paths: Sequence[Path]) -> Iterator[Point]:
     """Read the history; the step is W&B's own (`_step`). Texts, pictures and histograms are no numbers."""
+    step: Any = 0
     for path in paths:
         for record in _Records(path):
+            if _STATS in record:
+                yield from _sampled(fields_of(record[_STATS][-1]), step)
             if _HISTORY not in record:
                 continue
             values = _history(record)
@@ -165,6 +163,17 @@ def _points(paths: Sequence[Path]) -> Iterator[Point]:
                 logged = None if key.startswith("_") else point(key, value, time * 1000, step)
                 if logged is not None:
                     yield logged
+
+
+def _sampled(stats: Fields, step: Any) -> Iterator[Point]:
+    """Read a sample of GPUs, processor and memory."""
+    stamp = fields_of(stats[2][-1]) if 2 in stats else {}
+    time_ms = stamp.get(1, [0])[-1] * 1000 + stamp.get(2, [0])[-1] // 10**6
+    for item in stats.get(3, []):
+        fields = fields_of(item)
+        logged = point(f"{SYSTEM}{_item_key(fields)}", _json(fields.get(16, [b""])[-1]), time_ms, step)
+        if logged is not None:
+            yield logged
 
 
 def _history(record: Fields) -> dict[str, Any]:
@@ -220,7 +229,7 @@ class _Records:
                 try:
                     content = _content(file)
                     record = fields_of(content) if content is not None else None
-                except _Damaged:
+                except Damaged:
                     self.missing = size - position
                     return
                 if record is None:
@@ -230,7 +239,7 @@ class _Records:
 
 
 def _content(file: BinaryIO) -> bytes | None:
-    """Return the next record, joined from its parts; None at the end. Raises _Damaged."""
+    """Return the next record, joined from its parts; None at the end. Raises Damaged."""
     parts: list[bytes] = []
     total = 0
     while True:
@@ -241,49 +250,15 @@ def _content(file: BinaryIO) -> bytes | None:
         if not frame and not parts:
             return None
         if len(frame) < _FRAME:
-            raise _Damaged
+            raise Damaged
         checksum, length, kind = int.from_bytes(frame[:4], "little"), int.from_bytes(frame[4:6], "little"), frame[6]
         content = file.read(length)
         if len(content) < length or zlib.crc32(content, zlib.crc32(frame[6:])) != checksum:
-            raise _Damaged
+            raise Damaged
         total += length
         is_expected = kind in ((_MIDDLE, _LAST) if parts else (_WHOLE, _FIRST))
         if not is_expected or total > _MAX_RECORD:
-            raise _Damaged
+            raise Damaged
         parts.append(content)
         if kind in (_WHOLE, _LAST):
             return b"".join(parts)
-
-
-def fields_of(message: Any) -> dict[int, list[Any]]:
-    """Decode a protobuf message without its schema: {number: values}, as integers or bytes. Raises _Damaged."""
-    if not isinstance(message, bytes):
-        raise _Damaged
-    fields: dict[int, list[Any]] = {}
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
-        kind = tag & 7
-        value: Any
-        if kind == _VARINT:
-            value, position = _varint(message, position)
-        else:
-            length = {_FIXED64: 8, _FIXED32: 4}.get(kind, -1)
-            if kind == _BYTES:
-                length, position = _varint(message, position)
-            if length < 0 or position + length > len(message):
-                raise _Damaged
-            value, position = message[position : position + length], position + length
-        fields.setdefault(tag >> 3, []).append(value)
-    return fields
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < len(message) and shift < 64:
-        byte = message[position]
-        value |= (byte & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-        if byte < 0x80:
-            return value, position
-    raise _Damaged
