@@ -24,7 +24,7 @@ from runners.config import RunConfig
 from runners.protocol import Report
 from runners.rundir import RunDir, directory_name, lock
 from runners.share import Share
-from runners.slurm import ship
+from runners.slurm import reach
 from runners.slurm.queue import NO_STATE_DIRECTORY, STARTED_BEFORE
 from runners.slurm.state import JobDir, JobStateDir
 from runners.spool import SpoolWriter
@@ -44,6 +44,11 @@ class JobSupervisor(Supervisor):
         super().__init__(run)
         self._shipping = shipping
 
+    def _on_signal(self, *arguments: object) -> None:
+        # At once: Slurm kills a supervisor that takes too long, and then this tells it from the first one that died.
+        JobDir(self.run_dir.path).stop()
+        super()._on_signal(*arguments)
+
     def _report_end(self) -> None:
         """Write the final report, unless Slurm ends the job: why, only the daemon can ask."""
         run = JobDir(self.run_dir.path)
@@ -51,7 +56,6 @@ class JobSupervisor(Supervisor):
             self.samples.stop()
             self.recorder.spool.close()
             self._finish_shipping(run)
-            run.stop()
         else:
             super()._report_end()
             self._finish_shipping(run)
@@ -62,7 +66,7 @@ class JobSupervisor(Supervisor):
         if self._shipping is None:
             return
         os.close(self._shipping)
-        deadline = time.monotonic() + ship.FLUSH_S
+        deadline = time.monotonic() + reach.FLUSH_S
         while run.is_shipped_elsewhere and time.monotonic() < deadline:
             time.sleep(0.05)
 
@@ -114,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
     # A launcher within the job, such as srun, must share the resources of this step instead of waiting for them.
     os.environ["SLURM_OVERLAP"] = "1"
     config = RunConfig.model_validate_json(run.config.read_text())
-    why_not = ship.why_not(JobStateDir(path.parent.parent))
+    why_not = reach.why_not(JobStateDir(path.parent.parent))
     shipped_by = f"login node, because {why_not}" if why_not else "this node"
     try:
         run.write_launch(described(run.read_launch(), config, os.environ, shipped_by))
@@ -126,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
     shipping = None
     if not why_not:
         run.take_over_shipping(socket.gethostname())
-        shipping = ship.start(run)
+        shipping = reach.start(run)
     supervise(run, partial(JobSupervisor, shipping=shipping))
     return 0
 

@@ -6,7 +6,7 @@ STATE/jobs/RUN-ATTEMPT/job.out     what the batch script and srun print
 STATE/broker.json          URL of Redis and name of the node, for compute nodes that ship by themselves
 STATE/runs/RUN-ATTEMPT/shipper  the compute node that ships the output, as long as it does
 STATE/runs/RUN-ATTEMPT/ended       the supervisor has written its final report
-STATE/runs/RUN-ATTEMPT/stopped     Slurm stopped the supervisor, which leaves the final report to the daemon
+STATE/runs/RUN-ATTEMPT/stopped     Slurm told the supervisor to stop, which leaves the final report to the daemon
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class JobDir(RunDir):
 
     @property
     def was_stopped(self) -> bool:
-        """Whether Slurm stopped the supervisor, which wrote no final report."""
+        """Whether Slurm has told the supervisor to stop, which then writes no final report."""
         return self._stopped.exists()
 
     @property
@@ -57,7 +57,7 @@ class JobDir(RunDir):
         self._ended.touch()
 
     def stop(self) -> None:
-        """Record that the supervisor has ended without a final report."""
+        """Record that Slurm has told the supervisor to stop."""
         self._stopped.touch()
 
 

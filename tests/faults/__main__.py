@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100, help="number of faults")
     parser.add_argument("--seed", type=int, default=1, help="the same seed chooses the same kinds and pauses")
     parser.add_argument("--kinds", default="", help="kinds of faults, separated by commas; default: kill -9 on nodes")
+    parser.add_argument("--at-once", type=int, default=2, help="most faults at one moment")
     parser.add_argument("--no-slurm", action="store_true", help="without a Slurm cluster")
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="output file (JSON)")
     arguments = parser.parse_args()
@@ -52,13 +53,12 @@ def _run(arguments: argparse.Namespace, directory: Path) -> int:
 
     kinds = tuple(name for name in arguments.kinds.split(",") if name) or DEFAULT_KINDS
     if unknown := set(kinds) - set(KINDS):
-        parser_error = f"unknown kind {', '.join(sorted(unknown))}; use {', '.join(KINDS)}\n"
-        sys.stderr.write(parser_error)
+        sys.stderr.write(f"unknown kind {', '.join(sorted(unknown))}; use {', '.join(KINDS)}\n")
         return 2
     call_command("migrate", verbosity=0)
     try:
         stack.start()
-        campaign = Campaign(stack, Workload(stack), random.Random(arguments.seed), kinds)
+        campaign = Campaign(stack, Workload(stack), random.Random(arguments.seed), kinds, arguments.at_once)
         campaign.run(arguments.kills)
         summary = campaign.summary()
         if summary["wrong"]:

@@ -12,13 +12,11 @@ from typing import Any
 
 from parlab.lab.models import Attempt
 from runners.protocol import RunState
-from tests.faults.kinds import KINDS, Fault, problem_of_cause
+from tests.faults.kinds import KINDS, Fault, Scene, problem_of_cause
 from tests.faults.stack import Stack
 from tests.faults.workload import RANKS, Key, Workload, Wrong
 from tests.patience import PATIENCE_S
 
-END_WITHIN_S = 15.0
-"""Promised: an attempt ends on all nodes within this time."""
 MAX_PAUSE_S = 2.0
 """Pause before a fault, and before its repair, so that they meet every phase."""
 
@@ -45,6 +43,8 @@ class Campaign:
     workload: Workload
     rng: random.Random
     kinds: tuple[str, ...]
+    at_once: int = 1
+    """Most faults at one moment."""
     rows: list[Row] = field(default_factory=list)
     checked: set[Key] = field(default_factory=set)
 
@@ -54,44 +54,72 @@ class Campaign:
         self._settle({}, time.monotonic())
         while len(self.rows) < kills:
             time.sleep(self.rng.uniform(0, MAX_PAUSE_S))
-            kind = self.rng.choice(self.kinds)
+            count = min(self.rng.randint(1, self.at_once), kills - len(self.rows))
             least, attempts = self.workload.steps(), self.workload.current()
             began = time.monotonic()
-            fault = KINDS[kind](self.stack, self.workload, self.rng)
-            if fault is not None:
-                self.rows.append(self._judge(kind, fault, least, attempts, began))
-                self._print(self.rows[-1])
+            struck = self._strike(count)
+            rows = [
+                Row(len(self.rows) + 1 + n, kind, fault.victim, 0.0, None) for n, (kind, fault) in enumerate(struck)
+            ]
+            self._judge(rows, [fault for _, fault in struck], least, attempts, began)
+            self.rows += rows
+            for row in rows:
+                self._print(row)
         self._finish()
 
-    def _judge(self, kind: str, fault: Fault, least: dict[Key, int], attempts: dict[int, Attempt], began: float) -> Row:
-        row = Row(len(self.rows) + 1, kind, fault.victim, 0.0, None)
-        repair_at = began + self.rng.uniform(0, MAX_PAUSE_S)
-        try:
-            if kind == "node":
-                row.ended_s = self._wait_for_ends(fault, began)
-                repair_at = 0.0
-            if fault.repair is not None:
-                time.sleep(max(0.0, repair_at - time.monotonic()))
-                fault.repair()
-            if fault.ends and kind != "node":
-                row.ended_s = self._wait_for_ends(fault, began)
-            going_on = {key: step for key, step in least.items() if key not in fault.ends}
-            row.recovered_s = self._settle(going_on, began)
-        except Wrong as error:
-            row.wrong.append(str(error))
-            return row
-        for attempt in attempts.values():
-            row.wrong += self._problems(fault, Attempt.objects.select_related("run").get(pk=attempt.pk))
-        return row
+    def _strike(self, count: int) -> list[tuple[str, Fault]]:
+        """Let some faults happen at once, no two of them on one victim or attempt."""
+        scene = Scene(self.stack, self.workload, self.rng)
+        struck: list[tuple[str, Fault]] = []
+        while len(struck) < count:
+            kind = self.rng.choice(self.kinds)
+            fault = KINDS[kind](scene)
+            if fault is not None:
+                scene.ending |= set(fault.ends)
+                struck.append((kind, fault))
+            elif struck:
+                break  # nothing is left to strike
+        return struck
 
-    def _wait_for_ends(self, fault: Fault, began: float) -> float:
-        """Wait until the attempts that a fault ends have ended, with no process left; return the seconds."""
+    def _judge(
+        self,
+        rows: list[Row],
+        faults: list[Fault],
+        least: dict[Key, int],
+        attempts: dict[int, Attempt],
+        began: float,
+    ) -> None:
+        """Repair, wait until everything has recovered, and check all attempts."""
+        ends = {key for fault in faults for key in fault.ends}
+        try:
+            self._repair([fault for fault in faults if not fault.comes_back_late])
+            ended_s = self._wait_for_ends(ends, began) if ends else None
+            self._repair([fault for fault in faults if fault.comes_back_late])
+            recovered_s = self._settle({key: step for key, step in least.items() if key not in ends}, began)
+        except Wrong as error:
+            rows[0].wrong.append(str(error))
+            return
+        for row, fault in zip(rows, faults, strict=True):
+            row.recovered_s, row.ended_s = recovered_s, ended_s if fault.ends else None
+        for attempt in attempts.values():
+            key = attempt.run_id, attempt.number
+            pairs = zip(rows, faults, strict=True)
+            row, fault_of = next(((row, fault) for row, fault in pairs if key in fault.ends), (rows[0], None))
+            row.wrong += self._problems(fault_of, Attempt.objects.select_related("run").get(pk=attempt.pk))
+
+    def _repair(self, faults: list[Fault]) -> None:
+        for fault in faults:
+            if fault.repair is not None:
+                time.sleep(self.rng.uniform(0, MAX_PAUSE_S))
+                fault.repair()
+
+    def _wait_for_ends(self, ends: set[Key], began: float) -> float:
+        """Wait until attempts have ended, with no process left; return the seconds."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            alive = [key for key, _ in self.stack.processes() if key in fault.ends]
+            alive = [key for key, _ in self.stack.processes() if key in ends]
             states = {
-                key: Attempt.objects.values_list("state", flat=True).get(run_id=key[0], number=key[1])
-                for key in fault.ends
+                key: Attempt.objects.values_list("state", flat=True).get(run_id=key[0], number=key[1]) for key in ends
             }
             if not alive and all(RunState(state).is_final for state in states.values()):
                 return time.monotonic() - began
@@ -109,14 +137,14 @@ class Campaign:
             time.sleep(0.1)
         return time.monotonic() - began
 
-    def _problems(self, fault: Fault, attempt: Attempt) -> list[str]:
-        """Return what is wrong with an attempt that was active when the fault came."""
+    def _problems(self, fault: Fault | None, attempt: Attempt) -> list[str]:
+        """Return what is wrong with an attempt that was active when a fault came: the one that ends it, if one does."""
         key = attempt.run_id, attempt.number
-        expected = fault.ends.get(key, RunState.RUNNING)
+        expected = fault.ends[key] if fault is not None else RunState.RUNNING
         if attempt.state != expected:
             return [f"{attempt} is {attempt.state}, not {expected.value}: {attempt.reason}"]
         try:
-            if expected == RunState.RUNNING:
+            if fault is None:
                 self.workload.check_series(attempt)
                 return []
             self._check_ended(attempt, {rank: step for (each, rank), step in fault.spooled.items() if each == key})
@@ -146,7 +174,7 @@ class Campaign:
         self.workload.cancel_all()
         fault = Fault("", ends={(run, attempt.number): RunState.CANCELLED for run, attempt in attempts.items()})
         try:
-            row.ended_s = self._wait_for_ends(fault, began)
+            row.ended_s = self._wait_for_ends(set(fault.ends), began)
             self._wait_until_empty()
         except Wrong as error:
             row.wrong.append(str(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import psutil
@@ -15,8 +15,8 @@ from parlab.lab.models import Attempt, Member, Run
 from parlab.lab.services import first_cause
 from runners.protocol import RunState
 from runners.rundir import RunDir
-from tests.faults.stack import LOGIN, NODES, Stack
-from tests.faults.workload import RANKS, Key, Workload, Wrong
+from tests.faults.stack import NODES, Stack
+from tests.faults.workload import RANKS, Key, Workload
 from tests.slurm.cluster import NODES as SLURM_NODES
 
 
@@ -31,56 +31,100 @@ class Fault:
     """Attempts that must end, and how; all others must go on."""
     cause: Callable[[Attempt, Member], str] | None = None
     """Returns what is wrong with the first cause of an attempt that has ended; empty if nothing is."""
-    killed_spools: list[tuple[Key, int]] = field(default_factory=list)
-    """(attempt, node_rank) of killed supervisors."""
+    comes_back_late: bool = False
+    """The victim comes back only after the attempts that it ends have ended."""
     spooled: dict[tuple[Key, int], int] = field(default_factory=dict)
     """(attempt, rank) -> last step that was surely in the spool before its supervisor was killed."""
 
 
-Strike = Callable[[Stack, Workload, random.Random], "Fault | None"]
+@dataclass
+class Scene:
+    """Where a fault strikes, and what other faults of the same moment have struck already."""
+
+    stack: Stack
+    workload: Workload
+    rng: random.Random
+    victims: set[str] = field(default_factory=set)
+    ending: set[Key] = field(default_factory=set)
+
+    def choose(self, candidates: Iterable[str]) -> str | None:
+        """Return a victim that is not struck yet; None if there is none."""
+        left = sorted(set(candidates) - self.victims)
+        if not left:
+            return None
+        self.victims.add(victim := self.rng.choice(left))
+        return victim
+
+    def active(self) -> list[tuple[Key, Attempt]]:
+        """Return the attempts that no fault ends yet."""
+        pairs = [((run, attempt.number), attempt) for run, attempt in sorted(self.workload.current().items())]
+        return [(key, attempt) for key, attempt in pairs if key not in self.ending]
 
 
-def kill_daemon(stack: Stack, workload: Workload, rng: random.Random) -> Fault:
+Strike = Callable[[Scene], "Fault | None"]
+
+
+def kill_daemon(scene: Scene) -> Fault | None:
     """Kill a daemon: its runs go on."""
-    service = stack.services[rng.choice(stack.daemons)]
-    service.end()
-    return Fault(f"daemon {service.name}", service.start)
+    return _kill_service(scene, scene.stack.daemons, "daemon ")
 
 
-def kill_slurmd(stack: Stack, workload: Workload, rng: random.Random) -> Fault | None:
-    """Kill a slurmd: the jobs on its node go on."""
-    if stack.cluster is None:
+def kill_server(name: str) -> Strike:
+    """Return a strike that kills a process of the server: all runs go on."""
+    return lambda scene: _kill_service(scene, [name])
+
+
+def _kill_service(scene: Scene, names: Iterable[str], title: str = "") -> Fault | None:
+    name = scene.choose(names)
+    if name is None:
         return None
-    cluster, node = stack.cluster, rng.choice(SLURM_NODES)
+    service = scene.stack.services[name]
+    service.end()
+    return Fault(title + name, service.start)
+
+
+def kill_slurmd(scene: Scene) -> Fault | None:
+    """Kill a slurmd: the jobs on its node go on."""
+    cluster = scene.stack.cluster
+    node = scene.choose(SLURM_NODES) if cluster is not None else None
+    if cluster is None or node is None:
+        return None
     cluster.kill_node(node)
     return Fault(f"slurmd {node}", lambda: cluster.start_node(node))
 
 
-def kill_rank(stack: Stack, workload: Workload, rng: random.Random) -> Fault | None:
+def kill_rank(scene: Scene) -> Fault | None:
     """Kill a rank: its attempt fails on all nodes, and the rank is named."""
-    run, attempt = rng.choice(sorted(workload.current().items()))
+    active = scene.active()
+    if not active:
+        return None
+    key, attempt = scene.rng.choice(active)
     nodes = attempt.run.resolved["cluster"]["nodes"]
-    rank = rng.randrange(nodes * RANKS)
-    key = run, attempt.number
-    pid = int((stack.witness / f"{run}-{attempt.number}-{rank}.pid").read_text())
+    rank = scene.rng.randrange(nodes * RANKS)
+    pid = int((scene.stack.witness / f"{key[0]}-{key[1]}-{rank}.pid").read_text())
     with contextlib.suppress(psutil.Error):
         psutil.Process(pid).send_signal(signal.SIGKILL)
 
     def cause(ended: Attempt, member: Member) -> str:
-        expected = [f"rank {rank}", "SIGKILL", *([f"node {member.node_name}"] if nodes > 1 else [])]
+        expected = [f"rank {rank}", "SIGKILL", *([f"node {member.place_name}"] if nodes > 1 else [])]
         is_named = all(text in ended.reason for text in expected)
         is_there = member.node_rank == rank // RANKS and member.first_failed_rank == rank
         return "" if is_named and is_there else f"cause is node {member.node_rank}: {ended.reason}"
 
-    return Fault(f"rank {rank} of run {run} ({nodes} nodes)", ends={key: RunState.FAILED}, cause=cause)
+    return Fault(f"rank {rank} of run {key[0]}", ends={key: RunState.FAILED}, cause=cause)
 
 
-def kill_supervisor(stack: Stack, workload: Workload, rng: random.Random) -> Fault | None:
+def kill_supervisor(scene: Scene) -> Fault | None:
     """Kill a supervisor: its attempt is lost on all nodes, and the next one starts."""
-    held = [(node, run) for node in stack.daemons for run in stack.runs(node) if stack.supervisor(run) is not None]
-    node, run = rng.choice(sorted(held, key=lambda pair: (pair[0], pair[1].path.name)))
-    fault = Fault(f"supervisor of {run} on {node}", ends={(run.run, run.attempt): RunState.LOST})
-    _strike_supervisor(stack, workload, run, fault)
+    keys = {key for key, _ in scene.active()}
+    stack = scene.stack
+    runs = [run for node in stack.daemons for run in stack.runs(node) if (run.run, run.attempt) in keys]
+    held = [run for run in runs if stack.supervisor(run) is not None]
+    if not held:
+        return None
+    run = scene.rng.choice(sorted(held, key=lambda run: run.path.name))
+    fault = Fault(f"supervisor {run.node_rank} of run {run.run}", ends={(run.run, run.attempt): RunState.LOST})
+    _strike_supervisor(stack, run, fault)
 
     def cause(ended: Attempt, member: Member) -> str:
         is_right = member.node_rank == run.node_rank and "supervisor" in ended.reason
@@ -90,17 +134,20 @@ def kill_supervisor(stack: Stack, workload: Workload, rng: random.Random) -> Fau
     return fault
 
 
-def kill_node(stack: Stack, workload: Workload, rng: random.Random) -> Fault:
+def kill_node(scene: Scene) -> Fault | None:
     """Kill everything on a node at once; its daemon comes back after the lease of its runs."""
-    node = rng.choice(NODES)
+    stack = scene.stack
+    node = scene.choose(NODES)
+    if node is None or scene.ending:
+        return None
     service = stack.services[node]
-    fault = Fault(f"node {node}", service.start)
+    fault = Fault(f"node {node}", service.start, comes_back_late=True)
     service.end()
     marked = [process for key, process in stack.processes()]
     marker = stack.state(node).id
     for run in stack.runs(node):
         fault.ends[run.run, run.attempt] = RunState.LOST
-        _strike_supervisor(stack, workload, run, fault)
+        _strike_supervisor(stack, run, fault)
     for process in marked:
         with contextlib.suppress(psutil.Error):
             if process.environ().get("PARLAB_RUN", "").startswith(marker):
@@ -114,26 +161,17 @@ def kill_node(stack: Stack, workload: Workload, rng: random.Random) -> Fault:
     return fault
 
 
-def cancel(stack: Stack, workload: Workload, rng: random.Random) -> Fault:
+def cancel(scene: Scene) -> Fault | None:
     """Cancel a run: no fault, but its end is measured like those of faults."""
-    run, attempt = rng.choice(sorted(workload.current().items()))
-    nodes = attempt.run.resolved["cluster"]["nodes"]
-    services.cancel(run=Run.objects.get(pk=run))
-    return Fault(f"cancel of run {run} ({nodes} nodes)", ends={(run, attempt.number): RunState.CANCELLED})
+    active = scene.active()
+    if not active:
+        return None
+    key, _ = scene.rng.choice(active)
+    services.cancel(run=Run.objects.get(pk=key[0]))
+    return Fault(f"cancel of run {key[0]}", ends={key: RunState.CANCELLED})
 
 
-def kill_server(name: str) -> Strike:
-    """Return a strike that kills a process of the server: all runs go on."""
-
-    def strike(stack: Stack, workload: Workload, rng: random.Random) -> Fault:
-        service = stack.services[name]
-        service.end()
-        return Fault(name, service.start)
-
-    return strike
-
-
-def _strike_supervisor(stack: Stack, workload: Workload, run: RunDir, fault: Fault) -> None:
+def _strike_supervisor(stack: Stack, run: RunDir, fault: Fault) -> None:
     key = run.run, run.attempt
     ranks = range(run.node_rank * RANKS, (run.node_rank + 1) * RANKS)
     # What was printed a moment ago has been read: a supervisor reads as soon as there is output.
@@ -142,7 +180,6 @@ def _strike_supervisor(stack: Stack, workload: Workload, run: RunDir, fault: Fau
     if supervisor is not None:
         with contextlib.suppress(psutil.Error):
             supervisor.send_signal(signal.SIGKILL)
-    fault.killed_spools.append((key, run.node_rank))
     fault.spooled |= {(key, rank): step for rank, step in before.items()}
 
 
@@ -186,6 +223,3 @@ def problem_of_cause(fault: Fault, attempt: Attempt) -> str:
     if any(member.is_active for member in members):
         return "a member is still active"
     return fault.cause(attempt, cause) if fault.cause else ""
-
-
-__all__ = ["DEFAULT_KINDS", "KINDS", "LOGIN", "Fault", "Wrong", "problem_of_cause"]

@@ -12,7 +12,7 @@ import pytest
 
 from runners.protocol import Batch, Report
 from runners.shipping import BrokerAway, Shipment
-from runners.slurm import ship
+from runners.slurm import reach, ship
 from runners.slurm.state import JobDir, JobStateDir
 from runners.spool import SpoolWriter
 from tests.runners.conftest import Server
@@ -156,7 +156,7 @@ def test_why_the_login_node_ships(
 ) -> None:
     state = JobStateDir(tmp_path)
     settings(state, redis_url)
-    assert reason in ship.why_not(state)
+    assert reason in reach.why_not(state)
 
 
 def test_the_file_with_the_password_of_redis_is_private(tmp_path: Path) -> None:
