@@ -8,6 +8,7 @@ from typing import Protocol
 from parlab.formats import (
     all_reduce_bench,
     deepspeed,
+    exports,
     huggingface,
     maxtext,
     megatron,
@@ -53,5 +54,7 @@ LOGS: dict[str, Reader] = {
     "mlperf": mlperf,
     "huggingface": huggingface,
     "serving": serving,
+    "csv": exports.CSV,
+    "jsonl": exports.JSON_LINES,
     **{name: dialect for name, dialect in steplines.DIALECTS.items() if dialect.SIGNS},
 }

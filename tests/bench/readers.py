@@ -48,6 +48,8 @@ LINES: dict[str, str] = {
     " 'mean_token_accuracy': 0.7125, 'epoch': {e}}}\n",
     "serving": "Request throughput (req/s):              {s}\nOutput token throughput (tok/s):         {r}\n"
     "Mean TTFT (ms):                          {s}\nP99 TPOT (ms):                           {s}\n",
+    "csv": "{n},{n}.25,{l},{s},{r},,{s}\n",
+    "jsonl": '{{"_step": {n}, "_runtime": {n}.25, "train/loss": {l}, "grad_norm": {s}, "perf/tokens_per_sec": {r}}}\n',
     "nanogpt": "step {n:05d}/1000000 (0.01%) | loss: {l} | grad norm: {s} | lrm: 1.00 | dt: {s}ms | tok/sec: {r} |"
     " mfu: 45.67 | total time: {s}m\n",
     "torchtune": "Step {n} | loss:{l} lr:2e-05 tokens_per_second_per_gpu:{r} peak_memory_active:{s}"
@@ -77,12 +79,13 @@ _HEADS = {
     "   algbw   busbw #wrong\n"
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)"
     "  (GB/s)  (GB/s)\n",
+    "csv": "_step,_runtime,train/loss,train/grad_norm,perf/tokens_per_sec,val/loss,train/step_time\n",
     "serving": "============ Serving Benchmark Result ============\n",
 }
 
 
 # Steps after which the head is printed again.
-_REPEATED = {"nccl-tests": 30, "serving": 10}
+_REPEATED = {"nccl-tests": 30, "serving": 10, "nvidia-smi": 10**6, "csv": 10**6}
 
 
 def sample(format: str, first: int, count: int) -> Iterable[str]:

@@ -1,0 +1,236 @@
+"""Histories of metrics as CSV or JSON lines: exports of W&B and TensorBoard, Lightning's CSVLogger.
+
+W&B exports a chart with the columns `Step`, `<run> - <metric>` and `<run> - <metric>__MIN`, and a history with `_step`,
+`_runtime`, `_timestamp` and a column per metric; TensorBoard exports `Wall time,Step,Value`, and the tag only in the
+name of the file. What a column means follows from its name, by the table that all metrics share (`names.py`).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from parlab.formats.metric_fields import metric_field
+from parlab.formats.quantities import normal, to_float
+from parlab.formats.records import Field, Record, unread
+from parlab.formats.sniff import Signs
+from parlab.formats.steplines import is_timer
+
+MAX_COLUMNS = 2_000
+MAX_RUNS = 100
+# Rows of a chart with several runs, which are read run by run.
+MAX_ROWS = 200_000
+
+_STEP = r"(?:_?step|global_step|trainer/global_step|train/global_step|iteration|iter|num_updates|Step)"
+_STEPS = frozenset({"_step", "step", "global_step", "trainer/global_step", "train/global_step", "iteration", "iter",
+                    "num_updates"})  # fmt: skip
+# Clocks of the machine that logged; not measurements.
+_CLOCKS = frozenset({"wall time", "_timestamp", "timestamp", "_wandb", "time", "date"})
+_RUNTIME = frozenset({"_runtime", "relative time (process)", "relative time (wall)"})
+_SPREAD = ("__MIN", "__MAX")
+_HELD_OUT = re.compile(r"(?i)^(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[\s_/]")
+_HEADER = re.compile(
+    rf'^(?=[^\n]*,)(?:"?[A-Za-z_][^,"\n]{{0,200}}"?,){{0,40}}"?{_STEP}"?(?:,\s?"?[A-Za-z_][^\n]*|,?)\s*$'
+)
+_OBJECT = re.compile(rf'^\{{(?!"parlab")(?=[^\n]{{0,1500}}"{_STEP}": ?\d)"')
+
+
+@dataclass(frozen=True)
+class Export:
+    """A reader: patterns of its lines, and the function that reads them."""
+
+    SIGNS: Signs
+    read: Callable[[Iterable[str]], Iterator[Record]]
+
+
+class Columns:
+    """The columns of one run: place in a row, name, and what the values are."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self.fields = [(at, _field(name), _HELD_OUT.match(name) is not None) for at, name in names.items()]
+
+    def records(self, line: int, cells: list[str], iteration: int | None) -> list[Record]:
+        """Return the step, timers and evaluation of a row; empty cells were not measured in this step."""
+        own: list[tuple[Field, str, float]] = []
+        held_out: list[tuple[Field, str, float]] = []
+        bad: list[Record] = []
+        for at, field, is_held_out in self.fields:
+            text = cells[at].strip() if at < len(cells) else ""
+            if not text:
+                continue
+            value = to_float(text)
+            if value is None:
+                bad.append(unread(line, "not a finite number", f"{field.key}: {text}"))
+            else:
+                (held_out if is_held_out else own).append((field, text, normal(value, field.scale)))
+        return measured(line, iteration, own, held_out) + bad
+
+
+def _field(name: str) -> Field:
+    return Field("elapsed_s", name, "s") if name.lower() in _RUNTIME else metric_field(name[:200])
+
+
+def measured(
+    line: int,
+    iteration: int | None,
+    own: list[tuple[Field, str, float]],
+    held_out: list[tuple[Field, str, float]],
+) -> list[Record]:
+    """Return the records of one step."""
+    records: list[Record] = []
+    values = {field.name: value for field, _, value in own if not is_timer(field.name)}
+    timers = {field.name.removesuffix("_s"): value for field, _, value in own if is_timer(field.name)}
+    if values.keys() - {"epoch", "elapsed_s"} or timers:
+        fields, raw = tuple(field for field, _, _ in own), tuple(text for _, text, _ in own)
+        records.append(Record("step", line, values, iteration, None, None, fields, raw))
+    if timers:
+        records.append(Record("timers", line, timers, iteration))
+    if held_out:
+        fields, raw = tuple(field for field, _, _ in held_out), tuple(text for _, text, _ in held_out)
+        values = {field.name: value for field, _, value in held_out}
+        records.append(Record("validation", line, values, iteration, None, None, fields, raw))
+    return records
+
+
+class Table:
+    """A CSV table below its header."""
+
+    def __init__(self, line: int, names: list[str]) -> None:
+        self.line = line
+        self.width = len(names)
+        lower = [name.lower() for name in names]
+        self.step = next((at for at, name in enumerate(lower) if name in _STEPS), None)
+        runs: dict[str, dict[int, str]] = {}
+        for at, name in enumerate(names[:MAX_COLUMNS]):
+            if at == self.step or not name or lower[at] in _CLOCKS or name.endswith(_SPREAD):
+                continue
+            run, dash, metric = name.rpartition(" - ")
+            if len(runs) < MAX_RUNS or (run if dash else "") in runs:
+                runs.setdefault(run if dash else "", {})[at] = metric
+        self.runs = {run: Columns(columns) for run, columns in runs.items()}
+        # Runs after the first one wait until the rows of the runs before them have been read.
+        self.waiting: list[tuple[int, list[str]]] = []
+
+    def opened(self) -> list[Record]:
+        """Return the launch of the first run."""
+        beyond = self.width - MAX_COLUMNS
+        limit = [unread(self.line, f"{beyond} columns beyond the limit of {MAX_COLUMNS}", "")] if beyond > 0 else []
+        return limit + self._launch(next(iter(self.runs), ""), self.line)
+
+    @staticmethod
+    def _launch(run: str, line: int) -> list[Record]:
+        return [Record("launch", line, data={"run_name": run[:200]}, opens=True)] if run else []
+
+    def row(self, line: int, cells: list[str]) -> list[Record]:
+        """Read one row."""
+        if not self.runs:
+            return []
+        if len(self.runs) > 1:
+            if len(self.waiting) >= MAX_ROWS:
+                return [unread(line, f"a chart of several runs is limited to {MAX_ROWS} rows", ",".join(cells))]
+            self.waiting.append((line, cells))
+        return next(iter(self.runs.values())).records(line, cells, self._iteration(cells))
+
+    def close(self) -> Iterator[Record]:
+        """Yield the records of the other runs."""
+        for run, columns in list(self.runs.items())[1:]:
+            yield from self._launch(run, self.line)
+            for line, cells in self.waiting:
+                yield from columns.records(line, cells, self._iteration(cells))
+        self.waiting = []
+
+    def _iteration(self, cells: list[str]) -> int | None:
+        text = cells[self.step].strip() if self.step is not None and self.step < len(cells) else ""
+        return whole(to_float(text) if text else None)
+
+
+def whole(value: float | None) -> int | None:
+    """Return a whole number as an int; None for anything else."""
+    return int(value) if value is not None and 0 <= value < 2**53 and value == int(value) else None
+
+
+def read_csv(lines: Iterable[str]) -> Iterator[Record]:
+    """Read tables of metrics by step; yield steps, timers in seconds and evaluations, run by run."""
+    table: Table | None = None
+    for number, line in enumerate(lines, 1):
+        text = line.lstrip("\ufeff") if number == 1 else line
+        if not text.strip():
+            continue
+        cells = _cells(text)
+        if cells is None:
+            yield unread(number, "not a row of comma-separated values", text)
+            continue
+        if not text[0].isdigit() and _HEADER.match(text[:20_000]):
+            if table is not None:
+                yield from table.close()
+            table = Table(number, [cell.strip() for cell in cells])
+            yield from table.opened()
+        elif table is None:
+            yield unread(number, "a row without a header above it", text)
+        else:
+            if len(cells) != table.width:
+                yield unread(number, f"a row of {len(cells)} cells under a header of {table.width} columns", text)
+            yield from table.row(number, cells)
+    if table is not None:
+        yield from table.close()
+
+
+def _cells(text: str) -> list[str] | None:
+    """Return the cells of a row; None if its quotes are damaged."""
+    if '"' not in text:
+        return text.rstrip("\r\n").split(",")
+    try:
+        return next(csv.reader([text.replace("\0", "")]), None)
+    except csv.Error:
+        return None
+
+
+def flat(data: Mapping[str, Any], prefix: str = "", depth: int = 4) -> Iterator[tuple[str, Any]]:
+    """Yield the values of an object and of the objects in it under the names `a/b`."""
+    for name, value in data.items():
+        if isinstance(value, dict) and depth:
+            yield from flat(value, f"{prefix}{name[:100]}/", depth - 1)
+        else:
+            yield f"{prefix}{name[:100]}", value
+
+
+def read_json(lines: Iterable[str]) -> Iterator[Record]:
+    """Read JSON objects, one a line; yield steps, timers in seconds and evaluations."""
+    for number, line in enumerate(lines, 1):
+        text = line.strip().lstrip("\ufeff")
+        if not text:
+            continue
+        try:
+            data = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            yield unread(number, "a line that is no JSON object", text)
+            continue
+        if isinstance(data, dict):
+            yield from _object(number, data)
+
+
+def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
+    iteration: int | None = None
+    own: list[tuple[Field, str, float]] = []
+    held_out: list[tuple[Field, str, float]] = []
+    for at, (name, content) in enumerate(flat(data)):
+        if at >= MAX_COLUMNS:
+            return [*measured(line, iteration, own, held_out), unread(line, f"more than {MAX_COLUMNS} values", name)]
+        if isinstance(content, bool) or not isinstance(content, int | float) or not abs(content) < 1e100:
+            continue
+        if name.lower() in _STEPS:
+            iteration = whole(float(content)) if iteration is None else iteration
+        elif name.lower() not in _CLOCKS:
+            field = _field(name)
+            entry = field, str(content)[:80], normal(float(content), field.scale)
+            (held_out if _HELD_OUT.match(name) else own).append(entry)
+    return measured(line, iteration, own, held_out)
+
+
+CSV = Export(((_HEADER, 12),), read_csv)
+JSON_LINES = Export(((_OBJECT, 6),), read_json)
