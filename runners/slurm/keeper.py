@@ -19,6 +19,8 @@ from runners.slurm.state import JobDir, JobRecord, JobStateDir
 
 PARTITIONS_S = 300.0
 """Seconds after which partitions are read again."""
+STOP_WITHIN_S = 60.0
+"""Time for cancelled jobs to leave the queue; Slurm's KillWait is 30 s."""
 SCANCEL_S = 5.0
 """Seconds between two scancel of a job that goes on."""
 SUBMITTED_WITHIN_S = 60.0
@@ -343,16 +345,28 @@ def _submit_field(message: str) -> str:
     return next((field for word, field in fields.items() if word in text), "slurm")
 
 
-def stop_all(state: JobStateDir, slurm: Slurm) -> int:
-    """Cancel all jobs of a state directory; return the number of those that could not be cancelled."""
-    failures = 0
+def stop_all(state: JobStateDir, slurm: Slurm, within_s: float = STOP_WITHIN_S) -> int:
+    """Cancel all jobs of a state directory and wait for them; return the number of those that are still queued."""
+    deadline = time.monotonic() + within_s
     for run in state.job_dirs():
         run.cancel("the node's daemon was stopped")
-        number = state.job(run.run, run.attempt).read().get("id")
+    prefix = submit.job_name_prefix(state.id)
+    cancelled: set[int] = set()
+    while True:
         try:
-            if number is not None and run.is_alive:
-                slurm.cancel(number)
+            # By name: a daemon may have been killed before it could record the job's id.
+            jobs = [job for job in slurm.shown().jobs if job.is_active and job.name.startswith(prefix)]
+            for job in jobs:
+                if job.id not in cancelled:
+                    slurm.cancel(job.id)
+                    cancelled.add(job.id)
         except (SlurmAway, SlurmRefused) as error:
-            log.error("%s: job %s cannot be cancelled: %s", run, number, error)
-            failures += 1
-    return failures
+            log.error("jobs cannot be cancelled: %s", error)
+            return len(state.job_dirs())
+        if not jobs:
+            log.info("cancelled %d jobs; the next daemon reports their ends", len(cancelled))
+            return 0
+        if time.monotonic() > deadline:
+            log.error("jobs %s are still in the queue after %.0f s", ", ".join(str(job.id) for job in jobs), within_s)
+            return len(jobs)
+        time.sleep(0.2)

@@ -147,6 +147,10 @@ class Jobs:
         self.until_started(run)
         return run, self._login.job(run)
 
+    def forget(self) -> None:
+        """Start new runs in advance: those that were started have ended."""
+        self._started = []
+
     def until_started(self, run: int) -> None:
         """Wait until a run has printed its first line."""
         self._server.until(lambda: b"started" in self._server.output[run, 1], f"run {run} has started")

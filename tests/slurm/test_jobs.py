@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -14,8 +16,8 @@ from runners.slurm.keeper import JobKeeper
 from runners.slurm.pool import Pool
 from runners.slurm.state import JobStateDir
 from runners.spool import final_report
-from tests.patience import wait_for
-from tests.runners.conftest import NODE, Server
+from tests.patience import PATIENCE_S, wait_for
+from tests.runners.conftest import NODE, ROOT, Server
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import Jobs, LoginNode, config
 
@@ -130,6 +132,22 @@ def test_a_daemon_that_was_killed_finds_its_jobs_again_by_name(
     assert server.end_of(run).state == "finished"
     names = cluster.run("squeue", "--noheader", "--states=all", "--format=%i|%j").splitlines()
     assert len([line for line in names if line.endswith(f"-{login.state.id}-{run}-1")]) == 1
+
+
+def test_stop_all_cancels_all_jobs_also_those_whose_id_is_not_recorded(
+    login: LoginNode, server: Server, jobs: Jobs
+) -> None:
+    run, job = jobs.ready()
+    login.kill_daemon()
+    login.record(run).write(id=None)
+    command = [sys.executable, "-m", "runners.daemon", "stop-all", "--slurm", "--state-dir", str(login.state_dir)]
+    done = subprocess.run(command, cwd=ROOT, env=login.environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    jobs.forget()
+    assert done.returncode == 0, done.stderr
+    assert login.job_state(job) == "CANCELLED"
+    login.start_daemon()
+    end = server.end_of(run)
+    assert (end.state, end.reason) == ("cancelled", "the node's daemon was stopped")
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
