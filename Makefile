@@ -3,7 +3,7 @@
 # make bench          benchmarks (ONLY=name,... selects)     make format     fix style and format
 # make bench-planner  errors of the planner against published measurements
 # make faults         kill -9 at random, 100 times; KILLS= and SEED= select
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 ONLY ?=
@@ -57,9 +57,9 @@ clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "parlab requires Python 3.11: install it, or set PYTHON= to its path"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
-	    || { echo "parlab requires Python 3.11, but $(PYTHON) is $$($(PYTHON) --version): set PYTHON= to another"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "parlab requires Python 3.11 to 3.13: install one, or set PYTHON= to its path"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	    echo "parlab requires Python 3.11 to 3.13, but $(PYTHON) is $$($(PYTHON) --version): set PYTHON= to another"; exit 1; }
 	@echo "parlab: creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 

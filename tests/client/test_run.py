@@ -216,3 +216,43 @@ def test_settings_of_any_kind_become_flat_texts() -> None:
     assert flat({"a": {"b": [1, 2], "c": {}}, 3: None}) == {"a.b": "[1, 2]", "a.c": "{}", "3": "None"}
     assert flat(json.JSONDecoder)  # anything with attributes
     assert flat(None) == {}
+
+
+def test_two_scripts_with_one_run_id_wait_for_each_other_and_lose_nothing(
+    environ: dict[str, str], start: Script, client_home: Path
+) -> None:
+    source = """
+import parlab, sys
+run = parlab.init("Twice", run_id="same", telemetry=False)
+run.log({"loss": float(sys.argv[1])}, step=int(sys.argv[1]))
+if sys.argv[1] == "0":
+    sys.stdin.readline()
+    run.finish()
+else:
+    assert not run.finish(timeout_s=float(sys.argv[2]))
+"""
+    first = start(source, environ, "0")
+    wait_for(lambda: Stream.objects.filter(committed__gt=0).exists(), "the first script reports")
+    errors = ended(start(source, environ, "1", "1"))
+    assert "not everything is on the server" in errors
+    assert steps_of(Run.objects.get(), "loss") == [0]
+    assert first.stdin is not None
+    first.stdin.write("end\n")
+    ended(first)
+    ended(start(SYNC, environ))
+    run = Run.objects.get()
+    assert (run.state, steps_of(run, "loss"), run.tracked.streams.count()) == ("finished", [0, 1], 2)
+    assert list((client_home / "spool").iterdir()) == []
+
+
+def test_text_beyond_the_limit_of_a_request_arrives_in_several(environ: dict[str, str], start: Script) -> None:
+    source = """
+import parlab
+with parlab.init("Long text", telemetry=False) as run:
+    run.print("y" * (5 << 20))
+    run.log({"loss": 1.0}, step=1)
+"""
+    ended(start(source, environ))
+    run = Run.objects.get()
+    assert b"".join(log.read_log(run.current_attempt().pk)).count(b"y") == 5 << 20
+    assert (run.state, steps_of(run, "loss")) == ("finished", [1])
