@@ -28,6 +28,7 @@ from parlab.formats.steplines import counter_of, is_timer
 
 MAX_SHAPES = 1_000
 MAX_LINES = 200_000
+HEAD_LINES, EACH = 10_000, 20
 MAX_COLUMNS = 500
 # A shape is learnt if it repeats this often.
 REPEATS = 2
@@ -102,9 +103,16 @@ class Learnt(BaseModel):
 def learn(lines: Iterable[str], name: str) -> Learnt:
     """Return the format of a file's repeating lines. Raises ValueError if no line with numbers repeats."""
     survey = _Survey()
-    for _, _, _, text in peel(islice(lines, MAX_LINES)):
+    for _, _, _, text in peel(_sampled(islice(lines, MAX_LINES))):
         survey.add(text)
     return survey.learnt(name)
+
+
+def _sampled(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the first lines and a part of the others: a format repeats."""
+    for number, line in enumerate(lines):
+        if number < HEAD_LINES or number % EACH == 0:
+            yield line
 
 
 def fit(guess: Learnt, format: Learnt) -> float:

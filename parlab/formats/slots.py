@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from parlab.formats.metric_fields import RATES
 from parlab.formats.pairs import MAX_PAIRS, MAX_TEXT, Pair, pairs
@@ -22,22 +23,50 @@ _EMPTY = frozenset(
 )
 
 
+# A number as it may stand in a cell; digits within words and versions belong to the words.
+_MASKED = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d*)?(?:[eE][+-]?\d+)?")
+MAX_PLANS = 2_000
+
+
+class _Planned(NamedTuple):
+    """A slot of all lines with the same words: which of their numbers it is."""
+
+    number: int
+    key: str
+    unit: str
+
+
 class Slots:
-    """Reads the numbers of lines, one line after the other: the columns of a table keep their headings."""
+    """Reads the numbers of lines, one line after the other: the columns of a table keep their headings.
+
+    Lines that differ only in their numbers are read with the plan of the first of them.
+    """
 
     def __init__(self) -> None:
         self._headings: list[str] = []
         self._separator: str | None = None
+        self._plans: dict[str, list[_Planned] | None] = {}
 
     def of(self, text: str) -> list[Pair]:
         """Return the numbers of a line as cells."""
         text = text[:MAX_TEXT]
         if self._headings and (row := self._row(text)) is not None:
             return row
-        cells = pairs(text)
+        numbers = _MASKED.findall(text)
+        words = _MASKED.sub("0", text)
+        if words in self._plans:
+            plan = self._plans[words]
+            if plan is not None:
+                return [
+                    Pair(slot.key, numbers[slot.number], slot.unit, to_float(numbers[slot.number])) for slot in plan
+                ]
+            return _cells(text)
+        cells = _cells(text)
         if not cells and self._heads(text):
             return []
-        return cells + _bare(_without(text, cells), {cell.key for cell in cells})
+        if len(self._plans) < MAX_PLANS:
+            self._plans[words] = _plan(text, numbers, cells)
+        return cells
 
     def _heads(self, text: str) -> bool:
         """Take a line of at least two words without a number as the headings of a table."""
@@ -62,6 +91,26 @@ class Slots:
         # Without separators, words and numbers may as well be a sentence.
         least = len(parts) if self._separator is None else len(parts) / 2
         return cells if len(cells) >= least else None
+
+
+def _cells(text: str) -> list[Pair]:
+    cells = pairs(text)
+    return cells + _bare(_without(text, cells), {cell.key for cell in cells})
+
+
+def _plan(text: str, numbers: Sequence[str], cells: Sequence[Pair]) -> list[_Planned] | None:
+    """Find which number each cell is, by reading the line again with a different number in each place."""
+    probes = [f"{place + 1001}{'.5' if '.' in number else ''}" for place, number in enumerate(numbers)]
+    remaining = iter(probes)
+    probed = _cells(_MASKED.sub(lambda _: next(remaining), text))
+    places = {probe: place for place, probe in enumerate(probes)}
+    if [(cell.key, cell.unit) for cell in probed] != [(cell.key, cell.unit) for cell in cells]:
+        return None
+    if any(cell.text not in places for cell in probed):
+        return None
+    plan = [_Planned(places[cell.text], cell.key, cell.unit) for cell in probed]
+    is_same = all(numbers[slot.number] == cell.text for slot, cell in zip(plan, cells, strict=True))
+    return plan if is_same else None
 
 
 def _parts(text: str, separator: str | None) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 from parlab.formats.learn_command import main
 from parlab.formats.learnt import Learnt, fit, learn, read
 from parlab.formats.records import Record
+from parlab.formats.slots import Slots
 
 LINE = "[fit] tick={n} lossy=4.{n} dt: {ms} ms tok/sec: {rate}\n"
 LINES = [LINE.format(n=n, ms=100 + n, rate=20_000 - n) for n in range(1, 6)]
@@ -118,3 +119,19 @@ def test_two_counters_are_refused() -> None:
     columns = [{"key": key, "name": key, "role": "step"} for key in ("a", "b")]
     with pytest.raises(ValueError, match="columns a and b have the role step"):
         Learnt.model_validate({"name": "x", "columns": columns})
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "a {x} b={x} took {y} ms",
+        "step {x}/100 | loss {y}.5 (+1.2z) | {x} tok/s",
+        "[10:05:{x}] layer1_loss=0.{y} time (100 iters): {x}",
+        "x: {y},000 v1.2.{x} e=1.{y}e-4",
+    ],
+)
+def test_lines_with_the_same_words_are_read_like_the_first_one(template: str) -> None:
+    slots = Slots()
+    for x, y in ((5, 5), (17, 230), (5, 5), (900, 17)):
+        text = template.format(x=x, y=y)
+        assert slots.of(text) == Slots().of(text)
