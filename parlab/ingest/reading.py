@@ -113,6 +113,10 @@ def _read_file(
     text = _as_utf8(received, workspace)
     title = ""
     with _opened(received, text, format, progress) as file:
+        if file.format == UNKNOWN:
+            raise Refused(
+                f"the format of {received.name} is not recognised; specify the format, one of {', '.join(formats())}"
+            )
         collector = Collector(received.name, file.format)
         recorder = Recorder(collector, workspace.points)
         for record in file.records:
@@ -122,10 +126,6 @@ def _read_file(
         recorder.finish()
         document = collector.document(file.line_count())
         note_cut_lines(document, file.cut_lines)
-    if document.format == UNKNOWN:
-        raise Refused(
-            f"the format of {received.name} is not recognised; specify the format, one of {', '.join(formats())}"
-        )
     document.findings = document_findings(document)
     label = format.label if format else ""
     if label:
