@@ -12,6 +12,8 @@ from typing import NamedTuple
 from runners.config import Problem, RunConfig
 from runners.slurm.queue import NO_STATE_DIRECTORY, Partition
 
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+"""Directory of the package runners, which all nodes see under the same path."""
 MARGIN_S = 120
 """Time that a job gets beyond launcher.timeout_s, so that parlab's own limit comes first, with its better reason."""
 
@@ -95,6 +97,8 @@ def script(config: RunConfig, order: Order) -> str:
             *lines,
             f"cd {shlex.quote(str(order.directory))} 2>/dev/null || exit {NO_STATE_DIRECTORY}",
             "exec >> job.out 2>&1",
+            # The directory of the job is the working directory, and the package need not be installed.
+            f'export PYTHONPATH={shlex.quote(str(PACKAGE_ROOT))}"${{PYTHONPATH:+:$PYTHONPATH}}"',
             f"exec {shlex.join([*step, *member])}",
             "",
         ]

@@ -49,6 +49,7 @@ class LoginNode(NodeMachine):
             "PARLAB_SLURM_POLL_S": "0.3",
             "PARLAB_SLURM_SETTLE_S": "1",
         }
+        del self.environment["PYTHONPATH"]  # the daemon is started in its checkout, and jobs must find it by themselves
 
     @property
     def state(self) -> JobStateDir:

@@ -19,7 +19,7 @@ from parlab.series import log, store
 from runners.protocol import RunState
 from tests.conftest import SMALL
 from tests.fleet.conftest import broker
-from tests.fleet.test_over_nodes import Workers
+from tests.fleet.workers import Workers
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import LoginNode
 from tests.slurm.test_jobs import occupy

@@ -117,6 +117,7 @@ def test_the_script_has_what_the_configuration_asks_for() -> None:
         "output=/dev/null",
     ]
     assert "cd '/shared/a b/jobs/12-1' 2>/dev/null || exit 90" in text
+    assert f'export PYTHONPATH={submit.PACKAGE_ROOT}"${{PYTHONPATH:+:$PYTHONPATH}}"' in text
     assert text.rstrip().endswith("-m runners.slurm.member '/shared/a b/runs/12-1'")
 
 
