@@ -11,7 +11,7 @@ KILLS ?= 100
 SEED ?= 1
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-slow lint format bench bench-planner faults lock clean
+.PHONY: demo test test-slow lint format bench bench-planner faults fuzz lock clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.server
@@ -40,6 +40,9 @@ bench: $(VENV)/.dev
 
 bench-planner: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.planner
+
+fuzz: $(VENV)/.dev
+	FUZZ_CASES=20000 $(BIN)/pytest -q tests/formats/test_fuzz.py -k damaged_text
 
 faults: $(VENV)/.slurm
 	$(BIN)/python -m tests.faults --kills $(KILLS) --seed $(SEED)

@@ -18,6 +18,9 @@ MAX_CELLS = 400
 MAX_KEY = 80
 # Suffix of the key for the second value of a pair, `13100.0/13240.9`.
 AVERAGE = " average"
+# Suffix of the key of a size in GB, `hip mem usage/free: 100.1GB/91.9GB`.
+SIZE = " (GB)"
+_SIZES = re.compile(r"[\d.]{1,20}GB(?:/[\d.]{1,20}(?:GB|%)){1,8}")
 
 # Megatron-LM 1.0 prints no colon: `lm loss 8.1E+00`.
 _SPACED = re.compile(r"([A-Za-z][^\d|]{0,60}?) ([+-]?[\d.]{1,40}(?:[eE][+-]?\d{1,4})?)")
@@ -146,6 +149,9 @@ def split_cells(text: str) -> list[Cell]:
             continue
         if not key:
             continue
+        if value[-1:] in "B%" and _SIZES.fullmatch(value):
+            cells += _sizes(key, value)
+            continue
         current, slash, average = value.partition("/")
         first, second = to_float(current), to_float(average) if slash else None
         if slash and first is not None and second is not None:
@@ -153,6 +159,16 @@ def split_cells(text: str) -> list[Cell]:
         else:
             cells.append(_united(key, value) if value[-1:] == "S" else Cell(key, value, to_float(value)))
     return cells
+
+
+def _sizes(key: str, value: str) -> list[Cell]:
+    """Read `hip mem usage/free/total/usage_ratio: 100.1GB/91.9GB/192.0GB/52.1%` of Primus; the share repeats them."""
+    first, *others = key.split("/")
+    head = first.rpartition(" ")[0]
+    names = [first, *(f"{head} {name}".strip() for name in others)]
+    pairs = zip(names, value.split("/"), strict=False)
+    sizes = [(name, text.removesuffix("GB")) for name, text in pairs if text.endswith("GB")]
+    return [Cell(f"{name}{SIZE}", text, to_float(text)) for name, text in sizes]
 
 
 def _united(key: str, value: str) -> Cell:

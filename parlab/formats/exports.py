@@ -32,6 +32,7 @@ _STEPS = frozenset({"_step", "step", "global_step", "trainer/global_step", "trai
 # Clocks of the machine that logged; not measurements.
 _CLOCKS = frozenset({"wall time", "_timestamp", "timestamp", "_wandb", "time", "date"})
 _RUNTIME = frozenset({"_runtime", "relative time (process)", "relative time (wall)"})
+_PLACES = frozenset({"epoch", "elapsed_s"})
 _SPREAD = ("__MIN", "__MAX")
 _HELD_OUT = re.compile(r"(?i)^(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[\s_/]")
 _HEADER = re.compile(
@@ -60,8 +61,8 @@ class Columns:
         held_out: list[tuple[Field, str, float]] = []
         bad: list[Record] = []
         for at, field, is_held_out in self.fields:
-            text = cells[at].strip() if at < len(cells) else ""
-            if not text:
+            text = cells[at] if at < len(cells) else ""
+            if not text or text.isspace():
                 continue
             value = to_float(text)
             if value is None:
@@ -83,9 +84,14 @@ def measured(
 ) -> list[Record]:
     """Return the records of one step."""
     records: list[Record] = []
-    values = {field.name: value for field, _, value in own if not is_timer(field.name)}
-    timers = {field.name.removesuffix("_s"): value for field, _, value in own if is_timer(field.name)}
-    if values.keys() - {"epoch", "elapsed_s"} or timers:
+    values: dict[str, float] = {}
+    timers: dict[str, float] = {}
+    for field, _, value in own:
+        if is_timer(field.name):
+            timers[field.name.removesuffix("_s")] = value
+        else:
+            values[field.name] = value
+    if timers or values.keys() - _PLACES:
         fields, raw = tuple(field for field, _, _ in own), tuple(text for _, text, _ in own)
         records.append(Record("step", line, values, iteration, None, None, fields, raw))
     if timers:

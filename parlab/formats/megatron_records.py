@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from parlab.formats.cells import AVERAGE, Cell, Layout, numbers
-from parlab.formats.quantities import LARGEST, MIB, field_for, normal, slug
+from parlab.formats.cells import AVERAGE, SIZE, Cell, Layout, numbers
+from parlab.formats.quantities import GIB, LARGEST, MIB, field_for, normal, slug
 from parlab.formats.records import Field, Record
 
 _FAST_RANGE = re.compile(r" {2,8}([\w/-]{1,80}) \.{2,80}: \(([\d.]{1,20}), ([\d.]{1,20})\)\s*\Z")
@@ -16,6 +16,7 @@ _KNOWN = {
     "tflops": Field("flops_per_gpu", "", "TFLOP/s", 1e12),
     "samples per second": Field("samples_per_s", "", "samples/s"),
     "tokens per second": Field("tokens_per_s", "", "tokens/s"),
+    "tokens per GPU (tokens/s/GPU)": Field("tokens_per_s_per_gpu", "", "tokens/s"),
     "tokens-per-second-per-gpu": Field("tokens_per_s_per_gpu", "", "tokens/s"),
     "number of skipped iterations": Field("skipped_iterations", ""),
     "number of nan iterations": Field("nan_iterations", ""),
@@ -27,6 +28,8 @@ _KNOWN = {
 def cell_field(key: str) -> Field:
     """Return the field of a cell of the iteration line."""
     base = key.removesuffix(AVERAGE)
+    if key.endswith(SIZE):
+        return Field(f"{slug(key.removesuffix(SIZE))}_bytes", key.removesuffix(SIZE), "GB", GIB)
     standard = _KNOWN.get(base)
     if standard is not None:
         return standard._replace(key=key, name=standard.name + ("_average" if base != key else ""))

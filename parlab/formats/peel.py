@@ -23,7 +23,7 @@ PREFIX = re.compile(
     r"|(?P<srun>\d{1,6}):(?=\s)"  # srun -l
     r"|\((?=[^()]{0,120}\bpid=)(?:[^()]{0,60}?\brank=(?P<sky>\d{1,6}))?[^()]{0,120}\)"  # Ray, SkyPilot
     r"|\[pod/[^\]\s]{1,200}\]"  # kubectl logs --prefix
-    rf"|\[(?P<stamp>{_STAMP})\]"
+    rf"|\[(?P<stamp>{_STAMP}|\d{{8}} \d\d:\d\d:\d\d)\]"
     rf"|(?P<bare>{_STAMP}|{_AMERICAN})(?=\s)"
     r"|[A-Za-z0-9][\w.-]{1,62}:(?=\s+(?:\[\d{4}-|iteration\s+\d|time \(ms\)|steps: \d))"  # pdsh
     r") ?"

@@ -115,6 +115,8 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
         label = match["label"] if match["unit"] or not unit else f"{match['label']} ({unit})"
         if not results.add(line, label, match["value"]):
             yield unread(line, f"a benchmark table is limited to {MAX_ROWS} rows and {MAX_COLUMNS} columns", text)
+        elif match["value"].lower() == "inf":
+            continue  # an unlimited request rate: a setting, which the table has
         elif number is None:
             yield unread(line, "not a finite number", text)
         else:

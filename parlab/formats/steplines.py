@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as default
+from functools import lru_cache
 from itertools import islice
 
 from parlab.formats.bars import Bars
@@ -32,6 +33,7 @@ _COUNTERS = (
     re.compile(
         r"(?i)(?:^|[\s|,\[(])(?:batch|update)\s{0,4}[:=#]?\s{0,12}(?P<at>\d{1,15})(?:\s?/\s{0,8}(?P<total>\d{1,15}))?(?![\d.\w])"
     ),
+    re.compile(r"\bProgress on:\s?train\s(?P<at>\d{1,15})(?:\.\d)?it/(?P<total>\d{1,15})(?:\.\d)?it\b"),  # Levanter
     re.compile(r"(?i)\bepoch\s\d{1,6}:?\s{1,12}(?P<at>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?=\s)"),
 )
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps"})
@@ -185,6 +187,7 @@ class Parser:
         return _record("metrics", line, rank, None, stated, time)
 
 
+@lru_cache(maxsize=8192)
 def is_timer(name: str) -> bool:
     """Return whether a quantity is the time of a phase of a step."""
     return name.endswith("_s") and not name.endswith(("_per_s", "step_time_s")) and name not in CLOCKS

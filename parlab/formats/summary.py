@@ -191,6 +191,7 @@ def _fill_memory(segment: schema.Segment, builder: Builder) -> None:
         "memory_bytes",
         "gpu_mem_bytes",
         "max_reserved_bytes",
+        "hip_mem_usage_bytes",
     ):
         if name in candidates:
             segment.gpu_mem_max_bytes = candidates[name].max

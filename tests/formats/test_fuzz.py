@@ -1,18 +1,25 @@
-"""Nothing that a file holds makes a reader raise, hang or grow: 5,000 damaged texts, and texts made up."""
+"""Nothing that a file holds makes a reader raise, hang or grow: damaged texts, and texts made up.
+
+4,000 damaged texts by default; `make fuzz` tries 20,000.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parlab.formats import FORMATS, read_document
+from parlab.formats import FORMATS, learnt, read_document
 from parlab.formats.documents import MAX_EXAMPLES
 from parlab.formats.prose import figures
 from tests.formats.golden import HERE, cases
@@ -20,9 +27,11 @@ from tests.formats.mutations import damaged
 from tests.formats.test_corpus import CORPUS
 
 CHUNKS = 20
-PER_CHUNK = 200
+PER_CHUNK = int(os.environ.get("FUZZ_CASES", "4000")) // CHUNKS
 MADE_UP = 1_000
 WINDOW = 2_500
+# Share of the damaged texts from which a format is learnt.
+LEARNT = 0.25
 # A text of some kilobytes takes milliseconds of a processor; only a pattern gone wrong takes this many seconds.
 SECONDS = 20.0
 
@@ -61,6 +70,70 @@ def test_no_reader_raises_or_hangs_on_a_damaged_text(chunk: int) -> None:
         begin = rng.randrange(max(1, len(sample) - WINDOW))
         text = damaged(rng, sample[begin : begin + WINDOW])
         check(text, rng.choice([None, None, *names]), keep=rng.random() < 0.7)
+        if rng.random() < LEARNT:
+            learn(text)
+
+
+def learn(text: str) -> None:
+    """Guess a format from a text and read the text with it, if its lines repeat."""
+    lines = text.splitlines(keepends=True)
+    try:
+        guess = learnt.learn(lines, "guess")
+    except ValueError:
+        return
+    json.dumps([record.values for record in learnt.read(lines, guess)], allow_nan=False)
+
+
+def calls(lines: Iterator[str], format: str | None) -> int:
+    """Count the calls of Python functions while lines are read: a measure of work that no load changes."""
+    count = 0
+
+    def counted(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(counted)
+    try:
+        read_document(lines, file="large", format=format)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def monitor_rows(size: int) -> Iterator[str]:
+    yield from ("# gpu pwr sm fb\n", "# Idx W % MB\n")
+    yield from (f" {n % 8} 100 50 {n}\n" for n in range(size))
+
+
+def wide_rows(size: int) -> Iterator[str]:
+    yield ",".join(["step", *(f"metric_{n}" for n in range(size))]) + "\n"
+    yield from (",".join([str(n), *["1.5"] * size]) + "\n" for n in range(3))
+
+
+def wide_markdown(size: int) -> Iterator[str]:
+    yield from ("# Table\n", "\n", "|" + "a|" * size + "\n", "|" + "-|" * size + "\n", "|" + "1|" * size + "\n")
+
+
+def empty_lines(size: int) -> Iterator[str]:
+    return ("\n" for _ in range(size))
+
+
+@pytest.mark.parametrize(
+    ("content", "size", "format"),
+    [
+        (monitor_rows, 5_000, None),
+        (wide_rows, 500, None),
+        (wide_markdown, 500, None),
+        (empty_lines, 20_000, None),
+        (empty_lines, 20_000, "megatron"),
+        (empty_lines, 20_000, "markdown"),
+    ],
+)
+def test_large_inputs_take_work_in_proportion(
+    content: Callable[[int], Iterator[str]], size: int, format: str | None
+) -> None:
+    once, twice = calls(content(size), format), calls(content(2 * size), format)
+    assert twice < 2.3 * once + 10_000
 
 
 WORDS = st.sampled_from([
