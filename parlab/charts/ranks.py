@@ -263,7 +263,7 @@ def sentence(slow: Sequence[Slow], measure: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{significant(100 * share, 2)} %"
+    return f"{significant(100 * share, 2)} %" if share >= 0.001 else "less than 0.1 %"
 
 
 def value_text(slow: Slow) -> str:
@@ -273,4 +273,4 @@ def value_text(slow: Slow) -> str:
 
 def above_text(share: float) -> str:
     """Return a share above the median for a table: `12 %`."""
-    return _percent(share)
+    return _percent(share) if share >= 0.001 else "< 0.1 %"

@@ -79,7 +79,10 @@ def batch_apply(*, batch: Batch) -> int:
 
 def _member(attempt: Attempt, batch: Batch) -> Member | None:
     """Return the member of a locked attempt that sent a batch; None if it is assigned to another node."""
-    member = next((each for each in lock_members(attempt) if each.node_rank == batch.node_rank), None)
+    rows = Member.objects.filter(attempt=attempt, node_rank=batch.node_rank).select_related("node")
+    member = rows.select_for_update(of=("self",), no_key=True).first()
+    if member is None:  # perhaps an attempt without members, which gets its first one
+        member = next((each for each in lock_members(attempt) if each.node_rank == batch.node_rank), None)
     if member is None or (member.node is not None and member.node.name != batch.node):
         return None
     return member
@@ -100,7 +103,7 @@ def output_append(
     node_rank, offset_s = (member.node_rank, member.clock_offset_s) if member else (0, 0.0)
     corrected = [(offset, at - offset_s) for offset, at in stamps]
     unfinished = log.append_log(attempt.pk, output, node_rank=node_rank, stamps=corrected, streams=streams)
-    metrics = {info.metric for info in store.metrics(attempt.pk)}
+    metrics = store.metric_names(attempt.pk)
     is_read = _is_read(attempt)
     marks = marks_of(streams, len(output))
     parsed = parse(

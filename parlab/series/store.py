@@ -372,6 +372,12 @@ def metrics(attempt_id: int) -> list[SeriesInfo]:
     ]
 
 
+def metric_names(attempt_id: int) -> set[str]:
+    """Return the names of the series of an attempt, read from the index alone: a run may have thousands of ranks."""
+    names = SeriesChunk.objects.filter(attempt_id=attempt_id).order_by("metric").values_list("metric", flat=True)
+    return set(names.distinct())
+
+
 def latest(attempt_ids: Collection[int], metrics: Collection[str]) -> dict[tuple[int, str, int], float]:
     """Return the last value of each series, {(attempt, metric, rank): value}, with one query."""
     rows = SeriesChunk.objects.filter(attempt_id__in=attempt_ids, metric__in=metrics, is_last=True)
