@@ -102,7 +102,14 @@ def emulated_steps(config: dict[str, Any]) -> list[float]:
         command = [sys.executable, "-m", "runners.links", "--config", file.name]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+            start_new_session=True,  # as supervisors: the scheduler divides the processor among sessions
         )
     if process.returncode:
         raise RuntimeError(f"the emulated run failed: {process.stdout[-2000:]} {process.stderr[-2000:]}")
