@@ -174,8 +174,9 @@ TRACKING_SILENCE_S = env.float("PARLAB_TRACKING_SILENCE_S", default=1_800.0)
 # Webhooks go to public addresses, and to these networks: "10.0.0.0/8,127.0.0.1".
 WEBHOOK_NETWORKS = env.list("PARLAB_WEBHOOK_NETWORKS", default=[])
 # smtp+tls://user:password@host:587; without it the server sends no mail.
-SENDS_MAIL = bool(env.str("EMAIL_URL", default=""))
-vars().update(env.email_url("EMAIL_URL", default="dummymail://"))
+_EMAIL_URL = env.str("EMAIL_URL", default="")
+SENDS_MAIL = bool(_EMAIL_URL)
+vars().update(env.email_url_config(_EMAIL_URL or "dummymail://"))
 EMAIL_TIMEOUT = 15
 DEFAULT_FROM_EMAIL = env.str("PARLAB_MAIL_FROM", default="parlab@localhost")
 

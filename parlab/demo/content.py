@@ -15,6 +15,7 @@ from parlab.lab import services
 from parlab.lab.models import Experiment
 from runners.protocol import RunState
 
+from . import ways
 from .imported import CASE, SCALING, published_documents
 from .networks import network_sweeps
 from .report import demo_report, scaling_report
@@ -69,12 +70,23 @@ def allow_commands(path: Path) -> Path:
 
 
 @transaction.atomic
-def demo_experiments(user: User) -> None:
-    """Create the experiments unless any exist, so that deleted experiments are not created again."""
+def demo_experiments(user: User) -> bool:
+    """Create the experiments unless any exist, so that deleted experiments are not created again.
+
+    Returns whether they were created.
+    """
     if Experiment.objects.exists():
-        return
+        return False
     published_content(user)
     ready_sweeps(user)
+    services.experiment_create(
+        name=ways.EXPERIMENT,
+        question="How does a training that parlab did not launch come in?",
+        notes="One small training, reported in each of the four ways of `docs/logging.md`: by parlab's client, by the"
+        " calls of an MLflow client, as lines that `parlab run` reads, and as a store that was imported.",
+        owner=user,
+    )
+    return True
 
 
 def published_content(user: User) -> None:

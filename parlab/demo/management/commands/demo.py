@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 
@@ -25,7 +26,7 @@ from parlab.demo.processes import Child, ProcessFailed
 from parlab.demo.sweeps import POOL
 from parlab.embedded import free_port, redis_command
 from parlab.lab.models import Node
-from parlab.lab.services import groups_refresh
+from parlab.lab.services import groups_refresh, token_create
 
 READY_TIMEOUT_S = 300
 
@@ -34,6 +35,8 @@ class Command(BaseCommand):
     help = "Run all of parlab on this machine (Redis, web server, workers, a runner daemon) until Ctrl-C."
     requires_system_checks: list[str] = []
     children: list[Child]
+    scripts: Child | None = None
+    """The scripts that report to a fresh demo; they end by themselves."""
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -88,7 +91,7 @@ class Command(BaseCommand):
         # The terminal shows only the address and login, not the imports of the demo contents.
         logging.getLogger("parlab.ingest").setLevel(logging.WARNING)
         user, password = content.demo_user(self.data / "demo_password")
-        content.demo_experiments(user)
+        is_fresh = content.demo_experiments(user)
         web_port = self._port("web server", port, "PORT")
         self._say("starting")
         python = [sys.executable, "-m"]
@@ -115,6 +118,8 @@ class Command(BaseCommand):
         self._child("web", [*python, *web, "--no-access-log", "--timeout-graceful-shutdown", "3"])
         url = f"http://127.0.0.1:{web_port}"
         self._wait_until_ready(url)
+        if is_fresh:
+            self._report_from_outside(url, user)
         self._say(f"{url}  {user.username}  {password}")
         # After the address, because they are needed only for the sweep over three nodes.
         self._start_nodes()
@@ -165,6 +170,16 @@ class Command(BaseCommand):
         child.start()
         self.children.append(child)
 
+    def _report_from_outside(self, url: str, user: User) -> None:
+        """Start the scripts whose runs come in from outside; nothing waits for them."""
+        _, secret = token_create(user=user, name="scripts of the demo", by=user)
+        home = self.data / "scripts"
+        variables = {"PARLAB_URL": url, "PARLAB_TOKEN": secret, "PARLAB_HOME": str(home), "GIT_PYTHON_REFRESH": "quiet"}
+        variables |= {"MLFLOW_TRACKING_URI": url, "MLFLOW_TRACKING_TOKEN": secret, "MLFLOW_DISABLE_TELEMETRY": "true"}
+        argv = [sys.executable, "-m", "parlab.demo.ways"]
+        self.scripts = Child("scripts", argv, {**self.environment, **variables}, self.data / "log" / "scripts.log")
+        self.scripts.start()
+
     def _wait_until_ready(self, url: str) -> None:
         """Wait until the web server responds and a heartbeat of the daemon has arrived."""
         deadline = time.monotonic() + READY_TIMEOUT_S
@@ -187,6 +202,8 @@ class Command(BaseCommand):
         """End the processes that start runs, then the runs, then the other processes, so that no report is lost."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
+        if self.scripts is not None:
+            self.scripts.stop(timeout=3)
         names = {child.name: child for child in self.children}
         for name in ("web", "beat"):
             if name in names:

@@ -1,0 +1,36 @@
+"""Fill a fresh demo with a run by each of the four ways of docs/logging.md, from real client processes.
+
+`python -m parlab.demo.ways` runs beside the demo after it is ready, so that its start does not wait for it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+EXPERIMENT, SLUG = "Four ways in", "four-ways-in"
+STORE = Path(__file__).parent / "stores" / "mlruns"
+"""An MLflow file store, as the client of mlflow 3.17 wrote it for `scripts.training`."""
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def commands() -> list[list[str]]:
+    """Return the commands, one per way."""
+    python = [sys.executable, "-m"]
+    wrapped = [*python, "parlab.demo.scripts.printing"]
+    return [
+        [*python, "parlab.demo.scripts.with_client"],
+        [*python, "parlab.demo.scripts.with_mlflow"],
+        [*python, "runners.client.commands", "run", "--experiment", EXPERIMENT, "--name", "parlab run", "--", *wrapped],
+        [sys.executable, str(ROOT / "manage.py"), "ingest", str(STORE), "--experiment", SLUG],
+    ]
+
+
+def main() -> int:
+    """Run the commands one after the other; returns how many failed."""
+    return sum(subprocess.run(command, cwd=ROOT, check=False).returncode != 0 for command in commands())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""The four scripts of the demo, as real processes against a real server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from pytest_django.live_server_helper import LiveServer
+
+from parlab.demo import ways
+from parlab.lab import services as lab
+from parlab.lab.models import Run
+from parlab.tracking.imports import stores_import
+from tests.patience import TRAINING_S
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_each_way_brings_in_one_run_with_its_loss(live_server: LiveServer, admin: User, tmp_path: Path) -> None:
+    lab.experiment_create(name=ways.EXPERIMENT, owner=admin)
+    _, secret = lab.token_create(user=admin, name="scripts", by=admin)
+    variables = {
+        "PARLAB_URL": live_server.url, "PARLAB_TOKEN": secret, "PARLAB_HOME": str(tmp_path),
+        "MLFLOW_TRACKING_URI": live_server.url, "MLFLOW_TRACKING_TOKEN": secret, "GIT_PYTHON_REFRESH": "quiet",
+    }  # fmt: skip
+    *reporting, _ = ways.commands()
+    for command in reporting:
+        done = subprocess.run(
+            command, cwd=ways.ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=TRAINING_S
+        )
+        assert done.returncode == 0, done.stderr
+    files = {path.relative_to(ways.STORE).as_posix(): path for path in ways.STORE.rglob("*") if path.is_file()}
+    stores_import(files=files, experiment=None, user=admin)
+
+    runs = {run.label: run for run in Run.objects.filter(experiment__name=ways.EXPERIMENT)}
+    assert set(runs) == {"parlab client", "MLflow client", "parlab run", "MLflow file store"}
+    assert {run.state for run in runs.values()} == {"finished"}
+    for run in runs.values():
+        assert run.summary["loss"]["last"] < run.summary["loss"]["first"], run.label
