@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 
 AT_ONCE_BYTES = 4 * 2**20
 """Uploads up to this size are read within the request."""
-FIRST_BYTES = 2 * 2**20
+FIRST_BYTES, GUESS_BYTES = 256 * 2**10, 2 * 2**20
+"""Of a large log, what is shown at once, and what a format is guessed from if the former does not suffice."""
 _PROGRESS = "progress.json"
 _LOCK = ".working"
 _EVERY_S = 0.25
@@ -165,8 +166,8 @@ class _Work:
         """Read one file; of a large one its beginning first, which the page shows meanwhile."""
         if file.size > AT_ONCE_BYTES and self.dry_run:
             with suppress(Refused):
-                file.first = self._read(_beginning(self.upload, number), number, file, target)
-            self._guess(number, file)
+                file.first = self._read(_beginning(self.upload, number, FIRST_BYTES), number, file, target)
+            self._guess(number, file, FIRST_BYTES)
             self.upload.save()
         with self.upload.open(number) as stream:
             file.previews = self._read(stream, number, file, target)
@@ -186,12 +187,14 @@ class _Work:
         )
         return [preview(document, dry_run=self.dry_run) for document in imports]
 
-    def _guess(self, number: int, file: File) -> None:
+    def _guess(self, number: int, file: File, size: int = GUESS_BYTES) -> None:
         """Guess the format of a file that no known one fits."""
         shown = file.previews or file.first
-        if file.guess is not None or (shown and not any(item.is_doubtful for item in shown)):
+        if (file.guess is not None and file.guess.learnt is not None) or (
+            shown and not any(item.is_doubtful for item in shown)
+        ):
             return
-        stream = _beginning(self.upload, number)
+        stream = _beginning(self.upload, number, size)
         if stream is None:
             with self.upload.open(number) as whole:
                 file.guess = upload_guess(stream=whole, name=file.name)
@@ -210,10 +213,10 @@ class _Work:
         draft.replace(self.upload.directory / _PROGRESS)
 
 
-def _beginning(upload: Upload, number: int) -> BytesIO | None:
+def _beginning(upload: Upload, number: int, size: int) -> BytesIO | None:
     """Return the first lines of a large text; None for another file."""
     with upload.open(number) as stream:
-        head = stream.read(FIRST_BYTES)
+        head = stream.read(size)
         if not stream.read(1) or kind_of(head[: 64 * 1024]) != "text":
             return None
     return BytesIO(head[: head.rfind(b"\n") + 1] or head)
