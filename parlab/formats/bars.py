@@ -30,7 +30,7 @@ _OTHER = re.compile(
 
 def _count(text: str, si: str) -> int:
     value = to_float(text)
-    return 0 if value is None else round(value * _POWERS[si])
+    return 0 if value is None or value * _POWERS[si] >= 2**53 else round(value * _POWERS[si])
 
 
 def _cells(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:

@@ -16,6 +16,7 @@ from parlab.formats.records import Ending, Record
 from parlab.formats.statistics import BLOCK, Stream
 
 MAX_NAMES = 500
+LARGEST_WHOLE = 2.0**53
 MAX_RANKS = 16_384
 MAX_VALIDATIONS = 2_000
 # Steps that stay open for ranks that lag behind.
@@ -221,7 +222,7 @@ class Builder:
             self.closed = record.iteration
         values = record.values
         total = values.pop("total_iterations", None)
-        if total is not None:
+        if total is not None and total < LARGEST_WHOLE:
             self.total = int(total)
         skipped = values.get("skipped_iterations")
         if skipped:

@@ -144,8 +144,8 @@ class Repeats:
         recipes = [_recipe(old, new, plain, texts) for old, new in zip(before, after, strict=True)]
         if any(recipe is None for recipe in recipes):
             return None
-        known = tuple(recipe for recipe in recipes if recipe is not None)
-        return _Layout(re.compile(shape + r"\s*\Z").match, known, time is not None)
+        complete = tuple(recipe for recipe in recipes if recipe is not None)
+        return _Layout(re.compile(shape + r"\s*\Z").match, complete, time is not None)
 
     @staticmethod
     def _agrees(

@@ -33,16 +33,23 @@ def _record(record: Record | None) -> schema.StepRecord | None:
     )
 
 
+def whole(value: float) -> int | None:
+    """Return a count as an int; None beyond the whole numbers that a float holds exactly."""
+    return int(value) if abs(value) < 2**53 else None
+
+
 def segment_of(builder: Builder) -> schema.Segment:
     """Return the segment of a launch; the builder must not be used afterwards."""
     builder.close_steps()
     values, derived = normalise(builder.arguments)
     batch = builder.steps.by_name.get("global_batch_size")
-    if values["global_batch_size"] is None and batch is not None:
+    if batch is not None:
         batch.flush()
-        values["global_batch_size"] = int(batch.last)
+    printed = whole(batch.last) if batch is not None else None
+    if values["global_batch_size"] is None and printed is not None:
+        values["global_batch_size"] = printed
         derived["global_batch_size"] = "printed with each iteration"
-        values, more_derived = normalise({**builder.arguments, "global_batch_size": int(batch.last)})
+        values, more_derived = normalise({**builder.arguments, "global_batch_size": printed})
         derived = {**more_derived, **derived}
     segment = schema.Segment(
         launch=schema.Launch.model_validate({**values, "derived": derived, "arguments": builder.arguments}),
@@ -98,7 +105,7 @@ def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
     )
     cumulative = builder.skipped_total
     skipped = builder.skipped if cumulative is None else cumulative
-    segment.skipped_iterations = None if skipped is None else int(skipped)
+    segment.skipped_iterations = None if skipped is None else whole(skipped)
     _fill_loss(segment)
     _fill_step_time(segment, builder)
 

@@ -183,6 +183,14 @@ def test_what_cannot_be_read_is_counted_with_line_reason_and_text() -> None:
     assert unread.examples[0].text == "lm loss: 1e400"
 
 
+def test_counts_beyond_64_bits_are_left_out() -> None:
+    cells = f" | global batch size: {'9' * 40} | number of skipped iterations: {'9' * 40} | lm loss: 8.0 |\n"
+    lines = [f" iteration {n}/ 9 | elapsed time per iteration (ms): 5.0{cells}" for n in range(1, 4)]
+    bar = [f"Epoch 0:  50%|###| {n}/999999999999999G [00:01<00:01, 1.00it/s]\n" for n in range(1, 4)]
+    for text in (lines, bar):
+        orjson.dumps(read_document(text, file="x").model_dump())
+
+
 def test_a_text_that_no_reader_knows_is_unknown_and_counted() -> None:
     document = read_document(["hello\n", "\n", "world\n"], file="x")
     assert document.format == "unknown"
