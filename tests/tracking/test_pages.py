@@ -116,3 +116,10 @@ def test_a_deleted_run_leaves_pages_lists_and_figures_until_it_is_restored(page:
     runs.tracked_run_restore(tracked=tracked)
     assert label in page.get(addresses[0]).content.decode()
     assert Run.objects.get(pk=run.pk).state == "finished", "what came while it was deleted counts"
+
+
+def test_an_experiment_of_reported_runs_names_them_and_offers_no_launch(page: Client, tracked: TrackedRun) -> None:
+    content = page.get(tracked.run.experiment.get_absolute_url()).content.decode()
+    assert "published results" not in content
+    assert 'id="launch"' not in content
+    assert '<span class="muted" title="warm-up 100">' in content

@@ -116,7 +116,7 @@ class LaunchPlan(NamedTuple):
     hint: str
     """Why no run would start; otherwise empty."""
     is_offered: bool = True
-    """False for imported runs, which cannot be launched."""
+    """False for imported and reported runs, which cannot be launched."""
     why_no_links: str = ""
     """Why no online node can emulate the links of these runs; otherwise empty."""
 
@@ -126,7 +126,7 @@ def launch_plan(config: Config | None, runs: Sequence[Run]) -> LaunchPlan:
     if config is None:
         return LaunchPlan([], 0, [], "There is no configuration yet. Create one first.")
     own_runs = [run for run in runs if run.config_id == config.pk]
-    if any(run.origin == Run.Origin.IMPORTED for run in own_runs):
+    if any(run.origin in (Run.Origin.IMPORTED, Run.Origin.REPORTED) for run in own_runs):
         return LaunchPlan([], 0, [], "", is_offered=False)
     if any(run.origin != Run.Origin.MEASURED for run in own_runs):
         return LaunchPlan([], 0, [], "These are published results. Clone the experiment to measure them here.")
