@@ -39,7 +39,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench $(ONLY)
 
 bench-planner: $(VENV)/.dev
-	$(BIN)/python -m tests.bench.planner
+	$(BIN)/python -m tests.bench.planner --scoreboard docs/scoreboard.md
 
 fuzz: $(VENV)/.dev
 	FUZZ_CASES=20000 $(BIN)/pytest -q tests/formats/test_fuzz.py -k damaged_text

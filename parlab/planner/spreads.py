@@ -11,8 +11,8 @@ from .workload import Job
 
 USUAL = 0.24
 RECENT = 0.17
-SHAPED = 0.21
-SHORT = 0.42
+SHAPED = 0.25
+SHORT = 0.52
 EXPERTS = 0.33
 CONTEXT = 0.48
 SHARDED = 0.43

@@ -20,6 +20,8 @@ from parlab.planner.parameters import MemoryParameters, TimeParameters
 from parlab.planner.published import Calibrations, load, observation, predict_row, read_measured
 from parlab.planner.rows import Row
 
+from . import scoreboard
+
 VALIDATION = Path(__file__).resolve().parents[3] / "shared" / "validation"
 PARTS = 5
 PUBLICATION = {
@@ -286,6 +288,7 @@ def main() -> int:
         default=VALIDATION,
         help="directory with measured.json, modern.json and vtrain_single.json",
     )
+    parser.add_argument("--scoreboard", type=Path, help="file for the page that compares with other models")
     parser.add_argument("--deals", type=int, default=5, help="number of random splits of rows and groups")
     arguments = parser.parse_args()
     files = [arguments.data / name for name in ("measured.json", "modern.json", "vtrain_single.json")]
@@ -301,6 +304,9 @@ def main() -> int:
     title = "Uncalibrated: constants fitted to the other publications, % of the measurement"
     out(table(title, predicted(groups, held_out)))
     out("\n" + table("Uncalibrated, rows since 2023 by kind", predicted(by_kind(groups), held_out)))
+    if arguments.scoreboard:
+        one_node = [row for rows in single.values() for row in rows]
+        arguments.scoreboard.write_text(scoreboard.page(groups, held_out, one_node, PARTS))
     out("\n" + table("Calibrated on other rows of the group", held_out_parts(groups)))
     out("\n" + table("As shipped (fitted to these rows)", shipped(groups)))
     out("\n" + table("One node, 960 rows, never fitted", shipped(single)))
