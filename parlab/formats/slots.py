@@ -53,9 +53,9 @@ class Slots:
         if self._headings and (row := self._row(text)) is not None:
             return row
         numbers = _MASKED.findall(text)
-        words = _MASKED.sub("0", text)
-        if words in self._plans:
-            plan = self._plans[words]
+        masked = _MASKED.sub("0", text)
+        if masked in self._plans:
+            plan = self._plans[masked]
             if plan is not None:
                 return [
                     Pair(slot.key, numbers[slot.number], slot.unit, to_float(numbers[slot.number])) for slot in plan
@@ -65,7 +65,7 @@ class Slots:
         if not cells and self._heads(text):
             return []
         if len(self._plans) < MAX_PLANS:
-            self._plans[words] = _plan(text, numbers, cells)
+            self._plans[masked] = _plan(text, numbers, cells)
         return cells
 
     def _heads(self, text: str) -> bool:
@@ -146,9 +146,9 @@ def _bare(text: str, taken: set[str]) -> list[Pair]:
         if len(cells) >= MAX_PAIRS:
             break
         unit = _unit_after(text, match.end())
-        words = _WORDS.findall(text[max(end, match.start() - 80) : match.start()].rpartition("|")[2])
+        phrase = _WORDS.findall(text[max(end, match.start() - 80) : match.start()].rpartition("|")[2])
         end = match.end() + len(unit) + 1 if unit else match.end()
-        key = _new_key(" ".join(_named(words)) or "value", taken)
+        key = _new_key(" ".join(_named(phrase)) or "value", taken)
         cells.append(Pair(key, match[0], unit, to_float(match[0])))
     return cells
 
@@ -158,9 +158,9 @@ def _unit_after(text: str, at: int) -> str:
     return match[1] if match and match[1].lower() in _WORD_UNITS else ""
 
 
-def _named(words: Sequence[str]) -> Sequence[str]:
+def _named(phrase: Sequence[str]) -> Sequence[str]:
     """Return the last words that name something: `finished update` of `finished update 17`, `update` of `update in`."""
-    named = list(words)
+    named = list(phrase)
     while named and named[-1].lower() in _EMPTY:
         named.pop()
     return named[-2:]
