@@ -248,8 +248,8 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 }
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat")
 CELERY_BEAT_SCHEDULE = {
-    "dispatch": {"task": "parlab.fleet.dispatch", "schedule": 1.0, "options": {"expires": 5}},
-    "reap": {"task": "parlab.fleet.reap", "schedule": 5.0, "options": {"expires": 10}},
+    "dispatch": {"task": "parlab.fleet.dispatch", "schedule": 1.0, "options": {"expires": 60}},
+    "reap": {"task": "parlab.fleet.reap", "schedule": 5.0, "options": {"expires": 60}},
     "reap tracked runs": {"task": "parlab.tracking.reap", "schedule": 15.0, "options": {"expires": 15}},
     "draw again": {"task": "parlab.publishing.resume", "schedule": 20.0, "options": {"expires": 20}},
     "notify": {"task": "parlab.notify.deliver", "schedule": 5.0, "options": {"expires": 5}},

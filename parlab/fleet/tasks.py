@@ -1,14 +1,20 @@
 from typing import Any
 
 from celery import shared_task
+from django.core.cache import cache
 
 from parlab.fleet import services
 from runners.protocol import HEARTBEAT_TASK, Heartbeat
 
+DISPATCH_EVERY_S = 0.5
+
 
 @shared_task(name="parlab.fleet.dispatch")
 def dispatch() -> None:
-    services.dispatch()
+    # A worker that lags behind has many of these in its queue, and one is enough. They must not expire there instead,
+    # because then a worker that stays behind would start no run at all.
+    if cache.add("parlab.fleet.dispatch", True, DISPATCH_EVERY_S):
+        services.dispatch()
 
 
 @shared_task(name="parlab.fleet.reap")

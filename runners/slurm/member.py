@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ["SLURM_OVERLAP"] = "1"
     config = RunConfig.model_validate_json(run.config.read_text())
     why_not = reach.why_not(JobStateDir(path.parent.parent))
-    shipped_by = f"login node, because {why_not}" if why_not else "this node"
+    shipped_by = f"login node, because {why_not}" if why_not else "compute node"
     try:
         run.write_launch(described(run.read_launch(), config, os.environ, shipped_by))
     except AddressError as error:

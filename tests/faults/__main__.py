@@ -59,6 +59,8 @@ def _run(arguments: argparse.Namespace, directory: Path) -> int:
     try:
         stack.start()
         campaign = Campaign(stack, Workload(stack), random.Random(arguments.seed), kinds, arguments.at_once)
+        # Ctrl-C: the fault in progress is judged, and the table has those so far.
+        signal.signal(signal.SIGINT, campaign.stop)
         campaign.run(arguments.kills)
         summary = campaign.summary()
         if summary["wrong"]:

@@ -47,12 +47,13 @@ class Campaign:
     """Most faults at one moment."""
     rows: list[Row] = field(default_factory=list)
     checked: set[Key] = field(default_factory=set)
+    is_told_to_stop: bool = False
 
     def run(self, kills: int) -> None:
         """Inject faults; what goes wrong is in the rows."""
         self.workload.launch()
         self._settle({}, time.monotonic())
-        while len(self.rows) < kills:
+        while len(self.rows) < kills and not self.is_told_to_stop:
             time.sleep(self.rng.uniform(0, MAX_PAUSE_S))
             count = min(self.rng.randint(1, self.at_once), kills - len(self.rows))
             least, attempts = self.workload.steps(), self.workload.current()
@@ -66,6 +67,10 @@ class Campaign:
             for row in rows:
                 self._print(row)
         self._finish()
+
+    def stop(self, *_: object) -> None:
+        """Inject no more faults; a signal handler."""
+        self.is_told_to_stop = True
 
     def _strike(self, count: int) -> list[tuple[str, Fault]]:
         """Let some faults happen at once, no two of them on one victim or attempt."""

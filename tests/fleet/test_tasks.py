@@ -1,9 +1,13 @@
 """The tasks that the beat and the nodes call by name."""
 
 import time
+from typing import Any
 
 import pytest
 from django.conf import settings
+from django.core.cache import cache
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from parlab.celery import app
 from parlab.lab.models import Node
@@ -22,6 +26,21 @@ def test_a_heartbeat_off_the_wire_registers_its_node() -> None:
     app.loader.import_default_modules()
     app.tasks[HEARTBEAT_TASK](message.model_dump(mode="json"))
     assert Node.objects.get().name == "gpu1"
+
+
+@pytest.mark.django_db
+def test_a_worker_that_lags_behind_dispatches_once_for_all_orders_that_wait(
+    django_assert_num_queries: Any,
+) -> None:
+    app.loader.import_default_modules()
+    cache.clear()
+    task = app.tasks["parlab.fleet.dispatch"]
+    with CaptureQueriesContext(connection) as first:
+        task()
+    assert len(first) > 0
+    with django_assert_num_queries(0):
+        task()
+    assert settings.CELERY_BEAT_SCHEDULE["dispatch"]["options"]["expires"] >= 60
 
 
 @pytest.mark.django_db

@@ -19,7 +19,7 @@ ENVIRONMENT = {
         "partition": "gpu",
         "nodes": "n[1-3]",
         "node": "n2",
-        "shipped_by": "this node",
+        "shipped_by": "compute node",
         "script": "#!/bin/bash\n#SBATCH --nodes=3\n",
     },
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from kombu import Connection, Consumer, Queue
 
 from runners.broker import Broker
@@ -74,9 +75,9 @@ class Nodes:
     def count(self) -> int:
         return len(self.machines)
 
-    def prepare(self, config: dict[str, Any], run: int = 1) -> None:
-        """Send every node its RunSpec."""
-        self.run = run
+    def prepare(self, config: dict[str, Any], run: int | None = None) -> None:
+        """Send every node its RunSpec; of the same run as before unless another one is named."""
+        self.run = run = run or self.run
         for node_rank in range(self.count):
             fields = {"run": run, "attempt": 1, "node": node_name(node_rank), "config": config}
             spec = RunSpec.model_validate({**fields, "node_rank": node_rank, "nodes": self.count})
@@ -93,16 +94,16 @@ class Nodes:
             peers.append(Peer(**fields, address=meeting.address, port=meeting.port))
         return peers
 
-    def go(self, peers: list[Peer], run: int = 1) -> None:
+    def go(self, peers: list[Peer]) -> None:
         """Tell every node to start."""
         for peer in peers:
-            order = Go(run=run, attempt=1, node=peer.node, node_rank=peer.node_rank, members=peers)
+            order = Go(run=self.run, attempt=1, node=peer.node, node_rank=peer.node_rank, members=peers)
             self._order(GO_TASK, order)
 
-    def start(self, config: dict[str, Any], run: int = 1) -> None:
+    def start(self, config: dict[str, Any], run: int | None = None) -> None:
         """Prepare a run on all nodes, and start it."""
         self.prepare(config, run)
-        self.go(self.until(self.peers, "all nodes are prepared"), run)
+        self.go(self.until(self.peers, "all nodes are prepared"))
 
     def cancel(self, reason: str) -> None:
         """Cancel the run on all nodes."""
@@ -148,10 +149,10 @@ class Nodes:
         """Serve until a member has printed a text."""
         self.until(lambda: text in self.output[node_rank], f"node {node_rank} prints {text!r}")
 
-    def ranks(self, node_rank: int, run: int = 1) -> list[Any]:
+    def ranks(self, node_rank: int, run: int | None = None) -> list[Any]:
         """Return the processes of a run on a node that have a rank."""
         with_rank = []
-        for process in self.machines[node_rank].processes(run):
+        for process in self.machines[node_rank].processes(run or self.run):
             with contextlib.suppress(Exception):
                 if process.environ().get("LOCAL_RANK"):
                     with_rank.append(process)
@@ -189,10 +190,28 @@ class Nodes:
             self.cancel(f"node {batch.node}: {ended.reason}"[:300])
 
 
+@pytest.fixture(scope="module")
+def running_nodes(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Nodes]:
+    """Three nodes with daemons for all tests of a module."""
+    redis.Redis.from_url(redis_server).flushall()
+    yield from started(Nodes(tmp_path_factory.mktemp("nodes"), redis_server, 3))
+
+
 @pytest.fixture
-def three_nodes(tmp_path: Path, redis_url: str) -> Iterator[Nodes]:
-    """Three nodes with daemons; what they leave running fails the test."""
-    yield from started(Nodes(tmp_path, redis_url, 3))
+def three_nodes(running_nodes: Nodes) -> Iterator[Nodes]:
+    """Three nodes with daemons and a new run; what it leaves running fails the test."""
+    nodes = running_nodes
+    nodes.forget()
+    nodes.heartbeats.clear()
+    nodes.run += 1
+    for machine in nodes.machines:
+        if machine.daemons[-1].poll() is not None:  # a test that failed has left it so
+            machine.start_daemon()
+    yield nodes
+    if any(machine.processes(nodes.run) for machine in nodes.machines):
+        nodes.cancel("the test has ended")
+    left = "no process of the run is left"
+    wait_for(lambda: not any(machine.processes(nodes.run) for machine in nodes.machines), left)
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from tests.conftest import SMALL
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import ROOT
 from tests.runners.namespaces import DEVICE, SUBNET
-from tests.runners.nodes import Nodes, three_networked_nodes, three_nodes
+from tests.runners.nodes import Nodes, running_nodes, three_networked_nodes, three_nodes
 
-__all__ = ["three_networked_nodes", "three_nodes"]
+__all__ = ["running_nodes", "three_networked_nodes", "three_nodes"]
 
 LONG = {**SMALL["train"], "iterations": 100_000}
 
@@ -111,13 +111,13 @@ def test_a_rank_that_is_killed_ends_the_run_everywhere_and_is_named_as_the_cause
     for report in (ends[0], ends[2]):
         assert report.state == "cancelled" or (report.state == "failed" and report.is_consequence), report
     for machine in three_nodes.machines:
-        wait_for(lambda: not machine.processes(1), "no process is left")  # noqa: B023  called at once
+        wait_for(lambda: not machine.processes(three_nodes.run), "no process is left")  # noqa: B023  called at once
 
 
 def test_a_killed_supervisor_ends_the_run_everywhere(three_nodes: Nodes) -> None:
     three_nodes.start(over_three(train=LONG))
     three_nodes.says(0, b'"event":"step"')
-    three_nodes.machines[2].supervisor(1, node_rank=2).kill()
+    three_nodes.machines[2].supervisor(three_nodes.run, node_rank=2).kill()
     ends = three_nodes.ends()
     assert ends[2].state == "lost"
     assert "was killed" in ends[2].reason

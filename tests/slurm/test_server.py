@@ -143,7 +143,7 @@ def test_a_sweep_of_500_points_becomes_a_few_jobs_at_a_time_and_its_runs_are_sto
         "#SBATCH --partition=busy",
         "n3",
         str(attempt.environment["slurm"]["job"]),
-        "this node",
+        "compute node",
     ):
         assert expected in shown
 

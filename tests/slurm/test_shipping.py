@@ -30,7 +30,7 @@ def test_a_compute_node_that_reaches_redis_ships_without_the_daemon(
     login: LoginNode, server: Server, jobs: Jobs
 ) -> None:
     run, _ = jobs.ready()
-    assert shipped_by(server, run) == "this node"
+    assert shipped_by(server, run) == "compute node"
     login.kill_daemon()
     login.open(run)
     assert server.end_of(run).state == "finished"

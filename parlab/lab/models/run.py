@@ -242,8 +242,8 @@ class Attempt(models.Model):
 
     @property
     def node_names(self) -> str:
-        """The first nodes by rank, and the number of the others."""
-        names = [node.name for node in self.nodes]
+        """The first machines by rank, each once, and the number of the others."""
+        names = list(dict.fromkeys(member.place_name for member in self.members.all() if member.node is not None))
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return ", ".join(names[:3]) + more
 
