@@ -55,8 +55,9 @@ def call(
 def attempt(make_attempt: Callable[..., Attempt]) -> Attempt:
     attempt = make_attempt()
     steps = np.arange(5)
-    store.append(attempt.pk, {("a/b", 0): Columns(steps, steps + 0.5, steps * 2.0)})
-    store.append(attempt.pk, {("a b", 0): Columns(steps, steps + 0.5, steps * 3.0)})
+    times = np.array(steps + 0.5, np.float64)
+    store.append(attempt.pk, {("a/b", 0): Columns(steps, times, np.array(steps * 2.0, np.float64))})
+    store.append(attempt.pk, {("a b", 0): Columns(steps, times, np.array(steps * 3.0, np.float64))})
     log.append_log(attempt.pk, b"hello\n")
     Attempt.objects.update(last_step=2)
     return attempt

@@ -36,9 +36,10 @@ def attempt(make_attempt: Callable[..., Attempt]) -> Attempt:
     """A running attempt with a log, and a loss of three ranks."""
     attempt = make_attempt()
     steps = np.arange(5)
+    times = np.array(steps + 0.25, np.float64)
     for rank in range(3):
         values = np.array([3.0, 2.5, np.nan, np.inf, 0.1 + rank])
-        store.append(attempt.pk, {("loss", rank): Columns(steps, steps + 0.25, values)})
+        store.append(attempt.pk, {("loss", rank): Columns(steps, times, values)})
     log.append_log(attempt.pk, b"hello\n")
     return attempt
 
