@@ -198,7 +198,7 @@ class Other(SpanNode):
         connection = self._connected()
         if connection is None:
             return 1
-        wire, has_told, port = Wire(connection), False, 0
+        wire, has_reported, port = Wire(connection), False, 0
         wire.send(node_rank=self.share.node_rank)
         while wire.is_open:
             for message in wire.receive() if select.select([connection], [], [], TICK_S)[0] else []:
@@ -209,8 +209,8 @@ class Other(SpanNode):
                     self._start(wire, str(message["command"]), port)
                 elif "end" in message:
                     return self.finish(int(message["end"]), message["cause"], str(message["reason"]))
-            if not has_told and self.has_death():
-                has_told = True
+            if not has_reported and self.has_death():
+                has_reported = True
                 wire.send(died=True)
             if self.daemon is not None and (code := self.daemon.poll()) is not None:
                 wire.send(code=code)

@@ -57,8 +57,8 @@ class TimedWorkers(Workers):
     def _take(self, body: Any, message: Any) -> None:
         began = time.perf_counter()
         super()._take(body, message)
-        kept = self.heartbeats_s if "heartbeat" in message.headers["task"] else self.batches_s
-        kept.append(time.perf_counter() - began)
+        times = self.heartbeats_s if "heartbeat" in message.headers["task"] else self.batches_s
+        times.append(time.perf_counter() - began)
 
 
 def _measured(workers: TimedWorkers, count: int, scale: Scale) -> Result:
