@@ -39,6 +39,16 @@ def test_the_search_follows_the_prediction(viewer: Client) -> None:
     assert "<form" not in text
 
 
+def test_each_number_of_nodes_has_its_time_and_cost(viewer: Client) -> None:
+    page = viewer.get("/plan/search/", SMALL | {"price": 2.5}).content.decode()
+    table = page[page.index('class="list sizes"') :]
+    table = table[: table.index("</table>")]
+    question = PlanRequest.model_validate(SMALL | {"price": 2.5})
+    sizes = answer(question, device(question.gpu)).sizes
+    assert table.count('<th scope="row"') == len(sizes)
+    assert all(size.budget is None or (size.budget.cost or 0) > 0 for size in sizes)
+
+
 def test_a_known_model_fills_the_form_and_is_predicted(viewer: Client) -> None:
     text = viewer.get("/plan/", {"model": "DeepSeek-V3", "precision": "bf16"}).content.decode()
     assert 'name="experts" value="256"' in text
