@@ -227,7 +227,7 @@ def _fastest(sizes: Sizes) -> str:
 def _stated_speed(finished: Sequence[Run]) -> str:
     """Return a sentence about the fastest run of a file that states neither samples/s nor tokens/s."""
     lead = selectors.verdict(finished).lead
-    if lead is None:
+    if lead is None or lead.unit not in ("TFLOP/s", "fps"):
         return ""
     each = " per GPU" if lead.unit == "TFLOP/s" else ""
     gpus = int(lead.best.gpus) if lead.best.gpus else None

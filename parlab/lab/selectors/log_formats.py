@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from django.db.models import Count, Max
+from django.db.models import Count
 
 from parlab.lab.models import LogFormat, Source
 
@@ -27,17 +27,17 @@ def log_formats() -> list[LogFormat]:
 
 def log_format_rows() -> list[LogFormatRow]:
     """Return the newest version of each format with its use."""
-    by_name: dict[str, dict[str, Any]] = {
-        row["log_format__name"]: row
-        for row in Source.objects.filter(log_format__is_deleted=False)
-        .values("log_format__name")
-        .annotate(files=Count("pk", distinct=True), run_count=Count("runs", distinct=True), last=Max("created_at"))
+    uses = (
+        Source.objects.filter(log_format__is_deleted=False)
+        .values_list("log_format__name")
+        .annotate(files=Count("pk", distinct=True), run_count=Count("runs", distinct=True))
         .order_by()
-    }
+    )
+    by_name: dict[str, tuple[int, int]] = {str(name): (files, runs) for name, files, runs in uses}
     rows = []
     for newest in log_formats():
-        use = by_name.get(newest.name, {})
-        rows.append(LogFormatRow(newest, use.get("files", 0), use.get("run_count", 0)))
+        files, runs = by_name.get(newest.name, (0, 0))
+        rows.append(LogFormatRow(newest, files, runs))
     return rows
 
 
