@@ -17,7 +17,6 @@ from parlab.embedded import free_port, redis_command
 from runners.processes import MARKER, die_with
 from runners.rundir import RunDir, StateDir
 from tests.faults import ticker
-from tests.patience import wait_for
 from tests.slurm.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,19 +163,6 @@ class Stack:
             f"== {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.root.glob("*.log"))
         ]
         return "\n".join([*tails, self.cluster.log() if self.cluster else ""])
-
-    def wait_for_redis(self) -> None:
-        """Wait until Redis answers."""
-        import redis
-
-        client = redis.Redis.from_url(self.environment["REDIS_URL"])
-
-        def answers() -> bool:
-            with contextlib.suppress(redis.RedisError):
-                return bool(client.ping())
-            return False
-
-        wait_for(answers, "Redis answers")
 
     def _service(self, name: str, argv: list[str], more: dict[str, str] | None = None) -> None:
         environment = {**self.environment, **(more or {})}
