@@ -33,7 +33,9 @@ def test_steps_that_go_back_and_values_that_are_no_numbers_are_kept_in_order(
 
 @pytest.mark.parametrize("timestamp", [0, 1, 32_503_680_000_000, 99_999_999_999_999])
 def test_a_clock_that_is_years_off_breaks_no_page(rest: Rest, run_id: str, page: Client, timestamp: int) -> None:
-    metrics = [{"key": "loss", "value": 1.0, "timestamp": timestamp + step, "step": step} for step in range(3)]
+    metrics: list[dict[str, Any]] = [
+        {"key": "loss", "value": 1.0, "timestamp": timestamp + step, "step": step} for step in range(3)
+    ]
     if metrics[-1]["timestamp"] >= 10**14:
         metrics = metrics[:1]
     rest.made("runs/log-batch", {"run_id": run_id, "metrics": metrics})
