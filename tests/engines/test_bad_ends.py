@@ -13,6 +13,7 @@ import pytest
 
 from runners import launch
 from runners.config import RunConfig
+from runners.protocol import EVENT_PREFIX
 from runners.rundir import RunDir
 from tests.conftest import SMALL
 from tests.patience import wait_for
@@ -33,7 +34,14 @@ def prepare(directory: Path, data: dict[str, Any], **limits: Any) -> RunDir:
     argv = launch.command(config, run.config)
     environment = launch.additions(config, {}, "test:7/1")
     environment.pop("PARLAB_RUN")
-    content = {"argv": argv, "environment": environment, "shell": "", "timeout_s": 3600, "hardware": {"hostname": "n"}}
+    content: dict[str, Any] = {
+        "argv": argv,
+        "environment": environment,
+        "shell": "",
+        "timeout_s": 3600,
+        "hardware": {"hostname": "n"},
+    }
+    content["ranks"] = config.world_size if config.starter.starts_ranks else 0
     run.write_launch(content | {"spool_limit_mib": 64, "disk_grace_s": 5, "hang_timeout_s": 3, **limits})
     return run
 
@@ -55,6 +63,10 @@ def test_a_rank_that_is_killed_is_named_and_takes_the_others_with_it(
     host = socket.gethostname()
     assert final.reason.startswith(f"killed by signal 9 (SIGKILL) on rank {victim} of host {host};")
     assert run.training() == []
+    streams = run.streams()
+    for rank in (0, 1):
+        events = [json.loads(line) for line in streams[rank].splitlines() if line.startswith(EVENT_PREFIX)]
+        assert {event["rank"] for event in events} == {rank}
 
 
 def test_a_rank_that_hangs_ends_the_run_with_the_place_of_every_rank(tmp_path: Path, supervise: Supervise) -> None:

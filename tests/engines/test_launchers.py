@@ -138,7 +138,7 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("path_with_srun")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "torchrun"])
 def test_a_command_gets_rank_and_port_in_torchruns_variables(
     kind: str, tmp_path: Path, supervise: Supervise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +152,7 @@ def test_a_command_gets_rank_and_port_in_torchruns_variables(
     assert final.state == "finished", run.output()
     lines = sorted(line for line in run.output().splitlines() if line.startswith(b"rank "))
     assert lines == [b"rank 0 of 2, local 0: 3.0", b"rank 1 of 2, local 1: 3.0"]
+    assert [run.streams()[rank] for rank in (0, 1)] == [line + b"\n" for line in lines]
 
 
 LISTEN = """

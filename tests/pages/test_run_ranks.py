@@ -12,7 +12,7 @@ import pytest
 from django.core.cache import cache
 from django.test import Client
 
-from parlab.lab.models import Attempt, Node
+from parlab.lab.models import Attempt, Member, Node
 from parlab.pages import rank_reads
 from parlab.series import store
 from parlab.series.columns import Columns
@@ -137,3 +137,20 @@ def test_repeated_steps_count_once_and_values_that_are_not_finite_never() -> Non
     steps, values = np.array([1, 2, 3, 2, 3]), np.array([1.0, 9.0, 9.0, 2.0, np.nan])
     points = rank_reads._values("step", {"step_time_s": (steps, values)})
     assert [column.tolist() for column in points] == [[1, 2, 3], [1.0, 2.0, 9.0]]
+
+
+def test_a_thousand_ranks_are_read_by_page_and_figure(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt(state="finished")
+    attempt.run.resolved["cluster"] |= {"nodes": 128, "gpus_per_node": 8}
+    attempt.run.save()
+    nodes = Node.objects.bulk_create([Node(name=f"gpu{number:03}") for number in range(128)])
+    Member.objects.bulk_create([Member(attempt=attempt, node=node, node_rank=rank) for rank, node in enumerate(nodes)])
+    store_ranks(attempt, 1_024)
+    response = page.get(f"{FIGURE}.json")
+    assert len(response.content) <= 200_000
+    answer = response.json()
+    assert "Rank 3 on node gpu000 is 20 % slower" in answer["caption"]
+    assert len(answer["figure"]["data"]) == 128
+    assert "rank 3 on node gpu000" in text(page.get(RUN))
+    only = drawn(page, ranks_of="127")["figure"]["data"]
+    assert [trace["hovertemplate"].partition(" on ")[0] for trace in only] == [f"rank {n}" for n in range(1016, 1024)]

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
 import pytest
 
+from runners.journal import NODE
 from runners.processes import MARKER, marked
 from runners.protocol import Report
 from runners.rundir import RunDir
@@ -48,6 +51,17 @@ class Supervised:
         while (piece := read_batch(self.run.spool, position)).next_position != position:
             output, reports, position = output + piece.output, reports + piece.reports, piece.next_position
         return output, reports
+
+    def streams(self) -> dict[int, bytes]:
+        """Return what each rank has printed, and the launcher as NODE."""
+        printed: dict[int, bytes] = defaultdict(bytes)
+        position = 0
+        while (piece := read_batch(self.run.spool, position)).next_position != position:
+            bounds = [(0, NODE, False), *piece.streams, (len(piece.output), NODE, False)]
+            for (begin, rank, _), (end, _, _) in pairwise(bounds):
+                printed[rank] += piece.output[begin:end]
+            position = piece.next_position
+        return printed
 
     def training(self) -> list[psutil.Process]:
         return [process for process, marker in marked().items() if marker == self.marker and process.pid != self.pid]

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from itertools import pairwise
 from pathlib import Path
 
 from runners.journal import NODE
@@ -16,7 +15,7 @@ from runners.spool import SpoolWriter, read_batch
 from runners.streams import VARIABLE, Outputs, Piece
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import ROOT
-from tests.runners.supervised import Prepare, Supervise, Supervised, supervise
+from tests.runners.supervised import Prepare, Supervise, supervise
 
 __all__ = ["supervise"]
 
@@ -97,18 +96,6 @@ def test_lines_longer_than_a_record_are_marked_as_continued(tmp_path: Path) -> N
     ]  # fmt: skip
 
 
-def streams_of(run: Supervised) -> dict[int, bytes]:
-    """Return what each rank has printed according to the spool."""
-    printed: dict[int, bytes] = defaultdict(bytes)
-    position = 0
-    while (piece := read_batch(run.run.spool, position)).next_position != position:
-        bounds = [(0, NODE, False), *piece.streams, (len(piece.output), NODE, False)]
-        for (begin, rank, _), (end, _, _) in pairwise(bounds):
-            printed[rank] += piece.output[begin:end]
-        position = piece.next_position
-    return printed
-
-
 LAUNCHER = """
     import os, subprocess, sys
     print("starting", flush=True)
@@ -137,7 +124,7 @@ def test_lines_of_ranks_that_print_at_the_same_time_never_mix(prepared: Prepare,
     (directory.path.parent / "rank.py").write_text(RANK)
     run = supervise(directory)
     assert run.ends().state == "finished", run.output()
-    printed = streams_of(run)
+    printed = run.streams()
     assert b"starting\n" in printed[NODE]
     for rank in (6, 7, 8):
         assert printed[rank] == b"".join(b"rank %d line %d\n" % (rank, number) for number in range(400))
