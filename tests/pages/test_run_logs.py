@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from django.http import HttpResponse
 from django.test import Client
 
 from parlab.lab.models import Attempt, Node
@@ -21,8 +21,8 @@ RUN = f"{EXPERIMENT}runs/1/"
 LOG = f"{RUN}log/"
 
 
-def content(response: HttpResponse) -> str:
-    return b"".join(response.streaming_content).decode() if response.streaming else response.content.decode()  # type: ignore[attr-defined]
+def content(response: Any) -> str:
+    return b"".join(response.streaming_content).decode() if response.streaming else response.content.decode()
 
 
 @pytest.fixture
