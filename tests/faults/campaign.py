@@ -193,14 +193,17 @@ class Campaign:
         self._print(row)
 
     def _wait_until_empty(self) -> None:
+        """Wait until all output is shipped and no job is left, also none that is just completing."""
         deadline = time.monotonic() + PATIENCE_S
-        while held := [str(run) for node in self.stack.daemons for run in self.stack.runs(node)]:
+        while left := self._left():
             if time.monotonic() > deadline:
-                raise Wrong(f"not shipped within {PATIENCE_S:.0f} s: {held}")
+                raise Wrong(f"not empty within {PATIENCE_S:.0f} s: {left}")
             time.sleep(0.1)
+
+    def _left(self) -> list[str]:
+        held = [str(run) for node in self.stack.daemons for run in self.stack.runs(node)]
         jobs = self.stack.cluster.run("squeue", "--noheader") if self.stack.cluster else ""
-        if jobs:
-            raise Wrong(f"jobs are left: {jobs}")
+        return held + jobs.splitlines()
 
     def _print(self, row: Row) -> None:
         ended = f"{row.ended_s:5.1f}" if row.ended_s is not None else "    -"
