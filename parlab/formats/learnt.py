@@ -166,11 +166,7 @@ class _Survey:
         if rank is not None:
             rank.role = "rank"
         rest = [column for column in columns if column.role == "quantity"]
-        counter = next((c.key for c in rest if self._counted[c.key] >= max(REPEATS, 0.9 * self._counted[""])), "")
-        if not counter and self._counted[""] < REPEATS:
-            counter = _counter(self._values, [column.key for column in rest if not column.unit])
-        for column in rest:
-            column.role = "step" if column.key == counter else "quantity"
+        self._counter_role(rest)
         bare = [column for column in rest if column.key.partition(" ")[0] == "value"]
         times = [column for column in bare if unit_of(column.unit) and UNITS[column.unit.lower()][0] == "s"]
         if len(times) == 1 and not any(column.name == "step_time_s" for column in columns):
@@ -178,6 +174,13 @@ class _Survey:
         if any(_is_known(column) for column in rest):
             for column in bare:
                 column.role = column.role if column.unit or column.role == "step" else "ignored"
+
+    def _counter_role(self, rest: Sequence[Column]) -> None:
+        counter = next((c.key for c in rest if self._counted[c.key] >= max(REPEATS, 0.9 * self._counted[""])), "")
+        if not counter and self._counted[""] < REPEATS:
+            counter = _counter(self._values, [column.key for column in rest if not column.unit])
+        for column in rest:
+            column.role = "step" if column.key == counter else "quantity"
 
     def _measures(self, shape: Sequence[str]) -> int:
         return sum(_is_known(self._columns[key]) for key in shape if key in self._columns)
@@ -262,13 +265,19 @@ def _read(lines: Iterable[str], learnt: Learnt) -> Iterator[Record]:
         if not good or (iteration is None and len(good) < min(REPEATS, len(columns))):
             continue
         speaker = _whole(cells, rank_key) if rank_key else rank
-        values = {field.name: normal(cell.value or 0.0, field.scale) for cell, field in good}
-        timers = {name.removesuffix("_s"): value for name, value in values.items() if is_timer(name)}
-        own = {name: value for name, value in values.items() if not is_timer(name)}
-        raw = tuple(cell.text for cell, _ in good)
-        yield Record("step", line, own, iteration, speaker, time, tuple(field for _, field in good), raw)
-        if timers:
-            yield Record("timers", line, timers, iteration, speaker)
+        yield from _records(good, line, iteration, speaker, time)
+
+
+def _records(
+    good: Sequence[tuple[Pair, Printed]], line: int, iteration: int | None, rank: int | None, time: str | None
+) -> Iterator[Record]:
+    values = {field.name: normal(cell.value or 0.0, field.scale) for cell, field in good}
+    timers = {name.removesuffix("_s"): value for name, value in values.items() if is_timer(name)}
+    own = {name: value for name, value in values.items() if not is_timer(name)}
+    raw = tuple(cell.text for cell, _ in good)
+    yield Record("step", line, own, iteration, rank, time, tuple(field for _, field in good), raw)
+    if timers:
+        yield Record("timers", line, timers, iteration, rank)
 
 
 def _whole(cells: list[Pair], key: str) -> int | None:

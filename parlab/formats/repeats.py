@@ -199,10 +199,7 @@ def _other(text: str, index: int) -> str:
 
 def _recipe(old: Record, new: Record, plain: tuple[str, ...], texts: tuple[str, ...]) -> _Recipe | None:
     """Explain a record by the tokens of its line; None if something in it has another origin."""
-    is_plain = new.kind == old.kind and new.fields == old.fields and list(new.values) == list(old.values)
-    if not is_plain or new.kind == "unread" or new.data is not None or new.low is not None or new.opens:
-        return None
-    if (new.line, new.until) != (_LINE, _LINE) or len(new.raw) != len(old.raw):
+    if not _is_plain(old, new):
         return None
     scales = {field.name: field.scale for field in new.fields}
     values = [_value(name, old.values[name], new.values[name], scales.get(name, 1.0), texts) for name in new.values]
@@ -216,6 +213,15 @@ def _recipe(old: Record, new: Record, plain: tuple[str, ...], texts: tuple[str, 
     if len(good) < len(values) or len(shown) < len(raw) or place == _UNKNOWN or rank == _UNKNOWN or not known_time:
         return None
     return _compiled(new, tuple(good), tuple(shown), place, rank, time)
+
+
+def _is_plain(old: Record, new: Record) -> bool:
+    """Return whether both are the same kind of record, of one line, with values only."""
+    if new.kind != old.kind or new.fields != old.fields or list(new.values) != list(old.values):
+        return False
+    if new.kind == "unread" or new.data is not None or new.low is not None or new.opens:
+        return False
+    return (new.line, new.until) == (_LINE, _LINE) and len(new.raw) == len(old.raw)
 
 
 _UNKNOWN = -2

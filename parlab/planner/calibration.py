@@ -126,47 +126,70 @@ def calibrate(
     """
     if start is None:
         start = default_for(observations[0].cluster) if observations else DEFAULT
-    weight_by_id = dict(zip(map(id, observations), weights or [1.0] * len(observations), strict=True))
-    timed = [row for row in observations if row.iteration_s and row.iteration_s > 0]
-    with_memory = [row for row in observations if row.memory_bytes and row.memory_bytes > 0]
-    oom_rows = sum(row.is_oom for row in observations)
-    fitted = replace(start, name=name, time_rows=len(timed), memory_rows=0, oom_rows=oom_rows)
-    if timed:
-        measured_times = np.log([row.iteration_s or 1.0 for row in timed])
-
-        times = Batch([_time_formula(row.job, row.cluster) for row in timed])
-
-        def time_residuals(points: Vector) -> Vector:
-            return np.log(times.values(np.exp(points))) - measured_times
-
-        # With fewer rows than constants the rows do not determine all constants, so the springs become stiffer.
-        width = spring * min(1.0, (len(timed) / len(as_vector(start.time))) ** 0.5)
-        row_weights = np.array([weight_by_id[id(row)] for row in timed])
-        vector, cost = _fit(time_residuals, start.time, row_weights, noise, width)
-        local = Residuals(tuple(row.job for row in timed), tuple(time_residuals(vector[None])[0]))
-        fitted = replace(
-            fitted,
-            time=from_vector(start.time, vector),
-            time_error=_error(local.left_out(), start.time_error),
-            time_spread=_spread(local.left_out(), start.time_spread),
-            local=local,
-            most_gpus=max(row.job.world_size for row in timed),
-            cost=cost,
-        )
-    if len(with_memory) >= _FEWEST_MEMORIES:
-        measured_bytes = np.log([row.memory_bytes or 1.0 for row in with_memory])
-
-        sizes = Batch([_memory_formula(row.job) for row in with_memory])
-
-        def memory_residuals(points: Vector) -> Vector:
-            return np.log(sizes.values(np.exp(points))) - measured_bytes
-
-        row_weights = np.array([weight_by_id[id(row)] for row in with_memory])
-        vector, _cost = _fit(memory_residuals, start.memory, row_weights, noise, spring)
-        error = _error(memory_residuals(vector[None])[0], start.memory_error)
-        constants = from_vector(start.memory, vector)
-        fitted = replace(fitted, memory=constants, memory_rows=len(with_memory), memory_error=error)
+    row_weights = list(weights or [1.0] * len(observations))
+    fitted = replace(start, name=name, time_rows=0, memory_rows=0, oom_rows=sum(row.is_oom for row in observations))
+    fitted = _with_time(fitted, start, observations, row_weights, noise, spring)
+    fitted = _with_memory(fitted, start, observations, row_weights, noise, spring)
     return replace(fitted, usable_share=_usable_share(observations, fitted))
+
+
+def _with_time(
+    fitted: Calibration,
+    start: Calibration,
+    observations: Sequence[Observation],
+    weights: Sequence[float],
+    noise: float,
+    spring: float,
+) -> Calibration:
+    """Return the calibration with constants fitted to the measured times, if there are any."""
+    pairs = [(row, weight) for row, weight in zip(observations, weights, strict=True) if (row.iteration_s or 0) > 0]
+    if not pairs:
+        return fitted
+    timed = [row for row, _ in pairs]
+    measured_times = np.log([row.iteration_s or 1.0 for row in timed])
+    times = Batch([_time_formula(row.job, row.cluster) for row in timed])
+
+    def residuals(points: Vector) -> Vector:
+        return np.log(times.values(np.exp(points))) - measured_times
+
+    # With fewer rows than constants the rows do not determine all constants, so the springs become stiffer.
+    width = spring * min(1.0, (len(timed) / len(as_vector(start.time))) ** 0.5)
+    vector, cost = _fit(residuals, start.time, np.array([weight for _, weight in pairs]), noise, width)
+    local = Residuals(tuple(row.job for row in timed), tuple(residuals(vector[None])[0]))
+    return replace(
+        fitted,
+        time=from_vector(start.time, vector),
+        time_rows=len(timed),
+        time_error=_error(local.left_out(), start.time_error),
+        time_spread=_spread(local.left_out(), start.time_spread),
+        local=local,
+        most_gpus=max(row.job.world_size for row in timed),
+        cost=cost,
+    )
+
+
+def _with_memory(
+    fitted: Calibration,
+    start: Calibration,
+    observations: Sequence[Observation],
+    weights: Sequence[float],
+    noise: float,
+    spring: float,
+) -> Calibration:
+    """Return the calibration with constants fitted to the measured memory, if there are enough rows."""
+    pairs = [(row, weight) for row, weight in zip(observations, weights, strict=True) if (row.memory_bytes or 0) > 0]
+    if len(pairs) < _FEWEST_MEMORIES:
+        return fitted
+    measured_bytes = np.log([row.memory_bytes or 1.0 for row, _ in pairs])
+    sizes = Batch([_memory_formula(row.job) for row, _ in pairs])
+
+    def residuals(points: Vector) -> Vector:
+        return np.log(sizes.values(np.exp(points))) - measured_bytes
+
+    vector, _cost = _fit(residuals, start.memory, np.array([weight for _, weight in pairs]), noise, spring)
+    error = _error(residuals(vector[None])[0], start.memory_error)
+    constants = from_vector(start.memory, vector)
+    return replace(fitted, memory=constants, memory_rows=len(pairs), memory_error=error)
 
 
 def _usable_share(observations: Sequence[Observation], fitted: Calibration) -> float:

@@ -11,6 +11,12 @@ if TYPE_CHECKING:
 
 def faults(request: PlanRequest) -> Iterator[str]:
     """Generate all impossible combinations of a request, each with field, value and remedy."""
+    yield from _faults_of_model(request)
+    yield from _faults_of_stages(request)
+    yield from _faults_of_ranks(request)
+
+
+def _faults_of_model(request: PlanRequest) -> Iterator[str]:
     if request.head_dim is None and not request.mla and request.hidden % request.heads:
         yield f"heads {request.heads} does not divide hidden {request.hidden}; use a divisor, or set head_dim"
     if request.kv_heads and request.heads % request.kv_heads:
@@ -19,6 +25,9 @@ def faults(request: PlanRequest) -> Iterator[str]:
         yield f"experts_per_token {request.experts_per_token} is more than experts {request.experts}; use at most that"
     if request.dense_layers > request.layers:
         yield f"dense_layers {request.dense_layers} is more than layers {request.layers}; use at most that"
+
+
+def _faults_of_stages(request: PlanRequest) -> Iterator[str]:
     if request.experts % request.expert_parallel:
         yield f"expert_parallel {request.expert_parallel} does not divide experts {request.experts}; use a divisor"
     if request.heads % request.tensor_parallel:
@@ -36,6 +45,9 @@ def faults(request: PlanRequest) -> Iterator[str]:
         )
     if request.schedule.startswith("dualpipe") and request.pipeline_parallel % 2:
         yield f"pipeline_parallel {request.pipeline_parallel} is odd; use an even number with {request.schedule}"
+
+
+def _faults_of_ranks(request: PlanRequest) -> Iterator[str]:
     share = request.tensor_parallel * request.pipeline_parallel * request.context_parallel
     context = f" x context_parallel {request.context_parallel}" if request.context_parallel > 1 else ""
     if request.gpus % share:

@@ -154,6 +154,12 @@ def _zero_stage(value: object) -> int:
 _MOST_CHUNKS = 8
 
 
+def _gradient_bytes(data: Mapping[str, Any], shard_ranks: int | None) -> int | None:
+    if "fp32-grad" in str(data.get("optimizer") or ""):
+        return 6
+    return 4 if shard_ranks else None
+
+
 def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], notes: list[str]) -> Job:
     tensor, pipeline, context = whole(data, "tp", 1), whole(data, "pp", 1), whole(data, "cp", 1)
     count = whole(hardware, "count", tensor * pipeline * context)
@@ -186,7 +192,7 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
         virtual_stages=chunks,
         sequence_parallel=bool(data.get("sequence_parallel", is_recent)) or "SP" in str(data.get("recompute") or ""),
         zero_stage=zero,
-        gradient_bytes=6 if "fp32-grad" in str(data.get("optimizer") or "") else 4 if shard_ranks else None,
+        gradient_bytes=_gradient_bytes(data, shard_ranks),
         overlaps_gradients=bool(data.get("overlap_gradients", usual.overlaps_gradients)),
         gradient_messages=16 * (model.num_layers // pipeline) if "allreduce" in str(data.get("dp_comm")) else 1,
         has_flash_attention="flash" in str(data.get("attention") or "") or is_recent,

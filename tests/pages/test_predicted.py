@@ -111,6 +111,7 @@ def logs(sweep: list[Run]) -> list[Run]:
             "model": {"num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "sequence_length": 1024},
             "train": {"micro_batch_size": size, "global_batch_size": 2 * size},
             "parallel": {"data_parallel_size": 2},
+            "cluster": {"nodes": 1, "gpus_per_node": 2},
         }
         run.save()
     return sweep
