@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas  # type: ignore[import-untyped]  # no stubs
+import pandas
 import polars
 import pytest
 from django.test import Client

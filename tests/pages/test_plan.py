@@ -40,7 +40,7 @@ def test_the_search_follows_the_prediction(viewer: Client) -> None:
 
 
 def test_each_number_of_nodes_has_its_time_and_cost(viewer: Client) -> None:
-    page = viewer.get("/plan/search/", SMALL | {"price": 2.5}).content.decode()
+    page = viewer.get("/plan/search/", SMALL | {"price": "2.5"}).content.decode()
     table = page[page.index('class="list sizes"') :]
     table = table[: table.index("</table>")]
     question = PlanRequest.model_validate(SMALL | {"price": 2.5})

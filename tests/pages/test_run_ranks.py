@@ -34,7 +34,7 @@ def store_ranks(attempt: Attempt, ranks: int, steps: int = STEPS) -> None:
     """Ranks that wait for each other: equal step times; rank 3 computes 20 % longer from step 21 on, and waits less."""
     numbers = np.arange(1, steps + 1)
     times = 1e9 + numbers.astype(float)
-    series = {}
+    series: dict[tuple[str, int], Columns] = {}
     for rank in range(ranks):
         compute = np.where((numbers > steps // 2) & (rank == 3), 0.060, 0.050)
         waiting = 0.080 - compute
@@ -109,7 +109,8 @@ def test_the_numbers_are_those_of_each_rank_and_step(page: Client) -> None:
     assert rows[0] == ["rank", "node", "first_step", "last_step", "mean_s", "max_s"]
     assert len(rows) == 1 + 4 * STEPS
     last = rows[-1]
-    assert (last[:4], float(last[4])) == (["3", "b", "40", "40"], pytest.approx(0.06))
+    assert last[:4] == ["3", "b", "40", "40"]
+    assert float(last[4]) == pytest.approx(0.06)
 
 
 def test_long_runs_are_thinned_and_a_zoom_shows_single_steps(
