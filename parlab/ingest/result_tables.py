@@ -52,9 +52,9 @@ class TableResult(NamedTuple):
 TUNING_COLUMNS = frozenset({"best_metric_val", "num_experiments", "best_exp_name"})
 
 
-def is_tuning_summary(table: Table) -> bool:
-    """Return whether the rows of a table are spaces that a tuner has searched, not runs."""
-    columns = [column.strip().lower() for column in table.columns]
+def is_tuning_summary(titles: Sequence[str]) -> bool:
+    """Return whether the rows of a table with these columns are spaces that a tuner has searched, not runs."""
+    columns = [title.strip().lower() for title in titles]
     return columns[:1] == ["tuning_space"] and bool(TUNING_COLUMNS & set(columns))
 
 

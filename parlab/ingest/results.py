@@ -167,7 +167,7 @@ def _table_results(document: Document, lines: Sequence[str], base: Launch) -> li
     table_results = [
         (index, table, results_of(table, text_above(lines, table.line - len(table.header) + 1)))
         for index, table in enumerate(document.tables)
-        if document.format not in PAGES or not is_tuning_summary(table)
+        if document.format not in PAGES or not is_tuning_summary(table.columns)
     ]
     table_results = [(index, table, entries) for index, table, entries in table_results if entries]
     kinds = Counter(frozenset(entries[0].axes) for _, _, entries in table_results)

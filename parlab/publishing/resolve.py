@@ -15,8 +15,9 @@ from parlab.charts.measures import AUTO, DEFAULT, MEASURES, SCALES, Options, Sca
 from parlab.charts.points import RunPoint, is_number
 from parlab.charts.registry import EXPERIMENT_FIGURES, Figure
 from parlab.charts.theme import Drawing
+from parlab.ingest.result_tables import is_tuning_summary
 from parlab.lab import selectors
-from parlab.lab.models import Attempt, Experiment, Finding, Report, Run, Snapshot
+from parlab.lab.models import Attempt, Experiment, Finding, Report, Run, Snapshot, Source
 from parlab.reports import blocks
 from parlab.reports.blocks import Block, Content
 from parlab.reports.directives import Directive, listed, number, select_records
@@ -65,6 +66,7 @@ class Resolver:
             "table pivot": self._pivot,
             "table runs": self._runs,
             "table run": self._run_table,
+            "table spaces": self._spaces,
             "value": self._value,
             "config": self._config,
             "picture": self._picture,
@@ -194,6 +196,20 @@ class Resolver:
 
     def _run_table(self, directive: Directive) -> Block:
         return run_block(self._selected(directive.options)[1][0], directive.options, self.doubt)
+
+    def _spaces(self, directive: Directive) -> Block:
+        """Return the tuning spaces that an imported file lists, as printed."""
+        title = directive.options.get("title", "")
+        sources = Source.objects.filter(experiment__in=self._load(directive.options).experiments).order_by("pk")
+        for document in sources.values_list("document", flat=True):
+            for table in document.get("tables") or []:
+                if is_tuning_summary(table["columns"]):
+                    rows = [[blocks.Text(text=str(cell.get("text", ""))) for cell in row] for row in table["rows"]]
+                    header = [blocks.Text(text=column) for column in table["columns"]]
+                    filled = [row for row in rows if any(cell.text for cell in row)]
+                    numbers = [[cell.text for cell in row] for row in (header, *filled)]
+                    return blocks.TableBlock(title=title, header=header, rows=filled, numbers=numbers)
+        return blocks.TableBlock(title=title, header=[], rows=[], caption="No imported file lists tuning spaces.")
 
     def _value(self, directive: Directive) -> Block:
         """Return one number, or the texts of a field that is not numeric."""

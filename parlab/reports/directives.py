@@ -48,6 +48,7 @@ KINDS: dict[str, Kind] = {
         needs_name=False,
         shape='{{ table runs columns="GPUs=gpus, ms per sample=ms_per_sample" }}',
     ),
+    "table spaces": Kind((), ("experiment", "title"), needs_name=False, shape="{{ table spaces }}"),
     "table run": Kind((), (*SOURCE, "run", "what"), required=("run",), needs_name=False, shape="{{ table run run=1 }}"),
     "value": Kind(
         (),

@@ -146,13 +146,7 @@ def autotuning(_name: str, records: Sequence[Record]) -> str:
             ' details="z = {parallel.zero_stage}, gas = {gradient_accumulation_steps},'
             ' mbs = {train.micro_batch_size}" }}\n'
         )
-    if "tuning_space" in fields:
-        parts.append(
-            '## Tuning spaces\n\n{{ table runs where="tuning_space!=" columns="tuning_space=tuning_space,'
-            " num_experiments=figure.num_experiments, best_metric_val=figure.best_metric_val .2,"
-            ' best_exp_name=z{parallel.zero_stage}_gas{gradient_accumulation_steps}_tmbspg{train.micro_batch_size}"'
-            ' total="global, sum, max, at max" }}\n'
-        )
+        parts.append("## Tuning spaces\n\n{{ table spaces }}\n")
     return "\n".join(parts) or published("", records)
 
 

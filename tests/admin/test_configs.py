@@ -158,12 +158,12 @@ def test_launch_reports_new_runs_and_invalid_points(admin: Client, config: Confi
 
 
 def test_a_rejected_launch_shows_the_reason(admin: Client, experiment: Experiment, admin_user: Any) -> None:
-    data = {**SMALL, "cluster": {"nodes": 2}, "launcher": {"kind": "srun"}}
+    data = {"parallel": {"engine": "autotuning", "data_parallel_size": 2}, "cluster": {"nodes": 2}}
     config = services.config_save(experiment=experiment, data=data, sweep={}, user=admin_user)
     page = admin.post(
         reverse("admin:lab_config_changelist"), {"action": "launch", "_selected_action": config.pk}, follow=True
     ).content.decode()
-    assert "cannot start ranks on 2 nodes; use one of: " in page
+    assert "nodes 2 is not possible with engine autotuning, which runs on one node; set nodes to 1, or" in page
 
 
 def test_view_permission_shows_the_configuration_without_buttons(

@@ -29,10 +29,10 @@ def test_a_table_takes_the_shape_that_the_address_asks_for(page: Client, four_ru
     assert cells(response) == [
         ["Micro batch size", "Schedule"],
         ["gpipe", "1f1b"],
-        ["1", "8.00", "20.0"],
-        ["2", "10.0", "13.3"],
+        ["1", "8.00", "20.00"],
+        ["2", "10.00", "13.33"],
     ]
-    assert re.findall(r"<b>(.*?)</b>", response.content.decode()) == ["20.0", "13.3"]
+    assert re.findall(r"<b>(.*?)</b>", response.content.decode()) == ["20.00", "13.33"]
     assert "Samples/s in samples/s. The best value of each row is bold." in text(response)
 
 
@@ -48,7 +48,7 @@ def test_two_fields_may_stand_before_the_rows(page: Client, four_runs: list[Run]
 
 def test_several_runs_of_a_cell_say_of_how_many_it_was_made(page: Client, four_runs: list[Run]) -> None:
     response = page.get(f"{EXPERIMENT}?rows=parallel.schedule&value=samples_per_s&of=max")
-    assert cells(response)[1:] == [["gpipe", "10.0"], ["1f1b", "20.0"]]
+    assert cells(response)[1:] == [["gpipe", "10.00"], ["1f1b", "20.00"]]
     assert 'title="max of 2, from 8 to 10 samples/s"' in response.content.decode()
 
 
@@ -85,7 +85,7 @@ def test_a_poll_keeps_the_shape(page: Client, four_runs: list[Run], make_attempt
     assert match
     Run.objects.filter(pk=four_runs[0].pk).update(reason="changed")
     live = page.get(html.unescape(match[1]), headers={"HX-Request": "true"})
-    assert cells(live)[2][1:] == ["8.00", "20.0"]
+    assert cells(live)[2][1:] == ["8.00", "20.00"]
     assert "<option" not in live.content.decode()
 
 

@@ -108,7 +108,7 @@ def test_the_runs_of_a_file_are_marked_and_lead_to_their_lines(
     )
     listed = page.get(EXPERIMENT)
     assert '<span class="origin" title="imported from a file">imported</span>' in listed.content.decode()
-    assert "Avg step fps" in text(listed)
+    assert "Throughput (avg_step_fps)" in text(listed)
     assert "2.59" in text(listed)
     run = page.get(four_runs[0].get_absolute_url())
     assert f'href="{EXPERIMENT}sources/{source.pk}/lines/2-3/">lines 2 to 3</a>' in run.content.decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -110,7 +111,7 @@ def test_a_killed_supervisor_is_lost_and_its_ranks_end(login: LoginNode, server:
     login.supervisor(run).send_signal(signal.SIGKILL)
     end = server.end_of(run)
     assert end.state == "lost"
-    assert f"Slurm job {job} on n1 ended as FAILED" in end.reason
+    assert re.search(rf"Slurm job {job} on n\d ended as FAILED", end.reason)
     assert "its supervisor was killed" in end.reason
     wait_for(lambda: not login.processes(run), "no process of the run is left")
 

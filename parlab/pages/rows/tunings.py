@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from parlab.charts.format import duration, exact
 from parlab.formats.tables import experiment_settings
-from parlab.ingest.result_tables import TUNING_COLUMNS
+from parlab.ingest.result_tables import is_tuning_summary
 from parlab.lab.selectors.figures import figure_value
 
 _TOTAL = "global"
@@ -46,9 +46,9 @@ class Tuning(NamedTuple):
 def tuning_of(source: int, document: Mapping[str, Any]) -> Tuning | None:
     """Return the tuning that a document summarises; None if it has no table of tuning spaces."""
     for table in document.get("tables") or []:
-        columns = [str(column).strip().lower() for column in table["columns"]]
-        if not columns or columns[0] != "tuning_space" or not set(columns) & TUNING_COLUMNS:
+        if not is_tuning_summary(table["columns"]):
             continue
+        columns = [str(column).strip().lower() for column in table["columns"]]
         spaces = [space for row in table["rows"] if (space := _space(columns, row)) is not None]
         own = [space for space in spaces if space.name != _TOTAL]
         total = next((space for space in spaces if space.name == _TOTAL), None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
+import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,8 @@ _FLOATS = {1: "f", 2: "d", 3: "i", 9: "q"}
 
 def read(files: Mapping[str, Path]) -> Iterator[Store]:
     """Yield one store for all event files of a directory tree; a single file is left to the readers of logs."""
-    names = [name for name, path in sorted(files.items()) if "tfevents" in name.rpartition("/")[2] and _is_events(path)]
+    events = [item for item in files.items() if "tfevents" in item[0].rpartition("/")[2] and _is_events(item[1])]
+    names = [name for name, _ in sorted(events, key=_by_numbers)]
     if len(files) < 2 or not names:
         return
     directories: dict[str, list[str]] = defaultdict(list)
@@ -54,6 +56,11 @@ def read(files: Mapping[str, Path]) -> Iterator[Store]:
             )
     if runs:
         yield Store("TensorBoard directory", TRACKER, runs, frozenset(names), notes)
+
+
+def _by_numbers(item: tuple[str, Path]) -> list[tuple[int, str]]:
+    """Order files as they were written: `….9` comes before `….10`."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", item[0])]
 
 
 def _is_events(path: Path) -> bool:
