@@ -32,10 +32,11 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
     django.setup()
 
     from tests.bench import database
-    from tests.bench.registry import BENCHMARKS
+    from tests.bench.registry import BENCHMARKS, LONG
     from tests.bench.result import Scale, Unavailable
 
-    named = [name for names in arguments.names for name in names.split(",") if name] or list(BENCHMARKS)
+    default = [name for name in BENCHMARKS if not (arguments.quick and name in LONG)]
+    named = [name for names in arguments.names for name in names.split(",") if name] or default
     # The first part of a name, e.g. tuner, selects all benchmarks that begin with it.
     names = [full for name in named for full in ([name] if name in BENCHMARKS else _with_prefix(name, BENCHMARKS))]
     unknown = [name for name in named if name not in BENCHMARKS and not _with_prefix(name, BENCHMARKS)]

@@ -63,3 +63,5 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     **many_nodes.BENCHMARKS,
     **tuner.BENCHMARKS,
 }
+LONG = frozenset({*nodes.BENCHMARKS, *many_nodes.BENCHMARKS})
+"""Benchmarks that `--quick` runs only by name: they start dozens of processes at any size."""

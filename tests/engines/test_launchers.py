@@ -149,7 +149,7 @@ def test_a_command_gets_rank_and_port_in_torchruns_variables(
     layout = {"parallel": {"engine": "command", "data_parallel_size": 2}, "cluster": {"device": "cpu"}}
     run = supervise(prepare(tmp_path, layout | {"command": {"argv": [str(script)]}, "launcher": {"kind": kind}}))
     final: Report = run.ends()
-    assert final.state == "finished", run.output()
+    assert final.state == "finished", f"{final.reason}\n{final.traceback}"
     lines = sorted(line for line in run.output().splitlines() if line.startswith(b"rank "))
     assert lines == [b"rank 0 of 2, local 0: 3.0", b"rank 1 of 2, local 1: 3.0"]
     streams = run.streams()
