@@ -10,6 +10,10 @@ ONLY ?=
 KILLS ?= 100
 SEED ?= 1
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+ON_POSTGRES := $(addprefix tests/,lab fleet series ingest pages api admin reports)
+# A test that failed beside others is repeated once, alone; both outcomes stay in the output.
+pytest = $(BIN)/pytest $(1) || { test $$? -eq 1 && echo "parlab: repeating the failed tests alone" && \
+    $(BIN)/pytest -n 0 --last-failed --last-failed-no-failures none $(1); }
 
 .PHONY: demo test test-slow lint format bench bench-planner faults fuzz lock clean
 .DEFAULT_GOAL := demo
@@ -18,11 +22,11 @@ demo: $(VENV)/.server
 	@$(BIN)/python manage.py demo
 
 test: lint $(VENV)/.browser $(VENV)/.slurm
-	$(BIN)/pytest -m "not slow"
-	PARLAB_TEST_DATABASE=postgres $(BIN)/pytest tests/lab tests/fleet tests/series tests/ingest tests/pages tests/api tests/admin tests/reports
+	$(call pytest,-m "not slow")
+	export PARLAB_TEST_DATABASE=postgres; $(call pytest,$(ON_POSTGRES))
 
 test-slow: $(VENV)/.slurm
-	$(BIN)/pytest -m slow
+	$(call pytest,-m slow)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
