@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from parlab.formats.metric_fields import metric_field
+from parlab.formats.metric_fields import HELD_OUT, metric_field
 from parlab.formats.quantities import normal, to_float
 from parlab.formats.records import Field, Record, unread
 from parlab.formats.sniff import Signs
@@ -34,7 +34,6 @@ _CLOCKS = frozenset({"wall time", "_timestamp", "timestamp", "_wandb", "time", "
 _RUNTIME = frozenset({"_runtime", "relative time (process)", "relative time (wall)"})
 _PLACES = frozenset({"epoch", "elapsed_s"})
 _SPREAD = ("__MIN", "__MAX")
-_HELD_OUT = re.compile(r"(?i)^(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[\s_/]")
 _HEADER = re.compile(
     rf'^(?=[^\n]*,)(?:"?[A-Za-z_][^,"\n]{{0,200}}"?,){{0,40}}"?{_STEP}"?(?:,\s?"?[A-Za-z_][^\n]*|,?)\s*$'
 )
@@ -53,7 +52,7 @@ class Columns:
     """The columns of one run: place in a row, name, and what the values are."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
-        self.fields = [(at, _field(name), _HELD_OUT.match(name) is not None) for at, name in names.items()]
+        self.fields = [(at, _field(name), HELD_OUT.match(name) is not None) for at, name in names.items()]
 
     def records(self, line: int, cells: list[str], iteration: int | None) -> list[Record]:
         """Return the step, timers and evaluation of a row; empty cells were not measured in this step."""
@@ -234,7 +233,7 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
         elif name.lower() not in _CLOCKS:
             field = _field(name)
             entry = field, str(content)[:80], normal(float(content), field.scale)
-            (held_out if _HELD_OUT.match(name) else own).append(entry)
+            (held_out if HELD_OUT.match(name) else own).append(entry)
     return measured(line, iteration, own, held_out)
 
 

@@ -184,8 +184,11 @@ def _entries(line: int, rank: int | None, _: str | None, text: str) -> list[Reco
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         signs = ("loss'", "_runtime'", "_loss'")
         return [unread(line, "a dictionary that cannot be read", text)] if any(w in text for w in signs) else []
-    if not isinstance(data, dict) or not _logged(data):
-        return []
+    return _placed(line, rank, data) if isinstance(data, dict) and _logged(data) else []
+
+
+def _placed(line: int, rank: int | None, data: dict[str, Any]) -> list[Record]:
+    """Return the records of an entry that a rank printed, with step and total if it states them."""
     step, total = place(data)
     records = entry(line, data, step)
     for record in records:
@@ -281,13 +284,7 @@ class Parser:
             data = orjson.loads(text)
         except orjson.JSONDecodeError:
             return [unread(line, "a JSON object that cannot be read", text)]
-        step, total = place(data)
-        records = entry(line, data, step)
-        for record in records:
-            record.rank = rank
-            if record.kind == "step" and total:
-                record.values["total_iterations"] = float(total)
-        return records
+        return _placed(line, rank, data)
 
     def _launch(self, line: int) -> list[Record]:
         settings, self.settings = self.settings, {}

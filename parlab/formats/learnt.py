@@ -1,4 +1,4 @@
-"""Formats that nobody wrote a reader for: the slots of their lines, guessed from a file, fixed as JSON.
+"""Formats without a reader: the slots of their lines, guessed from a file and stored as JSON.
 
 `learn` finds the slots that repeat (slots.py), the one that counts the steps, the one that names the rank, and what
 each quantity is by its name and unit; a person may change every guess. `read` uses the result. Documents read this way

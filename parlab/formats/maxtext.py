@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 
 from parlab.formats.cells import Cell
 from parlab.formats.endings import ending
-from parlab.formats.peel import STAMP, peel, spliced
+from parlab.formats.peel import STAMP, peel
 from parlab.formats.quantities import slug, to_float
 from parlab.formats.readings import reading
 from parlab.formats.records import Field, Kind, Record, unread
-from parlab.formats.repeats import Repeats
+from parlab.formats.repeats import Repeats, by_part
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -44,23 +44,20 @@ def _cells(text: str) -> list[Cell]:
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a MaxText log; yield steps (s, FLOP/s and tokens/s per device), evaluations and the end."""
-    repeats = Repeats(_records)
+    repeats = Repeats(by_part(_START, _records))
     for line, rank, time, text in peel(lines):
         yield from repeats.read(line, rank, time, text)
 
 
 def _records(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-    """Return the steps and evaluations of a line, or the end."""
-    records: list[Record] = []
-    for part in spliced(_START, text):
-        step = _STEP.search(part[:600])
-        match = step or _EVAL.search(part[:600])
-        if match is None:
-            end = ending(part)
-            records += [Record("end", line, data=end, rank=rank, time=time)] if end else []
-            continue
-        cells = _cells(part[match.end() :])
-        kind: Kind = "step" if step else "validation"
-        records += [] if cells else [unread(line, "a step without any value", part)]
-        records += reading(kind, line, cells, _field, iteration=int(match[1]), rank=rank, time=time)
-    return records
+    """Return the step or evaluation of a line, or the end."""
+    step = _STEP.search(text[:600])
+    match = step or _EVAL.search(text[:600])
+    if match is None:
+        end = ending(text)
+        return [Record("end", line, data=end, rank=rank, time=time)] if end else []
+    cells = _cells(text[match.end() :])
+    if not cells:
+        return [unread(line, "a step without any value", text)]
+    kind: Kind = "step" if step else "validation"
+    return reading(kind, line, cells, _field, iteration=int(match[1]), rank=rank, time=time)

@@ -14,9 +14,9 @@ from typing import Protocol
 from parlab.formats.cells import Cell, Layouts, continues, joined, split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, command_arguments, is_command, typed
+from parlab.formats.megatron_blocks import TimerBlock
 from parlab.formats.megatron_launch import MARKS, stated
 from parlab.formats.megatron_records import (
-    MAX_TIMERS,
     cell_field,
     fast_range,
     fast_step,
@@ -50,9 +50,6 @@ _STARTS = re.compile(
 _ITERATION = re.compile(r"iteration\s+(\d{1,18})\s*/\s*(\d{1,18}) *\|")
 _MEMORY = re.compile(r"(?:\[Rank (\d{1,7})\] )?\(?after (\d{1,18}) iterations\)? memory \((\w+)\) \|")
 _VALIDATION = re.compile(r"valid\w* loss at (?:iteration (\d{1,18})|([^|]{1,80}?)) *(?:on [^|]{0,80})?\|")
-_RANGE = re.compile(r"\s*([\w/.-][\w/ .-]{0,78}?) \.*: \(([^,()]{1,30}), ([^,()]{1,30})\)")
-_RANK_TIME = re.compile(r"\s*rank\s+(\d{1,7}): (\S{1,30})\s*$")
-_TIMER_HEAD = re.compile(r"\s{2,}([\w/][\w/ .-]{0,78}):\s*$")
 _ARGUMENT = re.compile(r"\s*([A-Za-z_][\w-]{0,120})(?: ?\.+(?:\s|$)| {2,})(.*)")
 _DUMP = re.compile(r"\s*-{3,} arguments -{3,}\s*$")
 _DUMP_END = re.compile(r"\s*-{3,} end of arguments -{3,}")
@@ -84,8 +81,7 @@ class Parser:
         self.timers = Layouts(r"\s*time \(ms\) \|", timer_field, closed=False)
         self.dump: dict[str, object] | None = None
         self.dump_at = 0
-        self.block: Record | None = None
-        self.timer: str | None = None
+        self.block = TimerBlock()
         self.wrapped: list[str] = []
         self.wrapped_at: tuple[int, int | None, str | None] = (0, None, None)
         self.iteration: int | None = None
@@ -98,15 +94,15 @@ class Parser:
             return self._argument(line, text)
         if "iteration" in text or " (ms)" in text or "loss at" in text or "Step Time" in text:
             results: list[Record] = []
-            before = self.block
+            before = self.block.record
             for part in _STARTS.split(text):
                 if part and not part.isspace():
                     results += self._flush_wrapped() if self.wrapped else []
                     results += self._part(line, rank, time, part.strip("\n"))
-            if results or self.wrapped or self.block is not before:
+            if results or self.wrapped or self.block.record is not before:
                 return results
-        if self.block is not None or ": (" in text:
-            timer = self._block_line(line, text)
+        if self.block.record is not None or ": (" in text:
+            timer = self.block.feed(line, self.iteration, text)
             if timer is not None:
                 return timer
         return self._launch_line(line, rank, time, text)
@@ -118,7 +114,7 @@ class Parser:
 
     def finish(self) -> list[Record]:
         """Return the records that the end of the file leaves incomplete."""
-        records = self.close_block()
+        records = self.block.close()
         if self.wrapped:
             records += self._flush_wrapped()
         if self.dump:
@@ -131,15 +127,15 @@ class Parser:
         match = _ITERATION.match(text)
         if match:
             self.wrapped, self.wrapped_at = [text.rstrip("\r\n")], (line, rank, time)
-            return self.close_block()
+            return self.block.close()
         if text.startswith("time (ms) |"):
             if len(text) < _SHORT:
-                return self.close_block() + self._timers(line, rank, time, text)
+                return self.block.close() + self._timers(line, rank, time, text)
             self.wrapped, self.wrapped_at = [text.rstrip("\r\n")], (line, rank, time)
-            return self.close_block()
+            return self.block.close()
         match = _BRIDGE.match(text)
         if match:
-            return self.close_block() + self._stated_rate(line, rank, time, match)
+            return self.block.close() + self._stated_rate(line, rank, time, match)
         match = _BEFORE.match(text)
         if match:
             self.before = match[1]
@@ -147,15 +143,15 @@ class Parser:
         match = _MEMORY.match(text)
         if match and ":" not in text.rpartition("|")[2]:
             self.wrapped, self.wrapped_at = [text.rstrip("\r\n")], (line, rank, time)
-            return self.close_block()
+            return self.block.close()
         if match:
-            return self.close_block() + self._memory(line, rank, text, match)
+            return self.block.close() + self._memory(line, rank, text, match)
         match = _VALIDATION.search(text)
         if match:
-            return self.close_block() + self._validation(line, rank, text, match)
+            return self.block.close() + self._validation(line, rank, text, match)
         if text.startswith("(min, max) time across ranks (ms)") or text.strip() == "times across ranks (ms):":
-            closed = self.close_block()
-            self.block = self._new_block(line)
+            closed = self.block.close()
+            self.block.open(line, self.iteration)
             return closed
         return []
 
@@ -231,44 +227,8 @@ class Parser:
         iteration = int(match[1]) if match[1] else self.iteration
         return [Record("validation", line, values, iteration=iteration, rank=rank, fields=fields, raw=raw)]
 
-    def _new_block(self, line: int) -> Record:
-        return Record("timers", line, {}, iteration=self.iteration, low={})
-
-    def close_block(self) -> list[Record]:
-        block, self.block, self.timer = self.block, None, None
-        return [block] if block is not None and block.values else []
-
-    def _block_line(self, line: int, text: str) -> list[Record] | None:
-        """Read one line of a block of timers (later versions); return None for a line that ends the block."""
-        match = _RANGE.match(text)
-        if match:
-            low, high = to_float(match[2]), to_float(match[3])
-            if low is None or high is None:
-                return [unread(line, "timer without a finite number", text)]
-            if self.block is None:
-                self.block = self._new_block(line)
-            name = match[1].strip().replace(" ", "-")
-            if len(self.block.values) < MAX_TIMERS and self.block.low is not None:
-                self.block.values[name] = high / 1000.0
-                self.block.low[name] = low / 1000.0
-            return []
-        if self.block is None:
-            return None
-        match = _RANK_TIME.match(text)
-        if match and self.timer:
-            value = to_float(match[2])
-            if value is None:
-                return [unread(line, "timer without a finite number", text)]
-            cell = Cell(self.timer, match[2], value)
-            return timer_record(line, int(match[1]), None, self.iteration, [cell])
-        match = _TIMER_HEAD.match(text)
-        if match:
-            self.timer = match[1].strip()
-            return []
-        return None
-
     def _launch_line(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-        closed = self.close_block() if self.block is not None else []
+        closed = self.block.close()
         if text.isspace():
             return closed
         if "arguments" in text and _DUMP.match(text):
@@ -395,7 +355,7 @@ def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Re
     """
     parser = Parser()
     for number, raw in enumerate(lines, 1):
-        if parser.block is None and parser.dump is None and not parser.wrapped:
+        if parser.block.record is None and parser.dump is None and not parser.wrapped:
             record = _fast(parser, number, None, None, raw)
             if record is not None:
                 yield from _with_rate(parser, record)
@@ -408,10 +368,10 @@ def read(lines: Iterable[str], *, also: LineParser | None = None) -> Iterator[Re
                     yield from _with_rate(parser, record)
                 if not text:
                     continue
-            if parser.block is not None and fast_range(parser.block, text):
+            if parser.block.record is not None and fast_range(parser.block.record, text):
                 continue
             if not parser.expects_lines and (record := _fast(parser, line, rank, time, text)) is not None:
-                yield from parser.close_block()
+                yield from parser.block.close()
                 yield from _with_rate(parser, record)
                 continue
             records = parser.feed(line, rank, time, text)

@@ -22,6 +22,8 @@ _SHARED = {"tflops_per_gpu": ("flops_per_gpu", 1e12), "memory_peak_bytes": ("max
            "memory_reserved_bytes": ("max_reserved_bytes", 1.0)}  # fmt: skip
 _BRACKET = re.compile(r"^(.*?)\s*\(([^()]{1,40})\)\s*$")
 _TIMING = re.compile(r"^timing_(s|ms)/(.+)")
+# Names of figures on held-out data.
+HELD_OUT = re.compile(r"(?i)^(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[\s_/]")
 _MINUTES = re.compile(r"(?i)time|eta|elapsed|remaining")
 # Times of the whole run, not of a phase of a step.
 CLOCKS = frozenset({"eta_s", "elapsed_s", "elapsed_time_s", "remaining_s", "remaining_time_s", "total_time_s", "wall_s",

@@ -13,11 +13,11 @@ from typing import Any
 from parlab.formats.cells import Cell, split_cells
 from parlab.formats.endings import ending
 from parlab.formats.launch import MAX_ARGUMENTS, typed
-from parlab.formats.peel import STAMP, peel, spliced, strip_prefix
+from parlab.formats.peel import STAMP, peel, strip_prefix
 from parlab.formats.quantities import normal, slug, to_float
 from parlab.formats.readings import amount, reading, united
 from parlab.formats.records import Field, Record, unread
-from parlab.formats.repeats import Repeats
+from parlab.formats.repeats import Repeats, by_part
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -78,26 +78,20 @@ def _field(key: str) -> Field:
     return Field(slug(key), key)
 
 
-def _step(line: int, rank: int | None, time: str | None, text: str, match: re.Match[str]) -> list[Record]:
-    found_cells = split_cells(text[match.end() :])
-    cells = [Cell(cell.key, cell.text, human(cell.text)) for cell in found_cells if cell.key not in _WORDS]
+def _step(line: int, rank: int | None, time: str | None, tagged: str) -> list[Record]:
+    own = strip_prefix(tagged)[2]
+    tag = _TAG.search(own[:400])
+    text = own[tag.end() :] if tag else own
+    match = _STEP.match(text)
+    if match is None:
+        return []
+    printed_cells = split_cells(text[match.end() :])
+    cells = [Cell(cell.key, cell.text, human(cell.text)) for cell in printed_cells if cell.key not in _WORDS]
     if not cells:
         return [unread(line, "an iteration without any value", text)]
     records = reading("step", line, cells, _field, iteration=int(match[1]), rank=rank, time=time)
     if records[0].kind == "step":
         records[0].values["total_iterations"] = float(match[2])
-    return records
-
-
-def _steps(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-    """Return the steps of a line; without a line feed between them it has those of several ranks."""
-    records: list[Record] = []
-    for part in spliced(_START, text):
-        own = strip_prefix(part)[2]
-        tag = _TAG.search(own[:400])
-        step = own[tag.end() :] if tag else own
-        match = _STEP.match(step)
-        records += _step(line, rank, time, step, match) if match else []
     return records
 
 
@@ -127,7 +121,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     A rank's coordinates (DP, PP, TP) do not give its number, so lines of several ranks for one iteration are one step.
     """
     settings: dict[str, Any] = {}
-    repeats = Repeats(_steps)
+    repeats = Repeats(by_part(_START, _step))
     for line, rank, time, tagged in peel(lines):
         if "iteration" in tagged and (records := repeats.read(line, rank, time, tagged)):
             yield from _launch(line, settings)

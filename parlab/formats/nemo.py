@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator
 
 from parlab.formats.cells import Cell, split_cells
 from parlab.formats.endings import ending
-from parlab.formats.peel import STAMP, peel, spliced
+from parlab.formats.peel import STAMP, peel
 from parlab.formats.quantities import slug, to_float
 from parlab.formats.readings import reading
 from parlab.formats.records import Ending, Field, Kind, Record, unread
-from parlab.formats.repeats import Repeats
+from parlab.formats.repeats import Repeats, by_part
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -85,12 +85,12 @@ class Parser:
         self.held_out: dict[str, str] = {}
         self.last = False
         self.stepped = False
-        self.repeats = Repeats(_lines)
+        self.repeats = Repeats(by_part(_START, _line))
 
     def lines(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read a line of one or more steps."""
         records: list[Record] = []
-        for record in self.repeats.read(line, rank, time, text):
+        for record in self.repeats.read(line, rank, time, text[:20_000]):
             if record.kind == "validation":
                 if self._is_repeated(record):
                     continue
@@ -144,19 +144,16 @@ def _records(
     return records
 
 
-def _lines(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-    """Return the steps of a line, with `position` and `planned`, its last step, and the figures on held-out data."""
-    records: list[Record] = []
-    for part in spliced(_START, text[:20_000]):
-        match = _LINE.search(part[:2000])
-        if match is None:
-            continue
-        cells = split_cells(part[match.end() :])
-        step = next((cell.value for cell in cells if cell.key == "global_step"), None)
-        own = _records(line, rank, time, cells, int(match[2]) if step is None else int(step), int(match[1]))
-        if own[0].kind == "step":
-            own[0].values |= {"position": float(match[2])} | ({"planned": float(match[3])} if match[3] else {})
-        records += own
+def _line(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    """Return a step, with `position` and `planned`, its last step, and the figures on held-out data."""
+    match = _LINE.search(text[:2000])
+    if match is None:
+        return []
+    cells = split_cells(text[match.end() :])
+    step = next((cell.value for cell in cells if cell.key == "global_step"), None)
+    records = _records(line, rank, time, cells, int(match[2]) if step is None else int(step), int(match[1]))
+    if records[0].kind == "step":
+        records[0].values |= {"position": float(match[2])} | ({"planned": float(match[3])} if match[3] else {})
     return records
 
 

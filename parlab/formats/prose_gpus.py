@@ -26,7 +26,7 @@ _SUBJECT = re.compile(
     r"(?i)\b(?:runs?|ran|train(?:ed|ing|s)?|experiments?|benchmark\w*|measured|hardware|set-?up|environment|system"
     r"|cluster|results?|on|using|uses)\b"
 )
-# Sentences about a limit, a range, a part, a plan or somebody else's hardware.
+# Sentences about a limit, a range, a part, a plan or other hardware.
 _OTHERS = re.compile(
     r"(?i)\b(?:from|to|up to|at least|at most|per|each|every|between|more than|less than|fewer than|paper|they|their"
     r"|(?:nodes?|servers?|machines?) with"

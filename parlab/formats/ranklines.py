@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Iterator
 
 from parlab.formats.endings import ending
-from parlab.formats.peel import peel, spliced
+from parlab.formats.peel import peel
 from parlab.formats.quantities import normal
 from parlab.formats.readings import amount, united
 from parlab.formats.records import Field, Record, unread
-from parlab.formats.repeats import Repeats
+from parlab.formats.repeats import Repeats, by_part
 from parlab.formats.sniff import Signs
 
 _WORD = r"(?i:batch|step|iter(?:ation)?)"
@@ -58,17 +58,11 @@ class Clock:
         return iteration
 
 
-def _batches(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-    """Return the records of a line; without a line feed between them it has those of several ranks."""
-    records: list[Record] = []
-    for part in spliced(_START, text):
-        head = _HEAD.search(part[:300])
-        records += _line(line, rank, time, part, head) if head else []
-    return records
-
-
-def _line(line: int, rank: int | None, time: str | None, text: str, head: re.Match[str]) -> list[Record]:
+def _batch(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
     """Return the step of a batch, with the number of the batch as its iteration, and its timers."""
+    head = _HEAD.search(text[:300])
+    if head is None:
+        return []
     values: dict[str, float] = {"epoch": float(head["epoch"])}
     timers: dict[str, float] = {}
     fields: list[Field] = []
@@ -102,7 +96,7 @@ def _line(line: int, rank: int | None, time: str | None, text: str, head: re.Mat
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read step lines whose cells have units; yield steps, timers in seconds and the end."""
-    clock, repeats = Clock(), Repeats(_batches)
+    clock, repeats = Clock(), Repeats(by_part(_START, _batch))
     for line, rank, time, text in peel(lines):
         records = repeats.read(line, rank, time, text) if "poch" in text or "POCH" in text else []
         if records:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from parlab.formats.peel import spliced
 from parlab.formats.quantities import LARGEST, normal, to_float
 from parlab.formats.records import Field, Kind, Record
 
@@ -37,6 +38,21 @@ _LINE, _RANK, _TIME = 987_654_321, 876_543, "\0time"
 _UNITS = (1e-3, 1e-6, 1e-9, 60.0, 3600.0)
 # Whole numbers are apart, so that none is the successor of another.
 _WHOLE_FROM, _WHOLE_STEP, _REAL_FROM = 20_001, 7, 501
+
+
+def by_part(start: re.Pattern[str], read: Read) -> Read:
+    """Return a reader of lines that reads each part of a line that begins with `start` on its own.
+
+    Without a line feed between them, a line has the records of several ranks.
+    """
+
+    def read_parts(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        parts = spliced(start, text)
+        if len(parts) == 1:
+            return read(line, rank, time, text)
+        return [record for part in parts for record in read(line, rank, time, part)]
+
+    return read_parts
 
 
 class _Value(NamedTuple):

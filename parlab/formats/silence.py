@@ -112,7 +112,7 @@ class _Watch:
                 self.passed[number] = text
 
     def due(self, count: int) -> Iterator[Record]:
-        """Yield the `count` oldest lines that nobody read, where they are measurements."""
+        """Yield the `count` oldest lines without a record that are measurements."""
         for number in list(self.passed)[:count]:
             text = self.passed.pop(number)
             # The cheaper question first: most of these lines are parts of tables or blocks.

@@ -17,7 +17,7 @@ from itertools import islice
 
 from parlab.formats.bars import Bars
 from parlab.formats.endings import ending
-from parlab.formats.metric_fields import CLOCKS, metric_field
+from parlab.formats.metric_fields import CLOCKS, HELD_OUT, metric_field
 from parlab.formats.pairs import Pair, pairs
 from parlab.formats.peel import peel, spliced
 from parlab.formats.quantities import normal, to_float
@@ -37,7 +37,6 @@ _COUNTERS = (
     re.compile(r"(?i)\bepoch\s\d{1,6}:?\s{1,12}(?P<at>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?=\s)"),
 )
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps"})
-_HELD_OUT = re.compile(r"(?i)^(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[\s_/]")
 _MEASURES = ("_s", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
 _BLOCK = re.compile(
     r"\s*(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?\[batch=(?P<at>\d{1,15})(?:/(?P<total>\d{1,15}))?\]:\s*$"
@@ -137,8 +136,8 @@ class Parser:
         if counter.start() < 60 and not cells:
             return []
         total = int(counter["total"]) if counter["total"] else None
-        held_out = [cell for cell in cells if _HELD_OUT.match(cell.key)]
-        own = [cell for cell in cells if not _HELD_OUT.match(cell.key)]
+        held_out = [cell for cell in cells if HELD_OUT.match(cell.key)]
+        own = [cell for cell in cells if not HELD_OUT.match(cell.key)]
         if "alidation" in text[:200] and not any(cell.key == "loss" for cell in own):
             held_out, own = cells, []
         records = self._records(line, rank, time, own, int(counter["at"]), total) if own else []

@@ -14,11 +14,11 @@ from typing import Any
 
 from parlab.formats.cells import Cell
 from parlab.formats.endings import ending
-from parlab.formats.peel import STAMP, peel, spliced
+from parlab.formats.peel import STAMP, peel
 from parlab.formats.quantities import GIB, slug, to_float, to_int
 from parlab.formats.readings import amount, reading, united
 from parlab.formats.records import Field, Record, unread
-from parlab.formats.repeats import Repeats
+from parlab.formats.repeats import Repeats, by_part
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -96,22 +96,16 @@ def _metric_cell(key: str, text: str) -> Cell:
     return Cell(key, text, None) if quantity is None else Cell(f"{key}|{quantity[1]}", text, quantity[0])
 
 
-def _step(line: int, rank: int | None, time: str | None, text: str, match: re.Match[str]) -> list[Record]:
+def _step(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    match = _HEAD.search(text[:600])
+    if match is None:
+        return []
     cells = list(_cells(text[match.end() :]))
     if not cells:
         return [unread(line, "a step without any value", text)]
     kind = "validation" if match["validate"] else "step"
     stamp = time or match["stamp"]
     return reading(kind, line, cells, _field, iteration=int(match["step"]), rank=rank, time=stamp)  # type: ignore[arg-type]
-
-
-def _steps(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
-    """Return the steps of a line; without a line feed between them it has those of several ranks."""
-    records: list[Record] = []
-    for part in spliced(_START, text):
-        match = _HEAD.search(part[:600])
-        records += _step(line, rank, time, part, match) if match else []
-    return records
 
 
 def _launch(text: str) -> dict[str, Any]:
@@ -159,7 +153,7 @@ class Parser:
 
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read a torchtitan log; yield launches, steps (tokens/s and FLOP/s per device), validation and the end."""
-    parser, repeats = Parser(), Repeats(_steps)
+    parser, repeats = Parser(), Repeats(by_part(_START, _step))
     for line, rank, time, text in peel(lines):
         if "step:" in text and (records := repeats.read(line, rank, time, text)):
             yield from parser.launch(line)
