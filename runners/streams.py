@@ -4,8 +4,8 @@ The supervisor makes a FIFO per rank, named by the global rank. A rank opens its
 it knows its number: engines when they are imported, other programs through `python -m runners.ranks COMMAND` or, under
 torchrun, `-m runners.streams SCRIPT`. A rank without a FIFO, for example one started by hand, keeps its output.
 
-The data of a killed rank stay in the FIFO until the supervisor has read them. If the supervisor has gone, nobody reads
-the FIFO, and writing to it fails like writing to a closed pipe instead of blocking.
+The data of a killed rank stay in the FIFO until the supervisor has read them. If the supervisor has exited, nothing
+reads the FIFO, and writing to it fails like writing to a closed pipe instead of blocking.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def take(rank: int | None) -> bool:
     if not directory or rank is None:
         return False
     try:
-        # Opening a FIFO would block while nobody reads it.
+        # Opening a FIFO would block while no process reads it.
         stream = os.open(f"{directory}/{rank}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False

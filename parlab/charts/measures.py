@@ -97,7 +97,7 @@ class Available(NamedTuple):
 
 
 def suited(points: Sequence[RunPoint], options: Options) -> Options:
-    """Choose a measure that the runs have where nobody chose one and no run has the default."""
+    """Choose a measure that the runs have, where none was selected and no run has the default."""
     if options.y != DEFAULT or not points:
         return options
     names = list(measured(points))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from parlab.lab.models import Node
 
 CLOCK_TOLERANCE_S = 1.0
-"""Offsets are measured and taken out; one this large means that nobody sets the clock."""
+"""Offsets are measured and taken out; one this large means that the clock is not synchronised."""
 _COMPARED = ("python", "torch", "deepspeed", "nccl")
 """Software whose versions must be equal on all nodes of a run."""
 _NAMES_SHOWN = 3

@@ -215,7 +215,7 @@ def reap() -> int:
 
 
 def _announce_silent_nodes(now: datetime) -> None:
-    """Store an event for each node that has just fallen silent; nobody waits for one that is disabled or drained."""
+    """Store an event for each node that has just fallen silent; disabled and drained nodes are left out."""
     recent = Node.objects.filter(
         is_enabled=True, is_draining=False, last_heartbeat_at__gt=now - _NEWS, last_heartbeat_at__lt=now - _SILENCE
     )

@@ -51,7 +51,7 @@ def _mail_send(user_id: int, now: datetime) -> bool:
     rows = list(deliveries.select_related("event__experiment", "subscription").order_by("event_id", "pk"))
     if not rows:
         return False
-    # Somebody may have subscribed to an experiment and to all of them.
+    # A user can be subscribed both to an experiment and to all experiments.
     pairs = {row.event_id: (row.event, row.subscription) for row in reversed(rows)}
     subject, text = messages.mail_of([pairs[event_id] for event_id in sorted(pairs)])
     # The ID stays the same if the worker dies now: mail programs show a repeated mail once.

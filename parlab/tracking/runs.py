@@ -144,7 +144,7 @@ def tracked_run_update(
 ) -> TrackedRun:
     """Change name, status or end of a run; an end computes its summary and findings.
 
-    `is_news` is False for an imported run: nobody is notified of its end.
+    `is_news` is False for an imported run, whose end causes no notification.
     """
     attempt, tracked = lock(tracked)
     if name is not None:

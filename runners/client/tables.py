@@ -13,7 +13,7 @@ CELL_LENGTH = 60
 
 
 def is_rich() -> bool:
-    """Whether tables are drawn by rich: it is installed, and somebody looks."""
+    """Whether tables are drawn by rich: it is installed, and the output is a terminal."""
     return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
 
 

@@ -134,7 +134,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, demo: Demo) -> Iterator[Page]:
-    """A page of somebody who is logged in; a test fails when it sees an error in the browser's console."""
+    """A page of a user who is logged in; a test fails when it sees an error in the browser's console."""
     context = browser.new_context(base_url=demo.url, viewport={"width": 1440, "height": 900})
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
@@ -151,7 +151,7 @@ def page(browser: Browser, demo: Demo) -> Iterator[Page]:
 
 
 def screenshots(page: Page, name: str) -> None:
-    """Keep pictures of a page, wide and narrow, light and dark, where somebody asks for them: KEEP_SCREENSHOTS=1."""
+    """Keep pictures of a page, wide and narrow, light and dark, with KEEP_SCREENSHOTS=1."""
     if "KEEP_SCREENSHOTS" not in os.environ:
         return
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)

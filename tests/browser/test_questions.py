@@ -44,7 +44,7 @@ def test_a_configuration_follows_what_is_typed(page: Page, demo: Demo) -> None:
 
     # The engine decides what is shown.
     expect(page.get_by_label("Operation")).to_be_hidden()
-    page.locator("#preset").focus()  # a field is not taken away from under somebody's hands
+    page.locator("#preset").focus()  # a field in use is not replaced
     page.locator("#preset").select_option("allreduce")
     expect(page.get_by_label("Operation")).to_be_visible()
     expect(page.get_by_label("Sharding size")).to_be_hidden()

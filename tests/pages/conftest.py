@@ -52,7 +52,7 @@ def finish(attempt: Attempt, step_time_s: float = 0.5, state: str = RunState.FIN
 
 @pytest.fixture
 def viewer(user: User) -> Client:
-    """A browser of somebody who may only look."""
+    """A browser of a viewer."""
     person = get_user_model().objects.create_user("viewer", password="only looking here")
     client = Client()
     client.force_login(person)

@@ -123,7 +123,7 @@ def test_the_lists_take_at_most_twelve_queries(
         )
         lab.config_launch(config=config, user=user)
         lab.experiments_tag(experiments=[other], name="v100")
-    # Of somebody whose rights are looked up, which costs two.
+    # Of a user whose rights are looked up, which costs two.
     with django_assert_max_num_queries(12):
         viewer.get(LIST, {"show": show, "q": "engine:pipeline gpus>=1 -tag:old", "sort": "best"})
 

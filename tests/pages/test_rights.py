@@ -21,7 +21,7 @@ from parlab.tuner.models import Study
 pytestmark = pytest.mark.django_db
 
 THEIR_OWN = {"login", "logout", "columns", "password", "token-make", "mail-address"}
-"""Addresses where somebody changes their own things only."""
+"""Addresses where users change their own objects only."""
 TABLES = (Experiment, Config, Run, Report, Node, Study, User)
 
 

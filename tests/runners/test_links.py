@@ -322,7 +322,7 @@ def test_an_interface_is_shaped_and_then_as_it_was(tmp_path: Path) -> None:
 
 @needs_links
 @pytest.mark.usefixtures("nic")
-def test_somebody_elses_rules_on_an_interface_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_rules_on_an_interface_are_left_alone(tmp_path: Path) -> None:
     network = NetworkSection(apply="interface", interface=DEVICE, bandwidth_gbps=0.1)
     subprocess.run(
         ["tc", "qdisc", "add", "dev", DEVICE, "root", "handle", "1:", *interface.tbf_arguments(1e6)], check=True

@@ -231,7 +231,7 @@ def waiting(server: Server, run: int) -> str:
 
 
 def occupy(cluster: Cluster, partition: str) -> int:
-    """Fill node n3 with a job of somebody else; return its number."""
+    """Fill node n3 with a job of another user; return its number."""
     options = (f"--partition={partition}", "--nodelist=n3", "--exclusive", "--output=/dev/null", "--chdir=/")
     job = int(cluster.run("sbatch", "--parsable", *options, "--wrap=sleep 600"))
     wait_for(lambda: cluster.run("squeue", "--noheader", f"--jobs={job}", "--format=%T") == "RUNNING", "n3 is taken")

@@ -1,4 +1,4 @@
-"""A server that clients outside reach, and somebody with a token."""
+"""A server that clients outside reach, and a user with a token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
 
 @pytest.fixture
 def token(admin: User) -> str:
-    """Secret of a token of somebody who may do everything."""
+    """Secret of a token with all rights."""
     return lab.token_create(user=admin, name="training script", by=admin)[1]
 
 

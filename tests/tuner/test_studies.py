@@ -276,7 +276,7 @@ def test_only_runs_on_such_nodes_correct_the_first_predictions(
 ) -> None:
     other = make_config(data=DATA | {"model": {**DATA["model"], "hidden_size": 64}}, sweep=SWEEP)
     play(services.study_create(config=other, user=user, hand_tuned=False, strategy="exhaustive"))
-    assert services.study_create(config=space_config, user=user).past_runs == 0  # nobody knows where they ran
+    assert services.study_create(config=space_config, user=user).past_runs == 0  # their nodes are unknown
     far = Node.objects.create(
         name="n2", hardware={"gpus": [{"name": "H100"}]}, last_heartbeat_at=node.last_heartbeat_at
     )

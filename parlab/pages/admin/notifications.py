@@ -28,7 +28,7 @@ class SubscriptionAdmin(admin.ModelAdmin[Subscription]):
 
     @admin.display(description="target")
     def target(self, subscription: Subscription) -> str:
-        return subscription.url if subscription.is_webhook else f"mail to {subscription.user.email or 'nobody'}"
+        return subscription.url if subscription.is_webhook else f"mail to {subscription.user.email or '(no address)'}"
 
 
 @admin.register(Delivery)
