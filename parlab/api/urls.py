@@ -3,7 +3,7 @@
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView
 
-from . import actions, numbers, plans, simulations, studies, views, waiting
+from . import actions, numbers, plans, simulations, studies, views, waiting, waterfalls
 
 app_name = "api"
 EXPERIMENT = "experiments/<slug:slug>/"
@@ -22,6 +22,7 @@ urlpatterns = [
     path(f"{RUN}cancel/", actions.Cancel.as_view(), name="cancel"),
     path(f"{RUN}relaunch/", actions.Relaunch.as_view(), name="relaunch"),
     path(f"{RUN}wait/", waiting.Wait.as_view(), name="wait"),
+    path(f"{RUN}time/", waterfalls.RunTime.as_view(), name="time"),
     path(f"{RUN}metrics/", numbers.SeriesOfRun.as_view(), name="metrics"),
     path(f"{RUN}series/", numbers.OneSeries.as_view(), name="series"),
     path(f"{RUN}reported/", numbers.Reported.as_view(), name="reported"),

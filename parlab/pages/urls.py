@@ -32,6 +32,7 @@ from .views import (
     sources,
     studies,
     timelines,
+    waterfalls,
 )
 
 RUN = "experiments/<slug:slug>/runs/<int:number>/"
@@ -146,6 +147,9 @@ urlpatterns = [
     path(f"{RUN}log/", logs.run_log, name="run-log"),
     path(f"{RUN}log/find/", logs.run_log_find, name="run-log-find"),
     path(f"{RUN}log/download/", logs.run_log_download, name="run-log-download"),
+    path(f"{RUN}time/", waterfalls.run_time, name="run-time"),
+    path(f"{RUN}time/<slug:name>.json", waterfalls.time_json, name="run-time-figure"),
+    path(f"{RUN}time/<slug:name>.csv", waterfalls.time_csv, name="run-time-numbers"),
     path(f"{RUN}ranks/", ranks.run_ranks, name="run-ranks"),
     path(f"{RUN}engine/", runs.run_engine, name="run-engine"),
     path(f"{RUN}artifacts/<path:path>", reported.artifact, name="run-artifact"),

@@ -38,6 +38,8 @@ class Timing:
     """Communication that overlaps with computation; not included in the total."""
     optimizer_s: float
     other_s: float
+    waiting_s: float = 0.0
+    """The part of `other_s` in which ranks wait for the slowest one."""
 
     @property
     def total_s(self) -> float:
@@ -105,6 +107,7 @@ class Clock:
             hidden_s,
             self._optimizer_s(),
             self.parameters.step_s + waiting_s,
+            waiting_s,
         )
 
     def _bubble_s(self, others_s: float) -> float:

@@ -30,6 +30,8 @@ class WrittenTime(_Part):
     """Communication that overlaps with computation; not included in the total."""
     optimizer_s: float
     other_s: float
+    waiting_s: float
+    """The part of `other_s` in which ranks wait for the slowest one."""
     uncertainty: float
     """Median relative error of such predictions."""
     spread: float

@@ -188,6 +188,7 @@ def test_the_schema_contains_every_address(api: Client) -> None:
         "/api/experiments/{slug}/runs/{number}/artifacts/{path}",
         "/api/experiments/{slug}/runs/{number}/cancel/",
         "/api/experiments/{slug}/runs/{number}/relaunch/",
+        "/api/experiments/{slug}/runs/{number}/time/",
         "/api/experiments/{slug}/runs/{number}/wait/",
         "/api/experiments/{slug}/configurations/",
         "/api/experiments/{slug}/launch/",

@@ -49,6 +49,7 @@ from .runs import (
 from .sources import source_bytes, source_lines, source_stream
 from .sweep import METRICS, Metric, SweepEntry, metrics_of, run_points, sweep_entries
 from .utilisation import compute, measured_pct, peak_text, share_pct
+from .waterfalls import RunWaterfalls, has_waterfall, run_waterfalls
 
 __all__ = [
     "METRICS",
@@ -67,6 +68,7 @@ __all__ = [
     "PipelineRun",
     "RankLayout",
     "RunLine",
+    "RunWaterfalls",
     "StateCount",
     "SweepEntry",
     "Verdict",
@@ -91,6 +93,7 @@ __all__ = [
     "figure_title",
     "flat",
     "has_pipelines",
+    "has_waterfall",
     "home",
     "launch_plan",
     "log_format_rows",
@@ -111,6 +114,7 @@ __all__ = [
     "run_list",
     "run_points",
     "run_records",
+    "run_waterfalls",
     "share_pct",
     "source_bytes",
     "source_lines",

@@ -72,7 +72,7 @@ def calibration_pool() -> CalibrationPool:
     by_key: dict[str, list[Candidate]] = {}
     for candidate in candidates:
         if candidate.observation is not None:
-            by_key.setdefault(_group_key(candidate, candidate.observation), []).append(candidate)
+            by_key.setdefault(group_key(candidate, candidate.observation), []).append(candidate)
     sufficient = {key: members for key, members in by_key.items() if _timed_count(members) >= FEWEST}
     used = {candidate.run.pk for members in sufficient.values() for candidate in members}
     groups = [_group(key, members) for key, members in sufficient.items()]
@@ -84,7 +84,7 @@ def _timed_count(members: Sequence[Candidate]) -> int:
     return sum(observation is not None and observation.iteration_s is not None for observation in observations)
 
 
-def _group_key(candidate: Candidate, observation: Observation) -> str:
+def group_key(candidate: Candidate, observation: Observation) -> str:
     """Return the key of runs that are calibrated together: all runs of a document share a cluster and a code base."""
     if candidate.run.origin == Run.Origin.IMPORTED:
         return f"imported/{candidate.run.experiment_id}"
@@ -136,11 +136,11 @@ def _counted(reasons: Counter[str]) -> list[str]:
 def calibration_of(group: CalibrationGroup, gpu: Gpu) -> Calibration:
     """Fit the planner to a group of runs, on `gpu` if their files do not name one; results are cached."""
     if group.device:
-        return _calibrated(group.observations, group.title)
+        return calibrated(group.observations, group.title)
     moved = tuple(
         replace(observation, cluster=_on_device(observation.cluster, gpu)) for observation in group.observations
     )
-    return _calibrated(moved, f"{group.title}, assuming {gpu.name}")
+    return calibrated(moved, f"{group.title}, assuming {gpu.name}")
 
 
 def _on_device(where: Cluster, gpu: Gpu) -> Cluster:
@@ -148,7 +148,7 @@ def _on_device(where: Cluster, gpu: Gpu) -> Cluster:
 
 
 @lru_cache(maxsize=64)
-def _calibrated(observations: tuple[Observation, ...], title: str) -> Calibration:
+def calibrated(observations: tuple[Observation, ...], title: str) -> Calibration:
     return calibrate(observations, title)
 
 
@@ -172,7 +172,7 @@ def predicted_points(runs: Sequence[Run]) -> Predictions:
         if candidate.observation is None or not candidate.is_device_stated:
             reasons[candidate.reason] += 1
         else:
-            groups.setdefault(_group_key(candidate, candidate.observation), []).append(candidate)
+            groups.setdefault(group_key(candidate, candidate.observation), []).append(candidate)
     points = [point for members in groups.values() for point in _half_by_half(members)]
     return Predictions(points, _counted(reasons))
 
@@ -181,7 +181,7 @@ def _half_by_half(members: Sequence[Candidate]) -> Iterable[PredictedPoint]:
     observed = [(candidate.run, candidate.observation) for candidate in members if candidate.observation is not None]
     for half in (0, 1):
         others = tuple(observation for _run, observation in observed[1 - half :: 2])
-        calibration = _calibrated(others, f"{len(others)} other runs") if len(others) >= _FEWEST_OTHERS else None
+        calibration = calibrated(others, f"{len(others)} other runs") if len(others) >= _FEWEST_OTHERS else None
         for run, observation in observed[half::2]:
             prediction = predict_job(observation.job, observation.cluster, calibration)
             yield PredictedPoint(

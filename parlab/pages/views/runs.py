@@ -45,6 +45,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "rows": finding_rows(context["findings"]),
         "next": run.get_absolute_url(),
         **_curves(request, run, attempt, metrics),
+        "has_waterfall": selectors.has_waterfall(run),
         **ranks_context(request.GET, run, attempt, series),
         "machine": telemetry.figures(attempt, metrics, is_live=not run.is_final) if attempt else [],
         "timeline": timeline_reads.run_timeline(run, attempt, request.GET.get("step", "")),

@@ -1,0 +1,1 @@
+"""Where the time of a step goes, and what to change: plain data to plain data, pure."""

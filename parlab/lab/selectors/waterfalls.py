@@ -1,0 +1,144 @@
+"""The waterfall of a run: measured, and as the planner predicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from parlab.advice.measured import Rate, Step, timers_of, waterfall_of
+from parlab.advice.predicted import predicted_waterfall
+from parlab.advice.waterfall import Waterfall
+from parlab.lab.models import Run
+from parlab.planner import Calibration, Observation, Prediction, predict_job
+from parlab.planner.hardware import find
+from parlab.planner.layer import matrix_share
+from parlab.planner.work import work_of
+
+from .plannable import Candidate, calibration_candidates
+from .plans import calibrated, group_key
+from .runs import step_time
+
+MAX_SIBLINGS = 60
+"""Runs of an experiment that calibrate the prediction of another one."""
+_FEWEST = 2
+
+
+class RunWaterfalls(NamedTuple):
+    """The waterfalls of a run; None with the reason."""
+
+    measured: Waterfall | None
+    reason: str
+    """Why there is no measured waterfall."""
+    predicted: Waterfall | None = None
+    prediction_reason: str = ""
+    """Why there is no prediction."""
+
+
+def has_waterfall(run: Run) -> bool:
+    """Return whether a run has a step time, and timers or a peak to split it."""
+    if step_time(run.summary) is None or not run.gpus:
+        return False
+    return bool(run.summary.get("timers_s") or run.summary.get("peak"))
+
+
+def run_waterfalls(run: Run, *, with_prediction: bool = True) -> RunWaterfalls:
+    """Return the measured and the predicted waterfall of a run; the prediction is calibrated on its siblings."""
+    middle = step_time(run.summary)
+    if middle is None or not run.gpus:
+        return RunWaterfalls(None, "the run has no step time" if middle is None else "its number of GPUs is unknown")
+    candidate = next(iter(calibration_candidates([run])), None)
+    prediction, calibration, reason = _prediction(run, candidate, with_siblings=with_prediction)
+    try:
+        measured = waterfall_of(step_of(run, middle.median, int(run.gpus), prediction))
+    except ValueError as error:
+        return RunWaterfalls(None, str(error))
+    if prediction is None or not with_prediction:
+        return RunWaterfalls(measured, "", None, reason)
+    return RunWaterfalls(measured, "", predicted_waterfall(prediction, calibration))
+
+
+def observation_of(run: Run) -> Observation | None:
+    """Return a run as an observation for the planner, if it can be planned and its device is stated."""
+    candidate = next(iter(calibration_candidates([run])), None)
+    return candidate.observation if candidate and candidate.is_device_stated else None
+
+
+def _prediction(
+    run: Run, candidate: Candidate | None, *, with_siblings: bool
+) -> tuple[Prediction | None, Calibration | None, str]:
+    if candidate is None:
+        return None, None, "the run has not finished"
+    if candidate.observation is None or not candidate.is_device_stated:
+        return None, None, candidate.reason
+    calibration = sibling_calibration(run, candidate) if with_siblings else None
+    try:
+        observation = candidate.observation
+        return predict_job(observation.job, observation.cluster, calibration), calibration, ""
+    except ValueError as error:
+        return None, None, str(error)
+
+
+def sibling_calibration(run: Run, candidate: Candidate) -> Calibration | None:
+    """Fit the planner to other runs of the experiment on the same cluster; None if there are too few."""
+    if candidate.observation is None:
+        return None
+    siblings = run.experiment.runs.exclude(pk=run.pk).select_related("experiment").order_by("-pk")[:MAX_SIBLINGS]
+    key = group_key(candidate, candidate.observation)
+    others = tuple(
+        other.observation
+        for other in calibration_candidates(siblings)
+        if other.observation is not None and other.is_device_stated and group_key(other, other.observation) == key
+    )
+    return calibrated(others, f"{len(others)} other runs") if len(others) >= _FEWEST else None
+
+
+def step_of(run: Run, seconds: float, devices: int, prediction: Prediction | None) -> Step:
+    """Collect what is known of the steps of a run."""
+    summary, parallel, train = run.summary, _section(run, "parallel"), _section(run, "train")
+    work = work_of(run.resolved)
+    needed = summary.get("model_flops_per_iteration") or (work.model_flops if work else None)
+    executed = summary.get("executed_flops_per_iteration") or (work.executed_flops if work else None)
+    peak, ceiling = _rates(summary.get("peak"))
+    schedule = str(parallel.get("schedule") or "")
+    micro_batch, replicas = _size(train, "micro_batch_size"), _size(parallel, "data_parallel_size")
+    return Step(
+        title=f"Run {run.number}",
+        step_time_s=seconds,
+        devices=devices,
+        timers=timers_of(summary.get("timers_s") or {}),
+        model_flops=needed,
+        executed_flops=executed,
+        peak=peak,
+        ceiling=ceiling,
+        stages=_size(parallel, "pipeline_parallel_size"),
+        micro_batches=max(1, _size(train, "global_batch_size") // (micro_batch * replicas)),
+        chunks=_size(parallel, "virtual_stages") if schedule == "interleaved-1f1b" else 1,
+        schedule=schedule,
+        predicted=prediction.parts if prediction else None,
+        is_emulated=train.get("compute") == "emulated",
+    )
+
+
+def _section(run: Run, name: str) -> Mapping[str, Any]:
+    section = run.resolved.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _size(section: Mapping[str, Any], name: str) -> int:
+    value = section.get(name)
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _rates(peak: Any) -> tuple[Rate | None, Rate | None]:
+    """Return the peak and the reachable rate of the devices; a measured peak already is a reachable rate."""
+    flops = peak.get("flops") if isinstance(peak, Mapping) else None
+    if not isinstance(flops, int | float) or not flops > 0:
+        return None, None
+    is_measured = peak.get("kind") == "measured"
+    rate = Rate(float(flops), str(peak.get("source") or ""), is_measured)
+    gpu = None if is_measured else find(str(peak.get("device") or ""))
+    if gpu is None:
+        return rate, None
+    is_known = gpu.matmul_ceiling_flops is not None
+    source = "measured ceiling of large matrix products" if is_known else "usual share of the peak, not measured"
+    return rate, Rate(float(flops) * matrix_share(gpu), source, is_known)
