@@ -2,6 +2,7 @@
 # make test-slow      tests with many processes              make lint       ruff, mypy, import-linter, xenon
 # make bench          benchmarks (ONLY=name,... selects)     make format     fix style and format
 # make bench-planner  errors of the planner against published measurements
+# make bench-watch    accuracy of the detection of changes on simulated series
 # make faults         kill -9 at random, 100 times; KILLS= and SEED= select
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
@@ -15,7 +16,7 @@ ON_POSTGRES := $(addprefix tests/,lab fleet series ingest pages api admin report
 pytest = $(BIN)/pytest $(1) || { test $$? -eq 1 && echo "parlab: repeating the failed tests alone" && \
     $(BIN)/pytest -n 0 --last-failed --last-failed-no-failures none $(1); }
 
-.PHONY: demo test test-slow lint format bench bench-planner faults fuzz lock clean
+.PHONY: demo test test-slow lint format bench bench-planner bench-watch faults fuzz lock clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.server
@@ -44,6 +45,9 @@ bench: $(VENV)/.dev
 
 bench-planner: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.planner --scoreboard docs/scoreboard.md
+
+bench-watch: $(VENV)/.dev
+	$(BIN)/python -m tests.bench.watch --otava
 
 fuzz: $(VENV)/.dev
 	FUZZ_CASES=20000 $(BIN)/pytest -q tests/formats/test_fuzz.py -k damaged_text

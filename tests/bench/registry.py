@@ -22,6 +22,7 @@ from tests.bench import (
     simulations,
     telemetry,
     tuner,
+    watch,
     zero,
 )
 from tests.bench.result import Result, Scale
@@ -57,6 +58,9 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "slowdown_best_fp16": networks.slowdown_best_fp16,
     "gap_to_bound_pct": networks.gap_to_bound_pct,
     "micro_batches_held": networks.micro_batches_held,
+    "watch_f1_5pct": watch.f1_5pct,
+    "watch_false_per_1000": watch.false_per_1000,
+    "watch_10k_series_s": watch.series_10k_s,
     "zero_vs_deepspeed": zero.zero_vs_deepspeed,
     "telemetry_overhead_pct": telemetry.overhead_pct,
     **nodes.BENCHMARKS,

@@ -1,0 +1,87 @@
+"""The numbers of a run that a watch follows, with the direction in which each is better; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Measure(NamedTuple):
+    """One number of a summary."""
+
+    title: str
+    unit: str
+    is_better_lower: bool
+    path: tuple[str, ...]
+    """Where the summary of a run has it."""
+
+
+MEASURES = {
+    "step_time": Measure("Step time", "s", True, ("step_time_s", "median")),
+    "throughput": Measure("Throughput", "samples/s", False, ("samples_per_s",)),
+    "tokens": Measure("Throughput", "tokens/s", False, ("tokens_per_s",)),
+    "memory": Measure("Peak memory", "B", True, ("memory_peak_bytes", "max")),
+    "mfu": Measure("MFU", "", False, ("mfu",)),
+}
+"""Measures by key; phases and bandwidths of a run come with their own names, see `measure_of`."""
+PHASE, BANDWIDTH = "phase:", "bandwidth:"
+MAX_MEASURES = 40
+
+
+def measure_of(key: str) -> Measure:
+    """Return the measure of a key; of an unknown one its name, where more is better unless it ends in a time."""
+    if key in MEASURES:
+        return MEASURES[key]
+    if key.startswith(PHASE):
+        return Measure(f"Phase {key.removeprefix(PHASE)}", "s", True, ())
+    if key.startswith(BANDWIDTH):
+        return Measure(f"Bandwidth {key.removeprefix(BANDWIDTH)}", "bit/s", False, ())
+    return Measure(key, "", is_cost(key), ())
+
+
+_COSTS = (
+    "time",
+    "latency",
+    "duration",
+    "memory",
+    "mem",
+    "bytes",
+    "loss",
+    "ms",
+    "s",
+    "sec",
+    "seconds",
+    "us",
+    "ns",
+    "mib",
+)
+
+
+def is_cost(name: str) -> bool:
+    """Return whether less of a number with this name is better: times, memory and losses."""
+    lowered = name.lower()
+    if "per_s" in lowered or "/s" in lowered or lowered.endswith("rate"):
+        return False
+    return any(part in _COSTS for part in lowered.replace("-", "_").replace(".", "_").replace(" ", "_").split("_"))
+
+
+def values_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the measures that a summary contains: positive, finite numbers only."""
+    values: dict[str, float | None] = {key: _number(summary, row.path) for key, row in MEASURES.items()}
+    if values["step_time"] is None:
+        values["step_time"] = _number(summary, ("step_time_s", "mean"))
+    for name, timer in (summary.get("timers_s") or {}).items():
+        values[f"{PHASE}{name}"] = _number(timer, ("median",)) if isinstance(timer, Mapping) else None
+    for link in summary.get("links") or []:
+        if isinstance(link, Mapping):
+            values[f"{BANDWIDTH}{link.get('source')}-{link.get('target')}"] = _number(link, ("bits_per_s",))
+    usable = {key: value for key, value in values.items() if value is not None and value > 0}
+    return dict(list(usable.items())[:MAX_MEASURES])
+
+
+def _number(content: Any, path: tuple[str, ...]) -> float | None:
+    for key in path:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    is_number = isinstance(content, int | float) and not isinstance(content, bool)
+    return float(content) if is_number and math.isfinite(content) else None

@@ -1,0 +1,224 @@
+"""Accuracy and speed of the detection of changes: `python -m tests.bench.watch`. See docs/watch.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from parlab.watch.changes import Detector
+from parlab.watch.tracks import scan
+from tests.bench.result import Result, Scale, Unavailable
+from tests.bench.watch_series import KINDS, Simulated, Truth, simulated
+
+SIZES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
+TUNING_SEEDS = range(60)
+"""The threshold was chosen on these; nothing is reported on them."""
+SEEDS = range(1_000, 1_100)
+TOLERANCE = 5
+"""Results by which the place of a change may be off."""
+
+
+class Reported(NamedTuple):
+    """A change that a method reports: its place, and the result after which it was reported."""
+
+    at: int
+    raised: int
+
+
+class Score(NamedTuple):
+    """How the reports of a method compare with the changes that were made."""
+
+    right: int = 0
+    false: int = 0
+    missed: int = 0
+    points: int = 0
+    delays: tuple[int, ...] = ()
+
+    @property
+    def f1(self) -> float:
+        return 2 * self.right / max(2 * self.right + self.false + self.missed, 1)
+
+    @property
+    def false_per_1000(self) -> float:
+        return 1000 * self.false / max(self.points, 1)
+
+    def delay(self, share: float) -> float:
+        return float(np.quantile(self.delays, share)) if self.delays else float("nan")
+
+
+Method = Callable[[Sequence[Simulated]], list[list[Reported]]]
+
+
+def ours(series: Sequence[Simulated]) -> list[list[Reported]]:
+    """Detect all series of equal length together."""
+    detector = Detector(len(series))
+    values, nodes = (
+        np.stack(columns, axis=1) for columns in ([row.values for row in series], [row.nodes for row in series])
+    )
+    reports: list[list[Reported]] = [[] for _ in series]
+    for alarm in detector.extend(values, nodes):
+        if not alarm.continues:
+            reports[alarm.series].append(Reported(alarm.at, alarm.raised))
+    return reports
+
+
+def perfherder(
+    series: Sequence[Simulated], *, window: int = 12, t: float = 7.0, percent: float = 2.0
+) -> list[list[Reported]]:
+    """Apply Perfherder's rule: Student's t of the 12 results on each side, weighted by distance, above 7 and 2 %.
+
+    Of neighbouring places with such a t the largest counts (Treeherder, perfalert: `detect_changes`).
+    """
+    return [_perfherder(row.values, window, t, percent) for row in series]
+
+
+def _perfherder(values: np.ndarray, window: int, limit: float, percent: float) -> list[Reported]:
+    scores = np.zeros(len(values))
+    weights = (window - np.arange(window)) / window
+    for at in range(window, len(values) - window + 1):
+        before, after = values[at - window : at][::-1], values[at : at + window]
+        old, new = (float(np.average(part, weights=weights)) for part in (before, after))
+        spread = (before.var(ddof=1) + after.var(ddof=1)) / 2
+        scores[at] = abs(new - old) / max(np.sqrt(spread * 2 / window), 1e-9)
+        if abs(new - old) / old * 100 < percent:
+            scores[at] = 0.0
+    reports, at = [], 0
+    while at < len(scores):
+        if scores[at] > limit:
+            end = at
+            while end < len(scores) and scores[end] > limit:
+                end += 1
+            best = at + int(np.argmax(scores[at:end]))
+            reports.append(Reported(best, min(best + window - 1, len(values) - 1)))
+            at = end
+        at += 1
+    return reports
+
+
+_OTAVA = """
+import json, sys
+from otava.analysis import compute_change_points
+rows = json.load(sys.stdin)
+changes = [compute_change_points(row, window_len=50, max_pvalue=0.001, min_magnitude=0.0)[0] for row in rows]
+print(json.dumps([[int(point.index) for point in points] for points in changes]))
+"""
+
+
+def otava_installed(directory: Path) -> Method:
+    """Install apache-otava into an environment that ends with the benchmark: it pins an older numpy and brings clients
+    of cloud databases. Raise Unavailable if it cannot be installed."""
+    python = str(directory / "venv" / "bin" / "python")
+    subprocess.run([sys.executable, "-m", "venv", directory / "venv"], check=True)
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "apache-otava==0.8.0"]
+    done = subprocess.run(pip, capture_output=True, text=True)
+    if done.returncode:
+        raise Unavailable(f"apache-otava cannot be installed: {(done.stderr.strip().splitlines() or [''])[-1][:200]}")
+
+    def otava(series: Sequence[Simulated]) -> list[list[Reported]]:
+        rows = json.dumps([row.values.tolist() for row in series])
+        answer = subprocess.run([python, "-c", _OTAVA], input=rows, capture_output=True, text=True, check=True)
+        # It judges whole series: when a change became certain is not known.
+        return [[Reported(index, index) for index in places] for places in json.loads(answer.stdout)]
+
+    return otava
+
+
+def score_of(reports: Sequence[Reported], truths: Sequence[Truth], points: int) -> Score:
+    """Match reports with changes; one change counts once."""
+    left, false, delays = list(truths), 0, []
+    for report in reports:
+        match = next((row for row in left if row.first - TOLERANCE <= report.at <= row.last + TOLERANCE), None)
+        if match is None:
+            false += 1
+        else:
+            left.remove(match)
+            delays.append(report.raised - match.first)
+    return Score(len(delays), false, len(left), points, tuple(delays))
+
+
+def total(scores: Sequence[Score]) -> Score:
+    right, false, missed, points = (sum(row[at] for row in scores) for at in range(4))  # type: ignore[misc]
+    return Score(right, false, missed, points, tuple(delay for row in scores for delay in row.delays))
+
+
+def measured(method: Method, seeds: Sequence[int], sizes: Sequence[float] = SIZES) -> dict[tuple[float, str], Score]:
+    """Return the score of a method by size of the change and kind of the series."""
+    cases = [(size, kind) for size in sizes for kind in KINDS]
+    series = [simulated(seed, kind, size) for size, kind in cases for seed in seeds]
+    rows = list(zip(method(series), series, strict=True))
+    scores = [score_of(reports, row.truths, len(row.values)) for reports, row in rows]
+    count = len(seeds)
+    return {case: total(scores[at * count : (at + 1) * count]) for at, case in enumerate(cases)}
+
+
+def f1_5pct(scale: Scale) -> Result:
+    """Measure F1 of steps and slopes of 5 % over all kinds of series."""
+    score, other = (
+        total(list(measured(method, SEEDS[: scale.of(100)], [0.05]).values())) for method in (ours, perfherder)
+    )
+    return Result(score.f1, "F1", f"{other.f1:.3f} by Perfherder's rule", score.f1 / max(other.f1, 1e-9), len(SEEDS))
+
+
+def false_per_1000(scale: Scale) -> Result:
+    """Measure false alerts per 1,000 results over all kinds and sizes."""
+    score, other = (total(list(measured(method, SEEDS[: scale.of(100)]).values())) for method in (ours, perfherder))
+    against = f"{other.false_per_1000:.3g} by Perfherder's rule"
+    ratio = other.false_per_1000 / max(score.false_per_1000, 1e-9)
+    return Result(score.false_per_1000, "alerts", against, ratio, len(SEEDS))
+
+
+def series_10k_s(scale: Scale) -> Result:
+    """Measure the time to search 10,000 series of 1,000 results, in two threads."""
+    draw = np.random.default_rng(1)
+    values = np.exp(draw.normal(0.0, 0.01, (scale.of(1000), scale.of(10_000))))
+    began = time.perf_counter()
+    scan(values)
+    taken = time.perf_counter() - began
+    few = [
+        Simulated("plain", values[:, at], np.zeros(len(values), np.int64), []) for at in range(min(20, values.shape[1]))
+    ]
+    began = time.perf_counter()
+    perfherder(few)
+    other = (time.perf_counter() - began) / len(few) * values.shape[1]
+    return Result(taken, "s", f"{other:.3g} s by Perfherder's rule (20 series, scaled)", other / taken, 1)
+
+
+def main() -> int:
+    """Print the accuracy of all methods by size and kind."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.watch", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="series per size and kind")
+    parser.add_argument("--otava", action="store_true", help="also install and measure apache-otava")
+    arguments = parser.parse_args()
+    methods: dict[str, Method] = {"parlab": ours, "Perfherder": perfherder}
+    with tempfile.TemporaryDirectory(prefix="parlab-otava-") as directory:
+        if arguments.otava:
+            try:
+                methods["otava 0.8.0"] = otava_installed(Path(directory))
+            except Unavailable as error:
+                sys.stdout.write(f"otava: not measured: {error}\n")
+        for name, method in methods.items():
+            _print(name, measured(method, range(SEEDS.start, SEEDS.start + arguments.seeds)))
+    return 0
+
+
+def _print(name: str, scores: dict[tuple[float, str], Score]) -> None:
+    sys.stdout.write(f"\n{name}\n{'size':>6} {'kind':14} {'F1':>6} {'false/1000':>10} {'delay: median, 95 %':>20}\n")
+    by_size = {size: total([row for (own, _), row in scores.items() if own == size]) for size in SIZES}
+    lines = [*scores.items(), *(((size, "all"), score) for size, score in by_size.items())]
+    for (size, kind), row in sorted(lines, key=lambda line: line[0][0]):
+        delay = f"{row.delay(0.5):.0f}, {row.delay(0.95):.0f}" if row.delays else "-"
+        f1 = f"{row.f1:.3f}" if size else "-"
+        sys.stdout.write(f"{size:6.0%} {kind:14} {f1:>6} {row.false_per_1000:10.2f} {delay:>20}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
