@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .cluster import Cluster
-from .memory import memory, needed_bytes
+from .memory import memory, needed_bytes, outside_bytes
 from .parameters import MemoryParameters, TimeParameters, as_vector, from_vector, limits, names, widths
 from .residuals import Residuals
 from .tape import Batch, Formula
@@ -43,6 +43,8 @@ class Observation:
     iteration_s: float | None = None
     memory_bytes: float | None = None
     is_oom: bool = False
+    is_allocated: bool = False
+    """The memory is that of torch's allocator: without the context of the device and the buffers of NCCL."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Calibration:
     oom_rows: int = 0
     """Jobs that ran out of memory; they determine `usable_share`."""
     time_error: float = 0.08
-    memory_error: float = 0.047
+    memory_error: float = 0.026
     usable_share: float = 0.985
     """Share of the device's memory up to which a prediction counts as fitting: drivers reserve the rest (a V100 of 16
     GiB reports 16,160 MiB, an A100 of 80 GiB 81,251 MiB)."""
@@ -126,70 +128,81 @@ def calibrate(
     """
     if start is None:
         start = default_for(observations[0].cluster) if observations else DEFAULT
-    row_weights = list(weights or [1.0] * len(observations))
+    row_weights = weights or [1.0] * len(observations)
+    rows = list(zip(observations, row_weights, strict=True))
     fitted = replace(start, name=name, time_rows=0, memory_rows=0, oom_rows=sum(row.is_oom for row in observations))
-    fitted = _with_time(fitted, start, observations, row_weights, noise, spring)
-    fitted = _with_memory(fitted, start, observations, row_weights, noise, spring)
+    times = [
+        _Sample(row, weight, row.iteration_s, _time_formula(row.job, row.cluster))
+        for row, weight in rows
+        if row.iteration_s is not None and row.iteration_s > 0
+    ]
+    if times:
+        # With fewer rows than constants the rows do not determine all constants, so the springs become stiffer.
+        width = spring * min(1.0, (len(times) / len(as_vector(start.time))) ** 0.5)
+        fitted = _with_time(fitted, start, times, _solution(times, start.time, noise, width))
+    sizes = [
+        _Sample(row, weight, row.memory_bytes, _memory_formula(row.job, row.cluster.domain, row.is_allocated))
+        for row, weight in rows
+        if row.memory_bytes is not None and row.memory_bytes > 0
+    ]
+    if len(sizes) >= _FEWEST_MEMORIES:
+        fitted = _with_memory(fitted, start, _solution(sizes, start.memory, noise, spring))
     return replace(fitted, usable_share=_usable_share(observations, fitted))
 
 
-def _with_time(
-    fitted: Calibration,
-    start: Calibration,
-    observations: Sequence[Observation],
-    weights: Sequence[float],
-    noise: float,
-    spring: float,
-) -> Calibration:
-    """Return the calibration with constants fitted to the measured times, if there are any."""
-    pairs = [(row, weight) for row, weight in zip(observations, weights, strict=True) if (row.iteration_s or 0) > 0]
-    if not pairs:
-        return fitted
-    timed = [row for row, _ in pairs]
-    measured_times = np.log([row.iteration_s or 1.0 for row in timed])
-    times = Batch([_time_formula(row.job, row.cluster) for row in timed])
+class _Sample(NamedTuple):
+    """A measured value with the formula that predicts it."""
+
+    observation: Observation
+    weight: float
+    value: float
+    formula: Formula
+
+
+class _Solution(NamedTuple):
+    """Logarithms of the fitted constants, the remaining residuals of the samples, and the minimum of the objective."""
+
+    vector: Vector
+    residuals: Vector
+    cost: float
+
+
+def _solution(
+    samples: Sequence[_Sample], initial: TimeParameters | MemoryParameters, noise: float, spring: float
+) -> _Solution:
+    """Fit the constants of one model to its samples."""
+    batch = Batch([sample.formula for sample in samples])
+    measured = np.log([sample.value for sample in samples])
 
     def residuals(points: Vector) -> Vector:
-        return np.log(times.values(np.exp(points))) - measured_times
+        return np.log(batch.values(np.exp(points))) - measured
 
-    # With fewer rows than constants the rows do not determine all constants, so the springs become stiffer.
-    width = spring * min(1.0, (len(timed) / len(as_vector(start.time))) ** 0.5)
-    vector, cost = _fit(residuals, start.time, np.array([weight for _, weight in pairs]), noise, width)
-    local = Residuals(tuple(row.job for row in timed), tuple(residuals(vector[None])[0]))
+    vector, cost = _fit(residuals, initial, np.array([sample.weight for sample in samples]), noise, spring)
+    return _Solution(vector, residuals(vector[None])[0], cost)
+
+
+def _with_time(fitted: Calibration, start: Calibration, samples: Sequence[_Sample], solution: _Solution) -> Calibration:
+    jobs = tuple(sample.observation.job for sample in samples)
+    local = Residuals(jobs, tuple(solution.residuals))
     return replace(
         fitted,
-        time=from_vector(start.time, vector),
-        time_rows=len(timed),
+        time=from_vector(start.time, solution.vector),
+        time_rows=len(samples),
         time_error=_error(local.left_out(), start.time_error),
         time_spread=_spread(local.left_out(), start.time_spread),
         local=local,
-        most_gpus=max(row.job.world_size for row in timed),
-        cost=cost,
+        most_gpus=max(job.world_size for job in jobs),
+        cost=solution.cost,
     )
 
 
-def _with_memory(
-    fitted: Calibration,
-    start: Calibration,
-    observations: Sequence[Observation],
-    weights: Sequence[float],
-    noise: float,
-    spring: float,
-) -> Calibration:
-    """Return the calibration with constants fitted to the measured memory, if there are enough rows."""
-    pairs = [(row, weight) for row, weight in zip(observations, weights, strict=True) if (row.memory_bytes or 0) > 0]
-    if len(pairs) < _FEWEST_MEMORIES:
-        return fitted
-    measured_bytes = np.log([row.memory_bytes or 1.0 for row, _ in pairs])
-    sizes = Batch([_memory_formula(row.job) for row, _ in pairs])
-
-    def residuals(points: Vector) -> Vector:
-        return np.log(sizes.values(np.exp(points))) - measured_bytes
-
-    vector, _cost = _fit(residuals, start.memory, np.array([weight for _, weight in pairs]), noise, spring)
-    error = _error(residuals(vector[None])[0], start.memory_error)
-    constants = from_vector(start.memory, vector)
-    return replace(fitted, memory=constants, memory_rows=len(pairs), memory_error=error)
+def _with_memory(fitted: Calibration, start: Calibration, solution: _Solution) -> Calibration:
+    return replace(
+        fitted,
+        memory=from_vector(start.memory, solution.vector),
+        memory_rows=len(solution.residuals),
+        memory_error=_error(solution.residuals, start.memory_error),
+    )
 
 
 def _usable_share(observations: Sequence[Observation], fitted: Calibration) -> float:
@@ -199,7 +212,7 @@ def _usable_share(observations: Sequence[Observation], fitted: Calibration) -> f
     """
 
     def needed_share(row: Observation) -> float:
-        return memory(row.job, fitted.memory).total_bytes / row.cluster.device.memory_bytes
+        return memory(row.job, fitted.memory, row.cluster.domain).total_bytes / row.cluster.device.memory_bytes
 
     share = max([fitted.usable_share, *(min(needed_share(row), _MOST) for row in observations if not row.is_oom)])
     return max(_LEAST, min([share, *(0.99 * needed_share(row) for row in observations if row.is_oom)]))
@@ -300,10 +313,12 @@ def _time_formula(job: Job, cluster: Cluster) -> Formula:
 
 
 @lru_cache(maxsize=4096)
-def _memory_formula(job: Job) -> Formula:
+def _memory_formula(job: Job, domain: int, is_allocated: bool) -> Formula:
     """Return the memory of the GPU that needs most as a formula of the memory constants."""
 
     def size(values: list[Any]) -> Any:
-        return needed_bytes(job, MemoryParameters(**dict(zip(names(MemoryParameters), values, strict=True))))
+        constants = MemoryParameters(**dict(zip(names(MemoryParameters), values, strict=True)))
+        needed = needed_bytes(job, constants, domain)
+        return needed - outside_bytes(job, constants, domain) if is_allocated else needed
 
     return Formula(len(names(MemoryParameters)), size)

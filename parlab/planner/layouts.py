@@ -182,7 +182,7 @@ def with_lightest_recompute(job: Job, cluster: Cluster, calibration: Calibration
     options: tuple[tuple[Recompute, int | None], ...] = (("none", None), ("selective", None), ("full", half))
     for recompute, layers in options:
         candidate = replace(job, recompute=recompute, recomputed_layers=layers)
-        if memory(candidate, calibration.memory).total_bytes <= capacity:
+        if memory(candidate, calibration.memory, cluster.domain).total_bytes <= capacity:
             return candidate
     return replace(job, recompute="full", recomputed_layers=None)
 

@@ -13,6 +13,9 @@ from .parameters import MemoryParameters
 from .tape import larger, smaller
 from .workload import Job
 
+_NETWORK_CHANNELS = 1 / 3
+"""NCCL's channels between nodes relative to those inside: one per network card, 8, instead of 24 on NVSwitch (A100)."""
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -156,31 +159,54 @@ def state_bytes(job: Job, ranks: int | None = None) -> tuple[float, float, float
     return value, gradient, optimizer
 
 
-def memory(job: Job, parameters: MemoryParameters) -> Memory:
-    """Return the memory of the stage that needs most.
+def memory(job: Job, parameters: MemoryParameters, domain: int) -> Memory:
+    """Return the memory of the stage that needs most; `domain` neighbouring devices have fast links among them.
 
     The first stage has the most micro batches in flight and the embedding, the second may have one more layer, the last
     has the logits. One of these three needs most.
     """
-    return max(_stages(job, parameters), key=_total)
+    return max(_stages(job, parameters, domain), key=_total)
 
 
-def needed_bytes(job: Job, parameters: MemoryParameters) -> float:
+def needed_bytes(job: Job, parameters: MemoryParameters, domain: int) -> float:
     """Return the total of `memory` without branching on the constants, for a fit."""
-    return reduce(larger, map(_total, _stages(job, parameters)))
+    return reduce(larger, map(_total, _stages(job, parameters, domain)))
 
 
-def _stages(job: Job, parameters: MemoryParameters) -> list[Memory]:
+def outside_bytes(job: Job, parameters: MemoryParameters, domain: int) -> float:
+    """Return the bytes outside torch's allocator, which only the driver counts: device context and NCCL's buffers."""
+    return parameters.overhead_bytes + _communicator_bytes(job, parameters, domain)
+
+
+def _communicator_bytes(job: Job, parameters: MemoryParameters, domain: int) -> float:
+    """Return the bytes of NCCL's buffers, which are in proportion to the channels of each group."""
+    tensor, stages = job.tensor_parallel, job.pipeline_parallel
+    groups = [
+        (tensor, tensor),
+        (stages, job.world_size),
+        (job.replicas, tensor * job.replicas),
+        (job.expert_parallel, job.expert_parallel * job.expert_tensor_parallel),
+        # The norm of the gradients is reduced over all ranks of a replica.
+        (stages if tensor > 1 else 1, job.world_size),
+    ]
+    shares = [_NETWORK_CHANNELS if span > domain else 1.0 for ranks, span in groups if ranks > 1]
+    return sum(shares) * parameters.communicator_bytes
+
+
+def _stages(job: Job, parameters: MemoryParameters, domain: int) -> list[Memory]:
     stages, activations = job.pipeline_parallel, activation_bytes(job)
     counted = sorted({stage for stage in (0, 1, stages - 1) if stage < stages})
-    return [_stage(job, parameters, stage, activations) for stage in counted]
+    outside = _communicator_bytes(job, parameters, domain)
+    return [_stage(job, parameters, stage, activations, outside) for stage in counted]
 
 
 def _total(memory: Memory) -> float:
     return memory.total_bytes
 
 
-def _stage(job: Job, parameters: MemoryParameters, stage: int, layer_bytes: tuple[float, float]) -> Memory:
+def _stage(
+    job: Job, parameters: MemoryParameters, stage: int, layer_bytes: tuple[float, float], communicators: float
+) -> Memory:
     model, stages, tensor = job.model, job.pipeline_parallel, job.tensor_parallel
     is_last = stage == stages - 1
     layers = stage_layers(job, stage)
@@ -205,7 +231,6 @@ def _stage(job: Job, parameters: MemoryParameters, stage: int, layer_bytes: tupl
     # A stage keeps each output until the gradient of this output arrives.
     boundary = tensor if job.sequence_parallel else 1
     outputs = job.value_bytes * job.rank_tokens * model.hidden_size * in_flight / boundary if stages > 1 else 0.0
-    groups = sum(size > 1 for size in (tensor, stages, job.replicas, job.expert_parallel))
     held = min(2.0, in_flight * layers) if job.offloads_activations else in_flight * layers
     activations = (held * stored + outputs + transient) * parameters.fragmentation
     logits *= parameters.fragmentation
@@ -217,7 +242,7 @@ def _stage(job: Job, parameters: MemoryParameters, stage: int, layer_bytes: tupl
         optimizer * flat + larger(0.0, step - activations - logits),
         activations,
         logits,
-        groups * parameters.communicator_bytes + gradient_copies + _bucket_bytes(job, dense + routed, parameters),
+        communicators + gradient_copies + _bucket_bytes(job, dense + routed, parameters),
         parameters.overhead_bytes,
         in_flight,
     )
@@ -248,16 +273,18 @@ def _stage_parameters(job: Job, stage: int, layers: int) -> tuple[float, float]:
 def _gradient_copies(job: Job, rank_parameters: float) -> tuple[float, float]:
     """Return bytes of gradient copies: those kept throughout, and those that exist only during the optimizer step.
 
-    Adam takes fp32 gradients, so 16-bit training copies them at each step unless it accumulates in fp32. ZeRO-1 and -2
-    keep this copy; ZeRO-1 also keeps its partition of the reduced gradients beside the full ones (DeepSpeed,
-    stage_1_and_2.py).
+    Adam takes fp32 gradients. In fp16 they are a copy of the gradients that stays allocated, 20 bytes per parameter in
+    total (Megatron-LM, Distributed Optimizer: 20 bytes in fp16, 18 in bf16 with gradients in fp32): blocks of freed
+    activations are too small for it. In bf16 the copy exists only during the step, and not at all if gradients are
+    accumulated in fp32. ZeRO-1 and -2 keep it; ZeRO-1 also keeps its partition of the reduced gradients beside the full
+    ones (DeepSpeed, stage_1_and_2.py).
     """
     zero = job.effective_zero
     if job.zero_offload != "none" or zero == 3:
         return 0.0, 0.0
     fp32_copy = 4.0 * rank_parameters if job.value_bytes == 2 and (job.gradient_bytes or 2) == 2 else 0.0
     if not zero:
-        return 0.0, fp32_copy
+        return (fp32_copy, 0.0) if job.precision == "fp16" else (0.0, fp32_copy)
     partition = job.value_bytes * rank_parameters if zero == 1 else 0.0
     return (fp32_copy + partition) / job.shards, 0.0
 

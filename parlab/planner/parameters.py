@@ -57,18 +57,18 @@ class TimeParameters:
 class MemoryParameters:
     """Constants of the memory model: what the formulas of `memory` do not count."""
 
-    fragmentation: float = 1.04
+    fragmentation: float = 1.08
     """Memory held by the allocator relative to the live activations and logits: fragments, workspaces."""
     flat_factor: float = 1.08
     """Size of the weights, gradients and optimizer state flattened by ZeRO-1 and -2, relative to their formula:
     alignment, and fragments left by the first copies."""
-    bucket_values: float = 6.49e8
+    bucket_values: float = 6.71e8
     """Values in each of the two buckets in which ZeRO-1 and -2 reduce gradients and gather weights."""
-    logit_bytes: float = 8.47
+    logit_bytes: float = 8.35
     """Bytes per logit while the loss is computed."""
-    communicator_bytes: float = 6.14e8
-    """Communication buffers of each process group (tensor, pipeline, data), in bytes."""
-    overhead_bytes: float = 1.24e9
+    communicator_bytes: float = 7.15e8
+    """Buffers of NCCL for each process group inside a node, in bytes; a third between nodes."""
+    overhead_bytes: float = 1.28e9
     """Device context, libraries and kernels, in bytes."""
 
 

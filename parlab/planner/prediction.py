@@ -75,7 +75,7 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
             f"gpus {cluster.gpus} are too few for tensor {job.tensor_parallel} x pipeline {job.pipeline_parallel} x"
             f" data {job.data_parallel}{context} = {job.world_size}; use {job.world_size} or a smaller layout"
         )
-    needed = memory(job, constants.memory)
+    needed = memory(job, constants.memory, cluster.domain)
     reasons = []
     capacity = cluster.device.memory_bytes
     fits = needed.total_bytes <= capacity * constants.usable_share

@@ -121,7 +121,12 @@ def observation(row: rows.Row) -> Observation:
     """Return the observation of a row; printed GB are GiB, as drivers and DeepSpeed print them."""
     memory = row.measured.memory_gb
     return Observation(
-        row.job, row.cluster, row.measured.iteration_s, memory * _GIB if memory else None, row.measured.is_oom
+        row.job,
+        row.cluster,
+        row.measured.iteration_s,
+        memory * _GIB if memory else None,
+        row.measured.is_oom,
+        row.measured.is_allocated,
     )
 
 

@@ -42,7 +42,8 @@ def fits_somehow(job: Job, cluster: Cluster, calibration: Calibration | None = N
     capacity = cluster.device.memory_bytes * constants.usable_share
     divisible = replace(job, global_batch_size=cluster.gpus)
     return any(
-        memory(replace(layout, recompute="full", recomputed_layers=None), constants.memory).total_bytes <= capacity
+        memory(replace(layout, recompute="full", recomputed_layers=None), constants.memory, cluster.domain).total_bytes
+        <= capacity
         for layout in candidates(divisible, cluster)
     )
 

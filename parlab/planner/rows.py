@@ -29,6 +29,8 @@ class Measured:
     iteration_s: float | None = None
     memory_gb: float | None = None
     is_oom: bool = False
+    is_allocated: bool = False
+    """The memory is that of torch's allocator instead of the driver's ("memory_of": "allocator")."""
 
 
 @dataclass(frozen=True)
@@ -136,12 +138,17 @@ def _offload(columns: object, source: str) -> Literal["none", "optimizer", "all"
     return "none"
 
 
-def _precision(text: object, notes: list[str]) -> Precision:
-    precision = str(text or "bf16").lower()
+def _precision(data: Mapping[str, Any], gpu: str, notes: list[str]) -> Precision:
+    """Return the precision, by default that of the 16 bits of code base and device.
+
+    V100s have no bf16. Megatron-LM of 2020 to 2022, recognised by its option for data parallelism, trains in fp16.
+    """
+    usual: Precision = "fp16" if "V100" in gpu or data.get("ddp") or data.get("optimizer") == "fp16" else "bf16"
+    precision = str(data.get("precision") or usual).lower()
     if precision in PRECISIONS:
         return precision
-    notes.append(f"unknown precision {str(text)[:40]!r}: bf16 assumed")
-    return "bf16"
+    notes.append(f"unknown precision {str(data.get('precision'))[:40]!r}: {usual} assumed")
+    return usual
 
 
 def _zero_stage(value: object) -> int:
@@ -171,8 +178,8 @@ def _job(data: Mapping[str, Any], model: Model, hardware: Mapping[str, Any], not
     framework = str(data.get("framework") or "")
     shard_ranks = maybe(data, "fsdp")
     is_fsdp = bool(shard_ranks) or framework.startswith("FSDP")
-    precision = _precision(data.get("precision"), notes)
     gpu = str(hardware.get("gpu") or "")
+    precision = _precision(data, gpu, notes)
     is_recent = practice(gpu, precision, 1).is_recent
     schedule, chunks = _layout_schedule(data, model, pipeline, notes, is_recent=is_recent)
     recompute = _recompute(data.get("recompute"))
@@ -283,6 +290,7 @@ def _measured(row: Mapping[str, Any], job: Job) -> Measured:
         number("iter_s", seconds) if seconds else None,
         number("mem_gb", memory) if memory else None,
         bool(data.get("oom")),
+        data.get("memory_of") == "allocator",
     )
 
 

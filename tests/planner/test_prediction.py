@@ -64,6 +64,35 @@ def test_gradients_of_the_optimizer_step_reuse_the_memory_of_the_activations() -
     assert optimizer(1, recompute="full", precision="fp32") == 8 * GPT.parameters
 
 
+def test_training_in_fp16_keeps_a_copy_of_the_gradients_in_fp32() -> None:
+    def gradients(**changes: object) -> float:
+        parts = predict_job(replace(JOB, recompute="full", **changes), NODE).memory  # type: ignore[arg-type]
+        return parts.gradients_bytes + parts.optimizer_bytes + parts.buffers_bytes
+
+    assert gradients(precision="fp16", micro_batch_size=64) == pytest.approx(18 * GPT.parameters)
+    assert gradients(precision="bf16", micro_batch_size=64) == pytest.approx(14 * GPT.parameters)
+
+
+def test_groups_between_nodes_have_smaller_buffers_than_groups_inside() -> None:
+    job = replace(JOB, data_parallel=8)
+    inside, between = (predict_job(job, cluster("A100-80GB", 8, size)).memory.buffers_bytes for size in (8, 4))
+    assert inside == pytest.approx(DEFAULT.memory.communicator_bytes)
+    assert between == pytest.approx(inside / 3)
+
+
+def test_memory_of_the_allocator_calibrates_without_context_and_communicators() -> None:
+    jobs = [replace(JOB, data_parallel=8, micro_batch_size=b, global_batch_size=64 * b) for b in (1, 2, 4, 8)]
+    needed = {job: predict_job(job, NODE).memory for job in jobs}
+    rows = [
+        Observation(
+            job, NODE, memory_bytes=part.total_bytes - part.overhead_bytes - part.buffers_bytes, is_allocated=True
+        )
+        for job, part in needed.items()
+    ]
+    assert calibrate(rows).memory_error < 0.01
+    assert calibrate([replace(row, is_allocated=False) for row in rows]).memory_error > 0.01
+
+
 def test_a_bubble_shrinks_with_micro_batches_and_with_chunks() -> None:
     def bubble(batch: int, **changes: object) -> float:
         job = replace(JOB, pipeline_parallel=4, global_batch_size=batch, **changes)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ def test_recorded_times_and_sizes_equal_the_direct_ones() -> None:
 
     def size(job: Job) -> Formula:
         def formula(values: list[float]) -> float:
-            return needed_bytes(job, MemoryParameters(**dict(zip(names(MemoryParameters), values, strict=True))))
+            return needed_bytes(job, MemoryParameters(**dict(zip(names(MemoryParameters), values, strict=True))), 8)
 
         return Formula(len(names(MemoryParameters)), formula)
 
@@ -42,7 +42,7 @@ def test_recorded_times_and_sizes_equal_the_direct_ones() -> None:
     sizes = Batch([size(job) for job in JOBS]).values(np.exp(as_vector(MemoryParameters()))[None])[0]
     for job, recorded_s, recorded_bytes in zip(JOBS, times, sizes, strict=True):
         assert recorded_s == pytest.approx(Clock(job, HARDWARE, TimeParameters()).timing().total_s, rel=1e-12)
-        assert recorded_bytes == pytest.approx(memory(job, MemoryParameters()).total_bytes, rel=1e-12)
+        assert recorded_bytes == pytest.approx(memory(job, MemoryParameters(), 8).total_bytes, rel=1e-12)
 
 
 def test_a_formula_that_branches_on_a_constant_is_refused() -> None:
