@@ -1,5 +1,5 @@
 """Runs in the stores of other trackers: MLflow's file and SQLite stores, W&B offline directories,
-trackio databases, TensorBoard directories.
+trackio databases, TensorBoard directories, Aim repositories.
 
 A reader gets the files of a directory or archive, {relative path: file}, and opens no other file: paths written inside
 of a store are never followed. It returns a `Store` with the runs and the files that it answers for.
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from . import databases, mlflow_files, tensorboard, wandb_files
+from . import aim, databases, mlflow_files, tensorboard, wandb_files
 from .foreign import ForeignRun, Store, StoreError
 
 __all__ = ["READERS", "ForeignRun", "Store", "StoreError", "is_store_file", "stores_in"]
 
-READERS = (mlflow_files, databases, wandb_files, tensorboard)
+READERS = (aim, mlflow_files, databases, wandb_files, tensorboard)
 _MARKS = (databases.MARK, wandb_files.MARK)
 
 

@@ -39,8 +39,8 @@ def read(files: Mapping[str, Path]) -> Iterator[Store]:
         companions = {suffix: files[name + suffix] for suffix in ("-wal",) if name + suffix in files}
         owned = frozenset(other for other in files if other in (name, f"{name}-wal", f"{name}-shm"))
         try:
-            with _opened(path, companions) as database:
-                tables = _tables(database)
+            with opened(path, companions) as database:
+                tables = tables_of(database)
                 runs: list[ForeignRun] = []
                 if set(tables) >= _MLFLOW:
                     runs = _mlflow_runs(database, path, companions, _artifacts(files))
@@ -62,7 +62,7 @@ def _is_database(path: Path) -> bool:
 
 
 @contextmanager
-def _opened(path: Path, companions: Mapping[str, Path]) -> Iterator[sqlite3.Connection]:
+def opened(path: Path, companions: Mapping[str, Path]) -> Iterator[sqlite3.Connection]:
     with TemporaryDirectory(prefix="parlab-store-") as directory:
         copy = Path(directory) / "store.db"
         shutil.copyfile(path, copy)
@@ -75,7 +75,7 @@ def _opened(path: Path, companions: Mapping[str, Path]) -> Iterator[sqlite3.Conn
             yield database
 
 
-def _tables(database: sqlite3.Connection) -> dict[str, set[str]]:
+def tables_of(database: sqlite3.Connection) -> dict[str, set[str]]:
     """Return the columns of each plain table."""
     names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     return {
@@ -125,7 +125,7 @@ def _pairs(database: sqlite3.Connection, table: str) -> dict[str, dict[str, str]
 
 def _mlflow_points(path: Path, companions: Mapping[str, Path], run_id: str) -> Iterator[Point]:
     query = "SELECT key, value, timestamp, step, is_nan FROM metrics WHERE run_uuid = ? ORDER BY rowid"
-    with _opened(path, companions) as database:
+    with opened(path, companions) as database:
         for key, value, time_ms, step, is_nan in database.execute(query, (run_id,)):
             logged = point(str(key), "NaN" if is_nan else _unbounded(value), time_ms or 0, step or 0)
             if logged is not None:
@@ -192,7 +192,7 @@ def _trackio_runs(
 
 def _trackio_points(path: Path, companions: Mapping[str, Path], column: str, key: str) -> Iterator[Point]:
     query = f"SELECT timestamp, step, metrics FROM metrics WHERE {column} = ? ORDER BY id"
-    with _opened(path, companions) as database:
+    with opened(path, companions) as database:
         for timestamp, step, metrics in database.execute(query, (key,)):
             for name, value in _object(metrics).items():
                 logged = point(name, value, _iso_ms(timestamp) or 0, step)
