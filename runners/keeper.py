@@ -115,7 +115,7 @@ class Keeper:
         run = self._state.find(cancel.run, cancel.attempt, cancel.node_rank)
         if run.exists:
             log.info("%s: cancel: %s", run, cancel.reason)
-            run.cancel(cancel.reason)
+            run.cancel(cancel.reason, is_consequence=cancel.is_consequence)
         elif not self._state.is_known(cancel.run, cancel.attempt, cancel.node_rank):
             log.info("%s: cancelled before it arrived", run)
             draft = self._state.prepare(cancel.run, cancel.attempt, cancel.node_rank)
@@ -248,7 +248,8 @@ class Keeper:
             )
             # The supervisor may have written its final report in the meantime.
             if spool.final_report(run.spool) is None:
-                cancelled = run.cancel_reason()
+                # A supervisor that died while another node ended may be the cause of that end.
+                cancelled = None if run.is_cancel_consequence else run.cancel_reason()
                 reason = _loss_reason(run) if cancelled is None else cancelled
                 if survivors:
                     reason += f"; processes {', '.join(str(process.pid) for process in survivors)} could not be killed"

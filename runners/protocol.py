@@ -133,6 +133,8 @@ class Cancel(Message):
     node: str
     reason: str = "cancelled"
     node_rank: int = Field(default=0, ge=0)
+    is_consequence: bool = False
+    """Another member has ended, nobody has cancelled the run: a member that ends by itself reports its own end."""
 
 
 Order = RunSpec | Go | Cancel

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -122,6 +123,8 @@ def main(argv: list[str]) -> int:
         env={**os.environ, **added},
         preexec_fn=processes.die_with(os.getpid()),  # noqa: PLW1509  # one thread
     )
+    # Launchers end the other ranks once one has ended: this process must live to report what its rank died of.
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     code = child.wait()
     if code:
         note_death(os.environ.get(DEATHS, ""))

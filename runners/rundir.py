@@ -97,7 +97,7 @@ class RunDir:
         self.lock = path / "lock"
         self.log = path / "supervisor.log"
         self._go = path / "go.json"
-        self._cancel = path / "cancel"
+        self._cancel, self._is_consequence = path / "cancel", path / "cancel-is-consequence"
         self._supervisor = path / "supervisor.json"
         self._acknowledged = path / "acknowledged"
         self._rejected = path / "rejected"
@@ -128,8 +128,12 @@ class RunDir:
         self._rejected.touch()
         self.cancel("the server does not know this attempt")
 
-    def cancel(self, reason: str) -> None:
-        """Ask the supervisor to end the run."""
+    def cancel(self, reason: str, *, is_consequence: bool = False) -> None:
+        """Ask the supervisor to end the run, with is_consequence because another node of the run has ended."""
+        if is_consequence and self.cancel_reason() is None:
+            self._is_consequence.touch()
+        elif not is_consequence:
+            self._is_consequence.unlink(missing_ok=True)
         write_atomically(self._cancel, reason)
 
     def cancel_reason(self) -> str | None:
@@ -138,6 +142,11 @@ class RunDir:
             return self._cancel.read_text()
         except FileNotFoundError:
             return None
+
+    @property
+    def is_cancel_consequence(self) -> bool:
+        """Whether the run is to be ended because another node of it has ended."""
+        return self._is_consequence.exists()
 
     def acknowledge(self, position: int) -> None:
         """Store the position up to which the server has stored the spool."""

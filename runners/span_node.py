@@ -26,6 +26,8 @@ AGENT = "PARLAB_SPAN_AGENT"
 """Variable with the name of the socket at which the first node takes the commands of mpirun."""
 DEATHS = "PARLAB_DEATHS"
 """Variable with the path of the file in which runners.ranks notes the ranks of this node that died."""
+DEATHS_FILE = "deaths"
+"""Its name in the run directory."""
 RUN_DIRECTORY = "PARLAB_RUN_DIRECTORY"
 """Variable with the run directory of this node, where its configuration is."""
 ENVIRONMENT = "span.json"
@@ -110,7 +112,7 @@ class SpanNode:
         self.share = share
         self.directory = Path.cwd()
         self.daemon: subprocess.Popen[bytes] | None = None
-        self._deaths = self.directory / "deaths"
+        self._deaths = self.directory / DEATHS_FILE
         self._deaths.unlink(missing_ok=True)
 
     def environment(self, port: int) -> dict[str, str]:

@@ -22,8 +22,10 @@ from runners.addresses import held_port
 from runners.journal import NODE
 from runners.links import interface
 from runners.protocol import Rendezvous, Report, RunState
+from runners.rank_processes import RankProcesses
 from runners.recorder import Recorder
 from runners.rundir import RunDir, lock
+from runners.span_node import DEATHS_FILE
 from runners.spool import SpoolWriter
 from runners.streams import Outputs, Piece
 from runners.verdict import Verdict, shorten
@@ -34,6 +36,8 @@ TICK_S = 0.1
 """Seconds between checks for orders; output is read as it arrives."""
 TERM_GRACE_S = 1.0
 """Time from SIGTERM to SIGKILL."""
+OWN_END_S = 8.0
+"""Time for the launcher to end by itself and say why, if a rank of this node has ended before another node's end."""
 LEFTOVER_GRACE_S = 0.3
 """The same for processes that remain after the launched command has ended."""
 UNKILLABLE_S = 5.0
@@ -77,6 +81,9 @@ class Supervisor:
         self.ending_at: float | None = None
         self.is_ended = False
         self.unkillable: list[int] = []
+        self.ranks = RankProcesses()
+        # When this node was told to end because another one has ended, while it was ending by itself.
+        self.cancelled_at: float | None = None
 
     def run(self) -> None:
         """Run to the end."""
@@ -192,12 +199,27 @@ class Supervisor:
         if self.is_told_to_stop:
             self.order = Verdict(RunState.CANCELLED, "the node's daemon was stopped")
         elif (reason := self.run_dir.cancel_reason()) is not None:
-            self.order = Verdict(RunState.CANCELLED, reason)
+            if not self._may_end_by_itself():
+                self.order = Verdict(RunState.CANCELLED, reason)
         elif time.monotonic() - self.started_at > self.launch["timeout_s"]:
             limit = f"launcher.timeout_s {self.launch['timeout_s']:g} s"
             self.order = Verdict(RunState.FAILED, f"stopped after {limit}; raise it, or shorten the run")
         if self.order is not None:
             log.info("stopping: %s", self.order.reason)
+
+    def _may_end_by_itself(self) -> bool:
+        """Return whether to let the launcher say what happened, although another node has ended.
+
+        If a rank of this node has ended or failed too, it may be the first cause: other nodes may have noticed sooner.
+        """
+        if not self.run_dir.is_cancel_consequence or self.outputs is None:
+            return False
+        has_failed = self.recorder.evidence.has_failure or (self.run_dir.path / DEATHS_FILE).exists()
+        if not has_failed and not self.ranks.ended():
+            return False
+        now = time.monotonic()
+        self.cancelled_at = self.cancelled_at or now
+        return now - self.cancelled_at < OWN_END_S
 
     def _reap(self) -> None:
         """Collect the exit status of the child, and of adopted orphans."""
@@ -307,6 +329,7 @@ class Supervisor:
         now = time.monotonic()
         if now - self.sampled_at > SAMPLE_S and self.exit_code is None:
             self.sampled_at = now
+            self.ranks.look()
             self.recorder.insert(self.samples.lines())
 
     # --- the end -----------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class Evidence:
             return Verdict(RunState.OOM, _oom_reason(self._oom or {}, first.rank), "", _number(rank))
         if self._refused:
             return Verdict(RunState.FAILED, shorten("; ".join(self._refused)))
-        if self._elsewhere:
+        if self._elsewhere and not self._has_own_cause(deaths):
             return Verdict(RunState.FAILED, shorten(self._elsewhere), is_consequence=True)
         if first.code == -signal.SIGABRT and (waited := _NCCL_TIMEOUT.search(tail)):
             reason = _waited_reason(first.rank, waited[1], int(waited[2]) / 1e3)
@@ -120,6 +120,16 @@ class Evidence:
             # The errors of the other ranks are consequences, but show where they were.
             return Verdict(RunState.FAILED, shorten(_code_reason(dead)), self._error_of_others(), dead.rank)
         return self._failure(tail, first, exit_code)
+
+    @property
+    def has_failure(self) -> bool:
+        """Whether a rank has failed already, so that the run is about to end."""
+        return bool(self._oom or self._errors or self._refused or self._deaths or self._elsewhere)
+
+    def _has_own_cause(self, deaths: list[Death]) -> bool:
+        """Return whether a rank of this node failed by itself, whatever the launcher of all nodes says."""
+        has_error = any("reason" not in error for error in self._errors.values())
+        return has_error or dead_rank(deaths, set(self._errors), only_consequences=False) is not None
 
     def _with_host(self, death: Death) -> Death:
         return death._replace(host=self._host) if death.host in ("", "localhost", "127.0.0.1") else death

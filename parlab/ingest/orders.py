@@ -41,7 +41,7 @@ def due_order(attempt: Attempt, member: Member) -> Order | None:
     names = {"run": attempt.run_id, "attempt": attempt.number, "node": member.node.name, "node_rank": member.node_rank}
     members = list(attempt.members.all())
     if reason := stop_reason(attempt, members):
-        return Cancel(**names, reason=reason)
+        return Cancel(**names, reason=reason, is_consequence=reason != CANCELLED)
     if member.member_state is MemberState.DISPATCHED:
         return RunSpec(**names, config=attempt.run.resolved, nodes=len(members))
     is_prepared = not any(each.member_state is MemberState.DISPATCHED for each in members)

@@ -23,6 +23,8 @@ STOP_WITHIN_S = 60.0
 """Time for cancelled jobs to leave the queue; Slurm's KillWait is 30 s."""
 SCANCEL_S = 5.0
 """Seconds between two scancel of a job that goes on."""
+ENDS_ITSELF_S = 6.0
+"""Time for the members of a job to end by themselves after another one has ended, before scancel."""
 SUBMITTED_WITHIN_S = 60.0
 """A job that was being submitted when the daemon was killed is in the queue after this time, or never."""
 
@@ -57,6 +59,7 @@ class JobKeeper(Keeper):
         # When the job of an attempt was first seen to have ended, and when it was last told to end.
         self._ended_at: dict[Key, float] = {}
         self._cancelled_at: dict[Key, float] = {}
+        self._cancel_seen_at: dict[Key, float] = {}
         self._away_since: float | None = None
         self._active_jobs = 0
 
@@ -156,9 +159,13 @@ class JobKeeper(Keeper):
                 self._end(run, "cancelled", cancelled)
 
     def _pass_on_cancel(self, key: Key, runs: list[JobDir], job: int) -> None:
-        if all(run.cancel_reason() is None for run in runs):
+        cancelled = [run for run in runs if run.cancel_reason() is not None]
+        if not cancelled:
             return
         now = time.monotonic()
+        since = self._cancel_seen_at.setdefault(key, now)
+        if all(run.is_cancel_consequence for run in cancelled) and now - since < ENDS_ITSELF_S:
+            return  # the supervisors end their ranks, and one of them may be about to report the first cause
         if now - self._cancelled_at.get(key, float("-inf")) > SCANCEL_S:
             self._cancelled_at[key] = now
             log.info("%s: scancel %d", runs[0], job)
@@ -309,7 +316,9 @@ class JobKeeper(Keeper):
         else:
             outcome = ending(end, str(run.path), has_started=bool(run.started_at()))
         reason, state = outcome.text, outcome.state.value
-        if (cancelled := run.cancel_reason()) is not None:
+        cancelled = run.cancel_reason()
+        # A supervisor that was killed while another node ended may be the cause of that end.
+        if cancelled is not None and (run.was_stopped or not run.is_cancel_consequence):
             state, reason = "cancelled", cancelled
         elif output := record.output():
             reason += f"; job.out: {output}"
@@ -322,7 +331,7 @@ class JobKeeper(Keeper):
         self._waiting.pop((run.run, run.attempt), None)
 
     def _forget(self, held: set[Key]) -> None:
-        for facts in (self._waiting, self._ended_at, self._cancelled_at):
+        for facts in (self._waiting, self._ended_at, self._cancelled_at, self._cancel_seen_at):
             for key in set(facts) - held:
                 del facts[key]
         self._jobs.clear_jobs(held)

@@ -161,6 +161,7 @@ def test_the_first_cause_is_named_and_the_others_are_its_consequences(
     cancels = [order for name in NAMES for order in received(name)]
     assert [(type(order), order.node) for order in cancels] == [(Cancel, "c")]
     assert cancels[0].reason == "node b, rank 1: ValueError: x"
+    assert cancels[0].is_consequence, "a person's cancel is none"
     report(on_three, 2, "cancelled", at=now, reason="cancelled: node a ...")
     assert (on_three.state, on_three.reason) == ("failed", "node b, rank 1: ValueError: x")
     assert (on_three.traceback, on_three.exit_code) == ("T", 3)

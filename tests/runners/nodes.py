@@ -37,6 +37,9 @@ from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import KEY, NodeMachine, answer_in_redis
 from tests.runners.namespaces import DEVICE, Network
 
+CAUSE_WAIT_S = 4.0
+"""As in parlab/ingest/orders.py, which this module does without."""
+
 
 def node_name(node_rank: int) -> str:
     """Name of the node that has this node_rank in the runs of these tests."""
@@ -70,6 +73,7 @@ class Nodes:
         self.run = 1
         self.is_cancelled = False
         self.cancels_peers = True
+        self._first_end: tuple[float, str] | None = None
 
     @property
     def count(self) -> int:
@@ -105,12 +109,12 @@ class Nodes:
         self.prepare(config, run)
         self.go(self.until(self.peers, "all nodes are prepared"))
 
-    def cancel(self, reason: str) -> None:
-        """Cancel the run on all nodes."""
+    def cancel(self, reason: str, *, is_consequence: bool = False) -> None:
+        """Cancel the run on all nodes, with is_consequence because one of them has ended."""
         self.is_cancelled = True
         for node_rank in range(self.count):
-            order = Cancel(run=self.run, attempt=1, node=node_name(node_rank), node_rank=node_rank, reason=reason)
-            self._order(CANCEL_TASK, order)
+            fields = {"run": self.run, "attempt": 1, "node": node_name(node_rank), "node_rank": node_rank}
+            self._order(CANCEL_TASK, Cancel(**fields, reason=reason, is_consequence=is_consequence))
 
     def until(self, condition: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
         """Serve until a condition holds."""
@@ -122,13 +126,14 @@ class Nodes:
         return wait_for(served, what, within_s)
 
     def serve(self, seconds: float = 0.05) -> None:
-        """Take what the nodes have sent for a while; cancel the others once one has ended badly."""
+        """Take what the nodes have sent for a while, and end the other members of a run that one has left."""
         deadline = time.monotonic() + seconds
         queues = [Queue(INGEST_QUEUE), Queue(CONTROL_QUEUE)]
         consumer = Consumer(self.connection, queues, callbacks=[self._take], accept=["json"])
         with consumer, contextlib.suppress(TimeoutError):
             while (left := deadline - time.monotonic()) > 0:
                 self.connection.drain_events(timeout=left)
+        self._cancel_peers()
 
     def ends(self, within_s: float = PATIENCE_S) -> list[Report]:
         """Serve until every member has ended; return their final reports by node_rank."""
@@ -140,6 +145,7 @@ class Nodes:
         for memory in (self.committed, self.output, self.stamps, self.reports):
             memory.clear()
         self.is_cancelled = False
+        self._first_end = None
 
     def end_of(self, node_rank: int) -> Report | None:
         """Return the final report of a member, if it has come."""
@@ -185,9 +191,20 @@ class Nodes:
             answer_in_redis(self.url, batch, position)
         else:
             self.broker.app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
-        ended = next((report for report in batch.reports if report.is_final and report.state != "finished"), None)
-        if ended and batch.run == self.run and not self.is_cancelled and self.cancels_peers:
-            self.cancel(f"node {batch.node}: {ended.reason}"[:300])
+
+    def _cancel_peers(self) -> None:
+        """End the other members once one has ended badly; like the server, wait for the cause of a consequence."""
+        if self.is_cancelled or not self.cancels_peers:
+            return
+        ends = [report for node_rank in range(self.count) if (report := self.end_of(node_rank))]
+        bad = [report for report in ends if report.state != "finished"]
+        if not bad:
+            return
+        self._first_end = self._first_end or (time.monotonic(), bad[0].reason)
+        since, reason = self._first_end
+        cause = next((report.reason for report in bad if not report.is_consequence), None)
+        if cause is not None or time.monotonic() - since > CAUSE_WAIT_S:
+            self.cancel((cause or reason)[:300], is_consequence=True)
 
 
 @pytest.fixture(scope="module")

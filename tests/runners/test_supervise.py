@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from runners.spool import read_batch
 from tests.conftest import SMALL
 from tests.patience import wait_for
 from tests.runners.conftest import ROOT
-from tests.runners.supervised import Prepare, Supervise, supervise, without_telemetry
+from tests.runners.supervised import Prepare, Supervise, open_gate, supervise, without_telemetry
 
 __all__ = ["supervise"]
 
@@ -142,6 +143,44 @@ def test_a_cancel_ends_children_grandchildren_and_those_that_ignore_sigterm(
     final = run.ends()
     assert run.training() == []
     assert (final.state, final.reason) == ("cancelled", "cancelled by ada")
+
+
+LAUNCHER = """
+    import os, subprocess, sys, time
+    rank = "import os, time; os.write(1, b'rank 1 is here\\\\n'); time.sleep(600)"
+    subprocess.call([sys.executable, "-c", rank], env={**os.environ, "RANK": "1"})
+    while not os.path.exists(os.path.join(os.path.dirname(__file__), "open")):
+        time.sleep(0.05)
+    os.write(1, b'{"parlab":1,"t":1,"rank":1,"event":"death","host":"here","code":-9}\\n')
+    sys.exit(1)
+"""
+"""A launcher that takes its time to say how its rank has ended."""
+
+
+@pytest.mark.parametrize(
+    ("has_ended", "is_consequence", "state"),
+    [(True, True, "failed"), (False, True, "cancelled"), (True, False, "cancelled")],
+)
+def test_a_node_whose_rank_has_ended_says_so_although_another_nodes_end_was_reported_first(
+    prepared: Prepare, supervise: Supervise, has_ended: bool, is_consequence: bool, state: str
+) -> None:
+    run = supervise(prepared(LAUNCHER))
+    run.says(b"rank 1 is here")
+    samples = run.output().count(b'"telemetry"')
+    wait_for(lambda: run.output().count(b'"telemetry"') > samples + 1, "the rank is seen")
+    if has_ended:
+        (rank,) = [process for process in run.training() if process.environ().get("RANK")]
+        rank.kill()
+        wait_for(lambda: not rank.is_running(), "the launcher knows it")
+    run.run.cancel("node n0: connection closed by peer", is_consequence=is_consequence)
+    if state == "failed":
+        time.sleep(0.3)  # the order has come first
+        open_gate(run)
+    final = run.ends()
+    assert (final.state, final.is_consequence) == (state, False)
+    if state == "failed":
+        assert (final.first_failed_rank, final.exit_code) == (1, 1)
+        assert final.reason.startswith("killed by signal 9 (SIGKILL) on rank 1 of host here")
 
 
 def test_a_training_that_listens_to_sigterm_may_say_goodbye(prepared: Prepare, supervise: Supervise) -> None:

@@ -195,6 +195,18 @@ def test_what_the_node_itself_says_stands_as_it_is() -> None:
     assert evidence(event("error", rank=-1, traceback=message) + b"\n").verdict(2).reason == message
 
 
+@pytest.mark.parametrize(
+    ("code", "is_consequence"),
+    [pytest.param(-9, False, id="it died by itself"), pytest.param(-15, True, id="the launcher ended it")],
+)
+def test_a_rank_that_died_by_itself_is_a_cause_even_if_the_launcher_blames_another_node(
+    code: int, is_consequence: bool
+) -> None:
+    elsewhere = "a rank of node 0 of the run ended before; see the log of that node"
+    output = event("death", rank=1, code=code) + b"\n", event("error", rank=-2, traceback=elsewhere, reason=elsewhere)
+    assert evidence(*output).verdict(1).is_consequence is is_consequence
+
+
 def test_what_torchrun_ended_itself_is_no_cause() -> None:
     own = event("error", rank=0, traceback="Traceback (most recent call last):\n  x\nValueError: mine") + b"\n"
     assert evidence(own, summary((1, -15), (0, 1))).verdict(1).reason.startswith("ValueError: mine on rank 0")

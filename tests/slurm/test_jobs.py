@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -108,10 +107,11 @@ def test_a_requeued_job_is_lost_and_does_not_start_again(
 
 def test_a_killed_supervisor_is_lost_and_its_ranks_end(login: LoginNode, server: Server, jobs: Jobs) -> None:
     run, job = jobs.ready()
+    node = server.reports[run, 1][0].environment["slurm"]["node"]
     login.supervisor(run).send_signal(signal.SIGKILL)
     end = server.end_of(run)
     assert end.state == "lost"
-    assert re.search(rf"Slurm job {job} on n\d ended as FAILED", end.reason)
+    assert f"Slurm job {job} on {node} ended as FAILED" in end.reason
     assert "its supervisor was killed" in end.reason
     wait_for(lambda: not login.processes(run), "no process of the run is left")
 
