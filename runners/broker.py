@@ -12,6 +12,7 @@ from kombu import Connection, Queue
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
+from runners.guard import guarded
 from runners.protocol import (
     ACKNOWLEDGE_TASK,
     APPLY_BATCH_TASK,
@@ -22,14 +23,20 @@ from runners.protocol import (
     INGEST_QUEUE,
     START_TASK,
     Heartbeat,
+    Refused,
     answer_key,
     login_key,
     node_queue,
 )
+from runners.refusals import Refusals
 from runners.shipping import BrokerAway
 
 CONTROL_QUEUE_LIMIT = 10_000
 """Limit of unread heartbeats, so that they do not fill Redis while the server is down."""
+
+MAX_SENT_REFUSALS = 20
+"""Refused messages in one heartbeat, by reason."""
+_ARGUMENTS = {START_TASK: {1}, GO_TASK: {1}, CANCEL_TASK: {1}, ACKNOWLEDGE_TASK: {3, 4}}
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +70,10 @@ class Broker:
 
     def __init__(self, url: str, node: str) -> None:
         self._node = node
+        self.refusals = Refusals(log)
         # Without fixups Celery does not look for Django, which a node need not have.
         self.app = Celery("parlab-node", broker=url, set_as_current=False, fixups=[])
-        self.app.amqp.Connection = QuickConnection
+        self.app.amqp.Connection = guarded(_problem, self._refuse, QuickConnection)
         self.app.conf.update(
             accept_content=["json"],
             task_serializer="json",
@@ -102,6 +110,10 @@ class Broker:
         """Send a heartbeat, or raise BrokerAway."""
         if self._length(CONTROL_QUEUE) < CONTROL_QUEUE_LIMIT:
             self._send(HEARTBEAT_TASK, heartbeat.model_dump(mode="json"), CONTROL_QUEUE)
+
+    def take_refused(self) -> list[Refused]:
+        """Return the messages in the node's queue that were refused, for the next heartbeat."""
+        return self.refusals.take(MAX_SENT_REFUSALS)
 
     def has_unread_batches(self) -> bool:
         """Return whether batches wait for the server, or raise BrokerAway."""
@@ -142,6 +154,9 @@ class Broker:
         """Make `listen` return soon; may be called in a signal handler."""
         worker_state.should_stop = 0  # type: ignore[assignment]  # the exit code
 
+    def _refuse(self, queue: str, reason: str, raw: bytes) -> None:
+        self.refusals.add(queue, reason, size=len(raw), sample=raw)
+
     def _send(self, task: str, argument: dict[str, Any], queue: str) -> None:
         try:
             self.app.send_task(task, args=[argument], queue=queue)
@@ -165,3 +180,12 @@ class Broker:
                 return question(connection.default_channel.client)
         except (KombuError, RedisError, OSError) as error:
             raise BrokerAway(str(error)) from error
+
+
+def _problem(_: str, task: str, arguments: list[Any], named: dict[str, Any]) -> str:
+    """Return why an order is refused before its signature is checked; empty if it is not."""
+    if task not in _ARGUMENTS:
+        return "not an order for nodes"
+    if len(arguments) not in _ARGUMENTS[task] or named:
+        return "wrong arguments of an order"
+    return ""

@@ -255,6 +255,7 @@ class Daemon:
             lease_s=drain.lease_s if drain and drain.lease_s else self._settings.lease_s,
             is_draining=drain is not None,
             state_id=self._state.id,
+            refused=self._broker.take_refused(),
         )
         try:
             self._broker.send_heartbeat(heartbeat)

@@ -305,6 +305,22 @@ class Clock(Message):
     """Half of the round trip of the measurement: the offset may be wrong by this."""
 
 
+class Refused(Message):
+    """Messages that a node or the server refused for one reason."""
+
+    queue: str = Field(max_length=200)
+    reason: str = Field(max_length=400)
+    sender: str = Field(default="", max_length=200)
+    """The node that sent them as far as it is known; anybody may have written it."""
+    count: int = Field(ge=1)
+    size: int = Field(default=0, ge=0)
+    """Bytes of the last one."""
+    sample: str = Field(default="", max_length=3_000)
+    """Beginning of the last one, with escapes."""
+    at: float
+    """Unix time of the last one, in seconds."""
+
+
 class Heartbeat(Message):
     """Heartbeat of a node; renews the leases of its runs."""
 
@@ -328,6 +344,8 @@ class Heartbeat(Message):
     """The node takes no new runs."""
     state_id: str = ""
     """Identity of the state directory: two daemons with one name have different ones."""
+    refused: list[Refused] = Field(default=[], max_length=20)
+    """Messages in the queue of the node that were refused since the last heartbeat."""
 
 
 # Start of the lines that are events; every other line is log.

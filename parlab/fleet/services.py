@@ -14,7 +14,7 @@ from parlab.ingest import orders
 from parlab.lab import services as lab
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Attempt, Config, Member, MemberState, Node, Run
 from parlab.lab.services import Launch, storable
-from runners.protocol import HEARTBEAT_S, LEASE_S, SPEC_LIFETIME_S, Cancel, Heartbeat, HeldRun, RunState
+from runners.protocol import HEARTBEAT_S, LEASE_S, SPEC_LIFETIME_S, Cancel, Heartbeat, HeldRun, RunState, node_queue
 
 from .capacity import rooms
 from .differences import node_differences
@@ -153,6 +153,9 @@ def heartbeat(*, message: Heartbeat) -> None:
     node = register(message, now)
     if node is None:
         return
+    if message.refused:
+        queue = node_queue(node.name)
+        lab.refused_store(refused=[refused.model_copy(update={"queue": queue}) for refused in message.refused])
     held_runs = {held.run for held in message.held if 0 < held.run < 2**63}
     attempts = Attempt.objects.filter(run_id__in=held_runs).select_related("run").with_members()
     by_key = {(attempt.run_id, attempt.number): attempt for attempt in attempts}

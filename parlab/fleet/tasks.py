@@ -2,9 +2,12 @@ from typing import Any
 
 from celery import shared_task
 from django.core.cache import cache
+from pydantic import ValidationError
 
 from parlab.fleet import services
-from runners.protocol import HEARTBEAT_TASK, Heartbeat
+from parlab.ingest.refused import store_refused
+from parlab.ingest.tasks import refuse_invalid
+from runners.protocol import CONTROL_QUEUE, HEARTBEAT_TASK, Heartbeat
 
 DISPATCH_EVERY_S = 0.5
 
@@ -15,13 +18,19 @@ def dispatch() -> None:
     # because then a worker that stays behind would start no run at all.
     if cache.add("parlab.fleet.dispatch", True, DISPATCH_EVERY_S):
         services.dispatch()
+    store_refused()
 
 
 @shared_task(name="parlab.fleet.reap")
 def reap() -> None:
     services.reap()
+    store_refused()
 
 
 @shared_task(name=HEARTBEAT_TASK)
 def heartbeat(message: dict[str, Any]) -> None:
-    services.heartbeat(message=Heartbeat.model_validate(message))
+    try:
+        services.heartbeat(message=Heartbeat.model_validate(message))
+    except ValidationError as error:
+        refuse_invalid(CONTROL_QUEUE, "invalid heartbeat", message, error)
+    store_refused()

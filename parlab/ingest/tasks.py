@@ -1,5 +1,6 @@
 """Celery tasks that nodes call. Nodes resend a batch until it is acknowledged, so tasks are not retried here."""
 
+import json
 import logging
 import time
 from functools import cache
@@ -10,12 +11,16 @@ from celery import current_app, shared_task
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from kombu.exceptions import OperationalError as BrokerError
+from pydantic import ValidationError
 
 from parlab.ingest import services
+from parlab.ingest.refused import store_refused
+from parlab.refusals import refuse
 from runners.protocol import (
     ACKNOWLEDGE_TASK,
     ANSWER_LIFETIME_S,
     APPLY_BATCH_TASK,
+    INGEST_QUEUE,
     Batch,
     answer_key,
     node_queue,
@@ -31,10 +36,27 @@ def apply_batch(data: dict[str, Any]) -> None:
         batch = Batch.from_wire(data)
         position = services.batch_apply(batch=batch)
         _answer(batch, position)
-    except ValueError:
-        logger.exception("dropped an invalid batch; check that node and server run the same version")
+    except ValueError as error:
+        refuse_invalid(INGEST_QUEUE, "invalid batch", data, error)
     except (OperationalError, InterfaceError, BrokerError, redis.RedisError, OSError) as error:
         logger.warning("a batch was not stored or not acknowledged; its node will send it again: %s", error)
+    store_refused()
+
+
+def refuse_invalid(queue: str, what: str, data: Any, error: ValueError) -> None:
+    """Count a message of a node that is not valid; the next version of the protocol may have other fields."""
+    sender = data.get("node") if isinstance(data, dict) else None
+    reason = f"{what}; check that node and server run the same version: {_first_line(error)}"
+    sample = json.dumps(data, default=str).encode()
+    refuse(queue, reason, sender=sender if isinstance(sender, str) else "", size=len(sample), sample=sample)
+
+
+def _first_line(error: ValueError) -> str:
+    # Without the values, which anyone may have written: they would make a reason of each message.
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(str(part) for part in first['loc'])[:80]}: {first['msg'][:120]}"
+    return str(error).splitlines()[0][:200]
 
 
 def _answer(batch: Batch, position: int) -> None:

@@ -10,7 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from parlab.celery import app
-from parlab.lab.models import Node
+from parlab.lab.models import Node, RefusedMessage
+from parlab.refusals import PENDING
 from runners.protocol import HEARTBEAT_TASK, Heartbeat
 
 
@@ -47,6 +48,9 @@ def test_a_worker_that_lags_behind_dispatches_once_for_all_orders_that_wait(
 @pytest.mark.django_db
 def test_something_that_is_no_heartbeat_registers_nothing() -> None:
     app.loader.import_default_modules()
-    with pytest.raises(ValueError, match="validation error"):
-        app.tasks[HEARTBEAT_TASK]({"node": "gpu1", "slots": 0})
+    PENDING.take()
+    app.tasks[HEARTBEAT_TASK]({"node": "gpu1", "slots": 0})
     assert not Node.objects.exists()
+    refused: list[Any] = [*PENDING.take(), *RefusedMessage.objects.all()]
+    assert refused[0].sender == "gpu1"
+    assert "invalid heartbeat" in refused[0].reason

@@ -13,8 +13,15 @@ from parlab.celery import app
 from parlab.ingest import services
 from parlab.ingest.tasks import apply_batch
 from parlab.lab.models import Attempt
+from parlab.refusals import PENDING
 from parlab.series import log
 from runners.protocol import ACKNOWLEDGE_TASK, APPLY_BATCH_TASK, Batch, node_queue
+
+
+@pytest.fixture(autouse=True)
+def _nothing_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    PENDING.take()
+    monkeypatch.setattr("parlab.ingest.tasks.store_refused", lambda: None)
 
 
 @pytest.fixture
@@ -43,6 +50,11 @@ def answers(broker: str) -> list[list[int]]:
         arguments, _, _ = json.loads(base64.b64decode(message["body"]))
         result.append(arguments)
     return result
+
+
+def refused() -> str:
+    """Take the reasons of the messages that were refused."""
+    return "; ".join(each.reason for each in PENDING.take())
 
 
 def test_the_task_is_registered_under_the_name_that_nodes_use() -> None:
@@ -75,28 +87,24 @@ def test_a_batch_of_an_unknown_attempt_is_answered(attempt: Attempt, broker: str
         {"reports": [{"state": "sleeping", "at": 1}]},
     ],
 )
-def test_an_invalid_batch_is_dropped_and_logged(
-    attempt: Attempt, broker: str, caplog: pytest.LogCaptureFixture, change: dict[str, Any]
-) -> None:
+def test_an_invalid_batch_is_dropped_and_counted(attempt: Attempt, broker: str, change: dict[str, Any]) -> None:
     apply_batch({**wire(attempt), **change})
     assert answers(broker) == []
-    assert "dropped an invalid batch" in caplog.text
+    assert "invalid batch" in refused()
     assert not list(log.read_log(attempt.pk))
 
 
 @pytest.mark.parametrize("junk", [None, [], "text", 5, {}])
-def test_junk_instead_of_a_batch_is_dropped(db: None, junk: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_junk_instead_of_a_batch_is_dropped(db: None, junk: Any) -> None:
     apply_batch(junk)
-    assert "dropped an invalid batch" in caplog.text
+    assert "invalid batch" in refused()
 
 
-def test_a_truncated_output_is_an_invalid_batch(
-    attempt: Attempt, broker: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_truncated_output_is_an_invalid_batch(attempt: Attempt, broker: str) -> None:
     whole = wire(attempt, output=b"".join(b"%d\n" % number for number in range(1_000)))
     apply_batch({**whole, "output": whole["output"][:400]})
     assert answers(broker) == []
-    assert "truncated" in caplog.text
+    assert "truncated" in refused()
 
 
 def test_a_batch_is_not_acknowledged_if_the_database_is_unavailable(

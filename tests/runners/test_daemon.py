@@ -11,16 +11,19 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import redis
 
 from parlab.embedded import free_port
 from runners.processes import MARKER
-from runners.protocol import EVENT_PREFIX, START_TASK, Report, RunSpec, sign
+from runners.protocol import EVENT_PREFIX, START_TASK, Report, RunSpec, node_queue, sign
 from runners.rundir import is_locked
 from runners.spool import SpoolWriter, read_batch
 from tests.conftest import SMALL, start_redis
+from tests.junk import HUGE, JUNK
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import KEY, NODE, ROOT, NodeMachine, Server
 
@@ -463,3 +466,20 @@ def test_a_cancel_file_decides_what_a_dead_supervisor_could_not_report(machine: 
     machine.start_daemon()
     report = server.end_of(1)
     assert (report.state, report.reason) == ("cancelled", "cancelled by ada")
+
+
+def test_a_daemon_survives_everything_and_reports_what_it_refused(machine: NodeMachine, server: Server) -> None:
+    daemon = machine.start_daemon()
+    client: Any = redis.Redis.from_url(server.url, socket_timeout=PATIENCE_S)
+    client.lpush(node_queue(NODE), HUGE)
+    for raw in JUNK.values():
+        client.lpush(node_queue(NODE), raw)
+    machine.script(1, "print('still here')")
+    server.start(1)
+    assert server.end_of(1).state == "finished"
+
+    def refused() -> int:
+        return sum(each.count for heartbeat in server.heartbeats for each in heartbeat.refused)
+
+    server.until(lambda: refused() > len(JUNK), "the node reports all refused messages")
+    assert daemon.poll() is None

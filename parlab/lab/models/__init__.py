@@ -8,6 +8,7 @@ from .finding import Finding
 from .log_format import LogFormat
 from .member import ACTIVE_MEMBER_STATES, Member, MemberState
 from .node import Node
+from .refused import RefusedMessage
 from .report import PictureJob, Report, ReportFile, ReportLink, ReportVersion
 from .run import Attempt, Run
 from .snapshot import Snapshot
@@ -37,6 +38,7 @@ __all__ = [
     "Node",
     "Picture",
     "PictureJob",
+    "RefusedMessage",
     "Report",
     "ReportFile",
     "ReportLink",

@@ -19,6 +19,7 @@ from .pictures import (
     pictures_request,
 )
 from .published import published_run_add
+from .refused import refused_store
 from .reports import (
     Stale,
     report_create,
@@ -71,6 +72,7 @@ __all__ = [
     "picture_jobs_stalled",
     "pictures_request",
     "published_run_add",
+    "refused_store",
     "report_create",
     "report_delete",
     "report_editing",

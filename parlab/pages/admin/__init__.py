@@ -12,6 +12,7 @@ from .experiments import ExperimentAdmin
 from .nodes import NodeAdmin
 from .notifications import DeliveryAdmin, SubscriptionAdmin
 from .people import PersonAdmin
+from .refused import RefusedMessageAdmin
 from .runs import RunAdmin
 from .snapshots import SnapshotAdmin
 from .studies import StudyAdmin
@@ -25,6 +26,7 @@ __all__ = [
     "ExperimentAdmin",
     "NodeAdmin",
     "PersonAdmin",
+    "RefusedMessageAdmin",
     "RunAdmin",
     "SnapshotAdmin",
     "StudyAdmin",
