@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from parlab.formats.endings import ending
-from parlab.formats.peel import peel
+from parlab.formats.peel import Line, peel_line
 from parlab.formats.quantities import to_float
 from parlab.formats.records import Field, Record, unread
 from parlab.formats.schema import Cell, Table
@@ -31,9 +31,12 @@ SIGNS: Signs = (
 
 MAX_ROWS = 5_000
 MAX_WAITING = 65_536
-_HEAD = re.compile(r"\s*(\d{1,7}):\s*$")
-_DURATION = re.compile(r"\s*duration: (\S{1,40}) sec\b")
-_ALGO = re.compile(r"\s*algo throughput: (\S{1,40}) bps(?:, (\S{1,40}) Gbps)?")
+# A line of a block.
+_BLOCK = re.compile(
+    r"\s*(?:(?P<head>\d{1,7}):\s*\Z|duration: (?P<duration>\S{1,40}) sec\b"
+    r"|algo throughput: (?P<algo>\S{1,40}) bps(?:, (?P<algo_gbps>\S{1,40}) Gbps)?"
+    r"|busbw: (?P<bus>\S{1,40})\s{1,4}G[Bb]ps\b)"
+)
 _BUS = re.compile(r"\s*busbw: (\S{1,40})\s{1,4}(G[Bb]ps)\b")
 _ALGBW = re.compile(r"\s*algbw: (\S{1,40})\s{1,4}(G[Bb]ps)\b")
 _AVERAGE = re.compile(r"The average bandwidth of (\w{1,40})((?: (?:with|over) [^:]{1,120})?):")
@@ -43,14 +46,15 @@ _TRIALS = re.compile(r"\b(\d{1,7}) trials\b")
 _ROW = re.compile(r"\s*\|(.{1,400})\|\s*$")
 _SCALE = {"Gbps": 1e9 / 8, "GBps": 1e9}
 _POWER = {"K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
+_GBPS = 1e9 / 8
 _FIELDS = (
     Field("duration_s", "duration", "sec"),
-    Field("algo_throughput_bytes_per_s", "algo throughput", "Gbps", 1e9 / 8),
-    Field("busbw_bytes_per_s", "busbw", "Gbps", 1e9 / 8),
+    Field("algo_throughput_bytes_per_s", "algo throughput", "Gbps", _GBPS),
+    Field("busbw_bytes_per_s", "busbw", "Gbps", _GBPS),
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class Trial:
     """An incomplete block."""
 
@@ -73,6 +77,20 @@ class Parser:
     def open(self, line: int, rank: int | None) -> list[Record]:
         return _push(self.begun, Trial(line, rank))
 
+    def block(self, line: int, match: re.Match[str]) -> list[Record]:
+        """Read a line of a block."""
+        kind = match.lastgroup
+        if kind == "bus":
+            return self.bus(line, match["bus"])
+        if kind == "duration":
+            return self.duration(line, match["duration"])
+        if kind == "algo_gbps":
+            return self.algo(line, match["algo_gbps"])
+        if kind == "head":
+            return self.open(line, int(match["head"]))
+        number = to_float(match["algo"])
+        return self.algo(line, "" if number is None else str(number / 1e9))
+
     def duration(self, line: int, text: str) -> list[Record]:
         trial = self.begun.popleft() if self.begun else Trial(line, None)
         trial.duration = text
@@ -92,16 +110,20 @@ class Parser:
 
     def _complete(self, trial: Trial, bus: str) -> list[Record]:
         raw = (trial.duration or "", trial.algo or "", bus)
-        numbers = [to_float(text) for text in raw]
-        if any(number is None or number <= 0 for number in numbers):
+        seconds, algo, busbw = (to_float(text) or 0.0 for text in raw)
+        if seconds <= 0.0 or algo <= 0.0 or busbw <= 0.0:
             return [unread(trial.line, "a block without finite numbers", " ".join(raw))]
-        seconds, algo, busbw = (number * f.scale for number, f in zip(numbers, _FIELDS, strict=True) if number)
+        algo, busbw = algo * _GBPS, busbw * _GBPS
         number = self.trials.get(trial.rank, 0) + 1
         if len(self.trials) < MAX_WAITING or trial.rank in self.trials:
             self.trials[trial.rank] = number
-        values = dict(zip((field.name for field in _FIELDS), (seconds, algo, busbw), strict=True))
-        values["algbw_bytes_per_s"] = algo / 2.0
-        values["payload_bytes"] = algo / 2.0 * seconds
+        values = {
+            "duration_s": seconds,
+            "algo_throughput_bytes_per_s": algo,
+            "busbw_bytes_per_s": busbw,
+            "algbw_bytes_per_s": algo / 2.0,
+            "payload_bytes": algo / 2.0 * seconds,
+        }
         if number > 1:
             values["busbw_after_first_trial_bytes_per_s"] = busbw
         record = Record("metrics", trial.line, values, rank=trial.rank, fields=_FIELDS, raw=raw)
@@ -114,7 +136,7 @@ class Parser:
         if len(self.table.rows) >= MAX_ROWS:
             return [unread(trial.line, f"a table is limited to {MAX_ROWS} rows", " ".join(raw))]
         rank = "" if trial.rank is None else str(trial.rank)
-        self.table.rows.append([cell(text) for text in (rank, str(number), *raw)])
+        self.table.rows.append(list(map(cell, (rank, str(number), *raw))))
         return []
 
     def finish(self) -> list[Record]:
@@ -206,25 +228,32 @@ def _bandwidths(line: int, columns: list[str], row: list[Cell]) -> list[Record]:
 def read(lines: Iterable[str]) -> Iterator[Record]:
     """Read the output of all_reduce_bench; yields metrics per rank and trial (s, bytes/s) and a table of all trials."""
     parser, averages = Parser(), Averages()
-    for line, rank, time, text in peel(lines):
-        head = _HEAD.match(text[:20])
-        if rank is not None and not text.strip():
-            # A line `8:` looks like the tag of srun, so peel removes it as a rank.
-            yield from parser.open(line, rank)
-        elif head:
-            yield from parser.open(line, int(head[1]))
-        elif match := _DURATION.match(text[:200]):
-            yield from parser.duration(line, match[1])
-        elif match := _ALGO.match(text[:200]):
-            number = to_float(match[1])
-            yield from parser.algo(line, match[2] or ("" if number is None else str(number / 1e9)))
-        elif match := _AVERAGE.search(text[:400]):
-            yield from averages.head(line, match)
-        elif averages.open and (average := averages.line(line, text[:500])) is not None:
-            yield from average
-        elif match := _BUS.match(text[:200]):
-            yield from parser.bus(line, match[1])
-        elif end := ending(text):
-            yield Record("end", line, data=end, rank=rank, time=time)
+    for number, raw in enumerate(lines, 1):
+        # The averages of later versions have lines of bandwidths too.
+        match = _BLOCK.match(raw) if not averages.open and len(raw) < 200 and "\r" not in raw else None
+        if match:
+            yield from parser.block(number, match)
+        else:
+            for peeled in peel_line(number, raw):
+                yield from _other(parser, averages, peeled)
     yield from averages.close()
     yield from parser.finish()
+
+
+def _other(parser: Parser, averages: Averages, peeled: Line) -> Iterator[Record]:
+    """Read a line with a prefix, or one of an average."""
+    line, rank, time, text = peeled
+    block = _BLOCK.match(text[:200])
+    if block and block.lastgroup != "bus":
+        yield from parser.block(line, block)
+    elif rank is not None and not text.strip():
+        # A line `8:` looks like the tag of srun, so peel removes it as a rank.
+        yield from parser.open(line, rank)
+    elif "average" in text and (match := _AVERAGE.search(text[:400])):
+        yield from averages.head(line, match)
+    elif averages.open and (average := averages.line(line, text[:500])) is not None:
+        yield from average
+    elif block:
+        yield from parser.block(line, block)
+    elif end := ending(text):
+        yield Record("end", line, data=end, rank=rank, time=time)

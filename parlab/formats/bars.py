@@ -8,6 +8,7 @@ that reaches its end gives a timer.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from parlab.formats.metric_fields import metric_field
 from parlab.formats.pairs import pairs
@@ -28,7 +29,27 @@ _OTHER = re.compile(
 )
 
 
+_ELAPSED = Field("elapsed_s", "elapsed", "h:mm:ss")
+# A redraw repeats these texts.
+_elapsed = lru_cache(maxsize=1024)(duration_seconds)
+
+
+@lru_cache(maxsize=1024)
+def _work(name: str) -> tuple[bool, int | None]:
+    """Return whether a bar with this name is of the training, and its epoch."""
+    epoch = _EPOCH.search(name)
+    is_training = _TRAINING.search(name) is not None and _OTHER.search(name) is None
+    return is_training, int(epoch[1]) if epoch else None
+
+
+@lru_cache(maxsize=64)
+def _rate_field(unit: str) -> Field:
+    return Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit)
+
+
 def _count(text: str, si: str) -> int:
+    if not si and text.isdecimal() and text.isascii():
+        return int(text)
     value = to_float(text)
     return 0 if value is None or value * _POWERS[si] >= 2**53 else round(value * _POWERS[si])
 
@@ -62,14 +83,15 @@ class Bars:
         if match is None:
             return None
         name = match["name"].strip(" :\t")
-        total = _count(match["total"], match["total_si"])
-        if _OTHER.search(name) or not _TRAINING.search(name):
+        is_training, epoch = _work(name)
+        if not is_training:
             return self._other(line, rank, name, match)
+        total = _count(match["total"], match["total_si"])
         rate = to_float(match["rate"])
         if not rate or total < self.total:
             return []
         self.total = total
-        record = self._step(line, rank, time, match, rate, total)
+        record = self._step(line, rank, time, match, (rate, total, epoch))
         previous = self.held.get((rank, ""))
         self.held[rank, ""] = record
         return [] if previous is None or previous.iteration == record.iteration else [previous]
@@ -80,15 +102,17 @@ class Bars:
         return held
 
     def _step(
-        self, line: int, rank: int | None, time: str | None, match: re.Match[str], rate: float, total: int
-    ) -> Record:
+        self, line: int, rank: int | None, time: str | None, match: re.Match[str],
+        progress: tuple[float, int, int | None],
+    ) -> Record:  # fmt: skip
+        rate, total, epoch = progress
         unit = match["unit"]
         seconds = rate if unit.startswith("s/") else 1.0 / rate
-        fields = [Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit)]
+        fields = [_rate_field(unit)]
         raw, values = [match["rate"]], {"step_time_s": seconds}
-        elapsed = duration_seconds(match["elapsed"])
+        elapsed = _elapsed(match["elapsed"])
         if elapsed is not None:
-            fields.append(Field("elapsed_s", "elapsed", "h:mm:ss"))
+            fields.append(_ELAPSED)
             raw.append(match["elapsed"])
             values["elapsed_s"] = elapsed
         for record in self.cells.read(line, rank, None, match["cells"].lstrip(", ")):
@@ -97,15 +121,13 @@ class Bars:
                     fields.append(field)
                     raw.append(printed)
                     values[field.name] = record.values[field.name]
-        epoch = _EPOCH.search(match["name"])
-        iteration, planned = _count(match["at"], match["si"]), total
-        if epoch:
-            number = int(epoch[1])
-            self.first_epoch = number if self.first_epoch is None else min(self.first_epoch, number)
-            iteration += (number - self.first_epoch) * total
-            values["epoch"] = float(number)
+        iteration = _count(match["at"], match["si"])
+        if epoch is not None:
+            self.first_epoch = epoch if self.first_epoch is None else min(self.first_epoch, epoch)
+            iteration += (epoch - self.first_epoch) * total
+            values["epoch"] = float(epoch)
         else:
-            values["total_iterations"] = float(planned)
+            values["total_iterations"] = float(total)
         return Record("step", line, values, iteration, rank, time, tuple(fields), tuple(raw))
 
     @staticmethod

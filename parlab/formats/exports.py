@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal
 
 import orjson
 
+from parlab.formats import rows
 from parlab.formats.metric_fields import HELD_OUT, metric_field
-from parlab.formats.quantities import normal, to_float
+from parlab.formats.quantities import LARGEST, normal, to_float
 from parlab.formats.records import Field, Record, unread
+from parlab.formats.rows import picker
 from parlab.formats.sniff import Signs
 from parlab.formats.steplines import is_timer
 
 MAX_COLUMNS = 2_000
 MAX_RUNS = 100
+# Longest name of a value in a JSON object.
+MAX_NAME = 500
+# Combinations of filled columns; W&B fills only those that a step logged.
+MAX_PATTERNS = 256
 # Rows of a chart with several runs, which are read run by run.
 MAX_ROWS = 200_000
 
@@ -48,14 +55,63 @@ class Export:
     read: Callable[[Iterable[str]], Iterator[Record]]
 
 
+class Measurements:
+    """What the filled cells of a row state: a step with its timers, and figures on held-out data."""
+
+    def __init__(self, own: Sequence[tuple[int, Field]], held_out: Sequence[tuple[int, Field]]) -> None:
+        self.own, self.held_out = columns_of(own), columns_of(held_out)
+        self.timers = {field.name: field.name.removesuffix("_s") for _, field in own if is_timer(field.name)}
+        self.is_step = bool(self.timers) or bool({field.name for _, field in own} - self.timers.keys() - _PLACES)
+
+    def records(self, line: int, cells: Sequence[str], iteration: int | None) -> list[Record] | None:
+        """Return the records of a row; None if one of its cells may not be a number."""
+        own = self.own.read(cells)
+        held_out = self.held_out.read(cells) if self.held_out.fields else None
+        if own is None or (held_out is None and self.held_out.fields):
+            return None
+        values, raw = own
+        timers = {timer: values.pop(name) for name, timer in self.timers.items()}
+        records = [Record("step", line, values, iteration, None, None, self.own.fields, raw)] if self.is_step else []
+        if timers:
+            records.append(Record("timers", line, timers, iteration))
+        if held_out:
+            records.append(
+                Record("validation", line, held_out[0], iteration, None, None, self.held_out.fields, held_out[1])
+            )
+        return records
+
+
+def columns_of(fields: Sequence[tuple[int, Field]]) -> rows.Columns:
+    """Return the columns of numbers at these places."""
+    return rows.Columns([at for at, _ in fields], [field for _, field in fields])
+
+
 class Columns:
     """The columns of one run: place in a row, name, and what the values are."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self.fields = [(at, _field(name), HELD_OUT.match(name) is not None) for at, name in names.items()]
+        self.filled = picker(list(names))
+        self.measurements: dict[tuple[bool, ...], Measurements] = {}
 
     def records(self, line: int, cells: list[str], iteration: int | None) -> list[Record]:
         """Return the step, timers and evaluation of a row; empty cells were not measured in this step."""
+        try:
+            filled = tuple(map(bool, self.filled(cells)))
+        except IndexError:
+            return self._each(line, cells, iteration)
+        measurements = self.measurements.get(filled)
+        if measurements is None:
+            own, held_out = ([(at, field) for (at, field, side), is_filled in zip(self.fields, filled, strict=True)
+                              if is_filled and side == is_held_out] for is_held_out in (False, True))  # fmt: skip
+            measurements = Measurements(own, held_out)
+            if len(self.measurements) < MAX_PATTERNS:
+                self.measurements[filled] = measurements
+        records = measurements.records(line, cells, iteration)
+        return self._each(line, cells, iteration) if records is None else records
+
+    def _each(self, line: int, cells: list[str], iteration: int | None) -> list[Record]:
+        """Read a row cell by cell, since one of them may not be a number."""
         own: list[tuple[Field, str, float]] = []
         held_out: list[tuple[Field, str, float]] = []
         bad: list[Record] = []
@@ -118,6 +174,7 @@ class Table:
             if len(runs) < MAX_RUNS or (run if dash else "") in runs:
                 runs.setdefault(run if dash else "", {})[at] = metric
         self.runs = {run: Columns(columns) for run, columns in runs.items()}
+        self.first = next(iter(self.runs.values()), None)
         # Runs after the first one wait until the rows of the runs before them have been read.
         self.waiting: list[tuple[int, list[str]]] = []
 
@@ -133,13 +190,13 @@ class Table:
 
     def row(self, line: int, cells: list[str]) -> list[Record]:
         """Read one row."""
-        if not self.runs:
+        if self.first is None:
             return []
         if len(self.runs) > 1:
             if len(self.waiting) >= MAX_ROWS:
                 return [unread(line, f"a chart of several runs is limited to {MAX_ROWS} rows", ",".join(cells))]
             self.waiting.append((line, cells))
-        return next(iter(self.runs.values())).records(line, cells, self._iteration(cells))
+        return self.first.records(line, cells, self._iteration(cells))
 
     def close(self) -> Iterator[Record]:
         """Yield the records of the other runs."""
@@ -151,6 +208,8 @@ class Table:
 
     def _iteration(self, cells: list[str]) -> int | None:
         text = cells[self.step].strip() if self.step is not None and self.step < len(cells) else ""
+        if len(text) < 16 and text.isdecimal() and text.isascii():
+            return int(text)
         return whole(to_float(text) if text else None)
 
 
@@ -223,18 +282,30 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
     iteration: int | None = None
     own: list[tuple[Field, str, float]] = []
     held_out: list[tuple[Field, str, float]] = []
-    for at, (name, content) in enumerate(flat(data)):
+    is_nested = dict in map(type, data.values())
+    for at, (name, content) in enumerate(flat(data) if is_nested else data.items()):
         if at >= MAX_COLUMNS:
             return [*measured(line, iteration, own, held_out), unread(line, f"more than {MAX_COLUMNS} values", name)]
-        if isinstance(content, bool) or not isinstance(content, int | float) or not abs(content) < 1e100:
+        kind = type(content)
+        if (kind is not float and kind is not int) or not -LARGEST < content < LARGEST:
             continue
-        if name.lower() in _STEPS:
+        role, field = _meaning(name[:MAX_NAME])
+        if role == "step":
             iteration = whole(float(content)) if iteration is None else iteration
-        elif name.lower() not in _CLOCKS:
-            field = _field(name)
+        elif field is not None:
             entry = field, str(content)[:80], normal(float(content), field.scale)
-            (held_out if HELD_OUT.match(name) else own).append(entry)
+            (held_out if role == "held out" else own).append(entry)
     return measured(line, iteration, own, held_out)
+
+
+@lru_cache(maxsize=8192)
+def _meaning(name: str) -> tuple[Literal["step", "clock", "own", "held out"], Field | None]:
+    """Return what the value of a JSON object is, by its name."""
+    if name.lower() in _STEPS:
+        return "step", None
+    if name.lower() in _CLOCKS:
+        return "clock", None
+    return "held out" if HELD_OUT.match(name) else "own", _field(name)
 
 
 CSV = Export(((_HEADER, 12),), read_csv)

@@ -22,6 +22,7 @@ from parlab.formats.peel import peel
 from parlab.formats.quantities import UNITS, normal, slug, unit_of
 from parlab.formats.records import Field as Printed
 from parlab.formats.records import Record
+from parlab.formats.repeats import Repeats
 from parlab.formats.silence import watched
 from parlab.formats.slots import Slots
 from parlab.formats.steplines import counter_of, is_timer
@@ -256,28 +257,33 @@ def _read(lines: Iterable[str], learnt: Learnt) -> Iterator[Record]:
     fields = {key: Printed(column.name, column.key, column.unit, column.scale) for key, column in columns.items()}
     counter, rank_key = learnt.counter, learnt.rank_key
     slots = Slots()
-    for line, rank, time, text in peel(lines):
+
+    def read_line(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         cells = slots.of(text)
         iteration = _whole(cells, counter) if counter else counter_of(text)
         good = [
             (cell, field) for cell in cells if cell.value is not None and (field := fields.get((cell.key, cell.unit)))
         ]
         if not good or (iteration is None and len(good) < min(REPEATS, len(columns))):
-            continue
+            return []
         speaker = _whole(cells, rank_key) if rank_key else rank
-        yield from _records(good, line, iteration, speaker, time)
+        return _records(good, line, iteration, speaker, time)
+
+    repeats = Repeats(read_line)
+    for line, rank, time, text in peel(lines):
+        # What a row of a table means depends on the headings above it, so rows have no layout.
+        yield from (read_line if slots.is_row(text) else repeats.read)(line, rank, time, text)
 
 
 def _records(
     good: Sequence[tuple[Pair, Printed]], line: int, iteration: int | None, rank: int | None, time: str | None
-) -> Iterator[Record]:
+) -> list[Record]:
     values = {field.name: normal(cell.value or 0.0, field.scale) for cell, field in good}
     timers = {name.removesuffix("_s"): value for name, value in values.items() if is_timer(name)}
     own = {name: value for name, value in values.items() if not is_timer(name)}
     raw = tuple(cell.text for cell, _ in good)
-    yield Record("step", line, own, iteration, rank, time, tuple(field for _, field in good), raw)
-    if timers:
-        yield Record("timers", line, timers, iteration, rank)
+    step = Record("step", line, own, iteration, rank, time, tuple(field for _, field in good), raw)
+    return [step, *([Record("timers", line, timers, iteration, rank)] if timers else [])]
 
 
 def _whole(cells: list[Pair], key: str) -> int | None:

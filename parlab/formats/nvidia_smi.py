@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from parlab.formats.peel import peel
-from parlab.formats.quantities import LARGEST, MIB, normal, slug, to_float, to_int, unit_of
+from parlab.formats.quantities import MIB, normal, slug, to_float, to_int, unit_of
 from parlab.formats.readings import amount
 from parlab.formats.records import Field, Record, figure, unread
+from parlab.formats.rows import Columns
 from parlab.formats.schema import Cell, Table
 from parlab.formats.sniff import Signs
 
@@ -65,6 +66,17 @@ def _field(name: str, unit: str) -> Field:
     return Field(f"{normal}_{suffix}" if suffix else normal, name, unit, scale)
 
 
+@lru_cache(maxsize=8192)
+def _sample_cell(name: str, unit: str, token: str) -> Cell:
+    """Return one typed cell of the table. Rows share equal cells, which must not be changed."""
+    if _MISSING.fullmatch(token):
+        return Cell(text=token, kind="blank", value=None, unit="", details={})
+    quantity = None if name in _WORDS else amount(token)
+    if quantity is None:
+        return Cell(text=token, kind="text", value=None, unit="", details={})
+    return Cell(text=token, kind="number", value=quantity[0], unit=quantity[1] or unit, details={})
+
+
 class Rows:
     """A table that is being read: columns with their units, and the GPU of each row."""
 
@@ -77,7 +89,7 @@ class Rows:
         self.numbers: dict[str, int] = {}
         self.figures = ["" if name in _WORDS or name in _NO_FIGURE else name for name in names]
         self.numeric = [at for at, name in enumerate(self.figures) if name]
-        self.plain_fields = tuple(self.fields[at] for at in self.numeric)
+        self.plain = Columns(self.numeric, [self.fields[at] for at in self.numeric])
         self.index = self._place("gpu", "index")
         self.identity = self._place("uuid", "gpu_uuid", "pci.bus_id")
         self.stamps = [at for at, name in enumerate(names) if name in ("timestamp", "date", "time")]
@@ -87,10 +99,11 @@ class Rows:
 
     def add(self, line: int, tokens: list[str], time: str | None) -> list[Record]:
         """Read one row: return a record of its numbers, and add a row to the table up to MAX_ROWS."""
-        plain = self._plain(line, tokens, time) if self.count >= MAX_ROWS else None
-        if plain is not None:
-            self.count += 1
-            return [plain]
+        plain = self.plain.read(tokens)
+        if plain is not None and plain[0]:
+            self._sample(tokens)
+            stamp = (self._time(tokens) or time) if self.stamps else time
+            return [Record("metrics", line, plain[0], None, self._about(tokens), stamp, self.plain.fields, plain[1])]
         values: dict[str, float] = {}
         fields: list[Field] = []
         raw: list[str] = []
@@ -110,45 +123,24 @@ class Rows:
             values[own.name] = normal(number, own.scale)
             fields.append(own)
             raw.append(token)
-        self.count += 1
-        if self.count <= MAX_ROWS:
-            self.table.rows.append(
-                [self._sample_cell(*column) for column in zip(self.names, self.fields, tokens, strict=True)]
-            )
+        self._sample(tokens)
         if not values:
             return bad
         rank, stamp = self._about(tokens), self._time(tokens) or time
         return [Record("metrics", line, values, rank=rank, time=stamp, fields=tuple(fields), raw=tuple(raw)), *bad]
 
-    def _plain(self, line: int, tokens: list[str], time: str | None) -> Record | None:
-        """Return the record of a row of numbers in the units of the header; None for any other row."""
-        raw = tuple([tokens[at] for at in self.numeric])
-        try:
-            numbers = list(map(float, raw))
-        except ValueError:
-            return None
-        if not -LARGEST < sum(numbers) < LARGEST or "_" in "".join(raw):
-            return None
-        fields = self.plain_fields
-        values = {field.name: normal(number, field.scale) for field, number in zip(fields, numbers, strict=True)}
-        rank, stamp = self._about(tokens), self._time(tokens) or time
-        return Record("metrics", line, values, None, rank, stamp, fields, raw)
-
-    @staticmethod
-    def _sample_cell(name: str, field: Field, token: str) -> Cell:
-        """Return one typed cell of the table."""
-        if _MISSING.fullmatch(token):
-            return Cell(text=token, kind="blank", value=None, unit="", details={})
-        quantity = None if name in _WORDS else amount(token)
-        if quantity is None:
-            return Cell(text=token, kind="text", value=None, unit="", details={})
-        unit = quantity[1] or field.unit
-        return Cell(text=token, kind="number", value=quantity[0], unit=unit, details={})
+    def _sample(self, tokens: list[str]) -> None:
+        """Count a row, and add it to the table up to MAX_ROWS."""
+        self.count += 1
+        if self.count <= MAX_ROWS:
+            columns = zip(self.names, self.fields, tokens, strict=True)
+            self.table.rows.append([_sample_cell(name, field.unit, token) for name, field, token in columns])
 
     def _about(self, tokens: list[str]) -> int | None:
         """Return the number of a row's GPU: its index, or the order in which its UUID or bus id first appeared."""
         if self.index is not None:
-            return to_int(tokens[self.index])
+            text = tokens[self.index]
+            return int(text) if len(text) < 5 and text.isdecimal() and text.isascii() else to_int(text)
         if self.identity is None:
             return None
         identity = tokens[self.identity]
@@ -218,10 +210,10 @@ class Parser:
         else:
             # The last column of pmon is a command, which may contain blanks.
             limit = width - 1 if rows.names[-1] == "command" else -1
-            tokens = text.replace(",", " ").split(None, limit)
+            tokens = (text.replace(",", " ") if "," in text else text).split(None, limit)
         if len(tokens) != width:
             return [unread(line, f"a row of {len(tokens)} cells under a header of {width} columns", text)]
-        return rows.add(line, [token[:200] for token in tokens], time)
+        return rows.add(line, [token[:200] for token in tokens] if len(text) > 200 else tokens, time)
 
     def close(self) -> list[Record]:
         rows, self.rows = self.rows, None
@@ -236,6 +228,9 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     parser = Parser()
     for line, _, time, whole in peel(lines):
         text = whole[:8000].strip("\r\n")
+        if parser.rows is not None and not parser.query and _DATA.match(text):
+            yield from parser.row(line, time, text)
+            continue
         if not text or text.isspace():
             continue
         if text.startswith("#"):

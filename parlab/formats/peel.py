@@ -61,9 +61,13 @@ def peel(lines: Iterable[str], start: re.Pattern[str] | None = None) -> Iterator
     Colours, rank prefixes, tags of srun, mpirun, Kubernetes and Ray, and leading time stamps are stripped. A line is
     split before each further match of `start`, the beginning of a record.
     """
+    has_prefix = PREFIX.match
     for number, line in enumerate(lines, 1):
         if start is None:
-            yield from peel_line(number, line)
+            if "\r" in line or "\x1b" in line or has_prefix(line):
+                yield from peel_line(number, line)
+            else:
+                yield number, None, None, line
             continue
         for peeled in peel_line(number, line):
             parts = spliced(start, peeled[3])

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from parlab.formats.endings import ending
 from parlab.formats.launch import command_arguments, is_command, namespace_arguments
 from parlab.formats.peel import peel
 from parlab.formats.quantities import slug, to_float
-from parlab.formats.records import Ending, Field, Record, unread
+from parlab.formats.records import Ending, Field, Kind, Record, unread
 from parlab.formats.sniff import Signs
 
 SIGNS: Signs = (
@@ -35,7 +36,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     for line, rank, time, text in peel(lines, _START):
         match = _PHASE.match(text)
         if match:
-            yield from _phase(line, time, match, turns)
+            yield _phase(line, time, match, turns)
             continue
         match = _FINISHED.match(text)
         if match:
@@ -50,32 +51,24 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
             yield Record("end", line, data=end, rank=rank, time=time)
 
 
-def _phase(line: int, time: str | None, match: re.Match[str], turns: dict[int, int]) -> Iterator[Record]:
-    speaker, name, seconds = int(match[1]), match[2], to_float(match[3])
+@lru_cache(maxsize=1024)
+def _kind(name: str) -> tuple[Kind, Field]:
+    """Return what the time of a phase becomes: the step, or a timer."""
+    if "iteration" in name:
+        return "step", Field("step_time_s", f"{name} takes", "s")
+    timer = slug(name.removesuffix(" pass").removesuffix(" step")).replace("_", "-")
+    return "timers", Field(timer, f"{name} takes", "s")
+
+
+def _phase(line: int, time: str | None, match: re.Match[str], turns: dict[int, int]) -> Record:
+    rank, name, text = match.groups()
+    speaker, seconds = int(rank), to_float(text)
     if seconds is None:
-        yield unread(line, "not a finite number", match[0])
-        return
+        return unread(line, "not a finite number", match[0])
     if "forward" in name and (speaker in turns or len(turns) < MAX_RANKS):
         turns[speaker] = turns.get(speaker, 0) + 1
-    turn = turns.get(speaker, 1)
-    if "iteration" in name:
-        field = Field("step_time_s", f"{name} takes", "s")
-        yield Record(
-            "step",
-            line,
-            {"step_time_s": seconds},
-            iteration=turn,
-            rank=speaker,
-            time=time,
-            fields=(field,),
-            raw=(match[3],),
-        )
-        return
-    timer = slug(name.removesuffix(" pass").removesuffix(" step")).replace("_", "-")
-    field = Field(timer, f"{name} takes", "s")
-    yield Record(
-        "timers", line, {timer: seconds}, iteration=turn, rank=speaker, time=time, fields=(field,), raw=(match[3],)
-    )
+    kind, field = _kind(name)
+    return Record(kind, line, {field.name: seconds}, turns.get(speaker, 1), speaker, time, (field,), (text,))
 
 
 def _finished(line: int, rank: int | None, match: re.Match[str]) -> Iterator[Record]:

@@ -44,6 +44,11 @@ def normal(value: float, scale: float) -> float:
     return value * scale if scale >= 1.0 else value / round(1.0 / scale)
 
 
+def factors(scale: float) -> tuple[float, float]:
+    """Return the multiplier and the divisor with which `normal` scales: value * multiplier / divisor."""
+    return (scale, 1.0) if scale >= 1.0 else (1.0, float(round(1.0 / scale)))
+
+
 def to_float(text: str) -> float | None:
     """Parse a number, also `1,234.5`; return None for other texts, nan, inf, 1_000, 1,2 and numbers beyond LARGEST."""
     try:

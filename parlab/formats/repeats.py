@@ -8,13 +8,13 @@ cannot be explained this way, or differ from those of the reader, always goes to
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from operator import itemgetter
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from parlab.formats.peel import spliced
-from parlab.formats.quantities import LARGEST, normal, to_float
+from parlab.formats.quantities import LARGEST, factors, normal, to_float
 from parlab.formats.records import Field, Kind, Record
+from parlab.formats.rows import picker
 
 Read = Callable[[int, int | None, str | None, str], list[Record]]
 
@@ -80,9 +80,9 @@ class _Recipe(NamedTuple):
     low: None
     # The usual case, in which all values are numbers with at most one factor and raw texts are tokens.
     names: tuple[str, ...]
-    picked: Callable[[tuple[str, ...]], tuple[str, ...]] | None
-    scaled: tuple[tuple[int, float], ...]
-    shown: Callable[[tuple[str, ...]], tuple[str, ...]] | None
+    picked: Callable[[Sequence[str]], tuple[str, ...]] | None
+    scaled: tuple[tuple[int, float, float], ...]
+    shown: Callable[[Sequence[str]], tuple[str, ...]] | None
 
 
 class _Layout(NamedTuple):
@@ -250,21 +250,14 @@ def _compiled(
     simple = all(value.token >= 0 and len(value.factors) <= 1 and not value.addend for value in values)
     tokens = [value.token for value in values]
     plain_raw = all(not before and not behind for before, _, behind in raw)
-    scaled = tuple((at, value.factors[0]) for at, value in enumerate(values) if value.factors and simple)
+    scaled = tuple((at, *factors(value.factors[0])) for at, value in enumerate(values) if value.factors and simple)
     return _Recipe(
         new.kind, values, iteration, rank, new.rank == _RANK, time, new.time == _TIME, new.fields, raw, None,
         tuple(value.name for value in values),
-        _picker(tokens) if simple and values else None,
+        picker(tokens) if simple and values else None,
         scaled,
-        _picker([token for _, token, _ in raw]) if plain_raw and raw else None,
+        picker([token for _, token, _ in raw]) if plain_raw and raw else None,
     )  # fmt: skip
-
-
-def _picker(tokens: list[int]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    if len(tokens) > 1:
-        return itemgetter(*tokens)
-    only = tokens[0]
-    return lambda texts: (texts[only],)
 
 
 def _place(new: int | None, old: int | None, texts: tuple[str, ...]) -> int | None:
@@ -305,32 +298,31 @@ def _raw(old: str, new: str, plain: tuple[str, ...], texts: tuple[str, ...]) -> 
 
 def _record(recipe: _Recipe, texts: tuple[str, ...], line: int, rank: int | None, time: str | None) -> Record | None:
     """Return the record of a line whose tokens are `texts`; None if one of them is not a number for the reader."""
-    values = _values(recipe, texts)
+    kind, _, place, speaker, has_rank, stamp, has_time, fields, parts, _, names, picked, scaled, shown = recipe
+    values: dict[str, float] | None
+    try:
+        # Without `picked`, or with grouped digits, each value is converted on its own.
+        numbers = list(map(float, picked(texts))) if picked is not None else None
+    except ValueError:
+        numbers = None
+    if numbers is None:
+        values = _each(recipe, texts)
+    elif -LARGEST < sum(numbers) < LARGEST:
+        for at, multiplier, divisor in scaled:
+            numbers[at] = numbers[at] * multiplier / divisor
+        values = dict(zip(names, numbers))  # noqa: B905 - as many names as numbers, and this is the hot loop
+    else:
+        values = None
     if values is None:
         return None
-    shown: Any = recipe.shown
-    raw = shown(texts) if shown is not None else tuple(f"{a}{texts[index]}{b}" for a, index, b in recipe.raw)
+    raw = shown(texts) if shown is not None else tuple([f"{a}{texts[index]}{b}" for a, index, b in parts])
     try:
-        iteration = None if recipe.iteration is None else int(texts[recipe.iteration])
-        speaker = rank if recipe.has_rank else None if recipe.rank is None else int(texts[recipe.rank])
+        iteration = None if place is None else int(texts[place])
+        own_rank = rank if has_rank else None if speaker is None else int(texts[speaker])
     except ValueError:
         return None
-    stamp = time if recipe.has_time else None if recipe.time is None else texts[recipe.time]
-    return Record(recipe.kind, line, values, iteration, speaker, stamp, recipe.fields, raw)
-
-
-def _values(recipe: _Recipe, texts: tuple[str, ...]) -> dict[str, float] | None:
-    if recipe.picked is not None:
-        try:
-            numbers = list(map(float, recipe.picked(texts)))
-        except ValueError:
-            return _each(recipe, texts)
-        if not -LARGEST < sum(numbers) < LARGEST:
-            return None
-        for at, factor in recipe.scaled:
-            numbers[at] = normal(numbers[at], factor)
-        return dict(zip(recipe.names, numbers))  # noqa: B905 - as many names as numbers, and this is the hot loop
-    return _each(recipe, texts)
+    return Record(kind, line, values, iteration, own_rank,
+                  time if has_time else None if stamp is None else texts[stamp], fields, raw)  # fmt: skip
 
 
 def _each(recipe: _Recipe, texts: tuple[str, ...]) -> dict[str, float] | None:

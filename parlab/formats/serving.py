@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from parlab.formats.endings import ending
 from parlab.formats.peel import peel
@@ -43,18 +44,22 @@ MAX_ROWS = 2_000
 MAX_COLUMNS = 200
 
 
-def _figure(line: int, label: str, unit: str, value: float, text: str) -> Record:
-    """Return a figure in s, bytes or per second: `Mean TTFT (ms)` -> mean_ttft_s."""
+@lru_cache(maxsize=1024)
+def _named(label: str, unit: str) -> tuple[str, float]:
+    """Return name and factor of a figure in s, bytes or per second: `Mean TTFT (ms)` -> mean_ttft_s, 0.001."""
     base = label.partition("(")[0].strip()
     rate = _RATES.get(unit.lower())
     if rate:
         kind = _KIND.match(base)
         which = slug(kind[1]) + "_" if kind and kind[1] else ""
-        return figure(line, f"{which}{rate}", value, text, unit)
+        return f"{which}{rate}", 1.0
     base_unit = unit_of(unit) if unit else None
-    if base_unit is None:
-        return figure(line, slug(base), value, text, unit)
-    return figure(line, f"{slug(base)}_{base_unit[0]}", normal(value, base_unit[1]), text, unit)
+    return (slug(base), 1.0) if base_unit is None else (f"{slug(base)}_{base_unit[0]}", base_unit[1])
+
+
+def _figure(line: int, label: str, unit: str, value: float, text: str) -> Record:
+    name, scale = _named(label, unit)
+    return figure(line, name, normal(value, scale), text, unit)
 
 
 class Results:
@@ -94,31 +99,32 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     results = Results()
     for line, rank, time, printed in peel(lines):
         text = printed[:500].rstrip()
-        if _START.match(text):
+        is_rule = text.lstrip()[:1] in ("-", "=")
+        if is_rule and _START.match(text):
             results.is_open = False
             continue
-        offline = _OFFLINE.search(text)
+        offline = _OFFLINE.search(text) if "Throughput:" in text else None
         if offline:
             names = ("Request throughput (req/s)", "Total token throughput (tok/s)", "Output token throughput (tok/s)")
             for name, value in zip(names, offline.groups(), strict=True):
                 if value is not None and (number := to_float(value)) is not None and results.add(line, name, value):
                     yield _figure(line, name, name.rpartition("(")[2].rstrip(")"), number, text.strip())
             continue
-        match = _ROW.match(text) if not _RULE.match(text) else None
+        match = None if is_rule and _RULE.match(text) else _ROW.match(text)
         if match is None:
             end = ending(text)
             if end:
                 yield Record("end", line, data=end, rank=rank, time=time)
             continue
-        number = to_float(match["value"])
-        unit = match["unit"] or match["after"] or ""
-        label = match["label"] if match["unit"] or not unit else f"{match['label']} ({unit})"
-        if not results.add(line, label, match["value"]):
+        name, in_brackets, value, after = match.groups()
+        number, unit = to_float(value), in_brackets or after or ""
+        label = name if in_brackets or not unit else f"{name} ({unit})"
+        if not results.add(line, label, value):
             yield unread(line, f"a benchmark table is limited to {MAX_ROWS} rows and {MAX_COLUMNS} columns", text)
-        elif match["value"].lower() == "inf":
+        elif number is None and value.lower() == "inf":
             continue  # an unlimited request rate: a setting, which the table has
         elif number is None:
             yield unread(line, "not a finite number", text)
         else:
-            yield _figure(line, match["label"], unit, number, text.strip())
+            yield _figure(line, name, unit, number, text.strip())
     yield from results.table()

@@ -68,6 +68,10 @@ class Slots:
             self._plans[masked] = _plan(text, numbers, cells)
         return cells
 
+    def is_row(self, text: str) -> bool:
+        """Return whether a line has as many parts as the table above it has columns."""
+        return bool(self._headings) and len(_parts(text[:MAX_TEXT], self._separator)) == len(self._headings)
+
     def _heads(self, text: str) -> bool:
         """Take a line of at least two words without a number as the headings of a table."""
         separator = next((mark for mark in _SEPARATORS if text.count(mark) > 1), None)

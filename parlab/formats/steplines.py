@@ -37,6 +37,7 @@ _COUNTERS = (
     re.compile(r"(?i)\bepoch\s\d{1,6}:?\s{1,12}(?P<at>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?=\s)"),
 )
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps"})
+MAX_FIELDS = 4_096
 _MEASURES = ("_s", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
 _BLOCK = re.compile(
     r"\s*(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?\[batch=(?P<at>\d{1,15})(?:/(?P<total>\d{1,15}))?\]:\s*$"
@@ -79,16 +80,17 @@ class Parser:
         self.block: tuple[int, re.Match[str]] | None = None
         self.cells: list[Pair] = []
         self.held_out: list[Pair] = []
+        self.fields: dict[tuple[str, str], Field] = {}
         self.repeats = Repeats(self._parts)
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line."""
+        if self.block is not None and (cell := _BLOCK_CELL.match(text[:400])):
+            side, key, value = cell.groups()
+            (self.cells if side == "Train" else self.held_out).append(Pair(key, value, "", to_float(value)))
+            return []
         if self.block is None and "%|" not in text and "[batch=" not in text:
             return self.repeats.read(line, rank, time, text)
-        if self.block is not None and (cell := _BLOCK_CELL.match(text[:400])):
-            pair = Pair(cell["key"], cell["value"], "", to_float(cell["value"]))
-            (self.cells if cell["side"] == "Train" else self.held_out).append(pair)
-            return []
         records = self.close()
         block = _BLOCK.match(text[:200]) if "[batch=" in text else None
         if block:
@@ -155,7 +157,7 @@ class Parser:
         raw: list[str] = []
         bad: list[Record] = []
         for cell in cells:
-            field = self.dialect.field(cell)
+            field = self._field(cell)
             if cell.value is None:
                 bad.append(unread(line, "not a finite number", f"{cell.key}: {cell.text}"))
                 continue
@@ -168,13 +170,21 @@ class Parser:
                 values.setdefault(field.name, value)
             fields.append(field)
             raw.append(cell.text)
-        if not any(name.endswith(_MEASURES) for name in (*values, *(f"{timer}_s" for timer in timers))):
+        if not timers and not any(name.endswith(_MEASURES) for name in values):
             return bad if values else []
         if total is not None and total >= iteration:
             values["total_iterations"] = float(total)
         shown = tuple(fields), tuple(raw)
         step = Record("step", line, values, iteration, rank, time, *shown)
         return [step, *([Record("timers", line, timers, iteration, rank)] if timers else []), *bad]
+
+    def _field(self, cell: Pair) -> Field:
+        field = self.fields.get((cell.key, cell.unit))
+        if field is None:
+            field = self.dialect.field(cell)
+            if len(self.fields) < MAX_FIELDS:
+                self.fields[cell.key, cell.unit] = field
+        return field
 
     def _validation(self, line: int, rank: int | None, cells: list[Pair], iteration: int | None) -> list[Record]:
         return _record("validation", line, rank, iteration, [(cell, self.dialect.field(cell)) for cell in cells])

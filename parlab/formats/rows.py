@@ -1,0 +1,41 @@
+"""Fast conversion of a row of texts, whose columns are known, to values in normal units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+
+from parlab.formats.quantities import LARGEST, factors
+from parlab.formats.records import Field
+
+
+def picker(places: Sequence[int]) -> Callable[[Sequence[str]], tuple[str, ...]]:
+    """Return a function that picks the texts at these places from a row."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda texts: tuple([texts[at] for at in places])
+
+
+class Columns:
+    """Columns of numbers: their places in a row, and their fields."""
+
+    def __init__(self, places: Sequence[int], fields: Sequence[Field]) -> None:
+        self.fields = tuple(fields)
+        self.names = [field.name for field in fields]
+        self.pick = picker(places)
+        self.scaled = [(at, *factors(field.scale)) for at, field in enumerate(fields) if field.scale != 1.0]
+
+    def read(self, texts: Sequence[str]) -> tuple[dict[str, float], tuple[str, ...]] | None:
+        """Return values by name and printed texts; None if a text may not be a plain finite number."""
+        raw = self.pick(texts)
+        try:
+            numbers = list(map(float, raw))
+        except ValueError:
+            return None
+        # Python also takes 1_000 and digits of other scripts for numbers.
+        joined = "".join(raw)
+        if not -LARGEST < sum(numbers) < LARGEST or "_" in joined or not joined.isascii():
+            return None
+        for at, multiplier, divisor in self.scaled:
+            numbers[at] = numbers[at] * multiplier / divisor
+        return dict(zip(self.names, numbers)), raw  # noqa: B905 - as many names as numbers, and this is a hot loop
