@@ -207,9 +207,12 @@ class Table:
         self.waiting = []
 
     def _iteration(self, cells: list[str]) -> int | None:
-        text = cells[self.step].strip() if self.step is not None and self.step < len(cells) else ""
-        if len(text) < 16 and text.isdecimal() and text.isascii():
+        if self.step is None or self.step >= len(cells):
+            return None
+        text = cells[self.step]
+        if text.isdecimal() and len(text) < 16 and text.isascii():
             return int(text)
+        text = text.strip()
         return whole(to_float(text) if text else None)
 
 
@@ -222,6 +225,11 @@ def read_csv(lines: Iterable[str]) -> Iterator[Record]:
     """Read tables of metrics by step; yield steps, timers in seconds and evaluations, run by run."""
     table: Table | None = None
     for number, line in enumerate(lines, 1):
+        if table is not None and line[:1].isdigit() and '"' not in line:
+            plain = line.rstrip("\r\n").split(",")
+            if len(plain) == table.width:
+                yield from table.row(number, plain)
+                continue
         text = line.lstrip("\ufeff") if number == 1 else line
         if not text.strip():
             continue

@@ -1,11 +1,15 @@
-"""Reading 10 MB of each format of logs to records, against reading a Megatron-LM log of the same size."""
+"""Reading 10 MB of each format of logs to records, against parsing JSON lines on the same machine."""
 
+import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from parlab.formats import records
+from parlab.formats import learnt, records
+from parlab.formats.blocks import MAX_DOCUMENT
 from parlab.formats.logs import LOGS
+from parlab.formats.records import Record
+from parlab.formats.rst import MAX_RST
 from tests.bench.formats import _block
 from tests.bench.result import Result, Scale
 
@@ -88,11 +92,24 @@ _HEADS = {
 _REPEATED = {"nccl-tests": 30, "serving": 10, "nvidia-smi": 10**6, "csv": 10**6}
 
 
+# Lines of no known format, which the reader of learnt formats reads.
+LEARNT = "[trainer] update {n} took {s} s, pushed {r} tok/s, objective {l}, held {s} GiB\n"
+_DOCUMENT = {
+    "markdown": "## Step {n}\n\nWith {n} micro batches a step took **{s} s**, throughput: {r} samples/s.\n\n"
+    "| GPUs | step (s) | samples/s | loss |\n|---|---|---|---|\n| {n} | {s} | {r} | {l} |\n| 8 | {s} | {r} | {l} |\n\n",
+    "rst": "Step {n}\n-----------------\n\nWith {n} micro batches a step took {s} s, throughput: {r} samples/s.\n\n"
+    "====== ========== ========= ======\nGPUs   step (s)   samples/s loss\n====== ========== ========= ======\n"
+    "1      {s}      {r}   {l}\n2      {s}      {r}   {l}\n====== ========== ========= ======\n\n",
+}  # fmt: skip
+"""Documents, which are read up to a size limit."""
+
+
 def sample(format: str, first: int, count: int) -> Iterable[str]:
     """Return the lines of steps of a format, with changing numbers."""
     if format == "megatron":
         return _block(first).splitlines(keepends=True)
-    pattern, head, repeated = LINES[format], _HEADS.get(format, ""), _REPEATED.get(format, 10**9)
+    pattern = LINES.get(format) or _DOCUMENT.get(format, LEARNT)
+    head, repeated = _HEADS.get(format, ""), _REPEATED.get(format, 10**9)
     parts: list[str] = []
     for n in range(first, first + count):
         seconds, speed, loss = f"{1 + n % 97 * 0.37:.3f}", f"{4000 + n % 89 * 3.1:.2f}", f"{8 - n % 71 * 0.013:.4f}"
@@ -101,8 +118,26 @@ def sample(format: str, first: int, count: int) -> Iterable[str]:
     return "".join(parts).splitlines(keepends=True)
 
 
+def reader(format: str) -> Callable[[list[str]], Iterator[Record]]:
+    """Return the function that reads lines of a format."""
+    if format != "learnt":
+        return lambda lines: records(lines, format)
+    columns = learnt.learn(sample(format, 1, 1_000), "bench")
+    return lambda lines: learnt.read(lines, columns)
+
+
+def json_rate() -> float:
+    """Return MB/s at which this machine parses small JSON objects, one thread: how busy it is, beside each rate."""
+    lines = [f'{{"step": {n}, "loss": {8 - n % 71 * 0.013:.4f}, "lr": 0.0001}}\n' for n in range(20_000)]
+    began = time.process_time()
+    for line in lines:
+        json.loads(line)
+    return sum(map(len, lines)) / 1e6 / (time.process_time() - began)
+
+
 def rate(format: str, characters: int) -> float:
     """Return MB/s at which a format is read to records, one thread."""
+    read = reader(format)
     lines: list[str] = []
     size, first = 0, 1
     while size < characters:
@@ -111,7 +146,7 @@ def rate(format: str, characters: int) -> float:
         size += sum(map(len, block))
         first += 2_000
     began = time.process_time()
-    count = sum(1 for record in records(lines, format) if record.kind != "unread")
+    count = sum(1 for record in read(lines) if record.kind != "unread")
     seconds = time.process_time() - began
     if not count:
         raise RuntimeError(f"the reader of {format} returned no record of its sample")
@@ -119,13 +154,22 @@ def rate(format: str, characters: int) -> float:
 
 
 def slowest_reader_mb_per_s(scale: Scale) -> Result:
-    """Measure every reader of logs; print each, return the slowest, against the reader of Megatron-LM."""
-    rates = {name: rate(name, scale.of(MEGABYTES * 1_000_000)) for name in ("megatron", *LINES)}
-    for name, value in sorted(rates.items(), key=lambda item: item[1]):
-        sys.stdout.write(f"  {name:<22} {value:>8.1f} MB/s\n")
+    """Measure every reader of logs; print each, return the slowest, against parsing JSON before it.
+
+    Documents are printed too, at their largest size: they are parsed by libraries, up to a limit.
+    """
+    rates: dict[str, float] = {}
+    baselines: dict[str, float] = {}
+    for name in ("megatron", *LINES, "learnt"):
+        baselines[name] = json_rate()
+        rates[name] = rate(name, scale.of(MEGABYTES * 1_000_000))
+    documents = {name: rate(name, scale.of(limit)) for name, limit in (("markdown", MAX_DOCUMENT), ("rst", MAX_RST))}
+    for name, value in sorted((rates | documents).items(), key=lambda item: item[1]):
+        beside = f"JSON {baselines[name]:.0f} MB/s" if name in baselines else "document"
+        sys.stdout.write(f"  {name:<22} {value:>8.1f} MB/s   {beside}\n")
     slowest = min(rates, key=lambda name: rates[name])
-    against = f"{rates['megatron']:,.0f} MB/s of Megatron-LM; {slowest} is the slowest of {len(rates)}"
-    return Result(rates[slowest], "MB/s", against, rates[slowest] / rates["megatron"], 1)
+    against = f"{baselines[slowest]:,.0f} MB/s of json.loads before it; {slowest} is the slowest of {len(rates)}"
+    return Result(rates[slowest], "MB/s", against, rates[slowest] / baselines[slowest], 1)
 
 
 assert set(LINES) | {"megatron"} == {*LOGS, "pairs"}

@@ -7,22 +7,28 @@ from collections.abc import Iterator
 
 import pytest
 
-from parlab.formats import records
+from parlab.formats import learnt, records
 from parlab.formats.records import Record
 from parlab.formats.repeats import Repeats, same
-from tests.bench.readers import LINES, sample
+from parlab.formats.rows import Columns
+from tests.bench.readers import LINES, reader, sample
 from tests.formats.mutations import damaged
 from tests.formats.test_fuzz import SAMPLES
+
+
+def read_lines(lines: list[str], format: str | None) -> list[Record]:
+    return list(reader(format)(lines) if format else records(lines))
 
 
 def slowly(lines: list[str], format: str | None, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     with monkeypatch.context() as patch:
         patch.setattr(Repeats, "fast", lambda *_: None)
-        return list(records(lines, format))
+        patch.setattr(Columns, "read", lambda *_: None)
+        return read_lines(lines, format)
 
 
 def differences(lines: list[str], format: str | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[object, ...]]:
-    fast, slow = list(records(lines, format)), slowly(lines, format, monkeypatch)
+    fast, slow = read_lines(lines, format), slowly(lines, format, monkeypatch)
     if len(fast) != len(slow):
         yield "count", len(fast), len(slow)
     yield from ((one, other) for one, other in zip(fast, slow, strict=False) if not alike(one, other))
@@ -42,9 +48,43 @@ def is_number(text: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("format", sorted(LINES))
+@pytest.mark.parametrize("format", [*sorted(LINES), "learnt"])
 def test_steps_of_every_format_are_read_alike(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(differences(list(sample(format, 1, 300)), format, monkeypatch)) == []
+
+
+ODD_CELLS = ("1", "-2.5", "", "", " 3 ", "1e5", "1_000", "nan", "-inf", "1e999", "text", "4,5", "\u0661", '"6"')
+
+
+@pytest.mark.parametrize(
+    ("format", "head", "separator"),
+    [
+        ("csv", "_step,train/loss,val/loss,timing_s/gen,perf/tokens_per_sec\n", ","),
+        ("nvidia-smi", "# gpu pwr sm fb mclk\n# Idx W % MB MHz\n", " "),
+    ],
+)
+def test_rows_with_odd_cells_are_read_alike(
+    format: str, head: str, separator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(7)
+    rows = [separator.join(rng.choice(ODD_CELLS) for _ in range(5)) + "\n" for _ in range(400)]
+    assert list(differences([head, *rows], format, monkeypatch)) == []
+
+
+def test_rows_that_fill_other_columns_are_read_with_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["_step,train/loss,val/loss\n", *(f"{n},{2 - n / 100},{3 if n % 10 == 0 else ''}\n" for n in range(50))]
+    assert list(differences(lines, "csv", monkeypatch)) == []
+    assert [record.iteration for record in records(lines) if record.kind == "validation"] == [0, 10, 20, 30, 40]
+
+
+def test_a_learnt_format_reads_tables_by_their_own_headings() -> None:
+    lines = [
+        *("step seconds loss\n", "1 0.5 9\n", "2 0.5 8\n", "3 0.5 7\n"),
+        *("step loss seconds\n", "4 6 0.5\n", "5 5 0.5\n", "6 4 0.5\n"),
+    ]
+    columns = learnt.learn(lines, "tables")
+    steps = [record for record in learnt.read(lines, columns) if record.kind == "step"]
+    assert [record.values["loss"] for record in steps] == [9, 8, 7, 6, 5, 4]
 
 
 def test_samples_and_damaged_samples_are_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
