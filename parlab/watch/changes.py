@@ -37,7 +37,7 @@ LOOK_BACK = 64
 """Results that one comparison reads."""
 LONGEST_AFTER = 40
 """Results after the place of a possible change; an older one would have been reported."""
-CUT_OFF = 3.0
+CUT_OFF = 4.0
 """Standard deviations at which values are cut off."""
 PRIOR = 8.0
 """Weight of the noise of earlier results, in results."""

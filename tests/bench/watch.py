@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parlab.watch.changes import Detector
+from parlab.watch.changes import Detector, Floats, Ints
 from parlab.watch.tracks import scan
 from tests.bench.result import Result, Scale, Unavailable
 from tests.bench.watch_series import KINDS, Simulated, Truth, simulated
@@ -61,9 +61,8 @@ Method = Callable[[Sequence[Simulated]], list[list[Reported]]]
 def ours(series: Sequence[Simulated]) -> list[list[Reported]]:
     """Detect all series of equal length together."""
     detector = Detector(len(series))
-    values, nodes = (
-        np.stack(columns, axis=1) for columns in ([row.values for row in series], [row.nodes for row in series])
-    )
+    values: Floats = np.array([row.values for row in series], dtype=np.float64).T
+    nodes: Ints = np.array([row.nodes for row in series], dtype=np.int64).T
     reports: list[list[Reported]] = [[] for _ in series]
     for alarm in detector.extend(values, nodes):
         if not alarm.continues:
