@@ -105,10 +105,7 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
             continue
         offline = _OFFLINE.search(text) if "Throughput:" in text else None
         if offline:
-            names = ("Request throughput (req/s)", "Total token throughput (tok/s)", "Output token throughput (tok/s)")
-            for name, value in zip(names, offline.groups(), strict=True):
-                if value is not None and (number := to_float(value)) is not None and results.add(line, name, value):
-                    yield _figure(line, name, name.rpartition("(")[2].rstrip(")"), number, text.strip())
+            yield from _rates(results, line, offline, text.strip())
             continue
         match = None if is_rule and _RULE.match(text) else _ROW.match(text)
         if match is None:
@@ -116,15 +113,28 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
             if end:
                 yield Record("end", line, data=end, rank=rank, time=time)
             continue
-        name, in_brackets, value, after = match.groups()
-        number, unit = to_float(value), in_brackets or after or ""
-        label = name if in_brackets or not unit else f"{name} ({unit})"
-        if not results.add(line, label, value):
-            yield unread(line, f"a benchmark table is limited to {MAX_ROWS} rows and {MAX_COLUMNS} columns", text)
-        elif number is None and value.lower() == "inf":
-            continue  # an unlimited request rate: a setting, which the table has
-        elif number is None:
-            yield unread(line, "not a finite number", text)
-        else:
-            yield _figure(line, name, unit, number, text.strip())
+        record = _row(results, line, match, text)
+        if record is not None:
+            yield record
     yield from results.table()
+
+
+def _rates(results: Results, line: int, match: re.Match[str], text: str) -> Iterator[Record]:
+    """Yield the rates of a benchmark without a server."""
+    names = ("Request throughput (req/s)", "Total token throughput (tok/s)", "Output token throughput (tok/s)")
+    for name, value in zip(names, match.groups(), strict=True):
+        if value is not None and (number := to_float(value)) is not None and results.add(line, name, value):
+            yield _figure(line, name, name.rpartition("(")[2].rstrip(")"), number, text)
+
+
+def _row(results: Results, line: int, match: re.Match[str], text: str) -> Record | None:
+    """Add a row to the current benchmark and return its figure."""
+    name, in_brackets, value, after = match.groups()
+    number, unit = to_float(value), in_brackets or after or ""
+    label = name if in_brackets or not unit else f"{name} ({unit})"
+    if not results.add(line, label, value):
+        return unread(line, f"a benchmark table is limited to {MAX_ROWS} rows and {MAX_COLUMNS} columns", text)
+    if number is not None:
+        return _figure(line, name, unit, number, text.strip())
+    # An unlimited request rate is a setting, which the table has.
+    return None if value.lower() == "inf" else unread(line, "not a finite number", text)
