@@ -31,6 +31,7 @@ from .views import (
     simulations,
     sources,
     studies,
+    sweeps,
     timelines,
     waterfalls,
 )
@@ -98,6 +99,8 @@ urlpatterns = [
     path("experiments/<slug:slug>/answer/", questions.answer, name="answer"),
     path("experiments/<slug:slug>/answer/live/", questions.answer_live, name="answer-live"),
     path("findings/rules/", findings.rules, name="rules"),
+    path("sweeps/new/", sweeps.new, name="sweep-new"),
+    path("experiments/<slug:slug>/sweep/", sweeps.edit, name="sweep-edit"),
     path("experiments/<slug:slug>/", experiments.experiment, name="experiment"),
     path("experiments/<slug:slug>/live/", experiments.experiment_live, name="experiment-live"),
     path("experiments/<slug:slug>/launch/<int:version>/", experiments.launch, name="launch"),

@@ -6,7 +6,7 @@ no value is dropped or corrected silently.
 
 from .engines import ENGINES, Engine, engine_names, engine_of, training_engine
 from .problems import ConfigError, Problem
-from .run import RunConfig, check, complete, field_names, filled_fields, sections, with_values
+from .run import RunConfig, check, complete, field_names, filled_fields, sections, value_problems, with_values
 from .sections import (
     PLACEHOLDER,
     AutotuningSection,
@@ -25,7 +25,7 @@ from .sections import (
     SlurmSection,
     TrainSection,
 )
-from .sweep import MAX_SWEEP_POINTS, Point, difference, digest, expand, sweep_problems
+from .sweep import MAX_SWEEP_POINTS, Point, difference, digest, expand, sweep_problems, sweep_value_problems
 from .tuned import tuned_config
 
 __all__ = [
@@ -63,7 +63,9 @@ __all__ = [
     "filled_fields",
     "sections",
     "sweep_problems",
+    "sweep_value_problems",
     "training_engine",
     "tuned_config",
+    "value_problems",
     "with_values",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Self, cast
 
@@ -10,6 +11,7 @@ from pydantic import ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from .fields import RunFields
+from .nearest import did_you_mean
 from .problems import ConfigError, Problem
 from .rules import contradictions
 from .sections import PLACEHOLDER, Section
@@ -49,13 +51,17 @@ def _problems_of(detail: ErrorDetails) -> list[Problem]:
     value = detail["input"]
     if detail["type"] == "extra_forbidden":
         fields = ", ".join(sorted(_fields_beside(field)))
-        return [Problem(field, value, f"unknown field {field}" + (f"; use one of {fields}" if fields else ""))]
+        hint = did_you_mean(field, field_names() if "." in field else sections())
+        remedy = f"; {hint}use one of {fields}" if fields else f"; {hint}".rstrip("; ")
+        return [Problem(field, value, f"unknown field {field}{remedy}")]
     if detail["type"] == "missing":
         return [Problem(field, None, f"{field} is required; set it")]
     text = json.dumps(value, default=str)
     text = text if len(text) <= 60 else text[:57] + "..."
     reason = detail["msg"].replace("Input should be", "must be", 1)
-    return [Problem(field, value, f"invalid value {text} for {field}: {reason[:1].lower()}{reason[1:]}")]
+    hint = did_you_mean(str(value), re.findall(r"'([^']+)'", reason)) if detail["type"] == "literal_error" else ""
+    hint = f"; {hint.strip()}" if hint else ""
+    return [Problem(field, value, f"invalid value {text} for {field}: {reason[:1].lower()}{reason[1:]}{hint}")]
 
 
 def complete(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,6 +83,16 @@ def complete(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: section.model_validate(data.get(name, {})).model_dump(mode="json") for name, section in sections().items()
     }
+
+
+def value_problems(field: str, value: Any) -> list[Problem]:
+    """Return what is wrong with the value of one dotted field by itself: its type or its range."""
+    section, _, name = field.partition(".")
+    try:
+        complete({section: {name: value}})
+    except ConfigError as error:
+        return [problem for problem in error.problems if problem.field.startswith(field)] or error.problems
+    return []
 
 
 def sections() -> dict[str, type[Section]]:

@@ -8,8 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .nearest import did_you_mean
 from .problems import ConfigError, Problem
-from .run import RunConfig, check, field_names, with_values
+from .run import RunConfig, check, field_names, value_problems, with_values
 
 MAX_SWEEP_POINTS = 2_000
 TOGETHER = ","
@@ -40,7 +41,7 @@ def sweep_problems(sweep: Any) -> list[Problem]:
         for field in axis_fields(axis):
             if field not in fields:
                 near = ", ".join(sorted(name for name in fields if name.rpartition(".")[2] == field.rpartition(".")[2]))
-                remedy = f"use {near}" if near else "use section.field"
+                remedy = f"use {near}" if near else f"{did_you_mean(field, field_names())}use section.field"
                 problems.append(Problem("sweep", axis, f"unknown field {field}; {remedy}"))
             elif field in used:
                 problems.append(Problem("sweep", axis, f"{field} is in two axes; remove it from one of them"))
@@ -69,6 +70,20 @@ def sweep_problems(sweep: Any) -> list[Problem]:
                 " split it into several configurations",
             )
         )
+    return problems
+
+
+def sweep_value_problems(sweep: Mapping[str, Sequence[Any]]) -> list[Problem]:
+    """Check each value of a valid sweep by itself: its type and its range, not how it fits to other fields."""
+    problems = []
+    for axis, values in sweep.items():
+        columns: dict[str, list[Any]] = {}
+        for value in values:
+            for field, own in _values_of(axis, value).items():
+                columns.setdefault(field, []).append(own)
+        for field, column in columns.items():
+            distinct = {json.dumps(value, sort_keys=True, default=str): value for value in column}
+            problems += [problem for value in distinct.values() for problem in value_problems(field, value)]
     return problems
 
 

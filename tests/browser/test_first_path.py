@@ -41,9 +41,9 @@ def test_a_sweep_is_edited_launched_watched_and_becomes_a_scaling_figure(page: P
     screenshots(page, "experiment-before")
     page.get_by_role("link", name="Edit").click()
     screenshots(page, "config-form")
-    page.get_by_label("Iterations").fill("6")
+    page.get_by_label("Iterations", exact=True).fill("6")
     page.get_by_role("button", name="Save", exact=True).click()
-    page.goto("/experiments/pipeline-schedules-on-this-machine/")
+    page.wait_for_url("**/experiments/pipeline-schedules-on-this-machine/")
 
     page.locator("#launch").click()
     expect(page.locator('tr[data-state="running"]').first).to_be_visible()

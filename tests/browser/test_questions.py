@@ -33,7 +33,8 @@ def test_a_question_is_checked_while_typing_launched_and_answered(page: Page, de
 
 def test_a_configuration_follows_what_is_typed(page: Page, demo: Demo) -> None:
     page.goto("/experiments/eight-stages-of-four-shards/")
-    page.get_by_role("link", name="Edit").click()
+    page.get_by_text("More", exact=True).click()
+    page.get_by_role("link", name="Edit in the admin").click()
     expect(page.locator("svg.device-map rect")).to_have_count(32)
     screenshots(page, "config-shards")
     page.get_by_label("Sharding size").fill("3")
@@ -62,7 +63,8 @@ def test_a_configuration_follows_what_is_typed(page: Page, demo: Demo) -> None:
 
 def test_the_form_of_a_configuration_works_on_a_phone(page: Page, demo: Demo) -> None:
     page.goto("/experiments/zero-stages-of-two-ranks/")
-    page.get_by_role("link", name="Edit").click()
+    page.get_by_text("More", exact=True).click()
+    page.get_by_role("link", name="Edit in the admin").click()
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.get_by_label("Iterations").fill("0")

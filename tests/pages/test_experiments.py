@@ -61,7 +61,7 @@ def test_login_redirects_to_the_requested_page(client: Client, user: User, exper
 def test_the_empty_list_teaches_the_first_step(page: Client) -> None:
     page_text = text(page.get("/experiments/"))
     assert "Start with a question" in page_text
-    assert "Press Launch" in page_text
+    assert "Press Save and launch" in page_text
 
 
 def test_the_list_shows_states_best_throughput_and_where_it_was_reached(page: Client, four_runs: list[Run]) -> None:
@@ -308,8 +308,10 @@ def test_an_experiment_without_a_config_says_what_to_do(page: Client, experiment
 
 def test_staff_find_the_way_to_the_forms(page: Client, viewer: Client, swept: Config) -> None:
     edit = reverse("admin:lab_config_change", args=[swept.pk])
-    assert f'<a href="{edit}">Edit</a>' in page.get(EXPERIMENT).content.decode()
-    assert reverse("admin:lab_experiment_add") in page.get("/experiments/").content.decode()
+    html = page.get(EXPERIMENT).content.decode()
+    assert f'<a href="{edit}">Edit in the admin</a>' in html
+    assert f'<a href="{reverse("sweep-edit", args=["pipeline-schedules"])}">Edit</a>' in html
+    assert reverse("sweep-new") in page.get("/experiments/").content.decode()
     assert edit not in viewer.get(EXPERIMENT).content.decode()
     assert "New experiment" not in text(viewer.get("/experiments/"))
 

@@ -41,7 +41,7 @@ def series(*values: float) -> Columns:
 def test_an_empty_home_teaches_the_first_step(page: Client, viewer: Client) -> None:
     page_text = text(page.get("/"))
     assert "Start with a question" in page_text
-    assert "Press Launch" in page_text
+    assert "Press Save and launch" in page_text
     assert "Create the first experiment" in page_text
     assert "Ask an administrator" in text(viewer.get("/"))
 

@@ -43,8 +43,12 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
 @pytest.mark.parametrize(
     ("data", "field", "message"),
     [
-        ({"model": {"layers": 3}}, "model.layers", "unknown field model.layers; use one of attention_backend"),
-        ({"modle": {}}, "modle", "unknown field modle; use one of autotuning"),
+        (
+            {"model": {"layers": 3}},
+            "model.layers",
+            "unknown field model.layers; did you mean model.num_layers? use",
+        ),
+        ({"modle": {}}, "modle", "unknown field modle; did you mean model? use one of autotuning"),
         ({"train": {"iterations": 0}}, "train.iterations", "invalid value 0 for train.iterations"),
         ({"train": {"learning_rate": float("nan")}}, "train.learning_rate", "for train.learning_rate"),
         (

@@ -5,7 +5,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from parlab.lab.models import Config, Experiment
-from runners.config import ConfigError, Point, Problem, complete, digest, expand, sweep_problems
+from runners.config import ConfigError, Point, Problem, complete, digest, expand, sweep_problems, sweep_value_problems
 
 from . import storable
 
@@ -17,13 +17,13 @@ def config_check(
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """Complete a configuration and its sweep with defaults; raises ConfigError with all problems.
 
-    At least one point must be valid. Published runs may have layouts that no engine supports: `runnable=False` checks
-    each field, but not how the fields fit together.
+    Each value of the sweep must be valid by itself, and at least one point. Published runs may have layouts that no
+    engine supports: `runnable=False` checks each field, but not how the fields fit together.
     """
     if storable.json(sweep) != sweep:
         raise ConfigError([Problem("sweep", sweep, "a value of the sweep is not plain JSON; use numbers and strings")])
     data = complete(data)
-    problems = sweep_problems(sweep)
+    problems = sweep_problems(sweep) or sweep_value_problems(sweep)
     if problems:
         raise ConfigError(problems)
     if runnable:

@@ -27,9 +27,9 @@ from parlab.lab.forms import ConfigForm, fieldsets, form_values, typed_values
 from parlab.lab.models import Config
 from parlab.lab.presets import PRESETS
 from parlab.lab.services.runs import point_label
+from parlab.pages.sweep_preview import changes_between, saved_preview, typed_preview, version_before
 
 from .acting import act_on_each, back, buttons, change_url, pretty
-from .config_preview import changes_between, saved_preview, typed_preview, version_before
 
 _CHANGES_SHOWN = 5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from parlab.lab.models import Node
+from parlab.lab.models import Device, Node
 from parlab.planner import predict
 from parlab.planner.nodes import cluster_of
 from runners.config import RunConfig
@@ -20,6 +20,8 @@ class Expected(NamedTuple):
     fits: bool = True
     gpu_hours: float | None = None
     """For all iterations on all GPUs."""
+    cost: float | None = None
+    """Of these hours, in the currency of the catalogue; None if the device has no price there."""
 
 
 class Pools:
@@ -27,6 +29,7 @@ class Pools:
 
     def __init__(self) -> None:
         self._nodes: dict[str, list[Node]] = {}
+        self._prices: dict[str, float] | None = None
 
     def expected(self, config: RunConfig) -> Expected:
         """Predict a run on the node of its pool with the most GPUs, or explain why that is not possible."""
@@ -45,4 +48,13 @@ class Pools:
         uncertainty = f"Half of such predictions are within {prediction.uncertainty:.0%} of the measured time."
         hours = prediction.iteration_s * config.train.iterations * config.world_size / 3600
         note = " ".join([basis, uncertainty, *prediction.reasons])
-        return Expected(note, prediction.iteration_s, prediction.memory_bytes, prediction.fits, hours)
+        price = self._price(where.device.name)
+        cost = None if price is None else price * hours
+        return Expected(note, prediction.iteration_s, prediction.memory_bytes, prediction.fits, hours, cost)
+
+    def _price(self, device: str) -> float | None:
+        """Return the price of an hour of a device."""
+        if self._prices is None:
+            priced = Device.objects.exclude(price_per_hour=None).values_list("name", "price_per_hour")
+            self._prices = {name: float(price) for name, price in priced if price is not None}
+        return self._prices.get(device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts import device_map
@@ -12,7 +12,7 @@ from parlab.lab.forms import ConfigForm
 from parlab.lab.models import Config, Run
 from parlab.lab.services.runs import launchable, point_label
 from parlab.pages.rows.predictions import Expected, Pools
-from runners.config import ConfigError, Point, check, complete, difference, digest, expand
+from runners.config import ConfigError, Point, RunConfig, check, complete, difference, digest, expand
 
 POINTS_SHOWN = 200
 NO_RUNS: Mapping[str, Run] = {}
@@ -27,6 +27,9 @@ class PointRow(NamedTuple):
     gpus: int
     """0 if the point cannot run."""
     expected: Expected | None
+    values: Mapping[str, Any]
+    """Axis values by dotted field."""
+    config: RunConfig | None
 
 
 class Preview(NamedTuple):
@@ -55,7 +58,11 @@ def preview(data: Mapping[str, Any], sweep: Mapping[str, Any], runs: Mapping[str
         points = [launchable(point) for point in expand(data, sweep)]
     except ConfigError as error:
         return Preview([], 0, 0, [str(problem) for problem in error.problems], False, "", "", None)
-    pools = Pools()
+    return points_preview(points, data, runs, Pools())
+
+
+def points_preview(points: Sequence[Point], data: Mapping[str, Any], runs: Mapping[str, Run], pools: Pools) -> Preview:
+    """Predict the points of a sweep, and count those that cannot run."""
     rows = [_point_row(point, runs, pools) for point in points[:POINTS_SHOWN]]
     sizes = sorted({point.config.world_size for point in points if point.config})
     return Preview(
@@ -77,10 +84,12 @@ def _point_row(point: Point, runs: Mapping[str, Run], pools: Pools) -> PointRow:
         runs.get(digest(point.values)),
         point.config.world_size if point.config else 0,
         pools.expected(point.config) if point.config else None,
+        point.values,
+        point.config,
     )
 
 
-def _total(rows: list[PointRow], points: list[Point]) -> str:
+def _total(rows: list[PointRow], points: Sequence[Point]) -> str:
     seconds = [
         row.expected.step_time_s * point.config.train.iterations
         for row, point in zip(rows, points, strict=False)

@@ -1,0 +1,111 @@
+"""Text pasted into the sweep builder: JSON with or without a sweep, a map of shards, or a command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from parlab.pages.flags import config_of_command
+from runners.config import Problem, ShardingSection, field_names, sections
+from runners.config.nearest import did_you_mean
+from runners.config.sweep import axis_fields
+
+from .draft import Draft
+
+PLACE = "pasted"
+"""The box that the text stands in."""
+
+
+class Pasting(NamedTuple):
+    """A draft with pasted values, or what is wrong with the text."""
+
+    draft: Draft
+    summary: str
+    problems: list[Problem]
+
+
+def paste(draft: Draft) -> Pasting:
+    """Fill the draft with the text in its box; values of fields are taken as they are, and checked at their fields."""
+    text = draft.pasted.strip()
+    if not text:
+        return Pasting(draft, "", [Problem(PLACE, "", "the box is empty; paste JSON or a command line")])
+    if text.startswith("{"):
+        return _of_json(draft, text)
+    try:
+        flags = config_of_command(text)
+    except ValueError as error:
+        return Pasting(draft, "", [Problem(PLACE, text[:60], f"cannot read the command line: {error}")])
+    ignored = f" Ignored flags: {', '.join(flags.unread)}." if flags.unread else ""
+    summary = f"Filled {_count(flags.data)} fields from the command line; set the iterations yourself.{ignored}"
+    return Pasting(draft.with_content(Draft.of_data(flags.data, {})), summary, [])
+
+
+def _of_json(draft: Draft, text: str) -> Pasting:
+    try:
+        content = json.loads(text, object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError) as error:
+        remedy = "paste the whole object, from the first brace to the last"
+        return Pasting(draft, "", [Problem(PLACE, text[:60], f"the text is not valid JSON: {error}; {remedy}")])
+    if set(content) <= {"data", "sweep", "note"} and isinstance(content.get("data"), Mapping):
+        content = {**content["data"], "sweep": content.get("sweep", {})}  # as the API returns it
+    if content and set(content) <= set(ShardingSection.model_fields):
+        engine = {"parallel.engine": "sharding"}
+        shards = Draft.of_data({"sharding": content}, {}).values
+        own = {path: value for path, value in shards.items() if path.startswith("sharding.")}
+        filled = Draft({**draft.values, **engine, **own}, draft.axes)
+        return Pasting(draft.with_content(filled), "Filled the map of shards; model and batch keep their values.", [])
+    sweep = content.pop("sweep", {})
+    problems = [*_unknown_names(content), *_sweep_problems(sweep)]
+    if problems:
+        return Pasting(draft, "", problems)
+    filled = Draft.of_data(content, sweep)
+    axes = f" and {len(filled.axes)} varied fields" if filled.axes else ""
+    summary = f"Filled {_count(content)} fields{axes}; all others have their defaults."
+    return Pasting(draft.with_content(filled), summary, [])
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{', '.join(repeated)} is there twice")
+    return dict(pairs)
+
+
+def _unknown_names(content: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    for section, fields in content.items():
+        if section not in sections():
+            hint = did_you_mean(section, [*sections(), "sweep"])
+            problems.append(Problem(PLACE, section, f"unknown section {section}; {hint}use {', '.join(sections())}"))
+        elif not isinstance(fields, Mapping):
+            problems.append(Problem(PLACE, fields, f'section {section} must be an object, like {{"{section}": {{}}}}'))
+        else:
+            problems += [
+                _unknown_field(f"{section}.{name}") for name in fields if name not in sections()[section].model_fields
+            ]
+    return problems
+
+
+def _sweep_problems(sweep: Any) -> list[Problem]:
+    if not isinstance(sweep, Mapping):
+        return [Problem(PLACE, sweep, 'the sweep must map fields to lists, like {"train.micro_batch_size": [1, 2]}')]
+    problems = [_unknown_field(path) for axis in sweep for path in axis_fields(axis) if path not in set(field_names())]
+    for axis, values in sweep.items():
+        count = len(axis_fields(axis))
+        if not isinstance(values, list) or not values:
+            problems.append(Problem(PLACE, values, f"axis {axis} requires a list of values, like [1, 2, 4]"))
+        elif count > 1 and not all(isinstance(row, list) and len(row) == count for row in values):
+            message = f"axis {axis} has {count} fields; write each of its points as a list of {count} values"
+            problems.append(Problem(PLACE, values, message))
+    return problems
+
+
+def _unknown_field(path: str) -> Problem:
+    hint = did_you_mean(path, field_names()) or "search for it in the list of fields"
+    return Problem(PLACE, path, f"unknown field {path}; {hint.strip()}")
+
+
+def _count(data: Mapping[str, Any]) -> int:
+    return sum(len(fields) for fields in data.values())
