@@ -138,6 +138,8 @@ def read_stretch(directory: Path, position: int, max_output_bytes: int) -> Stret
                     reports.append(record.payload)
                 elif reports or (output and len(output) + len(record.payload) > max_output_bytes):
                     return Stretch(bytes(output), reports, position, stamps, streams)
+                elif record.kind is Kind.OUTPUT and rank == NODE:  # every step that a script logs
+                    output += record.payload
                 else:
                     if (stamp := record.stamp) is not None:
                         stamps.append((len(output), stamp))

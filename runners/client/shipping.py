@@ -17,6 +17,9 @@ from runners.client.http import Connection, Refused, Unreachable
 from runners.client.spools import Stream, leftovers
 
 BATCH_BYTES = 1 << 20
+LARGE_BATCH_BYTES = 3 << 20
+"""Bytes of a batch where the last full one was stored within LARGE_AFTER_S: larger batches cost the server less."""
+LARGE_AFTER_S = 1.0
 POLL_S = 0.25
 POLL_MAX_S = 1.0
 REQUEST_SHARE = 0.05
@@ -55,6 +58,7 @@ class Shipment:
         self._path = f"/api/runs/{quote(str(self._opening.get('run_id')), safe='')}/streams/{stream.id}/"
         self._position: int | None = None
         self._prepared: Batch | None = None
+        self._limit = BATCH_BYTES
 
     @property
     def is_complete(self) -> bool:
@@ -77,7 +81,7 @@ class Shipment:
         prepared, self._prepared = self._prepared, None
         if prepared is not None and prepared.position == position:
             return prepared
-        stretch = journal.read_stretch(self.stream.records, position, BATCH_BYTES)
+        stretch = journal.read_stretch(self.stream.records, position, self._limit)
         output = stretch.output
         pieces = [output[at : at + BATCH_BYTES] for at in range(0, len(output), BATCH_BYTES)]
         body = b"".join(journal.encode(journal.Kind.OUTPUT, piece) for piece in pieces)
@@ -85,7 +89,7 @@ class Shipment:
         is_packed = len(body) > COMPRESS_BYTES and not self._connection.is_local
         if is_packed:
             body = zlib.compress(body, 1)
-        return Batch(position, stretch.next_position, body, is_packed, is_full=len(output) > BATCH_BYTES // 2)
+        return Batch(position, stretch.next_position, body, is_packed, is_full=len(output) > self._limit // 2)
 
     def _prepare(self, position: int) -> None:
         batch = self._batch(position)
@@ -108,6 +112,7 @@ class Shipment:
         if batch.is_packed:
             headers["Content-Encoding"] = "deflate"
         path = f"{self._path}?position={batch.position}&next={batch.next_position}"
+        began = time.monotonic()
         try:
             answer, _ = self._connection.request(
                 "POST", path, batch.body, headers, meanwhile=lambda: self._prepare(batch.next_position)
@@ -117,6 +122,8 @@ class Shipment:
                 self._position = None  # another server, or its data is gone: open the stream again
                 raise Unreachable(str(error)) from error
             raise
+        if batch.is_full:
+            self._limit = LARGE_BATCH_BYTES if time.monotonic() - began < LARGE_AFTER_S else BATCH_BYTES
         committed = int(json.loads(answer)["committed"])
         if committed != self._position:
             self._position = committed

@@ -116,6 +116,7 @@ def test_an_end_ends_the_run_once_all_ranks_have_ended(sender: Sender) -> None:
         (b"", "position=0&next=99999999999999999999", 400),
         (b"", "", 400),
         (b"x" * (5 << 20), "position=0&next=5", 413),
+        (b"x" * (3 << 20), "position=0&next=5", 400),
     ],
 )
 def test_bad_batches_store_nothing_and_name_a_remedy(sender: Sender, body: bytes, query: str, status: int) -> None:
