@@ -8,82 +8,36 @@ in the environment. Runs continue when it stops; the next daemon on the same dir
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
-import re
 import signal
-import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from runners import launch, matmul, processes, telemetry
-from runners.abilities import Allowed, abilities, read_names
-from runners.addresses import address_towards, check_own
+from runners import launch, matmul, telemetry
+from runners.abilities import abilities
 from runners.broker import Broker
 from runners.clocks import ClockOffset
-from runners.config import ENGINES
-from runners.config.launchers import LAUNCHERS
-from runners.keeper import Command, Keeper, Limits, Node
+from runners.daemon_settings import Settings, parse, read_duration, read_settings
+from runners.keeper import Command, Keeper, Node
 from runners.links.ability import ability
-from runners.protocol import (
-    HEARTBEAT_S,
-    LEASE_S,
-    BadSignature,
-    Batch,
-    Cancel,
-    Go,
-    Heartbeat,
-    Report,
-    RunSpec,
-    verify,
-)
+from runners.protocol import HEARTBEAT_S, BadSignature, Batch, Cancel, Go, Heartbeat, Report, RunSpec, verify
 from runners.rundir import StateDir, lock
 from runners.shipping import BrokerAway, Shipper
 from runners.slurm import keeper as jobs
-from runners.slurm.cluster import Slurm
-from runners.slurm.pool import Pool, read_pool
 from runners.slurm.state import JobStateDir
+from runners.standstill import drain, stop_all
 
 VERSION = "0.1.0"
 WATCH_S = 0.5
 EXIT_WITHIN_S = 1.5
-STOP_ALL_WITHIN_S = 15.0
-DRAIN_WITHIN_S = 15.0
-MAX_LEASE_S = 7 * 86400.0
-
-_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
-_POOL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
-
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d+)?)([smhd]?)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
 M = TypeVar("M", RunSpec, Go, Cancel)
 Measure = Callable[[], dict[str, Any] | None]
 
 log = logging.getLogger(__name__)
-
-
-class Settings(NamedTuple):
-    """Settings of a daemon."""
-
-    node: str
-    pool: str
-    slots: int
-    state_dir: Path
-    redis_url: str
-    key: bytes
-    limits: Limits
-    address: str
-    """Address at which other nodes reach this one."""
-    lease_s: float | None
-    allowed: Allowed
-    slurm: Pool | None = None
-    """What runs may use of Slurm; None: runs start on this machine."""
 
 
 class Daemon:
@@ -278,131 +232,6 @@ class Daemon:
         timer.start()
 
 
-def stop_all(state: StateDir) -> int:
-    """End all runs of a state directory and wait for them; return the number of runs that are still alive."""
-    deadline = time.monotonic() + STOP_ALL_WITHIN_S
-    signalled: set[str] = set()
-    while alive := [run for run in state.runs() if run.is_alive]:
-        for run in alive:
-            # A supervisor that is just starting has not recorded its process id yet.
-            if run.path.name not in signalled and (process := run.supervisor()):
-                processes.signal_all([process], signal.SIGTERM)
-                signalled.add(run.path.name)
-        if time.monotonic() > deadline:
-            return len(alive)
-        time.sleep(0.05)
-    log.info("stopped %d runs", len(signalled))
-    return 0
-
-
-def drain(state: StateDir, lease_s: float | None) -> int:
-    """Make the node take no new runs until a daemon starts; return 1 if no daemon has told the server in time."""
-    state.begin_drain(lease_s)
-    deadline = time.monotonic() + DRAIN_WITHIN_S
-    while not state.is_drain_confirmed:
-        if time.monotonic() > deadline:
-            log.error("no daemon has told the server within %.0f s; is it running?", DRAIN_WITHIN_S)
-            return 1
-        time.sleep(0.05)
-    log.info("the node takes no new runs until a daemon starts; it holds %d runs", len(state.runs()))
-    return 0
-
-
-def read_duration(text: str) -> float | None:
-    """Read a duration like 90, 90s, 15m, 1h or 2d in seconds; raises ValueError. Empty: None."""
-    if not text:
-        return None
-    match = _DURATION.fullmatch(text)
-    seconds = float(match[1]) * _SECONDS[match[2] or "s"] if match else 0.0
-    if not LEASE_S <= seconds <= MAX_LEASE_S:
-        raise ValueError(f"invalid --lease {text!r}; use {LEASE_S:g}s or more, at most 7d, like 90s, 15m, 1h")
-    return seconds
-
-
-def _stop_all(state: StateDir) -> int:
-    return jobs.stop_all(state, Slurm()) if isinstance(state, JobStateDir) else stop_all(state)
-
-
-def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
-    """Read the settings; raises ValueError with the setting that is missing or invalid, and the remedy."""
-    if not _NODE_NAME.fullmatch(options.node):
-        raise ValueError(f"invalid --node {options.node!r}; use letters, digits, dots, - and _")
-    if not _POOL_NAME.fullmatch(options.pool):
-        raise ValueError(f"invalid --pool {options.pool!r}; use lower case letters, digits, dots, - and _")
-    if options.slots < 1:
-        raise ValueError(f"--slots {options.slots} is less than 1; use 1 or more")
-    redis_url = environment.get("REDIS_URL", "")
-    if not redis_url:
-        raise ValueError("REDIS_URL is not set; set it to that of the server, like redis://:password@server:6379/0")
-    limit, grace = environment.get("PARLAB_SPOOL_LIMIT_MIB", "4096"), environment.get("PARLAB_DISK_GRACE_S", "60")
-    if not limit.isdecimal() or int(limit) < 1:
-        raise ValueError(f"invalid PARLAB_SPOOL_LIMIT_MIB {limit!r}; use a whole number of MiB, 1 or more")
-    try:
-        limits = Limits(int(limit), float(grace))
-    except ValueError:
-        raise ValueError(f"invalid PARLAB_DISK_GRACE_S {grace!r}; use a number of seconds") from None
-    return Settings(
-        node=options.node,
-        pool=options.pool,
-        slots=options.slots,
-        state_dir=options.state_dir,
-        redis_url=redis_url,
-        key=_read_key(environment),
-        limits=limits,
-        address=check_own(options.address) if options.address else address_towards(redis_url),
-        lease_s=read_duration(options.lease),
-        allowed=Allowed(
-            read_names(options.engines, "--engines", ENGINES),
-            read_names(options.launchers, "--launchers", LAUNCHERS),
-            tuple(name.strip() for name in options.shape.split(",") if name.strip()),
-        ),
-        slurm=read_pool(options.slurm, options.partition or "", environment, slots=options.slots),
-    )
-
-
-def _read_key(environment: Mapping[str, str]) -> bytes:
-    key, path = environment.get("PARLAB_NODE_KEY", ""), environment.get("PARLAB_NODE_KEY_FILE", "")
-    if not key and path:
-        try:
-            key = Path(path).read_text()
-        except OSError as error:
-            raise ValueError(f"PARLAB_NODE_KEY_FILE {path} cannot be read: {error.strerror}; check the path") from None
-    if not key.strip():
-        raise ValueError(
-            "PARLAB_NODE_KEY is not set; set it to the node key of the server, or PARLAB_NODE_KEY_FILE to its path"
-        )
-    return key.strip().encode()
-
-
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m runners.daemon",
-        description="Run the daemon of a node; with stop-all end its runs, with drain take no new ones.",
-        epilog="REDIS_URL and PARLAB_NODE_KEY (or PARLAB_NODE_KEY_FILE) are read from the environment.",
-    )
-    parser.add_argument("action", nargs="?", choices=["run", "stop-all", "drain"], default="run")
-    parser.add_argument("--node", default=os.environ.get("PARLAB_NODE_NAME") or socket.gethostname())
-    parser.add_argument("--pool", default="default", help="pool that the node belongs to")
-    parser.add_argument("--slots", type=int, default=1, help="runs that the node executes at the same time")
-    parser.add_argument("--address", default="", help="IP address for other nodes; default: the one that reaches Redis")
-    parser.add_argument("--lease", default="", help="time without heartbeats after which its runs are lost, like 1h")
-    parser.add_argument("--engines", default="", help="engines that runs may use here; default: all that are installed")
-    parser.add_argument("--launchers", default="", help="launchers that runs may use here; default: all installed")
-    parser.add_argument("--shape", default="", help="network interfaces that runs may shape: eth1,ib0; default: none")
-    # expanduser, not Path.home(): a user in a container may have no home directory, and needs none with --state-dir.
-    default = os.path.expanduser(os.environ.get("PARLAB_STATE_DIR") or "~/.local/state/parlab-node")
-    parser.add_argument(
-        "--state-dir", type=Path, default=Path(default), help="directory of the runs until they are shipped"
-    )
-    parser.add_argument("--no-measure", action="store_true", help="do not measure the processor while nothing trains")
-    parser.add_argument("--slurm", action="store_true", help="submit runs as jobs of Slurm; --slots limits the jobs")
-    parser.add_argument("--partition", help="with --slurm: partitions that runs may use, the default one first: a,b")
-    options = parser.parse_args(arguments)
-    if str(options.state_dir).startswith("~"):
-        parser.error("this user has no home directory; set --state-dir or PARLAB_STATE_DIR")
-    return options
-
-
 def main(
     arguments: list[str] | None = None,
     *,
@@ -410,12 +239,12 @@ def main(
     measure: Measure = matmul.measured_apart,
 ) -> int:
     """Run from the command line. `command` turns a configuration into an argv; `measure` measures the processor."""
-    options = _parse(arguments)
+    options = parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("celery").setLevel(logging.WARNING)
     kind = JobStateDir if options.slurm else StateDir
     if options.action == "stop-all":
-        return 1 if _stop_all(kind(options.state_dir.resolve())) else 0
+        return 1 if stop_all(kind(options.state_dir.resolve())) else 0
     try:
         if options.action == "drain":
             return drain(StateDir(options.state_dir.resolve()), read_duration(options.lease))

@@ -15,7 +15,7 @@ from runners import span_node
 from runners.addresses import AddressError, address_towards, check_own, choose, held_port, local_addresses
 from runners.clocks import ClockOffset
 from runners.config import RunConfig, check
-from runners.daemon import read_duration
+from runners.daemon_settings import read_duration
 from runners.launch import additions, check_span, command
 from runners.share import Share, hostfile
 from runners.shipping import BrokerAway
