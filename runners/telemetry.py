@@ -153,7 +153,7 @@ class Samples:
         """`first_rank` is the number of the rank that trains on the first GPU."""
         self._node_rank, self._first_rank = node_rank, first_rank
         self._processes = Sampler()
-        self._nics = nics.Nics()
+        self._nics = nics.nic_rates()
         self._gpus = gpus.Watch(gpu_uuids, time.time)
 
     def start(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,17 +18,11 @@ from typing import Callable
 
 from runners.client import nvml
 from runners.client.launch import Launch, node_rank
+from runners.traffic import Counts, Rates
 
 EVERY_S = 1.0
-MAX_INTERFACES = 16
 MAX_PROCESSES = 2_000
-# Host ends of the interface pairs of containers: a bridge or network card counts the same bytes.
-_PAIRS = ("lo", "veth", "cali", "lxc")
-_ODD = re.compile(r"[^A-Za-z0-9_.:+-]")
 _PROC = Path("/proc")
-_RDMA = Path("/sys/class/infiniband")
-_LANES = 4
-"""A port's counters count words of four bytes (InfiniBand specification, PortCounters)."""
 
 
 def is_wanted(environ: Mapping[str, str], choice: bool | None) -> bool:
@@ -71,7 +64,7 @@ class Telemetry:
 
     def _sample_node(self) -> None:
         assert self._root is not None
-        processes, network = Processes(self._root), Network()
+        processes, network = Processes(self._root), Rates(interface_counts)
         while not self._stop.wait(EVERY_S):
             with contextlib.suppress(OSError, ValueError):
                 memory, percent = processes.sample()
@@ -158,47 +151,15 @@ class Processes:
                         waiting += [int(child) for child in (task / "children").read_text().split()]
 
 
-class Network:
-    """Turns the counters of the node's interfaces into bytes per second since the last call."""
-
-    def __init__(self) -> None:
-        self._at = time.monotonic()
-        self._counts = _traffic()
-
-    def rates(self) -> dict[str, float]:
-        """Return {"nic_rx_bytes_per_s/eth0": ..., "nic_tx_bytes_per_s/eth0": ...} since the last call."""
-        now, current = time.monotonic(), _traffic()
-        seconds = max(now - self._at, 1e-3)
-        rates = {}
-        for name, counts in current.items():
-            before = self._counts.get(name)
-            # A new or reset interface has no rate yet.
-            if before is not None and counts[0] >= before[0] and counts[1] >= before[1]:
-                rates[f"nic_rx_bytes_per_s/{name}"] = round((counts[0] - before[0]) / seconds, 1)
-                rates[f"nic_tx_bytes_per_s/{name}"] = round((counts[1] - before[1]) / seconds, 1)
-        self._at, self._counts = now, current
-        return rates
-
-
-def _traffic() -> dict[str, tuple[int, int]]:
-    """Return bytes received and sent since the start of the machine, of the busiest interfaces."""
-    counts: dict[str, tuple[int, int]] = {}
+def interface_counts() -> dict[str, Counts]:
+    """Return bytes received and sent since the start of the machine, by interface."""
+    counts = {}
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(_PROC, "net", "dev").read_text().splitlines()[2:]:
             name, _, numbers = line.partition(":")
             fields = numbers.split()
-            received, sent = int(fields[0]), int(fields[8])
-            if not name.strip().startswith(_PAIRS) and received + sent:
-                counts[name.strip()] = (received, sent)
-    with contextlib.suppress(OSError):
-        for port in sorted(_RDMA.glob("*/ports/*")):
-            with contextlib.suppress(OSError, ValueError):
-                received, sent = (
-                    int((port / "counters" / name).read_text()) * _LANES for name in ("port_rcv_data", "port_xmit_data")
-                )
-                counts[f"{port.parts[-3]}:{port.name}"] = (received, sent)
-    busiest = sorted(counts, key=lambda name: sum(counts[name]), reverse=True)[:MAX_INTERFACES]
-    return {_ODD.sub("_", name)[:32]: counts[name] for name in sorted(busiest)}
+            counts[name.strip()] = Counts(int(fields[0]), int(fields[8]))
+    return counts
 
 
 def of_rank(append: Callable[[bytes], object], place: Launch, environ: Mapping[str, str]) -> Telemetry:
