@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from runners.client.http import Connection
@@ -24,6 +24,7 @@ WAIT_S = 25.0
 FINAL = ("finished", "oom", "failed", "cancelled", "lost")
 STUDY_FINAL = ("finished", "failed", "cancelled")
 _LIBRARIES = ("polars", "pandas")
+R = TypeVar("R", bound="Resource")
 
 
 class Api:
@@ -102,24 +103,31 @@ class Api:
             number += 1
 
 
-class Experiment:
-    """One experiment; `data` has the fields of the API."""
+class Resource:
+    """An object of the server; `data` has the fields of the API."""
+
+    def __init__(self, api: Api, path: str, data: Mapping[str, Any] | None) -> None:
+        self._api, self.path, self.data = api, path, dict(data or {})
+
+    def refresh(self: R) -> R:
+        """Read the object again, with all its fields."""
+        self.data = dict(self._api.connection.json("GET", self.path))
+        return self
+
+
+class Experiment(Resource):
+    """One experiment."""
 
     def __init__(self, api: Api, slug: str, data: Mapping[str, Any] | None = None) -> None:
-        self._api, self.slug, self.data = api, slug, dict(data or {})
-        self._path = f"/api/experiments/{quote(slug, safe='')}/"
+        super().__init__(api, f"/api/experiments/{quote(slug, safe='')}/", data)
+        self.slug = slug
 
     def __repr__(self) -> str:
         return f"<Experiment {self.slug}>"
 
-    def refresh(self) -> Experiment:
-        """Read the experiment again."""
-        self.data = dict(self._api.connection.json("GET", self._path))
-        return self
-
     def runs(self, state: str = "") -> list[Run]:
         """Return the runs by number."""
-        path = f"{self._path}runs/?state={quote(state)}" if state else f"{self._path}runs/"
+        path = f"{self.path}runs/?state={quote(state)}" if state else f"{self.path}runs/"
         return [Run(self._api, self.slug, data["number"], data) for data in self._api.pages(path)]
 
     def run(self, number: int) -> Run:
@@ -128,19 +136,19 @@ class Experiment:
 
     def configurations(self) -> list[dict[str, Any]]:
         """Return the versions of the configuration, newest first."""
-        return list(self._api.connection.json("GET", f"{self._path}configurations/"))
+        return list(self._api.connection.json("GET", f"{self.path}configurations/"))
 
     def configure(
         self, data: Mapping[str, Any], sweep: Mapping[str, Any] | None = None, *, note: str = "", dry_run: bool = False
     ) -> dict[str, Any]:
         """Save a version of the configuration, or only validate it."""
         body = {"data": data, "sweep": sweep or {}, "note": note, "dry_run": dry_run}
-        return dict(self._api.connection.json("POST", f"{self._path}configurations/", body))
+        return dict(self._api.connection.json("POST", f"{self.path}configurations/", body))
 
     def launch(self, version: int | None = None) -> list[Run]:
         """Launch the points of a configuration that have no run yet; return the new runs."""
         query = "" if version is None else f"?version={version}"
-        answer = self._api.connection.json("POST", f"{self._path}launch/{query}")
+        answer = self._api.connection.json("POST", f"{self.path}launch/{query}")
         return [Run(self._api, self.slug, number).refresh() for number in answer["created"]]
 
     def frame(self, library: str | None = None) -> Any:
@@ -148,12 +156,12 @@ class Experiment:
         return frame([run.data for run in self.runs()], library)
 
 
-class Run:
-    """One run; `data` has the fields of the API."""
+class Run(Resource):
+    """One run; `refresh` adds summary and configuration."""
 
     def __init__(self, api: Api, slug: str, number: int, data: Mapping[str, Any] | None = None) -> None:
-        self._api, self.slug, self.number, self.data = api, slug, number, dict(data or {})
-        self.path = f"/api/experiments/{quote(slug, safe='')}/runs/{number}/"
+        super().__init__(api, f"/api/experiments/{quote(slug, safe='')}/runs/{number}/", data)
+        self.slug, self.number = slug, number
 
     def __repr__(self) -> str:
         return f"<Run {self.number} of {self.slug}: {self.data.get('state', 'unknown')}>"
@@ -166,11 +174,6 @@ class Run:
     def is_final(self) -> bool:
         """Whether the run has ended."""
         return self.state in FINAL
-
-    def refresh(self) -> Run:
-        """Read the run again, with summary and configuration."""
-        self.data = dict(self._api.connection.json("GET", self.path))
-        return self
 
     def wait(self, timeout_s: float | None = None) -> Run:
         """Wait until the run has ended; raises TimeoutError after `timeout_s` seconds."""
@@ -270,24 +273,19 @@ class Series:
         return module.DataFrame(self.columns()).astype(types)
 
 
-class Study:
-    """One study of the tuner; `data` has the fields of the API."""
+class Study(Resource):
+    """One study of the tuner."""
 
     def __init__(self, api: Api, number: int, data: Mapping[str, Any] | None = None) -> None:
-        self._api, self.number, self.data = api, number, dict(data or {})
-        self._path = f"/api/studies/{number}/"
+        super().__init__(api, f"/api/studies/{number}/", data)
+        self.number = number
 
     def __repr__(self) -> str:
         return f"<Study {self.number}: {self.data.get('state', 'unknown')}>"
 
-    def refresh(self) -> Study:
-        """Read the study again."""
-        self.data = dict(self._api.connection.json("GET", self._path))
-        return self
-
     def act(self, action: str) -> Study:
         """Pause, resume or cancel the study."""
-        self.data = dict(self._api.connection.json("POST", self._path, {"action": action}))
+        self.data = dict(self._api.connection.json("POST", self.path, {"action": action}))
         return self
 
     def wait(self, timeout_s: float | None = None, every_s: float = 2.0) -> Study:
