@@ -6,22 +6,18 @@ import contextlib
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from kombu import Connection, Consumer, Queue
 
 from runners.broker import Broker
 from runners.protocol import (
     ACKNOWLEDGE_TASK,
-    APPLY_BATCH_TASK,
     CANCEL_TASK,
-    CONTROL_QUEUE,
     GO_TASK,
-    INGEST_QUEUE,
     START_TASK,
     Batch,
     Cancel,
@@ -33,6 +29,7 @@ from runners.protocol import (
     node_queue,
     sign,
 )
+from tests.inbox import Inbox
 from tests.patience import PATIENCE_S, wait_for
 from tests.runners.conftest import KEY, NodeMachine, answer_in_redis
 from tests.runners.namespaces import DEVICE, Network
@@ -46,14 +43,14 @@ def node_name(node_rank: int) -> str:
     return f"n{node_rank}"
 
 
-class Nodes:
+class Nodes(Inbox):
     """Nodes that each have a daemon, and what the server does with them: prepare, go, store, acknowledge, cancel."""
 
     def __init__(self, root: Path, url: str, count: int, network: Network | None = None) -> None:
         """Without a network each node has an address of loopback."""
+        super().__init__(url)
         self.url = url
         self.broker = Broker(url, "server")
-        self.connection = Connection(url)
         self.machines = []
         for node_rank in range(count):
             directory = root / node_name(node_rank)
@@ -116,23 +113,9 @@ class Nodes:
             fields = {"run": self.run, "attempt": 1, "node": node_name(node_rank), "node_rank": node_rank}
             self._order(CANCEL_TASK, Cancel(**fields, reason=reason, is_consequence=is_consequence))
 
-    def until(self, condition: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
-        """Serve until a condition holds."""
-
-        def served() -> Any:
-            self.serve()
-            return condition()
-
-        return wait_for(served, what, within_s)
-
     def serve(self, seconds: float = 0.05) -> None:
         """Take what the nodes have sent for a while, and end the other members of a run that one has left."""
-        deadline = time.monotonic() + seconds
-        queues = [Queue(INGEST_QUEUE), Queue(CONTROL_QUEUE)]
-        consumer = Consumer(self.connection, queues, callbacks=[self._take], accept=["json"])
-        with consumer, contextlib.suppress(TimeoutError):
-            while (left := deadline - time.monotonic()) > 0:
-                self.connection.drain_events(timeout=left)
+        super().serve(seconds)
         self._cancel_peers()
 
     def ends(self, within_s: float = PATIENCE_S) -> list[Report]:
@@ -172,14 +155,14 @@ class Nodes:
     def _order(self, task: str, message: RunSpec | Go | Cancel) -> None:
         self.broker.app.send_task(task, args=[sign(message, KEY)], queue=node_queue(message.node))
 
-    def _take(self, body: Any, message: Any) -> None:
-        message.ack()
-        argument = body[0][0]
-        if message.headers["task"] != APPLY_BATCH_TASK:
-            heartbeat = Heartbeat.model_validate(argument)
-            self.heartbeats[heartbeat.node] = heartbeat
-            return
-        batch = Batch.from_wire(argument)
+    def take_heartbeat(self, content: Any) -> None:
+        """Keep the last heartbeat of each node."""
+        heartbeat = Heartbeat.model_validate(content)
+        self.heartbeats[heartbeat.node] = heartbeat
+
+    def take_batch(self, content: Any) -> None:
+        """Store a batch, and answer with the position."""
+        batch = Batch.from_wire(content)
         if batch.run == self.run and batch.sequence == self.committed[batch.node_rank]:
             self.committed[batch.node_rank] = batch.next_sequence
             self.output[batch.node_rank] += batch.output
