@@ -40,7 +40,9 @@ class Rates:
 
     def counts(self) -> dict[str, Counts]:
         """Return the counters of the busiest interfaces and RDMA ports, by a name that a series may have."""
-        interfaces = {name: count for name, count in self._read().items() if not name.startswith(_PAIRS) and sum(count)}
+        interfaces = {
+            name: count for name, count in self._read().items() if not name.startswith(_PAIRS) and sum(count) > 0
+        }
         interfaces.update(_rdma_counts())
         busiest = sorted(interfaces, key=lambda name: sum(interfaces[name]), reverse=True)[:MAX_INTERFACES]
         return {_ODD.sub("_", name)[:32]: interfaces[name] for name in sorted(busiest)}

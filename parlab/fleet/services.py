@@ -169,7 +169,8 @@ def heartbeat(*, message: Heartbeat) -> None:
         reason = _stop_reason(attempt, member, message.sent_at)
         if held.alive and reason:
             names = {"run": held.run, "attempt": held.attempt, "node": node.name, "node_rank": held.node_rank}
-            orders.send(Cancel(**names, reason=reason))
+            is_consequence = member is not None and member.is_active and reason != orders.CANCELLED
+            orders.send(Cancel(**names, reason=reason, is_consequence=is_consequence))
 
 
 def _note_waiting(shares: list[tuple[HeldRun, Attempt | None, Member | None]]) -> None:

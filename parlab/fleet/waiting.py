@@ -73,7 +73,10 @@ def _reason(run: Run, nodes: list[Room]) -> str:
     if not usable:
         names = _name_list(room.node.name for room in enabled)
         return f"every online node of pool {need.pool} is draining: {names}; start its daemon without drain"
-    return _unfit(need, usable) or _held_up(run, need, usable)
+    if not (unfit := _unfit(need, usable)):
+        return _held_up(run, need, usable)
+    draining = [f"node {room.node.name} is draining" for room in enabled if room.node.is_draining]
+    return "; ".join([unfit, *draining[:_NAMES_SHOWN]])
 
 
 def _unfit(need: Need, usable: list[Room]) -> str:

@@ -54,11 +54,17 @@ class TimedWorkers(Workers):
         self.heartbeats_s: list[float] = []
         self.batches_s: list[float] = []
 
-    def _take(self, body: Any, message: Any) -> None:
+    def take_heartbeat(self, content: Any) -> None:
+        """Apply a heartbeat and measure that."""
         began = time.perf_counter()
-        super()._take(body, message)
-        times = self.heartbeats_s if "heartbeat" in message.headers["task"] else self.batches_s
-        times.append(time.perf_counter() - began)
+        super().take_heartbeat(content)
+        self.heartbeats_s.append(time.perf_counter() - began)
+
+    def take_batch(self, content: Any) -> None:
+        """Apply a batch and measure that."""
+        began = time.perf_counter()
+        super().take_batch(content)
+        self.batches_s.append(time.perf_counter() - began)
 
 
 def _measured(workers: TimedWorkers, count: int, scale: Scale) -> Result:
