@@ -98,9 +98,7 @@ class Evidence:
         """Return how a run ended that was not stopped."""
         if exit_code == 0:
             return Verdict(RunState.FINISHED, "")
-        # Events of other ranks may be printed between the lines of a traceback.
-        lines = self._tail[-TAIL_BYTES:].splitlines(keepends=True)
-        tail = b"".join(line for line in lines if not line.startswith(EVENT_PREFIX)).decode(errors="replace")
+        tail = self._log_tail()
         deaths = [self._with_host(death) for death in self._deaths or find_deaths(tail)]
         first = deaths[0] if deaths else Death(None, "", exit_code)
         if self._oom is not None or OOM_EXIT_CODE in (exit_code, first.code):
@@ -113,13 +111,17 @@ class Evidence:
         if first.code == -signal.SIGABRT and (waited := _NCCL_TIMEOUT.search(tail)):
             reason = _waited_reason(first.rank, waited[1], int(waited[2]) / 1e3)
             return Verdict(RunState.FAILED, reason, "", first.rank, is_consequence=True)
-        explained = {rank for rank in self._errors if rank is not None}
         are_consequences = bool(self._errors) and all("reason" in event for event in self._errors.values())
-        dead = dead_rank(deaths, explained, only_consequences=are_consequences)
+        dead = dead_rank(deaths, set(self._errors), only_consequences=are_consequences)
         if dead is not None:
             # The errors of the other ranks are consequences, but show where they were.
             return Verdict(RunState.FAILED, shorten(_code_reason(dead)), self._error_of_others(), dead.rank)
         return self._failure(tail, first, exit_code)
+
+    def _log_tail(self) -> str:
+        """Return the last output without events: those of other ranks may be between the lines of a traceback."""
+        lines = self._tail[-TAIL_BYTES:].splitlines(keepends=True)
+        return b"".join(line for line in lines if not line.startswith(EVENT_PREFIX)).decode(errors="replace")
 
     @property
     def has_failure(self) -> bool:
