@@ -41,6 +41,9 @@ _CLOCKS = frozenset({"wall time", "_timestamp", "timestamp", "_wandb", "time", "
 _RUNTIME = frozenset({"_runtime", "relative time (process)", "relative time (wall)"})
 _PLACES = frozenset({"epoch", "elapsed_s"})
 _SPREAD = ("__MIN", "__MAX")
+# The file's name has the tag, its content does not.
+_POINT = (Field("value", "Value"),)
+_POINTS = re.compile(r"^\ufeff?\s*\[\[\d{9,11}(?:\.\d{1,12})?, ?\d{1,15}, ?[^\s\],]{1,40}\](?:,|\]|\s*$)")
 _HEADER = re.compile(
     rf'^(?=[^\n]*,)(?:"?[A-Za-z_][^,"\n]{{0,200}}"?,){{0,40}}"?{_STEP}"?(?:,\s?"?[A-Za-z_][^\n]*|,?)\s*$'
 )
@@ -316,5 +319,30 @@ def _meaning(name: str) -> tuple[Literal["step", "clock", "own", "held out"], Fi
     return "held out" if HELD_OUT.match(name) else "own", _field(name)
 
 
+def read_points(lines: Iterable[str]) -> Iterator[Record]:
+    """Read a scalar that TensorBoard exports as JSON, one line of `[[wall time, step, value], ...]`; yield steps."""
+    for number, line in enumerate(lines, 1):
+        text = line.strip().lstrip("\ufeff")
+        if not text:
+            continue
+        try:
+            data = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            yield unread(number, "a line that is no list of points", text)
+            continue
+        for item in data if isinstance(data, list) else [data]:
+            yield _point(number, item)
+
+
+def _point(line: int, item: object) -> Record:
+    if not isinstance(item, list) or len(item) != 3 or not isinstance(item[1], int) or item[1] < 0:
+        return unread(line, "not a point of wall time, step and value", str(item))
+    value = to_float(str(item[2])[:80])
+    if value is None:
+        return unread(line, "not a finite number", f"step {item[1]}: {item[2]}")
+    return Record("step", line, {"value": value}, item[1], None, None, _POINT, (str(item[2])[:80],))
+
+
 CSV = Export(((_HEADER, 12),), read_csv)
 JSON_LINES = Export(((_OBJECT, 6),), read_json)
+JSON_POINTS = Export(((_POINTS, 20),), read_points)

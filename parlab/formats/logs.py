@@ -20,6 +20,7 @@ from parlab.formats import (
     nvidia_smi,
     pipeline_runner,
     ranklines,
+    run_tables,
     serving,
     steplines,
     torchtitan,
@@ -56,5 +57,7 @@ LOGS: dict[str, Reader] = {
     "serving": serving,
     "csv": exports.CSV,
     "jsonl": exports.JSON_LINES,
+    "tensorboard-json": exports.JSON_POINTS,
+    "wandb-runs": run_tables,
     **{name: dialect for name, dialect in steplines.DIALECTS.items() if dialect.SIGNS},
 }

@@ -24,6 +24,8 @@ _BRACKET = re.compile(r"^(.*?)\s*\(([^()]{1,40})\)\s*$")
 _TIMING = re.compile(r"^timing_(s|ms)/(.+)")
 # Names of figures on held-out data.
 HELD_OUT = re.compile(r"(?i)^(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[\s_/]")
+_PARAMETERS = re.compile(r"(?i)\bparam(?:eter)?s?\b")
+_COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _MINUTES = re.compile(r"(?i)time|eta|elapsed|remaining")
 # Times of the whole run, not of a phase of a step.
 CLOCKS = frozenset({"eta_s", "elapsed_s", "elapsed_time_s", "remaining_s", "remaining_time_s", "total_time_s", "wall_s",
@@ -44,6 +46,8 @@ def metric_field(key: str, unit: str = "") -> Field:
     timing = _TIMING.match(base)
     if timing and timing[2] != "step":
         return Field(f"{slug(timing[2])}_s", key, timing[1], 1e-3 if timing[1] == "ms" else 1.0)
+    if unit in _COUNTS and _PARAMETERS.search(base):
+        return Field("parameters", key, unit, _COUNTS[unit])
     if unit == "m" and _MINUTES.search(base):
         return Field(f"{slug(base)}_s", key, unit, 60.0)
     return _named(key, base, unit)

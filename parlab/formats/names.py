@@ -29,9 +29,10 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
     "num_attention_heads": ("numattentionheads", "nheads", "nhead", "numheads"),
     "world_size": ("worldsize", "numgpus", "ngpus", "gpus", "numdevices", "numprocesses"),
     "data_parallel_size": ("dataparallelsize", "dp", "dpsize", "dataparallelreplicatedegree"),
-    "tensor_parallel_size": ("tensormodelparallelsize", "tensorparallelsize", "tensorparalleldegree", "tp", "tpsize"),
+    "tensor_parallel_size": ("tensormodelparallelsize", "tensorparallelsize", "tensorparalleldegree", "tp", "tpsize",
+                             "tensorparallel"),
     "pipeline_parallel_size": ("pipelinemodelparallelsize", "pipelineparallelsize", "pipelineparalleldegree", "pp",
-                               "ppsize"),
+                               "ppsize", "pipelineparallel"),
     "zero_stage": ("zerostage", "zerooptimizationstage"),
 }  # fmt: skip
 _PRECISIONS = {
@@ -108,11 +109,14 @@ _METRICS: dict[str, Quantity] = {
     "peakmemoryalloc": Quantity("memory_peak_bytes"), "peakmemoryreserved": Quantity("memory_reserved_bytes"),
     "memorydevicememreserved": Quantity("memory_reserved_bytes"),
     "maxmemoryreserved": Quantity("memory_reserved_bytes"),
+    "maxcudamemoryusage": Quantity("memory_peak_bytes"),
     "gnorm": Quantity("grad_norm"), "norm": Quantity("grad_norm"), "losstraintotal": Quantity("loss"),
     "achievedteraflopspersec": Quantity("tflops_per_gpu"), "throughputdeviceflopspersec": Quantity("flops_per_gpu"),
 }  # fmt: skip
 _UNIT_SUFFIX = re.compile(r"^(.+?)[\s_./(\[-]+(ns|us|ms|s|sec|seconds|gib|gb|mib|mb|kib|kb|bytes|b|pct|%)[)\]]?$", re.I)
-_TRAINING = frozenset({"train", "training", "perf", "throughput", "timing_s", "time_metrics", "loss_metrics", "system"})
+_TRAINING = frozenset(
+    {"train", "training", "perf", "throughput", "timing_s", "timing", "time_metrics", "loss_metrics", "system"}
+)
 
 
 def plain(name: str) -> str:

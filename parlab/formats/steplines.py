@@ -52,6 +52,8 @@ class Dialect:
     SIGNS: Signs
     fields: Mapping[str, Field] = default(default_factory=dict)
     seconds: re.Pattern[str] | None = None
+    settings: Mapping[str, str] = default(default_factory=dict)
+    """Key of a cell -> setting of the launch."""
 
     def read(self, lines: Iterable[str], /) -> Iterator[Record]:
         """Read step lines, bars and blocks; yield steps, timers in seconds, validation, metrics and the end."""
@@ -193,7 +195,10 @@ class Parser:
         """Read a line without a counter that states a time, a rate or memory: figures of the launch."""
         cells = [(cell, self.dialect.field(cell)) for cell in pairs(text)]
         stated = [(cell, f) for cell, f in cells if f.name.endswith(_MEASURES) and (cell.unit or f.name != "loss")]
-        return _record("metrics", line, rank, None, stated, time)
+        names = self.dialect.settings
+        settings = {names[cell.key]: int(cell.value) for cell, _ in cells if cell.key in names and cell.value}
+        records = [Record("launch", line, data=settings, rank=rank)] if settings else []
+        return records + _record("metrics", line, rank, None, stated, time)
 
 
 @lru_cache(maxsize=8192)
@@ -280,6 +285,19 @@ DIALECTS: dict[str, Dialect] = {
         ),
         fields={"ups": Field("steps_per_s", "", "updates/s"), "train_wall": Field("train_wall_s", "", "s"),
                 "wall": Field("wall_s", "", "s"), "gb_free": Field("free_bytes", "", "GB", 2**30)},
+    ),
+    "colossalai": Dialect(
+        (
+            (re.compile(r"\bavg_duration: [\d.]+, avg_throughput: "), 40),
+            (re.compile(r"\bTFLOPS per GPU by Megatron: "), 40),
+            (re.compile(r"\bBooster init max CUDA memory: "), 40),
+            (re.compile(r"\bcolossalai - colossalai - [A-Z]+: "), 10),
+        ),
+        # The duration of all measured steps of a rank, on average.
+        fields={"avg_duration": Field("measured_duration_s", "", "s"),
+                "avg_throughput": Field("samples_per_s", "", "samples/s"),
+                "TFLOPS per GPU by Megatron": Field("megatron_flops_per_gpu", "", "TFLOP/s", 1e12)},
+        settings={"world size": "world_size", "dp_world_size": "data_parallel_size"},
     ),
     "mlx-lm": Dialect(
         (

@@ -52,6 +52,10 @@ LINES: dict[str, str] = {
     " 'mean_token_accuracy': 0.7125, 'epoch': {e}}}\n",
     "serving": "Request throughput (req/s):              {s}\nOutput token throughput (tok/s):         {r}\n"
     "Mean TTFT (ms):                          {s}\nP99 TPOT (ms):                           {s}\n",
+    "tensorboard-json": "[1700000000.123456, {n}, {l}], ",
+    "wandb-runs": '"run-{n}","finished","-","ada","2025-03-02T10:11:12.000Z","{n}","512","8","0.0003","{r}","{l}"\n',
+    "colossalai": "Step:  {p}%|####      | {n}/1000000 [01:00<10:00:00,  {s}s/it]\n"
+    "Throughput: {r} samples/sec, TFLOPS per GPU by Megatron: {s}, TFLOPS per GPU: {s}\n",
     "csv": "{n},{n}.25,{l},{s},{r},,{s}\n",
     "jsonl": '{{"_step": {n}, "_runtime": {n}.25, "train/loss": {l}, "grad_norm": {s}, "perf/tokens_per_sec": {r}}}\n',
     "nanogpt": "step {n:05d}/1000000 (0.01%) | loss: {l} | grad norm: {s} | lrm: 1.00 | dt: {s}ms | tok/sec: {r} |"
@@ -84,12 +88,14 @@ _HEADS = {
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)"
     "  (GB/s)  (GB/s)\n",
     "csv": "_step,_runtime,train/loss,train/grad_norm,perf/tokens_per_sec,val/loss,train/step_time\n",
+    "wandb-runs": '"Name","State","Notes","User","Created","Runtime","batch_size","gpus","lr",'
+    '"perf/tokens_per_sec","train/loss"\n',
     "serving": "============ Serving Benchmark Result ============\n",
 }
 
 
 # Steps after which the head is printed again.
-_REPEATED = {"nccl-tests": 30, "serving": 10, "nvidia-smi": 10**6, "csv": 10**6}
+_REPEATED = {"nccl-tests": 30, "serving": 10, "nvidia-smi": 10**6, "csv": 10**6, "wandb-runs": 10**6}
 
 
 # Lines of no known format, which the reader of learnt formats reads.
@@ -115,6 +121,8 @@ def sample(format: str, first: int, count: int) -> Iterable[str]:
         seconds, speed, loss = f"{1 + n % 97 * 0.37:.3f}", f"{4000 + n % 89 * 3.1:.2f}", f"{8 - n % 71 * 0.013:.4f}"
         parts.append(head if n % repeated == 1 else "")
         parts.append(pattern.format(n=n, s=seconds, r=speed, l=loss, e=1 + n % 97 / 8, p=n % 100))
+    if format == "tensorboard-json":
+        return [f"[{''.join(parts).rstrip(', ')}]\n"]
     return "".join(parts).splitlines(keepends=True)
 
 
