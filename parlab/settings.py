@@ -92,6 +92,7 @@ INSTALLED_APPS = [
     "parlab.notify",
     "parlab.tracking",
     "parlab.tuner",
+    "parlab.watch",
     "parlab.pages",
     "parlab.demo",
 ]
@@ -221,6 +222,7 @@ CELERY_IMPORTS = [
     "parlab.notify.tasks",
     "parlab.tracking.tasks",
     "parlab.tuner.tasks",
+    "parlab.watch.tasks",
     "parlab.publishing.tasks",
 ]
 CELERY_TASK_IGNORE_RESULT = True
@@ -257,6 +259,7 @@ CELERY_BEAT_SCHEDULE = {
     "notify": {"task": "parlab.notify.deliver", "schedule": 5.0, "options": {"expires": 5}},
     "forget events": {"task": "parlab.notify.prune", "schedule": 3_600.0, "options": {"expires": 600}},
     "tune": {"task": "parlab.tuner.advance", "schedule": 2.0, "options": {"expires": 10}},
+    "refresh watches": {"task": "parlab.watch.refresh", "schedule": 10.0, "options": {"expires": 10}},
 }
 
 # --- static files ----------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ TOPICS = {
     "finding": Topic("New finding", frozenset({Kind.FINDING_NEW})),
     "node": Topic("Node lost", frozenset({Kind.NODE_LOST})),
     "study": Topic("Study done", frozenset({Kind.STUDY_DONE})),
+    "watch": Topic("Change in a watch", frozenset({Kind.WATCH_ALERT})),
 }
 """Topics by key; a kind may belong to several, and a subscription gets each event once."""
 

@@ -1,4 +1,4 @@
-"""Tokens for the numbers of figures: scripts read the CSV and JSON of figures without a session."""
+"""Tokens for the numbers of figures and for feeds: scripts read them without a session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 
 from parlab.lab import services as lab
 
-_FIGURES = re.compile(r"/(?:figures/[^/]+|slowdown)\.(?:csv|json)$")
+_FIGURES = re.compile(r"/(?:figures/[^/]+|slowdown)\.(?:csv|json)$|^/watch/feed\.(?:atom|json)$")
 _SCHEME = re.compile(r"(?:Token|Bearer) +(\S{1,200})")
 
 Answer = Callable[[HttpRequest], HttpResponse]

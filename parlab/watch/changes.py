@@ -28,7 +28,7 @@ Ints = NDArray[np.int64]
 THRESHOLD = 4.6
 """Normal deviate from which a change is certain enough; tuned on simulated series, see tests/bench/watch.py."""
 LEAST_CHANGE = 0.005
-"""Relative change below which nobody acts."""
+"""Smaller relative changes are not reported."""
 LEAST_AFTER = 3
 """Results after a change before it is reported: never on a single run."""
 LEAST_BEFORE = 6

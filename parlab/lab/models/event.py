@@ -23,6 +23,7 @@ class Event(models.Model):
         FINDING_NEW = "finding.new", "new finding"
         NODE_LOST = "node.lost", "node lost"
         STUDY_DONE = "study.done", "study done"
+        WATCH_ALERT = "watch.alert", "change in a watch"
         TEST = "test", "test"
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False, help_text="Idempotency key for receivers.")

@@ -9,16 +9,16 @@ from django.db import transaction
 from django.db.models import Q
 
 VIEWER, OPERATOR, ADMIN = "viewer", "operator", "admin"
-OURS = ("lab", "series", "tuner", "pages", "notify")
+OURS = ("lab", "series", "tuner", "watch", "pages", "notify")
 """Django apps whose rows every group may view."""
 WORK = (
     "experiment", "config", "run", "finding", "snapshot", "source", "picture", "picturejob", "tag", "storedfile",
-    "study", "trial",
+    "study", "trial", "watch", "alert", "bisect", "order",
 )  # fmt: skip
 """Models that operators may add and change."""
 WRITING = ("report", "reportfile", "reportlink", "reportversion")
 """Models that operators may add; only the author of a report may edit, share and delete it."""
-DELETED = ("tag", "study")
+DELETED = ("tag", "study", "watch")
 """Models that operators may delete regardless of the author; no results or reports."""
 SECRET = ("apitoken", "subscription", "delivery", "refusedmessage")
 """Models that only administrators may view."""

@@ -37,6 +37,7 @@ RAIL = (
     Entry("tune", "Tune", ("tune", "studies"), "t"),
     Entry("reports", "Reports", ("reports",), "r"),
     Entry("questions", "Questions", ("questions",), "q"),
+    Entry("watch", "Watch", ("watches",), "w"),
     Entry("nodes", "Nodes", ("nodes",), "n"),
     Entry("import", "Import", ("import",), "i", "lab.add_run"),
     Entry("admin", "Admin", ("admin:index",), "a", is_for_staff=True),

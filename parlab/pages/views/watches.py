@@ -1,0 +1,263 @@
+"""Watches: this week, one watch with its series, one alert, feeds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+from xml.sax.saxutils import escape, quoteattr
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_POST
+
+from parlab.lab.models import Config
+from parlab.watch import selectors, services
+from parlab.watch.cron import preview
+from parlab.watch.detecting import sentence_of
+from parlab.watch.models import Alert, Series, Watch
+
+from .figures import csv_response, json_response
+
+MAX_FEED = 100
+MAX_CONFIGS = 300
+MAX_HISTORY_BYTES = 8 * 2**20
+
+
+@require_GET
+def watches(request: HttpRequest) -> HttpResponse:
+    """Show the alerts of the week, all watches, and the form for a new one."""
+    return _list(request)
+
+
+def _list(request: HttpRequest, *, status: int = 200, problem: str = "") -> HttpResponse:
+    rows = list(Watch.objects.select_related("config__experiment").prefetch_related("results", "alerts"))
+    context = {
+        "section": "watch",
+        "alerts": selectors.week_alerts(),
+        "watches": [
+            {
+                "watch": watch,
+                "results": len(watch.results.all()),
+                "open": sum(alert.is_open for alert in watch.alerts.all()),
+                "last": max((result.at for result in watch.results.all()), default=None),
+            }
+            for watch in rows
+        ],
+        "configs": Config.objects.select_related("experiment").order_by("-pk")[:MAX_CONFIGS],
+        "entered": request.POST or request.GET,
+        "problem": problem,
+    }
+    return render(request, "watch/watches.html", context, status=status)
+
+
+@require_POST
+@permission_required("watch.add_watch", raise_exception=True)
+def create(request: HttpRequest) -> HttpResponse:
+    fields = request.POST
+    key = fields.get("config", "")
+    config = get_object_or_404(Config, pk=int(key)) if key.isdecimal() and len(key) < 12 else None
+    try:
+        watch = services.watch_create(
+            name=fields.get("name", ""),
+            user=cast(User, request.user),
+            config=config,
+            key=fields.get("key", ""),
+            schedule=fields.get("schedule", ""),
+            repository=fields.get("repository", "").strip(),
+            branch=fields.get("branch", "").strip(),
+            on_node_change="on_node_change" in fields,
+            repeats=_count(fields.get("repeats", "1"), "repeats"),
+            max_extra=_count(fields.get("max_extra", "6"), "max_extra"),
+        )
+    except ValueError as problem:
+        return _list(request, status=422, problem=f"Not created: {problem}.")
+    services.watch_refresh(watch=watch)
+    messages.success(request, f"Watching {watch.name}. Results of its configuration or key appear here.")
+    return redirect(watch)
+
+
+def _count(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 4):
+        raise ValueError(f"{name} {text[:20]!r} is no number; use for example 1")
+    return int(text)
+
+
+@require_GET
+def schedule(request: HttpRequest) -> HttpResponse:
+    """Preview the next times of a cron text."""
+    text = request.GET.get("schedule", "").strip()[:100]
+    try:
+        context = {"times": preview(text, timezone.now()) if text else [], "text": text}
+    except ValueError as problem:
+        context = {"problem": str(problem), "text": text}
+    return render(request, "watch/schedule.html", context)
+
+
+@require_GET
+def watch(request: HttpRequest, pk: int) -> HttpResponse:
+    return render(request, "watch/watch.html", _context(_find(pk)))
+
+
+def _context(row: Watch) -> dict[str, Any]:
+    series = selectors.series_rows(row)
+    alerts = row.alerts.select_related("first_bad__run__experiment", "last_good", "changed_by", "watch__config")
+    return {
+        "section": "watch",
+        "watch": row,
+        "series": series,
+        "drawn": series[:12],
+        "alerts": selectors.alert_rows(alerts),
+        "results": row.results.select_related("run__experiment").order_by("-position", "-at", "-pk")[:20],
+        "count": row.results.count(),
+        "notes": list(dict.fromkeys(note for entry in series for note in entry.series.notes))[:10],
+    }
+
+
+@require_POST
+@permission_required("watch.change_watch", raise_exception=True)
+def act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
+    """Pause, resume, refresh or delete a watch, or import a history into it."""
+    row = _find(pk)
+    if action in ("pause", "resume"):
+        Watch.objects.filter(pk=row.pk).update(is_enabled=action == "resume")
+        messages.success(request, "Resumed." if action == "resume" else "Paused: it neither runs nor collects.")
+    elif action == "refresh":
+        count = len(services.watch_refresh(watch=row))
+        messages.success(request, f"Looked for results: {count} new alert{'' if count == 1 else 's'}.")
+    elif action == "import":
+        _import(request, row)
+    elif action == "delete":
+        row.delete()
+        messages.success(request, f"Deleted {row.name}. Its runs remain.")
+        return redirect("watches")
+    else:
+        raise Http404(f"unknown action {action}; use pause, resume, refresh, import or delete")
+    return redirect(row)
+
+
+def _import(request: HttpRequest, row: Watch) -> None:
+    file = request.FILES.get("file")
+    if file is None or (file.size or 0) > MAX_HISTORY_BYTES:
+        messages.error(request, "Not imported: select a file of at most 8 MiB.")
+        return
+    try:
+        outcome = services.history_import(watch=row, text=file.read().decode("utf-8", "replace"))
+    except ValueError as problem:
+        messages.error(request, f"Not imported: {problem}.")
+        return
+    problems = f" Not read: {'; '.join(outcome.problems[:3])}." if outcome.problems else ""
+    messages.success(request, f"Imported {outcome.rows} results; {outcome.alerts} new alerts.{problems}")
+
+
+@require_GET
+def alert(request: HttpRequest, pk: int, number: int) -> HttpResponse:
+    row = _find_alert(pk, number)
+    context = {
+        "section": "watch",
+        "alert": row,
+        "text": sentence_of(row),
+        "parts": selectors.parts_of(row),
+        "between": selectors.between(row),
+    }
+    return render(request, "watch/alert.html", context)
+
+
+@require_POST
+@permission_required("watch.change_alert", raise_exception=True)
+def answer(request: HttpRequest, pk: int, number: int) -> HttpResponse:
+    row = _find_alert(pk, number)
+    try:
+        services.alert_answer(
+            alert=row,
+            answer=request.POST.get("answer", ""),
+            user=cast(User, request.user),
+            reason=request.POST.get("reason", ""),
+        )
+    except ValueError as problem:
+        messages.error(request, f"Not changed: {problem}.")
+    else:
+        messages.success(request, f"The alert is {row.state}.")
+    return redirect((request.POST.get("next") == "week" and "watches") or row)
+
+
+@require_GET
+def figure_json(_request: HttpRequest, pk: int, name: int) -> HttpResponse:
+    return json_response(selectors.series_figure(_series(pk, name)))
+
+
+@require_GET
+def figure_csv(_request: HttpRequest, pk: int, name: int) -> HttpResponse:
+    return csv_response(selectors.series_figure(_series(pk, name)).table, f"watch-{pk}-{name}.csv")
+
+
+@require_GET
+def feed_json(request: HttpRequest) -> HttpResponse:
+    """Return the newest alerts as JSON Feed 1.1."""
+    items = [
+        {
+            "id": _address(request, row),
+            "url": _address(request, row),
+            "title": sentence_of(row),
+            "content_text": f"{sentence_of(row)} State: {row.state}. {row.reason}".strip(),
+            "date_published": row.created_at.isoformat(),
+            "tags": [row.state, "worse" if row.is_worse else "better"],
+        }
+        for row in _newest()
+    ]
+    feed = {
+        "version": "https://jsonfeed.org/version/1.1",
+        "title": "parlab: changes in watches",
+        "home_page_url": request.build_absolute_uri("/watch/"),
+        "feed_url": request.build_absolute_uri(),
+        "items": items,
+    }
+    return HttpResponse(json.dumps(feed), content_type="application/feed+json; charset=utf-8")
+
+
+@require_GET
+def feed_atom(request: HttpRequest) -> HttpResponse:
+    """Return the newest alerts as an Atom feed."""
+    rows = _newest()
+    updated = max([row.changed_at or row.created_at for row in rows], default=timezone.now())
+    own, home = request.build_absolute_uri("/watch/feed.atom"), request.build_absolute_uri("/watch/")
+    entries = "".join(
+        f"<entry><id>{escape(_address(request, row))}</id><title>{escape(sentence_of(row))}</title>"
+        f"<link href={quoteattr(_address(request, row))}/>"
+        f"<updated>{(row.changed_at or row.created_at).isoformat()}</updated>"
+        f"<published>{row.created_at.isoformat()}</published>"
+        f"<category term={quoteattr(row.state)}/><summary>{escape(f'{row.state}. {row.reason}')}</summary></entry>"
+        for row in rows
+    )
+    text = (
+        '<?xml version="1.0" encoding="utf-8"?><feed xmlns="http://www.w3.org/2005/Atom">'
+        f"<id>{escape(home)}</id><title>parlab: changes in watches</title><updated>{updated.isoformat()}</updated>"
+        f'<author><name>parlab</name></author><link rel="self" href={quoteattr(own)}/>'
+        f"<link href={quoteattr(home)}/>{entries}</feed>"
+    )
+    return HttpResponse(text, content_type="application/atom+xml; charset=utf-8")
+
+
+def _newest() -> list[Alert]:
+    related = ("watch__config", "first_bad", "last_good")
+    return list(Alert.objects.select_related(*related).order_by("-created_at", "-pk")[:MAX_FEED])
+
+
+def _address(request: HttpRequest, row: Alert) -> str:
+    return request.build_absolute_uri(row.get_absolute_url())
+
+
+def _find(pk: int) -> Watch:
+    return get_object_or_404(Watch.objects.select_related("config__experiment", "created_by"), pk=pk)
+
+
+def _find_alert(pk: int, number: int) -> Alert:
+    related = ("watch__config__experiment", "first_bad__run__experiment", "last_good__run__experiment", "changed_by")
+    return get_object_or_404(Alert.objects.select_related(*related), pk=number, watch=pk)
+
+
+def _series(pk: int, name: int) -> Series:
+    return get_object_or_404(Series.objects.select_related("watch"), pk=name, watch=pk)

@@ -1,0 +1,131 @@
+"""Commits of a watched git repository, read with git itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from django.conf import settings
+
+OPTION = "--commit"
+"""The argument of a command that is followed by the commit to run; see runners/at_commit.py."""
+MAX_COMMITS = 2_000
+TIMEOUT_S = 120
+_ADDRESS = re.compile(r"(?:https?|ssh|git)://[^\s]{1,480}|[\w.-]{1,80}@[\w.-]{1,200}:[^\s]{1,300}|/[^\0\n]{1,480}")
+
+
+class GitCommit(NamedTuple):
+    """A commit as git prints it."""
+
+    sha: str
+    at: datetime
+    author: str
+    subject: str
+
+
+def check_repository(address: str) -> None:
+    """Raise ValueError unless an address may be a repository: a path from the root, or a URL."""
+    if not _ADDRESS.fullmatch(address):
+        raise ValueError(
+            f"repository {address[:80]!r} is no address of a git repository; use /a/path, https://host/path or"
+            " git@host:path"
+        )
+
+
+def log_of(address: str, branch: str, directory: Path) -> list[GitCommit]:
+    """Return the commits of a branch, oldest first, from a copy that is brought up to date; raise ValueError."""
+    check_repository(address)
+    if branch.startswith("-") or not re.fullmatch(r"[\w./-]{0,200}", branch):
+        raise ValueError(f"branch {branch[:80]!r} is no name of a branch; use for example main")
+    if not (directory / "HEAD").exists():
+        directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _git(["clone", "--quiet", "--bare", "--filter=blob:none", "--", address, str(directory)])
+    refs = "+refs/heads/*:refs/heads/*"
+    _git(["-C", str(directory), "fetch", "--quiet", "--prune", "--update-head-ok", address, refs])
+    form = "%H%x1f%ct%x1f%an%x1f%s"
+    reference = f"refs/heads/{branch}" if branch else "HEAD"
+    listing = _git(
+        [
+            "-C",
+            str(directory),
+            "log",
+            "--first-parent",
+            "--reverse",
+            f"--max-count={MAX_COMMITS}",
+            f"--format={form}",
+            reference,
+        ]
+    )
+    commits = []
+    for line in listing.splitlines():
+        sha, at, author, subject = [*line.split("\x1f", 3), "", "", "", ""][:4]
+        if at.isdecimal():
+            commits.append(GitCommit(sha, datetime.fromtimestamp(int(at), UTC), author[:200], subject[:300]))
+    return commits
+
+
+def _git(arguments: Sequence[str]) -> str:
+    """Run git without asking for passwords; raise ValueError with its message."""
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(settings.DATA_DIR),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes",
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "safe.directory",
+        "GIT_CONFIG_VALUE_0": "*",
+    }
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
+    except FileNotFoundError as error:
+        raise ValueError("git is not installed on the server; install it to watch repositories") from error
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(
+            f"git did not answer within {TIMEOUT_S} s; check that the server reaches the repository"
+        ) from error
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ValueError(f"git cannot read the repository: {reason[:300]}; check address and branch")
+    return done.stdout
+
+
+def mirror_of(pk: int) -> Path:
+    """Return the directory of the server's copy of a watched repository; it contains no files of commits."""
+    return Path(settings.DATA_DIR) / "watched" / f"{pk}.git"
+
+
+def commit_of(data: Mapping[str, Any]) -> str:
+    """Return the commit that the command of a configuration runs, empty if it names none."""
+    argv = (data.get("command") or {}).get("argv") or []
+    place = _place(argv)
+    return str(argv[place]) if place else ""
+
+
+def with_commit(data: Mapping[str, Any], commit: str) -> dict[str, Any]:
+    """Return a configuration whose command runs a commit; raise ValueError if it has no place for it."""
+    argv = list((data.get("command") or {}).get("argv") or [])
+    place = _place(argv)
+    if not place:
+        raise ValueError(
+            f"command.argv has no {OPTION}; end it with {OPTION} and a commit, see docs/watch.md, to run each commit"
+        )
+    argv[place] = commit
+    return {**data, "command": {**data["command"], "argv": argv}}
+
+
+def _place(argv: Sequence[Any]) -> int:
+    """Return the index of the commit in a command; 0 if there is none."""
+    return next((at + 1 for at in range(len(argv) - 1) if argv[at] == OPTION), 0)

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.urls import reverse
+from django.utils import timezone
+
+from parlab.lab.models import Config, Run
+
+
+def feed_key() -> str:
+    return secrets.token_urlsafe(24)
+
+
+class WatchQuerySet(models.QuerySet["Watch"]):
+    def enabled(self) -> WatchQuerySet:
+        return self.filter(is_enabled=True)
+
+
+class Watch(models.Model):
+    """Results of the same configuration or key over time; it may run the configuration again by itself."""
+
+    name = models.CharField(max_length=120, unique=True)
+    key = models.CharField(
+        max_length=200, unique=True, help_text="Results of other runs with this key belong to the watch as well."
+    )
+    config = models.ForeignKey(
+        Config,
+        models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="watches",
+        help_text="Configuration or sweep that is run again; empty: the watch only collects results.",
+    )
+    schedule = models.CharField(max_length=100, blank=True, help_text="Cron text, in UTC: 30 2 * * 1-5.")
+    next_at = models.DateTimeField(null=True, blank=True)
+    repository = models.CharField(max_length=500, blank=True, help_text="Path or address of a git repository.")
+    branch = models.CharField(max_length=200, blank=True)
+    on_node_change = models.BooleanField(default=False, help_text="Run again when the software of a node changes.")
+    software: models.JSONField[dict[str, Any]] = models.JSONField(
+        default=dict, blank=True, help_text="The software of each node when it was last compared."
+    )
+    repeats = models.PositiveSmallIntegerField(default=1, help_text="Runs of each point per occasion.")
+    max_extra = models.PositiveSmallIntegerField(
+        default=6, help_text="Further runs that it may order by itself while a change is not certain."
+    )
+    is_enabled = models.BooleanField(default=True)
+    problem = models.TextField(blank=True, help_text="Why its last occasion could not be used.")
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+    checked_at = models.DateTimeField(null=True, blank=True)
+
+    objects = WatchQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["name"]
+        verbose_name_plural = "watches"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def get_absolute_url(self) -> str:
+        return reverse("watch", args=[self.pk])
+
+
+class Commit(models.Model):
+    """A commit of the watched branch, in the order of its first parents."""
+
+    watch = models.ForeignKey(Watch, models.CASCADE, related_name="commits")
+    sha = models.CharField(max_length=64)
+    position = models.PositiveIntegerField()
+    subject = models.CharField(max_length=300)
+    author = models.CharField(max_length=200, blank=True)
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["watch", "position"]
+        constraints = [
+            models.UniqueConstraint(fields=["watch", "sha"], name="commit_once"),
+            models.UniqueConstraint(fields=["watch", "position"], name="commit_position_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.sha[:10]} {self.subject}"
+
+
+class Result(models.Model):
+    """The numbers of one ended run, or of one line of an imported history, with their environment."""
+
+    watch = models.ForeignKey(Watch, models.CASCADE, related_name="results")
+    run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="watch_results")
+    attempt_number = models.PositiveSmallIntegerField(null=True, blank=True)
+    line = models.CharField(max_length=200, blank=True, help_text="Identity within an imported history.")
+    series = models.CharField(max_length=300, blank=True, help_text="The point of a sweep; empty without a sweep.")
+    at = models.DateTimeField()
+    position = models.PositiveIntegerField(default=0, help_text="Of its commit; 0 without a repository.")
+    commit = models.CharField(max_length=64, blank=True)
+    node = models.CharField(max_length=200, blank=True)
+    environment: models.JSONField[dict[str, Any]] = models.JSONField(default=dict, blank=True)
+    values: models.JSONField[dict[str, float]] = models.JSONField(default=dict, blank=True)
+
+    class Meta:
+        ordering = ["position", "at", "pk"]
+        constraints = [
+            models.UniqueConstraint(fields=["watch", "run", "attempt_number"], name="watch_result_once"),
+            models.UniqueConstraint(fields=["watch", "line"], name="watch_line_once", condition=~models.Q(line="")),
+        ]
+        indexes = [models.Index(fields=["watch", "series", "position", "at"], name="watch_results_in_order")]
+
+    def __str__(self) -> str:
+        return f"{self.watch} at {self.at:%Y-%m-%d %H:%M}"
+
+
+class Series(models.Model):
+    """The state of the detection in one measure of one point."""
+
+    watch = models.ForeignKey(Watch, models.CASCADE, related_name="series")
+    point = models.CharField(max_length=300, blank=True)
+    measure = models.CharField(max_length=200)
+    digest = models.CharField(max_length=64, blank=True, help_text="Of the results that the state contains.")
+    count = models.PositiveIntegerField(default=0)
+    state: models.JSONField[dict[str, Any]] = models.JSONField(default=dict, blank=True)
+    changes: models.JSONField[list[dict[str, Any]]] = models.JSONField(default=list, blank=True)
+    suspicion: models.JSONField[dict[str, Any]] = models.JSONField(default=dict, blank=True)
+    notes: models.JSONField[list[str]] = models.JSONField(default=list, blank=True)
+
+    class Meta:
+        ordering = ["watch", "point", "measure"]
+        verbose_name_plural = "series"
+        constraints = [models.UniqueConstraint(fields=["watch", "point", "measure"], name="watch_series_once")]
+
+    def __str__(self) -> str:
+        return f"{self.measure} of {self.watch}"
+
+
+class AlertQuerySet(models.QuerySet["Alert"]):
+    def open(self) -> AlertQuerySet:
+        return self.filter(state__in=Alert.OPEN)
+
+
+class Alert(models.Model):
+    """A change with one cause: all measures and points that changed between the same two results."""
+
+    class State(models.TextChoices):
+        NEW = "new", "new"
+        ACKNOWLEDGED = "acknowledged", "acknowledged"
+        FIXED = "fixed", "fixed"
+        EXPECTED = "expected", "expected"
+        WRONG = "wrong", "wrong"
+
+    OPEN = (State.NEW, State.ACKNOWLEDGED)
+
+    watch = models.ForeignKey(Watch, models.CASCADE, related_name="alerts")
+    first_bad = models.ForeignKey(Result, models.CASCADE, related_name="+")
+    last_good = models.ForeignKey(Result, models.CASCADE, related_name="+")
+    kind = models.CharField(max_length=8, help_text="step, slope or node.")
+    node = models.CharField(max_length=200, blank=True)
+    is_worse = models.BooleanField(default=True)
+    parts: models.JSONField[list[dict[str, Any]]] = models.JSONField(
+        default=list, help_text="Per measure and point: size with interval."
+    )
+    state = models.CharField(max_length=12, choices=State, default=State.NEW)
+    reason = models.TextField(blank=True)
+    fixed_by = models.ForeignKey(Result, models.SET_NULL, null=True, blank=True, related_name="+")
+    changed_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    changed_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    objects = AlertQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at", "-pk"]
+
+    def __str__(self) -> str:
+        return f"change in {self.watch}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("watch-alert", args=[self.watch_id, self.pk])
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in self.OPEN
+
+    @property
+    def largest(self) -> dict[str, Any]:
+        """The part with the largest change; of both directions the worse one counts."""
+        return max(self.parts, key=lambda part: (part["is_worse"] == self.is_worse, abs(part["size"])), default={})
+
+
+class Order(models.Model):
+    """Runs that a watch wants: of the configuration, at one commit if it watches a repository."""
+
+    class State(models.TextChoices):
+        OPEN = "open", "open"
+        DONE = "done", "done"
+        FAILED = "failed", "failed"
+
+    watch = models.ForeignKey(Watch, models.CASCADE, related_name="orders")
+    commit = models.CharField(max_length=64, blank=True)
+    count = models.PositiveSmallIntegerField(default=1, help_text="Runs of each point.")
+    reason = models.CharField(max_length=300)
+    suspect = models.CharField(max_length=64, blank=True, help_text="The suspicion that it is to settle.")
+    targets: models.JSONField[dict[str, int]] = models.JSONField(
+        default=dict, blank=True, help_text="Attempts that each run has in the end, by its id."
+    )
+    state = models.CharField(max_length=8, choices=State, default=State.OPEN)
+    problem = models.TextField(blank=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-pk"]
+        indexes = [models.Index(fields=["watch", "state"], name="watch_orders")]
+
+    def __str__(self) -> str:
+        return f"{self.count} runs of {self.watch}: {self.reason}"
+
+
+class Bisect(models.Model):
+    """A search for the commit of a change, by runs; its steps follow from the results of the commits."""
+
+    class State(models.TextChoices):
+        RUNNING = "running", "running"
+        PAUSED = "paused", "paused"
+        DONE = "done", "done"
+        FAILED = "failed", "failed"
+
+    alert = models.ForeignKey(Alert, models.CASCADE, related_name="bisects")
+    series = models.CharField(max_length=300, blank=True)
+    measure = models.CharField(max_length=200)
+    good = models.CharField(max_length=64)
+    bad = models.CharField(max_length=64)
+    culprit = models.CharField(max_length=64, blank=True)
+    state = models.CharField(max_length=8, choices=State, default=State.RUNNING)
+    reason = models.TextField(blank=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-pk"]
+
+    def __str__(self) -> str:
+        return f"bisection of {self.alert}"

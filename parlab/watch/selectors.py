@@ -1,0 +1,170 @@
+"""What the pages of watches show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+from django.utils import timezone
+
+from parlab.charts import watched
+from parlab.charts.theme import Drawing
+
+from .detecting import is_worse, sentence_of
+from .environments import Difference, differences
+from .measures import measure_of
+from .models import Alert, Commit, Result, Series, Watch
+
+WEEK = timedelta(days=7)
+MAX_ALERTS = 200
+MAX_COMMITS = 100
+SHOWN_POINTS = 1_000
+
+
+class SeriesRow(NamedTuple):
+    """A series as a row of the page of a watch."""
+
+    series: Series
+    title: str
+    last: float | None
+    unit: str
+    changes: int
+    state: str
+
+
+class Part(NamedTuple):
+    """One measure of an alert, as text."""
+
+    title: str
+    point: str
+    size: str
+    interval: str
+    is_worse: bool
+    series_pk: int | None
+
+
+class AlertRow(NamedTuple):
+    """An alert as the lists show it."""
+
+    alert: Alert
+    text: str
+    parts: list[Part]
+
+
+def alert_rows(alerts: Iterable[Alert]) -> list[AlertRow]:
+    return [AlertRow(alert, sentence_of(alert), parts_of(alert)) for alert in alerts]
+
+
+def parts_of(alert: Alert) -> list[Part]:
+    """Return the measures of an alert, the largest change first."""
+    keys = {(row.point, row.measure): row.pk for row in alert.watch.series.all()}
+    return [
+        Part(
+            title=measure_of(part["measure"]).title,
+            point=part["series"],
+            size=f"{part['size']:+.1%}",
+            interval=f"{part['low']:+.1%} to {part['high']:+.1%}",
+            is_worse=part["is_worse"],
+            series_pk=keys.get((part["series"], part["measure"])),
+        )
+        for part in sorted(alert.parts, key=lambda part: -abs(part["size"]))
+    ]
+
+
+def week_alerts() -> list[AlertRow]:
+    """Return the alerts of the last seven days and older open ones: open before answered, worse before better."""
+    recent = Alert.objects.filter(created_at__gte=timezone.now() - WEEK) | Alert.objects.open()
+    related = ("watch__config__experiment", "first_bad__run__experiment", "last_good__run__experiment", "changed_by")
+    alerts = recent.select_related(*related).prefetch_related("watch__series").order_by("-created_at")[:MAX_ALERTS]
+    return alert_rows(sorted(alerts, key=lambda alert: (not alert.is_open, not alert.is_worse)))
+
+
+def series_rows(watch: Watch) -> list[SeriesRow]:
+    """Return the series of a watch with the last value and what the detection says about each."""
+    last: dict[tuple[str, str], float] = {}
+    for result in watch.results.order_by("position", "at", "pk"):
+        for measure, value in result.values.items():
+            last[result.series, measure] = value
+    rows = []
+    for series in watch.series.all():
+        measure = measure_of(series.measure)
+        rows.append(
+            SeriesRow(
+                series, measure.title, last.get((series.point, series.measure)), measure.unit, len(series.changes),
+                state_of(series),
+            )
+        )  # fmt: skip
+    return rows
+
+
+def state_of(series: Series) -> str:
+    """Return in one line what the detection knows about a series: certain, possible, too few results."""
+    if series.suspicion:
+        needed = series.suspicion["needed"]
+        text = f"possible change of {series.suspicion['size']:+.1%}"
+        return f"{text}; about {needed} more result{'s' if needed != 1 else ''} needed to be certain"
+    waiting = next((note for note in series.notes if "needed" in note), "")
+    return waiting or "no change since" * bool(series.changes) + "no change" * (not series.changes) + _since(series)
+
+
+def _since(series: Series) -> str:
+    return f" the last one ({series.changes[-1]['size']:+.1%})" if series.changes else ""
+
+
+def series_figure(series: Series) -> Drawing:
+    """Draw a series with its levels and changes."""
+    measure = measure_of(series.measure)
+    results = list(series.watch.results.filter(series=series.point).order_by("position", "at", "pk"))
+    numbered = [(at, result, result.values.get(series.measure)) for at, result in enumerate(results)]
+    usable = [(at, result, value) for at, result, value in numbered if value is not None][-SHOWN_POINTS:]
+    points = [
+        watched.Point(at + 1, value, f"{result.at:%Y-%m-%d %H:%M}", result.node, result.commit[:10])
+        for at, result, value in usable
+    ]
+    first = usable[0][0] if usable else 0
+    places = [change for change in series.changes if change["at"] >= first]
+    breaks = [first, *(change["at"] for change in places if not change["node"]), len(results)]
+    levels = []
+    for begin, end in pairwise(breaks):
+        inside = [value for at, _, value in usable if begin <= at < end]
+        if inside:
+            levels.append(watched.Level(begin + 1, end, median(inside)))
+    steps = [
+        watched.Step(
+            change["at"] + 1,
+            f"{change['size']:+.1%}{' on ' + change['node'] if change['node'] else ''}",
+            is_worse(series.measure, change["size"]),
+        )
+        for change in places
+    ]
+    title = f"{measure.title}, {series.point}" if series.point else measure.title
+    return watched.figure(title, measure.unit, points, levels, steps)
+
+
+class Between(NamedTuple):
+    """What lies between the last good and the first bad result of an alert."""
+
+    commits: list[Commit]
+    more_commits: int
+    environment: list[Difference]
+    results: int
+    """Results between the two."""
+
+
+def between(alert: Alert) -> Between:
+    """Return what changed between the last good and the first bad result: commits, environment, node."""
+    good, bad = alert.last_good, alert.first_bad
+    commits: list[Commit] = []
+    if alert.watch.repository and good.position and bad.position:
+        rows = alert.watch.commits.filter(position__gt=good.position, position__lte=bad.position)
+        commits = list(rows.order_by("-position"))
+    rows_between = alert.watch.results.filter(at__gt=good.at, at__lt=bad.at, series=bad.series).count()
+    changes = differences(_environment(good), _environment(bad))
+    return Between(commits[:MAX_COMMITS], max(len(commits) - MAX_COMMITS, 0), changes, rows_between)
+
+
+def _environment(result: Result) -> dict[str, Any]:
+    return {"node": result.node, "commit": result.commit, **result.environment}

@@ -1,0 +1,125 @@
+"""Services of watches: create, refresh, answer alerts."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.utils import timezone
+
+from parlab.lab.models import Config
+
+from .collecting import history_store, results_collect
+from .commits import check_repository, commit_of
+from .cron import next_time
+from .detecting import watch_detect
+from .histories import read_history
+from .models import Alert, Watch
+
+logger = logging.getLogger(__name__)
+
+MAX_REPEATS = 20
+REASON_LENGTH = 500
+
+
+@transaction.atomic
+def watch_create(
+    *,
+    name: str,
+    user: User,
+    config: Config | None = None,
+    key: str = "",
+    schedule: str = "",
+    repository: str = "",
+    branch: str = "",
+    on_node_change: bool = False,
+    repeats: int = 1,
+    max_extra: int = 6,
+) -> Watch:
+    """Create a watch; raise ValueError with field, value and remedy."""
+    name, key = name.strip(), key.strip()
+    if not name or len(name) > 120:
+        raise ValueError(f"name {name[:40]!r} is empty or longer than 120 characters; choose another")
+    if config is None and not key:
+        raise ValueError("neither a configuration nor a key is given; choose a configuration, or enter a key")
+    if config is None and (schedule or repository or on_node_change):
+        raise ValueError("a schedule, a repository and node changes start runs; choose a configuration for them")
+    if Watch.objects.filter(name=name).exists():
+        raise ValueError(f"name {name!r} is taken; choose another")
+    key = key or (config.digest if config else "")
+    if Watch.objects.filter(key=key).exists():
+        raise ValueError(f"key {key[:40]!r} belongs to another watch; choose another, or use that watch")
+    if not 1 <= repeats <= MAX_REPEATS:
+        raise ValueError(f"repeats {repeats} is not between 1 and {MAX_REPEATS}; choose such a number")
+    if not 0 <= max_extra <= MAX_REPEATS:
+        raise ValueError(f"max_extra {max_extra} is not between 0 and {MAX_REPEATS}; choose such a number")
+    if repository:
+        check_repository(repository)
+        if config is not None and not commit_of(config.data):
+            raise ValueError(
+                "the command of the configuration has no --commit; end command.argv with --commit and a commit, so that"
+                " each commit can be run (docs/watch.md)"
+            )
+    now = timezone.now()
+    return Watch.objects.create(
+        name=name,
+        key=key[:200],
+        config=config,
+        schedule=schedule.strip(),
+        next_at=next_time(schedule, now) if schedule.strip() else None,
+        repository=repository,
+        branch=branch,
+        on_node_change=on_node_change,
+        repeats=repeats,
+        max_extra=max_extra,
+        created_by=user,
+    )
+
+
+def watch_refresh(*, watch: Watch) -> list[Alert]:
+    """Collect new results and search them for changes; return the new alerts."""
+    if results_collect(watch=watch) == 0 and watch.series.exists():
+        return []
+    return watch_detect(watch=watch)
+
+
+ANSWERS = {
+    "acknowledge": Alert.State.ACKNOWLEDGED,
+    "expect": Alert.State.EXPECTED,
+    "reject": Alert.State.WRONG,
+    "fix": Alert.State.FIXED,
+    "reopen": Alert.State.NEW,
+}
+
+
+def alert_answer(*, alert: Alert, answer: str, user: User, reason: str = "") -> Alert:
+    """Change the state of an alert; all answers but `reopen` need a reason. Raise ValueError."""
+    if answer not in ANSWERS:
+        raise ValueError(f"unknown answer {answer[:40]!r}; use {', '.join(ANSWERS)}")
+    reason = reason.strip()[:REASON_LENGTH]
+    if answer != "reopen" and not reason:
+        raise ValueError("reason is empty; enter one, so that others understand the state")
+    fields: dict[str, Any] = {
+        "state": ANSWERS[answer], "reason": reason, "changed_by": user, "changed_at": timezone.now(), "fixed_by": None,
+    }  # fmt: skip
+    Alert.objects.filter(pk=alert.pk).update(**fields)
+    alert.refresh_from_db()
+    logger.info("alert %s is %s by %s: %s", alert.pk, alert.state, user, reason)
+    return alert
+
+
+class Imported(NamedTuple):
+    """Outcome of an import of a history."""
+
+    rows: int
+    alerts: int
+    problems: list[str]
+
+
+def history_import(*, watch: Watch, text: str) -> Imported:
+    """Store the results of a history and search them for changes; raise ValueError if the file has none."""
+    history = read_history(text)
+    count = history_store(watch=watch, rows=history.rows)
+    return Imported(count, len(watch_detect(watch=watch)), history.problems)

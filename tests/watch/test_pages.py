@@ -1,0 +1,123 @@
+"""The pages of watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+
+from parlab.lab import services as lab
+from parlab.lab.models import Attempt, Config
+from parlab.watch import services
+from parlab.watch.models import Alert, Watch
+
+from .conftest import repeats
+
+
+@pytest.fixture
+def alerted(watched: Config, user: User, make_results: Callable[..., list[Attempt]]) -> Alert:
+    watch = services.watch_create(name="Nightly", user=user, config=watched)
+    make_results([*repeats(20), *repeats(5, level=0.11, seed=2)])
+    (alert,) = services.watch_refresh(watch=watch)
+    return alert
+
+
+def test_an_empty_page_says_how_to_begin(page: Client) -> None:
+    text = page.get("/watch/").content.decode()
+    assert "No changes this week" in text
+    assert "No watches yet" in text
+
+
+def test_a_watch_is_created_from_the_form(page: Client, watched: Config) -> None:
+    fields = {"name": "Nightly", "config": watched.pk, "schedule": "0 3 * * *", "repeats": 2, "max_extra": 4}
+    answer = page.post("/watch/create/", fields, follow=True)
+    watch = Watch.objects.get()
+    assert (watch.key, watch.repeats, watch.max_extra) == (watched.digest, 2, 4)
+    assert watch.next_at is not None
+    assert "No results yet" in answer.content.decode()
+
+
+def test_a_wrong_form_keeps_its_values(page: Client, watched: Config) -> None:
+    answer = page.post("/watch/create/", {"name": "Nightly", "config": watched.pk, "schedule": "99 * * * *"})
+    assert answer.status_code == 422
+    text = answer.content.decode()
+    assert "minute 99 of the schedule is invalid" in text.replace("&#x27;", "'").replace("'99'", "99")
+    assert 'value="Nightly"' in text
+
+
+def test_the_next_times_are_previewed(page: Client) -> None:
+    assert "Next times (UTC)" in page.get("/watch/schedule/?schedule=0 3 * * *").content.decode()
+    assert "has 2 fields" in page.get("/watch/schedule/?schedule=0 3").content.decode()
+
+
+def test_this_week_lists_open_alerts_first(page: Client, alerted: Alert) -> None:
+    text = page.get("/watch/").content.decode()
+    assert alerted.get_absolute_url() in text
+    assert "Step time +" in text or "Throughput -" in text
+
+
+def test_a_watch_shows_changes_measures_and_figures(page: Client, alerted: Alert) -> None:
+    watch = alerted.watch
+    text = page.get(watch.get_absolute_url()).content.decode()
+    series = watch.series.get(measure="step_time")
+    assert f"/watch/{watch.pk}/figures/{series.pk}.json" in text
+    drawing = page.get(f"/watch/{watch.pk}/figures/{series.pk}.json").json()
+    assert "grey lines are the levels" in drawing["caption"]
+    assert drawing["figure"]["layout"]["shapes"]
+    numbers = page.get(f"/watch/{watch.pk}/figures/{series.pk}.csv").content.decode()
+    assert len(numbers.splitlines()) == 26
+
+
+def test_an_alert_is_answered_with_a_reason(page: Client, alerted: Alert) -> None:
+    address = alerted.get_absolute_url()
+    assert "Between last good and first bad" in page.get(address).content.decode()
+    refused = page.post(f"{address}answer/", {"answer": "expect"}, follow=True).content.decode()
+    assert "reason is empty" in refused
+    answered = page.post(f"{address}answer/", {"answer": "expect", "reason": "new loader"}, follow=True)
+    assert "new loader" in answered.content.decode()
+    alerted.refresh_from_db()
+    assert alerted.state == Alert.State.EXPECTED
+
+
+def test_people_without_permission_see_alerts_but_cannot_answer(viewer_client: Client, alerted: Alert) -> None:
+    assert viewer_client.get(alerted.get_absolute_url()).status_code == 200
+    assert viewer_client.post(f"{alerted.get_absolute_url()}answer/", {"answer": "expect"}).status_code == 403
+    assert viewer_client.post("/watch/create/", {"name": "x"}).status_code == 403
+
+
+@pytest.fixture
+def viewer_client(user: User) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_user("viewer", password="only looking here"))
+    return client
+
+
+def test_the_feeds_are_read_with_a_token(client: Client, alerted: Alert, user: User) -> None:
+    assert client.get("/watch/feed.json").status_code == 302
+    secret = lab.token_create(user=user, name="reader", by=user)[1]
+    headers = {"Authorization": f"Token {secret}"}
+    feed = client.get("/watch/feed.json", headers=headers).json()
+    assert feed["items"][0]["url"].endswith(alerted.get_absolute_url())
+    root = ElementTree.fromstring(client.get("/watch/feed.atom", headers=headers).content)
+    assert [entry.tag for entry in root].count("{http://www.w3.org/2005/Atom}entry") == 1
+
+
+def test_a_history_is_imported_from_the_page(page: Client, user: User) -> None:
+    watch = services.watch_create(name="Elsewhere", user=user, key="bert")
+    rows = "\n".join(f"{1_700_000_000 + day},{0.1 if day < 15 else 0.12}" for day in range(25))
+    file = SimpleUploadedFile("history.csv", f"time,step_time\n{rows}\n".encode())
+    text = page.post(f"/watch/{watch.pk}/import/", {"file": file}, follow=True).content.decode()
+    assert "Imported 25 results; 1 new alerts." in text
+
+
+def test_a_watch_is_paused_and_deleted(page: Client, alerted: Alert) -> None:
+    watch = alerted.watch
+    page.post(f"/watch/{watch.pk}/pause/")
+    watch.refresh_from_db()
+    assert not watch.is_enabled
+    page.post(f"/watch/{watch.pk}/delete/")
+    assert not Watch.objects.exists()
