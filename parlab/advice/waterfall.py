@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 from .terms import TERMS
@@ -94,16 +93,18 @@ class Change:
 def rounded(values: Sequence[int], units: int) -> list[int]:
     """Scale values to integers that add up to `units`, each within one unit of its exact value.
 
-    The running sums are rounded, so that the sum of the differences is exact. All zero if the values add up to 0.
+    The values with the largest remainders are rounded up. All zero if the values add up to 0.
     """
     total = sum(values)
     if not total:
         return [0] * len(values)
-    edges, reached = [0], 0
-    for value in values:
-        reached += value
-        edges.append((2 * reached * units + total) // (2 * total))
-    return [after - before for before, after in pairwise(edges)]
+    if total < 0:
+        return rounded([-value for value in values], units)
+    exact = [divmod(value * units, total) for value in values]
+    missing = units - sum(number for number, _ in exact)
+    order = sorted(range(len(values)), key=lambda place: -exact[place][1])
+    raised = set(order[:missing])
+    return [number + (place in raised) for place, (number, _) in enumerate(exact)]
 
 
 def nanoseconds(seconds: float) -> int:

@@ -16,6 +16,7 @@ from .source import Picture, Source, SourceChunk
 from .stored_file import StoredFile
 from .stream import Stream
 from .token import ApiToken
+from .trace import RankTrace
 from .tracked import Artifact, ExperimentLabel, LatestMetric, LoggedModel, NameMeaning, RunParameter, RunTag, TrackedRun
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Node",
     "Picture",
     "PictureJob",
+    "RankTrace",
     "RefusedMessage",
     "Report",
     "ReportFile",

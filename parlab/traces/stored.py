@@ -1,0 +1,131 @@
+"""The analysis of a trace as it is stored, and checks of the traces of a run against each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import IO
+
+from pydantic import BaseModel
+
+from .breakdown import KernelRow, Window, breakdown
+from .collectives import Meeting, RankMessages, meeting
+from .reading import Message, RankTrace, read_trace
+
+MAX_MESSAGES = 20_000
+_CLOCK_S = 3_600.0
+"""Clocks of nodes may differ by this before a trace counts as one of another run."""
+_EPOCH_S = 1e9
+"""Smaller times are not those of a calendar."""
+_RANK = re.compile(r"rank[-_ ]?(\d{1,6})", re.I)
+_NUMBER = re.compile(r"(\d{1,6})(?=[^\d/]*$)")
+
+
+class Analysis(BaseModel):
+    """A traced rank: what is shown and compared. Times in seconds since `origin_s`."""
+
+    rank: int | None
+    world_size: int | None
+    host: str
+    device: str
+    origin_s: float
+    """Unix seconds, or the clock of the profiler in traces without a base time."""
+    is_gpu: bool
+    events: int
+    bytes_read: int
+    whole: Window
+    steps: list[Window]
+    kernels: list[KernelRow]
+    classes: list[tuple[str, float]]
+    messages: list[Message]
+    memory: list[tuple[float, float, float]]
+    problems: list[str]
+
+    @property
+    def memory_peak_bytes(self) -> float | None:
+        """Highest allocated memory."""
+        return max((used for _, used, _ in self.memory), default=None)
+
+    def per_step(self) -> Window:
+        """Return the mean of the steps, or the whole trace without steps."""
+        if not self.steps:
+            return self.whole
+        count = len(self.steps)
+        sums = [sum(values) / count for values in zip(*(step[3:] for step in self.steps), strict=True)]
+        length_s = sum(step.total_s for step in self.steps) / count
+        return Window(None, 0.0, length_s, *sums)
+
+
+def analyse(file: IO[bytes]) -> Analysis:
+    """Read and break down the trace of a rank. Raises chunks.BadTrace if the file is no trace."""
+    trace: RankTrace = read_trace(file)
+    result = breakdown(trace)
+    problems = [*trace.problems, *result.problems]
+    if len(trace.messages) > MAX_MESSAGES:
+        problems.append(
+            f"only the first {MAX_MESSAGES} of {len(trace.messages)} collectives are compared with other ranks"
+        )
+    return Analysis(
+        rank=trace.rank,
+        world_size=trace.world_size,
+        host=trace.host[:200],
+        device=trace.device[:200],
+        origin_s=trace.origin_s,
+        is_gpu=trace.is_gpu,
+        events=trace.events,
+        bytes_read=trace.bytes_read,
+        whole=result.whole,
+        steps=list(result.steps),
+        kernels=[row._replace(name=row.name[:300]) for row in result.kernels],
+        classes=list(result.classes),
+        messages=trace.messages[:MAX_MESSAGES],
+        memory=trace.memory,
+        problems=problems,
+    )
+
+
+def rank_of(analysis: Analysis, name: str) -> int | None:
+    """Return the rank that a trace states, else the one in the name of its file, such as `rank3.json`."""
+    if analysis.rank is not None:
+        return analysis.rank
+    stem = name.split(".", maxsplit=1)[0]
+    match = _RANK.search(name) or _NUMBER.search(stem)
+    return int(match[1]) if match else None
+
+
+def contradictions(
+    analyses: Mapping[int, Analysis], ranks: int | None, ran_s: tuple[float, float] | None
+) -> Iterator[str]:
+    """Yield what speaks against the traces being of one run of `ranks` ranks.
+
+    `ran_s` is the start and end of the run (unix time), if they are known.
+    """
+    sizes = sorted({analysis.world_size for analysis in analyses.values() if analysis.world_size})
+    if len(sizes) > 1:
+        yield f"traces of several runs are mixed: world sizes {', '.join(map(str, sizes))}"
+    elif sizes and ranks and sizes != [ranks]:
+        yield f"the traces are of {sizes[0]} ranks, this run has {ranks}: they may be of another run"
+    expected = sizes[0] if len(sizes) == 1 else ranks
+    missing = [rank for rank in range(expected or 0) if rank not in analyses]
+    if missing and analyses:
+        listed = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+        yield f"{len(missing)} of {expected} ranks have no trace: {listed}; import them to compare all ranks"
+    yield from _times_apart(analyses, ran_s)
+
+
+def _times_apart(analyses: Mapping[int, Analysis], ran_s: tuple[float, float] | None) -> Iterator[str]:
+    steps = [{step.step for step in analysis.steps} for analysis in analyses.values() if analysis.steps]
+    if steps and not set.intersection(*steps):
+        yield "the ranks have no step in common: their traces were not recorded together"
+    for rank, analysis in analyses.items():
+        if (
+            ran_s
+            and analysis.origin_s > _EPOCH_S
+            and not (ran_s[0] - _CLOCK_S < analysis.origin_s < ran_s[1] + _CLOCK_S)
+        ):
+            yield f"the trace of rank {rank} was not recorded while this run ran: it may be of another run"
+
+
+def meeting_of(analyses: Mapping[int, Analysis]) -> Meeting:
+    """Match the collectives of the traced ranks."""
+    return meeting({rank: RankMessages(a.origin_s, a.messages) for rank, a in analyses.items()})

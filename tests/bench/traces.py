@@ -1,0 +1,136 @@
+"""Reading and breaking down traces: own code, and HolisticTraceAnalysis in its own environment."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.bench.result import Result, Scale, Unavailable
+from tests.traces.generator import Plan, document
+
+_STEPS = 8_000
+"""Steps of a generated trace: about 60 MB."""
+_PEER_STEPS = 500
+"""HolisticTraceAnalysis needs minutes for more."""
+_FOLDER = Path(tempfile.gettempdir()) / f"parlab-traces-{os.getpid()}"
+_MEMORY = """
+from pathlib import Path
+def status(name):
+    text = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(name))
+"""
+_OWN = """
+import json, sys, time
+from parlab.traces.breakdown import breakdown
+from parlab.traces.reading import read_trace
+Path("/proc/self/clear_refs").write_text("5")
+base = status("VmRSS")
+began = time.process_time()
+with open(sys.argv[1], "rb") as file:
+    trace = read_trace(file)
+result = breakdown(trace).whole
+taken = time.process_time() - began
+print(json.dumps({"s": taken, "peak_kib": status("VmHWM") - base,
+    "bytes": trace.bytes_read, "idle": result.idle_s, "compute": result.compute_s,
+    "other": result.exposed_s + result.exposed_copy_s,
+    "overlap": 1 - result.exposed_s / result.communication_s if result.communication_s else 0.0}))
+"""
+_PEER = """
+import json, resource, sys, time, warnings
+warnings.filterwarnings("ignore")
+from hta.trace_analysis import TraceAnalysis
+Path("/proc/self/clear_refs").write_text("5")
+base = status("VmRSS")
+began = time.process_time()
+analysis = TraceAnalysis(trace_files={0: sys.argv[1]})
+parts = analysis.get_temporal_breakdown(visualize=False).iloc[0]
+overlap = analysis.get_comm_comp_overlap(visualize=False).iloc[0]
+taken = time.process_time() - began
+children = resource.getrusage(resource.RUSAGE_CHILDREN)
+taken += children.ru_utime + children.ru_stime
+peak = status("VmHWM") - base
+print(json.dumps({"s": taken, "peak_kib": peak, "idle": parts["idle_time(us)"] / 1e6,
+    "compute": parts["compute_time(us)"] / 1e6, "other": parts["non_compute_time(us)"] / 1e6,
+    "overlap": overlap["comp_comm_overlap_pctg"] / 100}))
+"""
+
+
+def trace_mb_per_s(scale: Scale) -> Result:
+    """Measure the reading and breakdown of a Kineto trace in a process of its own, by processor time."""
+    measured = [_own(path) for path in _written(scale) for _ in range(scale.repeats(3))]
+    seconds = median(result["s"] for result in measured)
+    megabytes = measured[0]["bytes"] / 1e6
+    return Result(megabytes / seconds, "MB/s", f"{megabytes:.0f} MB", 1.0, len(measured))
+
+
+def trace_peak_mib(scale: Scale) -> Result:
+    """Measure the memory that reading a trace adds to a process."""
+    measured = [_own(path) for path in _written(scale) for _ in range(scale.repeats(3))]
+    peak = median(result["peak_kib"] for result in measured) / 1024
+    size = measured[0]["bytes"] / 2**20
+    return Result(peak, "MiB", f"{size:.0f} MiB of JSON", size / max(peak, 0.1), len(measured))
+
+
+def trace_vs_hta(scale: Scale) -> Result:
+    """Compare time and memory with HolisticTraceAnalysis on the same trace; the breakdowns must agree within 1 %."""
+    if scale.is_quick:
+        raise Unavailable("--quick installs nothing")
+    with tempfile.TemporaryDirectory(prefix="parlab-hta-") as directory:
+        python = _installed(Path(directory))
+        (path,) = _written(scale, _PEER_STEPS)
+        own, peer = _own(path), _run([python, "-c", _MEMORY + _PEER, str(path)], _environment())
+    for part in ("compute", "other", "idle", "overlap"):
+        whole = 1.0 if part == "overlap" else peer["compute"] + peer["other"] + peer["idle"]
+        if abs(own[part] - peer[part]) > 0.01 * whole:
+            raise AssertionError(f"{part}: {own[part]} here, {peer[part]} with HolisticTraceAnalysis")
+    memory = peer["peak_kib"] / max(1.0, own["peak_kib"])
+    against = f"{peer['s']:.1f} s and {memory:.1f} times the memory with HolisticTraceAnalysis"
+    return Result(own["s"], "s", against, peer["s"] / own["s"], 1)
+
+
+def _written(scale: Scale, steps: int = _STEPS) -> list[Path]:
+    """Write the trace of a rank, once per process."""
+    path = _FOLDER / f"{scale.of(steps)}.json"
+    if not path.exists():
+        _FOLDER.mkdir(exist_ok=True)
+        atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
+        path.write_text(json.dumps(document(Plan(steps=scale.of(steps))), indent=2))
+    return [path]
+
+
+def _own(path: Path) -> dict[str, Any]:
+    return _run([sys.executable, "-c", _MEMORY + _OWN, str(path)], {**os.environ})
+
+
+def _run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+
+
+def _installed(directory: Path) -> str:
+    """Return the Python of an environment with HolisticTraceAnalysis; PARLAB_HTA_PYTHON names one that exists."""
+    if named := os.environ.get("PARLAB_HTA_PYTHON"):
+        return named
+    python = str(directory / "venv" / "bin" / "python")
+    subprocess.run([sys.executable, "-m", "venv", directory / "venv"], check=True)
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "HolisticTraceAnalysis"]
+    done = subprocess.run(pip, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise Unavailable(f"HolisticTraceAnalysis cannot be installed: {reason[:200]}")
+    return python
