@@ -92,7 +92,8 @@
     frame.querySelector("[data-caption]").textContent = caption;
     frame.querySelector("[data-numbers]").hidden = !figure;
     frame.querySelector("[data-subtitle]").textContent = figure ? figure.layout.title.subtitle.text : "";
-    if (figure) frame.querySelector("h3").textContent = figure.layout.title.text;
+    const heading = frame.querySelector("h3");
+    if (figure) heading.textContent = heading.dataset.ownTitle || figure.layout.title.text; // panels of dashboards have names of their own
     element.setAttribute("aria-label", `${frame.querySelector("h3").textContent}. ${caption || empty}`);
     const isListed = listMissing(frame, figure ? "" : empty);
     if (!figure) {

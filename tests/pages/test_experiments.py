@@ -77,15 +77,15 @@ def test_the_list_shows_states_best_throughput_and_where_it_was_reached(page: Cl
 def test_the_list_takes_as_many_queries_for_many_experiments_as_for_one(
     page: Client, user: User, four_runs: list[Run], django_assert_num_queries: Any
 ) -> None:
-    # session, person, how many, experiments, states, best runs, tags, columns, all tags
-    with django_assert_num_queries(9):
+    # session, person, saved views, how many, experiments, states, best runs, tags, columns, all tags
+    with django_assert_num_queries(10):
         page.get("/experiments/")
     for number in range(5):
         other = lab.experiment_create(name=f"Other {number}", owner=user)
         config = lab.config_save(experiment=other, data=four_runs[0].config.data, sweep=SWEEP, user=user)
         lab.config_launch(config=config, user=user)
         other.runs.update(samples_per_s=5, state="finished")
-    with django_assert_num_queries(9):
+    with django_assert_num_queries(10):
         page.get("/experiments/")
 
 
@@ -233,12 +233,13 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_runs(
 ) -> None:
     points = swept.points()
     make_attempt(config=swept, point=points[0].values, state="queued")
-    with django_assert_num_queries(10):
+    with django_assert_num_queries(12):
         page.get(EXPERIMENT)
     for point in points[1:]:
         make_attempt(config=swept, point=point.values, state="queued")
-    # session, person, experiment, versions, runs, findings, nodes to wait for, tags, reports, imported files
-    with django_assert_num_queries(10):
+    # session, person, experiment, saved views, versions, runs, findings, nodes to wait for, tags, dashboards, reports,
+    # imported files
+    with django_assert_num_queries(12):
         page.get(EXPERIMENT)
 
 

@@ -13,12 +13,12 @@ OURS = ("lab", "series", "tuner", "watch", "pages", "notify")
 """Django apps whose rows every group may view."""
 WORK = (
     "experiment", "config", "run", "finding", "snapshot", "source", "picture", "picturejob", "tag", "storedfile",
-    "study", "trial", "watch", "alert", "bisect", "order",
+    "study", "trial", "watch", "alert", "bisect", "order", "savedview", "dashboard",
 )  # fmt: skip
 """Models that operators may add and change."""
 WRITING = ("report", "reportfile", "reportlink", "reportversion")
 """Models that operators may add; only the author of a report may edit, share and delete it."""
-DELETED = ("tag", "study", "watch")
+DELETED = ("tag", "study", "watch", "savedview", "dashboard")
 """Models that operators may delete regardless of the author; no results or reports."""
 SECRET = ("apitoken", "subscription", "delivery", "refusedmessage")
 """Models that only administrators may view."""

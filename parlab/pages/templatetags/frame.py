@@ -11,6 +11,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from parlab.pages.columns import Column
+from parlab.pages.saved_views import views_of
 
 register = template.Library()
 
@@ -32,6 +33,7 @@ RAIL = (
     Entry("home", "Home", ("home",), "h"),
     Entry("experiments", "Experiments", ("experiments",), "e"),
     Entry("compare", "Compare", ("compare",), "c"),
+    Entry("dashboards", "Dashboards", ("dashboards",), "d"),
     Entry("plan", "Plan", ("plan",), "p"),
     Entry("simulate", "Simulate", ("simulate",), "s"),
     Entry("tune", "Tune", ("tune", "studies"), "t"),
@@ -65,6 +67,20 @@ def _first(names: tuple[str, ...]) -> str:
         except NoReverseMatch:
             continue
     return ""
+
+
+@register.inclusion_tag("pages/saved_views.html", takes_context=True)
+def saved_views(context: template.Context) -> dict[str, Any]:
+    """Show the saved views of this page, and the form that saves the present one."""
+    request = context["request"]
+    return {
+        "request": request,
+        "views": views_of(request),
+        "path": request.path,
+        "address": request.get_full_path(),
+        "may_save": request.user.has_perm("pages.add_savedview"),
+        "csrf_token": context.get("csrf_token"),
+    }
 
 
 @register.simple_tag(takes_context=True)

@@ -30,6 +30,7 @@ from parlab.pages.choices import (
     pivot_selects,
 )
 from parlab.pages.experiment_figures import ExperimentFigures, experiment_figures
+from parlab.pages.models import Dashboard
 from parlab.pages.notes import notes_html
 from parlab.pages.read_bandwidths import FORMATS
 from parlab.pages.rows.findings import finding_rows
@@ -37,6 +38,7 @@ from parlab.pages.rows.reports import experiment_report
 from parlab.pages.rows.runs import run_table
 from parlab.pages.rows.sources import source_views
 from parlab.pages.rows.sweep import sweep_tables
+from parlab.pages.saved_views import default_address
 from parlab.reports.markdown import markdown
 from runners.config import ConfigError, digest, engine_of
 
@@ -52,6 +54,8 @@ CELLS_ON_PAGE = 3_000
 @require_GET
 def experiment(request: HttpRequest, slug: str) -> HttpResponse:
     owned = get_object_or_404(Experiment.objects.select_related("owner"), slug=slug)
+    if default := default_address(request):
+        return redirect(default)
     context = _context(request, owned)
     context |= _documents(owned, context["findings"])
     context |= {
@@ -73,6 +77,8 @@ def _further_pages(experiment: Experiment, context: Mapping[str, Any], user: Use
         is_newest = not versions.is_all and versions.selected == versions.configs[0]
         query = "" if is_newest else f"?version={versions.query}"
         pages.append(("Answer", reverse("answer", args=[experiment.slug]) + query))
+    if Dashboard.objects.filter(experiment=experiment).exists():
+        pages.append(("Dashboard", reverse("experiment-dashboard", args=[experiment.slug])))
     if context["has_networks"]:
         pages.append(("Networks", reverse("network", args=[experiment.slug])))
     if user.has_perm("lab.add_run") and versions.selected and versions.selected.sweep and plan.is_offered:

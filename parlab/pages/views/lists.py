@@ -24,6 +24,7 @@ from parlab.lab import selectors
 from parlab.lab import services as lab
 from parlab.lab.models import Experiment, Run
 from parlab.pages.columns import LISTS, columns_choose, shown_columns
+from parlab.pages.saved_views import default_address
 
 from .partial import is_partial
 
@@ -34,6 +35,8 @@ MAX_CHOSEN = 500
 @require_GET
 def experiments(request: HttpRequest) -> HttpResponse:
     """Show the experiments, or with `?show=runs` the runs, that match a filter."""
+    if default := default_address(request):
+        return redirect(default)
     show = "runs" if request.GET.get("show") == "runs" else "experiments"
     query, page, sort = request.GET.get("q", ""), request.GET.get("page"), request.GET.get("sort", "")
     read = selectors.run_list if show == "runs" else selectors.experiment_list

@@ -1,0 +1,56 @@
+"""A dashboard is made from an experiment, arranged, saved as the default, and opened by another person."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Browser, Page, expect
+
+from .conftest import PATIENCE_MS, Demo, screenshots
+
+
+def test_a_dashboard_is_saved_shared_and_opened_by_another(page: Page, demo: Demo, browser: Browser) -> None:
+    page.goto("/experiments/gpt-3-small-on-three-nodes/")
+    page.get_by_text("More", exact=True).click()
+    page.get_by_role("button", name="New dashboard").click()
+    page.wait_for_url("**/edit/")
+    page.get_by_label("Name").fill("Three nodes at a glance")
+    page.get_by_label("New panel").select_option("text")
+    page.get_by_role("button", name="Add panel").click()
+    expect(page.get_by_text("Not saved yet")).to_be_visible()
+    content = page.get_by_label("Content").last
+    content.fill("Memory decides **everything**.")
+    page.get_by_role("button", name="Move Text up").click()
+    expect(page.get_by_label("Title").nth(3)).to_have_value("Text")
+    page.get_by_label("Width").nth(3).select_option("full")
+    page.get_by_label("Default for the team").check()
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.wait_for_url(lambda url: url.rstrip("/").rpartition("/")[2].isdecimal())
+    expect(page.get_by_text("Memory decides everything.")).to_be_visible()
+    page.wait_for_selector('[data-figure][data-drawn="1"]')
+    screenshots(page, "dashboard")
+
+    other = browser.new_context(base_url=demo.url)
+    other.set_default_timeout(PATIENCE_MS)
+    colleague = other.new_page()
+    colleague.goto(page.url)
+    colleague.get_by_label("Username").fill(demo.user)
+    colleague.get_by_label("Password").fill(demo.password)
+    colleague.get_by_role("button", name="Log in").click()
+    expect(colleague.get_by_role("heading", name="Three nodes at a glance")).to_be_visible()
+    colleague.goto("/experiments/gpt-3-small-on-three-nodes/dashboard/")
+    expect(colleague.get_by_text("Memory decides everything.")).to_be_visible()
+    other.close()
+
+
+def test_a_list_is_saved_as_a_view_that_opens_again(page: Page, demo: Demo) -> None:
+    page.goto("/experiments/")
+    page.locator("#search").fill("has:no-such-thing engine:zero")
+    page.locator("#search").fill("engine:zero")
+    page.wait_for_url("**engine**")
+    page.locator(".views > summary").click()
+    page.get_by_label("Save what is shown as").fill("Only ZeRO")
+    page.get_by_role("button", name="Save view").click()
+    expect(page.get_by_text("Saved the view Only ZeRO.")).to_be_visible()
+    page.goto("/experiments/")
+    page.locator(".views > summary").click()
+    page.get_by_role("link", name="Only ZeRO").click()
+    expect(page.locator("#search")).to_have_value("engine:zero")
