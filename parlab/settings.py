@@ -231,7 +231,11 @@ PICTURES_QUEUE = "pictures"
 NOTIFY_QUEUE = "notify"
 CELERY_TASK_QUEUES = [Queue(CONTROL_QUEUE), Queue(INGEST_QUEUE), Queue(PICTURES_QUEUE), Queue(NOTIFY_QUEUE)]
 # Drawing and waiting for receivers take seconds: a separate worker does both, to avoid delaying heartbeats.
-CELERY_TASK_ROUTES = {"parlab.publishing.draw": {"queue": PICTURES_QUEUE}, "parlab.notify.*": {"queue": NOTIFY_QUEUE}}
+CELERY_TASK_ROUTES = {
+    "parlab.publishing.draw": {"queue": PICTURES_QUEUE},
+    "parlab.notify.*": {"queue": NOTIFY_QUEUE},
+    "parlab.watch.poll": {"queue": NOTIFY_QUEUE},
+}
 CELERY_ACCEPT_CONTENT = ["json"]
 # No limit: if Redis dies while a message is acknowledged, Celery never frees that message's prefetch slot, and a worker
 # without free slots receives nothing. A solo worker takes one message at a time anyway.
@@ -259,7 +263,8 @@ CELERY_BEAT_SCHEDULE = {
     "notify": {"task": "parlab.notify.deliver", "schedule": 5.0, "options": {"expires": 5}},
     "forget events": {"task": "parlab.notify.prune", "schedule": 3_600.0, "options": {"expires": 600}},
     "tune": {"task": "parlab.tuner.advance", "schedule": 2.0, "options": {"expires": 10}},
-    "refresh watches": {"task": "parlab.watch.refresh", "schedule": 10.0, "options": {"expires": 10}},
+    "refresh watches": {"task": "parlab.watch.refresh", "schedule": 5.0, "options": {"expires": 5}},
+    "read watched repositories": {"task": "parlab.watch.poll", "schedule": 30.0, "options": {"expires": 30}},
 }
 
 # --- static files ----------------------------------------------------------------------------------------------------

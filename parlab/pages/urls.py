@@ -97,6 +97,7 @@ urlpatterns = [
     path("watch/<int:pk>/figures/<int:name>.csv", watches.figure_csv, name="watch-numbers"),
     path("watch/<int:pk>/alerts/<int:number>/", watches.alert, name="watch-alert"),
     path("watch/<int:pk>/alerts/<int:number>/answer/", watches.answer, name="watch-answer"),
+    path("watch/<int:pk>/alerts/<int:number>/bisect/<slug:action>/", watches.bisect, name="watch-bisect"),
     path("watch/<int:pk>/<slug:action>/", watches.act, name="watch-act"),
     path("import/", imports.choose, name="import"),
     path("import/formats/", log_formats.log_formats, name="log-formats"),

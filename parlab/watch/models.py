@@ -65,6 +65,11 @@ class Watch(models.Model):
     def get_absolute_url(self) -> str:
         return reverse("watch", args=[self.pk])
 
+    @property
+    def starts_runs(self) -> bool:
+        """Whether it runs its configuration by itself; otherwise it only collects results."""
+        return self.config_id is not None and bool(self.schedule or self.repository or self.on_node_change)
+
 
 class Commit(models.Model):
     """A commit of the watched branch, in the order of its first parents."""

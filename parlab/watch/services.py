@@ -11,12 +11,15 @@ from django.utils import timezone
 
 from parlab.lab.models import Config
 
+from .bisecting import bisect_advance
 from .collecting import history_store, results_collect
 from .commits import check_repository, commit_of
 from .cron import next_time
 from .detecting import watch_detect
 from .histories import read_history
-from .models import Alert, Watch
+from .models import Alert, Bisect, Order, Watch
+from .ordering import order_place, orders_advance, suspicions_settle
+from .triggers import nodes_check, repository_check, schedule_check
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +86,24 @@ def watch_refresh(*, watch: Watch) -> list[Alert]:
     if results_collect(watch=watch) == 0 and watch.series.exists():
         return []
     return watch_detect(watch=watch)
+
+
+def watch_advance(*, watch: Watch) -> None:
+    """Check the occasions of a watch, advance its orders and bisections, and search its results; may be repeated."""
+    schedule_check(watch=watch)
+    nodes_check(watch=watch)
+    orders_advance(watch=watch)
+    watch_refresh(watch=watch)
+    for bisect in Bisect.objects.filter(alert__watch=watch, state=Bisect.State.RUNNING):
+        bisect_advance(bisect=bisect)
+    suspicions_settle(watch=watch)
+
+
+def watch_run(*, watch: Watch) -> Order:
+    """Order runs of a watch now; raise ValueError if it has no configuration."""
+    if watch.repository:
+        repository_check(watch=watch)
+    return order_place(watch=watch, count=watch.repeats, reason="by hand")
 
 
 ANSWERS = {

@@ -15,10 +15,10 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import Config
-from parlab.watch import selectors, services
+from parlab.watch import bisecting, selectors, services
 from parlab.watch.cron import preview
 from parlab.watch.detecting import sentence_of
-from parlab.watch.models import Alert, Series, Watch
+from parlab.watch.models import Alert, Bisect, Series, Watch
 
 from .figures import csv_response, json_response
 
@@ -113,6 +113,7 @@ def _context(row: Watch) -> dict[str, Any]:
         "alerts": selectors.alert_rows(alerts),
         "results": row.results.select_related("run__experiment").order_by("-position", "-at", "-pk")[:20],
         "count": row.results.count(),
+        "orders": row.orders.all()[:10],
         "notes": list(dict.fromkeys(note for entry in series for note in entry.series.notes))[:10],
     }
 
@@ -120,7 +121,7 @@ def _context(row: Watch) -> dict[str, Any]:
 @require_POST
 @permission_required("watch.change_watch", raise_exception=True)
 def act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
-    """Pause, resume, refresh or delete a watch, or import a history into it."""
+    """Pause, resume, refresh, run or delete a watch, or import a history into it."""
     row = _find(pk)
     if action in ("pause", "resume"):
         Watch.objects.filter(pk=row.pk).update(is_enabled=action == "resume")
@@ -128,6 +129,8 @@ def act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
     elif action == "refresh":
         count = len(services.watch_refresh(watch=row))
         messages.success(request, f"Looked for results: {count} new alert{'' if count == 1 else 's'}.")
+    elif action == "run":
+        _run(request, row)
     elif action == "import":
         _import(request, row)
     elif action == "delete":
@@ -135,7 +138,7 @@ def act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
         messages.success(request, f"Deleted {row.name}. Its runs remain.")
         return redirect("watches")
     else:
-        raise Http404(f"unknown action {action}; use pause, resume, refresh, import or delete")
+        raise Http404(f"unknown action {action}; use pause, resume, refresh, run, import or delete")
     return redirect(row)
 
 
@@ -153,6 +156,51 @@ def _import(request: HttpRequest, row: Watch) -> None:
     messages.success(request, f"Imported {outcome.rows} results; {outcome.alerts} new alerts.{problems}")
 
 
+def _run(request: HttpRequest, row: Watch) -> None:
+    try:
+        order = services.watch_run(watch=row)
+    except ValueError as problem:
+        messages.error(request, f"Not started: {problem}.")
+        return
+    commit = f" at commit {order.commit[:10]}" if order.commit else ""
+    messages.success(request, f"Ordered {order.count} run{'' if order.count == 1 else 's'} of each point{commit}.")
+
+
+@require_POST
+@permission_required("lab.add_run", raise_exception=True)
+def bisect(request: HttpRequest, pk: int, number: int, action: str) -> HttpResponse:
+    """Start, pause or resume the bisection of an alert."""
+    row = _find_alert(pk, number)
+    try:
+        if action == "start":
+            good, bad = (request.POST.get(name, "").strip() for name in ("good", "bad"))
+            bisecting.bisect_start(alert=row, user=cast(User, request.user), good=good, bad=bad)
+            messages.success(request, "Bisection started. Its runs appear among the orders of the watch.")
+        elif action in ("pause", "resume"):
+            state = Bisect.State.PAUSED if action == "pause" else Bisect.State.RUNNING
+            for search in row.bisects.all():
+                bisecting.bisect_switch(bisect=search, state=state)
+            messages.success(request, "Paused." if action == "pause" else "Resumed.")
+        else:
+            raise Http404(f"unknown action {action}; use start, pause or resume")
+    except ValueError as problem:
+        messages.error(request, f"Not started: {problem}.")
+    return redirect(row)
+
+
+def _bisect_context(row: Alert) -> dict[str, Any]:
+    search = row.bisects.order_by("-pk").first()
+    context: dict[str, Any] = {"bisect": search}
+    try:
+        if search is not None:
+            context["steps"] = bisecting.steps_of(search)
+        else:
+            context["cost"] = bisecting.bisect_cost(row)
+    except ValueError as problem:
+        context["why_not"] = str(problem)
+    return context
+
+
 @require_GET
 def alert(request: HttpRequest, pk: int, number: int) -> HttpResponse:
     row = _find_alert(pk, number)
@@ -162,6 +210,7 @@ def alert(request: HttpRequest, pk: int, number: int) -> HttpResponse:
         "text": sentence_of(row),
         "parts": selectors.parts_of(row),
         "between": selectors.between(row),
+        **_bisect_context(row),
     }
     return render(request, "watch/alert.html", context)
 
