@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -12,6 +13,7 @@ UNKNOWN = "unknown"
 HEAD_CHARACTERS = 512 * 1024
 ENOUGH = 20
 THRESHOLD = 3
+_DIGITS = re.compile(r"\d+")
 
 Signs = Sequence[tuple[re.Pattern[str], int]]
 
@@ -27,8 +29,14 @@ def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]
     """Return the sum of the weights of matching signs for each format; a sign counts at most ENOUGH times."""
     remaining = {name: {pattern: ENOUGH for pattern, _ in reader.SIGNS} for name, reader in formats.items()}
     totals = dict.fromkeys(formats, 0)
+    seen: Counter[str] = Counter()
     for _, _, _, line in peel(head):
         text = line[:2000]
+        # Lines that differ in their numbers only have the same signs, which count no further.
+        shape = _DIGITS.sub("0", text)
+        seen[shape] += 1
+        if seen[shape] > ENOUGH:
+            continue
         for name, reader in formats.items():
             budget = remaining[name]
             for pattern, weight in reader.SIGNS:
