@@ -8,7 +8,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from . import theme
-from .format import quantity, significant
+from .format import DIGITS, printed_digits, quantity, significant
 from .measures import Available
 from .theme import Drawing, Style, Table
 
@@ -136,16 +136,21 @@ def caption(messages: Sequence[Message]) -> str:
     candidates = [item for item in with_busbw if item[1].operation == "all-reduce"] or with_busbw
     busbw, best = max(candidates, key=lambda item: item[0])
     ranks = f" between {best.ranks} ranks" if best.ranks else ""
-    text = f"{best.operation}{ranks} reaches a busbw of {gigabytes(busbw)} with {quantity(best.size, 'B')}"
+    bandwidth = gigabytes(busbw, is_printed=bool(best.source))
+    text = f"{best.operation}{ranks} reaches a busbw of {bandwidth} with {quantity(best.size, 'B')}"
     if best.first_time_s and best.time_s and best.first_time_s > SLOWER * best.time_s:
         text += f"; its first trial took {significant(best.first_time_s / best.time_s)} times as long"
     wrong = sum(message.wrong or 0 for message in messages)
     return text + (f". {wrong} elements had WRONG values: do not trust these numbers." if wrong else ".")
 
 
-def gigabytes(bytes_per_s: float) -> str:
-    """Write a bandwidth in the units of nccl-tests and of network cards: `13.5 GB/s (108 Gbit/s)`."""
-    return f"{significant(bytes_per_s / GIGA)} GB/s ({significant(8 * bytes_per_s / GIGA)} Gbit/s)"
+def gigabytes(bytes_per_s: float, *, is_printed: bool = False) -> str:
+    """Write a bandwidth in the units of nccl-tests and of network cards: `13.5 GB/s (108 Gbit/s)`.
+
+    A printed one keeps the digits of its file.
+    """
+    digits = printed_digits(bytes_per_s / GIGA) if is_printed else DIGITS
+    return f"{significant(bytes_per_s / GIGA, digits)} GB/s ({significant(8 * bytes_per_s / GIGA)} Gbit/s)"
 
 
 def table(messages: Sequence[Message]) -> Table:

@@ -223,5 +223,8 @@ def _measured(measure: Measure, points: Sequence[RunPoint]) -> _Axis:
     low, high = min(measured), max(measured)
     heights = [None if value is None else (value - low) / (high - low) for value in values]
     return _Axis(
-        measure.title, heights, [measure.text(v) for v in values], [(0.0, measure.text(low)), (1.0, measure.text(high))]
+        measure.title,
+        heights,
+        [measure.text_of(point) for point in points],
+        [(0.0, measure.text_of(points[values.index(low)])), (1.0, measure.text_of(points[values.index(high)]))],
     )

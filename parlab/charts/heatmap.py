@@ -202,11 +202,17 @@ def shades(
     return colours
 
 
+def _cell_text(place: _Place, factor: float, measure: Measure) -> str:
+    """Write the value of a cell with the digits that the file of its run prints."""
+    value = place.value or 0.0
+    return significant(value / factor, place.point.digits(value, measure.unit))
+
+
 def _cells(cells: Sequence[tuple[int, int, _Place]], factor: float, measure: Measure) -> go.Bar:
     values = [(place.value or 0.0) / factor for _, _, place in cells]
     return go.Bar(
         **rectangles([(x, y) for x, y, _ in cells]),
-        text=[significant(value) for value in values] if len(cells) <= _MAX_TEXTS else None,
+        text=[_cell_text(place, factor, measure) for _, _, place in cells] if len(cells) <= _MAX_TEXTS else None,
         hovertext=[p.point.hover((measure.title.lower(), p.value, measure.unit)) for _, _, p in cells],
         # A colour bar would set inline styles as well, so the subtitle gives the ends of the scale.
         marker={"color": shades(values, SCALE, is_reversed=measure.least_is_best), "line": {"width": 0}},
@@ -234,8 +240,9 @@ def _out_of_memory(cells: Sequence[tuple[int, int, _Place]]) -> go.Bar:
 
 
 def _subtitle(grid: _Grid, factor: float, unit: str, measure: Measure) -> str:
-    ends = sorted([min(grid.values), max(grid.values)], reverse=measure.least_is_best)
-    light, dark = (significant(value / factor) for value in ends)
+    measured = [place for place in grid.places.values() if place.value is not None]
+    ordered = sorted(measured, key=lambda place: place.value or 0.0, reverse=measure.least_is_best)
+    light, dark = (_cell_text(place, factor, measure) for place in (ordered[0], ordered[-1]))
     has_others = any(place.others for place in grid.places.values())
     which = "the best run of each cell" if has_others else "one run per cell"
     return f"{which}; {unit or measure.title.lower()}, light {light} to dark {dark}; hatched: out of memory"
@@ -244,7 +251,7 @@ def _subtitle(grid: _Grid, factor: float, unit: str, measure: Measure) -> str:
 def _caption(places: dict[tuple[str, str], _Place], measure: Measure, unit: str, factor: float) -> str:
     measured = [place for place in places.values() if place.value is not None]
     best = min(measured, key=lambda place: (place.value or 0.0) * (1 if measure.least_is_best else -1))
-    value = f"{significant((best.value or 0.0) / factor)} {unit}".strip()
+    value = f"{_cell_text(best, factor, measure)} {unit}".strip()
     caption = f"Best: {value}, {best.point.full_label}."
     oom = sum(place.value is None and place.point.state == "oom" for place in places.values())
     return caption + (f" {oom} of {len(places)} cells ran out of memory." if oom else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from .format import SPACE, quantity, significant
+from .format import DIGITS, SPACE, quantity, significant
 from .points import RunPoint
 
 Scale = Literal["auto", "linear", "log"]
@@ -32,9 +32,16 @@ class Measure(NamedTuple):
         """Whether values keep this unit; others get the prefix that suits their size."""
         return self.unit in ("ms", "%", "", "fps")
 
-    def text(self, value: float | None) -> str:
+    def text(self, value: float | None, digits: int = DIGITS) -> str:
         """Write a value with its unit."""
-        return f"{significant(value)}{SPACE}{self.unit}".strip() if self.is_as_it_is else quantity(value, self.unit)
+        if self.is_as_it_is:
+            return f"{significant(value, digits)}{SPACE}{self.unit}".strip()
+        return quantity(value, self.unit, digits)
+
+    def text_of(self, point: RunPoint) -> str:
+        """Write the value of a run with its unit, and with the digits that its file prints."""
+        value = self.value(point)
+        return self.text(value, point.digits(value, self.unit))
 
 
 def _step_time(point: RunPoint) -> float | None:

@@ -231,11 +231,16 @@ def _add_out_of_memory(drawing: go.Figure, unmeasured: Sequence[RunPoint]) -> No
         )
 
 
+def _most_text(point: RunPoint) -> str:
+    most = _most(point)
+    return quantity(most, "B", point.digits(most, "B"))
+
+
 def _caption(points: Sequence[RunPoint], measured: Sequence[RunPoint]) -> str:
     biggest, smallest = max(measured, key=_most), min(measured, key=_most)
-    caption = f"Highest: {quantity(_most(biggest), 'B')}, {biggest.full_label}"
+    caption = f"Highest: {_most_text(biggest)}, {biggest.full_label}"
     if _most(biggest) > _most(smallest):
-        caption += f"; lowest: {quantity(_most(smallest), 'B')} (run {smallest.number})"
+        caption += f"; lowest: {_most_text(smallest)} (run {smallest.number})"
     too_big = [f"run {point.number}" for point in points if point.state == "oom"]
     return caption + (f". Out of memory: {', '.join(too_big)}." if too_big else ".")
 

@@ -143,10 +143,8 @@ def _bars(
 def _caption(measured: Sequence[RunPoint], timed: Mapping[int, Mapping[str, Timer]]) -> str:
     slowest = max(measured, key=lambda point: sum(timer.median for timer in timed[point.number].values()))
     name, timer = max(timed[slowest.number].items(), key=lambda item: item[1].median)
-    return (
-        f"Longest: {slowest.full_label}; {name} takes {quantity(timer.median, 's')}"
-        " of its step, averaged over the ranks."
-    )
+    duration = quantity(timer.median, "s", slowest.digits(timer.median))
+    return f"Longest: {slowest.full_label}; {name} takes {duration} of its step, averaged over the ranks."
 
 
 def _phases_table(measured: Sequence[RunPoint]) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .format import exact_quantity, field_label, field_value
+from .format import DIGITS, exact_quantity, field_label, field_value, printed_digits
 from .theme import plain
 
 EMULATED = "emulated"
@@ -82,6 +82,8 @@ class RunPoint(NamedTuple):
     roof: Roof | None = None
     is_published: bool = False
     """Figures from elsewhere, as far as their authors published them."""
+    is_printed: bool = False
+    """The figures have the digits with which a file prints them."""
     marks: tuple[str, ...] = ()
     """EMULATED, LEARNT."""
 
@@ -107,6 +109,10 @@ class RunPoint(NamedTuple):
         """Return the point as the text of a tick: its number and values."""
         values = " ".join(field_value(value) for value in self.values.values())
         return plain(" ".join(filter(None, [f"#{self.number}", values, *self.marks])))
+
+    def digits(self, value: float | None, unit: str = "") -> int:
+        """Return the significant digits of a number of this run: as many as its file prints, else DIGITS."""
+        return printed_digits(value, unit) if self.is_printed else DIGITS
 
     def hover(self, *numbers: tuple[str, float | None, str]) -> str:
         """Return the hover text: configuration, then each number with all digits."""

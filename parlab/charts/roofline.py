@@ -104,7 +104,7 @@ def _points(members: Sequence[RunPoint], name: str, style: theme.Style) -> go.Sc
 
 def _caption(measured: Sequence[RunPoint]) -> str:
     best = max(measured, key=lambda point: point.mfu_pct or 0.0)
-    caption = f"Best: {significant(best.mfu_pct)} % of peak FLOP/s, {best.full_label}."
+    caption = f"Best: {significant(best.mfu_pct, best.digits(best.mfu_pct))} % of peak FLOP/s, {best.full_label}."
     bound = [
         point
         for point in measured

@@ -281,7 +281,7 @@ def _caption(
 ) -> str:
     best = min(measured, key=lambda point: _goodness(point, measure))
     end = "Lowest" if measure.least_is_best else "Highest"
-    caption = f"{end}: {measure.text(measure.value(best))}, {best.full_label}."
+    caption = f"{end}: {measure.text_of(best)}, {best.full_label}."
     too_big = sum(point.state == "oom" for point in points)
     if too_big:
         caption += f" {too_big} of {len(points)} ran out of memory."

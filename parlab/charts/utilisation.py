@@ -96,7 +96,7 @@ def _caption(measured: Sequence[RunPoint]) -> str:
         return "Peak FLOP/s of these devices is unknown, so MFU is not available."
     best = max(rated, key=lambda point: point.mfu_pct or 0.0)
     peaks = list(dict.fromkeys(point.peak for point in rated if point.peak))
-    caption = f"Best MFU: {significant(best.mfu_pct)}{SPACE}%, {best.full_label}"
+    caption = f"Best MFU: {significant(best.mfu_pct, best.digits(best.mfu_pct))}{SPACE}%, {best.full_label}"
     if len(peaks) == 1:
         return f"{caption}, of {peaks[0]}."
     if peaks:

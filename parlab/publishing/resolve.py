@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from django.db.models import Q
 
 from parlab.charts.axes import GPUS, RUN
-from parlab.charts.format import SPACE, Unit, exact_quantity
+from parlab.charts.format import DIGITS, SPACE, Unit, exact_quantity, printed_digits
 from parlab.charts.measures import AUTO, DEFAULT, MEASURES, SCALES, Options, Scale
 from parlab.charts.points import RunPoint, is_number
 from parlab.charts.registry import EXPERIMENT_FIGURES, Figure
@@ -23,7 +23,17 @@ from parlab.reports.blocks import Block, Content
 from parlab.reports.directives import Directive, listed, number, select_records
 from parlab.reports.document import Document
 from parlab.reports.facts import run_block
-from parlab.reports.pivot import AGGREGATES, FINISHED, OOM, Record, doubts_of, field_named, fields_of, number_text
+from parlab.reports.pivot import (
+    AGGREGATES,
+    FINISHED,
+    OOM,
+    PRINTED,
+    Record,
+    doubts_of,
+    field_named,
+    fields_of,
+    number_text,
+)
 from parlab.reports.shapes import pivot_block, plain_value, runs_block
 from parlab.reports.units import shown_unit
 
@@ -228,7 +238,9 @@ class Resolver:
             raise ValueError(f"unknown aggregate {aggregate!r}; use one of {', '.join(AGGREGATES)}")
         value = values[0] if len(values) == 1 else AGGREGATES[aggregate](values)
         unit = shown_unit(field, [value], options.get("unit", ""))
-        text = _value_text(value, unit, number(options, "decimals", most=12))
+        is_printed = len(records) == 1 and records[0].get("origin") in PRINTED
+        digits = printed_digits(value, unit.base) if is_printed else DIGITS
+        text = _value_text(value, unit, number(options, "decimals", most=12), digits)
         return blocks.ValueBlock(text=text, exact=exact_quantity(value, unit.base).strip(), doubts=doubts)
 
     def _value_records(self, directive: Directive) -> tuple[str, list[Record]]:
@@ -283,10 +295,10 @@ class Resolver:
         return _picture_block(drawn, directive)
 
 
-def _value_text(value: float, unit: Unit, decimals: int | None) -> str:
+def _value_text(value: float, unit: Unit, decimals: int | None, digits: int) -> str:
     if not unit.name and decimals is None:
         return plain_value(value)
-    text = number_text(value / unit.factor, decimals, is_count=not unit.name)
+    text = number_text(value / unit.factor, decimals, is_count=not unit.name, digits=digits)
     return f"{text}{SPACE}{unit.name}" if unit.name else text
 
 

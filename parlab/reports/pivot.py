@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parlab.charts.format import DASH, Unit, field_title, field_value, for_column, in_column, significant
+from parlab.charts.format import DASH, DIGITS, Unit, field_title, field_value, for_column, in_column, significant
 from parlab.charts.points import in_order, is_number, shared_marks
 
 from .units import least_is_best, shown_unit
@@ -258,13 +258,13 @@ def _pivot_cell(
     return Cell(SEVERAL, text, number, min(numbers), max(numbers), tuple(places), doubts, False, note)
 
 
-def number_text(number: float, decimals: int | None, *, is_count: bool) -> str:
-    """Format a number: `decimals` places if given, counts in full, else three significant digits."""
+def number_text(number: float, decimals: int | None, *, is_count: bool, digits: int = DIGITS) -> str:
+    """Format a number: `decimals` places if given, counts in full, else `digits` significant digits."""
     if decimals is not None:
         return f"{number:.{decimals}f}"
     if is_count and number == int(number) and abs(number) < 1e9:
         return str(int(number))
-    return significant(number)
+    return significant(number, digits)
 
 
 def doubts_of(record: Record, value: str) -> Sequence[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parlab.charts import memory, phases, theme, throughput
+from parlab.charts import heatmap, memory, phases, theme, throughput
 from parlab.charts.axes import log_ticks
 from parlab.charts.measures import Options
 from parlab.charts.points import RunPoint, Spread, Timer
@@ -41,6 +41,23 @@ def test_throughput_has_a_line_per_schedule_over_sorted_micro_batches() -> None:
     assert list(drawn["gpipe"].x) == [1, 2, 4]
     assert list(drawn["gpipe"].y) == [120, 130, 110]
     assert drawn["gpipe"].mode == "lines+markers"
+
+
+def test_labels_keep_the_digits_of_a_file() -> None:
+    rates = {("gpipe", 1): 2502.236, ("gpipe", 2): 2600.5, ("1f1b", 1): 2700.25, ("1f1b", 2): 2800.125}
+    points = [
+        point(number, {SCHEDULE: schedule, MICRO: size}, rate, is_printed=True, memory_max=11.21 * 2**30)
+        for number, ((schedule, size), rate) in enumerate(rates.items(), 1)
+    ]
+    assert "2800.125" in (throughput.figure(points).caption or "")
+    assert "11.21" in (memory.figure(points).caption or "")
+    grid = heatmap.figure(points)
+    assert grid.figure is not None
+    assert sorted(grid.figure.data[0].text) == ["2502.236", "2600.5", "2700.25", "2800.125"]
+    assert "2800.125" in (grid.caption or "")
+    measured = [point._replace(is_printed=False) for point in points]
+    assert "2800" in (throughput.figure(measured).caption or "")
+    assert "2800.1" not in (throughput.figure(measured).caption or "")
 
 
 def test_error_bars_are_the_percentiles_of_step_time_as_throughput() -> None:

@@ -46,6 +46,19 @@ def test_a_report_shows_current_figures_tables_and_values(
     assert page.get(f"{url}&format=csv").content.startswith(b"run,")
 
 
+def test_a_value_of_an_imported_run_keeps_the_digits_of_its_file(
+    page: Client, four_runs: list[Run], make_report: Make
+) -> None:
+    runs = Run.objects.filter(pk=four_runs[2].pk)
+    runs.update(samples_per_s=2502.236)
+    report = make_report("Best: {{ value samples_per_s run=3 }}.")
+    assert ">2500" in shown(page, report)
+
+    runs.update(origin=Run.Origin.IMPORTED)
+
+    assert ">2502.236" in shown(page, report)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

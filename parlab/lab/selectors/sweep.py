@@ -9,6 +9,7 @@ from parlab.charts.format import field_value
 from parlab.charts.points import Roof, RunPoint, Timer
 from parlab.lab.models import Run
 from parlab.planner.hardware import find
+from parlab.reports.pivot import PRINTED
 from runners.config import Point, digest
 from runners.protocol import RunState
 
@@ -151,6 +152,7 @@ def run_point(run: Run, values: dict[str, Any]) -> RunPoint:
         peak=peak_text(summary),
         roof=_roof(run),
         is_published=run.origin != Run.Origin.MEASURED,
+        is_printed=run.origin in PRINTED,
         marks=run.marks,
     )
 
