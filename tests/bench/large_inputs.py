@@ -1,0 +1,83 @@
+"""Tables of 200,000 rows or 20,000 columns and 3 million empty lines: time and memory, against half of each."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from parlab.formats import read_document
+from tests.bench.result import Result, Scale
+
+
+def rows_of_metrics(size: int) -> Iterator[str]:
+    yield "_step,train/loss,perf/tokens_per_sec,val/loss\n"
+    yield from (f"{n},{2 + 1 / (n + 1):.4f},{5000 + n % 97},{3 if n % 100 == 0 else ''}\n" for n in range(size))
+
+
+def rows_of_two_runs(size: int) -> Iterator[str]:
+    yield "Step,a - train/loss,b - train/loss\n"
+    yield from (f"{n},{2 + 1 / (n + 1):.4f},{3 + 1 / (n + 1):.4f}\n" for n in range(size))
+
+
+def rows_of_samples(size: int) -> Iterator[str]:
+    yield from ("# gpu pwr sm fb\n", "# Idx W % MB\n")
+    yield from (f" {n % 8} {100 + n % 7} {50 + n % 11} {n}\n" for n in range(size))
+
+
+def columns_of_metrics(size: int) -> Iterator[str]:
+    yield ",".join(["_step", *(f"metric_{n}" for n in range(size))]) + "\n"
+    yield from (",".join([str(n), *(f"{column}.5" for column in range(size))]) + "\n" for n in range(20))
+
+
+def columns_of_runs(size: int) -> Iterator[str]:
+    yield ",".join(["Name,State,User", *(f"train/metric_{n}" for n in range(size))]) + "\n"
+    yield from (",".join([f"run-{n},finished,ada", *["1.5"] * size]) + "\n" for n in range(20))
+
+
+def columns_of_page(size: int) -> Iterator[str]:
+    yield from ("# Table\n", "\n", "|" + "a|" * size + "\n", "|" + "-|" * size + "\n", "|" + "1|" * size + "\n")
+
+
+def empty_lines(size: int) -> Iterator[str]:
+    return ("\n" for _ in range(size))
+
+
+CASES: dict[str, tuple[Callable[[int], Iterator[str]], int]] = {
+    "200,000 rows of metrics": (rows_of_metrics, 200_000),
+    "200,000 rows of two runs": (rows_of_two_runs, 200_000),
+    "200,000 rows of GPU samples": (rows_of_samples, 200_000),
+    "20,000 columns of metrics": (columns_of_metrics, 20_000),
+    "20,000 columns of runs": (columns_of_runs, 20_000),
+    "20,000 columns of a page": (columns_of_page, 20_000),
+    "3 million empty lines": (empty_lines, 3_000_000),
+}
+
+
+def measured(case: str, size: int) -> tuple[float, float]:
+    """Read a case in a process of its own; return its processor time in seconds and its peak memory in MiB."""
+    command = [sys.executable, "-m", "tests.bench.large_inputs", case, str(size)]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds, mebibytes = process.stdout.split()
+    return float(seconds), float(mebibytes)
+
+
+def large_inputs_growth(scale: Scale) -> Result:
+    """Measure by what factor the time of each case grows when its size doubles; return the largest factor."""
+    worst, name = 0.0, ""
+    for case, (_, full) in CASES.items():
+        size = scale.of(full)
+        half, whole = measured(case, size // 2), measured(case, size)
+        growth = whole[0] / half[0]
+        sys.stdout.write(f"  {case:<28} {whole[0]:>6.2f} s {whole[1]:>6.0f} MiB   {growth:.2f} x of the half\n")
+        if growth > worst:
+            worst, name = growth, case
+    return Result(worst, "x", f"2 x is linear; {name}", 2.0 / worst, 1)
+
+
+if __name__ == "__main__":
+    began = time.process_time()
+    read_document(CASES[sys.argv[1]][0](int(sys.argv[2])), file="large")
+    spent = time.process_time() - began
+    peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
+    sys.stdout.write(f"{spent} {int(peak) / 1024}\n")
