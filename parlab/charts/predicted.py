@@ -235,3 +235,69 @@ def _sizes_caption(feasible: Sequence[SizePoint], without: int, wanted_days: flo
 
 def _sizes_table(sizes: Sequence[SizePoint]) -> Table:
     return Table(["nodes", "gpus", "days", "days_low", "days_high", "layout", "gpu_hours", "cost"], [*map(list, sizes)])
+
+
+def cost_curve(sizes: Sequence[SizePoint], wanted_days: float | None = None) -> Drawing:
+    """Draw cost, or GPU hours without a price, (y) over training days (x), a point per number of nodes.
+
+    The line connects the numbers of nodes that no other beats in both; both axes log.
+    """
+    feasible = [size for size in sizes if size.days and _price(size)]
+    if not feasible:
+        return theme.nothing("None of the compared numbers of nodes can train this model.")
+    best = [size for size in feasible if not any(_beats(other, size) for other in feasible)]
+    rest = [size for size in feasible if size not in best]
+    title = "Cost" if feasible[0].cost else "GPU hours"
+    drawing = go.Figure(
+        layout=theme.layout(
+            title=f"{title} against training time",
+            subtitle="the best layout on each number of nodes; no point on the line is beaten in both",
+            x="Training time (days)",
+            y=f"{title} ({'currency of the price' if feasible[0].cost else 'h'})",
+            xaxis={"type": "log", "tickformat": "~g", **log_ticks([size.days or 0.0 for size in feasible])},
+            yaxis={"type": "log", "tickformat": "~s", **log_ticks([_price(size) for size in feasible])},
+        )
+    )
+    drawing.add_trace(_priced(sorted(best, key=lambda size: size.days or 0.0), "not beaten", theme.GREEN, "lines+"))
+    if rest:
+        drawing.add_trace(_priced(rest, "slower and dearer than another", theme.GREY, ""))
+    if wanted_days:
+        drawing.add_vline(x=wanted_days, line={"color": theme.VERMILLION, "dash": "dot", "width": 1})
+    cheapest, fastest = min(best, key=_price), min(best, key=lambda size: size.days or 0.0)
+    unit = "" if feasible[0].cost else " GPU hours"
+    caption = (
+        f"Cheapest: {cheapest.nodes} nodes, {significant(cheapest.days)} days, {significant(_price(cheapest))}{unit};"
+        f" fastest: {fastest.nodes} nodes, {significant(fastest.days)} days, {significant(_price(fastest))}{unit}."
+    )
+    return Drawing(drawing, caption, _sizes_table(sizes))
+
+
+def _price(size: SizePoint) -> float:
+    return size.cost or size.gpu_hours or 0.0
+
+
+def _beats(other: SizePoint, size: SizePoint) -> bool:
+    """Return whether another number of nodes is at least as fast and as cheap, and better in one."""
+    mine, its = (size.days or 0.0, _price(size)), (other.days or 0.0, _price(other))
+    return other is not size and its[0] <= mine[0] and its[1] <= mine[1] and its != mine
+
+
+def _priced(sizes: Sequence[SizePoint], name: str, colour: str, mode: str) -> go.Scatter:
+    return go.Scatter(
+        x=[size.days for size in sizes],
+        y=[_price(size) for size in sizes],
+        mode=f"{mode}markers+text",
+        name=name,
+        line={"color": colour},
+        marker={"size": 8, "color": colour},
+        text=[str(size.nodes) for size in sizes],
+        textposition="top center",
+        hovertemplate="%{customdata}<extra></extra>",
+        customdata=[
+            theme.plain(
+                f"{size.nodes} nodes, {size.gpus} GPUs: {significant(size.days)} days, {quantity(_price(size), '')};"
+                f" {size.layout}"
+            )
+            for size in sizes
+        ],
+    )

@@ -30,6 +30,8 @@ _LEAST, _MOST = 0.85, 1.1
 """Range of `usable_share`: a limit outside it would mean that the prediction itself is wrong."""
 NOISE = 0.03
 """Expected relative error of an ordinary measurement."""
+CODE_BASES = 0.018
+"""Deviation of the factors by which code bases differ, for fits to several of them."""
 SPRING = 1.0
 """Scale of the widths of the springs: at 1, a spring of width 1 allows a change by a factor of e at little cost."""
 
@@ -58,7 +60,7 @@ class Calibration:
     memory_rows: int = 0
     oom_rows: int = 0
     """Jobs that ran out of memory; they determine `usable_share`."""
-    time_error: float = 0.08
+    time_error: float = 0.073
     memory_error: float = 0.026
     usable_share: float = 0.985
     """Share of the device's memory up to which a prediction counts as fitting: drivers reserve the rest (a V100 of 16
@@ -119,21 +121,23 @@ def calibrate(
     weights: Sequence[float] | None = None,
     noise: float = NOISE,
     spring: float = SPRING,
+    code_bases: Sequence[str] | None = None,
 ) -> Calibration:
     """Fit the constants to observations of one cluster and family, starting from `start`.
 
     `start` defaults to the constants for the device of the first observation; without observations it is returned
     unchanged. `weights` holds the weight of each observation, 1 by default. `noise` is the expected relative error of
-    the measurements. `spring` scales the widths of the springs (`parameters.WIDTHS`).
+    the measurements. `spring` scales the widths of the springs (`parameters.WIDTHS`). `code_bases` names the code base
+    of each observation if there are several; each may differ from the constants by a factor of its own.
     """
     if start is None:
         start = default_for(observations[0].cluster) if observations else DEFAULT
     row_weights = weights or [1.0] * len(observations)
-    rows = list(zip(observations, row_weights, strict=True))
+    rows = list(zip(observations, row_weights, code_bases or [""] * len(observations), strict=True))
     fitted = replace(start, name=name, time_rows=0, memory_rows=0, oom_rows=sum(row.is_oom for row in observations))
     times = [
-        _Sample(row, weight, row.iteration_s, _time_formula(row.job, row.cluster))
-        for row, weight in rows
+        _Sample(row, weight, row.iteration_s, _time_formula(row.job, row.cluster), code_base)
+        for row, weight, code_base in rows
         if row.iteration_s is not None and row.iteration_s > 0
     ]
     if times:
@@ -141,8 +145,8 @@ def calibrate(
         width = spring * min(1.0, (len(times) / len(as_vector(start.time))) ** 0.5)
         fitted = _with_time(fitted, start, times, _solution(times, start.time, noise, width))
     sizes = [
-        _Sample(row, weight, row.memory_bytes, _memory_formula(row.job, row.cluster.domain, row.is_allocated))
-        for row, weight in rows
+        _Sample(row, weight, row.memory_bytes, _memory_formula(row.job, row.cluster.domain, row.is_allocated), "")
+        for row, weight, _code_base in rows
         if row.memory_bytes is not None and row.memory_bytes > 0
     ]
     if len(sizes) >= _FEWEST_MEMORIES:
@@ -157,6 +161,7 @@ class _Sample(NamedTuple):
     weight: float
     value: float
     formula: Formula
+    code_base: str
 
 
 class _Solution(NamedTuple):
@@ -174,11 +179,31 @@ def _solution(
     batch = Batch([sample.formula for sample in samples])
     measured = np.log([sample.value for sample in samples])
 
-    def residuals(points: Vector) -> Vector:
-        return np.log(batch.values(np.exp(points))) - measured
+    weights = np.array([sample.weight for sample in samples])
+    common = _common_share([sample.code_base for sample in samples], weights, noise)
 
-    vector, cost = _fit(residuals, initial, np.array([sample.weight for sample in samples]), noise, spring)
+    def residuals(points: Vector) -> Vector:
+        errors = np.log(batch.values(np.exp(points))) - measured
+        return errors - errors @ common
+
+    vector, cost = _fit(residuals, initial, weights, noise, spring)
     return _Solution(vector, residuals(vector[None])[0], cost)
+
+
+def _common_share(code_bases: Sequence[str], weights: Vector, noise: float) -> Vector:
+    """Return the matrix that takes from each residual a part of the mean of its code base.
+
+    Code bases differ by factors of their own, of deviation `CODE_BASES`: an error that all rows of one have in common
+    determines the constants less than its many rows suggest (a mixed model with random intercepts).
+    """
+    labels = np.array(code_bases)
+    shares = np.zeros((len(labels), len(labels)))
+    for label in set(code_bases) - {""}:
+        members = labels == label
+        total = float(weights[members].sum())
+        damping = (noise**2 / total / (CODE_BASES**2 + noise**2 / total)) ** 0.5
+        shares[np.ix_(members, members)] = (1 - damping) * (weights[members] / total)[:, None]
+    return shares
 
 
 def _with_time(fitted: Calibration, start: Calibration, samples: Sequence[_Sample], solution: _Solution) -> Calibration:

@@ -157,6 +157,7 @@ def cluster(
     gpus_per_node: int = 8,
     *,
     inter_node_gbit_s: float | None = None,
+    link_gb_s: float | None = None,
     latency_s: float | None = None,
     is_measured: bool = False,
     name: str = "",
@@ -166,7 +167,8 @@ def cluster(
 ) -> Cluster:
     """Return a cluster of `gpus` devices.
 
-    `inter_node_gbit_s` is the network bandwidth of a whole node; `nvlink_domain` the number of devices that fast links
+    `inter_node_gbit_s` is the network bandwidth of a whole node, `link_gb_s` that of a device inside its node in one
+    direction (GB/s); `nvlink_domain` the number of devices that fast links
     connect, at least those of a node. Unspecified links get the usual values for such nodes.
     Raises ValueError for an unknown device or a value out of range.
     """
@@ -177,11 +179,14 @@ def cluster(
     between = device_model.node_gbit_s or usual.gbit_s * cards
     if inter_node_gbit_s is not None and not 0 < inter_node_gbit_s <= 1e6:
         raise ValueError(f"inter_node_gbit_s {inter_node_gbit_s} is out of range; use more than 0 and at most 1e6")
+    if link_gb_s is not None and not 0 < link_gb_s <= 1e5:
+        raise ValueError(f"link_gb_s {link_gb_s} is out of range; use more than 0 and at most 1e5")
+    link = link_gb_s * 1e9 if link_gb_s else device_model.link_bandwidth or usual.link
     return Cluster(
         device_model,
         gpus,
         gpus_per_node,
-        Link(device_model.link_bandwidth or usual.link, 50e-6 if device_model.is_cpu else 8e-6),
+        Link(link, 50e-6 if device_model.is_cpu else 8e-6),
         Link((inter_node_gbit_s or between) * _GBIT, 20e-6 if latency_s is None else latency_s, is_measured),
         name,
         inter_node_gbit_s is None,

@@ -17,37 +17,37 @@ import numpy.typing as npt
 class TimeParameters:
     """Constants of the time model: how much of the data sheet figures a cluster and its software reach."""
 
-    matmul_efficiency: float = 0.868
+    matmul_efficiency: float = 0.899
     """Share of the matmul ceiling that the products of a layer reach, after the correction for their sizes."""
-    matmul_traffic: float = 1.07
+    matmul_traffic: float = 1.21
     """Bytes that a product moves, relative to its operands and result. This term makes small products slow."""
-    memory_efficiency: float = 0.882
+    memory_efficiency: float = 0.816
     """Share of the memory bandwidth that norms, softmax, dropout and the optimizer reach."""
-    host_s: float = 0.00107
+    host_s: float = 0.000952
     """Time in which the processor launches the kernels of one pass through one layer (s)."""
-    inside_efficiency: float = 1.5
+    inside_efficiency: float = 1.37
     """Share of the bandwidth inside a node that collectives reach; above 1 if they overlap with computation."""
-    between_efficiency: float = 0.553
+    between_efficiency: float = 0.53
     """Share of the bandwidth between nodes that collectives reach."""
-    shaped_efficiency: float = 0.908
+    shaped_efficiency: float = 0.917
     """The same for links whose bandwidth was set or measured instead of taken from a data sheet: the share of TCP."""
-    step_s: float = 0.0179
+    step_s: float = 0.0185
     """Fixed time of every iteration (s): optimizer launches, logging, data loading."""
-    straggler_share: float = 0.0243
+    straggler_share: float = 0.0188
     """Share by which each doubling of the nodes delays an iteration: every rank waits for the slowest one."""
-    misaligned_slowdown: float = 4.18
+    misaligned_slowdown: float = 4.44
     """Slowdown of attention if the head size is not a multiple of 8."""
-    sharded_efficiency: float = 0.199
-    """Share of the bandwidth that gathering sharded weights (ZeRO-3, FSDP) reaches."""
-    attention_efficiency: float = 0.954
+    sharded_efficiency: float = 0.112
+    """Share of the bandwidth that gathering each parameter on its own reaches (ZeRO-3 of 2021, without overlap)."""
+    attention_efficiency: float = 0.965
     """Speed of fused attention relative to the published kernels (`attention.SHARES`)."""
-    low_precision_efficiency: float = 1
+    low_precision_efficiency: float = 0.963
     """Share of the ceiling that products in 8 and 4 bits reach, relative to 16 bits."""
-    exchange_efficiency: float = 0.56
+    exchange_efficiency: float = 0.6
     """Share of the bandwidth that the all-to-all of experts reaches."""
-    grouped_efficiency: float = 0.692
+    grouped_efficiency: float = 0.737
     """Speed of the products of experts relative to one large product: uneven loads, partly filled tiles."""
-    routing_s: float = 0.00113
+    routing_s: float = 0.00115
     """Time in which the processor launches the kernels of routing, in addition to `host_s` (s)."""
     expert_s: float = 0.00011
     """The same for each expert of a rank (s)."""
@@ -62,13 +62,13 @@ class MemoryParameters:
     flat_factor: float = 1.08
     """Size of the weights, gradients and optimizer state flattened by ZeRO-1 and -2, relative to their formula:
     alignment, and fragments left by the first copies."""
-    bucket_values: float = 6.71e8
+    bucket_values: float = 6.4e8
     """Values in each of the two buckets in which ZeRO-1 and -2 reduce gradients and gather weights."""
-    logit_bytes: float = 8.35
+    logit_bytes: float = 8.37
     """Bytes per logit while the loss is computed."""
     communicator_bytes: float = 7.15e8
     """Buffers of NCCL for each process group inside a node, in bytes; a third between nodes."""
-    overhead_bytes: float = 1.28e9
+    overhead_bytes: float = 1.27e9
     """Device context, libraries and kernels, in bytes."""
 
 

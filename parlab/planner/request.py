@@ -151,6 +151,8 @@ class PlanRequest(BaseModel):
     """Devices that NVLink connects; empty: the usual number, at least those of a node."""
     network_gbit_s: _MaybePositive = None
     """Network bandwidth of one node (Gbit/s); empty: the usual value for such nodes."""
+    link_gb_s: _MaybePositive = None
+    """Bandwidth of a device inside its node, one direction (GB/s); empty: that of its usual links."""
     oversubscription: Annotated[float, Field(ge=1, le=64, allow_inf_nan=False)] = 1.0
     """Bandwidth below a leaf switch relative to that of its links to other switches; 1: full bandwidth everywhere."""
     rail_optimized: bool = False
@@ -272,6 +274,7 @@ class PlanRequest(BaseModel):
             self.gpus,
             self.gpus_per_node,
             inter_node_gbit_s=self.network_gbit_s,
+            link_gb_s=self.link_gb_s,
             nvlink_domain=self.nvlink_domain,
             oversubscription=self.oversubscription,
             is_rail_optimized=self.rail_optimized,

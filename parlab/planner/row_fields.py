@@ -74,6 +74,7 @@ HARDWARE = [
     "count",
     "node",
     "inter_node",
+    "link_gb_s",
     "delay_ms",
     "gbps",
     "peak_tflops",

@@ -17,6 +17,7 @@ from .practice import practice
 from .row_fields import HARDWARE, MODEL, PARALLEL
 from .row_models import read_model
 from .row_values import maybe, number, section, whole
+from .sites import site_of
 from .workload import PRECISIONS, Job, Model, Precision, Recompute, Schedule
 
 _SCHEDULE_PARTS = ("1f1b", "gpipe", "interleaved", "zb-", "dualpipe")
@@ -67,7 +68,7 @@ def read(row: Mapping[str, Any]) -> Row:
         notes.append("precision is not given: fp32 assumed, the default of torch")
     job = replace(job, zero_offload=_offload(parallel.get("offload"), str(row.get("source") or "")))
     group = str(row.get("group") or "")
-    hardware_cluster = _cluster(hardware, job, group)
+    hardware_cluster = _cluster(_with_links(hardware, str(row.get("source") or ""), notes), job, group)
     notes += _inconsistencies(job, hardware_cluster, whole(hardware, "count", job.world_size))
     is_recompute_open = _is_recompute_unstated(parallel)
     measured = _measured(row, job)
@@ -251,6 +252,17 @@ def _layout_schedule(
     return schedule, chunks if pipeline > 1 else 1
 
 
+def _with_links(data: Mapping[str, Any], source: str, notes: list[str]) -> Mapping[str, Any]:
+    """Return the hardware with the links of a known cluster, unless the row states links."""
+    site = site_of(source)
+    if site is None or {"inter_node", "gbps", "link_gb_s"} & data.keys():
+        return data
+    notes.append(
+        f"links of the {site.name}: {site.link_gb_s:g} GB/s inside a node, {site.network_gbit_s:g} Gbit/s between nodes"
+    )
+    return {**data, "link_gb_s": site.link_gb_s, "inter_node": f"{site.network_gbit_s:g}Gb"}
+
+
 def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
     gpu = str(data.get("gpu") or "")
     if not gpu:
@@ -269,6 +281,7 @@ def _cluster(data: Mapping[str, Any], job: Job, group: str) -> Cluster:
         max(whole(data, "count", 1), job.world_size),
         whole(data, "node", 8),
         inter_node_gbit_s=network,
+        link_gb_s=number("link_gb_s", data["link_gb_s"]) if data.get("link_gb_s") else None,
         latency_s=latency,
         is_measured=bool(data.get("gbps")) or "measured" in str(data.get("inter_node") or "").lower(),
         name=group,

@@ -113,7 +113,9 @@ def generic(groups: Sequence[list[Row]]) -> Calibration:
     published = Counter(publication(row.group) for row in rows)
     timed = [replace(observation(row), memory_bytes=None, is_oom=False) for row in rows]
     by_publication = [PUBLICATION_ROWS / published[publication(row.group)] for row in rows]
-    times = calibrate(timed, "other groups", start(), by_publication, BETWEEN, SPRING)
+    times = calibrate(
+        timed, "other groups", start(), by_publication, BETWEEN, SPRING, [publication(row.group) for row in rows]
+    )
     sized = [replace(observation(row), iteration_s=None) for row in rows]
     by_group = [1 / len(group) ** 0.5 for group in groups for _row in group]
     sizes = calibrate(sized, "other groups", start(), by_group, BETWEEN, SPRING)

@@ -149,3 +149,13 @@ def test_the_api_names_field_value_and_remedy(viewer: Client) -> None:
 def test_an_assumed_network_is_reported() -> None:
     assert cluster("A100-80GB", 16, 8).is_between_assumed
     assert not cluster("A100-80GB", 16, 8, inter_node_gbit_s=100).is_between_assumed
+
+
+def test_the_cost_curve_has_the_numbers_of_the_table(viewer: Client) -> None:
+    priced = SMALL | {"price": "2.5"}
+    page = viewer.get("/plan/search/", priced).content.decode()
+    assert 'data-figure-url="/plan/cost.json?' in page
+    drawn = json.loads(viewer.get("/plan/cost.json", priced).content)
+    assert drawn["caption"].startswith("Cheapest: ")
+    numbers = viewer.get("/plan/cost.csv", priced).content.decode()
+    assert numbers.splitlines()[0] == "nodes,gpus,days,days_low,days_high,layout,gpu_hours,cost"

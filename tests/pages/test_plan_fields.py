@@ -48,6 +48,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "cuda_graphs": (BASE | {"hidden": 512, "heads": 8}, True), "gpu": (BASE, "B200"), "memory_gib": (BASE, 40.0),
     "nodes": (BASE, 32), "gpus_per_node": (BASE, 4), "nvlink_domain": (BASE | {"tensor_parallel": 16}, 72),
     "network_gbit_s": (BASE | {"overlap_gradients": False}, 400.0),
+    "link_gb_s": (BASE, 100.0),
     "oversubscription": (BASE | {"overlap_gradients": False}, 4.0),
     "rail_optimized": (BASE | {"overlap_gradients": False, "oversubscription": 4.0}, True),
     "tokens_billion": (BASE, 1.0), "price": (BASE, 2.0), "wanted_days": (BASE, 10.0),

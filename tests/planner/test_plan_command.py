@@ -209,3 +209,15 @@ def test_the_basis_counts_jobs_that_ran_out_of_memory(tmp_path: Path) -> None:
     rows = written(tmp_path / "rows.json", [SC21_18B])
     measured = written(tmp_path / "measured.json", [SC21_18B | {"measured": {"oom": True}}])
     assert "calibrated on group sc21: 1 job out of memory" in plan(rows, "--calibrate", str(measured))[0]["basis"]
+
+
+def test_rows_of_a_known_cluster_use_its_links_unless_they_state_others(tmp_path: Path) -> None:
+    plain = SC21_18B | {"hardware": {"gpu": "A100-80GB", "count": 256, "node": 8}}
+    known = plain | {"source": "BigScience tr11-176B chronicles"}
+    stated = known | {
+        "hardware": {"gpu": "A100-80GB", "count": 256, "node": 8, "link_gb_s": 300, "inter_node": "1600Gb"}
+    }
+    seconds = [line["iter_s"] for line in plan(written(tmp_path / "rows.json", [plain, known, stated]))]
+    assert seconds[1] > 1.1 * seconds[0]
+    assert seconds[2] == pytest.approx(seconds[0])
+    assert "links of the A100 partition of Jean Zay" in plan(written(tmp_path / "known.json", [known]))[0]["basis"]

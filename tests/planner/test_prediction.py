@@ -252,3 +252,18 @@ def test_a_calibration_on_small_runs_is_shrunk_and_widened_for_large_ones() -> N
     assert prediction.spread >= 0.99 * shipped.spread
     assert any(reason.startswith("outside the calibrated range of at most 1 GPUs") for reason in prediction.reasons)
     assert not predict_job(JOB, NODE, small).reasons
+
+
+def test_fsdp_gathers_weights_faster_than_zero_3_of_2021() -> None:
+    sharded = replace(JOB, data_parallel=16, zero_stage=3, micro_batch_size=1)
+    nodes = cluster("A100-80GB", 16, 8)
+    old, fsdp = (predict_job(replace(sharded, overlaps_gradients=value), nodes).parts for value in (False, True))
+    assert fsdp.data_s + fsdp.hidden_s < old.data_s
+
+
+def test_a_common_error_of_a_code_base_moves_the_constants_less_than_its_rows_suggest() -> None:
+    jobs = [replace(JOB, micro_batch_size=b, global_batch_size=64 * b) for b in (1, 2, 4, 8, 16)]
+    slow = [Observation(job, NODE, 1.2 * predict_job(job, NODE).iteration_s) for job in jobs]
+    own = calibrate(slow).time.matmul_efficiency
+    several = calibrate(slow, code_bases=["a"] * len(slow)).time.matmul_efficiency
+    assert own < several < DEFAULT.time.matmul_efficiency

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -218,11 +219,12 @@ def layout_text(layout: Layout) -> str:
     return ", ".join([*parts, f"ZeRO {job.zero_stage}", f"recompute {job.recompute}"])
 
 
-def _drawing(request: HttpRequest) -> Drawing:
+def _points(request: HttpRequest) -> tuple[list[SizePoint], PlanQuery]:
+    """Return the numbers of nodes of a question; none if it has errors."""
     plan_query = read_question(request)
     result = _sizing_of(plan_query)
     if result is None or plan_query.question is None:
-        return theme.nothing(plan_query.refusals[0].message if plan_query.refusals else "Nothing to draw.")
+        return [], plan_query
     per_node = plan_query.question.gpus_per_node
     points = [
         SizePoint(
@@ -237,14 +239,31 @@ def _drawing(request: HttpRequest) -> Drawing:
         )
         for size in result.sizes
     ]
-    return predicted.trade_off(points, plan_query.question.wanted_days)
+    return points, plan_query
+
+
+def _drawing(request: HttpRequest, draw: Callable[[list[SizePoint], float | None], Drawing]) -> Drawing:
+    points, plan_query = _points(request)
+    if not points or plan_query.question is None:
+        return theme.nothing(plan_query.refusals[0].message if plan_query.refusals else "Nothing to draw.")
+    return draw(points, plan_query.question.wanted_days)
 
 
 @require_GET
 def trade_off_json(request: HttpRequest) -> HttpResponse:
-    return json_response(_drawing(request))
+    return json_response(_drawing(request, predicted.trade_off))
 
 
 @require_GET
 def trade_off_csv(request: HttpRequest) -> HttpResponse:
-    return csv_response(_drawing(request).table, "nodes-against-days.csv")
+    return csv_response(_drawing(request, predicted.trade_off).table, "nodes-against-days.csv")
+
+
+@require_GET
+def cost_json(request: HttpRequest) -> HttpResponse:
+    return json_response(_drawing(request, predicted.cost_curve))
+
+
+@require_GET
+def cost_csv(request: HttpRequest) -> HttpResponse:
+    return csv_response(_drawing(request, predicted.cost_curve).table, "cost-against-days.csv")
