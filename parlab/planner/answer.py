@@ -79,7 +79,7 @@ def outline(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = No
         prediction,
         work(prediction),
         budget(prediction, request.tokens_billion * 1e9, request.price),
-        list(warnings(request, job, gpu)),
+        list(warnings(job, gpu)),
         [predict_job(replace(job, recompute=mode), cluster, calibration) for mode in _RECOMPUTES],
         [predict_job(variant, cluster, calibration) for variant in other_schedules(job)],
     )

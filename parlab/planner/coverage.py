@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .hardware import Gpu
-from .request import PlanRequest
 from .workload import Job
 
 
@@ -33,11 +32,16 @@ _COVERED_WITH_EXPERTS = ("H100", "B200", "B300", "GB200", "GB300")
 _COVERED_DEVICES = ("V100", "A100", "H100", "B200", "B300", "GB200", "GB300")
 
 
-def warnings(request: PlanRequest, job: Job, gpu: Gpu) -> Iterator[str]:
+def warnings(job: Job, gpu: Gpu) -> Iterator[str]:
     """Generate a warning for each input outside the range in which the planner was validated."""
     values = {
         "parameters": job.model.parameters,
-        **{name: float(getattr(request, name)) for name in _COVERED if name != "parameters"},
+        "sequence": job.model.sequence_length,
+        "hidden": job.model.hidden_size,
+        "gpus": job.world_size,
+        "micro_batch": job.micro_batch_size,
+        "tensor_parallel": job.tensor_parallel,
+        "pipeline_parallel": job.pipeline_parallel,
     }
     for name, value in values.items():
         covered = _COVERED[name]

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from .answer import Answer
 from .budget import Budget
+from .coverage import warnings
 from .layouts import Layout
 from .prediction import Prediction
 from .questions import Size
@@ -85,6 +86,8 @@ class WrittenLayout(_Part):
     tensor_parallel: int
     pipeline_parallel: int
     data_parallel: int
+    context_parallel: int
+    expert_parallel: int
     schedule: str
     chunks: int
     zero: int
@@ -96,6 +99,8 @@ class WrittenLayout(_Part):
     fits: bool
     reason: str
     """Why it is not the best layout; empty for the best."""
+    warnings: list[str]
+    """Sizes outside the range in which the planner was validated."""
 
 
 class WrittenVariant(_Part):
@@ -203,6 +208,8 @@ def _layout(layout: Layout) -> WrittenLayout:
         tensor_parallel=job.tensor_parallel,
         pipeline_parallel=job.pipeline_parallel,
         data_parallel=job.data_parallel,
+        context_parallel=job.context_parallel,
+        expert_parallel=job.expert_parallel,
         schedule=job.schedule,
         chunks=job.virtual_stages,
         zero=job.zero_stage,
@@ -212,6 +219,7 @@ def _layout(layout: Layout) -> WrittenLayout:
         memory_bytes=prediction.memory_bytes,
         fits=prediction.fits,
         reason=layout.reason,
+        warnings=list(warnings(job, prediction.cluster.device)),
     )
 
 

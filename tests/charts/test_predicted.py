@@ -66,11 +66,14 @@ def test_the_cost_curve_connects_the_numbers_of_nodes_that_no_other_beats() -> N
         for nodes, days, cost in [(1, 80.0, 100.0), (2, 40.0, 100.0), (4, 25.0, 120.0), (8, 30.0, 150.0)]
     ]
     drawing = predicted.cost_curve(sizes, wanted_days=30)
+    assert drawing.figure is not None
     line, beaten = drawing.figure.data
     assert line.text == ("4", "2")
     assert line.x == (25.0, 40.0)
     assert beaten.text == ("1", "8")
     assert drawing.caption.startswith("Cheapest: 2 nodes, 40.0 days, 100")
     without_price = [size._replace(cost=None) for size in sizes]
-    assert predicted.cost_curve(without_price).figure.layout.yaxis.title.text == "GPU hours (h)"
+    unpriced = predicted.cost_curve(without_price).figure
+    assert unpriced is not None
+    assert unpriced.layout.yaxis.title.text == "GPU hours (h)"
     assert predicted.cost_curve([SizePoint(1, 8, None, None, None, "", None, None)]).empty

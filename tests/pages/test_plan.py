@@ -159,3 +159,10 @@ def test_the_cost_curve_has_the_numbers_of_the_table(viewer: Client) -> None:
     assert drawn["caption"].startswith("Cheapest: ")
     numbers = viewer.get("/plan/cost.csv", priced).content.decode()
     assert numbers.splitlines()[0] == "nodes,gpus,days,days_low,days_high,layout,gpu_hours,cost"
+
+
+def test_a_layout_outside_the_validated_range_has_its_warning_in_the_table(viewer: Client) -> None:
+    deep = SMALL | {"layers": 128, "hidden": 1024, "heads": 8, "global_batch": 128, "micro_batch": 1, "nodes": 16}
+    page = viewer.get("/plan/search/", deep).content.decode()
+    table = page[page.index('aria-label="Layouts"') :]
+    assert '<span class="muted">Pipeline stages 128 is outside the range' in table

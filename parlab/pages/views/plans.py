@@ -21,6 +21,7 @@ from parlab.pages.plan_fields import MAIN, controls
 from parlab.planner import Calibration, sc21
 from parlab.planner.answer import Outline, Sizing, outline, sizing
 from parlab.planner.cluster import unknown_device
+from parlab.planner.coverage import warnings
 from parlab.planner.hardware import Gpu
 from parlab.planner.layouts import Layout
 from parlab.planner.presets import PRESETS
@@ -160,11 +161,17 @@ def plan_search(request: HttpRequest) -> HttpResponse:
     context = {
         "answer": result,
         "prediction": plan_query.outline and plan_query.outline.prediction,
-        "layouts": layouts[:MAX_LAYOUTS],
+        "layouts": [(layout, _own_warnings(layout, plan_query.outline)) for layout in layouts[:MAX_LAYOUTS]],
         "left_out": max(0, len(layouts) - MAX_LAYOUTS),
         "address": request.GET.urlencode(),
     }
     return render(request, "pages/plan_search.html", context)
+
+
+def _own_warnings(layout: Layout, first: Outline | None) -> list[str]:
+    """Return the warnings of a layout that the page does not show for the whole question already."""
+    shown = first.warnings if first else []
+    return [note for note in warnings(layout.job, layout.prediction.cluster.device) if note not in shown]
 
 
 def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
