@@ -15,7 +15,7 @@ from parlab.lab import services
 from parlab.lab.models import Experiment
 from runners.protocol import RunState
 
-from . import ways
+from . import slower, ways
 from .imported import CASE, SCALING, published_documents
 from .networks import network_sweeps
 from .report import demo_report, scaling_report
@@ -64,8 +64,8 @@ def demo_user(password_file: Path) -> tuple[User, str]:
 
 
 def allow_commands(path: Path) -> Path:
-    """Allow the daemon of this machine to start only the command of the demo sweeps."""
-    path.write_text(json.dumps([megatron_command(settings.BASE_DIR)[:1]]))
+    """Allow the daemon of this machine to start only the commands of the demo sweeps and of the demo's watch."""
+    path.write_text(json.dumps([megatron_command(settings.BASE_DIR)[:1], slower.command()[:-1]]))
     return path
 
 

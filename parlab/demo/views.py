@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from parlab.fleet import services as fleet
 from runners.config import ConfigError
 
+from . import slower
 from .progress import progress
 
 UNCHANGED = 204
@@ -37,6 +38,19 @@ def launch_sweeps(request: HttpRequest) -> HttpResponse:
     else:
         messages.info(request, "Nothing to launch: every point already has a run.")
     return redirect("/")
+
+
+@require_POST
+@permission_required("lab.add_run", raise_exception=True)
+def watch_slower(request: HttpRequest) -> HttpResponse:
+    """Create the demo's repository and watch, and order the runs of its commits; they run in the background."""
+    try:
+        watch = slower.watch_start(cast(User, request.user))
+    except (ConfigError, ValueError) as error:
+        messages.error(request, f"The demo of a watch was not started: {error}.")
+        return redirect("/watch/")
+    messages.success(request, "The commits of a small repository are run one after another; alerts appear here.")
+    return redirect(watch)
 
 
 @require_GET

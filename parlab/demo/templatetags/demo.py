@@ -7,10 +7,19 @@ from typing import Any
 
 from django import template
 
+from parlab.demo import slower
 from parlab.demo.progress import demo_names, progress
 from parlab.lab.models import Experiment
+from parlab.watch.models import Watch
 
 register = template.Library()
+
+
+@register.inclusion_tag("demo/watch.html", takes_context=True)
+def demo_watch(context: template.Context) -> dict[str, Any]:
+    """Offer the demo of a watch until it exists, in a demo only: {% demo_watch %}."""
+    is_offered = bool(progress().sweeps) and not Watch.objects.filter(name=slower.NAME).exists()
+    return {"is_offered": is_offered, "perms": context.get("perms"), "csrf_token": context.get("csrf_token")}
 
 
 @register.inclusion_tag("demo/sweeps.html", takes_context=True)
