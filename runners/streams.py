@@ -64,14 +64,17 @@ class Piece(NamedTuple):
 class Outputs:
     """The outputs of a run on this node: the pipe of its launcher, and a FIFO per rank."""
 
-    def __init__(self, directory: Path, ranks: range) -> None:
-        """Open everything; without FIFOs (an unusual file system) all ranks share the pipe."""
+    def __init__(self, directory: Path, ranks: range, *, has_others: bool = False) -> None:
+        """Open everything; without FIFOs (an unusual file system) all ranks share the pipe.
+
+        A run of one rank needs no FIFO; with `has_others` the run has ranks on other nodes.
+        """
         self.directory = directory / DIRECTORY
         self._poll = select.poll()
         self._streams: dict[int, int] = {}
         reader, self.writer = os.pipe()
         self._add(reader, NODE, 1 << 20)
-        self.has_ranks = 1 < len(ranks) <= MAX_RANKS and self._make(ranks)
+        self.has_ranks = (0 if has_others else 1) < len(ranks) <= MAX_RANKS and self._make(ranks)
 
     @property
     def environment(self) -> dict[str, str]:

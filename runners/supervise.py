@@ -151,7 +151,8 @@ class Supervisor:
         running = Report(state="running", at=time.time(), command=argv, environment=environment)
         self.recorder.spool.append_report(running)
         first_rank = self.launch.get("first_rank", 0)
-        self.outputs = Outputs(self.run_dir.path, range(first_rank, first_rank + self.launch.get("ranks", 0)))
+        ranks = range(first_rank, first_rank + self.launch.get("ranks", 0))
+        self.outputs = Outputs(self.run_dir.path, ranks, has_others=self.launch.get("share", {}).get("nodes", 1) > 1)
         self.recorder.has_streams = self.outputs.has_ranks
         try:
             self.child = subprocess.Popen(

@@ -123,7 +123,7 @@ def drawing(run: Run, attempt: Attempt, window: Window, query: Mapping[str, str]
     source = source_of(run, attempt)
     choice = choice_of(query, source.metrics, source.layout)
     reading = reading_of(source, choice, window) if choice else _NOTHING
-    if choice is None or reading.ranks < 2:
+    if choice is None or (reading.ranks < 2 and choice.node_rank is None):  # a node of the run may have one rank
         return chart.figure(_NOTHING.cells)
     drawn = chart.figure(reading.cells, chart.sentence(reading.slow, _title(source, choice).lower()))
     return drawn._replace(table=chart.numbers(reading.cells)) if window.points is None else drawn

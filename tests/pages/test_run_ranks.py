@@ -89,6 +89,17 @@ def test_measure_and_node_are_chosen_by_the_address(page: Client) -> None:
     assert drawn(page, phase="<b>", ranks_of="9") == drawn(page)
 
 
+def test_a_node_with_one_rank_is_drawn_too(page: Client, make_attempt: Callable[..., Attempt]) -> None:
+    attempt = make_attempt(state="finished")
+    attempt.run.resolved["cluster"] |= {"nodes": 2, "gpus_per_node": 1}
+    attempt.run.save()
+    for node_rank, name in enumerate("ab"):
+        place(attempt, Node.objects.create(name=name), node_rank=node_rank)
+    store_ranks(attempt, 2)
+    (trace,) = drawn(page, ranks_of="1")["figure"]["data"]
+    assert trace["hovertemplate"].startswith("rank 1 on node b<br>")
+
+
 @pytest.mark.usefixtures("attempt")
 def test_the_page_names_the_slowest_rank_and_node_over_time(page: Client) -> None:
     shown = text(page.get(RUN))

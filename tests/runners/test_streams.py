@@ -80,6 +80,14 @@ def test_one_rank_and_very_many_ranks_share_the_pipe_of_the_node(tmp_path: Path)
         outputs.close()
 
 
+def test_the_only_rank_of_a_node_has_a_stream_if_other_nodes_have_ranks_too(tmp_path: Path) -> None:
+    outputs = Outputs(tmp_path, range(2, 3), has_others=True)
+    assert outputs.has_ranks
+    assert (outputs.directory / "2").exists()
+    os.close(outputs.writer)
+    assert outputs.close() == [NODE, 2]
+
+
 def test_lines_longer_than_a_record_are_marked_as_continued(tmp_path: Path) -> None:
     recorder = Recorder(SpoolWriter(tmp_path / "spool"), has_streams=True)
     recorder.take(b"x" * 300_000, rank=0)
