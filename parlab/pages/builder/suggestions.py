@@ -34,25 +34,23 @@ def suggestions(rows: Sequence[PointRow], pools: Pools) -> list[Suggestion]:
         return []
     start = min(fitting or predicted, key=lambda row: _seconds(row.expected) if fitting else _bytes(row.expected))
     assert start.config is not None
-    present: dict[str, set[str]] = {}
-    for row in rows:
-        for path, value in row.values.items():
-            present.setdefault(path, set()).add(value_text(builder_fields()[path], value))
+    present = {(path, value_text(builder_fields()[path], value)) for row in rows for path, value in row.values.items()}
     candidates = []
     for path, value in _neighbours(start.config):
         text = value_text(builder_fields()[path], value)
-        if text in present.get(path, set()):
-            continue
-        expected = _predicted(start.config, path, value, pools)
+        expected = None if (path, text) in present else _predicted(start.config, path, value, pools)
         if expected is None or not expected.fits:
             continue
-        seconds = _seconds(expected)
-        gain = _seconds(start.expected) / seconds - 1
+        gain = _seconds(start.expected) / _seconds(expected) - 1
         if not fitting or gain >= _LEAST_GAIN:
-            advantage = f"fits and is {gain:.0%} faster" if fitting else "fits"
-            sentence = f"{builder_fields()[path].label} {text} {advantage}"
-            candidates.append((seconds, Suggestion(path, text, sentence)))
+            sentence = _sentence(path, text, gain if fitting else None)
+            candidates.append((_seconds(expected), Suggestion(path, text, sentence)))
     return [suggestion for _, suggestion in sorted(candidates)[:SHOWN]]
+
+
+def _sentence(path: str, text: str, gain: float | None) -> str:
+    advantage = "fits" if gain is None else f"fits and is {gain:.0%} faster"
+    return f"{builder_fields()[path].label} {text} {advantage}"
 
 
 def _neighbours(config: RunConfig) -> Iterator[tuple[str, Any]]:
