@@ -162,13 +162,13 @@ class _Guarded:
 
 
 def _safe_path(name: str, archive: str) -> str | None:
-    """Check the path of a member; None for hidden files of file managers."""
+    """Check the path of a member; None for hidden files, except for the repositories of Aim."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or (path.parts and path.parts[0].endswith(":")):
         raise Refused(f"{_label(name)} in {archive} has a path outside the archive; pack it with relative paths")
     if len(path.parts) > _MAX_DEPTH:
         raise Refused(f"{_label(name)} in {archive} is more than {_MAX_DEPTH} folders deep; pack it with fewer levels")
-    hidden = any(part.startswith(".") or part == "__MACOSX" for part in path.parts)
+    hidden = any((part.startswith(".") and part != ".aim") or part == "__MACOSX" for part in path.parts)
     return None if hidden or not path.parts else path.as_posix()
 
 

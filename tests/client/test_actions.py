@@ -6,14 +6,17 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars
 import pytest
 from pytest_django.live_server_helper import LiveServer
+from torch.utils.tensorboard import SummaryWriter
 
 from parlab.lab.models import Attempt, Experiment, Run
 from parlab.lab.services import experiment_create
@@ -25,6 +28,7 @@ from tests.client.test_commands import HEAD, iterations
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+STORES = Path(__file__).parents[1] / "tracking" / "stores"
 Call = Callable[..., tuple[int, str, str]]
 
 
@@ -151,6 +155,32 @@ def test_files_are_previewed_and_imported(call: Call, tmp_path: Path) -> None:
     assert Run.objects.count() == 1
     code, _, errors = call("import", tmp_path / "missing.log")
     assert (code, "does not exist" in errors) == (1, True)
+
+
+def test_stores_of_every_tracker_and_directories_of_logs_are_imported(
+    call: Call, tmp_path: Path, settings: Any
+) -> None:
+    settings.ARTIFACTS_DIR = tmp_path / "artifacts"
+    trackers = {archive.name.split("-")[0]: archive for archive in sorted(STORES.iterdir())}
+    assert set(trackers) == {"aim", "mlflow", "trackio", "wandb"}
+    for tracker, archive in trackers.items():
+        with tarfile.open(archive) as packed:
+            packed.extractall(tmp_path / tracker, filter="data")
+    for name in ("first", "second"):
+        writer = SummaryWriter(str(tmp_path / "tensorboard" / name))
+        writer.add_scalar("train/loss", 1.0, 1)
+        writer.close()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "train.log").write_text(HEAD + iterations(1, 20))
+    directories = [tmp_path / name for name in (*trackers, "tensorboard", "logs")]
+    code, output, errors = call("import", *directories)
+    assert (code, errors) == (0, "")
+    for form in ("aim store", "mlflow store", "trackio store", "wandb store", "tensorboard store", "megatron"):
+        assert form in output
+    numbers = Run.objects.count()
+    assert numbers == 2 + 1 + 1 + 2 + 2 + 1
+    assert call("import", *directories)[0] == 0
+    assert Run.objects.count() == numbers
 
 
 @pytest.mark.parametrize("form", ["csv", "arrow"])
