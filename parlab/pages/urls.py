@@ -5,6 +5,7 @@ from django.urls import path
 
 from .views import (
     account,
+    advice,
     comparisons,
     dashboards,
     differences,
@@ -116,6 +117,7 @@ urlpatterns = [
     path("questions/<slug:key>/preview/", questions.preview, name="question-preview"),
     path("experiments/<slug:slug>/answer/", questions.answer, name="answer"),
     path("experiments/<slug:slug>/answer/live/", questions.answer_live, name="answer-live"),
+    path("advice/", advice.score, name="advice"),
     path("findings/rules/", findings.rules, name="rules"),
     path("views/save/", saved_views.save, name="view-save"),
     path("views/<int:pk>/", saved_views.open_view, name="view"),
@@ -181,6 +183,7 @@ urlpatterns = [
     path(f"{RUN}time/", waterfalls.run_time, name="run-time"),
     path(f"{RUN}time/<slug:name>.json", waterfalls.time_json, name="run-time-figure"),
     path(f"{RUN}time/<slug:name>.csv", waterfalls.time_csv, name="run-time-numbers"),
+    path(f"{RUN}advice/try/", advice.advice_try, name="run-advice-try"),
     path(f"{RUN}traces/", traces.run_traces, name="run-traces"),
     path(f"{RUN}traces/import/", traces.traces_upload, name="run-traces-upload"),
     path(f"{RUN}traces/delete/", traces.traces_delete, name="run-traces-delete"),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tests.bench import (
+    advice,
     client,
     deepspeed_pipelines,
     figures,
@@ -49,6 +50,8 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "ranks_1024_points_per_s": many_ranks.points_per_s,
     "ranks_1024_figure_ms": many_ranks.figure_ms,
     "ranks_1024_page_ms": many_ranks.page_ms,
+    "advice_sign_right_pct": advice.advice_sign_right_pct,
+    "advice_top3_wrong": advice.advice_top3_wrong,
     "trace_mb_per_s": traces.trace_mb_per_s,
     "trace_peak_mib": traces.trace_peak_mib,
     "trace_vs_hta": traces.trace_vs_hta,

@@ -1,5 +1,6 @@
 """Experiments, configurations, runs and everything recorded about them."""
 
+from .advice import AdviceTrial
 from .config import Config
 from .device import Device
 from .event import Event
@@ -21,6 +22,7 @@ from .tracked import Artifact, ExperimentLabel, LatestMetric, LoggedModel, NameM
 
 __all__ = [
     "ACTIVE_MEMBER_STATES",
+    "AdviceTrial",
     "ApiToken",
     "Artifact",
     "Attempt",

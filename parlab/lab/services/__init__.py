@@ -1,5 +1,6 @@
 """Operations on experiments, configs, runs and reports; every state transition goes through a service."""
 
+from .advice import advice_config_save, advice_trial_add
 from .attempts import launch_store, lock_attempt, summary_store
 from .configs import config_check, config_save
 from .events import event_add, node_lost, run_ended
@@ -38,6 +39,8 @@ from .tokens import token_create, token_find, tokens_revoke
 __all__ = [
     "Launch",
     "Stale",
+    "advice_config_save",
+    "advice_trial_add",
     "attempt_lose",
     "attempt_report",
     "cause_text",

@@ -18,6 +18,7 @@ from parlab.lab.selectors import RunWaterfalls, run_waterfalls
 from parlab.pages.rows.waterfalls import change_table, column_of, deltas_of, term_table
 
 from .addressed import find_run
+from .advice import advice_context
 from .figures import csv_response, json_response
 
 _OTHER = re.compile(r"(?:([-a-zA-Z0-9_]{1,120})/)?(\d{1,9})")
@@ -74,6 +75,7 @@ def run_time(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "beside_table": term_table(beside.waterfall) if own.measured and beside.waterfall else None,
         "changes": change_table(own.measured, beside.waterfall) if own.measured and beside.waterfall else None,
         "others": list(others.values_list("number", "label")[:200]),
+        **(advice_context(run) if own.measured else {}),
     }
     return render(request, "pages/run_time.html", context)
 

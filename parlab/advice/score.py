@@ -1,0 +1,130 @@
+"""How good advice was: predicted and realised gains, by kind; and replays over published sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from statistics import mean
+from typing import NamedTuple
+
+from parlab.planner import Cluster, Job, predict_job
+
+CLEAR = 0.05
+"""A realised gain or loss above this share counts for the sign; less is noise."""
+TOP = 3
+
+
+class Outcome(NamedTuple):
+    """A predicted gain and what the changed run showed."""
+
+    kind: str
+    predicted: float
+    realised: float
+
+    @property
+    def is_clear(self) -> bool:
+        return abs(self.realised) > CLEAR
+
+    @property
+    def is_right(self) -> bool:
+        return (self.predicted > 0) == (self.realised > 0)
+
+
+class Record(NamedTuple):
+    """The record of a kind of advice, or of all."""
+
+    kind: str
+    tried: int
+    clear: int
+    right: int
+    """Of the clear ones."""
+    mean_error: float
+    """Mean of |predicted - realised|, in shares of the step time."""
+
+    @property
+    def right_pct(self) -> float | None:
+        return 100 * self.right / self.clear if self.clear else None
+
+
+def records(outcomes: Iterable[Outcome]) -> list[Record]:
+    """Return the record of each kind, the most tried first, and last that of all."""
+    by_kind: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_kind.setdefault(outcome.kind, []).append(outcome)
+    rows = [_record(kind, members) for kind, members in by_kind.items()]
+    everything = [outcome for members in by_kind.values() for outcome in members]
+    ordered = sorted(rows, key=lambda record: -record.tried)
+    return [*ordered, _record("all", everything)] if everything else []
+
+
+def _record(kind: str, members: Sequence[Outcome]) -> Record:
+    clear = [outcome for outcome in members if outcome.is_clear]
+    error = mean(abs(outcome.predicted - outcome.realised) for outcome in members)
+    return Record(kind, len(members), len(clear), sum(outcome.is_right for outcome in clear), error)
+
+
+class Measurement(NamedTuple):
+    """A measured point of a published sweep."""
+
+    sweep: str
+    job: Job
+    cluster: Cluster
+    iteration_s: float
+
+
+_KIND_OF = {
+    "micro_batch_size": "micro_batch",
+    "recompute": "recompute",
+    "zero_stage": "zero",
+    "schedule": "schedule",
+    "virtual_stages": "schedule",
+    "tensor_parallel": "layout",
+    "pipeline_parallel": "layout",
+    "data_parallel": "layout",
+}
+
+
+class Replay(NamedTuple):
+    """Advice for every point of a sweep, judged by its measured neighbours."""
+
+    outcomes: list[Outcome]
+    wrong_in_top: dict[str, int]
+    """Sweep -> how many of the three neighbours with the highest predicted gain were slower, for its worst point."""
+
+
+def replay(measurements: Sequence[Measurement]) -> Replay:
+    """Predict the gain of each step from one measured point to another that differs in one decision."""
+    outcomes: list[Outcome] = []
+    wrong: dict[str, int] = {}
+    sweeps: dict[str, list[Measurement]] = {}
+    for measurement in measurements:
+        sweeps.setdefault(measurement.sweep, []).append(measurement)
+    for name, members in sweeps.items():
+        seconds = [predict_job(member.job, member.cluster).iteration_s for member in members]
+        by_start: dict[int, list[Outcome]] = {}
+        for i, first in enumerate(members):
+            for j, second in enumerate(members):
+                kind = change_of(first, second) if i != j else ""
+                if kind:
+                    predicted = 1 - seconds[j] / seconds[i]
+                    realised = 1 - second.iteration_s / first.iteration_s
+                    by_start.setdefault(i, []).append(Outcome(kind, predicted, realised))
+        outcomes += [outcome for chosen in by_start.values() for outcome in chosen]
+        if by_start:
+            wrong[name] = max(_wrong(neighbours) for neighbours in by_start.values())
+    return Replay(outcomes, wrong)
+
+
+def _wrong(neighbours: Sequence[Outcome]) -> int:
+    """Count the changes among the three with the highest predicted gain that made the step clearly longer."""
+    ranked = sorted(neighbours, key=lambda outcome: -outcome.predicted)[:TOP]
+    return sum(outcome.predicted > 0 and outcome.realised < -CLEAR for outcome in ranked)
+
+
+def change_of(first: Measurement, second: Measurement) -> str:
+    """Return the kind of change between two points; empty if they differ in more than one decision, or in the work."""
+    if first.cluster != second.cluster:
+        return ""
+    changed = {field.name for field in fields(Job) if getattr(first.job, field.name) != getattr(second.job, field.name)}
+    kinds = {_KIND_OF.get(name, "") for name in changed}
+    return kinds.pop() if len(kinds) == 1 else ""

@@ -1,0 +1,124 @@
+"""Advice for a run, the advice that was tried, and its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from parlab.advice.measured import timers_of
+from parlab.advice.rules import Advice, Case, advise
+from parlab.advice.score import Outcome, Record, records
+from parlab.lab.models import AdviceTrial, RankTrace, Run
+from parlab.planner.configs import job_of
+from parlab.traces.stored import Analysis
+from runners.config import check, with_values
+from runners.protocol import RunState
+
+from .plannable import calibration_candidates
+from .waterfalls import run_waterfalls, sibling_calibration
+
+
+class RunAdvice(NamedTuple):
+    """The advice for a run, or why there is none."""
+
+    advice: list[Advice]
+    reason: str
+    """Why settings were not varied; empty if they were."""
+
+
+def run_advice(run: Run) -> RunAdvice:
+    """Return the advice for a run that finished; changes that its engine cannot run are left out."""
+    falls = run_waterfalls(run, with_prediction=False)
+    if falls.measured is None:
+        return RunAdvice([], falls.reason)
+    candidate = next(iter(calibration_candidates([run])), None)
+    reason = "" if candidate and candidate.observation and candidate.is_device_stated else falls.prediction_reason
+    observation = candidate.observation if candidate and not reason else None
+    case = Case(
+        falls.measured,
+        observation.job if observation else None,
+        observation.cluster if observation else None,
+        sibling_calibration(run, candidate) if observation and candidate else None,
+        _slowest(run),
+        _idle_host_share(run),
+    )
+    return RunAdvice([row for row in advise(case) if is_runnable(run, row)], reason)
+
+
+def is_runnable(run: Run, advice: Advice) -> bool:
+    """Return whether the engine of a run accepts the change and reads it; any change of an imported run counts."""
+    if run.origin != Run.Origin.MEASURED or not advice.settings:
+        return True
+    before, _ = check(run.resolved)
+    after, _ = check(with_values(run.resolved, dict(advice.settings)))
+    if before is None or after is None:
+        return False
+    fields = before.engine.fields
+    if any(name.startswith("parallel.") and fields and name not in fields for name in _new(run, advice)):
+        return False
+    try:
+        return job_of(after) != job_of(before)
+    except ValueError:
+        return False
+
+
+def _new(run: Run, advice: Advice) -> list[str]:
+    """Return the fields that the change gives another value, without sizes that every engine reads."""
+    names = []
+    for name, value in advice.settings.items():
+        section, _, field = name.partition(".")
+        is_size = field.endswith("_parallel_size")
+        if run.resolved.get(section, {}).get(field) != value and not is_size:
+            names.append(name)
+    return names
+
+
+def _slowest(run: Run) -> tuple[int, float] | None:
+    """Return the rank with the longest compute and its excess over the median rank; None with pipeline stages."""
+    stages = run.resolved.get("parallel", {}).get("pipeline_parallel_size") or 1
+    timers = timers_of(run.summary.get("timers_s") or {})
+    totals: dict[str, float] = {}
+    for name in ("forward-compute", "backward-compute"):
+        for rank, seconds in (timers[name].by_rank if name in timers else {}).items():
+            totals[rank] = totals.get(rank, 0.0) + seconds
+    if stages != 1 or len(totals) < 2:
+        return None
+    slowest = max(totals, key=lambda rank: totals[rank])
+    others = sorted(seconds for rank, seconds in totals.items() if rank != slowest)
+    middle = others[len(others) // 2]
+    return (int(slowest), totals[slowest] / middle - 1) if middle > 0 and slowest.isdecimal() else None
+
+
+def _idle_host_share(run: Run) -> float | None:
+    shares = []
+    for trace in RankTrace.objects.filter(run=run):
+        analysis = Analysis.model_validate(trace.analysis)
+        step = analysis.per_step()
+        if analysis.is_gpu and step.total_s > 0:
+            shares.append(step.idle_host_s / step.total_s)
+    return sum(shares) / len(shares) if shares else None
+
+
+def tried_advice(run: Run) -> list[AdviceTrial]:
+    """Return the advice for a run that was tried."""
+    return list(run.advice_trials.select_related("run", "changed_run__experiment", "changed_run__config"))
+
+
+def all_trials() -> list[AdviceTrial]:
+    """Return all advice that was tried, newest first."""
+    return list(AdviceTrial.objects.select_related("run__experiment", "changed_run__experiment").order_by("-pk"))
+
+
+def advice_records(trials: Iterable[AdviceTrial]) -> list[Record]:
+    """Return how good the tried advice was, by kind and in total; only of runs that both finished."""
+    outcomes = []
+    for trial in trials:
+        realised = trial.realised
+        if realised is not None and trial.changed_run.state == RunState.FINISHED:
+            outcomes.append(Outcome(trial.kind, trial.gain, realised))
+    return records(outcomes)
+
+
+def advice_change(run: Run, advice: Advice) -> dict[str, Any]:
+    """Return the configuration of a run with the change of an advice."""
+    return with_values(run.resolved, dict(advice.settings))

@@ -1,0 +1,123 @@
+"""Rules of advice: predicted gains, ranking, and the record of what was tried."""
+
+from __future__ import annotations
+
+import pytest
+
+from parlab.advice.measured import Rate, Step, timers_of, waterfall_of
+from parlab.advice.neighbours import neighbours
+from parlab.advice.rules import Case, advise, gain_of
+from parlab.advice.score import Measurement, Outcome, change_of, records, replay
+from parlab.advice.waterfall import Waterfall
+from parlab.planner import Job, Model, cluster, predict_job
+
+from .test_waterfall import by_rank
+
+MODEL = Model(24, 2048, 16, 2048, 50_000)
+A100 = cluster("A100", 8)
+
+
+def measured(job: Job, factor: float = 1.0) -> Waterfall:
+    """Return the waterfall of a run that takes `factor` times as long as the planner predicts, with timers."""
+    parts = predict_job(job, A100).parts
+    timers = {
+        "forward-compute": by_rank(*[factor * parts.compute_s / 4] * 8),
+        "backward-compute": by_rank(*[factor * parts.compute_s * 3 / 4] * 8),
+        "forward-recv": by_rank(*[factor * (parts.bubble_s + parts.pipeline_s)] * 8),
+        "all-grads-sync": by_rank(*[factor * parts.data_s] * 8),
+        "optimizer": by_rank(*[factor * parts.optimizer_s] * 8),
+    }
+    step = Step(
+        "Run 1", factor * parts.total_s, 8, timers_of(timers), peak=Rate(312e12, "data sheet"),
+        stages=job.pipeline_parallel, micro_batches=job.num_micro_batches, schedule=job.schedule, predicted=parts,
+    )  # fmt: skip
+    return waterfall_of(step)
+
+
+def test_recomputation_without_need_is_the_first_advice() -> None:
+    job = Job(MODEL, 64, 1, 1, 1, 8, recompute="full", has_flash_attention=True)
+    first = advise(Case(measured(job), job, A100))[0]
+    assert first.kind == "recompute"
+    assert first.settings == {"train.recompute": "none"}
+    assert first.low < first.gain < first.high
+    assert 0.15 < first.gain < 0.35  # a fourth of the work
+    assert "GiB instead of" in first.evidence
+    assert first.predicted_s(1.0) == pytest.approx(1 - first.gain)
+
+
+def test_too_few_micro_batches_in_a_pipeline_are_a_bubble() -> None:
+    job = Job(MODEL, 8, 4, 1, 8, 1, schedule="gpipe", has_flash_attention=True)
+    advice = advise(Case(measured(job), job, A100))
+    assert {row.kind for row in advice} >= {"micro_batch", "layout"}
+    assert "bubble" in {row.part for row in advice[:3]}
+
+
+def test_gains_scale_with_the_measured_terms() -> None:
+    job = Job(MODEL, 64, 1, 1, 1, 8, recompute="full", has_flash_attention=True)
+    before, after = (predict_job(Job(MODEL, 64, 1, 1, 1, 8, recompute=mode), A100).parts for mode in ("full", "none"))
+    gains = [gain_of(measured(job, factor), before, after) for factor in (1.0, 3.0)]
+    assert gains[0] == pytest.approx(gains[1], rel=1e-6)
+    # Without measured terms the ratio of both predictions counts.
+    bare = waterfall_of(Step("Run 1", 5.0, 8))
+    assert gain_of(bare, before, after) == pytest.approx(1 - after.total_s / before.total_s)
+
+
+def test_changes_that_do_not_fit_in_memory_are_not_advised() -> None:
+    big = Model(96, 12_288, 96, 2048, 50_000)
+    where = cluster("A100", 64)
+    job = Job(big, 64, 1, 8, 8, 1, recompute="full", has_flash_attention=True)
+    step = waterfall_of(Step("Run 1", predict_job(job, where).iteration_s, 64))
+    for row in advise(Case(step, job, where)):
+        changed = next(item for item in neighbours(job) if item.title == row.title)
+        assert predict_job(changed.job, where).fits
+
+
+def test_a_slow_rank_slow_loading_and_a_host_bound_trace_are_named() -> None:
+    timers = {
+        "forward-compute": by_rank(0.2, 0.2, 0.5, 0.2),
+        "backward-params-all-reduce": by_rank(0.4, 0.4, 0.1, 0.4),
+        "data_loading": by_rank(0.2, 0.2, 0.2, 0.2),
+    }
+    waterfall = waterfall_of(Step("Run 1", 0.9, 4, timers_of(timers)))
+    advice = {row.kind: row for row in advise(Case(waterfall, slowest=(2, 1.5), idle_host_share=0.3))}
+    assert set(advice) == {"rank", "loading", "host"}
+    assert advice["rank"].title == "Look at rank 2"
+    assert advice["rank"].gain == pytest.approx(0.225 / 0.9)
+    assert "150 % longer" in advice["rank"].evidence
+    assert advise(Case(waterfall_of(Step("Run 1", 0.9, 4)))) == []
+
+
+def test_neighbours_keep_the_work_and_the_number_of_ranks() -> None:
+    job = Job(MODEL, 64, 2, 2, 2, 2, precision="fp32", schedule="interleaved-1f1b", virtual_stages=2)
+    for item in neighbours(job):
+        assert (item.job.world_size, item.job.global_batch_size, item.job.model) == (8, 64, MODEL)
+        assert item.job != job
+        assert item.settings
+    assert {item.kind for item in neighbours(job)} == {"micro_batch", "schedule", "recompute", "zero", "layout", "wire"}
+
+
+def test_records_count_only_clear_results_for_the_sign() -> None:
+    outcomes = [
+        Outcome("zero", 0.2, 0.1),
+        Outcome("zero", 0.2, -0.1),
+        Outcome("zero", 0.2, 0.04),
+        Outcome("layout", -0.1, -0.2),
+    ]
+    zero, layout, everything = records(outcomes)
+    assert (zero.kind, zero.tried, zero.clear, zero.right, zero.right_pct) == ("zero", 3, 2, 1, 50.0)
+    assert zero.mean_error == pytest.approx((0.1 + 0.3 + 0.16) / 3)
+    assert layout.right_pct == 100.0
+    assert (everything.kind, everything.tried) == ("all", 4)
+    assert records([]) == []
+
+
+def test_a_replay_judges_each_change_by_its_measured_neighbour() -> None:
+    jobs = [Job(MODEL, 64, size, 1, 1, 8, has_flash_attention=True) for size in (1, 2, 4)]
+    points = [Measurement("sweep", job, A100, predict_job(job, A100).iteration_s) for job in jobs]
+    result = replay(points)
+    assert len(result.outcomes) == 6
+    assert all(outcome.predicted == pytest.approx(outcome.realised) for outcome in result.outcomes)
+    assert result.wrong_in_top == {"sweep": 0}
+    other = Measurement("sweep", Job(MODEL, 64, 2, 2, 1, 4), A100, 1.0)
+    assert change_of(points[0], other) == ""  # two decisions
+    assert change_of(points[0], points[1]) == "micro_batch"

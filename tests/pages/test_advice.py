@@ -1,0 +1,94 @@
+"""Advice on the pages: the section of a run, one click, and the record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from parlab.advice.rules import Advice
+from parlab.lab import services as lab
+from parlab.lab.models import AdviceTrial, Attempt, Config, Run
+from parlab.lab.selectors.advice import run_advice
+
+from .conftest import finish
+from .test_experiments import text
+
+pytestmark = pytest.mark.django_db
+HARDWARE = {"cpu_cores": 8, "memory_bytes": 32 << 30, "gpus": []}
+
+
+@pytest.fixture
+def slow_run(make_config: Callable[..., Config], make_attempt: Callable[..., Attempt], user: User) -> Run:
+    """A run on two replicas that recomputes all layers without need."""
+    config = make_config(
+        data={
+            "model": {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "sequence_length": 128},
+            "train": {"global_batch_size": 16, "micro_batch_size": 8, "recompute": "full", "iterations": 4},
+            "parallel": {"engine": "megatron", "pipeline_parallel_size": 1, "data_parallel_size": 2},
+        }
+    )
+    attempt = make_attempt(config=config)
+    Attempt.objects.filter(pk=attempt.pk).update(environment=HARDWARE)
+    (point,) = config.points()
+    assert point.config is not None
+    run = finish(attempt, 0.5, resolved=point.config.resolved())
+    timers = {
+        name: {"median": s, "min": s, "max": s, "by_rank": {"0": s, "1": s}}
+        for name, s in (("forward-compute", 0.1), ("backward-compute", 0.3), ("optimizer", 0.02))
+    }
+    run.summary = {**run.summary, "timers_s": timers}
+    run.save()
+    return run
+
+
+def test_one_click_launches_the_change_and_its_gain_stands_beside_the_prediction(page: Client, slow_run: Run) -> None:
+    shown = page.get(f"{slow_run.get_absolute_url()}time/")
+    row = next(row for row in shown.context["advice"] if row.title.startswith("Recomputation none"))
+    assert row.can_try
+    assert row.record == "not tried yet"
+    body = text(page.post(f"{slow_run.get_absolute_url()}advice/try/", {"title": row.title}, follow=True))
+    trial = AdviceTrial.objects.get()
+    changed = trial.changed_run
+    assert f"Launched run {changed.number}" in body
+    assert changed.resolved["train"]["recompute"] == "none"
+    before, after = slow_run.resolved, changed.resolved
+    assert {**after, "train": {**after["train"], "recompute": "full"}} == before
+    assert "running" in body
+    Run.objects.filter(pk=changed.pk).update(state="finished", step_time_s=0.4)
+    shown = page.get(f"{slow_run.get_absolute_url()}time/")
+    assert shown.context["trials"][0].realised == "+20.0 %"
+    record = page.get("/advice/")
+    assert [(row.title, row.tried, row.right) for row in record.context["records"]] == [
+        ("Recomputation", 1, "1 (100 %)"),
+        ("All", 1, "1 (100 %)"),
+    ]
+    # A second click starts nothing twice.
+    page.post(f"{slow_run.get_absolute_url()}advice/try/", {"title": row.title})
+    assert AdviceTrial.objects.count() == 1
+    assert slow_run.experiment.runs.count() == 2
+
+
+def test_advice_that_is_not_given_cannot_be_tried(page: Client, viewer: Client, slow_run: Run) -> None:
+    address = f"{slow_run.get_absolute_url()}advice/try/"
+    assert "is no longer advised" in text(page.post(address, {"title": "Buy more GPUs"}, follow=True))
+    assert viewer.post(address, {"title": "x"}).status_code == 403
+    assert not any("<button" in str(row) for row in viewer.get(f"{slow_run.get_absolute_url()}time/").context["advice"])
+    assert "No advice tried" in text(page.get("/advice/"))
+
+
+def test_advice_respects_what_the_engine_supports(slow_run: Run) -> None:
+    kinds = {row.kind for row in run_advice(slow_run).advice}
+    assert "recompute" in kinds
+    assert "zero" not in kinds  # engine megatron has no ZeRO
+
+
+def test_a_changed_run_that_failed_is_no_gain(page: Client, slow_run: Run, user: User) -> None:
+    advice = Advice("zero", "ZeRO stage 1", 0.1, 0.0, 0.2, "data", "rule", "evidence", {"parallel.zero_stage": 1})
+    lab.advice_trial_add(run=slow_run, changed_run=slow_run, advice=advice, user=user)
+    Run.objects.filter(pk=slow_run.pk).update(state="failed")
+    shown = page.get("/advice/")
+    assert shown.context["trials"][0].verdict == "the changed run ended as failed"
+    assert "No changed run has finished" in text(shown)
