@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from parlab.lab.models import Attempt, Config, Run, RunTag
+from parlab.lab.models import Attempt, Config, Experiment, Run, RunTag
 from parlab.lab.services import storable
 from runners.protocol import RunState
 
@@ -123,6 +123,28 @@ def _tags(runs: Iterable[Run]) -> dict[int, dict[str, str]]:
     for tag in RunTag.objects.filter(tracked__run__in=[run.pk for run in runs]).select_related("tracked"):
         tags.setdefault(tag.tracked.run_id, {})[tag.key] = tag.value[:200]
     return tags
+
+
+@transaction.atomic
+def experiment_store(*, watch: Watch, experiment: Experiment) -> int:
+    """Store the finished runs of an experiment in the order in which they ended; return how many are new."""
+    runs = Run.objects.filter(experiment=experiment, state=RunState.FINISHED).exclude(summary={})
+    stored = set(watch.results.exclude(run=None).values_list("run_id", flat=True))
+    attempts = Attempt.objects.filter(run__in=runs).select_related("run").with_members()
+    by_run = {attempt.run_id: attempt for attempt in attempts.order_by("number")}
+    new = []
+    for run in runs.exclude(pk__in=stored).order_by("ended_at", "pk"):
+        values, attempt = values_of(run.summary), by_run.get(run.pk)
+        if values:
+            new.append(
+                Result(
+                    watch=watch, run=run, attempt_number=run.attempt_number, at=run.ended_at or run.queued_at,
+                    node=attempt.node_names[:200] if attempt else "", values=values,
+                    environment=attempt.environment if attempt else {}, commit=commit_of(run.resolved),
+                )
+            )  # fmt: skip
+    Result.objects.bulk_create(new, ignore_conflicts=True)
+    return len(new)
 
 
 def history_store(*, watch: Watch, rows: Sequence[Any]) -> int:

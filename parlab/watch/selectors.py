@@ -22,6 +22,8 @@ WEEK = timedelta(days=7)
 MAX_ALERTS = 200
 MAX_COMMITS = 100
 SHOWN_POINTS = 1_000
+ENDED = 2
+"""Results without a measure after which it counts as missing."""
 
 
 class SeriesRow(NamedTuple):
@@ -98,6 +100,26 @@ def series_rows(watch: Watch) -> list[SeriesRow]:
             )
         )  # fmt: skip
     return rows
+
+
+def missing_measures(watch: Watch) -> list[str]:
+    """Return which measures ended and which began with the same result, as after a renaming."""
+    notes = []
+    results = list(watch.results.order_by("position", "at", "pk"))
+    for point in dict.fromkeys(result.series for result in results):
+        own = [result for result in results if result.series == point]
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for at, result in enumerate(own):
+            for measure in result.values:
+                first.setdefault(measure, at)
+                last[measure] = at
+        for measure in [name for name, at in last.items() if at < len(own) - ENDED]:
+            heirs = [name for name, at in first.items() if last[measure] < at <= last[measure] + ENDED]
+            text = f"{measure} is missing since {own[last[measure] + 1].at:%Y-%m-%d %H:%M}"
+            rename = f"; {', '.join(heirs)} began then: if it was renamed, its series begins anew" if heirs else ""
+            notes.append(text + rename)
+    return notes
 
 
 def state_of(series: Series) -> str:

@@ -9,10 +9,10 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from parlab.lab.models import Config
+from parlab.lab.models import Config, Experiment
 
 from .bisecting import bisect_advance
-from .collecting import history_store, results_collect
+from .collecting import experiment_store, history_store, results_collect
 from .commits import check_repository, commit_of
 from .cron import next_time
 from .detecting import watch_detect
@@ -137,6 +137,14 @@ class Imported(NamedTuple):
     rows: int
     alerts: int
     problems: list[str]
+
+
+def experiment_import(*, watch: Watch, experiment: Experiment) -> Imported:
+    """Store the finished runs of an experiment as one series in their order; raise ValueError if there are none."""
+    rows = experiment_store(watch=watch, experiment=experiment)
+    if not rows:
+        raise ValueError(f"experiment {experiment.name} has no finished run that the watch lacks; choose another")
+    return Imported(rows, len(watch_detect(watch=watch)), [])
 
 
 def history_import(*, watch: Watch, text: str) -> Imported:

@@ -151,6 +151,29 @@ def test_reported_and_imported_runs_with_the_key_belong_to_the_watch(
     assert {(row.run_id, row.commit) for row in keyed.results.all()} == {(reported.pk, "abc"), (imported.pk, "")}
 
 
+def test_a_renamed_measure_raises_nothing_and_is_explained(keyed: Watch) -> None:
+    history(keyed, repeats(20))
+    history(keyed, repeats(20, level=500.0, seed=2), measure="iteration_ms")
+    assert watch_detect(watch=keyed) == []
+    (note,) = selectors.missing_measures(keyed)
+    assert note.startswith("step_time is missing since ")
+    assert "iteration_ms began then" in note
+
+
+def test_the_runs_of_an_experiment_are_a_history(
+    keyed: Watch, make_attempt: Callable[..., Attempt], watched: Config, experiment: Experiment
+) -> None:
+    for at, value in enumerate([*repeats(15), *repeats(5, level=0.12, seed=2)]):
+        run = make_attempt(state="finished", config=watched, point={"train.seed": at}).run
+        Run.objects.filter(pk=run.pk).update(
+            summary={"step_time_s": {"median": value}}, ended_at=run.queued_at + timedelta(minutes=at)
+        )
+    outcome = services.experiment_import(watch=keyed, experiment=experiment)
+    assert (outcome.rows, outcome.alerts) == (20, 1)
+    with pytest.raises(ValueError, match="has no finished run that the watch lacks"):
+        services.experiment_import(watch=keyed, experiment=experiment)
+
+
 HISTORIES = {
     "csv": "time,commit,node,step_time,note\n"
     + "\n".join(f"2026-01-{day:02d}T00:00:00Z,c{day},n1,{0.1 if day < 15 else 0.12},x" for day in range(1, 26)),

@@ -14,11 +14,11 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
-from parlab.lab.models import Config
+from parlab.lab.models import Config, Experiment
 from parlab.watch import bisecting, selectors, services
 from parlab.watch.cron import preview
 from parlab.watch.detecting import sentence_of
-from parlab.watch.models import Alert, Bisect, Series, Watch
+from parlab.watch.models import Alert, Bisect, Order, Series, Watch
 
 from .figures import csv_response, json_response
 
@@ -114,8 +114,15 @@ def _context(row: Watch) -> dict[str, Any]:
         "results": row.results.select_related("run__experiment").order_by("-position", "-at", "-pk")[:20],
         "count": row.results.count(),
         "orders": row.orders.all()[:10],
-        "notes": list(dict.fromkeys(note for entry in series for note in entry.series.notes))[:10],
+        "experiments": Experiment.objects.filter(archived_at=None).order_by("-updated_at")[:MAX_CONFIGS],
+        "is_live": row.orders.filter(state=Order.State.OPEN).exists(),
+        "notes": [*selectors.missing_measures(row), *_notes(series)][:10],
     }
+
+
+def _notes(series: list[selectors.SeriesRow]) -> list[str]:
+    """Return what the series report, each text once."""
+    return list(dict.fromkeys(note for entry in series for note in entry.series.notes))
 
 
 @require_POST
@@ -143,7 +150,16 @@ def act(request: HttpRequest, pk: int, action: str) -> HttpResponse:
 
 
 def _import(request: HttpRequest, row: Watch) -> None:
-    file = request.FILES.get("file")
+    file, slug = request.FILES.get("file"), request.POST.get("experiment", "")
+    try:
+        if slug:
+            experiment = get_object_or_404(Experiment, slug=slug)
+            outcome = services.experiment_import(watch=row, experiment=experiment)
+            messages.success(request, f"Imported {outcome.rows} runs; {outcome.alerts} new alerts.")
+            return
+    except ValueError as problem:
+        messages.error(request, f"Not imported: {problem}.")
+        return
     if file is None or (file.size or 0) > MAX_HISTORY_BYTES:
         messages.error(request, "Not imported: select a file of at most 8 MiB.")
         return
