@@ -28,20 +28,19 @@ class Suggestion(NamedTuple):
 
 def suggestions(rows: Sequence[PointRow], pools: Pools) -> list[Suggestion]:
     """Return values beside the fastest predicted point that are faster, best first; without a fit, those that fit."""
-    predicted = [row for row in rows if row.expected and row.expected.step_time_s and row.config]
-    fitting = [row for row in predicted if row.expected and row.expected.fits]
+    predicted = [(row.config, row.expected) for row in rows if row.config and row.expected and row.expected.step_time_s]
+    fitting = [(config, expected) for config, expected in predicted if expected.fits]
     if not predicted:
         return []
-    start = min(fitting or predicted, key=lambda row: _seconds(row.expected) if fitting else _bytes(row.expected))
-    assert start.config is not None
+    start, its_expected = min(fitting or predicted, key=lambda pair: _seconds(pair[1]) if fitting else _bytes(pair[1]))
     present = {(path, value_text(builder_fields()[path], value)) for row in rows for path, value in row.values.items()}
     candidates = []
-    for path, value in _neighbours(start.config):
+    for path, value in _neighbours(start):
         text = value_text(builder_fields()[path], value)
-        expected = None if (path, text) in present else _predicted(start.config, path, value, pools)
+        expected = None if (path, text) in present else _predicted(start, path, value, pools)
         if expected is None or not expected.fits:
             continue
-        gain = _seconds(start.expected) / _seconds(expected) - 1
+        gain = _seconds(its_expected) / _seconds(expected) - 1
         if not fitting or gain >= _LEAST_GAIN:
             sentence = _sentence(path, text, gain if fitting else None)
             candidates.append((_seconds(expected), Suggestion(path, text, sentence)))
