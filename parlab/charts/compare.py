@@ -18,6 +18,10 @@ MAX_AXES = 12
 """More parallel axes are not readable."""
 MAX_NUMBERS = 7
 """Axes for results; settings get the others."""
+MAX_LEGEND = 20
+"""A legend of more lines would be larger than the figure; hovering names them."""
+OVER = {"steps": "Step", "time": "Time since the first point (s)", "tokens": "Tokens"}
+"""Choice of the horizontal axis -> its title."""
 PALETTE = [theme.BLUE, theme.VERMILLION, theme.GREEN, theme.PURPLE, theme.ORANGE, theme.SKY, theme.GREY, theme.YELLOW]
 
 
@@ -28,6 +32,9 @@ class Line(NamedTuple):
     curve: Curve
     start: float | None = None
     """Time of the first point of the whole series, if the curve is a part of it."""
+    tokens_per_step: float | None = None
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+    """Smallest and largest values at the points of a mean of several runs."""
 
 
 class ComparedSeries(NamedTuple):
@@ -58,32 +65,46 @@ def style(place: int) -> theme.Style:
     )
 
 
-def curves(kind: str, lines: Mapping[int, Line], *, over_time: bool = False, middle: Sequence[float] = ()) -> Drawing:
-    """Draw one curve per run, by its place among the runs, against the step or the seconds since its first point.
+def curves(
+    kind: str,
+    lines: Mapping[int, Line],
+    *,
+    over: str = "steps",
+    is_log: bool = False,
+    middle: Sequence[float] = (),
+) -> Drawing:
+    """Draw one curve per run, by its place among the runs, against an axis of OVER.
 
     `middle` are the medians of the whole curves if these are parts of them, since both share an axis.
     """
     compared = CURVES[kind]
-    present = {place: line for place, line in lines.items() if len(line.curve.values)}
+    present = {
+        place: line
+        for place, line in lines.items()
+        if len(line.curve.values) and (over != "tokens" or line.tokens_per_step)
+    }
     if not present:
-        return theme.missing(compared.title, "none of these runs has this series")
+        sizes = " and a number of tokens per step" if over == "tokens" else ""
+        return theme.missing(compared.title, f"none of these runs has this series{sizes}")
     unit = unit_for(middle or [v for line in present.values() for v in line.curve.values], compared.unit)
     factor, name = (unit.factor, unit.name) if compared.unit in ("s", "B", "samples/s") else (1.0, compared.unit)
     drawing = go.Figure(
         layout=theme.layout(
             title=compared.title,
             subtitle="one line per run: its slowest rank, or the one with most memory",
-            x="Time since the first point (s)" if over_time else "Step",
+            x=OVER[over],
             y=f"{compared.title} ({name})" if name else compared.title,
-            yaxis={} if kind == "loss" else {"rangemode": "tozero"},
+            yaxis={"type": "log"} if is_log else {} if kind == "loss" else {"rangemode": "tozero"},
         )
     )
     for place, line in present.items():
         look = style(place)
-        start = float(line.curve.times[0]) if line.start is None else line.start
+        x = _positions(line, over)
+        if line.band is not None:
+            _add_band(drawing, x, line.band, look.colour, factor)
         drawing.add_trace(
             go.Scatter(
-                x=[round(float(t) - start, 3) for t in line.curve.times] if over_time else list(line.curve.steps),
+                x=x,
                 y=rounded(line.curve.values, factor),
                 name=theme.plain(line.name),
                 mode="lines+markers" if len(line.curve.values) <= 60 else "lines",
@@ -92,19 +113,51 @@ def curves(kind: str, lines: Mapping[int, Line], *, over_time: bool = False, mid
                 hovertemplate=f"{theme.plain(line.name)}<br>%{{x}}: %{{y}} {name}<extra></extra>",
             )
         )
-    drawing.update_layout(showlegend=True)
+    drawing.update_layout(showlegend=len(present) <= MAX_LEGEND)
     rows = [
         [line.name, int(step), float(time), float(value)]
         for line in present.values()
         for step, time, value in zip(line.curve.steps, line.curve.times, line.curve.values, strict=True)
     ]
-    absent = len(lines) - len(present)
-    caption = (
-        f"{absent} of {len(lines)} runs {'does' if absent == 1 else 'do'} not have this series."
-        if absent
-        else f"{len(present)} runs."
+    return Drawing(
+        drawing,
+        _how_many(len(present), len(lines)),
+        Table(["run", "step", "unix_time_s", kind.replace("-", "_")], rows),
     )
-    return Drawing(drawing, caption, Table(["run", "step", "unix_time_s", kind.replace("-", "_")], rows))
+
+
+def _how_many(present: int, total: int) -> str:
+    absent = total - present
+    if absent:
+        return f"{absent} of {total} runs {'does' if absent == 1 else 'do'} not have this series."
+    return f"{present} runs."
+
+
+def _positions(line: Line, over: str) -> list[float]:
+    if over == "time":
+        start = float(line.curve.times[0]) if line.start is None else line.start
+        return [round(float(time) - start, 3) for time in line.curve.times]
+    factor = (line.tokens_per_step or 0) if over == "tokens" else 1
+    return [int(step) * factor for step in line.curve.steps]
+
+
+def _add_band(
+    drawing: go.Figure, x: Sequence[float], band: tuple[Sequence[float], Sequence[float]], colour: str, factor: float
+) -> None:
+    """Fill the range between the smallest and the largest value."""
+    for place, values in enumerate(band):
+        drawing.add_trace(
+            go.Scatter(
+                x=x,
+                y=rounded(values, factor),
+                mode="lines",
+                line={"width": 0, "color": colour},
+                fill="tonexty" if place else None,
+                fillcolor=theme.faint(colour),
+                hoverinfo="skip",
+                showlegend=False,
+            )
+        )
 
 
 class _Axis(NamedTuple):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 SPACE = "\N{NARROW NO-BREAK SPACE}"
 DASH = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
 """Means: not measured."""
 DIGITS = 3
 PRINTED = 7

@@ -40,7 +40,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "text": ("Text", "Write **Markdown** here."),
 }
 """Kind of a new panel -> (title in the menu, its text): Markdown with the directives of reports."""
-FIRST_PANELS = ("fastest", "memory", "figure-throughput", "runs")
+FIRST_PANELS = ("fastest", "throughput", "figure-throughput", "runs")
 
 
 @dataclass(frozen=True)

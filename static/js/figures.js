@@ -108,6 +108,7 @@
       await Plotly.react(element, figure.data, inPage(figure.layout), { ...CONFIG, modeBarButtons: buttons(element) });
     }
     element.dataset.drawn = "1";
+    element.dispatchEvent(new Event("parlab:drawn", { bubbles: true }));
     if (figure && "refines" in element.dataset) watchZoom(element);
   }
 
@@ -138,6 +139,7 @@
     const { figure } = await response.json();
     if (figure && request === element.refined) await Plotly.react(element, figure.data, element.layout);
     element.dataset.refined = request;
+    element.dispatchEvent(new Event("parlab:drawn", { bubbles: true }));
   }
 
   async function load(element) {

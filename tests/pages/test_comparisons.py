@@ -47,7 +47,7 @@ def series(*values: float) -> Columns:
 
 def test_without_a_choice_the_page_says_how_to_make_one(page: Client, four_runs: list[Run]) -> None:
     for url in ("/compare/", address(four_runs[0]), "/compare/?runs=x,-1,99999999999999999999999"):
-        assert "select 2 to 20 runs" in text(page.get(url))
+        assert "select 2 to 100 runs" in text(page.get(url))
 
 
 def test_what_a_form_sends_becomes_a_short_address(page: Client, four_runs: list[Run]) -> None:
@@ -72,7 +72,7 @@ def test_results_are_measured_against_the_first_run(page: Client, four_runs: lis
     response = page.get(address(*four_runs[:3]))
     cells = rows(response, 1)
     assert cells["Throughput (samples/s)"] == ["8.00", "10.0 +25.0 %", "20.0 +150 %"]
-    assert cells["Step time (ms)"] == ["500", "400 -20.0 %", "200 -60.0 %"]
+    assert cells["Step time (ms)"] == ["500", "400 \N{MINUS SIGN}20.0 %", "200 \N{MINUS SIGN}60.0 %"]
     assert re.findall(r"<b>(.*?)</b>", response.content.decode())[:3] == ["20.0", "320", "200"]
 
 
@@ -96,8 +96,8 @@ def test_runs_of_several_experiments_and_without_numbers_stand_beside_each_other
 def test_a_link_to_deleted_or_too_many_runs_reports_it(page: Client, four_runs: list[Run]) -> None:
     gone = address(*four_runs[:2]) + ",999999"
     assert "1 run of this link no longer exists." in text(page.get(gone))
-    many = ",".join(str(number) for number in range(1, 31))
-    assert "Only the first 20 runs are compared; 10 more are omitted." in text(page.get(f"/compare/?runs={many}"))
+    many = ",".join(str(number) for number in range(1, 111))
+    assert "Only the first 100 runs are compared; 10 more are omitted." in text(page.get(f"/compare/?runs={many}"))
 
 
 def test_curves_lie_over_each_other_by_the_slowest_rank(page: Client, four_runs: list[Run]) -> None:
@@ -111,10 +111,30 @@ def test_curves_lie_over_each_other_by_the_slowest_rank(page: Client, four_runs:
     assert drawn["caption"] == "1 of 3 runs does not have this series."
     timed = json.loads(page.get(f"{url}&over=time").content)
     assert timed["figure"]["data"][0]["x"] == [0, 1]
+    by_tokens = json.loads(page.get(f"{url}&over=tokens&y_scale=log").content)["figure"]
+    assert by_tokens["data"][0]["x"] == [step * 4 * 16 for step in drawn["figure"]["data"][0]["x"]]
+    assert by_tokens["layout"]["yaxis"]["type"] == "log"
     assert "none of these runs has this series" in json.loads(page.get(f"{url}&curve=loss").content)["empty"]
     numbers = page.get(url.replace(".json", ".csv")).content.decode().splitlines()
     assert numbers[0] == "run,step,unix_time_s,step_time"
     assert len(numbers) == 5
+
+
+def test_repeats_are_pooled_to_their_mean_and_range(
+    page: Client, make_config: Callable[..., Config], make_attempt: Callable[..., Attempt]
+) -> None:
+    config = make_config(sweep={"train.seed": [1, 2]})
+    attempts = [make_attempt(config=config, point={"train.seed": seed}) for seed in (1, 2)]
+    other = make_attempt(config=make_config(sweep={"train.iterations": [9]}), point={"train.iterations": 9})
+    for attempt, values in zip([*attempts, other], ((0.1, 0.2), (0.3, 0.4), (0.5, 0.6)), strict=True):
+        store.append(attempt.pk, {("step_time_s", 0): series(*values)})
+    url = address(*(attempt.run for attempt in [*attempts, other])).replace("/compare/", "/compare/figures/curves.json")
+    traces = json.loads(page.get(f"{url}&repeats=pooled").content)["figure"]["data"]
+    named = [trace for trace in traces if trace.get("showlegend") is not False]
+    assert [trace["name"][-13:] for trace in named] == [" 1 more, mean", " schedules #3"]
+    assert named[0]["y"] == pytest.approx([200, 300])
+    low, high = (trace["y"] for trace in traces if trace.get("showlegend") is False)
+    assert (low, high) == (pytest.approx([100, 200]), pytest.approx([300, 400]))
 
 
 def test_parallel_coordinates_draw_a_line_per_run_over_what_differs(page: Client, four_runs: list[Run]) -> None:

@@ -49,7 +49,7 @@ def test_a_run_is_compared_with_the_best_of_its_sweep_by_default(page: Client, f
     response = page.get(url(1))
     assert rows(response, "Configuration")["Schedule"] == ["gpipe", "1f1b"]
     assert "Micro batch size" not in rows(response, "Configuration")
-    assert rows(response, "Results")["Step time (ms)"] == ["500", "200", "-60.0 %"]
+    assert rows(response, "Results")["Step time (ms)"] == ["500", "200", "\N{MINUS SIGN}60.0 %"]
     assert "identical fields" in text(response)
     assert "Next best of the sweep: run 4" in text(page.get(url(3)))
 

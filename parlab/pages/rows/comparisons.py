@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from parlab.charts.format import DASH, Unit, field_title, field_value, significant, unit_for
+from parlab.charts.format import DASH, MINUS, Unit, field_title, field_value, significant, unit_for
 from parlab.charts.measures import MEASURES, Measure
 from parlab.charts.points import RunPoint
 from parlab.lab.models import Run
@@ -116,4 +116,4 @@ def _relative(value: float | None, first: float | None) -> str:
     share = 100 * (value / first - 1)
     if abs(share) < 0.01:
         return "0 %"
-    return f"{'+' if share > 0 else ''}{significant(share)} %"
+    return f"{'+' if share > 0 else MINUS}{significant(abs(share))} %"

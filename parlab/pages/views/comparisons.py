@@ -18,6 +18,7 @@ from parlab.charts.curves import Curve
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Run
+from parlab.pages.repeats import pooled
 from parlab.pages.rows import comparisons
 from parlab.pages.windows import WHOLE, Window, seen, window_of
 from parlab.series import store
@@ -25,9 +26,10 @@ from parlab.series.columns import Columns
 
 from .figures import csv_response, json_response
 
-MAX_RUNS = 20
-CURVES_POINTS = 4_000
-"""Total number of points of the curves, shared by up to twenty lines."""
+MAX_RUNS = 100
+_CURVE_CHOICES = ("over", "y_scale", "repeats")
+CURVES_POINTS = 6_000
+"""Total number of points of the curves, shared by all lines."""
 
 
 def chosen_ids(request: HttpRequest) -> list[int]:
@@ -57,8 +59,13 @@ def compare(request: HttpRequest) -> HttpResponse:
         "max_runs": MAX_RUNS,
         "curves": [(name, curve.title) for name, curve in CURVES.items()],
         "curve": _kind(request),
-        "over_time": request.GET.get("over") == "time",
-        "curve_query": urlencode({"curve": _kind(request), "over": request.GET.get("over", "")}),
+        "over": _over(request),
+        "overs": [(name, name) for name in charts.OVER],
+        "is_log": _is_log(request),
+        "is_pooled": _is_pooled(request),
+        "curve_query": urlencode(
+            {"curve": _kind(request)} | {name: request.GET[name] for name in _CURVE_CHOICES if name in request.GET}
+        ),
     }
     return render(request, "pages/compare.html", context)
 
@@ -75,6 +82,19 @@ def _joined(ids: list[int]) -> str:
 
 def _name(run: Run) -> str:
     return f"{run.experiment.name} #{run.number}"
+
+
+def _over(request: HttpRequest) -> str:
+    over = request.GET.get("over", "")
+    return over if over in charts.OVER else "steps"
+
+
+def _is_log(request: HttpRequest) -> bool:
+    return request.GET.get("y_scale") == "log"
+
+
+def _is_pooled(request: HttpRequest) -> bool:
+    return request.GET.get("repeats") == "pooled"
 
 
 def _kind(request: HttpRequest) -> str:
@@ -98,9 +118,10 @@ def _drawing(request: HttpRequest, name: str, window: Window) -> Drawing:
         return charts.parallel(comparisons.compare(runs).points, [_name(run) for run in runs])
     if name != "curves":
         raise Http404(f"no figure {name}; there are curves, parallel")
-    kind, over_time = _kind(request), request.GET.get("over") == "time"
+    kind, over = _kind(request), _over(request)
     columns_by_place = _slowest(runs, CURVES[kind].metrics)
-    x = {place: _x(columns, over_time) for place, columns in columns_by_place.items()}
+    tokens = [_tokens_per_step(run) for run in runs]
+    x = {place: _x(columns, over, tokens[place]) for place, columns in columns_by_place.items()}
     visible_columns = seen(columns_by_place, window.sized(CURVES_POINTS), x)
     starts = {place: float(columns.times[0]) for place, columns in columns_by_place.items()}
     lines = {
@@ -108,16 +129,30 @@ def _drawing(request: HttpRequest, name: str, window: Window) -> Drawing:
             _name(run),
             visible_columns[place].curve if place in visible_columns else Curve([], [], []),
             starts.get(place),
+            tokens[place],
         )
         for place, run in enumerate(runs)
     }
     middle = [float(np.nanmedian(columns.values)) for columns in columns_by_place.values()]
-    drawing = charts.curves(kind, lines, over_time=over_time, middle=middle)
+    if _is_pooled(request):
+        lines = pooled(runs, lines)
+    drawing = charts.curves(kind, lines, over=over, is_log=_is_log(request), middle=middle)
     return drawing._replace(is_thinned=any(series.is_thinned for series in visible_columns.values()))
 
 
-def _x(columns: Columns, over_time: bool) -> NDArray[np.float64]:
-    return columns.times - columns.times[0] if over_time else columns.steps.astype(np.float64)
+def _x(columns: Columns, over: str, tokens: float | None) -> NDArray[np.float64]:
+    if over == "time":
+        seconds: NDArray[np.float64] = columns.times - columns.times[0]
+        return seconds
+    steps: NDArray[np.float64] = columns.steps.astype(np.float64)
+    return steps * (tokens or 1.0) if over == "tokens" else steps
+
+
+def _tokens_per_step(run: Run) -> float | None:
+    """Return the tokens of one step from the configuration; None if it does not contain the sizes."""
+    batch = (run.resolved.get("train") or {}).get("global_batch_size")
+    length = (run.resolved.get("model") or {}).get("sequence_length")
+    return float(batch * length) if isinstance(batch, int) and isinstance(length, int) else None
 
 
 def _slowest(runs: list[Run], metrics: tuple[str, ...]) -> dict[int, Columns]:
