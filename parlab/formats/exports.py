@@ -335,7 +335,7 @@ def read_points(lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _point(line: int, item: object) -> Record:
-    if not isinstance(item, list) or len(item) != 3 or not isinstance(item[1], int) or item[1] < 0:
+    if not isinstance(item, list) or len(item) != 3 or type(item[1]) is not int or not 0 <= item[1] < 2**53:
         return unread(line, "not a point of wall time, step and value", str(item))
     value = to_float(str(item[2])[:80])
     if value is None:

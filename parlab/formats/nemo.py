@@ -50,6 +50,7 @@ _KNOWN = {
 }
 # The bar shows these with every step; they were measured on held-out data.
 _HELD_OUT = re.compile(r"^(?:val|validation|test)_(?!step_timing)")
+LARGEST_STEP = 1e15
 _NO_MEASUREMENT = frozenset({"v_num"})
 
 
@@ -151,6 +152,8 @@ def _line(line: int, rank: int | None, time: str | None, text: str) -> list[Reco
         return []
     cells = split_cells(text[match.end() :])
     step = next((cell.value for cell in cells if cell.key == "global_step"), None)
+    if step is not None and not 0 <= step < LARGEST_STEP:
+        step = None
     records = _records(line, rank, time, cells, int(match[2]) if step is None else int(step), int(match[1]))
     if records[0].kind == "step":
         records[0].values |= {"position": float(match[2])} | ({"planned": float(match[3])} if match[3] else {})
@@ -161,7 +164,7 @@ def _bar_iteration(position: str, step: str) -> int:
     """Return global_step, or the bar's position if global_step is rounded (`2e+3`) and both agree."""
     at = int(position)
     value = to_float(step) if step else None
-    if value is None or not 0 <= value < 1e15:
+    if value is None or not 0 <= value < LARGEST_STEP:
         return at
     rounded = "e" in step.lower()
     return at if rounded and abs(at - value) <= 0.006 * value else int(value)

@@ -38,6 +38,7 @@ _COUNTERS = (
 )
 _COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps"})
 MAX_FIELDS = 4_096
+LARGEST_WHOLE = 2**53
 _MEASURES = ("_s", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
 _BLOCK = re.compile(
     r"\s*(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?\[batch=(?P<at>\d{1,15})(?:/(?P<total>\d{1,15}))?\]:\s*$"
@@ -196,7 +197,11 @@ class Parser:
         cells = [(cell, self.dialect.field(cell)) for cell in pairs(text)]
         stated = [(cell, f) for cell, f in cells if f.name.endswith(_MEASURES) and (cell.unit or f.name != "loss")]
         names = self.dialect.settings
-        settings = {names[cell.key]: int(cell.value) for cell, _ in cells if cell.key in names and cell.value}
+        settings = {
+            names[cell.key]: int(cell.value)
+            for cell, _ in cells
+            if cell.key in names and cell.value is not None and 0 < cell.value < LARGEST_WHOLE
+        }
         records = [Record("launch", line, data=settings, rank=rank)] if settings else []
         return records + _record("metrics", line, rank, None, stated, time)
 

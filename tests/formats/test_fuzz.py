@@ -183,6 +183,19 @@ def test_what_cannot_be_read_is_counted_with_line_reason_and_text() -> None:
     assert unread.examples[0].text == "lm loss: 1e400"
 
 
+@pytest.mark.parametrize(
+    ("text", "format"),
+    [
+        ("Training epoch 0, iteration 1/9 | global_step: 1e40 | reduced_train_loss: 2.5 |\n", "nemo"),
+        ("avg_duration: 1.0, world size: 1e40, avg_throughput: 2.0\n", "colossalai"),
+        ("[[1700000000.5, 18446744073709551615, 2.5], [1700000000.5, true, 2.5]]\n", "tensorboard-json"),
+        ('"Name","State","Runtime","gpus"\n"a","finished","1","99999999999999999999999"\n', "wandb-runs"),
+    ],
+)
+def test_numbers_of_other_formats_beyond_64_bits_are_left_out(text: str, format: str) -> None:
+    check(text, format, keep=True)
+
+
 def test_counts_beyond_64_bits_are_left_out() -> None:
     cells = f" | global batch size: {'9' * 40} | number of skipped iterations: {'9' * 40} | lm loss: 8.0 |\n"
     lines = [f" iteration {n}/ 9 | elapsed time per iteration (ms): 5.0{cells}" for n in range(1, 4)]
