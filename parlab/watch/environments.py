@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 MAX_VALUE = 200
+OF_EACH_RUN = {"shell", "command", "variables.PARLAB_RUN", "variables.MASTER_PORT"}
+"""What differs between any two runs and explains nothing."""
 
 
 class Difference(NamedTuple):
@@ -39,4 +41,4 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
     old, new = flattened(before), flattened(after)
     names = [*old, *(name for name in new if name not in old)]
     rows = [Difference(name, old.get(name, ""), new.get(name, "")) for name in names]
-    return [row for row in rows if row.before != row.after]
+    return [row for row in rows if row.before != row.after and row.name not in OF_EACH_RUN]

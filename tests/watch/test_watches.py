@@ -33,7 +33,7 @@ def keyed(user: User) -> Watch:
 def test_slower_runs_of_the_configuration_are_one_alert_with_what_changed(watch: Watch, make_results: Results) -> None:
     make_results(repeats(20))
     assert services.watch_refresh(watch=watch) == []
-    make_results(repeats(5, level=0.108, seed=2), driver="580")
+    make_results(repeats(5, level=0.108, seed=2), driver="580", shell="attempt 21")
     (alert,) = services.watch_refresh(watch=watch)
     assert {part["measure"] for part in alert.parts} == {"step_time", "throughput"}
     assert alert.is_worse
