@@ -62,8 +62,7 @@ def figure(columns: Sequence[Column]) -> Drawing:
     if not drawn:
         return theme.missing(TITLE, "needs a measured step time")
     unit = unit_for([max(column.total_s for column in drawn)], "s")
-    rows = list(dict.fromkeys(bar.title for column in drawn for bar in column.bars))
-    rows = [*[row for row in rows if row != "Unexplained"], *[row for row in rows if row == "Unexplained"], _TOTAL]
+    rows = [*_merged_titles(drawn), _TOTAL]
     drawing = go.Figure(
         layout=theme.layout(
             title=TITLE,
@@ -90,6 +89,20 @@ def figure(columns: Sequence[Column]) -> Drawing:
             named.add(trace.legendgroup)
             drawing.add_trace(trace)
     return Drawing(drawing, _caption(drawn), _terms_table(drawn))
+
+
+def _merged_titles(drawn: Sequence[Column]) -> list[str]:
+    """Return the titles of all columns in their order; one that only a later column has follows its predecessor."""
+    titles: list[str] = []
+    for column in drawn:
+        place = 0
+        for bar in column.bars:
+            if bar.title in titles:
+                place = titles.index(bar.title) + 1
+            else:
+                titles.insert(place, bar.title)
+                place += 1
+    return titles
 
 
 def _subtitle(drawn: Sequence[Column]) -> str:
