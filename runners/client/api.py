@@ -12,6 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -89,7 +90,8 @@ class Api:
                 # The archive holds the directory itself, because stores of trackers are recognised by its name.
                 path = Path(shutil.make_archive(name, "gztar", path.resolve().parent, path.resolve().name))
             kind, body = _multipart({name: value for name, value in fields.items() if value}, path)
-        answer, _ = self.connection.request("POST", "/api/imports/", body, {"Content-Type": kind})
+        with closing(self.connection.with_long_timeout()) as connection:
+            answer, _ = connection.request("POST", "/api/imports/", body, {"Content-Type": kind})
         return list(json.loads(answer)["imports"])
 
     def pages(self, path: str) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 TIMEOUT_S = 30.0
+LONG_TIMEOUT_S = 3_600.0
+"""For work that the server does before it answers, such as the import of a large file."""
 
 
 class Unreachable(OSError):
@@ -98,6 +100,10 @@ class Connection:
                 status, f"{self.url} redirects to {received.get('Location', 'another address')}; use that address"
             )
         return answer, received
+
+    def with_long_timeout(self) -> Connection:
+        """Return another connection to the server, which waits LONG_TIMEOUT_S for answers; the caller closes it."""
+        return Connection(self.url, self._token, timeout_s=LONG_TIMEOUT_S)
 
     def close(self) -> None:
         """Close the connection."""

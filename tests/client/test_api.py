@@ -19,7 +19,7 @@ from parlab.series import log, store
 from parlab.series.columns import Columns
 from runners.client import Api
 from runners.client.api import frames
-from runners.client.http import Refused
+from runners.client.http import Connection, Refused
 from tests.client.test_commands import HEAD, iterations
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -113,7 +113,9 @@ def test_waiting_returns_with_the_end_and_times_out_without_one(api: Api, attemp
 def test_files_and_directories_are_imported(api: Api, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(HEAD + iterations(1, 20))
+    api.connection = Connection(api.connection.url, api.connection._token, timeout_s=0.001)  # an import takes longer
     [preview] = api.import_path(path, dry_run=True)
+    api.connection = api.connection.with_long_timeout()
     assert not Run.objects.exists()
     assert preview["format"] == "megatron"
     api.import_path(path)
