@@ -8,7 +8,6 @@ from playwright.sync_api import Page, expect
 
 from .conftest import TRAINING_MS, Demo, screenshots
 
-
 LONGEST = "element => element.data.map((trace) => trace.y).sort((a, b) => b.length - a.length)[0]"
 
 
