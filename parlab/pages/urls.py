@@ -71,6 +71,7 @@ urlpatterns = [
     path("nodes/", nodes.nodes, name="nodes"),
     path("plan/", plans.plan, name="plan"),
     path("plan/search/", plans.plan_search, name="plan-search"),
+    path("plan/beside/", plans.plan_beside, name="plan-beside"),
     path("plan/nodes.json", plans.trade_off_json, name="plan-figure"),
     path("plan/nodes.csv", plans.trade_off_csv, name="plan-numbers"),
     path("plan/cost.json", plans.cost_json, name="plan-cost"),

@@ -36,7 +36,7 @@ def test_the_search_follows_the_prediction(viewer: Client) -> None:
     text = viewer.get("/plan/search/", SMALL).content.decode()
     assert "Fewest nodes for this model" in text
     assert 'aria-label="Layouts"' in text
-    assert "<form" not in text
+    assert 'id="plan"' not in text
 
 
 def test_each_number_of_nodes_has_its_time_and_cost(viewer: Client) -> None:
@@ -162,7 +162,34 @@ def test_the_cost_curve_has_the_numbers_of_the_table(viewer: Client) -> None:
 
 
 def test_a_layout_outside_the_validated_range_has_its_warning_in_the_table(viewer: Client) -> None:
-    deep = SMALL | {"layers": 128, "hidden": 1024, "heads": 8, "global_batch": 128, "micro_batch": 1, "nodes": 16}
+    deep: dict[str, str | int] = SMALL | {
+        "layers": 128,
+        "hidden": 1024,
+        "heads": 8,
+        "global_batch": 128,
+        "micro_batch": 1,
+        "nodes": 16,
+    }
     page = viewer.get("/plan/search/", deep).content.decode()
     table = page[page.index('aria-label="Layouts"') :]
     assert '<span class="muted">Pipeline stages 128 is outside the range' in table
+
+
+def test_two_clusters_stand_side_by_side_with_the_best_layout_of_each(viewer: Client) -> None:
+    other: dict[str, str | int] = {
+        "other_gpu": "H100 SXM",
+        "other_nodes": 1,
+        "other_gpus_per_node": 8,
+        "other_price": "4",
+    }
+    text = viewer.get("/plan/beside/", SMALL | {"price": "2"} | other).content.decode()
+    assert "16 × A100" in text
+    assert "8 × H100 SXM" in text
+    for row in ("Best layout", "Iteration (s)", "Time (days)", "Cost"):
+        cells = text[text.index(f">{row}</th>") :]
+        assert cells[: cells.index("</tr>")].count("<td") == 2
+    wrong = viewer.get("/plan/beside/", SMALL | other | {"other_gpu": "H10 SXM"}).content.decode()
+    assert "did you mean H100 SXM?" in wrong
+    assert (
+        "other_nodes 0 is invalid" in viewer.get("/plan/beside/", SMALL | other | {"other_nodes": 0}).content.decode()
+    )

@@ -20,6 +20,7 @@ from parlab.lab.selectors import CalibrationGroup
 from parlab.pages.plan_fields import MAIN, controls
 from parlab.planner import Calibration, sc21
 from parlab.planner.answer import Outline, Sizing, outline, sizing
+from parlab.planner.beside import OtherCluster, Side, moved, side
 from parlab.planner.cluster import unknown_device
 from parlab.planner.coverage import warnings
 from parlab.planner.hardware import Gpu
@@ -164,8 +165,44 @@ def plan_search(request: HttpRequest) -> HttpResponse:
         "layouts": [(layout, _own_warnings(layout, plan_query.outline)) for layout in layouts[:MAX_LAYOUTS]],
         "left_out": max(0, len(layouts) - MAX_LAYOUTS),
         "address": request.GET.urlencode(),
+        "asked": request.GET.items(),
+        "devices": selectors.devices(),
+        "question": plan_query.question,
     }
     return render(request, "pages/plan_search.html", context)
+
+
+@require_GET
+def plan_beside(request: HttpRequest) -> HttpResponse:
+    """Return the best layouts of a question on its cluster and on another one, given by fields with `other_`."""
+    plan_query = read_question(request)
+    question, gpu = plan_query.question, plan_query.gpu
+    if question is None or gpu is None:
+        message = plan_query.refusals[0].message if plan_query.refusals else "The question has errors."
+        return render(request, "pages/plan_beside.html", {"error": message})
+    typed = {
+        name: request.GET[f"other_{name}"][:_LONGEST]
+        for name in OtherCluster.model_fields
+        if request.GET.get(f"other_{name}", "").strip()
+    }
+    try:
+        other = OtherCluster.model_validate(typed)
+        other_gpu = selectors.device_named(other.gpu)
+        if other_gpu is None:
+            raise ValueError(unknown_device(other.gpu, [device.name for device in selectors.devices()]))
+        sides = [_side(question, gpu, plan_query.calibration), _side(moved(question, other), other_gpu, None)]
+    except ValidationError as error:
+        messages = [f"other_{refusal.message}" for refusal in refusals(error)]
+        return render(request, "pages/plan_beside.html", {"error": " ".join(messages)})
+    except ValueError as error:
+        return render(request, "pages/plan_beside.html", {"error": str(error)})
+    texts = [layout_text(part.layout) if part.layout else "" for part in sides]
+    return render(request, "pages/plan_beside.html", {"sides": list(zip(sides, texts, strict=True))})
+
+
+@lru_cache(maxsize=64)
+def _side(question: PlanRequest, gpu: Gpu, calibration: Calibration | None) -> Side:
+    return side(question, gpu, calibration)
 
 
 def _own_warnings(layout: Layout, first: Outline | None) -> list[str]:
