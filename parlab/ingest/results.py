@@ -126,7 +126,7 @@ def _ended(segment: Segment, is_page: bool) -> tuple[str, str]:
     if end.state == "cancelled":
         return RunState.CANCELLED, reason
     if end.state == "unknown" and not is_page:
-        return RunState.FINISHED, "The log does not say how the launch ended."
+        return RunState.FINISHED, "The log does not state how the launch ended."
     return RunState.FINISHED, ""
 
 

@@ -149,7 +149,7 @@ def test_indistinguishable_launches_are_numbered(bring: Bring) -> None:
 def test_a_log_with_an_unknown_end_is_finished_and_has_no_finding(bring: Bring) -> None:
     imported = bring(megatron(3, total=500))
     run = Run.objects.get()
-    assert (run.state, run.reason) == ("finished", "The log does not say how the launch ended.")
+    assert (run.state, run.reason) == ("finished", "The log does not state how the launch ended.")
     assert run.summary["end"] == "unknown"
     assert imported.findings == []
     assert not Finding.objects.exists()
