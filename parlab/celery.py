@@ -8,11 +8,11 @@ from celery.app.amqp import AMQP
 
 from parlab.refusals import refuse
 from runners.guard import guarded
-from runners.protocol import APPLY_BATCH_TASK, CONTROL_QUEUE, HEARTBEAT_TASK, INGEST_QUEUE
+from runners.protocol import APPLY_BATCH_TASK, CONTROL_QUEUE, ENROL_TASK, HEARTBEAT_TASK, INGEST_QUEUE
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "parlab.settings")
 
-_FROM_NODES = {APPLY_BATCH_TASK: INGEST_QUEUE, HEARTBEAT_TASK: CONTROL_QUEUE}
+_FROM_NODES = {APPLY_BATCH_TASK: INGEST_QUEUE, HEARTBEAT_TASK: CONTROL_QUEUE, ENROL_TASK: CONTROL_QUEUE}
 
 
 def _problem(queue: str, task: str, arguments: list[Any], named: dict[str, Any]) -> str:

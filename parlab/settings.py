@@ -157,6 +157,8 @@ FILE_UPLOAD_TEMP_DIR = DATA_DIR / "uploads"
 FILE_UPLOAD_TEMP_DIR.mkdir(exist_ok=True, mode=0o700)
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
+# Whether nodes may sign with a key derived from the node key of the server. Otherwise each enrols with a code.
+SHARED_NODE_KEY = env.bool("PARLAB_SHARED_NODE_KEY", default=True)
 # A run whose node sends no heartbeat for this long is lost, unless its daemon asks for a longer lease.
 LEASE_S = env.float("PARLAB_LEASE_S", default=30.0)
 # Time for all nodes of a run to prepare it.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -18,25 +20,32 @@ from runners.protocol import (
     APPLY_BATCH_TASK,
     CANCEL_TASK,
     CONTROL_QUEUE,
+    ENROL_TASK,
     GO_TASK,
     HEARTBEAT_TASK,
     INGEST_QUEUE,
+    ROTATE_TASK,
     START_TASK,
+    Acknowledge,
+    Enrol,
     Heartbeat,
     Refused,
     answer_key,
+    enrolled_key,
     login_key,
     node_queue,
+    verify,
 )
 from runners.refusals import Refusals
 from runners.shipping import BrokerAway
+from runners.trust import LIFETIME_S, Key, Untrusted, open_envelope, seal
 
 CONTROL_QUEUE_LIMIT = 10_000
 """Limit of unread heartbeats, so that they do not fill Redis while the server is down."""
 
 MAX_SENT_REFUSALS = 20
 """Refused messages in one heartbeat, by reason."""
-_ARGUMENTS = {START_TASK: {1}, GO_TASK: {1}, CANCEL_TASK: {1}, ACKNOWLEDGE_TASK: {3, 4}}
+_ARGUMENTS = {START_TASK: {1}, GO_TASK: {1}, CANCEL_TASK: {1}, ACKNOWLEDGE_TASK: {1}, ROTATE_TASK: {1}}
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +62,21 @@ class Orders(Protocol):
     def cancel(self, envelope: Any) -> None:
         """Cancel a run."""
 
-    def acknowledge(self, run: int, attempt: int, position: int, node_rank: int = 0) -> None:
+    def acknowledge(self, envelope: Any) -> None:
         """Record the position up to which the server has stored a spool."""
+
+    def rotate(self, envelope: Any) -> None:
+        """Agree on the next key of the node."""
+
+
+class Keys(Protocol):
+    """The keys of a node, which signs its messages with the current one."""
+
+    def current(self) -> Key:
+        """Return the key that signs; raises Untrusted if there is none."""
+
+    def find(self, node: str, key_id: str) -> bytes:
+        """Return the secret of a key; raises Untrusted."""
 
 
 class QuickConnection(Connection):
@@ -68,8 +90,12 @@ class QuickConnection(Connection):
 class Broker:
     """One node's connection to the server."""
 
-    def __init__(self, url: str, node: str) -> None:
+    def __init__(self, url: str, node: str, keys: Keys | None = None) -> None:
+        """Without keys nothing can be sent to the server."""
         self._node = node
+        self._keys = keys
+        self._number = 0
+        self._number_lock = threading.Lock()
         self.refusals = Refusals(log)
         # Without fixups Celery does not look for Django, which a node need not have.
         self.app = Celery("parlab-node", broker=url, set_as_current=False, fixups=[])
@@ -104,12 +130,32 @@ class Broker:
 
     def send_batch(self, wire: dict[str, Any]) -> None:
         """Send a batch to the server, or raise BrokerAway."""
-        self._send(APPLY_BATCH_TASK, wire, INGEST_QUEUE)
+        # It may wait for the server for hours; its position in the spool is its order.
+        self._send(APPLY_BATCH_TASK, self._sealed("batch", wire, lifetime_s=None), INGEST_QUEUE)
 
     def send_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Send a heartbeat, or raise BrokerAway."""
         if self._length(CONTROL_QUEUE) < CONTROL_QUEUE_LIMIT:
-            self._send(HEARTBEAT_TASK, heartbeat.model_dump(mode="json"), CONTROL_QUEUE)
+            content = heartbeat.model_dump(mode="json")
+            self._send(HEARTBEAT_TASK, self._sealed("heartbeat", content, self.server_time()), CONTROL_QUEUE)
+
+    def send_enrol(self, enrol: Enrol, key: Key | None = None) -> None:
+        """Send the node's part of an agreement on a key, signed with its current key or another one."""
+        content = enrol.model_dump(mode="json")
+        envelope = self._sealed("enrol", content) if key is None else seal("enrol", self._node, content, key)
+        self._send(ENROL_TASK, envelope, CONTROL_QUEUE)
+
+    def enrolled(self, key_id: str, public: str, key: Key) -> str | None:
+        """Return the server's public value once it has answered this one; raises Untrusted, BrokerAway."""
+        answer = self._ask(lambda client: client.get(enrolled_key(key_id)))
+        if answer is None:
+            return None
+        opened = open_envelope(_envelope(answer), "enrolled", lambda *_: key.secret)
+        if opened.content["answers"] != public:
+            return None
+        if "refused" in opened.content:
+            raise Untrusted(str(opened.content["refused"]))
+        return str(opened.content["public"])
 
     def take_refused(self) -> list[Refused]:
         """Return the messages in the node's queue that were refused, for the next heartbeat."""
@@ -122,7 +168,16 @@ class Broker:
     def answer(self, run: int, attempt: int, node_rank: int) -> str | None:
         """Return the last answer to a polled batch, or raise BrokerAway; None if there is none."""
         answer = self._ask(lambda client: client.get(answer_key(run, attempt, node_rank)))
-        return answer.decode() if answer is not None else None
+        if answer is None or self._keys is None:
+            return None
+        try:
+            stored = verify(_envelope(answer), self._keys.find, Acknowledge, node=self._node)
+        except Untrusted as error:
+            self.refusals.add(answer_key(run, attempt, node_rank), str(error), size=len(answer), sample=answer)
+            return None
+        if (stored.run, stored.attempt, stored.node_rank) != (run, attempt, node_rank):
+            return None
+        return f"{stored.position} {hash(answer)}"
 
     def mark_login(self, state_id: str) -> None:
         """Let compute nodes recognise this Redis, or raise BrokerAway."""
@@ -138,6 +193,7 @@ class Broker:
         self.app.task(name=GO_TASK)(orders.go)
         self.app.task(name=CANCEL_TASK)(orders.cancel)
         self.app.task(name=ACKNOWLEDGE_TASK)(orders.acknowledge)
+        self.app.task(name=ROTATE_TASK)(orders.rotate)
         # The plain controller leaves signals and logging to the daemon.
         worker = self.app.WorkController(
             hostname=f"parlab@{self._node}",
@@ -153,6 +209,17 @@ class Broker:
     def stop(self) -> None:
         """Make `listen` return soon; may be called in a signal handler."""
         worker_state.should_stop = 0  # type: ignore[assignment]  # the exit code
+
+    def _sealed(
+        self, purpose: str, content: dict[str, Any], at: float | None = None, *, lifetime_s: float | None = LIFETIME_S
+    ) -> dict[str, Any]:
+        """Return the envelope of a message to the server; their numbers rise, also when the node's clock jumps."""
+        if self._keys is None:
+            raise RuntimeError(f"node {self._node} has no keys to sign a {purpose}")
+        with self._number_lock:
+            self._number = max(self._number + 1, int((at or 0.0) * 1e6))
+            number = self._number
+        return seal(purpose, self._node, content, self._keys.current(), number=number, lifetime_s=lifetime_s)
 
     def _refuse(self, queue: str, reason: str, raw: bytes) -> None:
         self.refusals.add(queue, reason, size=len(raw), sample=raw)
@@ -189,3 +256,10 @@ def _problem(_: str, task: str, arguments: list[Any], named: dict[str, Any]) -> 
     if len(arguments) not in _ARGUMENTS[task] or named:
         return "wrong arguments of an order"
     return ""
+
+
+def _envelope(answer: bytes) -> Any:
+    try:
+        return json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        raise Untrusted("an answer in Redis is not JSON") from error

@@ -2,12 +2,14 @@
 
 `python -m runners.daemon --node NAME --state-dir DIR`, with REDIS_URL and PARLAB_NODE_KEY (or PARLAB_NODE_KEY_FILE)
 in the environment. Runs continue when it stops; the next daemon on the same directory takes them over.
+`python -m runners.daemon enrol --code CODE --state-dir DIR` gives the node a key of its own before its first start.
 `python -m runners.daemon stop-all --state-dir DIR` ends them. Before an upgrade, `python -m runners.daemon drain
 --lease 1h --state-dir DIR`: the node takes no new runs, and its runs keep their lease while the daemon is stopped.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -15,26 +17,42 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from runners import launch, matmul, telemetry
 from runners.abilities import abilities
 from runners.broker import Broker
 from runners.clocks import ClockOffset
 from runners.daemon_settings import Settings, parse, read_duration, read_settings
+from runners.enrolment import enrol
 from runners.keeper import Command, Keeper, Node
+from runners.keys import NodeKeys
 from runners.links.ability import ability
-from runners.protocol import HEARTBEAT_S, BadSignature, Batch, Cancel, Go, Heartbeat, Report, RunSpec, verify
+from runners.protocol import (
+    HEARTBEAT_S,
+    Acknowledge,
+    Batch,
+    Cancel,
+    Enrol,
+    Go,
+    Heartbeat,
+    Report,
+    Rotate,
+    RunSpec,
+    node_queue,
+    verify,
+)
 from runners.rundir import StateDir, lock
 from runners.shipping import BrokerAway, Shipper
 from runners.slurm import keeper as jobs
 from runners.slurm.state import JobStateDir
 from runners.standstill import drain, stop_all
+from runners.trust import Seen, Untrusted
 
 VERSION = "0.1.0"
 WATCH_S = 0.5
 EXIT_WITHIN_S = 1.5
-M = TypeVar("M", RunSpec, Go, Cancel)
+M = TypeVar("M", RunSpec, Go, Cancel, Acknowledge, Rotate)
 Measure = Callable[[], dict[str, Any] | None]
 
 log = logging.getLogger(__name__)
@@ -43,15 +61,17 @@ log = logging.getLogger(__name__)
 class Daemon:
     """One node: receives orders from the server and runs them on this machine."""
 
-    def __init__(self, settings: Settings, state: StateDir, command: Command, measure: Measure) -> None:
+    def __init__(self, settings: Settings, state: StateDir, keys: NodeKeys, command: Command, measure: Measure) -> None:
         self._settings = settings
         self._measure = measure
         self._measured = state.root / "matmul.json"
         # Pages show in advance which nodes can emulate links.
         self._hardware = {**telemetry.hardware(), "links": ability()._asdict()}
         self._state = state
+        self._keys = keys
+        self._seen = Seen()
         self._keeper = self._new_keeper(state, command)
-        self._broker = Broker(settings.redis_url, settings.node)
+        self._broker = Broker(settings.redis_url, settings.node, self._keys)
         self._clock = ClockOffset(self._broker.server_time)
         self._shipper = Shipper(
             state, settings.node, send=self._broker.send_batch, is_crowded=self._broker.has_unread_batches
@@ -82,7 +102,7 @@ class Daemon:
             # The GPUs of this machine are not those of the jobs; Slurm lists the latter.
             self._hardware |= {"gpus": [], "slurm": {"partitions": []}}
             if settings.slurm.ships_from_nodes:
-                state.write_broker(settings.redis_url, settings.node)
+                state.write_broker(settings.redis_url, settings.node, self._keys.current())
             else:
                 state.forget_broker()
             return jobs.JobKeeper(
@@ -125,16 +145,39 @@ class Daemon:
             # The server repeats the order until the run has ended.
             log.exception("run %d attempt %d: cannot be cancelled now", order.run, order.attempt)
 
-    def acknowledge(self, run: int, attempt: int, position: int, node_rank: int = 0) -> None:
+    def acknowledge(self, envelope: Any) -> None:
         """Record the position up to which the server has stored a spool."""
-        self._shipper.acknowledge(int(run), int(attempt), int(position), int(node_rank))
+        answer = self._verified(envelope, Acknowledge)
+        if answer is not None:
+            self._shipper.acknowledge(answer.run, answer.attempt, answer.position, answer.node_rank)
+
+    def rotate(self, envelope: Any) -> None:
+        """Agree on the next key; it replaces the current one when the server first signs with it."""
+        order = self._verified(envelope, Rotate)
+        if order is None:
+            return
+        try:
+            answer = self._keys.offer(order.key_id, int(order.public, 16))
+            if answer is not None:
+                self._broker.send_enrol(Enrol(key_id=order.key_id, public=answer))
+        except (ValueError, OSError, BrokerAway) as error:
+            log.warning("the next key was not agreed on now; the server repeats the order: %s", error)
 
     def _verified(self, envelope: Any, kind: type[M]) -> M | None:
         try:
-            return verify(envelope, self._settings.key, kind, node=self._settings.node)
-        except BadSignature as error:
-            log.error("refused a %s: %s", kind.__name__, error)
+            message = verify(envelope, self._keys.find, kind, node=self._settings.node, seen=self._seen)
+        except Untrusted as error:
+            sample = json.dumps(envelope, default=str).encode()
+            reason = f"refused a {kind.__name__}: {error}"
+            self._broker.refusals.add(node_queue(self._settings.node), reason, size=len(sample), sample=sample)
             return None
+        if self._keys.promote(str(envelope["key"])):
+            log.info("node %s uses its next key", self._settings.node)
+            if self._settings.slurm is not None and self._settings.slurm.ships_from_nodes:
+                cast(JobStateDir, self._state).write_broker(
+                    self._settings.redis_url, self._settings.node, self._keys.current()
+                )
+        return message
 
     def _refuse(self, spec: RunSpec, reason: str) -> None:
         """Report the failure without the disk, which has no space for a run directory."""
@@ -248,8 +291,11 @@ def main(
     try:
         if options.action == "drain":
             return drain(StateDir(options.state_dir.resolve()), read_duration(options.lease))
+        if options.action == "enrol":
+            return enrol(options.state_dir.resolve(), options.node, options.code, os.environ.get("REDIS_URL", ""))
         settings = read_settings(options, os.environ)
         state = kind(settings.state_dir.resolve())
+        keys = NodeKeys(state.root, settings.node, settings.key)
     except (ValueError, OSError) as error:
         log.error("cannot start: %s", error)
         return 2
@@ -260,7 +306,7 @@ def main(
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     state.clear_drafts()
-    exit_code = Daemon(settings, state, command, (lambda: None) if options.no_measure else measure).run()
+    exit_code = Daemon(settings, state, keys, command, (lambda: None) if options.no_measure else measure).run()
     log.info("stopped; the runs of %s continue", state.root)
     return exit_code
 

@@ -15,6 +15,7 @@ from runners.addresses import address_towards, check_own
 from runners.config import ENGINES
 from runners.config.launchers import LAUNCHERS
 from runners.keeper import Limits
+from runners.keys import KEY_FILE
 from runners.protocol import LEASE_S
 from runners.slurm.pool import Pool, read_pool
 
@@ -35,7 +36,8 @@ class Settings(NamedTuple):
     slots: int
     state_dir: Path
     redis_url: str
-    key: bytes
+    key: bytes | None
+    """The shared key; None: the node has a key of its own."""
     limits: Limits
     address: str
     """Address at which other nodes reach this one."""
@@ -80,7 +82,7 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         slots=options.slots,
         state_dir=options.state_dir,
         redis_url=redis_url,
-        key=_read_key(environment),
+        key=_read_key(environment, options.state_dir),
         limits=limits,
         address=check_own(options.address) if options.address else address_towards(redis_url),
         lease_s=read_duration(options.lease),
@@ -93,7 +95,7 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
     )
 
 
-def _read_key(environment: Mapping[str, str]) -> bytes:
+def _read_key(environment: Mapping[str, str], state_dir: Path) -> bytes | None:
     key, path = environment.get("PARLAB_NODE_KEY", ""), environment.get("PARLAB_NODE_KEY_FILE", "")
     if not key and path:
         try:
@@ -101,8 +103,11 @@ def _read_key(environment: Mapping[str, str]) -> bytes:
         except OSError as error:
             raise ValueError(f"PARLAB_NODE_KEY_FILE {path} cannot be read: {error.strerror}; check the path") from None
     if not key.strip():
+        if (state_dir / KEY_FILE).exists():
+            return None
         raise ValueError(
-            "PARLAB_NODE_KEY is not set; set it to the node key of the server, or PARLAB_NODE_KEY_FILE to its path"
+            "PARLAB_NODE_KEY is not set; set it to the node key of the server, or PARLAB_NODE_KEY_FILE to its path,"
+            " or enrol the node with a code of an administrator: python -m runners.daemon enrol --code ..."
         )
     return key.strip().encode()
 
@@ -114,8 +119,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description="Run the daemon of a node; with stop-all end its runs, with drain take no new ones.",
         epilog="REDIS_URL and PARLAB_NODE_KEY (or PARLAB_NODE_KEY_FILE) are read from the environment.",
     )
-    parser.add_argument("action", nargs="?", choices=["run", "stop-all", "drain"], default="run")
+    parser.add_argument("action", nargs="?", choices=["run", "stop-all", "drain", "enrol"], default="run")
     parser.add_argument("--node", default=os.environ.get("PARLAB_NODE_NAME") or socket.gethostname())
+    parser.add_argument("--code", default="", help="with enrol: one-time code of an administrator")
     parser.add_argument("--pool", default="default", help="pool that the node belongs to")
     parser.add_argument("--slots", type=int, default=1, help="runs that the node executes at the same time")
     parser.add_argument("--address", default="", help="IP address for other nodes; default: the one that reaches Redis")

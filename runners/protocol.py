@@ -1,22 +1,22 @@
 """The messages between server and node, and the states of a run.
 
-Server to node (Celery tasks on the node's own queue): `start` with a signed RunSpec, `go` with a signed Go, `cancel`
-with a signed Cancel, `acknowledge`. Node to server: `apply_batch` on the queue INGEST_QUEUE with a Batch,
-`heartbeat` on CONTROL_QUEUE with a Heartbeat. See docs/server-node.md.
+Server to node (Celery tasks on the node's own queue): `start` with a RunSpec, `go` with Go, `cancel` with Cancel,
+`acknowledge` with Acknowledge, `rotate` with Rotate. Node to server: `apply_batch` on the queue INGEST_QUEUE with a
+Batch, `heartbeat` and `enrol` on CONTROL_QUEUE with Heartbeat and Enrol. All are signed (runners/trust.py). See
+docs/server-node.md and docs/security.md.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
-import json
-import time
 import zlib
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from runners.trust import LIFETIME_S, Key, Seen, Untrusted, open_envelope, seal, shared_key
 
 INGEST_QUEUE = "ingest"
 CONTROL_QUEUE = "control"
@@ -26,6 +26,8 @@ START_TASK = "runners.start"
 GO_TASK = "runners.go"
 CANCEL_TASK = "runners.cancel"
 ACKNOWLEDGE_TASK = "runners.acknowledge"
+ROTATE_TASK = "runners.rotate"
+ENROL_TASK = "parlab.fleet.enrol"
 
 HEARTBEAT_S = 2.0
 """Interval of heartbeats, which list the runs of the node."""
@@ -33,7 +35,7 @@ LEASE_S = 30.0
 """A run whose node sends no heartbeat for this long is lost, unless the heartbeat asks for a longer lease."""
 PREPARE_S = 30.0
 """All nodes of an attempt must have prepared within this time after its dispatch."""
-SPEC_LIFETIME_S = 600.0
+SPEC_LIFETIME_S = LIFETIME_S
 """A signed message older than this is refused; the server sends a new one if it is still needed."""
 ANSWER_LIFETIME_S = 3600
 """Lifetime of the answer to a polled batch."""
@@ -49,8 +51,13 @@ def node_queue(node: str) -> str:
 
 
 def answer_key(run: int, attempt: int, node_rank: int) -> str:
-    """Return the key in Redis of the answer to polled batches: "POSITION TIME", where TIME differs in each answer."""
+    """Return the key in Redis of the last answer to polled batches: the envelope of an Acknowledge as JSON."""
     return f"parlab:stored:{run}/{attempt}/{node_rank}"
+
+
+def enrolled_key(key_id: str) -> str:
+    """Return the key in Redis of the answer to an enrolment: an envelope signed with the one-time code, as JSON."""
+    return f"parlab:enrolled:{key_id}"
 
 
 def login_key(state_id: str) -> str:
@@ -137,47 +144,63 @@ class Cancel(Message):
     """Another member has ended, nobody has cancelled the run: a member that ends by itself reports its own end."""
 
 
+class Acknowledge(Message):
+    """Position up to which the server has stored the spool of a member; -1: it does not know the attempt."""
+
+    purpose: Literal["acknowledge"] = "acknowledge"
+    run: int
+    attempt: int
+    node: str
+    node_rank: int = Field(default=0, ge=0)
+    position: int = Field(ge=-1)
+
+
+class Rotate(Message):
+    """Order to agree on the next key of the node; the node answers with Enrol."""
+
+    purpose: Literal["rotate"] = "rotate"
+    node: str
+    key_id: str = Field(max_length=32)
+    public: str = Field(max_length=600)
+    """The server's public value, hexadecimal."""
+
+
+class Enrol(Message):
+    """A node's part of the agreement on a key, signed with its one-time code or its current key."""
+
+    key_id: str = Field(max_length=32)
+    public: str = Field(max_length=600)
+    """The node's public value, hexadecimal."""
+
+
 Order = RunSpec | Go | Cancel
-M = TypeVar("M", RunSpec, Go, Cancel)
+ToNode = RunSpec | Go | Cancel | Acknowledge | Rotate
+M = TypeVar("M", RunSpec, Go, Cancel, Acknowledge, Rotate)
+FindKey = Callable[[str, str], bytes]
 
 
-class BadSignature(ValueError):
-    """Raised for a message that is forged, damaged, expired, or meant for another node or purpose."""
+def sign(message: ToNode, key: Key | bytes, *, lifetime_s: float = SPEC_LIFETIME_S) -> dict[str, Any]:
+    """Return the envelope of a message to a node; bytes are the shared key."""
+    own = shared_key(key, message.node) if isinstance(key, bytes) else key
+    return seal(message.purpose, message.node, message.model_dump(mode="json"), own, lifetime_s=lifetime_s)
 
 
-def sign(message: Order, key: bytes, *, lifetime_s: float = SPEC_LIFETIME_S) -> dict[str, str]:
-    """Wrap a message in an envelope {"payload", "signature"}: HMAC-SHA256 over the payload, which has an expiry."""
-    payload = json.dumps({"expires_at": time.time() + lifetime_s, "message": message.model_dump(mode="json")})
-    return {"payload": payload, "signature": _signature(payload, key)}
-
-
-def verify(envelope: Any, key: bytes, kind: type[M], *, node: str) -> M:
-    """Unwrap a signed message; raises BadSignature with the reason if it is invalid."""
+def verify(envelope: Any, find_key: FindKey | bytes, kind: type[M], *, node: str, seen: Seen | None = None) -> M:
+    """Return the message in an envelope; raises Untrusted with the reason. Bytes are the shared key."""
+    purpose = str(kind.model_fields["purpose"].default)
+    find = (lambda name, _: shared_key(find_key, name).secret) if isinstance(find_key, bytes) else find_key
+    opened = open_envelope(envelope, purpose, find)
+    if opened.node != node:
+        raise Untrusted(f"meant for node {opened.node}, this is {node}", opened.node)
     try:
-        payload, signature = envelope["payload"], envelope["signature"]
-        authentic = hmac.compare_digest(_signature(payload, key), signature)
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise BadSignature("not a signed message: an envelope has a payload and a signature") from error
-    if not authentic:
-        raise BadSignature(
-            "signature does not match: this node's key differs from the server's, or the message was altered"
-        )
-    content = json.loads(payload)
-    if content["expires_at"] < time.time():
-        raise BadSignature(
-            f"expired {time.time() - content['expires_at']:.0f} s ago; check the clocks of server and node"
-        )
-    try:
-        message = kind.model_validate(content["message"])
+        message = kind.model_validate(opened.content)
     except ValidationError as error:
-        raise BadSignature(f"signed, but not a valid {kind.__name__}: {error}") from error
+        raise Untrusted(f"signed, but not a valid {kind.__name__}: {error}", node) from error
     if message.node != node:
-        raise BadSignature(f"meant for node {message.node}, this is {node}")
+        raise Untrusted(f"meant for node {message.node}, this is {node}", node)
+    if seen is not None and not seen.accept(opened.number):
+        raise Untrusted(f"{purpose} was sent twice", node)
     return message
-
-
-def _signature(payload: str, key: bytes) -> str:
-    return hmac.new(key, payload.encode(), hashlib.sha256).hexdigest()
 
 
 class Rendezvous(Message):

@@ -36,10 +36,11 @@ def directory_name(run: int, attempt: int, node_rank: int) -> str:
     return f"{run}-{attempt}" + (f"-{node_rank}" if node_rank else "")
 
 
-def write_atomically(path: Path, content: str, *, sync: bool = False) -> None:
+def write_atomically(path: Path, content: str, *, sync: bool = False, mode: int = 0o600) -> None:
     """Write a file atomically, also with respect to a power cut."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("w") as file:
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w") as file:
         file.write(content)
         if sync:
             file.flush()

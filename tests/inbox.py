@@ -10,12 +10,12 @@ from typing import Any
 
 from kombu import Connection, Consumer, Queue
 
-from runners.protocol import APPLY_BATCH_TASK, CONTROL_QUEUE, INGEST_QUEUE
+from runners.protocol import APPLY_BATCH_TASK, CONTROL_QUEUE, ENROL_TASK, INGEST_QUEUE
 from tests.patience import PATIENCE_S, wait_for
 
 
 class Inbox(ABC):
-    """The queues of the server."""
+    """The queues of the server; contents are envelopes as they were sent."""
 
     def __init__(self, url: str) -> None:
         self.connection = Connection(url)
@@ -46,7 +46,10 @@ class Inbox(ABC):
     def take_batch(self, content: Any) -> None:
         """Take a batch."""
 
+    def take_enrolment(self, content: Any) -> None:
+        """Take a node's part of an agreement on a key; nothing happens without the real server."""
+
     def _receive(self, body: Any, message: Any) -> None:
         message.ack()
-        is_batch = message.headers["task"] == APPLY_BATCH_TASK
-        (self.take_batch if is_batch else self.take_heartbeat)(body[0][0])
+        takers = {APPLY_BATCH_TASK: self.take_batch, ENROL_TASK: self.take_enrolment}
+        takers.get(message.headers["task"], self.take_heartbeat)(body[0][0])

@@ -2,12 +2,12 @@ from typing import Any
 
 from celery import shared_task
 from django.core.cache import cache
-from pydantic import ValidationError
 
-from parlab.fleet import services
+from parlab.fleet import enrolment, services
+from parlab.fleet.beats import heartbeat_receive
 from parlab.ingest.refused import store_refused
 from parlab.ingest.tasks import refuse_invalid
-from runners.protocol import CONTROL_QUEUE, HEARTBEAT_TASK, Heartbeat
+from runners.protocol import CONTROL_QUEUE, ENROL_TASK, HEARTBEAT_TASK
 
 DISPATCH_EVERY_S = 0.5
 
@@ -30,7 +30,16 @@ def reap() -> None:
 @shared_task(name=HEARTBEAT_TASK)
 def heartbeat(message: dict[str, Any]) -> None:
     try:
-        services.heartbeat(message=Heartbeat.model_validate(message))
-    except ValidationError as error:
-        refuse_invalid(CONTROL_QUEUE, "invalid heartbeat", message, error)
+        heartbeat_receive(message)
+    except ValueError as error:
+        refuse_invalid(CONTROL_QUEUE, "heartbeat", message, error)
+    store_refused()
+
+
+@shared_task(name=ENROL_TASK)
+def enrol(message: dict[str, Any]) -> None:
+    try:
+        enrolment.enrol_receive(message)
+    except ValueError as error:
+        refuse_invalid(CONTROL_QUEUE, "enrolment", message, error)
     store_refused()

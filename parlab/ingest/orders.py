@@ -5,13 +5,25 @@ from collections.abc import Sequence
 
 import kombu.exceptions
 import redis
-from django.conf import settings
 from django.utils import timezone
 
 from parlab.celery import app
 from parlab.lab.models import Attempt, Member, MemberState
-from parlab.lab.services import cause_text, first_cause
-from runners.protocol import CANCEL_TASK, GO_TASK, START_TASK, Cancel, Go, Order, Peer, RunSpec, node_queue, sign
+from parlab.lab.services import cause_text, first_cause, signing_key
+from runners.protocol import (
+    CANCEL_TASK,
+    GO_TASK,
+    ROTATE_TASK,
+    START_TASK,
+    Cancel,
+    Go,
+    Order,
+    Peer,
+    Rotate,
+    RunSpec,
+    node_queue,
+    sign,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +31,7 @@ CANCELLED = "cancelled by a person"
 CAUSE_WAIT_S = 4.0
 """Wait so long for the first cause if only consequences are known; heartbeats ask again for the order."""
 _BROKER_ERRORS = (kombu.exceptions.OperationalError, redis.RedisError, OSError)
-_TASKS = {"start": START_TASK, "go": GO_TASK, "cancel": CANCEL_TASK}
+_TASKS = {"start": START_TASK, "go": GO_TASK, "cancel": CANCEL_TASK, "rotate": ROTATE_TASK}
 
 
 def follow(attempt_id: int) -> None:
@@ -85,15 +97,17 @@ def send_all(orders: Sequence[Order]) -> int:
     return len(orders)
 
 
-def send(order: Order) -> bool:
-    """Send an order to its node; return whether the broker accepted it."""
+def send(order: Order | Rotate) -> bool:
+    """Send an order to its node; return whether the broker is available. A node without a key gets none."""
+    key = signing_key(order.node)
+    if key is None:
+        logger.warning("no %s for node %s, whose key was revoked", order.purpose, order.node)
+        return True
     try:
-        app.send_task(_TASKS[order.purpose], args=[sign(order, settings.NODE_KEY)], queue=node_queue(order.node))
+        app.send_task(_TASKS[order.purpose], args=[sign(order, key)], queue=node_queue(order.node))
     except _BROKER_ERRORS as error:
         logger.warning(
-            "run %s attempt %s: %s for node %s was not sent because Redis is unavailable; it will be sent again: %s",
-            order.run,
-            order.attempt,
+            "%s for node %s was not sent because Redis is unavailable; it will be sent again: %s",
             order.purpose,
             order.node,
             error,

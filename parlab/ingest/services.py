@@ -83,7 +83,7 @@ def _member(attempt: Attempt, batch: Batch) -> Member | None:
     member = rows.select_for_update(of=("self",), no_key=True).first()
     if member is None:  # perhaps an attempt without members, which gets its first one
         member = next((each for each in lock_members(attempt) if each.node_rank == batch.node_rank), None)
-    if member is None or (member.node is not None and member.node.name != batch.node):
+    if member is None or member.node is None or member.node.name != batch.node:
         return None
     return member
 

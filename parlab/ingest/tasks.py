@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from functools import cache
 from typing import Any
 
@@ -15,16 +14,20 @@ from pydantic import ValidationError
 
 from parlab.ingest import services
 from parlab.ingest.refused import store_refused
+from parlab.lab import services as lab
 from parlab.refusals import refuse
 from runners.protocol import (
     ACKNOWLEDGE_TASK,
     ANSWER_LIFETIME_S,
     APPLY_BATCH_TASK,
     INGEST_QUEUE,
+    Acknowledge,
     Batch,
     answer_key,
     node_queue,
+    sign,
 )
+from runners.trust import Untrusted, open_envelope
 
 logger = logging.getLogger(__name__)
 
@@ -33,20 +36,26 @@ logger = logging.getLogger(__name__)
 def apply_batch(data: dict[str, Any]) -> None:
     """Store a batch and acknowledge to its node the position up to which its spool is stored."""
     try:
-        batch = Batch.from_wire(data)
+        opened = open_envelope(data, "batch", lab.find_key)
+        batch = Batch.from_wire(opened.content)
+        if batch.node != opened.node:
+            raise Untrusted(f"batch of node {batch.node[:120]}, signed by node {opened.node}", opened.node)
         position = services.batch_apply(batch=batch)
+        lab.key_used(node_name=opened.node, key_id=opened.key_id)
         _answer(batch, position)
     except ValueError as error:
-        refuse_invalid(INGEST_QUEUE, "invalid batch", data, error)
+        refuse_invalid(INGEST_QUEUE, "batch", data, error)
     except (OperationalError, InterfaceError, BrokerError, redis.RedisError, OSError) as error:
         logger.warning("a batch was not stored or not acknowledged; its node will send it again: %s", error)
     store_refused()
 
 
 def refuse_invalid(queue: str, what: str, data: Any, error: ValueError) -> None:
-    """Count a message of a node that is not valid; the next version of the protocol may have other fields."""
+    """Count a message of a node that is not signed as it must be, or has invalid fields."""
     sender = data.get("node") if isinstance(data, dict) else None
-    reason = f"{what}; check that node and server run the same version: {_first_line(error)}"
+    reason = f"invalid {what}; check that node and server run the same version: {_first_line(error)}"
+    if isinstance(error, Untrusted):
+        sender, reason = error.sender, f"{what} refused: {error}"
     sample = json.dumps(data, default=str).encode()
     refuse(queue, reason, sender=sender if isinstance(sender, str) else "", size=len(sample), sample=sample)
 
@@ -61,12 +70,16 @@ def _first_line(error: ValueError) -> str:
 
 def _answer(batch: Batch, position: int) -> None:
     """Tell the sender of a batch the position up to which its spool is stored."""
+    key = lab.signing_key(batch.node)
+    if key is None:
+        raise Untrusted(f"the key of node {batch.node} was revoked", batch.node)
+    names: dict[str, Any] = {"run": batch.run, "attempt": batch.attempt, "node": batch.node}
+    envelope = sign(Acknowledge(**names, node_rank=batch.node_rank, position=position), key)
     if batch.is_polled:
-        key = answer_key(batch.run, batch.attempt, batch.node_rank)
-        _redis(settings.REDIS_URL).set(key, f"{position} {time.time()}", ex=ANSWER_LIFETIME_S)
+        place = answer_key(batch.run, batch.attempt, batch.node_rank)
+        _redis(settings.REDIS_URL).set(place, json.dumps(envelope), ex=ANSWER_LIFETIME_S)
         return
-    arguments = [batch.run, batch.attempt, position, batch.node_rank]
-    current_app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
+    current_app.send_task(ACKNOWLEDGE_TASK, args=[envelope], queue=node_queue(batch.node))
 
 
 @cache

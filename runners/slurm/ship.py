@@ -18,7 +18,7 @@ from pathlib import Path
 from runners.broker import Broker
 from runners.shipping import POLL_S, BrokerAway, Shipment
 from runners.slurm.reach import FLUSH_S
-from runners.slurm.state import JobDir, JobStateDir
+from runners.slurm.state import BrokerKeys, JobDir, JobStateDir
 
 GIVE_UP_S = 30.0
 """A node that does not reach Redis for this long leaves the shipping to the login node for good."""
@@ -95,10 +95,12 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # Slurm signals all processes of a job; this one ends with its supervisor.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    settings = JobStateDir(run.path.parent.parent).read_broker()
+    state = JobStateDir(run.path.parent.parent)
+    settings = state.read_broker()
     try:
         if settings is not None:
-            NodeShipper(run, Broker(settings["url"], settings["node"]), settings["node"]).ship(sys.stdin.fileno())
+            broker = Broker(settings["url"], settings["node"], BrokerKeys(state))
+            NodeShipper(run, broker, settings["node"]).ship(sys.stdin.fileno())
     finally:
         run.give_back_shipping()
     return 0

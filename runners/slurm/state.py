@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from runners.rundir import RunDir, StateDir, write_atomically
+from runners.trust import Key, Untrusted
 
 MAX_OUTPUT_CHARS = 300
 
@@ -104,19 +105,17 @@ class JobStateDir(StateDir):
         self.jobs_path = root / "jobs"
         self.jobs_path.mkdir(exist_ok=True, mode=0o700)
 
-    def write_broker(self, url: str, node: str) -> None:
-        """Let compute nodes ship by themselves."""
-        path = self.root / "broker.json"
-        path.touch(mode=0o600)
-        path.chmod(0o600)  # it may contain a password
-        path.write_text(json.dumps({"url": url, "node": node}))
+    def write_broker(self, url: str, node: str, key: Key) -> None:
+        """Let compute nodes ship by themselves, with the key of the node."""
+        content = {"url": url, "node": node, "key": key.id, "secret": key.secret.hex()}
+        write_atomically(self.root / "broker.json", json.dumps(content))
 
     def forget_broker(self) -> None:
         """Let the login node ship the output of all runs."""
         (self.root / "broker.json").unlink(missing_ok=True)
 
     def read_broker(self) -> dict[str, str] | None:
-        """Return URL of Redis and name of the node, or None if compute nodes must not ship."""
+        """Return URL of Redis, name and key of the node, or None if compute nodes must not ship."""
         try:
             broker: dict[str, str] = json.loads((self.root / "broker.json").read_text())
         except (OSError, ValueError):
@@ -145,3 +144,24 @@ class JobStateDir(StateDir):
         for path in self.jobs_path.iterdir():
             if path.name not in names:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+class BrokerKeys:
+    """The key of the login node on a compute node; the daemon replaces it when it has changed."""
+
+    def __init__(self, state: JobStateDir) -> None:
+        self._state = state
+
+    def current(self) -> Key:
+        """Return the key that signs."""
+        settings = self._state.read_broker()
+        if settings is None:
+            raise Untrusted("the login node ships by itself from now on")
+        return Key(settings["key"], bytes.fromhex(settings["secret"]))
+
+    def find(self, node: str, key_id: str) -> bytes:
+        """Return the secret of the key; raises Untrusted."""
+        key = self.current()
+        if key.id != key_id:
+            raise Untrusted(f"signed for node {node} with the key {key_id or 'that is shared'}, which is not current")
+        return key.secret

@@ -8,7 +8,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.db import connection, models
 
-from parlab.lab.models import Attempt, Config, Experiment, Run
+from parlab.lab.models import Attempt, Config, Experiment, Member, Node, Run
 from parlab.series.columns import Columns
 from runners.config import RunConfig, digest
 
@@ -63,7 +63,10 @@ def new_attempt() -> Attempt:
         state="running",
         created_by=user,
     )
-    return Attempt.objects.create(run=run, number=1, state="running")
+    attempt = Attempt.objects.create(run=run, number=1, state="running")
+    node, _ = Node.objects.get_or_create(name="bench")
+    Member.objects.create(attempt=attempt, node=node, state="running")
+    return attempt
 
 
 def insert_rows(attempt_id: int, metric: str, rank: int, columns: Columns) -> None:

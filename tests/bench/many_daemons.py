@@ -16,8 +16,12 @@ from kombu import Connection, Consumer, Queue
 
 from runners.broker import Broker
 from runners.protocol import (
+    APPLY_BATCH_TASK,
+    CONTROL_QUEUE,
     GO_TASK,
     HEARTBEAT_S,
+    HEARTBEAT_TASK,
+    INGEST_QUEUE,
     START_TASK,
     Abilities,
     Batch,
@@ -30,6 +34,7 @@ from runners.protocol import (
     node_queue,
     verify,
 )
+from tests.signed import sealed_batch, sealed_heartbeat
 
 POOL, RANKS = "bench-many", 8
 # Each rank of a node is a process of its own, which sleeps and prints its steps.
@@ -109,7 +114,8 @@ class Fleet:
         if time.monotonic() - self._beaten_at > HEARTBEAT_S:
             self._beaten_at = time.monotonic()
             for member in self.members.values():
-                self._broker.send_heartbeat(member.heartbeat())
+                envelope = sealed_heartbeat(member.heartbeat(), self._key)
+                self._broker.app.send_task(HEARTBEAT_TASK, args=[envelope], queue=CONTROL_QUEUE)
         self._take_orders()
         self._ship()
 
@@ -166,7 +172,8 @@ class Fleet:
                 self._send(member)
 
     def _send(self, member: Member, *reports: Report) -> None:
-        self._broker.send_batch(member.batch(*reports).to_wire())
+        envelope = sealed_batch(member.batch(*reports), self._key)
+        self._broker.app.send_task(APPLY_BATCH_TASK, args=[envelope], queue=INGEST_QUEUE)
 
 
 def main(url: str, count: str, steps: str, sleep_s: str) -> None:

@@ -28,6 +28,7 @@ from runners.protocol import CONTROL_QUEUE, HEARTBEAT_TASK, INGEST_QUEUE, Heartb
 from runners.refusals import MAX_KEYS, Refusals
 from tests.junk import HUGE, JUNK, WHOLE
 from tests.patience import PATIENCE_S, wait_for
+from tests.signed import sealed_heartbeat
 
 PROJECT = Path(__file__).parent.parent.parent
 
@@ -67,7 +68,7 @@ def beat(name: str, **fields: Any) -> dict[str, Any]:
     message = Heartbeat(
         node=name, pool="default", sent_at=time.time(), slots=1, version="1", hardware={}, held=[], **fields
     )
-    return message.model_dump(mode="json")
+    return sealed_heartbeat(message, settings.NODE_KEY)
 
 
 def test_a_worker_survives_everything_and_keeps_a_sample(worker: subprocess.Popen[bytes], broker: str) -> None:

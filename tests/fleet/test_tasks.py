@@ -13,6 +13,8 @@ from parlab.celery import app
 from parlab.lab.models import Node, RefusedMessage
 from parlab.refusals import PENDING
 from runners.protocol import HEARTBEAT_TASK, Heartbeat
+from runners.trust import seal, shared_key
+from tests.signed import sealed_heartbeat
 
 
 def test_all_scheduled_tasks_exist() -> None:
@@ -25,7 +27,7 @@ def test_all_scheduled_tasks_exist() -> None:
 def test_a_heartbeat_off_the_wire_registers_its_node() -> None:
     message = Heartbeat(node="gpu1", pool="default", sent_at=time.time(), slots=1, version="1", hardware={}, held=[])
     app.loader.import_default_modules()
-    app.tasks[HEARTBEAT_TASK](message.model_dump(mode="json"))
+    app.tasks[HEARTBEAT_TASK](sealed_heartbeat(message, settings.NODE_KEY))
     assert Node.objects.get().name == "gpu1"
 
 
@@ -49,7 +51,8 @@ def test_a_worker_that_lags_behind_dispatches_once_for_all_orders_that_wait(
 def test_something_that_is_no_heartbeat_registers_nothing() -> None:
     app.loader.import_default_modules()
     PENDING.take()
-    app.tasks[HEARTBEAT_TASK]({"node": "gpu1", "slots": 0})
+    own = shared_key(settings.NODE_KEY, "gpu1")
+    app.tasks[HEARTBEAT_TASK](seal("heartbeat", "gpu1", {"node": "gpu1", "slots": 0}, own))
     assert not Node.objects.exists()
     refused: list[Any] = [*PENDING.take(), *RefusedMessage.objects.all()]
     assert refused[0].sender == "gpu1"

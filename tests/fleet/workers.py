@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parlab.fleet.tasks import heartbeat
+from parlab.fleet.tasks import enrol, heartbeat
 from parlab.ingest.tasks import apply_batch
 from runners.protocol import Batch
 from tests.inbox import Inbox
+from tests.signed import content_of
 
 
 class Workers(Inbox):
@@ -23,7 +24,11 @@ class Workers(Inbox):
         """Apply a heartbeat."""
         heartbeat(content)
 
+    def take_enrolment(self, content: Any) -> None:
+        """Agree on a key."""
+        enrol(content)
+
     def take_batch(self, content: Any) -> None:
         """Apply a batch."""
-        self._see(Batch.from_wire(content))
+        self._see(Batch.from_wire(content_of(content)))
         apply_batch(content)

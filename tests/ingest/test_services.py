@@ -30,9 +30,7 @@ FINISHED = Report(state="finished", at=1_700_000_100.0, exit_code=0)
 
 @pytest.fixture
 def attempt(make_attempt: MakeAttempt) -> Attempt:
-    attempt = make_attempt()
-    place(attempt, Node.objects.create(name="n1"))
-    return attempt
+    return make_attempt()
 
 
 def batch(of: Attempt, sequence: int, output: bytes, *reports: Report, **fields: Any) -> Batch:
@@ -281,7 +279,6 @@ def test_a_failed_batch_stores_nothing(make_attempt: MakeAttempt, monkeypatch: p
 
 def test_the_offset_of_a_nodes_clock_is_taken_out_of_its_log_and_series(make_attempt: MakeAttempt) -> None:
     attempt = make_attempt()
-    place(attempt, Node.objects.create(name="n1"))
     place(attempt, Node.objects.create(name="n2"), node_rank=1, clock_offset_s=3600.0)
     for node_rank, name in enumerate(["n1", "n2"]):
         for number in (1, 2):

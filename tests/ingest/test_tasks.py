@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.conf import settings
 from django.db import OperationalError
 
 from parlab.celery import app
@@ -15,7 +16,9 @@ from parlab.ingest.tasks import apply_batch
 from parlab.lab.models import Attempt
 from parlab.refusals import PENDING
 from parlab.series import log
-from runners.protocol import ACKNOWLEDGE_TASK, APPLY_BATCH_TASK, Batch, node_queue
+from runners.protocol import ACKNOWLEDGE_TASK, APPLY_BATCH_TASK, Acknowledge, Batch, node_queue, verify
+from runners.trust import Key, seal, shared_key
+from tests.signed import sealed_batch
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +32,7 @@ def attempt(make_attempt: Callable[..., Attempt]) -> Attempt:
     return make_attempt()
 
 
-def wire(attempt: Attempt, *, sequence: int = 0, output: bytes = b"hello\n", number: int = 1) -> dict[str, Any]:
+def batch_of(attempt: Attempt, *, sequence: int = 0, output: bytes = b"hello\n", number: int = 1) -> Batch:
     return Batch(
         run=attempt.run_id,
         attempt=number,
@@ -37,7 +40,17 @@ def wire(attempt: Attempt, *, sequence: int = 0, output: bytes = b"hello\n", num
         sequence=sequence,
         next_sequence=sequence + len(output),
         output=output,
-    ).to_wire()
+    )
+
+
+def wire(attempt: Attempt, key: bytes | Key | None = None, **fields: Any) -> dict[str, Any]:
+    """Return a batch as its node sends it."""
+    return sealed_batch(batch_of(attempt, **fields), settings.NODE_KEY if key is None else key)
+
+
+def sealed(content: Any) -> dict[str, Any]:
+    """Return any content as a batch that n1 has signed."""
+    return seal("batch", "n1", content, shared_key(settings.NODE_KEY, "n1"), lifetime_s=None)
 
 
 def answers(broker: str) -> list[list[int]]:
@@ -47,8 +60,9 @@ def answers(broker: str) -> list[list[int]]:
     while raw := client.rpop(node_queue("n1")):
         message = json.loads(raw)
         assert message["headers"]["task"] == ACKNOWLEDGE_TASK
-        arguments, _, _ = json.loads(base64.b64decode(message["body"]))
-        result.append(arguments)
+        (envelope,), _, _ = json.loads(base64.b64decode(message["body"]))
+        answer = verify(envelope, settings.NODE_KEY, Acknowledge, node="n1")
+        result.append([answer.run, answer.attempt, answer.position, answer.node_rank])
     return result
 
 
@@ -88,21 +102,22 @@ def test_a_batch_of_an_unknown_attempt_is_answered(attempt: Attempt, broker: str
     ],
 )
 def test_an_invalid_batch_is_dropped_and_counted(attempt: Attempt, broker: str, change: dict[str, Any]) -> None:
-    apply_batch({**wire(attempt), **change})
+    apply_batch(sealed({**batch_of(attempt).to_wire(), **change}))
     assert answers(broker) == []
-    assert "invalid batch" in refused()
+    assert "batch" in refused()
     assert not list(log.read_log(attempt.pk))
 
 
 @pytest.mark.parametrize("junk", [None, [], "text", 5, {}])
 def test_junk_instead_of_a_batch_is_dropped(db: None, junk: Any) -> None:
     apply_batch(junk)
-    assert "invalid batch" in refused()
+    apply_batch(sealed(junk))
+    assert "batch refused: not a signed message" in refused() or junk == {}
 
 
 def test_a_truncated_output_is_an_invalid_batch(attempt: Attempt, broker: str) -> None:
-    whole = wire(attempt, output=b"".join(b"%d\n" % number for number in range(1_000)))
-    apply_batch({**whole, "output": whole["output"][:400]})
+    whole = batch_of(attempt, output=b"".join(b"%d\n" % number for number in range(1_000))).to_wire()
+    apply_batch(sealed({**whole, "output": whole["output"][:400]}))
     assert answers(broker) == []
     assert "truncated" in refused()
 

@@ -16,7 +16,6 @@ from parlab.ingest.utilisation import reference_of
 from parlab.lab.models import Attempt, Node
 from parlab.planner.flops import Shape, model_flops
 from runners.protocol import Report
-from tests.conftest import place
 
 from .output import event, step, training
 from .test_services import batch
@@ -65,9 +64,7 @@ def test_a_run_on_the_cpu_is_measured_against_the_nodes_own_matrix_products(make
 
 @pytest.mark.django_db
 def test_reingest_uses_later_measurements_of_the_node(make_attempt: MakeAttempt) -> None:
-    node = Node.objects.create(name="n1")
     attempt = make_attempt(state="dispatched")
-    place(attempt, node)
     before = finish(attempt, {"gpus_used": []})
     assert "mfu" not in before
     assert before["tflops_per_gpu"] > 0

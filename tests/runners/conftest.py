@@ -30,6 +30,7 @@ from runners.protocol import (
     GO_TASK,
     INGEST_QUEUE,
     START_TASK,
+    Acknowledge,
     Batch,
     Cancel,
     Go,
@@ -44,6 +45,7 @@ from runners.protocol import (
 from runners.rundir import RunDir, StateDir
 from tests.conftest import SMALL
 from tests.patience import PATIENCE_S, wait_for
+from tests.signed import content_of
 
 KEY = b"a key that both sides know"
 NODE = "n1"
@@ -55,7 +57,14 @@ NVML = Path(__file__).parent / "nvml"
 def answer_in_redis(url: str, batch: Batch, position: int) -> None:
     """Answer a batch of a compute node, which looks for the answer in Redis."""
     with redis.Redis.from_url(url) as client:
-        client.set(answer_key(batch.run, batch.attempt, batch.node_rank), f"{position} {time.time()}")
+        envelope = sign(acknowledgement(batch, position), KEY)
+        client.set(answer_key(batch.run, batch.attempt, batch.node_rank), json.dumps(envelope))
+
+
+def acknowledgement(batch: Batch, position: int) -> Acknowledge:
+    """Return the answer to a batch."""
+    names: dict[str, Any] = {"run": batch.run, "attempt": batch.attempt, "node": batch.node}
+    return Acknowledge(**names, node_rank=batch.node_rank, position=position)
 
 
 class Server:
@@ -91,7 +100,8 @@ class Server:
 
     def acknowledge(self, run: int, attempt: int, position: int) -> None:
         """Answer a batch."""
-        self.send(ACKNOWLEDGE_TASK, [run, attempt, position])
+        order = Acknowledge(run=run, attempt=attempt, node=NODE, position=position)
+        self.send(ACKNOWLEDGE_TASK, [sign(order, KEY)])
 
     def answer(self, batch: Batch, position: int) -> None:
         """Tell the sender of a batch the position up to which its spool is stored."""
@@ -154,7 +164,7 @@ class Server:
 
     def _take(self, body: Any, message: Any) -> None:
         message.ack()
-        argument = body[0][0]
+        argument = content_of(body[0][0])
         if message.headers["task"] != APPLY_BATCH_TASK:
             self.heartbeats.append(Heartbeat.model_validate(argument))
             return

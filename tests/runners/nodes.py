@@ -31,8 +31,9 @@ from runners.protocol import (
 )
 from tests.inbox import Inbox
 from tests.patience import PATIENCE_S, wait_for
-from tests.runners.conftest import KEY, NodeMachine, answer_in_redis
+from tests.runners.conftest import KEY, NodeMachine, acknowledgement, answer_in_redis
 from tests.runners.namespaces import DEVICE, Network
+from tests.signed import content_of
 
 CAUSE_WAIT_S = 4.0
 """As in parlab/ingest/orders.py, which this module does without."""
@@ -157,22 +158,22 @@ class Nodes(Inbox):
 
     def take_heartbeat(self, content: Any) -> None:
         """Keep the last heartbeat of each node."""
-        heartbeat = Heartbeat.model_validate(content)
+        heartbeat = Heartbeat.model_validate(content_of(content))
         self.heartbeats[heartbeat.node] = heartbeat
 
     def take_batch(self, content: Any) -> None:
         """Store a batch, and answer with the position."""
-        batch = Batch.from_wire(content)
+        batch = Batch.from_wire(content_of(content))
         if batch.run == self.run and batch.sequence == self.committed[batch.node_rank]:
             self.committed[batch.node_rank] = batch.next_sequence
             self.output[batch.node_rank] += batch.output
             self.stamps[batch.node_rank] += [at for _, at in batch.stamps]
             self.reports[batch.node_rank] += batch.reports
         position = self.committed[batch.node_rank] if batch.run == self.run else batch.next_sequence
-        arguments = [batch.run, batch.attempt, position, batch.node_rank]
         if batch.is_polled:
             answer_in_redis(self.url, batch, position)
         else:
+            arguments = [sign(acknowledgement(batch, position), KEY)]
             self.broker.app.send_task(ACKNOWLEDGE_TASK, args=arguments, queue=node_queue(batch.node))
 
     def _cancel_peers(self) -> None:

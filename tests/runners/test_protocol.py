@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from runners.protocol import (
     FINAL_STATES,
     MAX_BATCH_BYTES,
-    BadSignature,
     Batch,
     Cancel,
     Report,
@@ -24,6 +23,7 @@ from runners.protocol import (
     sign,
     verify,
 )
+from runners.trust import Untrusted
 
 KEY = b"secret"
 SPEC = RunSpec(run=1, attempt=2, node="n1", config={"train": {"iterations": 3}})
@@ -38,33 +38,33 @@ def test_a_signed_message_comes_out_as_it_went_in() -> None:
     [None, "text", 5, [], {}, {"payload": "x"}, {"payload": 1, "signature": "x"}, {"payload": "x", "signature": "ü"}],
 )
 def test_what_is_no_envelope_is_refused(envelope: Any) -> None:
-    with pytest.raises(BadSignature):
+    with pytest.raises(Untrusted):
         verify(envelope, KEY, RunSpec, node="n1")
 
 
 def test_another_key_is_refused() -> None:
-    with pytest.raises(BadSignature, match="key differs"):
+    with pytest.raises(Untrusted, match="the keys of node and server differ"):
         verify(sign(SPEC, b"other"), KEY, RunSpec, node="n1")
 
 
 def test_any_change_of_the_payload_is_refused() -> None:
     envelope = sign(SPEC, KEY)
     envelope["payload"] = envelope["payload"].replace('"attempt": 2', '"attempt": 3')
-    with pytest.raises(BadSignature, match="altered"):
+    with pytest.raises(Untrusted, match="altered"):
         verify(envelope, KEY, RunSpec, node="n1")
 
 
 def test_an_expired_message_is_refused_with_a_hint_about_clocks() -> None:
-    with pytest.raises(BadSignature, match=r"expired 5 s ago; check the clocks"):
+    with pytest.raises(Untrusted, match=r"expired 5 s ago; check the clocks"):
         verify(sign(SPEC, KEY, lifetime_s=-5), KEY, RunSpec, node="n1")
 
 
 def test_a_message_for_another_node_or_purpose_is_refused() -> None:
-    with pytest.raises(BadSignature, match="meant for node n1, this is n2"):
+    with pytest.raises(Untrusted, match="meant for node n1, this is n2"):
         verify(sign(SPEC, KEY), KEY, RunSpec, node="n2")
-    with pytest.raises(BadSignature, match="not a valid Cancel"):
+    with pytest.raises(Untrusted, match="signed for node n1 and as start, but sent as cancel"):
         verify(sign(SPEC, KEY), KEY, Cancel, node="n1")
-    with pytest.raises(BadSignature, match="not a valid RunSpec"):
+    with pytest.raises(Untrusted, match="signed for node n1 and as cancel, but sent as start"):
         verify(sign(Cancel(run=1, attempt=2, node="n1"), KEY), KEY, RunSpec, node="n1")
 
 

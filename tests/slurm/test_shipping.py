@@ -15,6 +15,7 @@ from runners.shipping import BrokerAway, Shipment
 from runners.slurm import reach, ship
 from runners.slurm.state import JobDir, JobStateDir
 from runners.spool import SpoolWriter
+from runners.trust import Key
 from tests.runners.conftest import Server
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import WAITS, Jobs, LoginNode, config
@@ -40,6 +41,9 @@ def test_a_compute_node_that_reaches_redis_ships_without_the_daemon(
     server.until(lambda: not login.run_dir(run).exists, "the daemon deletes the run without sending it again")
     assert server.lines(run)[1:] == [b"done"]
     assert all(batch.is_polled for batch in server.batches if batch.run == run)
+
+
+OWN = Key("k1", b"secret")
 
 
 @pytest.fixture
@@ -147,8 +151,8 @@ def test_the_login_node_ships_after_the_end_of_the_job_whatever_was_noted(job_di
     ("settings", "reason"),
     [
         (lambda state, url: state.forget_broker(), "PARLAB_SLURM_SHIP=login"),
-        (lambda state, url: state.write_broker("redis://127.0.0.1:1/0", "l"), "this node does not reach Redis: "),
-        (lambda state, url: state.write_broker(url, "l"), "another Redis answers on this node"),
+        (lambda state, url: state.write_broker("redis://127.0.0.1:1/0", "l", OWN), "this node does not reach Redis: "),
+        (lambda state, url: state.write_broker(url, "l", OWN), "another Redis answers on this node"),
     ],
 )
 def test_why_the_login_node_ships(
@@ -161,5 +165,5 @@ def test_why_the_login_node_ships(
 
 def test_the_file_with_the_password_of_redis_is_private(tmp_path: Path) -> None:
     state = JobStateDir(tmp_path)
-    state.write_broker("redis://:secret@host:6379/0", "login1")
+    state.write_broker("redis://:secret@host:6379/0", "login1", OWN)
     assert (tmp_path / "broker.json").stat().st_mode & 0o777 == 0o600

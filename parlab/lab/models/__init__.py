@@ -9,6 +9,7 @@ from .finding import Finding
 from .log_format import LogFormat
 from .member import ACTIVE_MEMBER_STATES, Member, MemberState
 from .node import Node
+from .node_key import NodeKey
 from .refused import RefusedMessage
 from .report import PictureJob, Report, ReportFile, ReportLink, ReportVersion
 from .run import Attempt, Run
@@ -39,6 +40,7 @@ __all__ = [
     "MemberState",
     "NameMeaning",
     "Node",
+    "NodeKey",
     "Picture",
     "PictureJob",
     "RankTrace",

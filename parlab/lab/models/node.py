@@ -35,6 +35,7 @@ class Node(models.Model):
     conflict = models.CharField(max_length=300, blank=True, help_text="Another daemon that uses the same name.")
     conflict_at = models.DateTimeField(null=True, blank=True)
     daemon_version = models.CharField(max_length=40, blank=True)
+    heartbeat_number = models.BigIntegerField(default=0, help_text="Number of the last heartbeat: numbers rise.")
     last_heartbeat_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 

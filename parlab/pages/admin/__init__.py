@@ -9,6 +9,7 @@ from django.contrib import admin
 from .configs import ConfigAdmin
 from .devices import DeviceAdmin
 from .experiments import ExperimentAdmin
+from .node_keys import NodeKeyAdmin
 from .nodes import NodeAdmin
 from .notifications import DeliveryAdmin, SubscriptionAdmin
 from .people import PersonAdmin
@@ -25,6 +26,7 @@ __all__ = [
     "DeviceAdmin",
     "ExperimentAdmin",
     "NodeAdmin",
+    "NodeKeyAdmin",
     "PersonAdmin",
     "RefusedMessageAdmin",
     "RunAdmin",

@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from django.contrib import admin, messages
+from django.contrib.auth.models import User
 from django.db.models import Count, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 
 from parlab.fleet.capacity import gpu_count
+from parlab.lab import services
 from parlab.lab.models import ACTIVE_MEMBER_STATES, Node
 
-from .acting import pretty
+from .acting import act_on_each, confirmation, pretty
 
 
 @admin.register(Node)
@@ -45,7 +47,7 @@ class NodeAdmin(admin.ModelAdmin[Node]):
         "created_at",
     )
     readonly_fields = tuple(name for name in fields if name != "is_enabled")
-    actions = ("enable", "disable")
+    actions = ("enable", "disable", "rotate_key", "revoke_key")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
         return (
@@ -80,6 +82,28 @@ class NodeAdmin(admin.ModelAdmin[Node]):
     def disable(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
         names = self._set_enabled(queryset, False)
         messages.success(request, f"Disabled {names}; its runs continue, new runs start on other nodes")
+
+    def has_keys_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("lab.add_nodekey")
+
+    @admin.action(description="Rotate keys", permissions=["keys"])
+    def rotate_key(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
+        def rotate(node: Node) -> str:
+            services.node_key_rotate(node_name=node.name, by=cast(User, request.user))
+            return "the node agrees on its next key as soon as its daemon is online; runs continue"
+
+        act_on_each(request, queryset, rotate)
+
+    @admin.action(description="Revoke keys", permissions=["keys"])
+    def revoke_key(self, request: HttpRequest, queryset: QuerySet[Node]) -> HttpResponse | None:
+        question = "Revoke the keys of these nodes? Their messages are refused at once, and their runs are lost."
+        page = confirmation(self, request, queryset, action="revoke_key", question=question, yes="Revoke keys")
+        if page is not None:
+            return page
+        for node in queryset:
+            services.node_keys_revoke(node_name=node.name, by=cast(User, request.user))
+            messages.success(request, f"{node}: revoked; to readmit it, create a code in Node keys and enrol it")
+        return None
 
     def _set_enabled(self, queryset: QuerySet[Node], is_enabled: bool) -> str:
         names = list(queryset.values_list("name", flat=True))

@@ -1,0 +1,34 @@
+"""Enrolment of nodes over Redis: a node sends its part of the agreement on a key and reads the server's from a key."""
+
+import json
+from typing import Any
+
+import redis
+from django.conf import settings
+
+from parlab.ingest import orders
+from parlab.lab import services as lab
+from runners.protocol import ANSWER_LIFETIME_S, Enrol, enrolled_key
+from runners.trust import Key, Untrusted, open_envelope, seal
+
+
+def enrol_receive(envelope: Any) -> None:
+    """Agree on a key with a node that has a one-time code, or rotates; raises Untrusted or ValidationError."""
+    opened = open_envelope(envelope, "enrol", lab.find_code)
+    enrol = Enrol.model_validate(opened.content)
+    signer = Key(opened.key_id, lab.find_code(opened.node, opened.key_id))
+    try:
+        public = lab.node_enrol(node_name=opened.node, signed_with=opened.key_id, enrol=enrol)
+    except Untrusted as error:
+        _answer(opened.node, enrol, signer, {"refused": str(error)})
+        raise
+    _answer(opened.node, enrol, signer, {"public": f"{public:x}"})
+    rotation = lab.rotation_order(opened.node)
+    if rotation is not None:  # signed with the next key: the node uses it from now on
+        orders.send(rotation)
+
+
+def _answer(node: str, enrol: Enrol, signer: Key, content: dict[str, str]) -> None:
+    envelope = seal("enrolled", node, {**content, "answers": enrol.public}, signer)
+    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5) as client:
+        client.set(enrolled_key(enrol.key_id), json.dumps(envelope), ex=ANSWER_LIFETIME_S)

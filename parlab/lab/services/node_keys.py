@@ -1,0 +1,168 @@
+"""Keys of nodes: one-time codes, enrolment, rotation, revocation, and which key signs a message.
+
+A key is stored encrypted with a pad derived from the server's node key; a copy of the database reveals no key.
+"""
+
+import base64
+import logging
+import secrets
+from datetime import timedelta
+from hashlib import sha256
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.utils import timezone
+
+from parlab.lab.models import NodeKey
+from runners.protocol import Enrol, Rotate
+from runners.trust import SHARED, Key, Untrusted, agreed_key, code_key, derived, derived_pair, shared_key
+
+CODE_LIFETIME = timedelta(hours=24)
+
+logger = logging.getLogger(__name__)
+
+
+def node_code_create(*, node_name: str, by: User | None) -> str:
+    """Create a one-time code for the node of a name; it can be shown only now. Raises ValueError."""
+    node_name = node_name.strip()
+    if not node_name or len(node_name) > 120:
+        raise ValueError(f"node name {node_name[:130]!r} is invalid; use the --node of its daemon, 1 to 120 characters")
+    expires_at = timezone.now() + CODE_LIFETIME
+    row = NodeKey.objects.create(node_name=node_name, key_id=_new_id(), code_expires_at=expires_at, created_by=by)
+    return f"{row.key_id}-{_code_secret(row)}"
+
+
+def node_key_rotate(*, node_name: str, by: User | None) -> NodeKey:
+    """Begin to agree on the next key of a node; the current one is used until then. Raises ValueError."""
+    if signing_key(node_name) is None:
+        raise ValueError(f"node {node_name} has no active key; create a code and enrol it")
+    pending = _rotating(node_name)
+    return pending or NodeKey.objects.create(node_name=node_name, key_id=_new_id(), created_by=by)
+
+
+@transaction.atomic
+def node_keys_revoke(*, node_name: str, by: User) -> None:
+    """Revoke all keys and codes of a node, and with them its use of the shared key."""
+    rows = NodeKey.objects.filter(node_name=node_name)
+    if not rows.filter(enrolled_at__isnull=False).exists():
+        NodeKey.objects.create(node_name=node_name, key_id=_new_id(), created_by=by)
+    rows.filter(revoked_at=None).update(revoked_at=timezone.now(), revoked_by=by)
+
+
+def rotation_order(node_name: str) -> Rotate | None:
+    """Return the order by which a node answers to a rotation, or uses its next key; None if none is going on."""
+    row = _rotating(node_name)
+    if row is None:
+        unused = NodeKey.objects.filter(node_name=node_name, revoked_at=None, used_at=None, enrolled_at__isnull=False)
+        row = unused.filter(code_expires_at=None).first()
+    if row is None:
+        return None
+    pair = derived_pair(settings.NODE_KEY, row.key_id)
+    return Rotate(node=node_name, key_id=row.key_id, public=f"{pair.public:x}")
+
+
+@transaction.atomic
+def node_enrol(*, node_name: str, signed_with: str, enrol: Enrol) -> int:
+    """Agree on a key with a node; return the server's public value. Raises Untrusted.
+
+    A code works once: later only the node that used it gets its answer again.
+    """
+    row = NodeKey.objects.select_for_update().filter(key_id=enrol.key_id, node_name=node_name).first()
+    if row is None or row.revoked_at is not None:
+        raise Untrusted(f"the code or key of node {node_name} is unknown or revoked", node_name)
+    if row.code_expires_at is not None and signed_with != row.key_id:
+        raise Untrusted(f"the enrolment of node {node_name} is not signed with its code", node_name)
+    pair, digest = derived_pair(settings.NODE_KEY, row.key_id), sha256(enrol.public.encode()).hexdigest()
+    if row.enrolled_at is not None:
+        if digest != row.public_digest:
+            raise Untrusted(f"the code of node {node_name} was used before; create another one", node_name)
+        return pair.public
+    try:
+        key = agreed_key(pair, int(enrol.public, 16), node_name, row.key_id)
+    except ValueError as error:
+        raise Untrusted(str(error), node_name) from error
+    row.wrapped, row.public_digest, row.enrolled_at = _padded(key.secret, row.key_id).hex(), digest, timezone.now()
+    row.save(update_fields=["wrapped", "public_digest", "enrolled_at"])
+    logger.info("node %s has agreed on key %s", node_name, row.key_id)
+    return pair.public
+
+
+def find_code(node_name: str, key_id: str) -> bytes:
+    """Return the key that signs an enrolment: of a one-time code, or the current key of the node; raises Untrusted."""
+    row = NodeKey.objects.filter(node_name=node_name, key_id=key_id, revoked_at=None).first()
+    if row is None or row.code_expires_at is None or row.used_at is not None:
+        return find_key(node_name, key_id)
+    if row.code_expires_at < timezone.now():
+        raise Untrusted(f"the code of node {node_name} has expired; create another one", node_name)
+    return code_key(_code_secret(row), node_name, row.key_id)
+
+
+def find_key(node_name: str, key_id: str) -> bytes:
+    """Return the secret with which a node signs; raises Untrusted with the remedy."""
+    rows = list(NodeKey.objects.filter(node_name=node_name).exclude(enrolled_at=None, revoked_at=None))
+    active = [row for row in rows if row.revoked_at is None]
+    if any(not row.is_replaced for row in rows) and not active:
+        reason = f"the key of node {node_name} was revoked; enrol it again with a code from the admin"
+        raise Untrusted(reason, node_name)
+    if key_id == SHARED:
+        # During the first rotation of a node with the shared key, until it signs with its own.
+        if any(row.used_at is not None or row.code_expires_at is not None for row in active):
+            raise Untrusted(f"node {node_name} signs with the shared key, but has a key of its own", node_name)
+        return _shared(node_name).secret
+    row = next((row for row in active if row.key_id == key_id), None)
+    if row is None:
+        raise Untrusted(f"node {node_name} signs with an unknown or replaced key; enrol it again", node_name)
+    return _padded(bytes.fromhex(row.wrapped), row.key_id)
+
+
+def key_used(*, node_name: str, key_id: str) -> None:
+    """Record that a node has signed with a key, which replaces its earlier ones."""
+    if key_id == SHARED:
+        return
+    now = timezone.now()
+    if NodeKey.objects.filter(node_name=node_name, key_id=key_id, used_at=None).update(used_at=now):
+        earlier = NodeKey.objects.filter(node_name=node_name, enrolled_at__isnull=False, revoked_at=None)
+        earlier.exclude(key_id=key_id).update(revoked_at=now, is_replaced=True)
+
+
+def signing_key(node_name: str) -> Key | None:
+    """Return the key that signs messages to a node: the newest it has agreed on; None if it has none."""
+    rows = list(NodeKey.objects.filter(node_name=node_name).exclude(enrolled_at=None, revoked_at=None).order_by("pk"))
+    active = [row for row in rows if row.revoked_at is None]
+    if active:
+        return Key(active[-1].key_id, _padded(bytes.fromhex(active[-1].wrapped), active[-1].key_id))
+    try:
+        return None if rows else _shared(node_name)
+    except Untrusted:
+        return None
+
+
+def _shared(node_name: str) -> Key:
+    if not settings.SHARED_NODE_KEY:
+        reason = (
+            f"node {node_name} signs with the shared key, which PARLAB_SHARED_NODE_KEY=0 refuses; enrol it with a code"
+            " from the admin"
+        )
+        raise Untrusted(reason, node_name)
+    return shared_key(settings.NODE_KEY, node_name)
+
+
+def _rotating(node_name: str) -> NodeKey | None:
+    pending = NodeKey.objects.filter(code_expires_at=None, enrolled_at=None, revoked_at=None)
+    return pending.filter(node_name=node_name).first()
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)
+
+
+def _code_secret(row: NodeKey) -> str:
+    digest = derived(settings.NODE_KEY, "one-time code", row.node_name, row.key_id)
+    return base64.b32encode(digest[:20]).decode().lower()
+
+
+def _padded(secret: bytes, key_id: str) -> bytes:
+    """Encrypt or decrypt a key; each pad is used for one key only."""
+    pad = derived(settings.NODE_KEY, "storage", key_id)
+    return bytes(left ^ right for left, right in zip(secret, pad, strict=True))
