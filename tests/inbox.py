@@ -47,7 +47,8 @@ class Inbox(ABC):
         """Take a batch."""
 
     def take_enrolment(self, content: Any) -> None:
-        """Take a node's part of an agreement on a key; nothing happens without the real server."""
+        """Take a node's part of an agreement on a key, which needs the real server."""
+        raise NotImplementedError
 
     def _receive(self, body: Any, message: Any) -> None:
         message.ack()
