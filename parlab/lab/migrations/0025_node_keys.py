@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('lab', '0023_refused_messages'),
+        ('lab', '0024_watches'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
