@@ -3,6 +3,7 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
+from .logins import Throttled
 from .views import (
     account,
     advice,
@@ -48,8 +49,12 @@ REPORT = "reports/<slug:slug>/"
 VERSION = f"{REPORT}versions/<int:number>/"
 FINDING = "experiments/<slug:slug>/findings/<int:pk>/"
 
+LOGIN = LoginView.as_view(
+    template_name="pages/login.html", authentication_form=Throttled, redirect_authenticated_user=True
+)
+
 urlpatterns = [
-    path("login/", LoginView.as_view(template_name="pages/login.html", redirect_authenticated_user=True), name="login"),
+    path("login/", LOGIN, name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("account/", account.account, name="account"),
     path("account/password/", account.password, name="password"),

@@ -24,6 +24,7 @@ from tests.bench import (
     simulations,
     telemetry,
     traces,
+    trust,
     tuner,
     watch,
     zero,
@@ -32,6 +33,7 @@ from tests.bench.result import Result, Scale
 
 BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "ingest_points_per_s": ingest.points_per_s,
+    "signature_us": trust.signature_us,
     "client_log_us": client.log_us,
     "client_points_per_s": client.points_per_s,
     "client_scripts_lag_s": client.scripts_lag_s,

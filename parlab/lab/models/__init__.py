@@ -7,6 +7,7 @@ from .event import Event
 from .experiment import Experiment, Tag
 from .finding import Finding
 from .log_format import LogFormat
+from .login import LoginFailure
 from .member import ACTIVE_MEMBER_STATES, Member, MemberState
 from .node import Node
 from .node_key import NodeKey
@@ -36,6 +37,7 @@ __all__ = [
     "LatestMetric",
     "LogFormat",
     "LoggedModel",
+    "LoginFailure",
     "Member",
     "MemberState",
     "NameMeaning",

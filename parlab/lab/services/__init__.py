@@ -8,6 +8,7 @@ from .experiments import experiment_clone, experiment_create, experiment_delete
 from .findings import finding_acknowledge, finding_reopen, findings_refresh, run_findings_refresh
 from .groups import groups_refresh
 from .log_formats import log_format_delete, log_format_save
+from .logins import login_failed, login_succeeded, login_wait_s
 from .members import attempt_lose, attempt_report, cause_text, first_cause, lock_members
 from .node_keys import (
     find_code,
@@ -80,6 +81,9 @@ __all__ = [
     "lock_members",
     "log_format_delete",
     "log_format_save",
+    "login_failed",
+    "login_succeeded",
+    "login_wait_s",
     "node_code_create",
     "node_enrol",
     "node_key_rotate",

@@ -20,7 +20,7 @@ WRITING = ("report", "reportfile", "reportlink", "reportversion")
 """Models that operators may add; only the author of a report may edit, share and delete it."""
 DELETED = ("tag", "study", "watch", "savedview", "dashboard")
 """Models that operators may delete regardless of the author; no results or reports."""
-SECRET = ("apitoken", "subscription", "delivery", "refusedmessage", "nodekey")
+SECRET = ("apitoken", "subscription", "delivery", "refusedmessage", "nodekey", "loginfailure")
 """Models that only administrators may view."""
 
 

@@ -6,6 +6,8 @@ module of the app `parlab.pages`; URLs and permissions follow the models' own ap
 
 from django.contrib import admin
 
+from parlab.pages.logins import ThrottledAdmin
+
 from .configs import ConfigAdmin
 from .devices import DeviceAdmin
 from .experiments import ExperimentAdmin
@@ -35,6 +37,7 @@ __all__ = [
     "SubscriptionAdmin",
 ]
 
+admin.site.login_form = ThrottledAdmin
 admin.site.site_header = "parlab"
 admin.site.site_title = "parlab"
 admin.site.index_title = "Administration"
