@@ -34,7 +34,7 @@ def signature_us(scale: Scale) -> Result:
     return Result(1e6 * signed_s, "us", against, signed_s / plain_s, rounds)
 
 
-def _seconds(work: Callable[[], None], rounds: int) -> float:
+def _seconds(work: Callable[[], object], rounds: int) -> float:
     began = time.perf_counter()
     for _ in range(rounds):
         work()
