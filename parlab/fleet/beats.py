@@ -43,7 +43,8 @@ def heartbeat_receive(envelope: Any) -> None:
     if beat is not None and not _is_later(opened.number, beat.number):
         raise Untrusted("heartbeat is older than the one before, or was sent twice", opened.node)
     digest = _digest(message)
-    if beat is not None and (beat.key_id, beat.digest) == (opened.key_id, digest) and now - beat.stored_at < _every_s():
+    is_same = beat is not None and not message.refused and (beat.key_id, beat.digest) == (opened.key_id, digest)
+    if beat is not None and is_same and now - beat.stored_at < _every_s():
         _beats[opened.node] = beat._replace(number=opened.number)
         return
     _store(message, opened)
