@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('lab', '0026_node_keys'),
+        ('lab', '0027_node_keys'),
     ]
 
     operations = [

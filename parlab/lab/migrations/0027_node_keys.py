@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('lab', '0025_rank_traces'),
+        ('lab', '0026_advice_trials'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
