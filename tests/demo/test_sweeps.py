@@ -12,7 +12,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.demo import content
+from parlab.demo import content, slower
 from parlab.demo.networks import network_sweeps, times_ms
 from parlab.demo.progress import progress
 from parlab.demo.sweeps import demo_sweeps
@@ -92,10 +92,12 @@ def test_the_scaling_sweep_runs_megatrons_own_flags_on_1_2_4_and_8_processes() -
         assert parsed.parallel.model_dump(exclude={"engine"}) == config.parallel.model_dump(exclude={"engine"})
 
 
-def test_the_demo_node_allows_only_this_command(tmp_path: Path) -> None:
+def test_the_demo_node_allows_only_its_own_commands(tmp_path: Path) -> None:
     path = content.allow_commands(tmp_path / "allowed.json")
-    (allowed,) = read_allowed({"PARLAB_ALLOWED_COMMANDS": str(path)})
-    assert allowed == [str(settings.BASE_DIR / "runners" / "engines" / "megatron.py")]
+    sweep, watch = read_allowed({"PARLAB_ALLOWED_COMMANDS": str(path)})
+    assert sweep == [str(settings.BASE_DIR / "runners" / "engines" / "megatron.py")]
+    assert watch[-1] == "--commit"
+    assert watch[:-1] == slower.command()[:-2]
     assert json.loads(path.read_text())
 
 
