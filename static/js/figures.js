@@ -223,7 +223,7 @@
   let drawnFrom = document.getElementById("live")?.dataset.drawnFrom;
   document.addEventListener("htmx:afterSwap", () => {
     const now = document.getElementById("live")?.dataset.drawnFrom;
-    if (now === drawnFrom) return;
+    if (now === drawnFrom) return enqueueNew(); // the search of a plan arrives after its prediction
     drawnFrom = now;
     drawings.forEach((_, element) => { if (!element.isConnected) drawings.delete(element); });
     enqueue(all());
