@@ -209,6 +209,15 @@ def test_points_are_predicted_with_totals_cost_and_a_suggestion(page: Client, ca
     assert "faster" in html
 
 
+def test_hostile_texts_are_shown_and_saved_as_texts_without_zero_bytes(page: Client, make_config: Any) -> None:
+    url = reverse("sweep-edit", args=[make_config().experiment.slug])
+    assert page.get(f"{url}?version={'9' * 40}").status_code == 200
+    html = page.post(NEW, form(act="save", name="<script>\0", train__iterations="<b>\0")).content.decode()
+    assert "<b>" not in html.split("mistakes")[1].split("</ul>")[0].replace("<b>1 problem</b>", "")
+    page.post(NEW, form(act="save", name="<script>\0", seen="9" * 40))
+    assert Experiment.objects.filter(name="<script>\N{REPLACEMENT CHARACTER}").exists()
+
+
 def test_the_builder_needs_the_right_to_add_configurations(viewer: Client, experiment: Experiment) -> None:
     assert viewer.get(NEW).status_code == 403
     assert viewer.post(reverse("sweep-edit", args=[experiment.slug]), {"act": "save"}).status_code == 403

@@ -11,6 +11,7 @@ from django.http import QueryDict
 
 from parlab.lab.models import Config
 from parlab.lab.presets import PRESETS, Preset
+from parlab.lab.services import storable
 from runners.config import RunConfig, complete
 from runners.config.sweep import TOGETHER, axis_fields
 
@@ -73,16 +74,21 @@ class Draft:
     def of_post(cls, post: QueryDict) -> Self:
         """Read the form as it was sent."""
         values = {
-            path: post.get(path, text_of(entry, entry.default))[:MAX_TEXT] for path, entry in builder_fields().items()
+            path: storable.text(post.get(path, text_of(entry, entry.default)))[:MAX_TEXT]
+            for path, entry in builder_fields().items()
         }
         rows = zip(post.getlist("axis"), post.getlist("axis-values"), post.getlist("axis-with"), strict=False)
-        axes = [AxisText(path, text[:MAX_TEXT], together) for path, text, together in rows if path in builder_fields()]
+        axes = [
+            AxisText(path, storable.text(text)[:MAX_TEXT], together)
+            for path, text, together in rows
+            if path in builder_fields()
+        ]
         return cls(
             values,
             tuple(axes[:MAX_AXES]),
-            post.get("name", "").strip(),
-            post.get("question", "").strip(),
-            post.get("note", "").strip(),
+            storable.text(post.get("name", "")).strip()[:500],
+            storable.text(post.get("question", "")).strip(),
+            storable.text(post.get("note", "")).strip()[:300],
             "all" in post,
             post.get("pasted", "")[:MAX_TEXT].replace("\r\n", "\n"),
         )

@@ -64,13 +64,18 @@ def _build(request: HttpRequest, experiment: Experiment | None) -> HttpResponse:
 def _first_draft(request: HttpRequest, experiment: Experiment | None, latest: Config | None) -> Draft:
     """Return the draft that the page opens with: a version, a preset of the address, or the first preset."""
     number = request.GET.get("version", "")
-    config = experiment.configs.filter(version=number).first() if experiment and number.isdecimal() else latest
+    config = experiment.configs.filter(version=number).first() if experiment and _is_number(number) else latest
     if config is not None:
         return Draft.of_config(config)
     engine = request.GET.get("engine", "")
     preset = PRESETS.get(request.GET.get("preset", ""), PRESETS[_FIRST_PRESET])
     draft = Draft.of_preset(preset)
     return draft.with_engine(engine) if engine in ENGINES else draft
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a number that a database can compare."""
+    return text.isascii() and text.isdecimal() and len(text) < 10
 
 
 def _changed(draft: Draft, action: str, argument: str, request: HttpRequest) -> tuple[Draft, str, list[Problem], str]:
@@ -159,7 +164,7 @@ def _saved(
     """Save a new experiment or version; returns it with the number of launched runs."""
     owner = experiment or lab.experiment_create(name=draft.name, question=draft.question, owner=user)
     number, digest = request.POST.get("seen", ""), request.POST.get("seen-digest", "")
-    based_on = Config(pk=int(number), digest=digest) if number.isdecimal() else None
+    based_on = Config(pk=int(number), digest=digest) if _is_number(number) else None
     config = lab.config_save(
         experiment=owner, data=reading.data, sweep=reading.sweep, note=draft.note, user=user, based_on=based_on
     )
