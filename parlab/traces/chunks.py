@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import orjson
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 512 << 10
 MAX_HEADER_BYTES = 32 << 20
 """Longest text before the events; device properties and process groups of large jobs are below 10 MiB."""
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -22,7 +22,7 @@ _NEXT = re.compile(rb"\}\s*,\s*(?=\{)")
 _TRIES = 8
 _GZIP = 31
 """Window bits of zlib for a gzip header."""
-_PACKED_BYTES = 256 << 10
+_PACKED_BYTES = 64 << 10
 
 Event = dict[str, Any]
 
