@@ -250,13 +250,13 @@ def answer(request: HttpRequest, pk: int, number: int) -> HttpResponse:
 
 
 @require_GET
-def figure_json(_request: HttpRequest, pk: int, name: int) -> HttpResponse:
-    return json_response(selectors.series_figure(_series(pk, name)))
+def figure_json(_request: HttpRequest, pk: int, number: int) -> HttpResponse:
+    return json_response(selectors.series_figure(_series(pk, number)))
 
 
 @require_GET
-def figure_csv(_request: HttpRequest, pk: int, name: int) -> HttpResponse:
-    return csv_response(selectors.series_figure(_series(pk, name)).table, f"watch-{pk}-{name}.csv")
+def figure_csv(_request: HttpRequest, pk: int, number: int) -> HttpResponse:
+    return csv_response(selectors.series_figure(_series(pk, number)).table, f"watch-{pk}-{number}.csv")
 
 
 @require_GET
@@ -324,5 +324,5 @@ def _find_alert(pk: int, number: int) -> Alert:
     return get_object_or_404(Alert.objects.select_related(*related), pk=number, watch=pk)
 
 
-def _series(pk: int, name: int) -> Series:
-    return get_object_or_404(Series.objects.select_related("watch"), pk=name, watch=pk)
+def _series(pk: int, number: int) -> Series:
+    return get_object_or_404(Series.objects.select_related("watch"), pk=number, watch=pk)
