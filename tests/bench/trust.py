@@ -31,7 +31,7 @@ def signature_us(scale: Scale) -> Result:
     signed_s, plain_s = _seconds(signed, rounds), _seconds(plain, rounds)
     guard_s = _seconds(lambda: sound(_message(content), CONTROL_QUEUE, lambda *_: ""), rounds)
     against = f"{1e6 * plain_s:.0f} us without a signature; check by the worker {1e6 * guard_s:.0f} us"
-    return Result(1e6 * signed_s, "us", against, signed_s / plain_s, rounds)
+    return Result(1e6 * signed_s, "us", against, plain_s / signed_s, rounds)
 
 
 def _seconds(work: Callable[[], object], rounds: int) -> float:
