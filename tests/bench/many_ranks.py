@@ -99,7 +99,8 @@ def new_run(nodes: int) -> Attempt:
     attempt.run.save()
     for number in range(nodes):
         node, _ = Node.objects.get_or_create(name=f"gpu{number:03}")
-        Member.objects.create(attempt=attempt, node=node, node_rank=number, state="running")
+        fields = {"node": node, "state": "running"}
+        Member.objects.update_or_create(attempt=attempt, node_rank=number, defaults=fields)  # new_attempt has one
     return attempt
 
 
