@@ -207,11 +207,12 @@ def test_a_page_takes_as_many_queries_for_many_findings_as_for_one(
     page: Client, four_runs: list[Run], make_finding: MakeFinding, django_assert_num_queries: Any
 ) -> None:
     make_finding(run=four_runs[0], figure="samples_per_s")
-    with django_assert_num_queries(9):  # session, person, experiment, versions, runs, findings, tags, files, reports
+    # session, person, experiment, versions, runs, findings, tags, files, reports, saved views, dashboards
+    with django_assert_num_queries(11):
         page.get(EXPERIMENT)
     for number in range(30):
         make_finding(run=four_runs[number % 4], figure="samples_per_s", column=number)
-    with django_assert_num_queries(9):
+    with django_assert_num_queries(11):
         response = page.get(EXPERIMENT)
     assert "Show all 31" in text(response)
     with django_assert_num_queries(4):  # session, person, experiment, findings
