@@ -1,4 +1,4 @@
-"""Run benchmarks, print a table and write build/bench.json."""
+"""Run benchmarks, print each figure as it is measured and keep it in build/bench.json."""
 
 import argparse
 import json
@@ -6,11 +6,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import django
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "bench.json"
+QUICK_OUTPUT = OUTPUT.with_name("bench-quick.json")
 
 
 def main() -> int:
@@ -18,8 +21,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("names", nargs="*", help="benchmarks, separated by spaces or commas; default: all")
     parser.add_argument("--quick", action="store_true", help="only check that they run: small sizes, one repeat")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="output file (JSON)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help=f"output file (JSON); default: build/{OUTPUT.name}")
     arguments = parser.parse_args()
+    arguments.output = arguments.output or (QUICK_OUTPUT if arguments.quick else OUTPUT)
     with tempfile.TemporaryDirectory(prefix="parlab-bench-") as directory:
         return _run(arguments, directory)
 
@@ -46,7 +50,7 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
     database.create()
     row = "{:<24} {:>14} {:<9} {:<46} {:>8} {:>7}\n"
     sys.stdout.write(row.format("name", "value", "unit", "against", "ratio", "repeats"))
-    results = {}
+    results = _earlier(arguments.output)
     for name in names:
         try:
             result = BENCHMARKS[name](Scale(is_quick=arguments.quick))
@@ -56,10 +60,25 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
         value = f"{result.value:,.0f}" if result.value >= 1000 else f"{result.value:.3g}"
         sys.stdout.write(row.format(name, value, result.unit, result.against, f"{result.ratio:.3g} x", result.repeats))
         sys.stdout.flush()
-        results[name] = result._asdict()
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+        results[name] = {**result._asdict(), "measured_at": datetime.now(UTC).isoformat(timespec="seconds")}
+        _write(arguments.output, results)
     return 0
+
+
+def _earlier(output: Path) -> dict[str, Any]:
+    """Return the figures of earlier calls; none if the file is absent or damaged."""
+    try:
+        results = json.loads(output.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return results if isinstance(results, dict) else {}
+
+
+def _write(output: Path, results: dict[str, Any]) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    part = output.with_suffix(".part")
+    part.write_text(json.dumps(results, indent=1) + "\n")
+    part.replace(output)
 
 
 def _with_prefix(part: str, names: Iterable[str]) -> list[str]:

@@ -42,7 +42,7 @@ def test_each_benchmark_runs_with_plausible_values_and_leaves_user_data_unchange
     assert process.returncode == 0, process.stderr
     results = json.loads(output.read_text())
     for name, unit in UNITS.items():
-        assert set(results[name]) == {"value", "unit", "against", "ratio", "repeats"}
+        assert set(results[name]) == {"value", "unit", "against", "ratio", "repeats", "measured_at"}
         assert results[name]["unit"] == unit
         assert results[name]["value"] > 0
         assert results[name]["ratio"] > 0
@@ -53,12 +53,15 @@ def test_each_benchmark_runs_with_plausible_values_and_leaves_user_data_unchange
     assert not data_dir.exists()
 
 
-def test_only_the_named_benchmarks_run(tmp_path: Path) -> None:
+def test_only_the_named_benchmarks_run_and_other_figures_are_kept(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
+    output.write_text('{"signature_us": {"value": 900}}')
     names = "series_bytes_per_point,read_series_1000_ms"
     process = bench(names, "--quick", "--output", str(output), data_dir=tmp_path / "data")
     assert process.returncode == 0, process.stderr
-    assert ",".join(json.loads(output.read_text())) == names
+    results = json.loads(output.read_text())
+    assert ",".join(results) == f"signature_us,{names}"
+    assert results["signature_us"] == {"value": 900}
 
 
 def test_an_unknown_benchmark_is_refused_with_the_list_of_benchmarks(tmp_path: Path) -> None:
