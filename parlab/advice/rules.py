@@ -22,17 +22,10 @@ SMALLEST_GAIN = 0.02
 SPREADS = {"micro_batch": 0.11, "schedule": 0.07, "layout": 0.15, "recompute": 0.15, "zero": 0.15, "wire": 0.15}
 """Error that 80 % of the advised changes of a kind stay within, in shares of the step time (`make bench`). The
 published sweeps vary neither recomputation nor ZeRO nor the wire alone: those have the widest of the others."""
-_GROUPS: dict[str, tuple[str, ...]] = {
-    "compute_s": ("ideal", "matrix_rate", "kernels", "compute", "recompute"),
-    "bubble_s": ("bubble",),
-    "tensor_s": ("tensor",),
-    "context_s": ("context",),
-    "pipeline_s": ("pipeline",),
-    "data_s": ("data",),
-    "expert_s": ("expert",),
-    "optimizer_s": ("optimizer",),
-}
-"""Term of the planner -> terms of the waterfall that it describes."""
+_COMPUTE = ("ideal", "matrix_rate", "kernels", "compute", "recompute")
+"""Terms of the waterfall that the planner's compute describes; its other parts are a term each."""
+_PARTS = ("compute_s", "bubble_s", "tensor_s", "context_s", "pipeline_s", "data_s", "expert_s", "optimizer_s")
+"""Parts of the planner's step time that have terms in the waterfall."""
 _MOST = 8
 _NOTICEABLE = 0.03
 """Share of the step from which waits and data loading are worth a look."""
@@ -129,9 +122,13 @@ def gain_of(waterfall: Waterfall, before: Timing, after: Timing) -> float:
     scale = total_s / before.total_s
     if not _is_measured(waterfall):
         return 1 - after.total_s / before.total_s
-    for part in _GROUPS:
+    for part in _PARTS:
         saved_s += _saved_s(waterfall, part, getattr(before, part), getattr(after, part), scale)
     return saved_s / total_s if total_s else 0.0
+
+
+def _terms(part: str) -> tuple[str, ...]:
+    return _COMPUTE if part == "compute_s" else (part.removesuffix("_s"),)
 
 
 def _is_measured(waterfall: Waterfall) -> bool:
@@ -140,7 +137,7 @@ def _is_measured(waterfall: Waterfall) -> bool:
 
 def _saved_s(waterfall: Waterfall, part: str, before_s: float, after_s: float, scale: float) -> float:
     """Return how much shorter a term gets. A term that the planner lacks before appears at the planner's size."""
-    measured_s = sum(waterfall.ns(key) for key in _GROUPS[part]) / 1e9
+    measured_s = sum(waterfall.ns(key) for key in _terms(part)) / 1e9
     if before_s > 0 and measured_s > 0:
         return measured_s * (1 - after_s / before_s)
     return min(1.0, scale) * (before_s - after_s) if before_s <= 0 else 0.0
@@ -149,8 +146,8 @@ def _saved_s(waterfall: Waterfall, part: str, before_s: float, after_s: float, s
 def _part(waterfall: Waterfall, before: Timing, after: Timing) -> str:
     """Return the measured term that shrinks most."""
     scale = waterfall.total_s / before.total_s
-    part = max(_GROUPS, key=lambda name: _saved_s(waterfall, name, getattr(before, name), getattr(after, name), scale))
-    keys = _GROUPS[part]
+    part = max(_PARTS, key=lambda name: _saved_s(waterfall, name, getattr(before, name), getattr(after, name), scale))
+    keys = _terms(part)
     if part == "compute_s" and waterfall.ns("recompute") and after.compute_s < before.compute_s:
         recomputed_s = waterfall.ns("recompute") / 1e9
         if recomputed_s > 0.5 * (before.compute_s - after.compute_s) * scale:

@@ -4,6 +4,7 @@
   const SKIPPED = new Set(["csrfmiddlewaretoken", "act", "preset", "pasted"]);
   const form = () => document.getElementById("builder");
   const past = [], future = [];
+  const waiting = []; // steps that were asked for before the last one was shown
   let present = "", isRestoring = false, timer, sent = false;
 
   function state() {
@@ -24,6 +25,7 @@
     buttons();
   }
   function restore(from, to) {
+    if (isRestoring) { waiting.push([from, to]); return; }
     record();
     if (!from.length) return;
     to.push(present);
@@ -43,7 +45,13 @@
     timer = setTimeout(record, 400);
   });
   document.addEventListener("builder:replaced", () => {
-    if (isRestoring) { isRestoring = false; present = state(); buttons(); } else { record(); buttons(); }
+    if (isRestoring) { isRestoring = false; present = state(); } else record();
+    buttons();
+    const next = waiting.shift();
+    if (next) restore(...next);
+  });
+  document.addEventListener("htmx:afterRequest", (event) => {
+    if (!event.detail.successful) { isRestoring = false; waiting.length = 0; }
   });
   document.addEventListener("click", (event) => {
     if (event.target.closest("[data-undo]")) restore(past, future);

@@ -86,7 +86,7 @@ def test_a_sweep_is_built_with_the_keyboard_alone(page: Page, demo: Demo) -> Non
     page.keyboard.type("1..2")
     expect(page.locator("#differences").locator("..")).to_contain_text("sweep.train.seed")
     page.keyboard.press("Control+z")
-    expect(page.locator("#a-train-seed")).to_have_value(re.compile(r"1234|1"))
+    expect(page.locator("#a-train-seed")).not_to_have_value("1..2")
     page.keyboard.press("Control+Shift+z")
     expect(page.locator("#a-train-seed")).to_have_value("1..2")
     page.keyboard.press("Control+s")

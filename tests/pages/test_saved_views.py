@@ -21,16 +21,20 @@ def save(client: Client, address: str, name: str = "Mine", **more: str) -> str:
     [
         ("/experiments/?q=state:oom&page=3", "/experiments/?q=state%3Aoom"),
         ("/experiments/pipeline-schedules/?y=memory&plain=1", "/experiments/pipeline-schedules/?y=memory"),
-        ("/compare/?runs=1,2", "/compare/?runs=1%2C2"),
+        ("/compare/?runs={0.pk},{1.pk}", "/compare/?runs={0.pk}%2C{1.pk}"),
     ],
 )
 def test_a_view_is_saved_listed_and_opened(page: Client, four_runs: list[Run], address: str, stored: str) -> None:
-    html = save(page, address)
+    stored = stored.format(*four_runs)
+    html = save(page, address.format(*four_runs))
     view = SavedView.objects.get()
     assert view.address == stored
     assert "Saved the view Mine." in html
     assert page.get(f"/views/{view.pk}/")["Location"] == stored
-    assert stored.replace("&", "&amp;") in page.get(f"{view.path}?plain=1&runs=1,2").content.decode()
+    assert (
+        stored.replace("&", "&amp;")
+        in page.get(f"{view.path}?plain=1&runs={four_runs[0].pk},{four_runs[1].pk}").content.decode()
+    )
 
 
 def test_a_default_view_opens_for_everybody_unless_choices_are_in_the_address(

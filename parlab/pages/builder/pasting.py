@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from parlab.pages.flags import config_of_command
-from runners.config import Problem, ShardingSection, field_names, sections
+from runners.config import ENGINES, Problem, ShardingSection, field_names, sections
 from runners.config.nearest import did_you_mean
 from runners.config.sweep import axis_fields
 
@@ -50,7 +50,7 @@ def _of_json(draft: Draft, text: str) -> Pasting:
     if set(content) <= {"data", "sweep", "note"} and isinstance(content.get("data"), Mapping):
         content = {**content["data"], "sweep": content.get("sweep", {})}  # as the API returns it
     if content and set(content) <= set(ShardingSection.model_fields):
-        engine = {"parallel.engine": "sharding"}
+        engine = {"parallel.engine": next(engine.name for engine in ENGINES.values() if engine.has_device_map)}
         shards = Draft.of_data({"sharding": content}, {}).values
         own = {path: value for path, value in shards.items() if path.startswith("sharding.")}
         filled = Draft({**draft.values, **engine, **own}, draft.axes)
