@@ -21,7 +21,7 @@ from parlab.tuner.space import Candidate, Observation, Past, Space
 from parlab.tuner.spaces import candidate, features_of_job, setting_name
 from parlab.tuner.strategies import STRATEGIES, replay
 from runners.config import Point, RunConfig, expand
-from tests.bench.result import Result, Scale
+from tests.bench.result import Result, Scale, Unavailable
 from tests.engines.started import run_engine
 
 VALIDATION = Path(__file__).resolve().parents[3] / "shared" / "validation" / "vtrain_single.json"
@@ -120,6 +120,8 @@ def replay_share(scale: Scale) -> Result:
 
     Each group of settings of one model, batch and number of GPUs is searched with the measurements of all other groups.
     """
+    if not VALIDATION.exists():
+        raise Unavailable(f"the published measurements are missing; expected in {VALIDATION}")
     groups = _published(VALIDATION)
     if scale.is_quick:
         groups = {name: groups[name] for name in sorted(groups)[::20]}
