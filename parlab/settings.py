@@ -242,7 +242,7 @@ CELERY_ACCEPT_CONTENT = ["json"]
 # No limit: if Redis dies while a message is acknowledged, Celery never frees that message's prefetch slot, and a worker
 # without free slots receives nothing. A solo worker takes one message at a time anyway.
 CELERY_WORKER_PREFETCH_MULTIPLIER = 0
-# Whoever reaches Redis could otherwise stop workers by a broadcast.
+# Otherwise anyone with access to Redis could stop workers by a broadcast.
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True

@@ -141,7 +141,7 @@ class Cancel(Message):
     reason: str = "cancelled"
     node_rank: int = Field(default=0, ge=0)
     is_consequence: bool = False
-    """Another member has ended, nobody has cancelled the run: a member that ends by itself reports its own end."""
+    """Another member has ended, and no person cancelled: a member that ends by itself reports its own end."""
 
 
 class Acknowledge(Message):

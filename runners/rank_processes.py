@@ -14,13 +14,19 @@ _RANK = re.compile(rb"(?:^|\0)RANK=(\d{1,9})(?:\0|$)")
 
 
 class RankProcesses:
-    """The first process of each rank among the descendants of the calling process."""
+    """The first process of each rank among the descendants of the calling process.
 
-    def __init__(self) -> None:
+    `count` is the number of ranks that this node starts; None if unknown.
+    """
+
+    def __init__(self, count: int | None) -> None:
+        self.count = count
         self._processes: dict[int, psutil.Process] = {}
 
     def look(self) -> None:
         """Look for ranks that have started since the last call."""
+        if self.count is not None and len(self._processes) >= self.count:
+            return
         for pid in descendants(os.getpid()):  # parents come before their children
             with contextlib.suppress(OSError, psutil.Error):
                 rank = _rank_of(pid)

@@ -81,7 +81,7 @@ class Supervisor:
         self.ending_at: float | None = None
         self.is_ended = False
         self.unkillable: list[int] = []
-        self.ranks = RankProcesses()
+        self.ranks = RankProcesses(0)
         # When this node was told to end because another one has ended, while it was ending by itself.
         self.cancelled_at: float | None = None
 
@@ -152,7 +152,10 @@ class Supervisor:
         self.recorder.spool.append_report(running)
         first_rank = self.launch.get("first_rank", 0)
         ranks = range(first_rank, first_rank + self.launch.get("ranks", 0))
-        self.outputs = Outputs(self.run_dir.path, ranks, has_others=self.launch.get("share", {}).get("nodes", 1) > 1)
+        has_others = self.launch.get("share", {}).get("nodes", 1) > 1
+        # Only asked for after the end of another node.
+        self.ranks = RankProcesses(len(ranks) or None if has_others else 0)
+        self.outputs = Outputs(self.run_dir.path, ranks, has_others=has_others)
         self.recorder.has_streams = self.outputs.has_ranks
         try:
             self.child = subprocess.Popen(

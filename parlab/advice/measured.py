@@ -148,7 +148,7 @@ def _waits(compute: Timer, wait: Timer, share: float, names: str) -> list[Row]:
 
 
 def _collectives(key: str, timers: Mapping[str, Timer]) -> list[Row]:
-    """The rank that arrives last waits for nobody: its time is communication, the excess of the others is waiting."""
+    """The rank that arrives last does not wait: its time is communication, the excess of the others is waiting."""
     if not timers:
         return []
     whole = total(timers)

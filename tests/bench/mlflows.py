@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from functools import partial
@@ -18,6 +17,7 @@ import mlflow
 from mlflow.entities import Metric
 
 from parlab.embedded import free_port
+from tests.bench import environments
 from tests.bench.client import METRICS, running, server
 from tests.bench.result import Result, Scale, Unavailable
 
@@ -45,13 +45,7 @@ def log_batch_ratio(scale: Scale) -> Result:
 
 def _installed(directory: Path) -> tuple[list[str], str]:
     """Install the newest mlflow into an environment that ends with the benchmark; return its command and version."""
-    python = str(directory / "venv" / "bin" / "python")
-    subprocess.run([sys.executable, "-m", "venv", directory / "venv"], check=True)
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "mlflow"]
-    done = subprocess.run(pip, capture_output=True, text=True)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise Unavailable(f"mlflow cannot be installed: {reason[:200]}")
+    python = environments.installed(directory, "mlflow")
     code = "import mlflow; print(mlflow.__version__)"
     version = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     return [python, "-m", "mlflow"], version

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests.bench import environments
 from tests.bench.result import Result, Scale, Unavailable
 from tests.traces.generator import Plan, document
 
@@ -126,11 +127,4 @@ def _installed(directory: Path) -> str:
     """Return the Python of an environment with HolisticTraceAnalysis; PARLAB_HTA_PYTHON names one that exists."""
     if named := os.environ.get("PARLAB_HTA_PYTHON"):
         return named
-    python = str(directory / "venv" / "bin" / "python")
-    subprocess.run([sys.executable, "-m", "venv", directory / "venv"], check=True)
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "HolisticTraceAnalysis"]
-    done = subprocess.run(pip, capture_output=True, text=True)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise Unavailable(f"HolisticTraceAnalysis cannot be installed: {reason[:200]}")
-    return python
+    return environments.installed(directory, "HolisticTraceAnalysis")

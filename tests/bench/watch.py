@@ -16,6 +16,7 @@ import numpy as np
 
 from parlab.watch.changes import Detector, Floats, Ints
 from parlab.watch.tracks import scan
+from tests.bench import environments
 from tests.bench.result import Result, Scale, Unavailable
 from tests.bench.watch_series import KINDS, Simulated, Truth, simulated
 
@@ -115,12 +116,7 @@ print(json.dumps([[int(point.index) for point in points] for points in changes])
 def otava_installed(directory: Path) -> Method:
     """Install apache-otava into an environment that ends with the benchmark: it pins an older numpy and brings clients
     of cloud databases. Raise Unavailable if it cannot be installed."""
-    python = str(directory / "venv" / "bin" / "python")
-    subprocess.run([sys.executable, "-m", "venv", directory / "venv"], check=True)
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "apache-otava==0.8.0"]
-    done = subprocess.run(pip, capture_output=True, text=True)
-    if done.returncode:
-        raise Unavailable(f"apache-otava cannot be installed: {(done.stderr.strip().splitlines() or [''])[-1][:200]}")
+    python = environments.installed(directory, "apache-otava==0.8.0")
 
     def otava(series: Sequence[Simulated]) -> list[list[Reported]]:
         rows = json.dumps([row.values.tolist() for row in series])

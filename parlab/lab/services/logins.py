@@ -1,4 +1,4 @@
-"""Throttling of logins by name and address, so that nobody can lock a person out from elsewhere."""
+"""Throttling of logins by name and address, so that a person cannot be locked out from elsewhere."""
 
 import math
 from datetime import timedelta

@@ -160,7 +160,7 @@ def _contradictions(draft: Draft, data: Mapping[str, Any], problems: list[Proble
         for section, fields in data.items()
     }
     names = {field.rpartition(".")[2] for field in invalid}
-    # A problem that names an invalid field is about its default, which nobody typed.
+    # A problem that names an invalid field is about its default, which was not typed.
     return [
         problem
         for problem in check(valid)[1]
