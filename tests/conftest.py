@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,9 +24,12 @@ from parlab.lab.models import Attempt, Config, Experiment, Member, MemberState, 
 from runners.config import RunConfig, digest
 from tests.patience import wait_for
 
-# The time of an example depends more on the load of the machine than on the code.
-hypothesis.settings.register_profile("parlab", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("parlab")
+# The time of an example depends more on the load of the machine than on the code. Examples are the same in every run;
+# HYPOTHESIS_PROFILE=search tries others.
+_PROFILE: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("same", derandomize=True, **_PROFILE)
+hypothesis.settings.register_profile("search", **_PROFILE)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 SMALL: dict[str, Any] = {
     "model": {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "sequence_length": 16, "vocab_size": 64},
