@@ -40,6 +40,7 @@ _CHUNKS_AT_ONCE = 64
 _REBUILT = (
     "label", "point", "point_digest", "resolved", "place", "first_line", "last_line", "launch", "state", "reason",
     "summary", "step_time_s", "samples_per_s", "tokens_per_s", "memory_max_bytes", "started_at", "ended_at",
+    "numbers_at",
 )  # fmt: skip
 
 
@@ -253,6 +254,7 @@ def _fill(run: Run, result: Result, recording: Recording | None, source: Source)
     run.launch = storable.json(result.launch.model_dump())
     run.state, run.reason, run.summary = result.state, storable.text(result.reason), summary
     run.started_at, run.ended_at = _times(recording)
+    run.numbers_at = timezone.now()
     for name, value in headline(summary).items():
         setattr(run, name, value)
 

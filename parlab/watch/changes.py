@@ -13,6 +13,7 @@ benchmarks:
 
 The statistic is turned into a normal deviate (Wallace 1959) and compared with one threshold. All series advance
 together, one row of results at a time; a detector continues where it stopped when results are added.
+`node_shifts` separates nodes from code, `ramps` slopes from steps.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from .node_shifts import CUT_OFF, LAG, Floats, Ints, changed_node, learn_offsets
+from .ramps import fits_ramp
 
 THRESHOLD = 4.6
 """Normal deviate from which a change is certain enough; tuned on simulated series, see tests/bench/watch.py."""
@@ -37,20 +38,14 @@ LOOK_BACK = 64
 """Results that one comparison reads."""
 LONGEST_AFTER = 40
 """Results after the place of a possible change; an older one would have been reported."""
-CUT_OFF = 4.0
-"""Standard deviations at which values are cut off."""
 PRIOR = 8.0
 """Weight of the noise of earlier results, in results."""
 LEAST_NOISE = 0.002
 """Relative noise of values that repeat exactly, such as a peak of memory."""
 MEMORY = 128
 """Results from which the offset of a node is learnt."""
-LAG = 6
-"""Newest results that do not count for level and offsets yet: they may be the beginning of a change."""
 REFRESH = 4
 """Results between two estimates of level, noise and offsets."""
-LEAST_OF_NODE = 4
-"""Results of a node before its offset is known; until then they count for no change."""
 MAX_NODES = 32
 SUSPICIOUS = (2.0, 3.0)
 """Normal deviates from which a change is possible: of one or two results, of more."""
@@ -227,18 +222,7 @@ class Detector:
     def _learn_nodes(self, row: int) -> None:
         """Estimate the offset of each node from its results, relative to the level at their time."""
         low = max(row - MEMORY + 1, 0)
-        residuals, codes = self.residuals[low:row], self.nodes[low:row]
-        for node in range(len(self.offsets)):
-            own = np.where(codes == node, residuals, np.nan)
-            enough = np.isfinite(own).sum(axis=0) >= LEAST_OF_NODE
-            # Newest results may belong to a change, unless the node is new.
-            settled = own[:-LAG]
-            use = np.isfinite(settled).sum(axis=0) >= LEAST_OF_NODE
-            if use.any():
-                self.offsets[node, use] = np.nanmedian(settled[:, use], axis=0)
-            fresh = enough & ~use & np.isnan(self.offsets[node])
-            if fresh.any():
-                self.offsets[node, fresh] = np.nanmedian(own[:, fresh], axis=0)
+        learn_offsets(self.offsets, self.residuals[low:row], self.nodes[low:row])
         if self.first + row < LEAST_BEFORE + LEAST_AFTER:
             # With the first results every node is new; the level is the median over all of them.
             seen = (self.nodes[: row + 1, :, None] == np.arange(len(self.offsets))).any(axis=0).T
@@ -274,26 +258,9 @@ class Detector:
 
     def _changed_node(self, series: int, low: int, begin: int, row: int) -> int:
         """Return the node whose results alone have changed; -1 if others have changed too, or there are no others."""
-        codes = self.nodes[low : row + 1, series]
         values = self.adjusted[low : row + 1, series] - self.level[series]
-        limit = CUT_OFF * self.noise[series]
-        values = np.clip(values, -2 * limit, 2 * limit)
         is_after = np.arange(low, row + 1) >= begin
-        shifts: dict[int, tuple[float, float]] = {}
-        for node in np.unique(codes[is_after & (codes >= 0)]):
-            own = (codes == node) & np.isfinite(values)
-            new, old = values[own & is_after], values[own & ~is_after]
-            if len(new) and len(old) >= 2:
-                error = self.noise[series] * float(np.sqrt(1.0 / len(new) + 1.0 / len(old)))
-                shifts[int(node)] = (float(new.mean() - old.mean()), error)
-        if len(shifts) < 2:
-            return -1
-        node, (largest, _) = max(shifts.items(), key=lambda item: abs(item[1][0]) / item[1][1])
-        others = [shift for other, shift in shifts.items() if other != node]
-        # The others are at least twice as likely to have stayed as to have moved with this node.
-        stayed = all(abs(shift) < abs(shift - largest) for shift, _ in others)
-        certain = sum(((shift - largest) / error) ** 2 - (shift / error) ** 2 for shift, error in others) > 6.0
-        return node if stayed and certain else -1
+        return changed_node(values, self.nodes[low : row + 1, series], is_after, float(self.noise[series]))
 
     def _shift_node(self, series: int, node: int, low: int, begin: int, row: int) -> None:
         """Move the offset of a node that has changed, also for its results before the change."""
@@ -316,9 +283,7 @@ class Detector:
         values = values[np.isfinite(values)]
         if previous <= low or len(values) < row + 1 - low:
             return False
-        parts = (values[: previous - low], values[previous - low : begin - low], values[begin - low :])
-        steps = sum(float(((part - np.median(part)) ** 2).sum()) for part in parts if len(part))
-        return bool(best_ramp(values).squares <= steps * 1.3)
+        return fits_ramp(values, (previous - low, begin - low))
 
     # --- what is not certain yet --------------------------------------------------------------------------------------
 
@@ -373,42 +338,3 @@ _ARRAYS: dict[str, tuple[type, bool]] = {
     "offsets": (np.float64, False), "last": (np.int64, False),
 }  # fmt: skip
 """Arrays of a detector: their type, and whether they are one row."""
-
-
-class Ramp(NamedTuple):
-    """The slope between two levels that fits values best; a step is a slope of length 1."""
-
-    begin: int
-    """Last index on the first level."""
-    end: int
-    """First index on the second level."""
-    height: float
-    squares: float
-    """Sum of the squared residuals."""
-    step_squares: float
-    """The same for the best step."""
-
-
-def best_ramp(values: Floats, *, margin: int = 2) -> Ramp:
-    """Fit level, slope, level to values by least squares over a grid of places."""
-    size = len(values)
-    begins = np.arange(margin - 1, max(size - margin, margin), max(size // 48, 1))
-    lengths = np.unique(np.concatenate([[1], np.geomspace(2, max(size - 2, 2), 16).astype(int)]))
-    begin, length = (grid.ravel() for grid in np.meshgrid(begins, lengths))
-    fits = (begin + length <= size - margin) | (length == 1)
-    begin, length = begin[fits], length[fits]
-    shape = np.clip((np.arange(size) - begin[:, None]) / length[:, None], 0.0, 1.0)
-    shape -= shape.mean(axis=1, keepdims=True)
-    centred = values - values.mean()
-    power = np.maximum((shape * shape).sum(axis=1), 1e-12)
-    height = shape @ centred / power
-    squares = float(centred @ centred) - height * height * power
-    best = int(np.argmin(squares))
-    is_step = length == 1
-    return Ramp(
-        int(begin[best]),
-        int(begin[best] + length[best]),
-        float(height[best]),
-        max(float(squares[best]), 0.0),
-        max(float(squares[is_step].min()), 0.0),
-    )

@@ -1,88 +1,67 @@
-"""Times of a cron text: minute, hour, day of the month, month, day of the week, in UTC; pure."""
+"""Times of a cron text: minute, hour, day of the month, month, day of the week, in UTC.
+
+Celery parses the fields and finds the next time. It combines both kinds of days by "and"; here either of them is enough
+if both are restricted, as in cron.
+"""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
-_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
-_NAMES = {
-    "month": ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
-    "weekday": ["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
-}
+from celery.schedules import ParseException, crontab, crontab_parser
+
+_FIELDS = (("minute", 60, 0), ("hour", 24, 0), ("day", 31, 1), ("month", 12, 1), ("weekday", 7, 0))
 _SHORT = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *",
 }  # fmt: skip
-_ITEM = re.compile(r"(\*|\w{1,9})(?:-(\w{1,9}))?(?:/(\d{1,3}))?")
-_SEARCH_DAYS = 366 * 9
-"""29 February comes after at most eight years."""
+_ITEM = re.compile(r"(?:\*|\w{1,9}(?:-\w{1,9})?)(?:/[1-9]\d{0,2})?")
 
 
-def parse(text: str) -> list[set[int]]:
-    """Return the allowed values of the five fields; raise ValueError with field, value and remedy."""
-    text = _SHORT.get(text.strip().lower(), text)
-    parts = text.split()
+def parse(text: str) -> list[str]:
+    """Return the five fields of a cron text; raise ValueError with field, value and remedy."""
+    parts = _SHORT.get(text.strip().lower(), text).lower().split()
     if len(parts) != len(_FIELDS):
         raise ValueError(
             f"schedule {text[:60]!r} has {len(parts)} fields; use minute, hour, day, month and weekday:"
             " 30 2 * * 1-5 is half past two on working days"
         )
-    values = [_values(part, *field) for part, field in zip(parts, _FIELDS, strict=True)]
-    if 7 in values[4]:
-        values[4] = (values[4] - {7}) | {0}
-    return values
+    parts[4] = re.sub(r"\b7\b", "0", parts[4])
+    for part, (name, count, least) in zip(parts, _FIELDS, strict=True):
+        for item in part.split(","):
+            _check(item, name, count, least)
+    return parts
 
 
-def _values(part: str, name: str, low: int, high: int) -> set[int]:
-    allowed: set[int] = set()
-    for item in part.split(","):
-        match = _ITEM.fullmatch(item.lower())
-        if match is None:
-            raise _invalid(item, name, low, high)
-        begin, end, step = match.groups()
-        first = low if begin == "*" else _number(begin, name, low, high)
-        last = high if begin == "*" or (step and not end) else first
-        last = _number(end, name, low, high) if end else last
-        if (begin == "*" and end) or last < first or step == "0":
-            raise _invalid(item, name, low, high)
-        allowed |= set(range(first, last + 1, int(step or 1)))
-    return allowed
-
-
-def _number(text: str, name: str, low: int, high: int) -> int:
-    names = _NAMES.get(name, [])
-    if text in names:
-        return names.index(text) + (1 if name == "month" else 0)
-    if not (text.isascii() and text.isdecimal()) or not low <= int(text) <= high:
-        raise _invalid(text, name, low, high)
-    return int(text)
-
-
-def _invalid(text: str, name: str, low: int, high: int) -> ValueError:
-    return ValueError(
-        f"{name} {text[:40]!r} of the schedule is invalid; use {low} to {high}, *, a list 1,2, a range 1-5 or */2"
-    )
+def _check(item: str, name: str, count: int, least: int) -> None:
+    try:
+        values = crontab_parser(count, least).parse(item)
+    except (ParseException, ValueError, KeyError, IndexError):
+        values = set()
+    if not values or not _ITEM.fullmatch(item):
+        raise ValueError(
+            f"{name} {item[:40]!r} of the schedule is invalid; use {least} to {least + count - 1}, *, a list 1,2,"
+            " a range 1-5 or */2"
+        )
 
 
 def next_time(text: str, after: datetime) -> datetime:
     """Return the first time of a schedule after a moment; raise ValueError if there is none."""
-    minutes, hours, days, months, weekdays = parse(text)
-    parts = _SHORT.get(text.strip().lower(), text).split()
-    # As in cron: if both days are restricted, either of them is enough.
-    either = not parts[2].startswith("*") and not parts[4].startswith("*")
-    moment = after.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
-    for _ in range(_SEARCH_DAYS):
-        by_month, by_week = moment.day in days, moment.isoweekday() % 7 in weekdays
-        is_day = (by_month or by_week) if either else (by_month and by_week)
-        if moment.month in months and is_day:
-            for hour in sorted(hour for hour in hours if hour >= moment.hour):
-                first = moment.minute if hour == moment.hour else 0
-                minute = next((minute for minute in sorted(minutes) if minute >= first), None)
-                if minute is not None:
-                    return moment.replace(hour=hour, minute=minute)
-        moment = (moment + timedelta(days=1)).replace(hour=0, minute=0)
-    raise ValueError(f"schedule {text[:60]!r} never comes, such as 31 February; choose another day")
+    minute, hour, day, month, weekday = parse(text)
+    is_either = not day.startswith("*") and not weekday.startswith("*")
+    days = [(day, "*"), ("*", weekday)] if is_either else [(day, weekday)]
+    return min(_next(text, minute, hour, *pair, month, after.astimezone(UTC)) for pair in days)
+
+
+def _next(text: str, minute: str, hour: str, day: str, weekday: str, month: str, after: datetime) -> datetime:
+    try:
+        times = crontab(minute, hour, weekday, day, month, nowfun=lambda: after)
+        last, delta, _ = times.remaining_delta(after, tz=UTC)
+        moment: datetime = last + delta
+    except (RuntimeError, ValueError, OverflowError) as error:
+        raise ValueError(f"schedule {text[:60]!r} never comes, such as 31 February; choose another day") from error
+    return moment.astimezone(UTC)
 
 
 def preview(text: str, after: datetime, count: int = 5) -> list[datetime]:

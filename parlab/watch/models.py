@@ -51,7 +51,9 @@ class Watch(models.Model):
     problem = models.TextField(blank=True, help_text="Why its last occasion could not be used.")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)
-    checked_at = models.DateTimeField(null=True, blank=True)
+    checked_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it last looked for results; empty: the next look reads all runs."
+    )
 
     objects = WatchQuerySet.as_manager()
 

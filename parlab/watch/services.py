@@ -81,6 +81,7 @@ def watch_create(
     )
 
 
+@transaction.atomic
 def watch_refresh(*, watch: Watch) -> list[Alert]:
     """Collect new results and search them for changes; return the new alerts."""
     if results_collect(watch=watch) == 0 and watch.series.exists():

@@ -9,7 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .changes import LEAST_OF_NODE, MAX_NODES, Alarm, Detector, Floats, best_ramp
+from .changes import MAX_NODES, Alarm, Detector
+from .node_shifts import LEAST_OF_NODE, Floats
+from .ramps import best_ramp
 
 Kind = Literal["step", "slope", "node"]
 AROUND = 40

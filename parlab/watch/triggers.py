@@ -94,6 +94,8 @@ def commits_store(*, watch: Watch, log: list[GitCommit]) -> list[GitCommit]:
     )
     for sha, position in positions.items():
         Result.objects.filter(watch=watch, commit=sha).exclude(position=position).update(position=position)
+    # Earlier runs of these commits have a place now.
+    Watch.objects.filter(pk=watch.pk).update(checked_at=None)
     return new[-1:] if not existing else new[-MAX_NEW_COMMITS:]
 
 

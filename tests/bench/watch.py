@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parlab.watch.changes import Detector, Floats, Ints
+from parlab.watch.changes import Detector
+from parlab.watch.node_shifts import Floats, Ints
 from parlab.watch.tracks import scan
 from tests.bench import environments
 from tests.bench.result import Result, Scale, Unavailable

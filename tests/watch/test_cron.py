@@ -17,6 +17,7 @@ MONDAY = datetime(2026, 11, 23, 10, 30, tzinfo=UTC)
         ("0 0 29 2 *", datetime(2028, 2, 29, tzinfo=UTC)),
         ("0 0 13 * fri", datetime(2026, 11, 27, tzinfo=UTC)),
         ("0 12 * * 7", datetime(2026, 11, 29, 12, tzinfo=UTC)),
+        ("0 22-2 * * *", datetime(2026, 11, 23, 22, tzinfo=UTC)),
         ("@daily", datetime(2026, 11, 24, tzinfo=UTC)),
     ],
 )
@@ -28,7 +29,7 @@ def test_a_preview_lists_several_times() -> None:
     assert [moment.day for moment in preview("0 3 * * *", MONDAY, 3)] == [24, 25, 26]
 
 
-@pytest.mark.parametrize("text", ["", "* * * *", "60 * * * *", "5-1 * * * *", "a * * * *", "*/0 * * * *", "0 0 31 2 *"])
+@pytest.mark.parametrize("text", ["", "* * * *", "60 * * * *", "5- * * * *", "a * * * *", "*/0 * * * *", "0 0 31 2 *"])
 def test_an_impossible_schedule_is_refused_with_the_remedy(text: str) -> None:
     with pytest.raises(ValueError, match=r"use |choose "):
         next_time(text, MONDAY)

@@ -6,6 +6,7 @@ from django.db.models import Value
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast, Coalesce, NullIf
 from django.urls import reverse
+from django.utils import timezone
 
 from runners.config import engine_of, filled_fields
 from runners.protocol import ACTIVE_STATES, FINAL_STATES, RunState
@@ -138,6 +139,9 @@ class Run(models.Model):
     queued_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
+    numbers_at = models.DateTimeField(
+        default=timezone.now, editable=False, db_index=True, help_text="When its summary was last stored."
+    )
 
     hidden_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="When a script deleted its reported run; restoring clears it."
@@ -220,6 +224,9 @@ class Attempt(models.Model):
     command: "models.JSONField[list[str]]" = models.JSONField(default=list, blank=True)
     environment: "models.JSONField[dict[str, Any]]" = models.JSONField(default=dict, blank=True)
     summary: "models.JSONField[dict[str, Any]]" = models.JSONField(default=dict, blank=True)
+    numbers_at = models.DateTimeField(
+        default=timezone.now, editable=False, db_index=True, help_text="When its summary was last stored."
+    )
 
     objects = AttemptQuerySet.as_manager()
 

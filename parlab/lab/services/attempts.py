@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db import transaction
+from django.utils import timezone
 
 from parlab.lab.models import Attempt, Member, Run, Snapshot
 from runners.config import digest
@@ -41,9 +42,11 @@ def queue_next_attempt(run: Run) -> Attempt:
 def summary_store(*, attempt: Attempt, summary: Mapping[str, Any]) -> None:
     """Store the summary of an attempt; for an attempt that has ended, also as a snapshot."""
     current, run = lock_attempt(attempt)
-    clean = storable.json(summary)
-    Attempt.objects.filter(pk=current.pk).update(summary=clean)
-    Run.everything.filter(pk=run.pk, attempt_number=current.number).update(summary=clean, **headline(clean))
+    clean, now = storable.json(summary), timezone.now()
+    Attempt.objects.filter(pk=current.pk).update(summary=clean, numbers_at=now)
+    Run.everything.filter(pk=run.pk, attempt_number=current.number).update(
+        summary=clean, numbers_at=now, **headline(clean)
+    )
     if RunState(current.state).is_final:
         content = {
             "state": current.state,
