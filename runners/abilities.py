@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from runners import telemetry
 from runners.addresses import local_addresses
+from runners.conditions import nccl_version
 from runners.config import ENGINES, RunConfig
 from runners.config.launchers import LAUNCHERS
 from runners.protocol import Abilities, NodeAddress
@@ -96,7 +97,9 @@ def _software() -> dict[str, str]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return versions
+    # A new kernel or NCCL is a reason to measure again, as is a new driver.
+    own = {"nccl": nccl_version(), "kernel": platform.release()}
+    return versions | {name: version for name, version in own.items() if version}
 
 
 def _addresses(own: str) -> list[NodeAddress]:

@@ -51,6 +51,45 @@ def _description(index: int) -> dict[str, Any]:
     return {"index": index, "name": name, "memory_bytes": memory, "uuid": uuid}
 
 
+class Conditions(NamedTuple):
+    """Firmware and limits of all GPUs, by name: gpu0_vbios, gpu0_power_watts."""
+
+    firmware: dict[str, str]
+    limits: dict[str, float]
+
+
+_FIRMWARE: dict[str, Callable[[Any], str]] = {
+    "vbios": lambda device: str(pynvml.nvmlDeviceGetVbiosVersion(device)),
+    "gsp": lambda device: str(pynvml.nvmlDeviceGetGspFirmwareVersion(device)),
+}
+# An application clock is set by a person (nvidia-smi -ac), as is a customer boost clock (-lgc).
+_LIMITS: dict[str, Callable[[Any], float]] = {
+    "power_watts": lambda device: pynvml.nvmlDeviceGetEnforcedPowerLimit(device) / 1000,
+    "sm_clock_hz": lambda device: pynvml.nvmlDeviceGetMaxClockInfo(device, pynvml.NVML_CLOCK_SM) * 1e6,
+    "memory_clock_hz": lambda device: pynvml.nvmlDeviceGetMaxClockInfo(device, pynvml.NVML_CLOCK_MEM) * 1e6,
+    "application_clock_hz": lambda device: pynvml.nvmlDeviceGetApplicationsClock(device, pynvml.NVML_CLOCK_SM) * 1e6,
+    "locked_clock_hz": lambda device: pynvml.nvmlDeviceGetClock(
+        device, pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_ID_CUSTOMER_BOOST_MAX
+    ) * 1e6,
+    "ecc": lambda device: float(pynvml.nvmlDeviceGetEccMode(device)[0]),
+}  # fmt: skip
+
+
+def conditions() -> Conditions:
+    """Return the firmware and the limits of the GPUs as they are now; of what a device does not state, nothing."""
+    read = Conditions({}, {})
+    with contextlib.suppress(pynvml.NVMLError), _library():
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            device = pynvml.nvmlDeviceGetHandleByIndex(index)
+            for name, version in _FIRMWARE.items():
+                with contextlib.suppress(pynvml.NVMLError):
+                    read.firmware[f"gpu{index}_{name}"] = version(device)
+            for name, limit in _LIMITS.items():
+                with contextlib.suppress(pynvml.NVMLError):
+                    read.limits[f"gpu{index}_{name}"] = limit(device)
+    return read
+
+
 def used_by(
     config: RunConfig, gpus: Sequence[Mapping[str, Any]], environment: Mapping[str, str], nodes: int = 1
 ) -> list[dict[str, Any]]:

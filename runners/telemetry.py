@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from runners import gpus, nics
+from runners.conditions import conditions
 
 PACKAGES = (
     "torch",
@@ -49,13 +50,14 @@ def hardware() -> dict[str, Any]:
 
 
 def environment(machine: dict[str, Any]) -> dict[str, Any]:
-    """Describe the environment of a run: machine, operating system, package versions, git revision."""
+    """Describe the environment of a run: machine and its conditions now, system, package versions, git revision."""
     versions = {}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return {
         **machine,
+        **conditions(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "torch": versions.get("torch", ""),

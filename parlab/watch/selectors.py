@@ -189,4 +189,4 @@ def between(alert: Alert) -> Between:
 
 
 def _environment(result: Result) -> dict[str, Any]:
-    return {"node": result.node, **result.environment}
+    return {"commit": result.commit, "node": result.node, **result.environment}

@@ -15,6 +15,7 @@ Gpu = dict[str, Any]
 
 NVML_TEMPERATURE_GPU = NVML_CLOCK_SM = 0
 NVML_CLOCK_MEM = 2
+NVML_CLOCK_ID_CUSTOMER_BOOST_MAX = 3
 nvmlMemory_v2 = 0x2000028
 
 
@@ -120,3 +121,38 @@ def nvmlDeviceGetTemperature(gpu: Gpu, sensor: int) -> int:
 def nvmlDeviceGetClockInfo(gpu: Gpu, kind: int) -> int:
     _needs(gpu, "clocks")
     return 1980 if kind == NVML_CLOCK_SM else 3201
+
+
+def _set(gpu: Gpu, name: str) -> Any:
+    """Return a setting of FAKE_GPUS; a device without it does not support it."""
+    if name not in gpu:
+        raise NVMLError_NotSupported
+    return gpu[name]
+
+
+def nvmlDeviceGetVbiosVersion(gpu: Gpu) -> str:
+    return str(_set(gpu, "vbios"))
+
+
+def nvmlDeviceGetGspFirmwareVersion(gpu: Gpu) -> str:
+    return str(_set(gpu, "gsp"))
+
+
+def nvmlDeviceGetEnforcedPowerLimit(gpu: Gpu) -> int:
+    return int(_set(gpu, "power_limit_mw"))
+
+
+def nvmlDeviceGetMaxClockInfo(gpu: Gpu, kind: int) -> int:
+    return int(_set(gpu, "memory_mhz" if kind == NVML_CLOCK_MEM else "sm_mhz"))
+
+
+def nvmlDeviceGetApplicationsClock(gpu: Gpu, _kind: int) -> int:
+    return int(_set(gpu, "application_mhz"))
+
+
+def nvmlDeviceGetClock(gpu: Gpu, _kind: int, _limit: int) -> int:
+    return int(_set(gpu, "locked_mhz"))
+
+
+def nvmlDeviceGetEccMode(gpu: Gpu) -> list[int]:
+    return [int(_set(gpu, "ecc")), 0]
