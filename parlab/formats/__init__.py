@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
-from parlab.formats import autotuning, configuration, markdown, rst, steplines
+from parlab.formats import autotuning, configuration, dialects, markdown, rst
 from parlab.formats.documents import Collector, Counted
 from parlab.formats.logs import LOGS, Reader
 from parlab.formats.records import Record, unread
@@ -22,7 +22,7 @@ FORMATS: dict[str, Reader] = {
     "configuration": configuration,
     "markdown": markdown,
     "rst": rst,
-    "pairs": steplines.DIALECTS["pairs"],
+    "pairs": dialects.DIALECTS["pairs"],
 }
 
 
@@ -45,8 +45,12 @@ def head_of(lines: Iterator[str]) -> list[str]:
 def format_of(head: list[str]) -> str:
     """Return the format of a text by its first lines: `pairs` if none is recognised but lines are steps."""
     name = sniff(head, FORMATS)
-    is_doubtful = name == UNKNOWN or (name == "rst" and rst.is_framed(head))
-    return "pairs" if is_doubtful and steplines.is_readable(head) else name
+    is_doubtful = (
+        name == UNKNOWN
+        or (name == "rst" and rst.is_framed(head))
+        or (name == "markdown" and not markdown.is_certain(head))
+    )
+    return "pairs" if is_doubtful and dialects.is_readable(head) else name
 
 
 def records(lines: Iterable[str], format: str | None = None) -> Iterator[Record]:

@@ -16,7 +16,7 @@ from parlab.formats.deepspeed_records import breakdown, figures, pairs
 from parlab.formats.endings import ending
 from parlab.formats.launch import command_arguments, is_command
 from parlab.formats.peel import STAMP, peel, spliced, strip_prefix
-from parlab.formats.quantities import GIB, slug, to_float
+from parlab.formats.quantities import GIB, normal, slug, to_float, unit_of
 from parlab.formats.records import Field, Kind, Record, unread
 from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
@@ -27,6 +27,7 @@ SIGNS: Signs = (
     (re.compile(r"\b(?:forward|fwd|backward|bwd|step)_microstep: "), 10),
     (re.compile(r"^\s*steps: \d+ loss: \S+ iter time \(s\):"), 10),
     (re.compile(r"\|E2E latency=|^End-to-End => Latency:"), 10),
+    (re.compile(r"^-{5,} DeepSpeed Flops Profiler -{5,}"), 6),
     (re.compile(r"\bOVERFLOW! (?:Rank \d+ )?Skipping step"), 4),
 )
 
@@ -48,6 +49,22 @@ _MEMORY = re.compile(r"\bMA (\S{1,20}) GB\s+Max_MA (\S{1,20}) GB\s+CA (\S{1,20})
 _REWARD = re.compile(r"\s*[Aa]verage reward score: (\S{1,30})")
 _PERPLEXITY = re.compile(r"\s*ppl: (\S{1,30})(?:, loss: (\S{1,30}))?\s*$")
 _CONFIG_TAG = re.compile(r"\[config\.py:\d+:print")
+# The profile of a step, as `flops_profiler` prints it.
+_PROFILE = re.compile(
+    r"\s*(?P<key>(?:fwd|bwd|step|iter) latency|samples/second|FLOPS per GPU|fwd FLOPS per GPU|bwd FLOPS per GPU"
+    r"|fwd\+bwd FLOPS per GPU)(?: = [^:]{1,80})?:\s{1,80}(?P<value>[\d.]{1,20}) ?(?P<unit>[mu]?s|[KMGTP]?FLOPS)?\s*$"
+)
+_PROFILED = re.compile(
+    r"\s*(?P<key>world size|data parallel size|model parallel size|batch size per GPU):\s{8,80}(\d{1,9})\s*$"
+)
+_PROFILE_NAMES = {"samples/second": "samples_per_s", "FLOPS per GPU": "flops_per_gpu", "iter latency": "step_time_s"}
+_PROFILE_SETTINGS = {
+    "world size": "world_size",
+    "data parallel size": "data_parallel_size",
+    "model parallel size": "tensor_model_parallel_size",
+    "batch size per GPU": "micro_batch_size",
+}
+_FLOPS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _SCRIPT = re.compile(r"\s*(\d{1,9}) (\d{1,18}) ([a-z_]{2,40}) - (\S{1,30})\s*$")
 
 
@@ -140,6 +157,8 @@ class Parser:
         if match:
             names = ("allocated_bytes", "max_allocated_bytes", "reserved_bytes", "max_reserved_bytes")
             return figures("memory", line, None, rank, None, zip(names, match.groups(), strict=True), "GB", GIB)
+        if (match := _PROFILE.match(body)) or (match := _PROFILED.match(body)):
+            return _profile(line, rank, match)
         match = _REWARD.match(body)
         if match:
             return figures("metrics", line, None, rank, None, [("reward", match[1])])
@@ -216,6 +235,25 @@ class Parser:
             fields.append(Field(name, key, unit))
             raw.append(text)
         return [*self._step(line, int(match[1]), rank, time, values, fields, raw), *bad]
+
+
+def _profile(line: int, rank: int | None, match: re.Match[str]) -> list[Record]:
+    """Read a line of the profile of a step: a figure of the launch, or one of its settings."""
+    key = match["key"]
+    if key in _PROFILE_SETTINGS:
+        return [Record("launch", line, data={_PROFILE_SETTINGS[key]: int(match[2])}, rank=rank)]
+    unit = match["unit"] or ""
+    if unit.endswith("FLOPS"):
+        scale, name = _FLOPS[unit.removesuffix("FLOPS")], f"{slug(key.partition(' FLOPS')[0])}_flops_per_gpu"
+    else:
+        base = unit_of(unit)
+        scale, name = base[1] if base else 1.0, f"{slug(key)}_s"
+    field = Field(_PROFILE_NAMES.get(key, name), key, unit, scale)
+    value = to_float(match["value"])
+    if value is None:
+        return [unread(line, "not a finite number", match[0])]
+    values = {field.name: normal(value, scale)}
+    return [Record("metrics", line, values, rank=rank, fields=(field,), raw=(match["value"],))]
 
 
 def read(lines: Iterable[str]) -> Iterator[Record]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from parlab.formats import schema
 from parlab.formats.builder import OPEN
 from parlab.formats.records import Record
 from parlab.formats.segments import MAX_SEGMENTS, Segments
-from parlab.formats.source import MAX_LINE
 
 MAX_EXAMPLES = 20
 MAX_TABLES = 2_000
@@ -110,10 +109,9 @@ class Collector:
         return notes
 
 
-def note_cut_lines(document: schema.Document, numbers: Iterable[int]) -> None:
-    """Report lines that were longer than MAX_LINE, of which only the beginning was read."""
-    reason = f"the line is longer than {MAX_LINE} characters; the rest was skipped"
-    for number in numbers:
+def note_cut_lines(document: schema.Document, lines: Mapping[int, str]) -> None:
+    """Report lines of which only the beginning was read, with the reasons."""
+    for number, reason in lines.items():
         document.unread.lines += 1
         document.unread.examples.append(schema.UnreadLine(line=number, reason=reason, text=""))
 

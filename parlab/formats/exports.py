@@ -47,7 +47,7 @@ _POINTS = re.compile(r"^\ufeff?\s*\[\[\d{9,11}(?:\.\d{1,12})?, ?\d{1,15}, ?[^\s\
 _HEADER = re.compile(
     rf'^(?=[^\n]*,)(?:"?[A-Za-z_][^,"\n]{{0,200}}"?,){{0,40}}"?{_STEP}"?(?:,\s?"?[A-Za-z_][^\n]*|,?)\s*$'
 )
-_OBJECT = re.compile(rf'^\{{(?!"parlab")(?=[^\n]{{0,1500}}"{_STEP}": ?\d)"')
+_OBJECT = re.compile(rf'^(?:DLLL )?\{{(?!"parlab")(?=[^\n]{{0,1500}}"{_STEP}": ?\[?\d)"')
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def flat(data: Mapping[str, Any], prefix: str = "", depth: int = 4) -> Iterator[
 def read_json(lines: Iterable[str]) -> Iterator[Record]:
     """Read JSON objects, one a line; yield steps, timers in seconds and evaluations."""
     for number, line in enumerate(lines, 1):
-        text = line.strip().lstrip("\ufeff")
+        text = line.strip().lstrip("\ufeff").removeprefix("DLLL ")
         if not text:
             continue
         try:
@@ -297,6 +297,9 @@ def _object(line: int, data: Mapping[str, Any]) -> list[Record]:
     for at, (name, content) in enumerate(flat(data) if is_nested else data.items()):
         if at >= MAX_COLUMNS:
             return [*measured(line, iteration, own, held_out), unread(line, f"more than {MAX_COLUMNS} values", name)]
+        if name == "step" and type(content) is list and content and type(content[-1]) is int:
+            iteration = whole(float(content[-1]))  # epoch and step, of DLLogger
+            continue
         kind = type(content)
         if (kind is not float and kind is not int) or not -LARGEST < content < LARGEST:
             continue

@@ -23,6 +23,8 @@ from parlab.formats.quantities import LARGEST, duration_seconds, normal, slug, t
 from parlab.formats.records import Ending, Field, Kind, Record, unread
 from parlab.formats.repeats import Repeats
 from parlab.formats.sniff import Signs
+from parlab.formats.steplines import Dialect
+from parlab.formats.steplines import Parser as StepLines
 
 SIGNS: Signs = (
     (re.compile(r"\{'(?:train_runtime|train_loss|eval_loss|eval_runtime)': "), 30),
@@ -44,6 +46,8 @@ _SETTING = re.compile(
 _METRIC = re.compile(r"\s{1,4}(train|eval|predict)_(\w{1,60}?)\s{1,40}=\s{1,40}(\S{1,40})\s*$")
 # Python prints these without quotes, and parses them as names only.
 _BARE = re.compile(r"(?<=: )-?(?:nan|inf)(?=[,}\]])")
+# Times in seconds, of TRL and others.
+_SECONDS = frozenset({"step_time"})
 _JSON = re.compile(r'\{"current_steps"')
 # A file of one JSON object; neither a dictionary that Python printed nor a line of trainer_log.jsonl.
 _STATE = re.compile(r'[\ufeff \t]*\{\s*(?:"(?!current_steps")|$|\})')
@@ -86,7 +90,7 @@ def _value(content: Any) -> float | None:
 
 def _field(key: str, content: Any) -> Field:
     """Return the field of an entry; a quantity with a path or unit (`memory(GiB)`) is named by the common table."""
-    if "/" in key or "(" in key:
+    if "/" in key or "(" in key or key in _SECONDS:
         return metric_field(key)
     if isinstance(content, str) and key.endswith("_time"):
         return Field(f"{slug(key)}_s", key, "h:mm:ss")
@@ -203,6 +207,7 @@ class Parser:
 
     def __init__(self) -> None:
         self.engine = DeepSpeed()
+        self.script = StepLines(Dialect(()))
         self.repeats = Repeats(_entries)
         self.settings: dict[str, Any] = {}
         self.step: int | None = None
@@ -245,6 +250,8 @@ class Parser:
             self.summaries_seen.clear()
             records.append(Record("launch", line, data={}, opens=True))
         records += self.engine.feed(line, rank, time, text)
+        if not records and "emory" in text and "GB" in text:
+            records = [record for record in self.script.summary(line, rank, time, text) if record.kind == "metrics"]
         self.begun = self.begun or any(record.kind in ("launch", "step") and record.data != {} for record in records)
         return records
 

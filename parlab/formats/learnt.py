@@ -15,7 +15,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from parlab.formats.metric_fields import RATES, metric_field
+from parlab.formats.counters import counter_of
+from parlab.formats.metric_fields import metric_field
 from parlab.formats.names import quantity_of_metric
 from parlab.formats.pairs import Pair
 from parlab.formats.peel import peel
@@ -25,7 +26,7 @@ from parlab.formats.records import Record
 from parlab.formats.repeats import Repeats
 from parlab.formats.silence import watched
 from parlab.formats.slots import Slots
-from parlab.formats.steplines import counter_of, is_timer
+from parlab.formats.steplines import is_timer
 
 MAX_SHAPES = 1_000
 MAX_LINES = 200_000
@@ -224,9 +225,7 @@ def _count(columns: dict[str, Column], values: dict[str, list[float]], cell: Pai
 def _guess(cell: Pair) -> Printed:
     """Return the field of a slot: `sec/it`, `mem_GiB` and `dt (ms)` have their unit in the key."""
     key, unit = cell.key, cell.unit
-    if not unit and key.lower() in RATES:
-        unit = key
-    elif not unit and (match := _KEY_UNIT.match(key)) and unit_of(match[2]):
+    if not unit and (match := _KEY_UNIT.match(key)) and unit_of(match[2]):
         key, unit = match[1], match[2]
     field = metric_field(key, unit)
     return field._replace(name=_PLAINER.get(field.name, field.name))

@@ -8,8 +8,10 @@ from typing import Protocol
 from parlab.formats import (
     all_reduce_bench,
     deepspeed,
+    dialects,
     exports,
     huggingface,
+    link_tests,
     maxtext,
     megatron,
     megatron_deepspeed,
@@ -22,7 +24,6 @@ from parlab.formats import (
     ranklines,
     run_tables,
     serving,
-    steplines,
     torchtitan,
 )
 from parlab.formats.records import Record
@@ -50,6 +51,7 @@ LOGS: dict[str, Reader] = {
     "maxtext": maxtext,
     "ranklines": ranklines,
     "nccl-tests": nccl_tests,
+    "link-tests": link_tests,
     "all-reduce-bench": all_reduce_bench,
     "nvidia-smi": nvidia_smi,
     "mlperf": mlperf,
@@ -59,5 +61,5 @@ LOGS: dict[str, Reader] = {
     "jsonl": exports.JSON_LINES,
     "tensorboard-json": exports.JSON_POINTS,
     "wandb-runs": run_tables,
-    **{name: dialect for name, dialect in steplines.DIALECTS.items() if dialect.SIGNS},
+    **{name: dialect for name, dialect in dialects.DIALECTS.items() if dialect.SIGNS},
 }

@@ -23,6 +23,12 @@ SIGNS: Signs = (
     (re.compile(r"^ {0,3}[-*+] +\S"), 1),
 )
 
+
+def is_certain(head: Iterable[str]) -> bool:
+    """Return whether there is any sign but list items, which logs have as well."""
+    return any(pattern.search(line[:2000]) for line in head for pattern, _ in SIGNS[:-1])
+
+
 # Parsing brackets and stars takes quadratic time; paragraphs of prose are shorter than this.
 MAX_INLINE = 8_000
 

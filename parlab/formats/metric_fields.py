@@ -7,24 +7,19 @@ from functools import lru_cache
 
 from parlab.formats.names import quantity_of_metric
 from parlab.formats.quantities import slug, unit_of
+from parlab.formats.rates import rate_field, rate_of
 from parlab.formats.readings import united
 from parlab.formats.records import Field
 
-# Rates that are printed as a unit, often without a key: `112241 tok/s`.
-RATES: dict[str, str] = {
-    **dict.fromkeys(("tok/s", "toks/s", "tok/sec", "tokens/s", "tokens/sec", "token/s"), "tokens_per_s"),
-    **dict.fromkeys(("tokens/s/gpu", "tokens/gpu/s", "tokens/gpu/sec", "tokens/gpu/second"), "tokens_per_s_per_gpu"),
-    **dict.fromkeys(("samples/s", "samples/sec", "sample/s", "sample/sec", "seq/s", "imgs/s"), "samples_per_s"),
-    **dict.fromkeys(("it/s", "its/s", "iter/s", "iters/s", "steps/s", "step/s", "it/sec", "batch/s"), "steps_per_s"),
-    **dict.fromkeys(("s/it", "s/iter", "s/step", "sec/it", "sec/step", "s/batch"), "step_time_s"),
-}
 _SHARED = {"tflops_per_gpu": ("flops_per_gpu", 1e12), "memory_peak_bytes": ("max_allocated_bytes", 1.0),
-           "memory_reserved_bytes": ("max_reserved_bytes", 1.0)}  # fmt: skip
+           "memory_reserved_bytes": ("max_reserved_bytes", 1.0),
+           "memory_active_bytes": ("max_active_bytes", 1.0)}  # fmt: skip
 _BRACKET = re.compile(r"^(.*?)\s*\(([^()]{1,40})\)\s*$")
 _TIMING = re.compile(r"^timing_(s|ms)/(.+)")
 # Names of figures on held-out data.
 HELD_OUT = re.compile(r"(?i)^(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[\s_/]")
 _PARAMETERS = re.compile(r"(?i)\bparam(?:eter)?s?\b")
+_SIZES = frozenset("KMG")
 _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _MINUTES = re.compile(r"(?i)time|eta|elapsed|remaining")
 # Times of the whole run, not of a phase of a step.
@@ -37,12 +32,10 @@ def metric_field(key: str, unit: str = "") -> Field:
     """Return the field of a cell: `dt`, `ms` -> step_time_s; an unknown name becomes its slug."""
     bracket = _BRACKET.match(key)
     base = bracket[1] if bracket else key
-    if bracket and not unit and (unit_of(bracket[2]) or bracket[2].lower() in RATES):
+    if bracket and not unit and (unit_of(bracket[2]) or rate_of(bracket[2])):
         unit = bracket[2]
-    rate = RATES.get(unit.lower())
-    if rate:
-        per_gpu = rate == "tokens_per_s" and re.search(r"(?i)\b(?:gpu|device)\b", base)
-        return Field("tokens_per_s_per_gpu" if per_gpu else rate, key, unit)
+    if (rate := rate_field(base, unit)) is not None:
+        return Field(rate[0], key, unit, rate[1])
     timing = _TIMING.match(base)
     if timing and timing[2] != "step":
         return Field(f"{slug(timing[2])}_s", key, timing[1], 1e-3 if timing[1] == "ms" else 1.0)
@@ -50,13 +43,19 @@ def metric_field(key: str, unit: str = "") -> Field:
         return Field("parameters", key, unit, _COUNTS[unit])
     if unit == "m" and _MINUTES.search(base):
         return Field(f"{slug(base)}_s", key, unit, 60.0)
-    return _named(key, base, unit)
+    if unit in _SIZES and (memory := quantity_of_metric(f"{base} {unit}iB")) and memory.name.endswith("_bytes"):
+        return _named(key, base, f"{unit}iB")
+    field = _named(key, base, unit)
+    # A rate of something else is no time.
+    if not unit and field.name.endswith("_s") and base.lower().endswith(("/s", "/sec", "/second")):
+        return field._replace(name=f"{slug(base.rpartition('/')[0])}_per_s")
+    return field
 
 
 def _named(key: str, base: str, unit: str) -> Field:
     if unit == "%" and (share := quantity_of_metric(base)) is not None and share.name == "mfu":
         return Field("mfu", key, unit, 0.01)
-    quantity = quantity_of_metric(f"{base} {unit}") if unit else None
+    quantity = quantity_of_metric(f"{base} {unit}") if unit not in ("", "%") else None
     if quantity is None and unit and (printed := unit_of(unit)) is not None:
         quantity = quantity_of_metric(base)
         if quantity is None or not quantity.name.endswith((f"_{printed[0]}", f"_{printed[0]}_per_gpu")):

@@ -89,7 +89,8 @@ _METRICS: dict[str, Quantity] = {
     "tokenspersecond": Quantity("tokens_per_s"), "toksec": Quantity("tokens_per_s"), "tps": Quantity("tokens_per_s"),
     "traintokenspersecond": Quantity("tokens_per_s"), "throughputtokenspersec": Quantity("tokens_per_s"),
     "memorypeak": Quantity("memory_peak_bytes"), "maxmemoryallocated": Quantity("memory_peak_bytes"),
-    "peakmemory": Quantity("memory_peak_bytes"), "memorymaxactive": Quantity("memory_peak_bytes"),
+    "peakmemory": Quantity("memory_peak_bytes"), "memorymaxactive": Quantity("memory_active_bytes"),
+    "memorymaxallocated": Quantity("memory_peak_bytes"), "memorydevicereserved": Quantity("memory_reserved_bytes"),
     "maxallocated": Quantity("memory_peak_bytes"), "peakmemoryallocated": Quantity("memory_peak_bytes"),
     "memoryallocated": Quantity("memory_bytes"), "memory": Quantity("memory_bytes"),
     "gradnorm": Quantity("grad_norm"), "globalgradnorm": Quantity("grad_norm"),
@@ -100,7 +101,23 @@ _METRICS: dict[str, Quantity] = {
     "tgs": Quantity("tokens_per_s_per_gpu"),
     "perfactortraintflops": Quantity("tflops_per_gpu"), "perfthroughput": Quantity("tokens_per_s_per_gpu"),
     "throughputdevicetokenspersec": Quantity("tokens_per_s_per_gpu"), "wps": Quantity("tokens_per_s"),
-    "devicetokenspersec": Quantity("tokens_per_s_per_gpu"), "tokenssec": Quantity("tokens_per_s"),
+    "devicetokenspersec": Quantity("tokens_per_s_per_gpu"), "throughputdevicetps": Quantity("tokens_per_s_per_gpu"),
+    "throughputdevicetokenspersecond": Quantity("tokens_per_s_per_gpu"), "throughputdevicemfu": Quantity("mfu"),
+    "tokenspergpupersecond": Quantity("tokens_per_s_per_gpu"), "tokensgpus": Quantity("tokens_per_s_per_gpu"),
+    "tokenssgpu": Quantity("tokens_per_s_per_gpu"), "tokenspersdevice": Quantity("tokens_per_s_per_gpu"),
+    "tokenssdevice": Quantity("tokens_per_s_per_gpu"), "tokenspergpupersecondtgs": Quantity("tokens_per_s_per_gpu"),
+    "traintotalips": Quantity("samples_per_s"), "totalips": Quantity("samples_per_s"),
+    "seqspersecond": Quantity("samples_per_s"), "sequencespersec": Quantity("samples_per_s"),
+    "imagespersec": Quantity("samples_per_s"), "imagespersecond": Quantity("samples_per_s"),
+    "examplespersec": Quantity("samples_per_s"), "examplespersecond": Quantity("samples_per_s"),
+    "trainingsequencespersecond": Quantity("samples_per_s"), "imgpersec": Quantity("samples_per_s"),
+    "stepspersec": Quantity("steps_per_s"), "trainstepspersecond": Quantity("steps_per_s"),
+    "msperstep": Quantity("step_time_s", 1e-3), "secperstep": Quantity("step_time_s"),
+    "secondsperstep": Quantity("step_time_s"),
+    "traintimeperstep": Quantity("step_time_s"),
+    "perstepms": Quantity("step_time_s", 1e-3),
+    "secondsperiter": Quantity("step_time_s"), "secperiter": Quantity("step_time_s"),
+    "tokenssec": Quantity("tokens_per_s"),
     "samplessec": Quantity("samples_per_s"), "batchespersec": Quantity("steps_per_s"),
     "stepspersecond": Quantity("steps_per_s"), "itsec": Quantity("steps_per_s"),
     "trainspeediters": Quantity("steps_per_s"),
@@ -110,13 +127,39 @@ _METRICS: dict[str, Quantity] = {
     "memorydevicememreserved": Quantity("memory_reserved_bytes"),
     "maxmemoryreserved": Quantity("memory_reserved_bytes"),
     "maxcudamemoryusage": Quantity("memory_peak_bytes"),
-    "gnorm": Quantity("grad_norm"), "norm": Quantity("grad_norm"), "losstraintotal": Quantity("loss"),
+    "losstrain": Quantity("loss"), "trainingloss": Quantity("loss"), "steploss": Quantity("loss"),
+    "traincrossentropyloss": Quantity("loss"), "gnorm": Quantity("grad_norm"),
+    "norm": Quantity("grad_norm"), "losstraintotal": Quantity("loss"),
     "achievedteraflopspersec": Quantity("tflops_per_gpu"), "throughputdeviceflopspersec": Quantity("flops_per_gpu"),
+}  # fmt: skip
+# Names that mean nothing without a unit.
+_WITH_UNIT: dict[str, Quantity] = {
+    "timeperiter": Quantity("step_time_s"), "timethisiter": Quantity("step_time_s"),
+    "timeperiteration": Quantity("step_time_s"), "perstepduration": Quantity("step_time_s"),
+    "persteptime": Quantity("step_time_s"), "stepduration": Quantity("step_time_s"),
+    "batchtime": Quantity("step_time_s"), "vram": Quantity("memory_bytes"), "gpumem": Quantity("memory_bytes"),
+    "cudamem": Quantity("memory_bytes"), "gpumemory": Quantity("memory_bytes"),
+    "gpumemoryused": Quantity("memory_bytes"), "memused": Quantity("memory_bytes"),
+    "memoryused": Quantity("memory_bytes"), "mem": Quantity("memory_bytes"), "cudamemory": Quantity("memory_bytes"),
+    "memoryusage": Quantity("memory_bytes"), "maxmem": Quantity("memory_peak_bytes"),
+    "maxmemory": Quantity("memory_peak_bytes"), "peakvram": Quantity("memory_peak_bytes"),
+    "maxvram": Quantity("memory_peak_bytes"), "peakgpumemory": Quantity("memory_peak_bytes"),
+    "maxgpumemory": Quantity("memory_peak_bytes"), "peakgpumem": Quantity("memory_peak_bytes"),
+    "peakcudamemory": Quantity("memory_peak_bytes"), "peakreservedmemory": Quantity("memory_reserved_bytes"),
+    "maxcudamemoryallocated": Quantity("memory_peak_bytes"),
+    "maxcudamemoryreserved": Quantity("memory_reserved_bytes"),
+    "peakactivecudamemory": Quantity("memory_active_bytes"),
 }  # fmt: skip
 _UNIT_SUFFIX = re.compile(r"^(.+?)[\s_./(\[-]+(ns|us|ms|s|sec|seconds|gib|gb|mib|mb|kib|kb|bytes|b|pct|%)[)\]]?$", re.I)
 _TRAINING = frozenset(
-    {"train", "training", "perf", "throughput", "timing_s", "timing", "time_metrics", "loss_metrics", "system"}
+    {"train", "training", "perf", "throughput", "timing_s", "timing", "time_metrics", "loss_metrics", "system",
+     "metrics"}
+)  # fmt: skip
+# Words before a name that make it no other quantity, and the words after it that make it one per GPU.
+_PLAIN_WORDS = re.compile(
+    r"^(?:interval|metrics|data/train|data/perf|gpu|cuda|system|per[_ ]rank)[_ ./]+(?=[a-z])", re.I
 )
+_EACH = re.compile(r"^(?P<name>.+?)[_ ./]+per[_ ](?:gpu|device|npu|chip|core)$", re.I)
 
 
 def plain(name: str) -> str:
@@ -126,7 +169,13 @@ def plain(name: str) -> str:
 
 def quantity_of_metric(name: str) -> Quantity | None:
     """Return what a metric means, from its name and the unit in it; None where the name is not known."""
-    name = name[:250]
+    name = _PLAIN_WORDS.sub("", name[:250])
+    if (each := _EACH.match(name)) is not None:
+        quantity = quantity_of_metric(each["name"])
+        if quantity is not None and quantity.name == "tokens_per_s":
+            return quantity._replace(name="tokens_per_s_per_gpu")
+        if quantity is not None and quantity.name == "tflops_per_gpu":
+            return quantity
     if name.isascii() and (whole := _METRICS.get(plain(name))) is not None:
         return whole
     path, _, last = name.rpartition("/")
@@ -139,7 +188,11 @@ def quantity_of_metric(name: str) -> Quantity | None:
         match = _UNIT_SUFFIX.match(candidate)
         if match is None:
             continue
-        metric, unit = _METRICS.get(plain(match[1])), unit_of(match[2].lower() if match[2] != "b" else "bytes")
+        base = plain(match[1])
+        metric, unit = (
+            _METRICS.get(base) or _WITH_UNIT.get(base),
+            unit_of(match[2].lower() if match[2] != "b" else "bytes"),
+        )
         if metric is not None and unit is not None and metric.name.endswith(f"_{unit[0]}"):
             return Quantity(metric.name, unit[1])
     return None

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+import orjson
+
 # Line number, rank that printed the line, printed time stamp, text.
 Line = tuple[int, int | None, str | None, str]
 
@@ -23,6 +25,8 @@ PREFIX = re.compile(
     r"|(?P<srun>\d{1,6}):(?=\s)"  # srun -l
     r"|\((?=[^()]{0,120}\bpid=)(?:[^()]{0,60}?\brank=(?P<sky>\d{1,6}))?[^()]{0,120}\)"  # Ray, SkyPilot
     r"|\[pod/[^\]\s]{1,200}\]"  # kubectl logs --prefix
+    r"|wandb:(?=\s)"
+    r"|std(?:out|err) [FP](?=\s)"  # Kubernetes' log files
     rf"|\[(?P<stamp>{_STAMP}|\d{{8}} \d\d:\d\d:\d\d)\]"
     rf"|(?P<bare>{_STAMP}|{_AMERICAN})(?=\s)"
     r"|[A-Za-z0-9][\w.-]{1,62}:(?=\s+(?:\[\d{4}-|iteration\s+\d|time \(ms\)|steps: \d))"  # pdsh
@@ -64,7 +68,7 @@ def peel(lines: Iterable[str], start: re.Pattern[str] | None = None) -> Iterator
     has_prefix = PREFIX.match
     for number, line in enumerate(lines, 1):
         if start is None:
-            if "\r" in line or "\x1b" in line or has_prefix(line):
+            if "\r" in line or "\x1b" in line or has_prefix(line) or line.startswith('{"'):
                 yield from peel_line(number, line)
             else:
                 yield number, None, None, line
@@ -79,6 +83,10 @@ def peel(lines: Iterable[str], start: re.Pattern[str] | None = None) -> Iterator
 
 def peel_line(number: int, line: str) -> Iterable[Line]:
     """Return the results of `peel` for one line."""
+    if line.startswith('{"') and (wrapped := _unwrapped(line)) is not None:
+        rank, stamp, text = strip_prefix(ANSI.sub("", wrapped[0]))
+        parts = [part for part in text.split("\r") if part and not part.isspace()]
+        return [(number, rank, stamp or wrapped[1], part) for part in parts]
     text = ANSI.sub("", line) if "\x1b" in line else line
     if "\r" in text:
         parts = text.rstrip("\r\n").split("\r")
@@ -88,6 +96,28 @@ def peel_line(number: int, line: str) -> Iterable[Line]:
     if text.find("]:", 20) > 0 or text.find(">:", 20) > 0:
         return [(number, *strip_prefix(part)) for part in _NEXT_RANK.split(text) if part]
     return ((number, *strip_prefix(text)),)
+
+
+# Keys under which container runtimes and log collectors keep a line, and those of its time.
+_TEXTS = ("log", "textPayload", "MESSAGE", "message", "msg", "line")
+_TIMES = ("time", "timestamp", "@timestamp", "ts")
+_WRAPPED = re.compile(r'"(?:log|textPayload|MESSAGE|message|msg|line)": ?"')
+
+
+def _unwrapped(line: str) -> tuple[str, str | None] | None:
+    """Return the line in an object of Docker, Google Cloud or journald, and its time; None for any other object."""
+    if not _WRAPPED.search(line[:4_000]):
+        return None
+    try:
+        data = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    text = next((data[key] for key in _TEXTS if isinstance(data.get(key), str)), None)
+    # An object with numbers of its own is a record of the program.
+    if text is None or any(type(value) is float and key not in _TIMES for key, value in data.items()):
+        return None
+    stamp = next((data[key] for key in _TIMES if isinstance(data.get(key), str)), None)
+    return text, stamp
 
 
 def spliced(start: re.Pattern[str], text: str) -> list[str]:

@@ -161,7 +161,7 @@ class Repeats:
         if any(recipe is None for recipe in recipes):
             return None
         complete = tuple(recipe for recipe in recipes if recipe is not None)
-        return _Layout(re.compile(shape + r"\s*\Z").match, complete, time is not None)
+        return _Layout(re.compile(shape + r"\s*\Z", re.ASCII).match, complete, time is not None)
 
     @staticmethod
     def _agrees(
@@ -320,6 +320,8 @@ def _record(recipe: _Recipe, texts: tuple[str, ...], line: int, rank: int | None
         iteration = None if place is None else int(texts[place])
         own_rank = rank if has_rank else None if speaker is None else int(texts[speaker])
     except ValueError:
+        return None
+    if (iteration is not None and iteration < 0) or (own_rank is not None and own_rank < 0):
         return None
     return Record(kind, line, values, iteration, own_rank,
                   time if has_time else None if stamp is None else texts[stamp], fields, raw)  # fmt: skip

@@ -17,7 +17,8 @@ _WORD = re.compile(
     r"(?i)(?:\btim(?:e|ing)s?(?![a-z])|_tim(?:e|ing)|elapsed|latency|duration|\d ?m?s(?:ec(?:onds?)?)?\b"
     r"|\bseconds?\b|throughput|tokens?[/_]|tok/s|samples?/s"
     r"|\bit/s|s/it\b|flop|\bmfu\b|\bmem(?:ory)?(?![a-z])|_mem|\d ?[KMGT]i?B\b|\bsteps?\b"
-    r"|\biter(?:ation)?s?\b|bandwidth)"
+    r"|\biter(?:ation)?s?\b|bandwidth|\b(?:wps|ups|tgs|tps)\b|\d ?(?:/s|[a-z]{2,9}/s(?:ec)?)\b"
+    r"|(?:/s|/sec|per.sec\w*)\b)"
 )
 _DIGIT = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?![\w-])|\d\.\d|\d ?(?:ms|s|[KMGT]i?B)\b")
 
@@ -66,12 +67,15 @@ PARTS: dict[str, re.Pattern[str]] = {
     "deepspeed": re.compile(
         r"\bepoch: ?\d+\|step: ?\d+|^\W*(?:End-to-End|Generation|Training|\|E2E) {0,8}(?:=>|latency)"
         r"|\[config\.py:\d+:print|see_memory_usage|(?:Free|Total|Requested) memory ?:|Flops ?Profiler|stage3\.py"
+        r"|^Profile Summary at step|^fwd (?:flops|MACs) |^(?:params|weights) (?:per GPU|of model)"
     ),
     "all-reduce-bench": re.compile(r"^\W*(?:\d+ data size|duration|algo throughput|busbw|Waiting|\d+:)\b"),
     "huggingface": re.compile(
         r"= \d+\s*$|\[config\.py:\d+:print|see_memory_usage|Flops Profiler|stage3\.py|Swappable|^\s+[\w ]{1,40} = "
+        r"|^[\d.]+ (?:(?:seconds|minutes) used for training|GB of memory reserved)|% of max memory = "
     ),
     "nccl-tests": re.compile(r"^\s*(?:#|\d{1,20}\s+\d{1,20}\s+[a-z]\w*\s)"),
+    "link-tests": re.compile(r"^\s*#|^\s*\d+\s|^ \w[\w ./]{1,30}\t? *: "),
     "torchtitan": re.compile(
         r"Training starts at step|Peak FLOPS used|(?:CUDA|GPU) capacity|Building .{0,20}device mesh"
     ),

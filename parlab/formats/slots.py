@@ -6,17 +6,17 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from parlab.formats.metric_fields import RATES
 from parlab.formats.pairs import MAX_PAIRS, MAX_TEXT, Pair, pairs
 from parlab.formats.quantities import UNITS, to_float
+from parlab.formats.rates import PATTERN
 
 MAX_HEADINGS = 100
 # A number that stands alone: no part of a word, a path, an address, a clock time or a date.
 _NUMBER = re.compile(r"(?<![\w./:%-])[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,4})?(?![\w.:-]*\d)")
-_UNIT = re.compile(r"\s?([A-Za-zµ%][\w/%]{0,15})")
+_UNITS = "|".join([PATTERN, *sorted(map(re.escape, UNITS), key=len, reverse=True)])
+_UNIT = re.compile(rf"\s?({_UNITS})(?![\w/%])", re.IGNORECASE)
 _WORDS = re.compile(r"[A-Za-z][\w./@-]{0,40}")
 _SEPARATORS = (",", ";", "\t", "|")
-_WORD_UNITS = frozenset({*UNITS, *RATES})
 # Words between a key and its number that name nothing.
 _EMPTY = frozenset(
     {"in", "at", "of", "is", "was", "took", "to", "the", "a", "an", "for", "with", "and", "done", "after"}
@@ -133,7 +133,7 @@ def _without(text: str, cells: Sequence[Pair]) -> str:
         value = text.find(cell.text, start + (len(cell.key) if key >= 0 else 0))
         if value < 0:
             # The unit stands before its number's key, as in `36.58 ms`.
-            start, value = at, text.find(cell.text, at)
+            start = value = text.find(cell.text, at)
         if value < 0:
             continue
         end = value + len(cell.text)
@@ -159,7 +159,7 @@ def _bare(text: str, taken: set[str]) -> list[Pair]:
 
 def _unit_after(text: str, at: int) -> str:
     match = _UNIT.match(text, at)
-    return match[1] if match and match[1].lower() in _WORD_UNITS else ""
+    return match[1] if match else ""
 
 
 def _named(phrase: Sequence[str]) -> Sequence[str]:

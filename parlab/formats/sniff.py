@@ -13,6 +13,8 @@ UNKNOWN = "unknown"
 HEAD_CHARACTERS = 512 * 1024
 ENOUGH = 20
 THRESHOLD = 3
+# Their lines have no prefix: `2026-01-01 10:00:00 - INFO` is no list item.
+DOCUMENTS = frozenset({"markdown", "rst"})
 _DIGITS = re.compile(r"\d+")
 
 Signs = Sequence[tuple[re.Pattern[str], int]]
@@ -30,14 +32,17 @@ def scores(head: Iterable[str], formats: Mapping[str, Signed]) -> dict[str, int]
     remaining = {name: {pattern: ENOUGH for pattern, _ in reader.SIGNS} for name, reader in formats.items()}
     totals = dict.fromkeys(formats, 0)
     seen: Counter[str] = Counter()
-    for _, _, _, line in peel(head):
+    for _, rank, time, line in peel(head):
         text = line[:2000]
+        is_tagged = rank is not None or time is not None
         # Lines that differ in their numbers only have the same signs, which count no further.
-        shape = _DIGITS.sub("0", text)
+        shape = f"{is_tagged}{_DIGITS.sub('0', text)}"
         seen[shape] += 1
         if seen[shape] > ENOUGH:
             continue
         for name, reader in formats.items():
+            if is_tagged and name in DOCUMENTS:
+                continue
             budget = remaining[name]
             for pattern, weight in reader.SIGNS:
                 if budget[pattern] and pattern.search(text):

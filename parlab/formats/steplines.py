@@ -13,37 +13,48 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as default
 from functools import lru_cache
-from itertools import islice
 
 from parlab.formats.bars import Bars
+from parlab.formats.counters import counter_in, parts_of
 from parlab.formats.endings import ending
 from parlab.formats.metric_fields import CLOCKS, HELD_OUT, metric_field
-from parlab.formats.pairs import Pair, pairs
-from parlab.formats.peel import peel, spliced
-from parlab.formats.quantities import normal, to_float
+from parlab.formats.pairs import Pair, pairs, pairs_and_rest
+from parlab.formats.peel import peel
+from parlab.formats.quantities import normal, slug, to_float, unit_of
+from parlab.formats.ranklines import Clock
 from parlab.formats.records import Field, Kind, Record, unread
 from parlab.formats.repeats import Repeats
+from parlab.formats.silence import is_measurement
 from parlab.formats.sniff import Signs
 
-_COUNTERS = (
-    re.compile(
-        r"(?i)(?:^|[\s|,\[({'\"/-])(?:global[_ ]?step|current_steps?|num_updates|iter(?:ation)?|step|perf|rollout)"
-        r"['\"]?\s{0,4}[:=#]?\s{0,12}(?P<at>\d{1,15})(?:\s?/\s{0,8}(?P<total>\d{1,15}))?(?![\d.]|\s?(?:ms|s|sec|us|%|it)\b|\w)"
-    ),
-    re.compile(
-        r"(?i)(?:^|[\s|,\[(])(?:batch|update)\s{0,4}[:=#]?\s{0,12}(?P<at>\d{1,15})(?:\s?/\s{0,8}(?P<total>\d{1,15}))?(?![\d.\w])"
-    ),
-    re.compile(r"\bProgress on:\s?train\s(?P<at>\d{1,15})(?:\.\d)?it/(?P<total>\d{1,15})(?:\.\d)?it\b"),  # Levanter
-    re.compile(r"(?i)\bepoch\s\d{1,6}:?\s{1,12}(?P<at>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?=\s)"),
-)
-_COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps"})
+_COUNTER_KEYS = frozenset({"step", "global_step", "iteration", "iter", "num_updates", "global step", "current_steps",
+                           "training_iteration", "it", "update"})  # fmt: skip
 MAX_FIELDS = 4_096
 LARGEST_WHOLE = 2**53
 _MEASURES = ("_s", "_per_s", "_per_s_per_gpu", "loss", "mfu", "flops_per_gpu", "_bytes")
 _BLOCK = re.compile(
-    r"\s*(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?\[batch=(?P<at>\d{1,15})(?:/(?P<total>\d{1,15}))?\]:\s*$"
+    r"(?:^|.{0,120}\s)(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\])?"
+    r"\[(?:batch|step)=(?P<at>\d{1,15})(?:/(?P<total>\d{1,15}))?(?:,epoch=[\d/]{1,20})?\]:?\s*$"
 )
-_BLOCK_CELL = re.compile(r"\s{1,8}(?P<side>Train|Eval|Validation)\s(?P<key>[\w./ -]{1,120}?):\s(?P<value>\S{1,40})\s*$")
+_BLOCK_CELL = re.compile(
+    r"\s{1,8}(?:(?P<side>Train|Eval|Validation)\s(?P<key>[\w./ -]{1,120}?):\s|(?P<name>[A-Za-z][\w./ ()-]{1,120})=)"
+    r"(?P<value>\S{1,40})\s*$"
+)
+_EPOCH = re.compile(r"\s{0,4}Epoch:? (\d{1,9})(?:/\d{1,9})?\s*$")
+_RANK = re.compile(r"(?i)^\W{0,4}rank[\s:=#]{0,3}(\d{1,7})\b")
+# The other counter of `iter 8 step 1: loss 8.8`.
+_AGAIN = re.compile(r"^step \d{1,15}\s?[:|]\s?")
+# Lines of an evaluation.
+_HELD_OUT_LINE = re.compile(r"(?:\((?:val|test)\)|^\W{0,3}(?:Test|Eval(?:uation)?|Val(?:idation)?)\b.{0,12}\[)")
+# `step 5 of 100 in 1.4 seconds`: the time of the step, unless the line is about other work.
+_TOOK = re.compile(
+    r"(?i)\b(?:took|in):?\s{1,3}(?P<value>\d{1,12}(?:\.\d{1,12})?)\s?(?P<unit>ms|s|sec|secs|seconds)\b(?!\s?/)"
+)
+_OTHER_WORK = re.compile(r"(?i)sav|load|checkpoint|eval|valid|compil|test|writ|warm|init|epoch|data|total|elapsed|last")
+# What a line may not keep to itself: a number with a unit of time, memory or a rate.
+_LEFT = re.compile(
+    r"(?<![\w.:/|-])\d{1,12}(?:\.\d{1,12})?\s?(?:ms|s|secs?|seconds|[KMGT]i?B|TFLOP/?s(?:/\w{1,8})?|/s(?:/gpu)?)(?![\w/:])"
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,10 @@ class Dialect:
     seconds: re.Pattern[str] | None = None
     settings: Mapping[str, str] = default(default_factory=dict)
     """Key of a cell -> setting of the launch."""
+    rewritten: tuple[tuple[re.Pattern[str], str], ...] = ()
+    """Parts of a line without a key, and how they would be written with one."""
+    uncounted: re.Pattern[str] | None = None
+    """Steps that state no number of the step."""
 
     def read(self, lines: Iterable[str], /) -> Iterator[Record]:
         """Read step lines, bars and blocks; yield steps, timers in seconds, validation, metrics and the end."""
@@ -66,8 +81,10 @@ class Dialect:
     def field(self, cell: Pair) -> Field:
         """Return the field of a cell."""
         stated = self.fields.get(cell.key)
-        if stated is not None and not cell.unit:
+        if stated is not None and cell.unit in ("", stated.unit):
             return stated._replace(key=cell.key)
+        if stated is not None and (printed := unit_of(cell.unit)) and stated.name.endswith(f"_{printed[0]}"):
+            return stated._replace(key=cell.key, unit=cell.unit, scale=printed[1])
         if self.seconds is not None and not cell.unit and self.seconds.search(cell.key):
             named = metric_field(cell.key.rpartition("/")[2], "s")._replace(key=cell.key)
             return named if named.name.endswith("_s") else named._replace(name=f"{named.name}_s")
@@ -85,24 +102,43 @@ class Parser:
         self.held_out: list[Pair] = []
         self.fields: dict[tuple[str, str], Field] = {}
         self.repeats = Repeats(self._parts)
+        self.clock = Clock()
+        self.epoch: int | None = None
 
     def feed(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read one line."""
         if self.block is not None and (cell := _BLOCK_CELL.match(text[:400])):
-            side, key, value = cell.groups()
-            (self.cells if side == "Train" else self.held_out).append(Pair(key, value, "", to_float(value)))
+            own = self.held_out if cell["side"] in ("Eval", "Validation") else self.cells
+            own.append(Pair(cell["key"] or cell["name"], cell["value"], "", to_float(cell["value"])))
             return []
-        if self.block is None and "%|" not in text and "[batch=" not in text:
-            return self.repeats.read(line, rank, time, text)
+        if self.block is None and "%|" not in text and "[batch=" not in text and "[step=" not in text:
+            return self._read(line, rank, time, text)
         records = self.close()
-        block = _BLOCK.match(text[:200]) if "[batch=" in text else None
+        block = _BLOCK.match(text[:300]) if "[batch=" in text or "[step=" in text else None
         if block:
             self.block = (line, block)
             return records
         bar = self.bars.feed(line, rank, time, text)
         if bar is not None:
             return records + bar
-        return records + self.repeats.read(line, rank, time, text)
+        return records + self._read(line, rank, time, text)
+
+    def _read(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read a line without a bar; a counter that begins again in every epoch becomes one that grows."""
+        if "poch" in text and (head := _EPOCH.match(text[:80])):
+            self.epoch = int(head[1])
+            return []
+        records = self.repeats.read(line, rank, time, text)
+        if not records or "in_epoch" not in records[0].values:
+            return records
+        for record in records:
+            if record.iteration is not None:
+                place = record.values.pop("in_epoch", None)
+                epoch = self.epoch if place == -1.0 else int(record.values.get("epoch", self.epoch or 0))
+                record.values.pop("total_iterations", None)
+                if epoch is not None:
+                    record.iteration = self.clock.iteration(epoch, record.iteration)
+        return records
 
     def _parts(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read a line of one or more records."""
@@ -132,26 +168,51 @@ class Parser:
 
     def _line(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         text = text.rstrip("\r\n")
-        counter = next((match for pattern in _COUNTERS if (match := pattern.search(text))), None)
+        for pattern, form in self.dialect.rewritten:
+            text = pattern.sub(form, text)
+        if (speaker := _RANK.match(text)) is not None:
+            rank, text = int(speaker[1]), text[speaker.end() :]
+        if _HELD_OUT_LINE.search(text[:200]):
+            return self._validation(line, rank, pairs(text), None)
+        counter = counter_in(text)
         if counter is None:
-            return self._summary(line, rank, time, text)
+            return self._uncounted(line, rank, time, text) or self.summary(line, rank, time, text)
         # A counter in front of the cells is no cell; one among them is dropped by its key.
-        rest = text[counter.end() :].lstrip(" :|-)]") if counter.start() < 60 else text
-        cells = [cell for cell in pairs(rest) if cell.key.lower() not in _COUNTER_KEYS]
-        if counter.start() < 60 and not cells:
+        is_ahead = counter.match.start() < 60
+        rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|-)]")) if is_ahead else text
+        cells, left = pairs_and_rest(rest)
+        cells = [cell for cell in cells if cell.key.lower() not in _COUNTER_KEYS or cell.key in self.dialect.fields]
+        if not _OTHER_WORK.search(text) and (took := _TOOK.search(left)):
+            cells.append(Pair("step time", took["value"], took["unit"], to_float(took["value"])))
+            left = left[: took.start()] + left[took.end() :]
+        if not is_ahead and "|" not in text:
+            cells = [cell for cell in cells if cell.key != cell.unit]  # a rate in a sentence
+        if counter.epoch is not None:
+            cells = [cell for cell in cells if cell.key.lower() != "epoch"]
+        if is_ahead and not cells:
             return []
-        total = int(counter["total"]) if counter["total"] else None
         held_out = [cell for cell in cells if HELD_OUT.match(cell.key)]
         own = [cell for cell in cells if not HELD_OUT.match(cell.key)]
         if "alidation" in text[:200] and not any(cell.key == "loss" for cell in own):
             held_out, own = cells, []
-        records = self._records(line, rank, time, own, int(counter["at"]), total) if own else []
+        records = self._records(line, rank, time, own, counter.at, counter.total) if own else []
+        if records and records[0].kind == "step" and counter.in_epoch:
+            records[0].values["in_epoch"] = -1.0 if counter.epoch is None else 1.0
+            records[0].values |= {} if counter.epoch is None else {"epoch": float(counter.epoch)}
         if held_out:
-            records += self._validation(line, rank, held_out, int(counter["at"]))
+            records += self._validation(line, rank, held_out, counter.at)
+        if records and (more := _LEFT.search(left)) and is_measurement(left[more.start() :]):
+            records.append(unread(line, UNNAMED, left.replace("|", " ").strip()))
         return records
 
+    def _uncounted(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+        """Read a step that states no number."""
+        pattern = self.dialect.uncounted
+        cells = pairs(text) if pattern is not None and pattern.search(text) else []
+        return self._records(line, rank, time, cells, None, None) if cells else []
+
     def _records(
-        self, line: int, rank: int | None, time: str | None, cells: list[Pair], iteration: int, total: int | None
+        self, line: int, rank: int | None, time: str | None, cells: list[Pair], iteration: int | None, total: int | None
     ) -> list[Record]:
         """Return the step and its timers; [] if no cell is a measurement."""
         values: dict[str, float] = {}
@@ -164,8 +225,15 @@ class Parser:
             if cell.value is None:
                 bad.append(unread(line, "not a finite number", f"{cell.key}: {cell.text}"))
                 continue
-            if field.name == "time_s" and cell.unit == "ms":
+            if field.name in ("time_s", "total_s") and (cell.unit == "ms" or len(timers) > 1):
+                # The time of the whole step stands alone, or behind its phases.
                 field = field._replace(name="step_time_s")
+            elif _is_unitless_memory(field, cell):
+                field = field._replace(name=slug(cell.key))
+            if field.name == "steps_per_s" and len(cell.text) < 3 and cell.text.isdigit():
+                field = field._replace(name="whole_steps_per_s")  # too few digits for a step time
+            if field.name in values:
+                field = field._replace(name=slug(f"{cell.key} {cell.unit}"))
             value = normal(cell.value, field.scale)
             if is_timer(field.name):
                 timers[field.name.removesuffix("_s")] = value
@@ -175,7 +243,7 @@ class Parser:
             raw.append(cell.text)
         if not timers and not any(name.endswith(_MEASURES) for name in values):
             return bad if values else []
-        if total is not None and total >= iteration:
+        if total is not None and iteration is not None and total >= iteration:
             values["total_iterations"] = float(total)
         shown = tuple(fields), tuple(raw)
         step = Record("step", line, values, iteration, rank, time, *shown)
@@ -192,10 +260,15 @@ class Parser:
     def _validation(self, line: int, rank: int | None, cells: list[Pair], iteration: int | None) -> list[Record]:
         return _record("validation", line, rank, iteration, [(cell, self.dialect.field(cell)) for cell in cells])
 
-    def _summary(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
+    def summary(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read a line without a counter that states a time, a rate or memory: figures of the launch."""
         cells = [(cell, self.dialect.field(cell)) for cell in pairs(text)]
         stated = [(cell, f) for cell, f in cells if f.name.endswith(_MEASURES) and (cell.unit or f.name != "loss")]
+        if all(cell.key.lower() in _AMBIGUOUS for cell, _ in stated):
+            stated = []
+        elif any(is_timer(f.name) for _, f in stated):
+            # `eval time = 12 ms (102 tokens per second)`: the rate of that work, not of the training.
+            stated = [(cell, f) for cell, f in stated if cell.key != cell.unit]
         names = self.dialect.settings
         settings = {
             names[cell.key]: int(cell.value)
@@ -206,10 +279,31 @@ class Parser:
         return records + _record("metrics", line, rank, None, stated, time)
 
 
+UNNAMED = "a number with a unit, but without a name"
+# Memory of anything, in a line that states nothing else.
+_AMBIGUOUS = frozenset({"memory", "mem", "time"})
+_CLOCK = re.compile(
+    r"(?:^|_)(?:total_(?:running_)?time|running_time|time_total|elapsed|eta|remaining|wall|runtime)(?:_|$)"
+    r"|^(?:e2e_|raw_)?train(?:ing)?_time_s$"
+)
+
+
+def _is_unitless_memory(field: Field, cell: Pair) -> bool:
+    """Return whether a cell states memory without a unit: only a long whole number is one of bytes."""
+    return (
+        field.name.endswith("_bytes")
+        and field.scale == 1.0
+        and not cell.unit
+        and "bytes" not in cell.key.lower()
+        and (len(cell.text) < 7 or not cell.text.isdigit())
+    )
+
+
 @lru_cache(maxsize=8192)
 def is_timer(name: str) -> bool:
     """Return whether a quantity is the time of a phase of a step."""
-    return name.endswith("_s") and not name.endswith(("_per_s", "step_time_s")) and name not in CLOCKS
+    is_time = name.endswith("_s") and not name.endswith(("_per_s", "step_time_s"))
+    return is_time and name not in CLOCKS and _CLOCK.search(name) is None
 
 
 def _record(
@@ -229,124 +323,3 @@ def _record(
 def _ended(line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
     end = ending(text)
     return [Record("end", line, data=end, rank=rank, time=time)] if end else []
-
-
-_GB = 1e9  # Composer's memory monitor divides by 10**9.
-_COMPOSER = {
-    "memory/allocated_mem": Field("allocated_bytes", "", "GB", _GB),
-    "memory/active_mem": Field("active_bytes", "", "GB", _GB),
-    "memory/inactive_mem": Field("inactive_bytes", "", "GB", _GB),
-    "memory/reserved_mem": Field("reserved_bytes", "", "GB", _GB),
-    "memory/peak_allocated_mem": Field("max_allocated_bytes", "", "GB", _GB),
-    "memory/peak_active_mem": Field("max_active_bytes", "", "GB", _GB),
-    "memory/peak_reserved_mem": Field("max_reserved_bytes", "", "GB", _GB),
-    "time/train": Field("elapsed_s", "", "h", 3600.0),
-    "time/val": Field("elapsed_validation_s", "", "h", 3600.0),
-    "time/total": Field("elapsed_total_s", "", "h", 3600.0),
-    "throughput/samples_per_sec": Field("samples_per_s", "", "samples/s"),
-    "throughput/tokens_per_sec": Field("tokens_per_s", "", "tokens/s"),
-    "throughput/batches_per_sec": Field("steps_per_s", "", "batches/s"),
-}  # fmt: skip
-
-# Name -> dialect; `pairs` is also the fallback for files in no other format.
-DIALECTS: dict[str, Dialect] = {
-    "nanogpt": Dialect(
-        (
-            (re.compile(r"^step\s{1,8}\d+(?:/\d+)?(?: \([\d.]+%\))? \| (?:train )?loss"), 10),
-            (re.compile(r"^iter \d+: loss [\d.]+, time [\d.]+ms"), 10),
-            (re.compile(r"(?i)^step \d+(?: \||:) (?:val(?:idation)? (?:bpb|loss)|train loss)"), 6),
-        )
-    ),
-    "torchtune": Dialect(
-        (
-            (re.compile(r"^Step \d+ \| loss:\S+ "), 10),
-            (re.compile(r"\btorchtune\.utils\."), 4),
-        ),
-        fields={
-            "peak_memory_active": Field("max_active_bytes", "", "GiB", 2**30),
-            "peak_memory_alloc": Field("max_allocated_bytes", "", "GiB", 2**30),
-            "peak_memory_reserved": Field("max_reserved_bytes", "", "GiB", 2**30),
-        },
-    ),
-    "internlm": Dialect(
-        (
-            (re.compile(r"record_current_batch_training_metrics"), 10),
-            (re.compile(r"\btgs \(tokens/gpu/second\)="), 10),
-        ),
-        seconds=re.compile(r"^(?:fwd_bwd_time|bwd_time|fwd_time)$"),
-    ),
-    "verl": Dialect(
-        (
-            (re.compile(r"\bstep:\d+ - [\w/@.]+:[\d.e+-]+ - "), 10),
-            (re.compile(r"\b(?:perf|step|rollout) \d+: \{'[\w]+/"), 10),
-            (re.compile(r"'(?:perf|rollout)/\w+': "), 4),
-        ),
-        seconds=re.compile(r"^perf/\w{1,60}_time$"),
-    ),
-    "fairseq": Dialect(
-        (
-            (re.compile(r"\| (?:train_inner|train) \| (?:epoch \d+|\{\"epoch\")"), 10),
-            (re.compile(r"\bnum_updates=\d+, lr="), 6),
-        ),
-        fields={"ups": Field("steps_per_s", "", "updates/s"), "train_wall": Field("train_wall_s", "", "s"),
-                "wall": Field("wall_s", "", "s"), "gb_free": Field("free_bytes", "", "GB", 2**30)},
-    ),
-    "colossalai": Dialect(
-        (
-            (re.compile(r"\bavg_duration: [\d.]+, avg_throughput: "), 40),
-            (re.compile(r"\bTFLOPS per GPU by Megatron: "), 40),
-            (re.compile(r"\bBooster init max CUDA memory: "), 40),
-            (re.compile(r"\bcolossalai - colossalai - [A-Z]+: "), 10),
-        ),
-        # The duration of all measured steps of a rank, on average.
-        fields={"avg_duration": Field("measured_duration_s", "", "s"),
-                "avg_throughput": Field("samples_per_s", "", "samples/s"),
-                "TFLOPS per GPU by Megatron": Field("megatron_flops_per_gpu", "", "TFLOP/s", 1e12)},
-        settings={"world size": "world_size", "dp_world_size": "data_parallel_size"},
-    ),
-    "mlx-lm": Dialect(
-        (
-            (re.compile(r"^Iter \d+: (?:Train|Val) loss [\d.]+, "), 10),
-        ),
-    ),
-    "composer": Dialect(
-        (
-            (re.compile(r"^(?:\[epoch=\d+(?:/\d+)?\])?\[batch=\d+(?:/\d+)?\]:"), 10),
-            (re.compile(r"^\s+Train (?:memory|throughput|time|loss|metrics|trainer)/\w+"), 2),
-        ),
-        fields=_COMPOSER,
-    ),
-    "bars": Dialect(
-        (
-            (re.compile(r"\d%\|[^|]{0,300}\|\s{0,8}[\d.]{1,15}[kMG]?/[\d.]{1,15}[kMG]? \[\d\d?:\d\d"), 1),
-            (re.compile(r"(?:Epoch|Episode|Training)[^|%]{0,40}\d%\|[^|]{0,300}\|\s{0,8}\d+/\d+ \[\d\d?:\d\d"), 2),
-        )
-    ),
-    "pairs": Dialect(()),
-}  # fmt: skip
-
-
-def parts_of(text: str) -> list[str]:
-    """Split a text before the next mention of its counter: steps of several ranks without a line feed between them."""
-    counter = next((match for pattern in _COUNTERS if (match := pattern.search(text))), None)
-    if counter is None:
-        return [text]
-    head = counter[0][: counter.start("at") - counter.start()]
-    again = re.compile(rf"(?<![A-Za-z_/]){re.escape(head.strip(' |,[({-'))}\s{{0,12}}(?=\d)")
-    return spliced(again, text) if len(text) > 2 * len(counter[0]) and head.strip() else [text]
-
-
-def counter_of(text: str) -> int | None:
-    """Return the number after `step`, `iter` or a similar word; None if the line has none."""
-    match = next((match for pattern in _COUNTERS if (match := pattern.search(text[:8_000]))), None)
-    return int(match["at"]) if match else None
-
-
-def is_readable(head: Iterable[str]) -> bool:
-    """Return whether lines of no known format contain steps or several measurements that `pairs` can read."""
-    measured = 0
-    for record in DIALECTS["pairs"].read(islice(head, 2_000)):
-        measured += record.kind == "metrics"
-        if record.kind == "step" or measured > 1:
-            return True
-    return False

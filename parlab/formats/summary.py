@@ -72,7 +72,7 @@ def segment_of(builder: Builder) -> schema.Segment:
 
 
 # DeepSpeed's wall clock of a step: these three timers follow one another.
-_WALL_CLOCK = ("forward", "backward", "step")
+_WALL_CLOCKS = (("forward", "backward", "step"), ("fwd", "bwd", "step"))
 
 
 def _fill_wall_clock(segment: schema.Segment, builder: Builder) -> None:
@@ -81,13 +81,14 @@ def _fill_wall_clock(segment: schema.Segment, builder: Builder) -> None:
         p10, median, p90 = overall.quantiles(0.1, 0.5, 0.9)
         segment.step_time_s = schema.StepTime(median=median, mean=overall.mean, p10=p10, p90=p90)
         segment.basis["step_time_s"] = _PRINTED_OVERALL
-    timers = [builder.timers.by_name.get(name) for name in _WALL_CLOCK]
-    streams = [timer for timer in timers if timer is not None]
-    if segment.step_time_s is not None or len(streams) < len(_WALL_CLOCK):
+    timers = builder.timers.by_name
+    names = next((names for names in _WALL_CLOCKS if all(name in timers for name in names)), None)
+    if segment.step_time_s is not None or names is None:
         return
+    streams = [timers[name] for name in names]
     p10, median, p90 = (sum(parts) for parts in zip(*(s.quantiles(0.1, 0.5, 0.9) for s in streams), strict=True))
     segment.step_time_s = schema.StepTime(median=median, mean=sum(s.mean for s in streams), p10=p10, p90=p90)
-    segment.basis["step_time_s"] = f"sum of the timers {', '.join(_WALL_CLOCK)}; {streams[0].count} records"
+    segment.basis["step_time_s"] = f"sum of the timers {', '.join(names)}; {streams[0].count} records"
 
 
 def _fill_steps(segment: schema.Segment, builder: Builder) -> None:
@@ -195,6 +196,8 @@ def _fill_memory(segment: schema.Segment, builder: Builder) -> None:
     for name in (
         "max_allocated_bytes",
         "max_memory_allocated_bytes",
+        "peak_bytes",
+        "max_active_bytes",
         "memory_bytes",
         "gpu_mem_bytes",
         "max_reserved_bytes",

@@ -14,6 +14,8 @@ from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple, cast
 
+import zstandard
+
 from parlab.ingest.received import BLOCK, HEAD_BYTES, Received, Refused, display_name, kind_of
 
 MAX_MEMBERS = 10_000
@@ -23,12 +25,12 @@ RATIO_FROM = 32 << 20
 """Unpacked size from which the ratio is checked."""
 _MAX_DEPTH = 20
 _MAX_READ = 16 << 20
-MAGIC = (b"\x1f\x8b", b"PK\x03\x04", b"PK\x05\x06", b"BZh", b"\xfd7zXZ\x00")
+MAGIC = (b"\x1f\x8b", b"PK\x03\x04", b"PK\x05\x06", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
 """First bytes of the archives and compressed files that `unpack` opens; a tar file has its mark further on."""
-KINDS = ("gzip", "bzip2", "xz", "zip", "tar")
+KINDS = ("gzip", "bzip2", "xz", "zstd", "zip", "tar")
 _DAMAGED = (
-    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError,
-    NotImplementedError, ValueError, OverflowError, MemoryError,
+    zipfile.BadZipFile, zstandard.ZstdError, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError,
+    RuntimeError, NotImplementedError, ValueError, OverflowError, MemoryError,
 )  # fmt: skip
 
 
@@ -73,7 +75,7 @@ def unpack(received: Received, directory: Path, *, limit: int) -> list[Member]:
 
 
 def _decompressed(received: Received) -> IO[bytes]:
-    modules = {"gzip": gzip, "bzip2": bz2, "xz": lzma}
+    modules = {"gzip": gzip, "bzip2": bz2, "xz": lzma, "zstd": zstandard}
     return cast(IO[bytes], modules[received.kind].open(received.path, "rb"))
 
 
@@ -184,7 +186,7 @@ def _check_not_nested(name: str, head: bytes) -> None:
 
 def _without_suffix(name: str) -> str:
     stem = PurePosixPath(name)
-    return stem.stem if stem.suffix in (".gz", ".bz2", ".xz") else name
+    return stem.stem if stem.suffix in (".gz", ".bz2", ".xz", ".zst") else name
 
 
 def _label(name: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import codecs
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from parlab.findings import document_findings
@@ -57,7 +58,7 @@ class _Open(NamedTuple):
     format: str
     records: Iterator[Record]
     line_count: Callable[[], int]
-    cut_lines: Sequence[int] = ()
+    cut_lines: Mapping[int, str] = MappingProxyType({})
 
 
 Progress = Callable[[float], None]

@@ -19,10 +19,11 @@ _CONTROL = bytes(code for code in range(32) if code not in (9, 10, 12, 13, 27))
 _BINARY_SHARE = 0.05
 _HOLE = re.compile(rb"\x00{64,}")
 _TEXT_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
-_MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
-_NO_ARCHIVES = {b"7z\xbc\xaf\x27\x1c": "a 7z archive", b"Rar!": "a rar archive", b"\x28\xb5\x2f\xfd": "a zstd file"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz",
+          b"\x28\xb5\x2f\xfd": "zstd"}  # fmt: skip
+_NO_ARCHIVES = {b"7z\xbc\xaf\x27\x1c": "a 7z archive", b"Rar!": "a rar archive"}
 
-Kind = Literal["text", "events", "gzip", "bzip2", "xz", "zip", "tar", "binary"]
+Kind = Literal["text", "events", "gzip", "bzip2", "xz", "zstd", "zip", "tar", "binary"]
 
 
 PictureLookup = Callable[[str], bytes | None]

@@ -11,6 +11,7 @@ from parlab.formats.logs import LOGS
 from parlab.formats.records import Record
 from parlab.formats.rst import MAX_RST
 from tests.bench.formats import _block
+from tests.bench.reader_lines import MORE_LINES
 from tests.bench.result import Result, Scale
 
 MEGABYTES = 10
@@ -79,6 +80,7 @@ LINES: dict[str, str] = {
     "\t Train memory/peak_allocated_mem: {s}\n",
     "bars": "Epoch 0:  {p}%|####      | {n}/1000000 [01:00<10:00:00, {s}it/s, v_num=1, train_loss={l}]\n",
     "pairs": "global step {n} => time/step: {s} s, throughput: {r} samples/s, loss={l}\n",
+    **MORE_LINES,
 }  # fmt: skip
 _HEADS = {
     "nvidia-smi": "# gpu   pwr gtemp mtemp    sm   mem   enc   dec   jpg   ofa  mclk  pclk    fb  bar1\n"
@@ -91,11 +93,12 @@ _HEADS = {
     "wandb-runs": '"Name","State","Notes","User","Created","Runtime","batch_size","gpus","lr",'
     '"perf/tokens_per_sec","train/loss"\n',
     "serving": "============ Serving Benchmark Result ============\n",
+    "link-tests": "# OSU MPI-CUDA Allreduce Latency Test v7.3\n# Size       Avg Latency(us)\n",
 }
 
 
 # Steps after which the head is printed again.
-_REPEATED = {"nccl-tests": 30, "serving": 10, "nvidia-smi": 10**6, "csv": 10**6, "wandb-runs": 10**6}
+_REPEATED = {"nccl-tests": 30, "serving": 10, "nvidia-smi": 10**6, "csv": 10**6, "wandb-runs": 10**6, "link-tests": 30}
 
 
 # Lines of no known format, which the reader of learnt formats reads.

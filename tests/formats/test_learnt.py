@@ -89,7 +89,7 @@ def test_numbers_without_keys_are_named_by_the_words_before_them() -> None:
         "worker": "rank",
         "finished update": "step",
         "value": "quantity",
-        "value 2": "quantity",
+        "tokens/s": "quantity",
     }
     first = steps(lines, format)[1]
     assert (first.rank, first.iteration) == (1, 17)
