@@ -8,18 +8,29 @@ from celery.app.amqp import AMQP
 
 from parlab.refusals import refuse
 from runners.guard import guarded
-from runners.protocol import APPLY_BATCH_TASK, CONTROL_QUEUE, ENROL_TASK, HEARTBEAT_TASK, INGEST_QUEUE
+from runners.protocol import (
+    APPLY_BATCH_TASK,
+    BACKLOG_QUEUE,
+    CONTROL_QUEUE,
+    ENROL_TASK,
+    HEARTBEAT_TASK,
+    INGEST_QUEUE,
+)
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "parlab.settings")
 
-_FROM_NODES = {APPLY_BATCH_TASK: INGEST_QUEUE, HEARTBEAT_TASK: CONTROL_QUEUE, ENROL_TASK: CONTROL_QUEUE}
+_FROM_NODES = {
+    APPLY_BATCH_TASK: (INGEST_QUEUE, BACKLOG_QUEUE),
+    HEARTBEAT_TASK: (CONTROL_QUEUE,),
+    ENROL_TASK: (CONTROL_QUEUE,),
+}
 
 
 def _problem(queue: str, task: str, arguments: list[Any], named: dict[str, Any]) -> str:
     """Return why a message is refused before its task starts; empty if it is not."""
     if task not in app.tasks or task.startswith("celery."):
         return "not a task of this server; its sender may have another version"
-    if task in _FROM_NODES and (queue != _FROM_NODES[task] or len(arguments) != 1 or named):
+    if task in _FROM_NODES and (queue not in _FROM_NODES[task] or len(arguments) != 1 or named):
         return f"not a message of a node: {task} with wrong arguments or in the wrong queue"
     return ""
 

@@ -7,7 +7,7 @@ import django_stubs_ext
 import environ
 from kombu import Queue
 
-from runners.protocol import CONTROL_QUEUE, INGEST_QUEUE
+from runners.protocol import BACKLOG_QUEUE, CONTROL_QUEUE, INGEST_QUEUE
 
 django_stubs_ext.monkeypatch()
 
@@ -231,7 +231,9 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = CONTROL_QUEUE
 PICTURES_QUEUE = "pictures"
 NOTIFY_QUEUE = "notify"
-CELERY_TASK_QUEUES = [Queue(CONTROL_QUEUE), Queue(INGEST_QUEUE), Queue(PICTURES_QUEUE), Queue(NOTIFY_QUEUE)]
+CELERY_TASK_QUEUES = [
+    Queue(name) for name in (CONTROL_QUEUE, INGEST_QUEUE, BACKLOG_QUEUE, PICTURES_QUEUE, NOTIFY_QUEUE)
+]
 # Drawing and waiting for receivers take seconds: a separate worker does both, to avoid delaying heartbeats.
 CELERY_TASK_ROUTES = {
     "parlab.publishing.draw": {"queue": PICTURES_QUEUE},

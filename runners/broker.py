@@ -18,6 +18,7 @@ from runners.guard import guarded
 from runners.protocol import (
     ACKNOWLEDGE_TASK,
     APPLY_BATCH_TASK,
+    BACKLOG_QUEUE,
     CANCEL_TASK,
     CONTROL_QUEUE,
     ENROL_TASK,
@@ -43,6 +44,8 @@ from runners.trust import LIFETIME_S, Key, Untrusted, open_envelope, seal
 CONTROL_QUEUE_LIMIT = 10_000
 """Limit of unread heartbeats, so that they do not fill Redis while the server is down."""
 
+BACKLOG_LIMIT = 32
+"""Limit of unread batches of the backlog, about 10 MiB, so that neither Redis nor live batches suffer from it."""
 MAX_SENT_REFUSALS = 20
 """Refused messages in one heartbeat, by reason."""
 _ARGUMENTS = {START_TASK: {1}, GO_TASK: {1}, CANCEL_TASK: {1}, ACKNOWLEDGE_TASK: {1}, ROTATE_TASK: {1}}
@@ -128,10 +131,11 @@ class Broker:
             },
         )
 
-    def send_batch(self, wire: dict[str, Any]) -> None:
+    def send_batch(self, wire: dict[str, Any], *, is_backlog: bool = False) -> None:
         """Send a batch to the server, or raise BrokerAway."""
+        queue = BACKLOG_QUEUE if is_backlog else INGEST_QUEUE
         # It may wait for the server for hours; its position in the spool is its order.
-        self._send(APPLY_BATCH_TASK, self._sealed("batch", wire, lifetime_s=None), INGEST_QUEUE)
+        self._send(APPLY_BATCH_TASK, self._sealed("batch", wire, lifetime_s=None), queue)
 
     def send_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Send a heartbeat, or raise BrokerAway."""
@@ -161,9 +165,13 @@ class Broker:
         """Return the messages in the node's queue that were refused, for the next heartbeat."""
         return self.refusals.take(MAX_SENT_REFUSALS)
 
-    def has_unread_batches(self) -> bool:
+    def has_unread_batches(self, *, is_backlog: bool = False) -> bool:
         """Return whether batches wait for the server, or raise BrokerAway."""
-        return self._length(INGEST_QUEUE) > 0
+        return self._length(BACKLOG_QUEUE if is_backlog else INGEST_QUEUE) > 0
+
+    def backlog_room(self) -> int:
+        """Return how many batches the backlog may take now, or raise BrokerAway; the rest stays in the spools."""
+        return max(0, BACKLOG_LIMIT - self._length(BACKLOG_QUEUE))
 
     def answer(self, run: int, attempt: int, node_rank: int) -> str | None:
         """Return the last answer to a polled batch, or raise BrokerAway; None if there is none."""

@@ -74,7 +74,11 @@ class Daemon:
         self._broker = Broker(settings.redis_url, settings.node, self._keys)
         self._clock = ClockOffset(self._broker.server_time)
         self._shipper = Shipper(
-            state, settings.node, send=self._broker.send_batch, is_crowded=self._broker.has_unread_batches
+            state,
+            settings.node,
+            send=self._broker.send_batch,
+            is_crowded=self._broker.has_unread_batches,
+            backlog_room=self._broker.backlog_room,
         )
         self._stop = threading.Event()
         self._is_broker_away = False

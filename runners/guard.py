@@ -10,10 +10,10 @@ from __future__ import annotations
 import binascii
 import json
 import uuid
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from kombu import Connection
 from kombu.transport import redis
@@ -34,8 +34,30 @@ class Unreadable(ValueError):
     """Raised for a message that is no sound task; the text is the reason."""
 
 
+class Sound(NamedTuple):
+    """What is used of a message."""
+
+    task: str
+    identity: str
+    arguments: list[Any]
+    body: str
+    expires: str | None
+
+
 def sound(raw: bytes, queue: str, check: Check) -> bytes:
     """Return a message written anew, or raise Unreadable with the reason."""
+    message = read(raw, queue, check)
+    return _written(queue, message.task, message.identity, message.body, message.expires)
+
+
+def message(queue: str, task: str, argument: Any) -> bytes:
+    """Return the message that starts a task with one argument, as it lies in the queue."""
+    body = b64encode(json.dumps([[argument], {}, {}]).encode()).decode()
+    return _written(queue, task, str(uuid.uuid4()), body, None)
+
+
+def read(raw: bytes, queue: str, check: Check) -> Sound:
+    """Return the content of a message, or raise Unreadable with the reason."""
     if len(raw) > MAX_MESSAGE_BYTES:
         raise Unreadable(f"larger than {MAX_MESSAGE_BYTES >> 20} MiB")
     message = _parsed(raw, "the message")
@@ -53,7 +75,7 @@ def sound(raw: bytes, queue: str, check: Check) -> bytes:
     arguments, named = _arguments(body)
     if reason := check(queue, task, arguments, named):
         raise Unreadable(reason)
-    return _written(queue, task, identity, str(body), _expiry(headers.get("expires")))
+    return Sound(task, identity, arguments, str(body), _expiry(headers.get("expires")))
 
 
 def _parsed(raw: bytes | str, what: str) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from runners.trust import LIFETIME_S, Key, Seen, Untrusted, open_envelope, seal, shared_key
 
 INGEST_QUEUE = "ingest"
+BACKLOG_QUEUE = "backlog"
+"""Batches of runs whose spool holds more than the batch; workers take them after those in INGEST_QUEUE."""
 CONTROL_QUEUE = "control"
 APPLY_BATCH_TASK = "parlab.ingest.apply_batch"
 HEARTBEAT_TASK = "parlab.fleet.heartbeat"

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from runners import spool
 from runners.protocol import MAX_BATCH_BYTES, Batch
@@ -28,6 +28,8 @@ BROKER_RETRY_S = 0.5
 BROKER_RETRY_MAX_S = 5.0
 POLL_S = 0.1
 REST_S = 5.0
+BEHIND_BYTES = MAX_BATCH_BYTES // 4
+"""A batch after which more than this remains in the spool belongs to the backlog: live batches go before it."""
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Sent(NamedTuple):
     sequence: int
     next_sequence: int
     at: float
+    is_backlog: bool
 
 
 class Shipment:
@@ -59,6 +62,8 @@ class Shipment:
         self._waiting_since: float | None = None
         self._seen_tail = self._searched_tail = -1
         self._end: int | None = None
+        self.is_behind = False
+        """Whether the next batch belongs to the backlog, as far as is known without reading the spool."""
         self.rest_until = 0.0
         spool.forget(run.spool, self._acknowledged)
 
@@ -71,7 +76,7 @@ class Shipment:
         """Whether the server has stored everything that was written so far."""
         return spool.tail(self.run.spool) == self._acknowledged
 
-    def next_batch(self, now: float, *, is_crowded: Callable[[], bool]) -> Batch | None:
+    def next_batch(self, now: float, *, is_crowded: Callable[..., bool]) -> Batch | None:
         """Return the batch to send now; None if there is nothing to send, or too much is unacknowledged."""
         self._expire(now, is_crowded)
         if len(self._sent) >= (1 if self._unanswered else WINDOW):
@@ -84,6 +89,8 @@ class Shipment:
             self._seen_tail, self._waiting_since = tail, None
             return None
         self._waiting_since = self._waiting_since or now
+        # A live batch must not overtake those of its run in the backlog: the server would refuse it.
+        self.is_behind = tail - piece.next_position > BEHIND_BYTES or any(sent.is_backlog for sent in self._sent)
         is_full = len(piece.output) >= MAX_BATCH_BYTES // 2
         if not is_full and not piece.reports and now - self._waiting_since < GATHER_S:
             return None
@@ -103,7 +110,7 @@ class Shipment:
 
     def was_sent(self, batch: Batch, now: float) -> None:
         """Record that the broker has accepted a batch."""
-        self._sent.append(Sent(batch.sequence, batch.next_sequence, now))
+        self._sent.append(Sent(batch.sequence, batch.next_sequence, now, self.is_behind))
         self._position = batch.next_sequence
         self._waiting_since = now
 
@@ -160,13 +167,13 @@ class Shipment:
             self._searched_tail = tail
         return self._end
 
-    def _expire(self, now: float, is_crowded: Callable[[], bool]) -> None:
+    def _expire(self, now: float, is_crowded: Callable[..., bool]) -> None:
         if not self._sent:
             return
         waited = now - max(self._sent[0].at, self._progress_at)
         if waited < min(RESEND_S * 2**self._unanswered, RESEND_MAX_S):
             return
-        if waited < CROWDED_RESEND_S and is_crowded():
+        if waited < CROWDED_RESEND_S and is_crowded(is_backlog=self._sent[0].is_backlog):
             return
         self._unanswered += 1
         log.warning(
@@ -185,13 +192,26 @@ class Shipper:
     """Ships the spools of all runs of a state directory, in its own thread."""
 
     def __init__(
-        self, state: StateDir, node: str, *, send: Callable[[dict[str, Any]], None], is_crowded: Callable[[], bool]
+        self,
+        state: StateDir,
+        node: str,
+        *,
+        send: Callable[..., None],
+        is_crowded: Callable[..., bool],
+        backlog_room: Callable[[], int],
     ) -> None:
-        """`send` sends a batch, `is_crowded` returns whether the server's queue has any; both may raise BrokerAway."""
+        """The functions may raise BrokerAway.
+
+        `send(batch, is_backlog=)` sends a batch, `is_crowded(is_backlog=)` returns whether the server's queue has any,
+        `backlog_room()` how many batches may be added to the backlog.
+        """
         self._state = state
         self._node = node
         self._send = send
         self._is_crowded = is_crowded
+        self._backlog_room = backlog_room
+        self._room: int | None = None
+        self._turns = 0
         self._shipments: dict[str, Shipment] = {}
         self._answers: queue.SimpleQueue[tuple[int, int, int, int]] = queue.SimpleQueue()
         self._broker_failures = 0
@@ -217,7 +237,9 @@ class Shipper:
         """Process the answers, send batches, and delete runs that are stored."""
         self._follow_runs()
         self._take_answers(now)
-        for shipment in list(self._shipments.values()):
+        self._room = None
+        self._turns += 1
+        for shipment in rotated(list(self._shipments.values()), self._turns):
             if now < shipment.rest_until:
                 continue
             try:
@@ -260,12 +282,23 @@ class Shipper:
             self._state.finish(shipment.run)
             return
         shipment.mend()
-        while batch := shipment.next_batch(now, is_crowded=self._is_crowded):
-            self._send(batch.to_wire())
+        while not shipment.is_behind or self._has_room():
+            batch = shipment.next_batch(now, is_crowded=self._is_crowded)
+            if batch is None or (shipment.is_behind and not self._has_room()):
+                return
+            self._send(batch.to_wire(), is_backlog=shipment.is_behind)
             shipment.was_sent(batch, now)
+            if self._room is not None and shipment.is_behind:
+                self._room -= 1
             if self._broker_failures:
                 self._start_again()
                 return
+
+    def _has_room(self) -> bool:
+        """Return whether the backlog takes another batch; Redis is asked once in a turn."""
+        if self._room is None:
+            self._room = self._backlog_room()
+        return self._room > 0
 
     def _start_again(self) -> None:
         log.info("the broker can be reached again")
@@ -278,3 +311,9 @@ class Shipper:
             return
         target = self._state.set_aside(shipment.run)
         log.error("%s: unknown to the server; its output stays in %s until it is deleted by hand", shipment.run, target)
+
+
+def rotated(shipments: list[Shipment], turn: int) -> list[Shipment]:
+    """Return the shipments, beginning with another one each turn, so that each gets room in the backlog."""
+    first = turn % len(shipments) if shipments else 0
+    return shipments[first:] + shipments[:first]

@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu import Connection, Consumer, Queue
 
-from runners.protocol import APPLY_BATCH_TASK, CONTROL_QUEUE, ENROL_TASK, INGEST_QUEUE
+from runners.protocol import APPLY_BATCH_TASK, BACKLOG_QUEUE, CONTROL_QUEUE, ENROL_TASK, INGEST_QUEUE
 from tests.patience import PATIENCE_S, wait_for
 
 
@@ -23,7 +23,7 @@ class Inbox(ABC):
     def serve(self, seconds: float = 0.05) -> None:
         """Take messages for a while."""
         deadline = time.monotonic() + seconds
-        queues = [Queue(INGEST_QUEUE), Queue(CONTROL_QUEUE)]
+        queues = [Queue(INGEST_QUEUE), Queue(BACKLOG_QUEUE), Queue(CONTROL_QUEUE)]
         consumer = Consumer(self.connection, queues, callbacks=[self._receive], accept=["json"])
         with consumer, contextlib.suppress(TimeoutError):
             while (left := deadline - time.monotonic()) > 0:

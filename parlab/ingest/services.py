@@ -4,23 +4,24 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import groupby, zip_longest
 from tempfile import SpooledTemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.cache import cache
 from django.db import DatabaseError, transaction
 from django.utils import timezone
 
 from parlab.ingest import orders, printed, utilisation
-from parlab.ingest.events import Limits, Parsed, parse, reported_limits
 from parlab.ingest.imported_summary import with_utilisation
 from parlab.ingest.launches import Sections
+from parlab.ingest.output import Output, is_read, outputs_append, series_rebuild, world_size
 from parlab.ingest.reported import summarise_reported
 from parlab.ingest.summary import summarise
 from parlab.lab.models import Attempt, Member, Run
 from parlab.lab.services import attempt_report, launch_store, lock_members, run_findings_refresh, summary_store
-from parlab.series import log, operations, store
-from parlab.series.streams import joined, marks_of
+from parlab.series import log, store
+from parlab.series.streams import Mark, extended, marks_of
 from runners.config import engine_of, filled_fields
 from runners.protocol import Batch, RunState
 
@@ -33,9 +34,18 @@ TEXT_EVERY_S = 0.5
 # A summary reads the whole series: while a run is active, at most this share of the time is spent on it.
 _SUMMARY_SHARE = 0.05
 _LAST_POSITION = 2**63 - 1
-READ_BY = "read_by"
+_LAST_NUMBER = 2**31 - 1
 _SPOOL_BYTES = 32 << 20
 """Size up to which the points of a command's output are held in memory instead of a file."""
+
+
+class Applied(NamedTuple):
+    """What became of batches."""
+
+    positions: list[int]
+    """For each batch the position up to which the spool of its node is stored, or UNKNOWN."""
+    grown: list[Attempt]
+    """Attempts with new output that have not ended; their summaries are due at intervals."""
 
 
 @transaction.atomic
@@ -44,102 +54,126 @@ def batch_apply(*, batch: Batch) -> int:
 
     Duplicate or reordered batches leave series and log unchanged. Raises ValueError for invalid positions.
     """
+    positions, grown = batches_apply(batches=[batch])
+    for attempt in grown:
+        summarise_at_intervals(attempt)
+    return positions[0]
+
+
+@transaction.atomic(savepoint=False)
+def batches_apply(*, batches: Sequence[Batch]) -> Applied:
+    """Store batches of any attempts, each if it is the next one, in one transaction with few queries.
+
+    Raises ValueError for invalid positions.
+    """
+    for batch in batches:
+        check_positions(batch)
+    attempts = _locked_attempts(batches)
+    members = _locked_members(attempts)
+    pieces: dict[int, list[Batch]] = {}
+    for batch in sorted(batches, key=lambda batch: batch.sequence):
+        member = _sender(batch, attempts, members)
+        if member is not None and batch.sequence == member.committed:
+            member.committed = batch.next_sequence
+            pieces.setdefault(member.pk, []).append(batch)
+    advanced = [member for member in members.values() if member.pk in pieces]
+    _store(advanced, pieces)
+    grown = [attempt for attempt in attempts.values() if _follow_reports(attempt, advanced, pieces)]
+    senders = [_sender(batch, attempts, members) for batch in batches]
+    return Applied([UNKNOWN if member is None else member.committed for member in senders], grown)
+
+
+def check_positions(batch: Batch) -> None:
+    """Raise ValueError for positions that no spool has."""
     if not batch.sequence <= batch.next_sequence <= _LAST_POSITION:
         raise ValueError(f"next_sequence {batch.next_sequence} is before sequence {batch.sequence}, or beyond 2^63")
-    attempt = (
+
+
+def _locked_attempts(batches: Sequence[Batch]) -> dict[tuple[int, int], Attempt]:
+    """Lock the attempts of batches, in the order of their rows, so that two workers never wait for each other."""
+    keys = {(batch.run, batch.attempt) for batch in batches if batch.attempt <= _LAST_NUMBER}
+    keys = {(run, number) for run, number in keys if 0 < run <= _LAST_POSITION and number > 0}
+    rows = (
         Attempt.objects.select_for_update(of=("self",), no_key=True)
         .select_related("run")
-        .filter(run_id=batch.run, number=batch.attempt)
-        .first()
+        .filter(run_id__in={run for run, _ in keys}, number__in={number for _, number in keys})
+        .order_by("pk")
     )
-    member = _member(attempt, batch) if attempt is not None else None
-    if attempt is None or member is None:
-        return UNKNOWN
-    if batch.sequence != member.committed:
-        return member.committed
-    member.committed = batch.next_sequence
-    if batch.output:
-        output_append(attempt, batch.output, member=member, stamps=batch.stamps, streams=batch.streams)
-        attempt.save(update_fields=["last_step"])
-    if member.is_active and member.node is not None:
-        member.lease_expires_at = timezone.now() + member.node.lease
-    member.save(update_fields=["committed", "lease_expires_at"])
-    for report in batch.reports:
-        attempt_report(attempt=attempt, report=report, node_rank=batch.node_rank)
-    if any(report.state != "running" for report in batch.reports):
+    return {(row.run_id, row.number): row for row in rows if (row.run_id, row.number) in keys}
+
+
+def _locked_members(attempts: Mapping[tuple[int, int], Attempt]) -> dict[tuple[int, int], Member]:
+    """Lock the members of locked attempts: {(attempt, node rank): member}."""
+    by_id = {attempt.pk: attempt for attempt in attempts.values()}
+    rows = Member.objects.filter(attempt__in=by_id).select_related("node").order_by("attempt_id", "node_rank")
+    members = list(rows.select_for_update(of=("self",), no_key=True))
+    bare = by_id.keys() - {member.attempt_id for member in members}
+    # An attempt without members gets its first one.
+    members += [member for pk in sorted(bare) for member in lock_members(by_id[pk])]
+    for member in members:
+        member.attempt = by_id[member.attempt_id]
+    return {(member.attempt_id, member.node_rank): member for member in members}
+
+
+def _sender(
+    batch: Batch, attempts: Mapping[tuple[int, int], Attempt], members: Mapping[tuple[int, int], Member]
+) -> Member | None:
+    """Return the member that sent a batch; None if its attempt is unknown or assigned to another node."""
+    attempt = attempts.get((batch.run, batch.attempt))
+    member = members.get((attempt.pk, batch.node_rank)) if attempt is not None else None
+    return member if member is not None and member.node is not None and member.node.name == batch.node else None
+
+
+def _store(advanced: Sequence[Member], pieces: Mapping[int, Sequence[Batch]]) -> None:
+    """Store output, positions and leases of members with new batches."""
+    attempts = {member.attempt_id: member.attempt for member in advanced}
+    steps = {pk: attempt.last_step for pk, attempt in attempts.items()}
+    for outputs in zip_longest(*(_joined(member, pieces[member.pk]) for member in advanced)):
+        outputs_append([output for output in outputs if output is not None])
+    stepped = [attempt for pk, attempt in attempts.items() if attempt.last_step != steps[pk]]
+    Attempt.objects.bulk_update(stepped, ["last_step"])
+    now = timezone.now()
+    for member in advanced:
+        if member.is_active and member.node is not None:
+            member.lease_expires_at = now + member.node.lease
+    Member.objects.bulk_update(advanced, ["committed", "lease_expires_at"])
+
+
+def _joined(member: Member, batches: Sequence[Batch]) -> list[Output]:
+    """Join the output of consecutive batches of a member: one output, or one for each change between the two kinds.
+
+    Output with marks of streams consists of whole lines; without, it continues the last line.
+    """
+    outputs: list[Output] = []
+    for has_marks, group in groupby((batch for batch in batches if batch.output), key=_has_marks):
+        data, stamps, marks = bytearray(), list[tuple[int, float]](), list[Mark]()
+        for batch in group:
+            stamps += [(len(data) + offset, at) for offset, at in batch.stamps if 0 <= offset < len(batch.output)]
+            if has_marks:
+                marks = extended(marks, len(data), marks_of(batch.streams, len(batch.output)))
+            data += batch.output
+        outputs.append(Output(member.attempt, bytes(data), member.node_rank, member.clock_offset_s, stamps, marks))
+    return outputs
+
+
+def _has_marks(batch: Batch) -> bool:
+    return bool(marks_of(batch.streams, len(batch.output)))
+
+
+def _follow_reports(attempt: Attempt, advanced: Sequence[Member], pieces: Mapping[int, Sequence[Batch]]) -> bool:
+    """Apply the reports in new batches of an attempt; return whether it has new output and goes on."""
+    of_members = [(member, pieces[member.pk]) for member in advanced if member.attempt_id == attempt.pk]
+    reports = [(member, report) for member, batches in of_members for batch in batches for report in batch.reports]
+    for member, report in reports:
+        attempt_report(attempt=attempt, report=report, node_rank=member.node_rank)
+    if any(report.state != "running" for _, report in reports):
         transaction.on_commit(partial(orders.follow, attempt.pk), robust=True)
-    if any(report.is_final for report in batch.reports):
+    if any(report.is_final for _, report in reports):
         attempt_summarise(attempt=attempt)
         # Findings must not reject the batch: they are computed after the commit, and errors are logged.
         transaction.on_commit(partial(run_findings_refresh, run=attempt.run), robust=True)
-    elif batch.output:
-        summarise_at_intervals(attempt)
-    return batch.next_sequence
-
-
-def _member(attempt: Attempt, batch: Batch) -> Member | None:
-    """Return the member of a locked attempt that sent a batch; None if it is assigned to another node."""
-    rows = Member.objects.filter(attempt=attempt, node_rank=batch.node_rank).select_related("node")
-    member = rows.select_for_update(of=("self",), no_key=True).first()
-    if member is None:  # perhaps an attempt without members, which gets its first one
-        member = next((each for each in lock_members(attempt) if each.node_rank == batch.node_rank), None)
-    if member is None or member.node is None or member.node.name != batch.node:
-        return None
-    return member
-
-
-def output_append(
-    attempt: Attempt,
-    output: bytes,
-    *,
-    member: Member | None = None,
-    stamps: Sequence[tuple[int, float]] = (),
-    streams: Sequence[tuple[int, int, bool]] = (),
-) -> Parsed:
-    """Append output to the log of a locked attempt and its events to the series; the caller saves `last_step`.
-
-    Returns the events.
-    """
-    node_rank, offset_s = (member.node_rank, member.clock_offset_s) if member else (0, 0.0)
-    corrected = [(offset, at - offset_s) for offset, at in stamps]
-    unfinished = log.append_log(attempt.pk, output, node_rank=node_rank, stamps=corrected, streams=streams)
-    metrics = store.metric_names(attempt.pk)
-    is_read = _is_read(attempt)
-    marks = marks_of(streams, len(output))
-    parsed = parse(
-        joined(output, marks) if marks else unfinished + output,
-        limits=_limits(attempt.run),
-        existing_metrics=metrics,
-        last_step=None if is_read else attempt.last_step,
-        clock_offset_s=offset_s,
-    )
-    if is_read and parsed.steps:
-        # The command prints steps as events after all: points that readers took from its lines would be duplicates.
-        _series_rebuild(attempt)
-    elif is_read:
-        store.append(attempt.pk, parsed.series)
-    else:
-        _parsed_store(attempt, parsed)
-    return parsed
-
-
-def _parsed_store(attempt: Attempt, parsed: Parsed) -> None:
-    store.append(attempt.pk, parsed.series)
-    operations.append(attempt.pk, parsed.operations)
-    attempt.last_step = parsed.last_step
-    for reason, count in parsed.refused.items():
-        logger.info("run %s attempt %s: %d values in the log only: %s", attempt.run_id, attempt.number, count, reason)
-
-
-def _limits(run: Run) -> Limits:
-    if run.origin == Run.Origin.REPORTED:
-        return reported_limits()
-    return Limits(_world_size(run.resolved), nodes=int(run.resolved["cluster"]["nodes"]))
-
-
-def _world_size(resolved: Mapping[str, Any]) -> int:
-    cluster = resolved["cluster"]
-    return int(cluster["nodes"]) * int(cluster["gpus_per_node"])
+        return False
+    return any(batch.output for _, batches in of_members for batch in batches)
 
 
 def attempt_summarise(*, attempt: Attempt) -> None:
@@ -147,7 +181,7 @@ def attempt_summarise(*, attempt: Attempt) -> None:
     resolved = attempt.run.resolved
     if attempt.run.origin == Run.Origin.REPORTED:
         # A script reports steps, or `parlab run` and `parlab follow` report lines that readers recognise.
-        if not (attempt.last_step is None or _is_read(attempt)) or not _printed_summarise(attempt):
+        if not (attempt.last_step is None or is_read(attempt)) or not _printed_summarise(attempt):
             summary_store(attempt=attempt, summary=summarise_reported(attempt.pk, resolved))
         return
     engine = engine_of(resolved)
@@ -156,22 +190,17 @@ def attempt_summarise(*, attempt: Attempt) -> None:
         return
     summary = summarise(attempt.pk, resolved)
     if engine.trains:
-        summary |= utilisation.parts_of(summary, resolved, _world_size(resolved), _reference(attempt, resolved))
+        summary |= utilisation.parts_of(summary, resolved, world_size(resolved), _reference(attempt, resolved))
     summary_store(attempt=attempt, summary=summary)
 
 
 def _command_summarise(attempt: Attempt) -> None:
     """Summarise a run of engine `command` from its step events, otherwise from the lines that readers recognise."""
-    if (attempt.last_step is None or _is_read(attempt)) and _printed_summarise(attempt):
+    if (attempt.last_step is None or is_read(attempt)) and _printed_summarise(attempt):
         return
     # If its lines could be read before, but not now, the previous summary stays.
     sections = filled_fields(attempt.run.resolved)
-    summary_store(attempt=attempt, summary=attempt.summary if _is_read(attempt) else summarise(attempt.pk, sections))
-
-
-def _is_read(attempt: Attempt) -> bool:
-    """Return whether the series of an attempt come from readers instead of events."""
-    return READ_BY in attempt.summary
+    summary_store(attempt=attempt, summary=attempt.summary if is_read(attempt) else summarise(attempt.pk, sections))
 
 
 def _reference(attempt: Attempt, resolved: Mapping[str, Any]) -> utilisation.Reference | None:
@@ -217,52 +246,49 @@ def _printed_reference(attempt: Attempt, sections: Sections) -> utilisation.Refe
 
 
 def summarise_at_intervals(attempt: Attempt) -> None:
-    """Compute the summary of an active attempt, at most every few seconds.
+    """Compute the summary of a locked active attempt, at most every few seconds."""
+    if summary_claim(attempt):
+        _summarise_active(attempt)
 
-    Where readers make the series from text of a reported run, they only grow here, so it happens more often.
-    """
-    key = f"parlab.ingest.summary.{attempt.pk}"
-    is_text = attempt.run.origin == Run.Origin.REPORTED and (attempt.last_step is None or _is_read(attempt))
-    every_s = TEXT_EVERY_S if is_text else SUMMARY_EVERY_S
-    if not cache.add(key, True, every_s):
-        return
+
+@transaction.atomic
+def attempt_summarise_due(*, attempt_id: int) -> None:
+    """Lock an attempt and compute its summary, for which `summary_claim` has returned True, unless it has ended."""
+    rows = Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run")
+    attempt = rows.filter(pk=attempt_id).first()
+    if attempt is not None and not RunState(attempt.state).is_final:
+        _summarise_active(attempt)
+
+
+def summary_claim(attempt: Attempt) -> bool:
+    """Return whether the summary of an active attempt is due; the next one is due some seconds later."""
+    return bool(cache.add(_summary_key(attempt), True, _summary_every_s(attempt)))
+
+
+def _summarise_active(attempt: Attempt) -> None:
     # Time of the processor: on a busy machine the time of the clock would make lines late that cost next to nothing.
     began = time.thread_time()
     attempt_summarise(attempt=attempt)
     took_s = time.thread_time() - began
-    if took_s > every_s * _SUMMARY_SHARE:
-        cache.set(key, True, took_s / _SUMMARY_SHARE)
+    if took_s > _summary_every_s(attempt) * _SUMMARY_SHARE:
+        cache.set(_summary_key(attempt), True, took_s / _SUMMARY_SHARE)
+
+
+def _summary_key(attempt: Attempt) -> str:
+    return f"parlab.ingest.summary.{attempt.pk}"
+
+
+def _summary_every_s(attempt: Attempt) -> float:
+    """Return the interval between summaries; where readers make the series of a reported run, they only grow here."""
+    is_text = attempt.run.origin == Run.Origin.REPORTED and (attempt.last_step is None or is_read(attempt))
+    return TEXT_EVERY_S if is_text else SUMMARY_EVERY_S
 
 
 @transaction.atomic
 def attempt_reingest(*, attempt: Attempt) -> int:
     """Rebuild the series and summary of an attempt from its log; return the number of points."""
     locked = Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run").get(pk=attempt.pk)
-    _series_rebuild(locked)
+    series_rebuild(locked)
     locked.save(update_fields=["last_step"])
     attempt_summarise(attempt=locked)
     return sum(info.points for info in store.metrics(locked.pk))
-
-
-def _series_rebuild(attempt: Attempt) -> None:
-    """Rebuild the series from the events of the whole log, without the points of readers."""
-    store.delete(attempt.pk)
-    operations.delete(attempt.pk)
-    attempt.last_step, attempt.summary = None, {}
-    Attempt.objects.filter(pk=attempt.pk).update(summary={})
-    limits, metrics = _limits(attempt.run), set[str]()
-    offsets = dict(attempt.members.values_list("node_rank", "clock_offset_s"))
-    for node_rank in log.node_ranks(attempt.pk):
-        unfinished = b""
-        for output in log.read_log(attempt.pk, node_rank=node_rank):
-            unfinished += output
-            parsed = parse(
-                unfinished,
-                limits=limits,
-                existing_metrics=metrics,
-                last_step=attempt.last_step,
-                clock_offset_s=offsets.get(node_rank, 0.0),
-            )
-            _parsed_store(attempt, parsed)
-            metrics |= {metric for metric, _ in parsed.series}
-            unfinished = log.unfinished_line(unfinished)

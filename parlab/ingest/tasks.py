@@ -2,19 +2,22 @@
 
 import json
 import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
-from celery import current_app, shared_task
+from celery import Task, shared_task
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
-from kombu.exceptions import OperationalError as BrokerError
 from pydantic import ValidationError
 
 from parlab.ingest import services
 from parlab.ingest.refused import store_refused
+from parlab.ingest.waiting import client, is_idle, post, take_waiting
 from parlab.lab import services as lab
+from parlab.lab.models import Attempt
 from parlab.refusals import refuse
 from runners.protocol import (
     ACKNOWLEDGE_TASK,
@@ -27,27 +30,125 @@ from runners.protocol import (
     node_queue,
     sign,
 )
-from runners.trust import Untrusted, open_envelope
+from runners.trust import Key, Untrusted, open_envelope
 
 logger = logging.getLogger(__name__)
 
+_SUMMARY_REST = 3.0
+"""While batches wait, a worker takes batches for this many times as long as it computed summaries."""
 
-@shared_task(name=APPLY_BATCH_TASK)
-def apply_batch(data: dict[str, Any]) -> None:
-    """Store a batch and acknowledge to its node the position up to which its spool is stored."""
+_UNAVAILABLE = (OperationalError, InterfaceError, redis.RedisError, OSError)
+
+
+class Received(NamedTuple):
+    """A batch whose signature is genuine, with the envelope in which it came."""
+
+    envelope: Any
+    batch: Batch
+    key_id: str
+
+
+@shared_task(name=APPLY_BATCH_TASK, bind=True)
+def apply_batch(self: "Task[..., None]", data: dict[str, Any]) -> None:
+    """Store a batch, and all that wait behind it; acknowledge to their nodes how much of each spool is stored."""
     try:
-        opened = open_envelope(data, "batch", lab.find_key)
-        batch = Batch.from_wire(opened.content)
-        if batch.node != opened.node:
-            raise Untrusted(f"batch of node {batch.node[:120]}, signed by node {opened.node}", opened.node)
-        position = services.batch_apply(batch=batch)
-        lab.key_used(node_name=opened.node, key_id=opened.key_id)
-        _answer(batch, position)
-    except ValueError as error:
-        refuse_invalid(INGEST_QUEUE, "batch", data, error)
-    except (OperationalError, InterfaceError, BrokerError, redis.RedisError, OSError) as error:
-        logger.warning("a batch was not stored or not acknowledged; its node will send it again: %s", error)
+        is_worker = not self.request.called_directly and not self.request.is_eager
+        envelopes = [data, *(take_waiting(settings.REDIS_URL) if is_worker else ())]
+        grown = _apply(list(_opened(envelopes)))
+        if is_worker:
+            SUMMARIES.compute(grown)
+    except _UNAVAILABLE as error:
+        logger.warning("batches were not stored or not acknowledged; their nodes will send them again: %s", error)
     store_refused()
+
+
+def _opened(envelopes: Sequence[Any]) -> Iterator[Received]:
+    """Check signatures and fields; what is invalid is refused."""
+    find_key = cache(lab.find_key)
+    for envelope in envelopes:
+        try:
+            opened = open_envelope(envelope, "batch", find_key)
+            batch = Batch.from_wire(opened.content)
+            if batch.node != opened.node:
+                raise Untrusted(f"batch of node {batch.node[:120]}, signed by node {opened.node}", opened.node)
+            services.check_positions(batch)
+        except ValueError as error:
+            refuse_invalid(INGEST_QUEUE, "batch", envelope, error)
+        else:
+            yield Received(envelope, batch, opened.key_id)
+
+
+def _apply(received: Sequence[Received]) -> list[Attempt]:
+    """Store batches and acknowledge them; return the attempts that have grown."""
+    if not received:
+        return []
+    try:
+        applied = services.batches_apply(batches=[each.batch for each in received])
+    except _UNAVAILABLE:
+        raise
+    except Exception:
+        # One stream that cannot be stored must not stop the others.
+        if len(received) == 1:
+            batch = received[0].batch
+            logger.exception("the batch of run %d attempt %d at %d", batch.run, batch.attempt, batch.sequence)
+            return []
+        return [attempt for each in received for attempt in _apply([each])]
+    for node, key_id in {(each.batch.node, each.key_id) for each in received}:
+        lab.key_used(node_name=node, key_id=key_id)
+    _answer(received, applied.positions)
+    return applied.grown
+
+
+def _answer(received: Sequence[Received], positions: Sequence[int]) -> None:
+    """Tell the senders of batches the position up to which their spools are stored."""
+    signing_key: Callable[[str], Key | None] = cache(lab.signing_key)
+    spools = {(each.batch.run, each.batch.attempt, each.batch.node_rank, each.batch.node): at
+              for at, each in enumerate(received)}  # fmt: skip
+    messages = []
+    for at in spools.values():
+        batch = received[at].batch
+        key = signing_key(batch.node)
+        if key is None:
+            reason = Untrusted(f"the key of node {batch.node} was revoked", batch.node)
+            refuse_invalid(INGEST_QUEUE, "batch", received[at].envelope, reason)
+            continue
+        names: dict[str, Any] = {"run": batch.run, "attempt": batch.attempt, "node": batch.node}
+        envelope = sign(Acknowledge(**names, node_rank=batch.node_rank, position=positions[at]), key)
+        if batch.is_polled:
+            place = answer_key(batch.run, batch.attempt, batch.node_rank)
+            client(settings.REDIS_URL).set(place, json.dumps(envelope), ex=ANSWER_LIFETIME_S)
+        else:
+            messages.append((node_queue(batch.node), ACKNOWLEDGE_TASK, envelope))
+    post(settings.REDIS_URL, messages)
+
+
+class Summaries:
+    """The summaries of active attempts that are due: computed when nothing waits, else in a part of the time."""
+
+    def __init__(self) -> None:
+        self._due: dict[int, None] = {}
+        self._rest_until = 0.0
+
+    def compute(self, grown: Sequence[Attempt]) -> None:
+        """Compute summaries that are due, also of attempts that have just grown."""
+        self._due |= dict.fromkeys(attempt.pk for attempt in grown if services.summary_claim(attempt))
+        began = time.monotonic()
+        if began < self._rest_until:
+            return
+        while self._due:
+            attempt_id = next(iter(self._due))
+            del self._due[attempt_id]
+            try:
+                services.attempt_summarise_due(attempt_id=attempt_id)
+            except Exception:
+                # The output is stored; the summary at the end of the attempt replaces this one.
+                logger.exception("the summary of attempt %d was not computed", attempt_id)
+            if not is_idle(settings.REDIS_URL):
+                self._rest_until = time.monotonic() + _SUMMARY_REST * (time.monotonic() - began)
+                return
+
+
+SUMMARIES = Summaries()
 
 
 def refuse_invalid(queue: str, what: str, data: Any, error: ValueError) -> None:
@@ -66,22 +167,3 @@ def _first_line(error: ValueError) -> str:
         first = error.errors()[0]
         return f"{'.'.join(str(part) for part in first['loc'])[:80]}: {first['msg'][:120]}"
     return str(error).splitlines()[0][:200]
-
-
-def _answer(batch: Batch, position: int) -> None:
-    """Tell the sender of a batch the position up to which its spool is stored."""
-    key = lab.signing_key(batch.node)
-    if key is None:
-        raise Untrusted(f"the key of node {batch.node} was revoked", batch.node)
-    names: dict[str, Any] = {"run": batch.run, "attempt": batch.attempt, "node": batch.node}
-    envelope = sign(Acknowledge(**names, node_rank=batch.node_rank, position=position), key)
-    if batch.is_polled:
-        place = answer_key(batch.run, batch.attempt, batch.node_rank)
-        _redis(settings.REDIS_URL).set(place, json.dumps(envelope), ex=ANSWER_LIFETIME_S)
-        return
-    current_app.send_task(ACKNOWLEDGE_TASK, args=[envelope], queue=node_queue(batch.node))
-
-
-@cache
-def _redis(url: str) -> redis.Redis:
-    return redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=2)

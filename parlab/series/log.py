@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import zstandard
+from django.db.models import OuterRef, Subquery
 
 from parlab.series import streams as logs
 from parlab.series.log_lines import HELD_BYTES, Line
@@ -24,6 +25,16 @@ _READ_CHUNKS = 8
 _STORED_CHUNKS = 64
 
 
+class Output(NamedTuple):
+    """Output of a node of an attempt, with `stamps`, pairs (offset, Unix time of printing), and streams of a Batch."""
+
+    attempt_id: int
+    data: bytes
+    node_rank: int = 0
+    stamps: Sequence[tuple[int, float]] = ()
+    streams: Sequence[tuple[int, int, bool]] = ()
+
+
 def append_log(
     attempt_id: int,
     data: bytes,
@@ -36,41 +47,65 @@ def append_log(
 
     `stamps` are pairs (offset in data, Unix time at which it was printed), `streams` are those of a Batch.
     """
-    chunks = LogChunk.objects.filter(attempt_id=attempt_id, node_rank=node_rank)
-    last = chunks.order_by("-position").first()
-    held = b"" if last is None else zstandard.decompress(bytes(last.data))
-    unfinished = unfinished_line(_with_chunk_before(last, held))
-    if not data:
-        return unfinished
-    position = 0 if last is None else last.position
-    stamped = unpack_stamps(last.stamps) if last is not None else []
-    marks = logs.unpack(last.streams) if last is not None else []
-    if len(held) >= CHUNK_BYTES:
-        position, held, stamped, marks = position + len(held), b"", [], []
-    output = held + data
-    marks = logs.extended(marks, len(held), logs.marks_of(streams, len(data)))
-    stamped += [(len(held) + offset, at) for offset, at in stamps if 0 <= offset < len(data) and math.isfinite(at)]
-    # Event lines compress better at this level than at the default, in half the time.
-    compressor = zstandard.ZstdCompressor(level=1)
-    pieces = ((at, output[at : at + CHUNK_BYTES]) for at in range(0, len(output), CHUNK_BYTES))
+    return append_logs([Output(attempt_id, data, node_rank, stamps, streams)])[0]
+
+
+def append_logs(outputs: Sequence[Output]) -> list[bytes]:
+    """Append output of different nodes to their logs with few queries; return the `unfinished_line` of each before."""
+    last_rows = _last_chunks(outputs)
+    unfinished, rows = [], list[LogChunk]()
+    for output in outputs:
+        last = last_rows.get((output.attempt_id, output.node_rank))
+        held = b"" if last is None else zstandard.decompress(bytes(last.data))
+        unfinished.append(unfinished_line(_with_chunk_before(last, held)))
+        if output.data:
+            rows += _extended(output, last, held)
     LogChunk.objects.bulk_create(
-        [
-            LogChunk(
-                attempt_id=attempt_id,
-                node_rank=node_rank,
-                position=position + at,
-                size=len(piece),
-                data=compressor.compress(piece),
-                stamps=_stamps_of(stamped, at, len(piece)),
-                streams=logs.pack(marks, at, len(piece)),
-            )
-            for at, piece in pieces
-        ],
+        rows,
         update_conflicts=True,
         unique_fields=["attempt", "node_rank", "position"],
         update_fields=["size", "data", "stamps", "streams"],
     )
     return unfinished
+
+
+def _last_chunks(outputs: Sequence[Output]) -> dict[tuple[int, int], LogChunk]:
+    """Return the last chunk of the log of each node, found in the index and read by its key."""
+    if len(outputs) == 1:
+        (output,) = outputs
+        chunks = LogChunk.objects.filter(attempt_id=output.attempt_id, node_rank=output.node_rank)
+        rows = list(chunks.order_by("-position")[:1])
+    else:
+        mine = LogChunk.objects.filter(attempt_id=OuterRef("attempt_id"), node_rank=OuterRef("node_rank"))
+        first = LogChunk.objects.filter(attempt_id__in={output.attempt_id for output in outputs}, position=0)
+        last = Subquery(mine.order_by("-position").values("pk")[:1])
+        rows = list(LogChunk.objects.filter(pk__in=list(first.values_list(last, flat=True))))
+    return {(row.attempt_id, row.node_rank): row for row in rows}
+
+
+def _extended(output: Output, last: LogChunk | None, held: bytes) -> Iterator[LogChunk]:
+    """Yield the chunks that an output changes: the last one, filled up, and those after it."""
+    position = 0 if last is None else last.position
+    stamped = unpack_stamps(last.stamps) if last is not None else []
+    marks = logs.unpack(last.streams) if last is not None else []
+    if len(held) >= CHUNK_BYTES:
+        position, held, stamped, marks = position + len(held), b"", [], []
+    data, size = held + output.data, len(output.data)
+    marks = logs.extended(marks, len(held), logs.marks_of(output.streams, size))
+    stamped += [(len(held) + offset, at) for offset, at in output.stamps if 0 <= offset < size and math.isfinite(at)]
+    # Event lines compress better at this level than at the default, in half the time.
+    compressor = zstandard.ZstdCompressor(level=1)
+    for at in range(0, len(data), CHUNK_BYTES):
+        piece = data[at : at + CHUNK_BYTES]
+        yield LogChunk(
+            attempt_id=output.attempt_id,
+            node_rank=output.node_rank,
+            position=position + at,
+            size=len(piece),
+            data=compressor.compress(piece),
+            stamps=_stamps_of(stamped, at, len(piece)),
+            streams=logs.pack(marks, at, len(piece)),
+        )
 
 
 def store_log(attempt_id: int, rows: Iterable[tuple[int, int, bytes]]) -> None:

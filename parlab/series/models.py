@@ -23,7 +23,9 @@ class SeriesChunk(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["attempt", "metric", "rank", "position"], name="chunk_position_once")
         ]
-        indexes = [models.Index(fields=["attempt"], name="chunk_last", condition=models.Q(is_last=True))]
+        indexes = [
+            models.Index(fields=["attempt", "metric"], name="chunk_last_metric", condition=models.Q(is_last=True))
+        ]
 
     def __str__(self) -> str:
         return f"{self.metric}[{self.position}:{self.position + self.count}] of rank {self.rank}"

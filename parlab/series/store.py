@@ -1,11 +1,6 @@
-"""Series of numbers over time: append, read, downsample. A row stores up to CHUNK_POINTS points of one series.
+"""Series of numbers over time: append, read, downsample. A row stores up to CHUNK_POINTS points of one series."""
 
-The last chunk of a series is marked and grows until it is full, so batches of any size produce full chunks, and one
-indexed query of the marked rows returns the series of an attempt and their lengths. Only one writer per attempt is
-allowed: `ingest.services` locks the row of the attempt.
-"""
-
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple, overload
 
@@ -14,15 +9,14 @@ from django.db.models import Max, Min, QuerySet
 from numpy.typing import NDArray
 
 from parlab.series import levels
-from parlab.series.columns import Columns, pack, unpack
+from parlab.series.chunks import CHUNK_POINTS, Key, append, append_all, columns_of, points_between
+from parlab.series.columns import Columns, unpack
 from parlab.series.models import SeriesChunk, SeriesLevel
 
-CHUNK_POINTS = 4_096
+__all__ = ["CHUNK_POINTS", "Columns", "Key", "append", "append_all"]
+
 _SHARED = 64
 """Unpacked columns that are held for the series that share them."""
-
-Key = tuple[str, int]
-"""Metric and rank."""
 
 
 class SeriesInfo(NamedTuple):
@@ -31,138 +25,6 @@ class SeriesInfo(NamedTuple):
     metric: str
     rank: int
     points: int
-
-
-def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:
-    """Append points to the series of an attempt, {(metric, rank): points}; return the number of points.
-
-    Runs in the caller's transaction: one query reads the last chunks and one writes all chunks (on SQLite one for
-    every 90 chunks, because of its limit on parameters).
-    """
-    series = {key: columns for key, columns in series.items() if len(columns)}
-    if not series:
-        return 0
-    last_chunks = {
-        (chunk.metric, chunk.rank): chunk
-        for chunk in SeriesChunk.objects.filter(
-            attempt_id=attempt_id, is_last=True, metric__in={metric for metric, _ in series}
-        )
-    }
-    packer = _Packer()
-    chunks = [
-        chunk
-        for key, columns in series.items()
-        for chunk in packer.chunks(attempt_id, key, last_chunks.get(key), columns)
-    ]
-    SeriesChunk.objects.bulk_create(
-        chunks,
-        update_conflicts=True,
-        unique_fields=["attempt", "metric", "rank", "position"],
-        update_fields=["is_last", "count", "first_step", "last_step", "steps", "times", "values"],
-    )
-    _extend_levels(attempt_id, packer.full)
-    return sum(len(columns) for columns in series.values())
-
-
-def _extend_levels(attempt_id: int, full: Sequence[tuple[SeriesChunk, Columns]]) -> None:
-    """Add chunks that have just become full to the pyramids of their series."""
-    if not full:
-        return
-    held = levels.last_rows(attempt_id, {chunk.metric for chunk, _ in full})
-    new: dict[Key, list[Columns]] = {}
-    for chunk, columns in full:
-        key = chunk.metric, chunk.rank
-        if key not in new:
-            # Chunks that were stored before there were levels come first.
-            end = levels.end_of(held.get((*key, 1)))
-            new[key] = _chunks(attempt_id, *key, end, chunk.position) if chunk.position > end else []
-        new[key].append(columns)
-    levels.extend(attempt_id, {key: Columns.joined(parts) for key, parts in new.items()}, held)
-
-
-def _columns(chunk: SeriesChunk) -> Columns:
-    return Columns(unpack(chunk.steps), unpack(chunk.times), unpack(chunk.values))
-
-
-def _chunks(attempt_id: int, metric: str, rank: int, first: int, last: int) -> list[Columns]:
-    """Return the points of the chunks that overlap positions `first` to `last`, from `first` on."""
-    rows = SeriesChunk.objects.filter(
-        attempt_id=attempt_id, metric=metric, rank=rank, position__gt=first - CHUNK_POINTS, position__lt=last
-    )
-    parts = []
-    for position, *packed in rows.order_by("position").values_list("position", "steps", "times", "values"):
-        part = Columns(*(unpack(column) for column in packed))
-        parts.append(part.take(slice(max(0, first - position), None)))
-    return parts
-
-
-class _Piece(NamedTuple):
-    """The part of a column in one chunk."""
-
-    packed: bytes
-    column: NDArray[Any]
-
-
-class _Packer:
-    """Creates the chunks of one append; steps and times that metrics share are packed once."""
-
-    def __init__(self) -> None:
-        self._shared: dict[tuple[bytes, int], list[_Piece]] = {}
-        self.full: list[tuple[SeriesChunk, Columns]] = []
-        """The chunks that have become full, with their points."""
-
-    def chunks(self, attempt_id: int, key: Key, last: SeriesChunk | None, new: Columns) -> Iterator[SeriesChunk]:
-        """Yield the changed chunks: the last chunk, extended or marked as full, and new chunks after it."""
-        position, steps, times, values = 0, b"", b"", b""
-        if last is not None and last.count < CHUNK_POINTS:
-            position, steps, times, values = last.position, bytes(last.steps), bytes(last.times), bytes(last.values)
-        elif last is not None:
-            position = last.position + last.count
-            # Without its primary key it is written like the others: by an insert that becomes an update.
-            last.pk, last.is_last = None, False
-            yield last
-        pieces = zip(
-            self._pieces_once(steps, new.steps),
-            self._pieces_once(times, new.times),
-            _pieces(values, new.values),
-            strict=True,
-        )
-        chunk = None
-        for step, time, value in pieces:
-            if chunk is not None:
-                yield chunk
-            chunk = SeriesChunk(
-                attempt_id=attempt_id,
-                metric=key[0],
-                rank=key[1],
-                position=position,
-                is_last=False,
-                count=len(value.column),
-                first_step=int(step.column.min()),
-                last_step=int(step.column.max()),
-                steps=step.packed,
-                times=time.packed,
-                values=value.packed,
-            )
-            position += chunk.count
-            if chunk.count == CHUNK_POINTS:
-                self.full.append((chunk, Columns(step.column, time.column, value.column)))
-        if chunk is not None:
-            chunk.is_last = True
-            yield chunk
-
-    def _pieces_once(self, held: bytes, new: NDArray[Any]) -> list[_Piece]:
-        # The caller keeps the arrays alive, so their ids are unique.
-        key = (held, id(new))
-        if key not in self._shared:
-            self._shared[key] = _pieces(held, new)
-        return self._shared[key]
-
-
-def _pieces(held: bytes, new: NDArray[Any]) -> list[_Piece]:
-    column = np.concatenate([unpack(held), new]) if held else new
-    parts = (column[at : at + CHUNK_POINTS] for at in range(0, len(column), CHUNK_POINTS))
-    return [_Piece(pack(part), part) for part in parts]
 
 
 @overload
@@ -252,9 +114,9 @@ def _part(last: SeriesChunk, least: int, first_step: int | None, last_step: int 
         first, end, level = _narrowed(key, end, level, least, first_step, last_step)
     pieces, at = levels.read_points(*key, level=level, first=first, last=end) if level else ([], first)
     if at < min(end, last.position):
-        pieces += _chunks(*key, at, min(end, last.position))
+        pieces += points_between(*key, at, min(end, last.position))
     if end > last.position:
-        pieces.append(_columns(last).take(slice(max(0, at - last.position), None)))
+        pieces.append(columns_of(last).take(slice(max(0, at - last.position), None)))
     return Part(_between(Columns.joined(pieces), first_step, last_step), is_whole=not level)
 
 
@@ -372,10 +234,13 @@ def metrics(attempt_id: int) -> list[SeriesInfo]:
     ]
 
 
-def metric_names(attempt_id: int) -> set[str]:
-    """Return the names of the series of an attempt, read from the index alone: a run may have thousands of ranks."""
-    names = SeriesChunk.objects.filter(attempt_id=attempt_id).order_by("metric").values_list("metric", flat=True)
-    return set(names.distinct())
+def metric_names(attempt_ids: Collection[int]) -> dict[int, set[str]]:
+    """Return the names of the series of attempts, read from the index alone: a run may have thousands of ranks."""
+    rows = SeriesChunk.objects.filter(attempt_id__in=attempt_ids, is_last=True).order_by("attempt_id", "metric")
+    names: dict[int, set[str]] = {attempt_id: set() for attempt_id in attempt_ids}
+    for attempt_id, metric in rows.values_list("attempt_id", "metric").distinct():
+        names[attempt_id].add(metric)
+    return names
 
 
 def latest(attempt_ids: Collection[int], metrics: Collection[str]) -> dict[tuple[int, str, int], float]:

@@ -25,7 +25,8 @@ from django.utils import timezone
 
 from parlab.formats.names import launch_of
 from parlab.ingest.launches import resolved_of
-from parlab.ingest.services import attempt_summarise, output_append, summarise_at_intervals
+from parlab.ingest.output import output_append
+from parlab.ingest.services import attempt_summarise, summarise_at_intervals
 from parlab.lab.models import (
     Attempt,
     Config,

@@ -19,8 +19,9 @@ from django.utils import timezone
 from pydantic import BaseModel, ConfigDict, Field
 
 from parlab.ingest.events import Parsed
+from parlab.ingest.output import output_append
 from parlab.ingest.printed import is_sampled
-from parlab.ingest.services import output_append, summarise_at_intervals
+from parlab.ingest.services import summarise_at_intervals
 from parlab.lab.models import Attempt, Experiment, Stream, TrackedRun
 from parlab.lab.services import experiment_create, storable
 from runners.protocol import RunState

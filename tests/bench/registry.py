@@ -12,6 +12,7 @@ from tests.bench import (
     ingest,
     large_inputs,
     lists,
+    load,
     many_nodes,
     many_ranks,
     megatrons,
@@ -33,6 +34,8 @@ from tests.bench.result import Result, Scale
 
 BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "ingest_points_per_s": ingest.points_per_s,
+    "pipeline_ingest_points_per_s": load.pipeline_points_per_s,
+    "live_lag_p99_s": load.live_lag_p99_s,
     "signature_us": trust.signature_us,
     "client_log_us": client.log_us,
     "client_points_per_s": client.points_per_s,

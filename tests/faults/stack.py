@@ -90,7 +90,7 @@ class Stack:
         Path(self.environment["PARLAB_ALLOWED_COMMANDS"]).write_text(json.dumps([self.command]))
         celery = [sys.executable, "-m", "celery", "-A", "parlab.celery"]
         quiet = ["--without-gossip", "--without-mingle", "--loglevel=INFO"]
-        self._service("worker", [*celery, "worker", "--pool=solo", "--queues=control,ingest", *quiet])
+        self._service("worker", [*celery, "worker", "--pool=solo", "--queues=control,ingest,backlog", *quiet])
         self._service("beat", [*celery, "beat", "--pidfile="])
         for number, node in enumerate(NODES):
             self._daemon(node, self.root / node, ["--slots", "2", "--address", f"127.0.0.{number + 2}"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parlab.ingest.services import output_append
+from parlab.ingest.output import output_append
 from parlab.lab.models import Attempt
 from tests.faults.ticker import loss_of
 from tests.faults.workload import RANKS, Workload, Wrong

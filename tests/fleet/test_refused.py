@@ -55,7 +55,7 @@ def worker(broker: str, transactional_db: None, tmp_path: Path) -> Iterator[subp
     command = [sys.executable, "-m", "celery", "-A", "parlab.celery", "worker", "--pool=solo"]
     with (tmp_path / "worker.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--queues=control,ingest"], cwd=PROJECT, env=environment, stdout=log, stderr=log
+            [*command, "--queues=control,ingest,backlog"], cwd=PROJECT, env=environment, stdout=log, stderr=log
         )
     yield process
     process.kill()

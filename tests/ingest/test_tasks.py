@@ -125,19 +125,19 @@ def test_a_truncated_output_is_an_invalid_batch(attempt: Attempt, broker: str) -
 def test_a_batch_is_not_acknowledged_if_the_database_is_unavailable(
     attempt: Attempt, broker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def locked(*, batch: Batch) -> int:
+    def locked(*, batches: list[Batch]) -> int:
         raise OperationalError("database is locked")
 
     with monkeypatch.context() as patch:
-        patch.setattr(services, "batch_apply", locked)
+        patch.setattr(services, "batches_apply", locked)
         apply_batch(wire(attempt))
     assert answers(broker) == []
-    assert "its node will send it again: database is locked" in caplog.text
+    assert "their nodes will send them again: database is locked" in caplog.text
     apply_batch(wire(attempt))
     assert answers(broker) == [[attempt.run_id, 1, 6, 0]]
 
 
 def test_an_unavailable_broker_does_not_undo_a_stored_batch(attempt: Attempt, caplog: pytest.LogCaptureFixture) -> None:
     apply_batch(wire(attempt))  # nothing listens where the tests' settings look for Redis
-    assert "its node will send it again" in caplog.text
+    assert "their nodes will send them again" in caplog.text
     assert b"".join(log.read_log(attempt.pk)) == b"hello\n"

@@ -25,6 +25,7 @@ from runners.processes import marked
 from runners.protocol import (
     ACKNOWLEDGE_TASK,
     APPLY_BATCH_TASK,
+    BACKLOG_QUEUE,
     CANCEL_TASK,
     CONTROL_QUEUE,
     GO_TASK,
@@ -120,7 +121,7 @@ class Server:
         try:
             if self.connection is None:
                 self.connection = Connection(self.url, transport_options={"max_retries": 1, "interval_start": 0})
-            queues = [Queue(INGEST_QUEUE), Queue(CONTROL_QUEUE)]
+            queues = [Queue(INGEST_QUEUE), Queue(BACKLOG_QUEUE), Queue(CONTROL_QUEUE)]
             with Consumer(self.connection, queues, callbacks=[self._take], accept=["json"]):
                 while (left := deadline - time.monotonic()) > 0:
                     try:

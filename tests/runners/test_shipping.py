@@ -29,12 +29,22 @@ class Network:
         self.is_away = False
         self.is_crowded = False
         self.now = 1000.0
-        self.shipper = Shipper(self.state, "n1", send=self._send, is_crowded=lambda: self.is_crowded)
+        self.backlog: list[Batch] = []
+        self.backlog_limit = 1_000
+        self.shipper = Shipper(
+            self.state,
+            "n1",
+            send=self._send,
+            is_crowded=lambda **_: self.is_crowded,
+            backlog_room=lambda: max(0, self.backlog_limit - len(self.backlog)),
+        )
 
-    def _send(self, wire: dict[str, Any]) -> None:
+    def _send(self, wire: dict[str, Any], *, is_backlog: bool) -> None:
         if self.is_away:
             raise BrokerAway("nobody there")
         self.sent.append(Batch.from_wire(wire))
+        if is_backlog:
+            self.backlog.append(self.sent[-1])
 
     def make_run(self, run: int = 1) -> tuple[RunDir, SpoolWriter]:
         directory = self.state.put_in_place(self.state.prepare(run, 1))
@@ -298,3 +308,42 @@ def test_the_shipper_stops_when_told(network: Network) -> None:
     stop.set()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
+
+
+def test_what_the_backlog_has_no_room_for_stays_in_the_spool_and_live_output_goes_on(network: Network) -> None:
+    _, old = network.make_run(1)
+    fill(old, 40)
+    _, live = network.make_run(2)
+    network.backlog_limit = 2
+    network.turn()
+    assert [batch.run for batch in network.backlog] == [1, 1]
+    live.append_output(b"now\n")
+    for _ in range(3):
+        network.turn(GATHER_S)
+    assert [batch.run for batch in network.sent] == [1, 1, 2]
+    del network.backlog[0]
+    network.turn()
+    assert [batch.run for batch in network.sent] == [1, 1, 2, 1]
+
+
+def test_the_last_batch_of_a_backlog_waits_behind_the_others(network: Network) -> None:
+    _, writer = network.make_run()
+    ends = fill(writer, 9)
+    network.turn()
+    # The second batch leaves nothing in the spool, but the one before it is in the backlog.
+    assert [batch.next_sequence for batch in network.backlog] == [ends[4], ends[8]]
+    network.answer(ends[8])
+    writer.append_output(b"now\n")
+    network.turn()
+    network.turn(2 * GATHER_S)
+    assert (len(network.sent), len(network.backlog)) == (3, 2)
+
+
+def test_every_run_of_a_crowded_node_gets_its_share_of_the_backlog(network: Network) -> None:
+    for run in range(1, 5):
+        fill(network.make_run(run)[1], 12)
+    network.backlog_limit = 1
+    for _ in range(4):
+        network.turn()
+        network.backlog.clear()
+    assert {batch.run for batch in network.sent} == {1, 2, 3, 4}

@@ -99,9 +99,10 @@ def job_dir(tmp_path: Path) -> JobDir:
 def test_nothing_is_doubled_when_both_ship_at_once(job_dir: JobDir) -> None:
     stored = Stored()
     broker: Any = SimpleNamespace(
-        send_batch=stored.apply,
+        send_batch=lambda wire, **_: stored.apply(wire),
         answer=lambda *_: f"{stored.committed} {stored.answers}",
-        has_unread_batches=lambda: False,
+        has_unread_batches=lambda **_: False,
+        backlog_room=lambda: 1,
     )
     node, login = ship.NodeShipper(job_dir, broker, "login1"), Shipment(job_dir, "login1")
     lines = [b"line %d\n" % number for number in range(60)]
@@ -114,7 +115,7 @@ def test_nothing_is_doubled_when_both_ship_at_once(job_dir: JobDir) -> None:
             if number % 3 < 2:
                 node.turn(now)
             if number % 4:
-                while batch := login.next_batch(now, is_crowded=lambda: False):
+                while batch := login.next_batch(now, is_crowded=lambda **_: False):
                     stored.apply(batch.to_wire())
                     login.was_sent(batch, now)
                 login.was_stored(stored.committed, now)
@@ -126,11 +127,11 @@ def test_nothing_is_doubled_when_both_ship_at_once(job_dir: JobDir) -> None:
 
 
 def test_a_node_gives_shipping_up_when_redis_stays_away(job_dir: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: Any) -> Any:
+    def away(*_: Any, **__: Any) -> Any:
         raise BrokerAway("connection refused")
 
     monkeypatch.setattr(ship, "GIVE_UP_S", 0.0)
-    broker: Any = SimpleNamespace(send_batch=away, answer=away, has_unread_batches=away)
+    broker: Any = SimpleNamespace(send_batch=away, answer=away, has_unread_batches=away, backlog_room=away)
     job_dir.take_over_shipping("c1")
     assert job_dir.is_shipped_elsewhere
     reader, writer = os.pipe()

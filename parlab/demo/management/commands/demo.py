@@ -97,7 +97,7 @@ class Command(BaseCommand):
         python = [sys.executable, "-m"]
         celery = [*python, "celery", "-A", "parlab.celery"]
         quiet = ["--without-gossip", "--without-mingle", "--loglevel=INFO"]
-        self._child("worker", [*celery, "worker", "--pool=solo", "--queues=control,ingest", *quiet])
+        self._child("worker", [*celery, "worker", "--pool=solo", "--queues=control,ingest,backlog", *quiet])
         drawing = ["worker", "--pool=solo", "--queues=pictures,notify", "--hostname=pictures@%h"]
         self._child("pictures", [*celery, *drawing, *quiet])
         self._child("beat", [*celery, "beat", "--pidfile="])

@@ -1,0 +1,76 @@
+"""The batches that wait in Redis: taken together, live ones first, so that one transaction stores many."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import redis
+
+from parlab.refusals import refuse
+from runners.guard import Unreadable, message, read
+from runners.protocol import APPLY_BATCH_TASK, BACKLOG_QUEUE, CONTROL_QUEUE, INGEST_QUEUE
+
+MAX_MESSAGES = 256
+MAX_BYTES = 2 << 20
+"""Of messages taken at once; their output is about five times as large."""
+
+# Live batches until one of the limits, then what is left for the backlog, of which at least one batch is taken. A
+# script, because the sizes of messages are known only once they are taken.
+_TAKE = """
+local taken, bytes, limit, most = {{}, {}}, 0, tonumber(ARGV[1]), tonumber(ARGV[2])
+for place, queue in ipairs(KEYS) do
+  while #taken[1] + #taken[2] < limit and (bytes < most or (place == 2 and #taken[2] == 0)) do
+    local raw = redis.call('RPOP', queue)
+    if not raw then break end
+    bytes = bytes + #raw
+    table.insert(taken[place], raw)
+  end
+end
+return taken
+"""
+
+
+def take_waiting(url: str) -> list[Any]:
+    """Take waiting batches out of the queues of Redis and return their envelopes; live ones come first.
+
+    A batch that is taken and then not stored is sent again by its node, like every batch without an answer.
+    """
+    queues = (INGEST_QUEUE, BACKLOG_QUEUE)
+    taken: Any = client(url).eval(_TAKE, len(queues), *queues, str(MAX_MESSAGES), str(MAX_BYTES))
+    envelopes = []
+    for queue, messages in zip(queues, taken, strict=True):
+        for raw in messages:
+            try:
+                envelopes.append(read(raw, queue, _problem).arguments[0])
+            except Unreadable as error:
+                refuse(queue, str(error), size=len(raw), sample=raw)
+    return envelopes
+
+
+def _problem(_: str, task: str, arguments: list[Any], named: dict[str, Any]) -> str:
+    if task != APPLY_BATCH_TASK or len(arguments) != 1 or named:
+        return f"not a message of a node: {task} with wrong arguments or in the wrong queue"
+    return ""
+
+
+def is_idle(url: str) -> bool:
+    """Return whether nothing waits for a worker."""
+    pipeline = client(url).pipeline(transaction=False)
+    for queue in (INGEST_QUEUE, BACKLOG_QUEUE, CONTROL_QUEUE):
+        pipeline.llen(queue)
+    return not any(pipeline.execute())
+
+
+def post(url: str, messages: list[tuple[str, str, Any]]) -> None:
+    """Put messages into queues, each (queue, task, argument), with one round trip."""
+    pipeline = client(url).pipeline(transaction=False)
+    for queue, task, argument in messages:
+        pipeline.lpush(queue, message(queue, task, argument))
+    pipeline.execute()
+
+
+@cache
+def client(url: str) -> redis.Redis:
+    """Return the connections of this process to Redis."""
+    return redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=2)

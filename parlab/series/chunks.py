@@ -1,0 +1,167 @@
+"""The chunks of series: append points to the series of any number of attempts with few queries.
+
+The last chunk of a series is marked and grows until it is full, so batches of any size produce full chunks, and one
+indexed query of the marked rows returns the series of an attempt and their lengths. Only one writer per attempt is
+allowed: `ingest.services` locks the row of the attempt.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlab.series import levels
+from parlab.series.columns import Columns, pack, unpack
+from parlab.series.models import SeriesChunk
+
+CHUNK_POINTS = 4_096
+_NAMED_METRICS = 500
+"""Metrics up to which a query names them; databases limit the number of parameters."""
+
+Key = tuple[str, int]
+"""Metric and rank."""
+
+
+def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:
+    """Append points to the series of an attempt, {(metric, rank): points}; return the number of points."""
+    return append_all({attempt_id: series})
+
+
+def append_all(by_attempt: Mapping[int, Mapping[Key, Columns]]) -> int:
+    """Append points to the series of attempts, {attempt: {(metric, rank): points}}; return the number of points.
+
+    Runs in the caller's transaction: one query reads the last chunks and one writes all chunks (on SQLite one for
+    every 90 chunks, because of its limit on parameters).
+    """
+    series = {
+        (attempt_id, *key): columns
+        for attempt_id, of_attempt in by_attempt.items()
+        for key, columns in of_attempt.items()
+        if len(columns)
+    }
+    if not series:
+        return 0
+    last_rows = SeriesChunk.objects.filter(attempt_id__in=set(by_attempt), is_last=True)
+    metrics = {metric for _, metric, _ in series}
+    if len(metrics) <= _NAMED_METRICS:
+        last_rows = last_rows.filter(metric__in=metrics)
+    last_chunks = {(chunk.attempt_id, chunk.metric, chunk.rank): chunk for chunk in last_rows}
+    packer = _Packer()
+    chunks = [
+        chunk
+        for (attempt_id, *key), columns in series.items()
+        for chunk in packer.chunks(attempt_id, (key[0], key[1]), last_chunks.get((attempt_id, *key)), columns)
+    ]
+    SeriesChunk.objects.bulk_create(
+        chunks,
+        update_conflicts=True,
+        unique_fields=["attempt", "metric", "rank", "position"],
+        update_fields=["is_last", "count", "first_step", "last_step", "steps", "times", "values"],
+    )
+    for attempt_id, full in groupby(packer.full, key=lambda pair: pair[0].attempt_id):
+        _extend_levels(attempt_id, list(full))
+    return sum(len(columns) for columns in series.values())
+
+
+def _extend_levels(attempt_id: int, full: Sequence[tuple[SeriesChunk, Columns]]) -> None:
+    """Add chunks that have just become full to the pyramids of their series."""
+    if not full:
+        return
+    held = levels.last_rows(attempt_id, {chunk.metric for chunk, _ in full})
+    new: dict[Key, list[Columns]] = {}
+    for chunk, columns in full:
+        key = chunk.metric, chunk.rank
+        if key not in new:
+            # Chunks that were stored before there were levels come first.
+            end = levels.end_of(held.get((*key, 1)))
+            new[key] = points_between(attempt_id, *key, end, chunk.position) if chunk.position > end else []
+        new[key].append(columns)
+    levels.extend(attempt_id, {key: Columns.joined(parts) for key, parts in new.items()}, held)
+
+
+def columns_of(chunk: SeriesChunk) -> Columns:
+    """Return the points of a chunk."""
+    return Columns(unpack(chunk.steps), unpack(chunk.times), unpack(chunk.values))
+
+
+def points_between(attempt_id: int, metric: str, rank: int, first: int, last: int) -> list[Columns]:
+    """Return the points of the chunks that overlap positions `first` to `last`, from `first` on."""
+    rows = SeriesChunk.objects.filter(
+        attempt_id=attempt_id, metric=metric, rank=rank, position__gt=first - CHUNK_POINTS, position__lt=last
+    )
+    parts = []
+    for position, *packed in rows.order_by("position").values_list("position", "steps", "times", "values"):
+        part = Columns(*(unpack(column) for column in packed))
+        parts.append(part.take(slice(max(0, first - position), None)))
+    return parts
+
+
+class _Piece(NamedTuple):
+    """The part of a column in one chunk."""
+
+    packed: bytes
+    column: NDArray[Any]
+
+
+class _Packer:
+    """Creates the chunks of one append; steps and times that metrics share are packed once."""
+
+    def __init__(self) -> None:
+        self._shared: dict[tuple[bytes, int], list[_Piece]] = {}
+        self.full: list[tuple[SeriesChunk, Columns]] = []
+        """The chunks that have become full, with their points."""
+
+    def chunks(self, attempt_id: int, key: Key, last: SeriesChunk | None, new: Columns) -> Iterator[SeriesChunk]:
+        """Yield the changed chunks: the last chunk, extended or marked as full, and new chunks after it."""
+        position, steps, times, values = 0, b"", b"", b""
+        if last is not None and last.count < CHUNK_POINTS:
+            position, steps, times, values = last.position, bytes(last.steps), bytes(last.times), bytes(last.values)
+        elif last is not None:
+            position = last.position + last.count
+            # Without its primary key it is written like the others: by an insert that becomes an update.
+            last.pk, last.is_last = None, False
+            yield last
+        pieces = zip(
+            self._pieces_once(steps, new.steps),
+            self._pieces_once(times, new.times),
+            _pieces(values, new.values),
+            strict=True,
+        )
+        chunk = None
+        for step, time, value in pieces:
+            if chunk is not None:
+                yield chunk
+            chunk = SeriesChunk(
+                attempt_id=attempt_id,
+                metric=key[0],
+                rank=key[1],
+                position=position,
+                is_last=False,
+                count=len(value.column),
+                first_step=int(step.column.min()),
+                last_step=int(step.column.max()),
+                steps=step.packed,
+                times=time.packed,
+                values=value.packed,
+            )
+            position += chunk.count
+            if chunk.count == CHUNK_POINTS:
+                self.full.append((chunk, Columns(step.column, time.column, value.column)))
+        if chunk is not None:
+            chunk.is_last = True
+            yield chunk
+
+    def _pieces_once(self, held: bytes, new: NDArray[Any]) -> list[_Piece]:
+        # The caller keeps the arrays alive, so their ids are unique.
+        key = (held, id(new))
+        if key not in self._shared:
+            self._shared[key] = _pieces(held, new)
+        return self._shared[key]
+
+
+def _pieces(held: bytes, new: NDArray[Any]) -> list[_Piece]:
+    column = np.concatenate([unpack(held), new]) if held else new
+    parts = (column[at : at + CHUNK_POINTS] for at in range(0, len(column), CHUNK_POINTS))
+    return [_Piece(pack(part), part) for part in parts]

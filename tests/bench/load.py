@@ -1,0 +1,193 @@
+"""Load from end to end: the spool of a real daemon -> Redis -> a real worker -> the database.
+
+PARLAB_BENCH_DATABASE=postgres measures on PostgreSQL, PARLAB_BENCH_WORKERS=2 with that many workers.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from django.conf import settings
+
+from parlab.lab.models import Attempt, Member, Node
+from parlab.series import store
+from parlab.series.columns import unpack
+from parlab.series.models import SeriesChunk
+from runners.protocol import Report
+from runners.rundir import RunDir, StateDir, lock
+from runners.spool import SpoolWriter
+from tests.bench.database import new_attempt
+from tests.bench.ingest import training
+from tests.bench.networks import ROOT
+from tests.bench.nodes import broker
+from tests.bench.result import Result, Scale
+from tests.patience import TRAINING_S, wait_for
+
+NODE = "bench"
+RUNS, LIVE_S = 100, 60
+STEPS_PER_S, METRICS = 10, 10
+_RECORD_BYTES = 32 << 10
+LAG_LIMIT_S = 2.0
+
+
+@dataclass
+class Stack:
+    """The processes that carry output from spools to the database, and the state directory of the daemon."""
+
+    state: StateDir
+    directory: Path
+    workers: list[psutil.Process]
+    daemon: psutil.Process
+
+    def cpu_s(self) -> tuple[float, float]:
+        """Return the processor seconds of workers and daemon so far."""
+        return sum(_cpu_s(worker) for worker in self.workers), _cpu_s(self.daemon)
+
+    def new_run(self) -> tuple[Attempt, RunDir]:
+        """Return a run that the daemon holds once `put_in_place` has moved it there."""
+        attempt = new_attempt()
+        return attempt, self.state.prepare(attempt.run_id, attempt.number)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+@contextmanager
+def stack() -> Iterator[Stack]:
+    """Start Redis, workers and a daemon."""
+    count = int(os.environ.get("PARLAB_BENCH_WORKERS", "1"))
+    with (
+        tempfile.TemporaryDirectory(prefix="parlab-load-") as name,
+        broker(Path(name)) as (url, _),
+        ExitStack() as held,
+    ):
+        directory = Path(name)
+        environment = {
+            **os.environ,
+            "REDIS_URL": url,
+            "PARLAB_NODE_KEY": settings.NODE_KEY.decode(),
+            "PYTHONPATH": str(ROOT),
+        }
+        log = held.enter_context((directory / "log").open("wb"))
+
+        def started(command: Sequence[str]) -> psutil.Process:
+            process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, stdout=log, stderr=log)
+            held.callback(process.wait)
+            held.callback(process.terminate)
+            return psutil.Process(process.pid)
+
+        quiet = [
+            "--pool=solo",
+            "--queues=control,ingest,backlog",
+            "--without-gossip",
+            "--without-mingle",
+            "--loglevel=WARNING",
+        ]
+        celery = ["-m", "celery", "-A", "parlab.celery", "worker"]
+        workers = [started([*celery, *quiet, f"--hostname=bench{n}@%h"]) for n in range(count)]
+        state = StateDir(directory / "state")
+        daemon = ["-m", "runners.daemon", "--node", NODE, "--no-measure", "--state-dir", str(state.root)]
+        running = Stack(state, directory, workers, started(daemon))
+        Node.objects.filter(name=NODE).update(last_heartbeat_at=None)
+        wait_for(lambda: Node.objects.online().filter(name=NODE).exists(), "the daemon is known to the server")
+        yield running
+
+
+def pipeline_points_per_s(scale: Scale) -> Result:
+    """Measure three trainings whose output waits in spools, until all of it is in the database."""
+    output = training(steps=scale.of(20_000))
+    repeats, rates, busy = scale.repeats(3), list[float](), list[tuple[float, float]]()
+    with stack() as running:
+        for _ in range(repeats):
+            attempts = [_spooled(running, output) for _ in range(3)]
+            before, began = running.cpu_s(), time.perf_counter()
+            for _, draft in attempts:
+                running.state.put_in_place(draft)
+            ids = [attempt.pk for attempt, _ in attempts]
+            ended = Member.objects.filter(attempt__in=ids, state="finished")
+            wait_for(lambda ended=ended: ended.count() == 3, "all output is stored", TRAINING_S)
+            seconds = time.perf_counter() - began
+            points = sum(info.points for pk in ids for info in store.metrics(pk))
+            rates.append(points / seconds)
+            busy.append(
+                tuple((now - then) / seconds for now, then in zip(running.cpu_s(), before, strict=True))  # type: ignore[arg-type]
+            )
+    value = float(np.median(rates))
+    worker, daemon = np.median(busy, axis=0)
+    against = f"200,000; worker {worker:.2f}, daemon {daemon:.2f} cores, {value / worker:,.0f} per second of the worker"
+    return Result(value, "points/s", against, value / 200_000, repeats)
+
+
+def _spooled(running: Stack, output: bytes) -> tuple[Attempt, RunDir]:
+    """Return a run with its whole output and end in a spool that the daemon does not see yet."""
+    attempt, draft = running.new_run()
+    with SpoolWriter(draft.spool) as writer:
+        begin = 0
+        while begin < len(output):
+            end = output.rfind(b"\n", begin, begin + _RECORD_BYTES) + 1
+            writer.append_output(output[begin:end], time.time())
+            begin = end
+        writer.append_report(Report(state="finished", at=time.time(), exit_code=0))
+    return attempt, draft
+
+
+def live_lag_p99_s(scale: Scale) -> Result:
+    """Measure how old the newest stored point of 100 runs is that print 100 points a second each."""
+    count, seconds = (5, 3) if scale.is_quick else (RUNS, int(os.environ.get("PARLAB_BENCH_LIVE_S", str(LIVE_S))))
+    with stack() as running, ExitStack() as held:
+        writers: dict[int, SpoolWriter] = {}
+        for _ in range(count):
+            attempt, draft = running.new_run()
+            descriptor = lock(draft.lock)  # a supervisor lives
+            assert descriptor is not None
+            held.callback(os.close, descriptor)
+            writers[attempt.pk] = held.enter_context(SpoolWriter(draft.spool))
+            run = running.state.put_in_place(draft)
+            writers[attempt.pk].directory = run.spool
+        lags, before, began = [], running.cpu_s(), time.time()
+        looked = began + 5  # all runs start at once, which no cluster does
+        step = 0
+        while time.time() < began + 5 + seconds:
+            step += 1
+            for number, writer in enumerate(writers.values()):
+                writer.append_output(_event(step, number), time.time())
+            if time.time() >= looked:
+                looked += 1
+                lags += [time.time() - at for at in _newest(list(writers)).values()]
+            time.sleep(max(0.0, began + step / STEPS_PER_S - time.time()))
+        took_s = time.time() - began
+        busy = [(now - then) / took_s for now, then in zip(running.cpu_s(), before, strict=True)]
+        for attempt in Attempt.objects.filter(pk__in=writers):
+            stored = sum(info.points for info in store.metrics(attempt.pk))
+            if not 0 < stored <= step * METRICS:
+                raise RuntimeError(f"{stored} of {step * METRICS} points are stored")
+    value = float(np.quantile(lags, 0.99))
+    against = (
+        f"{LAG_LIMIT_S:.0f} s; median {np.median(lags):.2f}, worst {max(lags):.2f} s;"
+        f" worker {busy[0]:.2f}, daemon {busy[1]:.2f} cores"
+    )
+    return Result(value, "s", against, LAG_LIMIT_S / value, len(lags))
+
+
+def _event(step: int, number: int) -> bytes:
+    values = ",".join(f'"metric_{metric}":{number + step / (metric + 7):.6f}' for metric in range(METRICS))
+    return f'{{"parlab":1,"t":{time.time():.3f},"rank":0,"event":"step","step":{step},{values}}}\n'.encode()
+
+
+def _newest(attempts: list[int]) -> dict[int, float]:
+    """Return the time of the newest stored point of each run; of a run without points, that of the epoch."""
+    chunks = SeriesChunk.objects.filter(attempt_id__in=attempts, metric="metric_0", is_last=True)
+    times = {chunk.attempt_id: float(unpack(chunk.times)[-1]) for chunk in chunks.only("attempt_id", "times")}
+    return {attempt: times.get(attempt, 0.0) for attempt in attempts}
