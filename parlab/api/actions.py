@@ -120,6 +120,7 @@ class Configs(APIView):
 class Launch(APIView):
     """Launch every point of a configuration that has no run yet; repeating it starts nothing twice."""
 
+    token_scope = "launch"
     permission_classes = [permissions.IsAuthenticated, may("add_run")]
 
     @extend_schema(
@@ -159,6 +160,7 @@ class Launch(APIView):
 class Cancel(APIView):
     """Cancel a run."""
 
+    token_scope = "launch"
     permission_classes = [permissions.IsAuthenticated, may("change_run")]
 
     @extend_schema(operation_id="runs_cancel", request=None, responses={200: StateAnswer, 400: Errors})
@@ -174,6 +176,7 @@ class Cancel(APIView):
 class Relaunch(APIView):
     """Start the next attempt of a run that has ended."""
 
+    token_scope = "launch"
     permission_classes = [permissions.IsAuthenticated, may("change_run")]
 
     @extend_schema(operation_id="runs_relaunch", request=None, responses={200: StateAnswer, 400: Errors})

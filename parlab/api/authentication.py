@@ -5,17 +5,39 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth.models import User
-from rest_framework import authentication, exceptions
+from rest_framework import authentication, exceptions, permissions
+from rest_framework.request import Request
 
 from parlab.lab import services as lab
 from parlab.lab.models import ApiToken
 
 
 class TokenAuthentication(authentication.TokenAuthentication):
+    """Authenticate by a token, which must have the scope that the view needs for the method.
+
+    A view names the scope of methods that change something as `token_scope`; the default is `write`.
+    """
+
+    def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
+        """Return user and token; None without a token. Raises AuthenticationFailed, PermissionDenied."""
+        authenticated = super().authenticate(request)
+        if authenticated is None:
+            return None
+        user, token = authenticated
+        view = (request.parser_context or {}).get("view")
+        is_safe = request.method in permissions.SAFE_METHODS
+        scope = "read" if is_safe else getattr(view, "token_scope", "write")
+        if not token.allows(scope):
+            raise exceptions.PermissionDenied(
+                f"token {token.name} has scope {' and '.join(token.scope_names)}, this needs {scope};"
+                " create another token on your account page"
+            )
+        return user, token
+
     def authenticate_credentials(self, key: str) -> tuple[User, ApiToken]:
         token = lab.token_find(key)
         if token is None:
-            raise exceptions.AuthenticationFailed("unknown or revoked token")
+            raise exceptions.AuthenticationFailed("unknown, expired or revoked token")
         user: Any = token.user
         if not user.is_active:
             raise exceptions.AuthenticationFailed("the account of this token is disabled")

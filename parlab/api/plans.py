@@ -25,6 +25,7 @@ BODY = Body(refusals, '{"layers": 24}', "docs/planner.md")
 class Plans(APIView):
     """Plan a training: time, memory, layouts, days and cost. Nothing is stored or launched."""
 
+    token_scope = "read"
     parser_classes = [JSONParser]
 
     @extend_schema(

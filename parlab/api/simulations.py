@@ -19,6 +19,7 @@ BODY = Body(refusals, '{"stages": 3}', "docs/simulation.md")
 class Simulations(APIView):
     """Simulate pipeline schedules on a network. Nothing is stored or launched."""
 
+    token_scope = "read"
     parser_classes = [JSONParser]
 
     @extend_schema(

@@ -105,6 +105,7 @@ def _item(result: Result) -> dict[str, Any]:
 class Studies(APIView):
     """The studies, newest first; POST creates one."""
 
+    token_scope = "launch"
     permission_classes = [permissions.IsAuthenticated, MayAddRuns]
 
     @extend_schema(responses={200: StudyItem(many=True)})
@@ -141,6 +142,7 @@ class Studies(APIView):
 class OneStudy(APIView):
     """One study; POST {"action": "pause"}, "resume" or "cancel"."""
 
+    token_scope = "launch"
     permission_classes = [permissions.IsAuthenticated, MayAddRuns]
 
     @extend_schema(responses={200: StudyItem})

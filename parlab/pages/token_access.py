@@ -33,5 +33,8 @@ class FigureTokens:
             if token is None or not token.user.is_active:
                 text = "Invalid token: check it, or create a new one on your account page.\n"
                 return HttpResponse(text, status=401, content_type="text/plain; charset=utf-8")
+            if not token.allows("read"):
+                text = f"Token {token.name} has no scope read: create another one on your account page.\n"
+                return HttpResponse(text, status=403, content_type="text/plain; charset=utf-8")
             request.user = token.user
         return self._get_response(request)

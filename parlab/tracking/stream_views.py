@@ -69,7 +69,10 @@ def _user(request: HttpRequest) -> User:
         raise Problem(401, "authentication required", field=None, value=None, remedy=remedy)
     token = lab.token_find(secret.strip())
     if token is None or not token.user.is_active:
-        raise Problem(401, "unknown or revoked token", field=None, value=None, remedy=remedy)
+        raise Problem(401, "unknown, expired or revoked token", field=None, value=None, remedy=remedy)
+    if not token.allows("write"):
+        message = f"token {token.name} has scope {' and '.join(token.scope_names)}, reporting needs write"
+        raise Problem(403, message, field=None, value=None, remedy=remedy)
     if not token.user.has_perm("lab.add_run"):
         message = f"user {token.user} may not add runs (permission lab.add_run)"
         raise Problem(403, message, field=None, value=None, remedy="ask an administrator for the permission")

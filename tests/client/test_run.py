@@ -178,7 +178,7 @@ run.log({f"metric {n}": n for n in range(100_000)}, step=10)
 
 def test_a_wrong_token_does_not_stop_the_script(environ: dict[str, str], start: Script, client_home: Path) -> None:
     errors = ended(start(TRAINING, {**environ, "PARLAB_TOKEN": "parlab_wrong"}))
-    assert "unknown or revoked token; create a token on your account page" in errors
+    assert "unknown, expired or revoked token; create a token on your account page" in errors
     assert not Run.objects.exists()
     assert len(list((client_home / "spool").iterdir())) == 1
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from parlab.lab.models import ApiToken
 from parlab.lab.services import token_create, tokens
@@ -28,7 +30,7 @@ def browser(user: User) -> Client:
 
 
 def test_a_token_is_shown_once_works_and_ends_when_it_is_revoked(browser: Client, user: User) -> None:
-    made = browser.post(reverse("token-make"), {"name": " nightly  import "})
+    made = browser.post(reverse("token-make"), {"name": " nightly  import ", "scopes": ["read"]})
     secret = re.findall(r"parlab_[\w-]{43}", made.content.decode())[0]
     headers = {"Authorization": f"Token {secret}"}
     assert "no-store" in made["Cache-Control"]
@@ -54,7 +56,7 @@ def test_a_token_is_shown_once_works_and_ends_when_it_is_revoked(browser: Client
 )
 def test_names_of_tokens(browser: Client, user: User, name: str, status: int, message: str) -> None:
     token_create(user=user, name="\0 <i>", by=user)
-    answer = browser.post(reverse("token-make"), {"name": name})
+    answer = browser.post(reverse("token-make"), {"name": name, "scopes": ["read"]})
     assert answer.status_code == status
     assert message in answer.content.decode()
     assert "<i>" not in answer.content.decode()
@@ -65,9 +67,39 @@ def test_a_person_has_not_more_tokens_than_they_can_look_after(
 ) -> None:
     monkeypatch.setattr(tokens, "MAX_TOKENS", 1)
     token_create(user=user, name="first", by=user)
-    page = browser.post(reverse("token-make"), {"name": "second"})
+    page = browser.post(reverse("token-make"), {"name": "second", "scopes": ["read"]})
     assert page.status_code == 400
     assert "revoke one that is no longer used" in page.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "scopes are empty"),
+        ({"scopes": ["read", "root"]}, "scopes root; choose some of read, write, launch"),
+        ({"scopes": ["read"], "days": "soon"}, "is not a number"),
+        ({"scopes": ["read"], "days": "99999"}, "days 99999 is out of range"),
+    ],
+)
+def test_a_token_needs_scopes_and_a_lifetime(browser: Client, user: User, fields: dict[str, Any], message: str) -> None:
+    page = browser.post(reverse("token-make"), {"name": "odd", **fields})
+    assert page.status_code == 400
+    assert message in page.content.decode()
+    assert not user.api_tokens.exists()
+
+
+def test_an_expired_token_is_refused_and_its_name_is_free_again(browser: Client, user: User) -> None:
+    browser.post(reverse("token-make"), {"name": "for a month", "scopes": ["read"], "days": "30"})
+    token = user.api_tokens.get()
+    assert (token.scopes, token.is_expired) == ("read", False)
+    assert token.expires_at is not None
+    assert timedelta(days=29) < token.expires_at - timezone.now() < timedelta(days=31)
+    again, secret = token_create(user=user, name="short", by=user, days=1)
+    ApiToken.objects.update(expires_at=timezone.now())
+    assert token_find(secret) is None
+    assert Client().get("/api/experiments/", headers={"Authorization": f"Token {secret}"}).status_code == 401
+    assert "expired" in browser.get(reverse("account")).content.decode()
+    assert token_create(user=user, name="short", by=user)[0] != again
 
 
 def test_users_cannot_revoke_tokens_of_others(browser: Client, admin_user: User) -> None:

@@ -18,12 +18,14 @@ from .snapshot import Snapshot
 from .source import Picture, Source, SourceChunk
 from .stored_file import StoredFile
 from .stream import Stream
-from .token import ApiToken
+from .token import ALL_SCOPES, SCOPES, ApiToken
 from .trace import RankTrace
 from .tracked import Artifact, ExperimentLabel, LatestMetric, LoggedModel, NameMeaning, RunParameter, RunTag, TrackedRun
 
 __all__ = [
     "ACTIVE_MEMBER_STATES",
+    "ALL_SCOPES",
+    "SCOPES",
     "AdviceTrial",
     "ApiToken",
     "Artifact",

@@ -1,5 +1,10 @@
 from django.conf import settings
 from django.db import models
+from django.utils import timezone
+
+SCOPES = ("read", "write", "launch")
+"""What a token may be limited to: read; report, import and change; launch, relaunch and cancel runs."""
+ALL_SCOPES = " ".join(SCOPES)
 
 
 class ApiToken(models.Model):
@@ -15,6 +20,8 @@ class ApiToken(models.Model):
         editable=False,
         help_text="Last characters of the secret, for identification.",
     )
+    scopes = models.CharField(max_length=40, default=ALL_SCOPES, help_text="Names of scopes, separated by spaces.")
+    expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: it does not expire.")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
     last_used_at = models.DateTimeField(null=True, blank=True, help_text="Accurate to one minute.")
@@ -36,3 +43,15 @@ class ApiToken(models.Model):
     @property
     def is_revoked(self) -> bool:
         return self.revoked_at is not None
+
+    @property
+    def is_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= timezone.now()
+
+    @property
+    def scope_names(self) -> list[str]:
+        return self.scopes.split()
+
+    def allows(self, scope: str) -> bool:
+        """Return whether requests that need a scope may be made with this token; its user's permissions apply, too."""
+        return scope in self.scope_names

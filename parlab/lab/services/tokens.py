@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from datetime import timedelta
 from hashlib import sha256
 
@@ -11,22 +12,35 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from parlab.lab.models import ApiToken
+from parlab.lab.models import SCOPES, ApiToken
 
 from . import storable
 
 MAX_TOKENS = 20
 """Active tokens per user."""
+MAX_DAYS = 3_650
 _NAME = 80
 _NOTED_EVERY = timedelta(minutes=1)
 """Resolution of the time of the last use, to avoid a write with every request."""
 
 
-def token_create(*, user: User, name: str, by: User) -> tuple[ApiToken, str]:
-    """Create a token and its secret, which cannot be shown again; raises ValueError with a remedy."""
+def token_create(
+    *, user: User, name: str, by: User, scopes: Collection[str] = SCOPES, days: int | None = None
+) -> tuple[ApiToken, str]:
+    """Create a token and its secret, which cannot be shown again; raises ValueError with a remedy.
+
+    It expires after so many days, or never.
+    """
     name = storable.text(" ".join(name.split()))[:_NAME]
     if not name:
         raise ValueError("name is empty; enter what the token is for")
+    unknown = [scope for scope in scopes if scope not in SCOPES]
+    if unknown or not scopes:
+        raise ValueError(f"scopes {', '.join(unknown) or 'are empty'}; choose some of {', '.join(SCOPES)}")
+    if days is not None and not 1 <= days <= MAX_DAYS:
+        raise ValueError(f"days {days} is out of range; use 1 to {MAX_DAYS}, or none")
+    now = timezone.now()
+    ApiToken.objects.filter(user=user, revoked_at=None, expires_at__lte=now).update(revoked_at=now)
     in_force = ApiToken.objects.filter(user=user, revoked_at=None)
     if in_force.count() >= MAX_TOKENS:
         raise ValueError(f"{user} already has {MAX_TOKENS} tokens; revoke one that is no longer used")
@@ -34,7 +48,13 @@ def token_create(*, user: User, name: str, by: User) -> tuple[ApiToken, str]:
     try:
         with transaction.atomic():
             token = ApiToken.objects.create(
-                user=user, name=name, digest=_digest(secret), ending=secret[-4:], created_by=by
+                user=user,
+                name=name,
+                digest=_digest(secret),
+                ending=secret[-4:],
+                created_by=by,
+                scopes=" ".join(scope for scope in SCOPES if scope in scopes),
+                expires_at=None if days is None else now + timedelta(days=days),
             )
     except IntegrityError as error:
         raise ValueError(
@@ -46,6 +66,8 @@ def token_create(*, user: User, name: str, by: User) -> tuple[ApiToken, str]:
 def token_find(secret: str) -> ApiToken | None:
     """Return the active token with this secret and record its use; None if there is none."""
     token = ApiToken.objects.select_related("user").filter(digest=_digest(secret), revoked_at=None).first()
+    if token is not None and token.is_expired:
+        return None
     if token is not None:
         now = timezone.now()
         stale = Q(last_used_at=None) | Q(last_used_at__lt=now - _NOTED_EVERY)

@@ -29,11 +29,33 @@ class ActiveFilter(admin.SimpleListFilter):
 class ApiTokenAdmin(ReadOnly, admin.ModelAdmin[ApiToken]):
     """View and revoke tokens; users create their own, administrators create them in the list of users."""
 
-    list_display = ("name", "user", "ends_with", "in_force", "created_at", "created_by", "last_used_at", "revoked_at")
+    list_display = (
+        "name",
+        "user",
+        "ends_with",
+        "in_force",
+        "scopes",
+        "expires_at",
+        "created_at",
+        "created_by",
+        "last_used_at",
+        "revoked_at",
+    )
     list_filter = (ActiveFilter, ("user", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("user", "created_by")
     search_fields = ("name", "user__username", "ending")
-    fields = ("name", "user", "ends_with", "created_at", "created_by", "last_used_at", "revoked_at", "revoked_by")
+    fields = (
+        "name",
+        "user",
+        "ends_with",
+        "scopes",
+        "expires_at",
+        "created_at",
+        "created_by",
+        "last_used_at",
+        "revoked_at",
+        "revoked_by",
+    )
     readonly_fields = fields
     actions = ("revoke",)
 
@@ -54,4 +76,4 @@ class ApiTokenAdmin(ReadOnly, admin.ModelAdmin[ApiToken]):
 
     @admin.display(description="active", boolean=True)
     def in_force(self, token: ApiToken) -> bool:
-        return not token.is_revoked
+        return not token.is_revoked and not token.is_expired

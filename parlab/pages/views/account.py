@@ -18,6 +18,12 @@ from parlab.lab import services as lab
 from parlab.lab.models import ApiToken
 
 # Actions and the permission that each requires.
+_SCOPES = (
+    ("read", "read experiments, runs, series, logs and figures"),
+    ("write", "report runs, import, create experiments and configurations"),
+    ("launch", "launch, relaunch and cancel runs, start studies"),
+)
+_DAYS = (("30", "30 days"), ("90", "90 days"), ("365", "1 year"), ("", "no expiry"))
 _RIGHTS = (
     ("launch, cancel and relaunch runs, import files, start studies", "lab.add_run"),
     ("create experiments, edit their notes and tags, archive them", "lab.change_experiment"),
@@ -41,10 +47,15 @@ def account(request: HttpRequest) -> HttpResponse:
 def token_make(request: HttpRequest) -> HttpResponse:
     """Create a token. Only this response contains its secret."""
     user, name = cast(User, request.user), request.POST.get("name", "")
+    scopes, days = request.POST.getlist("scopes"), request.POST.get("days", "")
     try:
-        token, secret = lab.token_create(user=user, name=name, by=user)
+        if days and not (days.isascii() and days.isdecimal() and len(days) < 6):
+            raise ValueError(f"days {days[:20]!r} is not a number; choose one from the list")
+        lifetime = int(days) if days else None
+        token, secret = lab.token_create(user=user, name=name, by=user, scopes=scopes, days=lifetime)
     except ValueError as problem:
-        return _page(request, status=400, token_problem=f"The token was not created: {problem}.", token_name=name[:80])
+        more = {"token_name": name[:80], "token_scopes": scopes, "token_days": days}
+        return _page(request, status=400, token_problem=f"The token was not created: {problem}.", **more)
     return _page(request, made=token, secret=secret, address=request.build_absolute_uri("/api/experiments/"))
 
 
@@ -76,6 +87,10 @@ def _page(request: HttpRequest, *, status: int = 200, **more: Any) -> HttpRespon
         "section": "account",
         "groups": list(user.groups.values_list("name", flat=True)),
         "rights": [(description, user.has_perm(permission)) for description, permission in _RIGHTS],
+        "scopes": _SCOPES,
+        "days": _DAYS,
+        "token_scopes": ["read", "write", "launch"],
+        "token_days": "365",
         "tokens": list(user.api_tokens.filter(revoked_at=None).select_related("created_by")),
         **more,
     }

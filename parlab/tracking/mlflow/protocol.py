@@ -21,6 +21,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from django.views.decorators.csrf import csrf_exempt
 
 from parlab.lab import services as lab
+from parlab.lab.models import ApiToken
 from parlab.tracking.artifacts import BadArtifact
 from parlab.tracking.runs import Conflict
 
@@ -181,7 +182,7 @@ def endpoint(method: str, function: Endpoint) -> Callable[..., HttpResponseBase]
     @wraps(function)
     def view(request: HttpRequest, **path: str) -> HttpResponseBase:
         try:
-            user = _user(request)
+            user = _user(request, "read" if _only_reads(request) else "write")
             if request.method != method:
                 raise MlflowError("ENDPOINT_NOT_FOUND", f"{request.path} accepts {method}, not {request.method}")
             if not user.has_perm("lab.add_run") and not _only_reads(request):
@@ -211,21 +212,26 @@ def _only_reads(request: HttpRequest) -> bool:
     return request.method == "GET" or request.path.endswith("/search")
 
 
-def _user(request: HttpRequest) -> User:
-    """Authenticate by token (Bearer, or as password of any user name), user and password, or the browser's session."""
+def _user(request: HttpRequest, scope: str) -> User:
+    """Authenticate by token (Bearer, or as password of any user name), user and password, or the browser's session.
+
+    A token must have the scope.
+    """
     kind, _, credentials = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "bearer":
         token = lab.token_find(credentials.strip())
         if token is not None and token.user.is_active:
-            return token.user
+            return _scoped(token, scope)
         raise MlflowError(
-            "UNAUTHENTICATED", "Invalid or revoked token; set MLFLOW_TRACKING_TOKEN to one from your account page"
+            "UNAUTHENTICATED",
+            "Invalid, expired or revoked token; set MLFLOW_TRACKING_TOKEN to one from your account page",
         )
     if kind.lower() == "basic":
         name, password = _basic(credentials)
-        user = authenticate(request, username=name, password=password)
-        if user is None and password.startswith("parlab_") and (token := lab.token_find(password)) is not None:
-            user = token.user if token.user.is_active else None
+        if password.startswith("parlab_") and (token := lab.token_find(password)) is not None:
+            user = _scoped(token, scope) if token.user.is_active else None
+        else:
+            user = _throttled(request, name, password)
         if isinstance(user, User):
             return user
         raise MlflowError("UNAUTHENTICATED", "Invalid username or password; check MLFLOW_TRACKING_USERNAME")
@@ -235,6 +241,28 @@ def _user(request: HttpRequest) -> User:
         "UNAUTHENTICATED",
         "Authentication required; set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
     )
+
+
+def _throttled(request: HttpRequest, name: str, password: str) -> object:
+    """Authenticate by password, as slowly as the login page after failures; None if it is wrong."""
+    place = {"username": name, "address": str(request.META.get("REMOTE_ADDR", ""))}
+    if wait_s := lab.login_wait_s(**place):
+        text = f"Too many failed logins with this name from this address; try again in {wait_s} s"
+        raise MlflowError("UNAUTHENTICATED", f"{text}, or use a token from your account page")
+    user = authenticate(request, username=name, password=password)
+    if user is None:
+        lab.login_failed(**place)
+    else:
+        lab.login_succeeded(**place)
+    return user
+
+
+def _scoped(token: ApiToken, scope: str) -> User:
+    """Return the user of a token that has a scope."""
+    if not token.allows(scope):
+        text = f"Token {token.name} has scope {' and '.join(token.scope_names)}, this request needs {scope}"
+        raise MlflowError("PERMISSION_DENIED", f"{text}; create another token on your account page")
+    return token.user
 
 
 def _basic(credentials: str) -> tuple[str, str]:

@@ -1,0 +1,86 @@
+"""What a token may do: the scope of the token and the permissions of its user must both allow a request."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from parlab.lab.models import SCOPES, Attempt
+from parlab.lab.services import token_create
+
+pytestmark = pytest.mark.django_db
+
+# Method, address, scope that it needs, by any road of the server.
+REQUESTS = [
+    ("GET", "/api/experiments/", "read"),
+    ("POST", "/api/plan/", "read"),
+    ("POST", "/api/simulate/", "read"),
+    ("GET", "/api/schema/", "read"),
+    ("GET", "/watch/feed.json", "read"),
+    ("POST", "/api/experiments/", "write"),
+    ("POST", "/api/imports/", "write"),
+    ("POST", "/api/experiments/none/configurations/", "write"),
+    ("PUT", "/api/runs/a-run/streams/a-stream/", "write"),
+    ("POST", "/api/2.0/mlflow/experiments/create", "write"),
+    ("POST", "/api/2.0/mlflow/runs/search", "read"),
+    ("GET", "/api/2.0/mlflow/experiments/get-by-name", "read"),
+    ("POST", "/api/experiments/none/launch/", "launch"),
+    ("POST", "/api/experiments/none/runs/1/cancel/", "launch"),
+    ("POST", "/api/experiments/none/runs/1/relaunch/", "launch"),
+    ("POST", "/api/studies/", "launch"),
+    ("POST", "/api/studies/1/", "launch"),
+]
+
+
+def send(method: str, address: str, secret: str, scheme: str) -> Any:
+    kind = {"basic": "Basic", "token": "Token", "bearer": "Bearer"}[scheme]
+    credentials = base64.b64encode(f"any:{secret}".encode()).decode() if scheme == "basic" else secret
+    headers = {"Authorization": f"{kind} {credentials}"}
+    return Client().generic(method, address, b"{}", "application/json", headers=headers)
+
+
+@pytest.mark.parametrize(("method", "address", "needed"), REQUESTS)
+def test_a_request_needs_its_scope(admin_user: User, method: str, address: str, needed: str) -> None:
+    schemes = ("bearer", "basic") if "mlflow" in address else ("token",)
+    for scope in SCOPES:
+        _, secret = token_create(user=admin_user, name=scope, by=admin_user, scopes=[scope], days=1)
+        for scheme in schemes:
+            response = send(method, address, secret, scheme)
+            assert (response.status_code == 403) == (scope != needed), (scope, response.content)
+            if scope != needed:
+                assert scope in response.content.decode()
+                assert "account page" in response.content.decode()
+
+
+def test_a_scope_adds_nothing_to_the_permissions_of_its_user(
+    make_attempt: Callable[..., Attempt], django_user_model: Any
+) -> None:
+    run = make_attempt(state="queued").run
+    guest = django_user_model.objects.create_user("guest")
+    _, secret = token_create(user=guest, name="all", by=guest)
+    address = f"/api/experiments/{run.experiment.slug}/runs/{run.number}/cancel/"
+    response = send("POST", address, secret, "token")
+    assert response.status_code == 403
+    assert "lab.change_run" in json.dumps(response.json())
+
+
+def test_passwords_of_mlflow_clients_are_throttled_like_logins(django_user_model: Any) -> None:
+    django_user_model.objects.create_user("eve", password="the right one", is_superuser=True)
+
+    def status(password: str) -> tuple[int, str]:
+        credentials = base64.b64encode(f"eve:{password}".encode()).decode()
+        headers = {"Authorization": f"Basic {credentials}"}
+        response = Client().get("/api/2.0/mlflow/experiments/get-by-name?experiment_name=x", headers=headers)
+        return response.status_code, response.content.decode()
+
+    assert status("the right one")[0] == 404
+    assert [status(f"guess {number}")[0] for number in range(6)] == [401] * 6
+    code, text = status("the right one")
+    assert code == 401
+    assert "try again in" in text
