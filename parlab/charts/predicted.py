@@ -38,14 +38,14 @@ class PredictedPoint(NamedTuple):
 
 
 TITLE = "Predicted against measured"
-UNTIMED = "no run has a measured step time"
+UNTIMED = "no run has a step time or FLOP/s"
 
 
 def missing(available: Available) -> str:
     """Say why there is nothing to compare; empty where predictions can be tried."""
     if not available.points:
         return "no run has finished"
-    return "" if any(point.step_time_s for point in available.points) else UNTIMED
+    return "" if any(point.step_time_s or point.flops_per_gpu for point in available.points) else UNTIMED
 
 
 def figure(points: Sequence[PredictedPoint], left_out: Sequence[str] = ()) -> Drawing:

@@ -8,10 +8,12 @@ are those of the authors' script (Megatron-LM, examples/sc21/run_table_1.sh).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-from .cluster import cluster
+from .cluster import Cluster, cluster
 from .job_flops import flops_of
 from .prediction import Prediction, predict_job
 from .workload import Job, Model
@@ -79,7 +81,25 @@ def compared() -> tuple[Compared, ...]:
     return tuple(_compared(row) for row in TABLE)
 
 
-def _compared(row: Published) -> Compared:
+def published_row(sections: Mapping[str, Mapping[str, Any]]) -> Published | None:
+    """Return the row with the sizes, layout and batch of an imported file; None if they differ from all rows.
+
+    Files that repeat the table state neither sequence length nor vocabulary, which only the paper does.
+    """
+    model, train, parallel = (sections.get(name) or {} for name in ("model", "train", "parallel"))
+    sizes = [model.get(name) for name in ("num_attention_heads", "hidden_size", "num_layers")]
+    sizes += [parallel.get(f"{name}_parallel_size") for name in ("tensor", "pipeline", "data")]
+    sizes += [train.get(name) for name in ("micro_batch_size", "global_batch_size")]
+    return next((row for row in TABLE if _sizes(row) == sizes), None)
+
+
+def _sizes(row: Published) -> list[int]:
+    layout = [row.tensor, row.pipeline, row.data]
+    return [row.heads, row.hidden, row.layers, *layout, row.micro_batch, row.global_batch]
+
+
+def published_job(row: Published) -> tuple[Job, Cluster]:
+    """Return a row as a job on the cluster of the authors."""
     job = Job(
         Model(row.layers, row.hidden, row.heads, 2048, 51_200),
         row.global_batch,
@@ -92,7 +112,12 @@ def _compared(row: Published) -> Compared:
         virtual_stages=row.chunks,
         overlaps_gradients=row.overlaps_gradients,
     )
-    prediction = predict_job(job, cluster("A100 80GB", row.gpus, 8, inter_node_gbit_s=1600))
+    return job, cluster("A100 80GB", row.gpus, 8, inter_node_gbit_s=1600)
+
+
+def _compared(row: Published) -> Compared:
+    job, where = published_job(row)
+    prediction = predict_job(job, where)
     rate = flops_of(job)[1] / (row.gpus * prediction.iteration_s)
     return Compared(
         row,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import rows
 from .cluster import Cluster, cluster
 from .hardware import Gpu, find
+from .job_flops import flops_of
 from .workload import Job
 
+_GBIT = 1e9 / 8
 _REQUIRED = (
     ("model", "num_layers"),
     ("model", "hidden_size"),
@@ -41,27 +44,56 @@ _TRAIN = {
 }
 
 
-def stated_job(sections: Mapping[str, Mapping[str, Any]], gpu: Gpu, gpus: int | None = None) -> tuple[Job, Cluster]:
+class ShapedLinks(NamedTuple):
+    """Delay and rate that an experiment set for all of its links."""
+
+    delay_s: float
+    bits_per_s: float
+    """Infinite if only the delay was set."""
+
+
+def stated_job(
+    sections: Mapping[str, Mapping[str, Any]], gpu: Gpu, gpus: int | None = None, links: ShapedLinks | None = None
+) -> tuple[Job, Cluster]:
     """Return the job described by an imported file and a cluster of `gpu` devices.
 
     `sections` uses the section and field names of a RunConfig (model, train, parallel, cluster), sizes in sequences and
-    tokens; `gpus` is the number of GPUs stated by the file. Unspecified fields get usual values. Raises ValueError for
-    a missing required field or an invalid value.
+    tokens; `gpus` is the number of GPUs stated by the file, `links` the links that it states. Unspecified fields get
+    usual values: links with a set rate join single GPUs. Raises ValueError for a missing required field or an invalid
+    value.
     """
     model, train, parallel = (sections.get(name) or {} for name in ("model", "train", "parallel"))
     missing = [f"{section}.{name}" for section, name in _REQUIRED if not (sections.get(section) or {}).get(name)]
     if missing:
         raise ValueError(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
-    per_node = (sections.get("cluster") or {}).get("gpus_per_node") or 8
-    hardware = {"gpu": gpu.name if find(gpu.name) else "A100", "node": per_node} | ({"count": gpus} if gpus else {})
+    is_shaped = links is not None and math.isfinite(links.bits_per_s)
+    per_node = (sections.get("cluster") or {}).get("gpus_per_node") or (1 if is_shaped else 8)
+    hardware: dict[str, Any] = {"gpu": gpu.name if find(gpu.name) else "A100", "node": per_node} | (
+        {"count": gpus} if gpus else {}
+    )
+    if links is not None and is_shaped:
+        hardware |= {"gbps": links.bits_per_s / 1e9, "delay_ms": 1e3 * links.delay_s}
     row = rows.read(
         {
-            "model": _renamed(model, _MODEL) | {"vocab": model.get("vocab_size")},
+            "model": _renamed(model, _MODEL) | ({} if is_shaped else {"vocab": model.get("vocab_size")}),
             "parallel": _renamed(parallel, _PARALLEL) | _renamed(train, _TRAIN),
             "hardware": hardware,
         }
     )
-    return row.job, cluster(gpu, row.cluster.gpus, row.cluster.gpus_per_node)
+    between = row.cluster.between
+    return row.job, cluster(
+        gpu,
+        row.cluster.gpus,
+        row.cluster.gpus_per_node,
+        inter_node_gbit_s=between.bandwidth / _GBIT if is_shaped else None,
+        latency_s=links.delay_s if links else None,
+        is_measured=is_shaped,
+    )
+
+
+def seconds_at(job: Job, tflops_per_gpu: float) -> float:
+    """Return the time of an iteration (s) in which each GPU executes so many TFLOP/s, recomputation included."""
+    return flops_of(job)[1] / (job.world_size * tflops_per_gpu * 1e12)
 
 
 def _renamed(section: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

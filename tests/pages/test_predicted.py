@@ -10,7 +10,7 @@ from django.test import Client
 
 from parlab.lab import selectors
 from parlab.lab.models import Attempt, Config, Member, Node, Run
-from parlab.planner import predict_job
+from parlab.planner import predict_job, sc21
 from parlab.planner.cluster import device
 from parlab.planner.configs import job_of
 from parlab.planner.nodes import cluster_of
@@ -56,7 +56,7 @@ def test_half_of_the_runs_calibrate_the_prediction_of_the_others(page: Client, s
 
 def test_the_experiment_shows_the_figure_where_iterations_were_timed(page: Client, sweep: list[Run]) -> None:
     address = sweep[0].experiment.get_absolute_url()
-    missing = 'data-missing="Predicted against measured: no run has a measured step time." hidden'
+    missing = 'data-missing="Predicted against measured: no run has a step time or FLOP/s." hidden'
     assert missing not in page.get(address).content.decode()
     table = page.get(f"{address}figures/predicted.csv").content.decode().splitlines()
     assert len(table) == 1 + len(BATCHES)
@@ -119,14 +119,14 @@ def logs(sweep: list[Run]) -> list[Run]:
 
 def test_files_that_say_their_sizes_calibrate_on_the_device_that_is_planned_for(page: Client, logs: list[Run]) -> None:
     Run.objects.filter(pk=logs[0].pk).update(resolved=logs[0].resolved | {"model": {"num_layers": 24}})
-    Run.objects.filter(pk=logs[1].pk).update(point={"network setting": "10 ms"})
+    Run.objects.filter(pk=logs[1].pk).update(point={"network setting": "slow"})
     (group,) = selectors.calibration_pool().groups
     assert group.title.endswith("on a GPU not named in its files, 6 runs")
     text = page.get("/plan/", {"calibration": group.key, "gpu": "H100 SXM"}).content.decode()
     assert "assuming H100 SXM: 6 times" in text
     assert "The calibration files do not name a GPU; H100 SXM is assumed." in text
     assert "1 run: model.hidden_size, model.sequence_length are missing" in text
-    assert "1 run: its links were shaped in a way that the planner does not support" in text
+    assert "1 run: network setting &#x27;slow&#x27; states neither a delay in ms nor a rate in bit/s" in text
 
 
 def test_files_that_name_their_gpu_are_predicted(page: Client, logs: list[Run]) -> None:
@@ -138,3 +138,37 @@ def test_files_that_name_their_gpu_are_predicted(page: Client, logs: list[Run]) 
     assert "Half of the 8 runs" in page.get(address).json()["caption"]
     (group,) = selectors.calibration_pool().groups
     assert group.device == "A100 SXM4 80 GB"
+
+
+def test_links_are_read_as_the_network_page_reads_them(page: Client, logs: list[Run]) -> None:
+    experiment = logs[0].experiment
+    experiment.notes = "Measured on a cluster of AWS p3.2xlarge instances."
+    experiment.save()
+    Run.objects.filter(pk=logs[0].pk).update(point={"network setting": "delay 10ms bandwidth 1Gbps"})
+    observations = selectors.calibration_pool().groups[0].observations
+    clusters = {observation.job.micro_batch_size: observation.cluster for observation in observations}
+    assert {where.device.name for where in clusters.values()} == {"V100 SXM2 16 GB"}
+    assert clusters[BATCHES[0]].between.latency_s == 0.01
+    assert clusters[BATCHES[0]].between.bandwidth == 1e9 / 8
+    assert clusters[BATCHES[1]].is_between_assumed
+
+
+def test_rows_of_nvidias_table_are_timed_by_their_flops(page: Client, logs: list[Run]) -> None:
+    for run, row in zip(logs, sc21.TABLE, strict=False):
+        run.resolved = {
+            "model": {"num_layers": row.layers, "hidden_size": row.hidden, "num_attention_heads": row.heads},
+            "train": {"micro_batch_size": row.micro_batch, "global_batch_size": row.global_batch},
+            "parallel": {
+                "tensor_parallel_size": row.tensor,
+                "pipeline_parallel_size": row.pipeline,
+                "data_parallel_size": row.data,
+            },
+        }
+        run.summary, run.step_time_s = {"tflops_per_gpu": row.tflops_per_gpu}, None
+        run.save()
+    drawing = page.get(f"{logs[0].experiment.get_absolute_url()}figures/predicted.json").json()
+    assert "Half of the 8 runs" in drawing["caption"]
+    plain = next(trace for trace in drawing["figure"]["data"] if trace["name"] == "not calibrated")
+    ratios = [predicted / measured for measured, predicted in zip(plain["x"], plain["y"], strict=True)]
+    errors = [100 * (1 / ratio - 1) for ratio in ratios]
+    assert errors == pytest.approx([row.error_pct for row in sc21.compared()[: len(logs)]], abs=0.01)

@@ -6,18 +6,22 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from parlab.lab.models import Attempt, Run
-from parlab.planner import Cluster, Job, Observation
+from parlab.planner import Cluster, Job, Observation, sc21
 from parlab.planner.cluster import device
 from parlab.planner.configs import job_of
+from parlab.planner.device_words import device_in_text
 from parlab.planner.hardware import Gpu
 from parlab.planner.nodes import cluster_of
-from parlab.planner.stated import stated_job
+from parlab.planner.stated import ShapedLinks, seconds_at, stated_job
 from runners.config import RunConfig, check
 from runners.config.devices import AUTO
 from runners.protocol import RunState
 
+from .pipelines import network_in_text
+
 NO_DEVICE = "the GPU is not stated"
 _LINKS = ("network", "delay", "latency", "bandwidth")
+"""Words in the name of an axis that varies links."""
 
 
 class Candidate(NamedTuple):
@@ -42,8 +46,8 @@ def calibration_candidates(runs: Iterable[Run]) -> list[Candidate]:
 
 def _candidate(run: Run, attempt: Attempt | None) -> Candidate:
     try:
-        if run.state != RunState.OOM and not run.step_time_s:
-            raise ValueError("the step time is not available")
+        if run.state != RunState.OOM and not run.step_time_s and not _tflops_per_gpu(run):
+            raise ValueError("neither the step time nor the FLOP/s of a GPU are available")
         return _imported(run) if run.origin == Run.Origin.IMPORTED else _configured(run, attempt)
     except ValueError as error:
         return Candidate(run, None, str(error))
@@ -64,32 +68,61 @@ def _configured(run: Run, attempt: Attempt | None) -> Candidate:
 
 
 def _imported(run: Run) -> Candidate:
-    """Return the observation of an imported run; imported files rarely name the GPU."""
-    if any(term in axis.lower() for axis in run.point for term in _LINKS):
-        raise ValueError("its links were shaped in a way that the planner does not support")
+    """Return the observation of an imported run; imported files rarely name the GPU.
+
+    A row of NVIDIA's table has the sequence length, vocabulary and cluster of its paper. Links are read with the words
+    that the network page reads.
+    """
+    if published := sc21.published_row(run.resolved):
+        return Candidate(run, _observation(run, *sc21.published_job(published)))
     stated_gpu = _stated_device(run)
     gpu = stated_gpu or device("A100 80GB")
     if not run.gpus:
         raise ValueError("its number of GPUs is unknown")
-    job, where = stated_job(run.resolved, gpu, int(run.gpus))
+    job, where = stated_job(run.resolved, gpu, int(run.gpus), _links(run))
     return Candidate(run, _observation(run, job, where), "" if stated_gpu else NO_DEVICE, stated_gpu is not None)
 
 
+def _links(run: Run) -> ShapedLinks | None:
+    """Return the links that the point of a run sets; None if it sets none. Raises ValueError for other words."""
+    for axis, value in run.point.items():
+        if any(word in axis.lower() for word in _LINKS):
+            network = network_in_text(f"{value} {_unit(axis)}")
+            if network is None:
+                raise ValueError(f"{axis} {value!r} states neither a delay in ms nor a rate in bit/s")
+            return ShapedLinks(network.delay_s, network.bits_per_s)
+    return None
+
+
+def _unit(axis: str) -> str:
+    """Return the unit in the name of an axis: `delay (ms)` has ms."""
+    return axis.rpartition("(")[2].rstrip(") ") if "(" in axis else ""
+
+
 def _stated_device(run: Run) -> Gpu | None:
-    """Return the device that the file names as the source of its peak FLOP/s; None without one."""
+    """Return the device that the file names as the source of its peak FLOP/s, or in its text; None without one."""
     name = (run.summary.get("peak") or {}).get("device")
     if not isinstance(name, str):
-        return None
+        return device_in_text(run.experiment.notes)
     try:
         return device(name)
     except ValueError:
         return None
 
 
+def _tflops_per_gpu(run: Run) -> float | None:
+    """Return the TFLOP/s of a GPU that a run states, recomputation included."""
+    rate = run.summary.get("tflops_per_gpu")
+    return float(rate) if isinstance(rate, int | float) and 0 < rate < 1e6 else None
+
+
 def _observation(run: Run, job: Job, where: Cluster) -> Observation:
     is_oom = run.state == RunState.OOM
-    seconds, memory = (None, None) if is_oom else (run.step_time_s, run.memory_max_bytes)
-    return Observation(job, where, seconds, memory, is_oom)
+    if is_oom:
+        return Observation(job, where, is_oom=True)
+    rate = _tflops_per_gpu(run)
+    seconds = run.step_time_s or (seconds_at(job, rate) if rate else None)
+    return Observation(job, where, seconds, run.memory_max_bytes)
 
 
 def _machine(config: RunConfig, attempt: Attempt) -> Mapping[str, Any]:
