@@ -21,8 +21,11 @@ class Body(NamedTuple):
     example: str
     page: str
 
-    def read(self, model: type[M], request: Request) -> M:
-        """Return the body as `model`; raises Problem or Problems, which become a response with status 400."""
+    def read(self, model: type[M], request: Request, context: dict[str, Any] | None = None) -> M:
+        """Return the body as `model`, validated with `context`.
+
+        Raises Problem or Problems, which become a response with status 400.
+        """
         data: Any = request.data
         if not isinstance(data, dict):
             raise Problem(
@@ -32,7 +35,7 @@ class Body(NamedTuple):
                 remedy=f"send for example {self.example}, or {{}}",
             )
         try:
-            return model.model_validate(data)
+            return model.model_validate(data, context=context)
         except ValidationError as error:
             raise Problems(
                 [refusal._asdict() for refusal in self.refusals(error)], remedy=f"see {self.page}"

@@ -10,7 +10,6 @@ from rest_framework.views import APIView
 
 from parlab.lab import selectors
 from parlab.planner.answer import answer
-from parlab.planner.cluster import unknown_device
 from parlab.planner.refusals import refusals
 from parlab.planner.request import PlanRequest
 from parlab.planner.written import WrittenPlan, written
@@ -34,13 +33,10 @@ class Plans(APIView):
         description="Omitted fields have the defaults of the schema. See docs/planner.md.",
     )
     def post(self, request: Request) -> Response:
-        question = BODY.read(PlanRequest, request)
-        gpu = selectors.device_named(question.gpu)
-        if gpu is None:
-            message = unknown_device(question.gpu, [device.name for device in selectors.devices()])
-            raise Problem(message, field="gpu", value=question.gpu, remedy="use a device of the catalogue")
+        question, price = selectors.priced(BODY.read(PlanRequest, request, selectors.plan_context()))
         try:
-            return Response(written(answer(question, gpu)).model_dump(mode="json"))
+            answered = answer(question, selectors.device_of(question))
+            return Response(written(answered, price).model_dump(mode="json"))
         except ValueError as error:
             field = str(error).split(" ")[0]
             value, remedy = question.model_dump().get(field), "use a value that the message names"

@@ -17,6 +17,8 @@ MAIN = frozenset(
     }
 )  # fmt: skip
 """Fields with a control of their own in the template."""
+CHOSEN = frozenset({"model", "huggingface"})
+"""Fields that links and the form for a config.json set."""
 _YES_NO = (("true", "yes"), ("false", "no"))
 _ACRONYMS = {"ffn": "MLP width", "nvlink": "NVLink", "kv": "KV", "q": "Q", "lora": "LoRA", "cuda": "CUDA"}
 
@@ -36,7 +38,7 @@ class Control(NamedTuple):
 def controls(texts: dict[str, str]) -> list[Control]:
     """Return a control for each field that has none in the template, with its text; the order is that of the schema."""
     schema = PlanRequest.model_json_schema()["properties"]
-    names = [name for name in PlanRequest.model_fields if name not in MAIN and name != "model"]
+    names = [name for name in PlanRequest.model_fields if name not in MAIN | CHOSEN]
     return [_control(name, schema[name], texts.get(name, "")) for name in names]
 
 

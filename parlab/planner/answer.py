@@ -71,6 +71,12 @@ def answer(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = Non
     return Answer(**{**vars(first), **vars(second)})
 
 
+def best_layout(request: PlanRequest, gpu: Gpu) -> Job | None:
+    """Return the fastest layout of a training on the cluster of a request, whatever its own; None if none fits."""
+    fitting = search(request.job(), request.cluster(gpu), None, request.overlap).fitting
+    return fitting[0].job if fitting else None
+
+
 def outline(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = None) -> Outline:
     """Predict the requested layout. Raises ValueError if the cluster cannot run it."""
     job, cluster = request.job(), request.cluster(gpu)
@@ -79,10 +85,16 @@ def outline(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = No
         prediction,
         work(prediction),
         budget(prediction, request.tokens_billion * 1e9, request.price),
-        list(warnings(job, gpu)),
+        [*_unread(request), *warnings(job, gpu)],
         [predict_job(replace(job, recompute=mode), cluster, calibration) for mode in _RECOMPUTES],
         [predict_job(variant, cluster, calibration) for variant in other_schedules(job)],
     )
+
+
+def _unread(request: PlanRequest) -> list[str]:
+    """Return a warning if fields of a config.json were not read."""
+    summary = request.huggingface or ""
+    return [f"config.json of {summary}; they may change the model."] if "not read: " in summary else []
 
 
 def sizing(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = None) -> Sizing:
@@ -91,10 +103,10 @@ def sizing(request: PlanRequest, gpu: Gpu, calibration: Calibration | None = Non
     node = with_gpus(cluster, cluster.gpus_per_node)
     fewest = fewest_nodes(job, cluster, calibration)
     counts = node_counts(request.nodes, fewest) if fewest else [request.nodes]
-    sizes = trade_off(job, cluster, counts, request.tokens_billion * 1e9, request.price, calibration)
+    sizes = trade_off(job, cluster, counts, request.tokens_billion * 1e9, request.price, calibration, request.overlap)
     requested_size = next(size for size in sizes if size.nodes == request.nodes)
     return Sizing(
-        search(job, cluster, calibration),
+        search(job, cluster, calibration, request.overlap),
         largest_model(replace(job, zero_stage=0), node, calibration),
         fewest,
         sizes,

@@ -122,13 +122,14 @@ def calibrate(
     noise: float = NOISE,
     spring: float = SPRING,
     code_bases: Sequence[str] | None = None,
+    deviation: float = CODE_BASES,
 ) -> Calibration:
     """Fit the constants to observations of one cluster and family, starting from `start`.
 
     `start` defaults to the constants for the device of the first observation; without observations it is returned
     unchanged. `weights` holds the weight of each observation, 1 by default. `noise` is the expected relative error of
     the measurements. `spring` scales the widths of the springs (`parameters.WIDTHS`). `code_bases` names the code base
-    of each observation if there are several; each may differ from the constants by a factor of its own.
+    of each observation if there are several; each may differ from the constants by a factor of its own, of `deviation`.
     """
     if start is None:
         start = default_for(observations[0].cluster) if observations else DEFAULT
@@ -143,14 +144,14 @@ def calibrate(
     if times:
         # With fewer rows than constants the rows do not determine all constants, so the springs become stiffer.
         width = spring * min(1.0, (len(times) / len(as_vector(start.time))) ** 0.5)
-        fitted = _with_time(fitted, start, times, _solution(times, start.time, noise, width))
+        fitted = _with_time(fitted, start, times, _solution(times, start.time, noise, width, deviation))
     sizes = [
         _Sample(row, weight, row.memory_bytes, _memory_formula(row.job, row.cluster.domain, row.is_allocated), "")
         for row, weight, _code_base in rows
         if row.memory_bytes is not None and row.memory_bytes > 0
     ]
     if len(sizes) >= _FEWEST_MEMORIES:
-        fitted = _with_memory(fitted, start, _solution(sizes, start.memory, noise, spring))
+        fitted = _with_memory(fitted, start, _solution(sizes, start.memory, noise, spring, deviation))
     return replace(fitted, usable_share=_usable_share(observations, fitted))
 
 
@@ -173,14 +174,18 @@ class _Solution(NamedTuple):
 
 
 def _solution(
-    samples: Sequence[_Sample], initial: TimeParameters | MemoryParameters, noise: float, spring: float
+    samples: Sequence[_Sample],
+    initial: TimeParameters | MemoryParameters,
+    noise: float,
+    spring: float,
+    deviation: float,
 ) -> _Solution:
     """Fit the constants of one model to its samples."""
     batch = Batch([sample.formula for sample in samples])
     measured = np.log([sample.value for sample in samples])
 
     weights = np.array([sample.weight for sample in samples])
-    common = _common_share([sample.code_base for sample in samples], weights, noise)
+    common = _common_share([sample.code_base for sample in samples], weights, noise, deviation)
 
     def residuals(points: Vector) -> Vector:
         errors = np.log(batch.values(np.exp(points))) - measured
@@ -190,10 +195,10 @@ def _solution(
     return _Solution(vector, residuals(vector[None])[0], cost)
 
 
-def _common_share(code_bases: Sequence[str], weights: Vector, noise: float) -> Vector:
+def _common_share(code_bases: Sequence[str], weights: Vector, noise: float, deviation: float) -> Vector:
     """Return the matrix that takes from each residual a part of the mean of its code base.
 
-    Code bases differ by factors of their own, of deviation `CODE_BASES`: an error that all rows of one have in common
+    Code bases differ by factors of their own, of a `deviation`: an error that all rows of one have in common
     determines the constants less than its many rows suggest (a mixed model with random intercepts).
     """
     labels = np.array(code_bases)
@@ -201,7 +206,7 @@ def _common_share(code_bases: Sequence[str], weights: Vector, noise: float) -> V
     for label in set(code_bases) - {""}:
         members = labels == label
         total = float(weights[members].sum())
-        damping = (noise**2 / total / (CODE_BASES**2 + noise**2 / total)) ** 0.5
+        damping = (noise**2 / total / (deviation**2 + noise**2 / total)) ** 0.5
         shares[np.ix_(members, members)] = (1 - damping) * (weights[members] / total)[:, None]
     return shares
 

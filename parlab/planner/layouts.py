@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from .calibration import Calibration, default_for
 from .cluster import Cluster
 from .memory import memory
 from .prediction import Prediction, predict_job
-from .workload import Job, Recompute
+from .workload import Job, Overlap, Recompute, Schedule
 
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _CHUNKS = (2, 4, 8)
@@ -28,6 +28,8 @@ _PARTS = {
     "optimizer_s": "optimizer",
     "other_s": "fixed cost",
 }
+OverlapOf = Callable[[Schedule, int, int], Overlap]
+"""What overlaps in a layout with a schedule, chunks and ZeRO stage; None: as in the job, and gradients in FSDP."""
 MAX_LAYOUTS = 20_000
 """Upper limit of predictions in one search; a larger search is refused."""
 
@@ -54,7 +56,9 @@ class Search:
     tried: int
 
 
-def search(job: Job, cluster: Cluster, calibration: Calibration | None = None) -> Search:
+def search(
+    job: Job, cluster: Cluster, calibration: Calibration | None = None, overlap: OverlapOf | None = None
+) -> Search:
     """Predict layouts of a job on all GPUs of a cluster, ignoring the job's own layout, recomputation and ZeRO stage.
 
     The search covers tensor parallel sizes that divide the heads and the GPUs of a node, pipelines with at most one
@@ -66,7 +70,7 @@ def search(job: Job, cluster: Cluster, calibration: Calibration | None = None) -
     fitting: dict[tuple[int, ...], Prediction] = {}
     too_large: dict[tuple[int, ...], Prediction] = {}
     tried = 0
-    for candidate in candidates(job, cluster):
+    for candidate in candidates(job, cluster, overlap):
         tried += 1
         if tried > MAX_LAYOUTS:
             raise ValueError(f"gpus {cluster.gpus} allow more than {MAX_LAYOUTS} layouts; use fewer GPUs")
@@ -95,8 +99,9 @@ def search(job: Job, cluster: Cluster, calibration: Calibration | None = None) -
     )
 
 
-def candidates(job: Job, cluster: Cluster) -> Iterator[Job]:
+def candidates(job: Job, cluster: Cluster, overlap: OverlapOf | None = None) -> Iterator[Job]:
     """Generate layouts that use all GPUs of the cluster, without recomputation."""
+    overlap = overlap or _overlap_of(job)
     gpus, model = cluster.gpus, job.model
     for tensor in _divisors(gpus):
         # Tensor parallel ranks on several nodes would wait for the network in every layer.
@@ -125,7 +130,7 @@ def candidates(job: Job, cluster: Cluster) -> Iterator[Job]:
                     reshards_after_forward=pipeline == 1,
                 )
                 for experts in _expert_sizes(split, cluster):
-                    yield from _batches(replace(split, expert_parallel=experts))
+                    yield from _batches(replace(split, expert_parallel=experts), overlap)
 
 
 def _context_sizes(job: Job, ranks: int) -> Iterator[int]:
@@ -149,7 +154,22 @@ def _expert_sizes(job: Job, cluster: Cluster) -> Iterator[int]:
         yield 1
 
 
-def _batches(job: Job) -> Iterator[Job]:
+def _overlap_of(job: Job) -> OverlapOf:
+    """Return the overlap of a job for all of its layouts; FSDP gathers weights ahead of their use."""
+
+    def overlap(_schedule: Schedule, _chunks: int, zero: int) -> Overlap:
+        return Overlap(
+            overlaps_gradients=job.overlaps_gradients or zero == 3,
+            overlaps_tensor=job.overlaps_tensor,
+            overlaps_experts=job.overlaps_experts,
+            overlaps_pipeline=job.overlaps_pipeline,
+            has_cuda_graphs=job.has_cuda_graphs,
+        )
+
+    return overlap
+
+
+def _batches(job: Job, overlap: OverlapOf) -> Iterator[Job]:
     """Generate the micro batch sizes, ZeRO stages and schedules of a split."""
     share = job.global_batch_size // job.data_parallel
     stages, layers = job.pipeline_parallel, job.model.num_layers
@@ -159,9 +179,15 @@ def _batches(job: Job) -> Iterator[Job]:
         if share % micro or share // micro < stages:
             continue
         for zero in zero_stages if job.replicas > 1 else (0,):
-            layout = replace(job, micro_batch_size=micro, zero_stage=zero, schedule="1f1b", virtual_stages=1)
-            # FSDP gathers weights ahead of their use.
-            layout = replace(layout, overlaps_gradients=job.overlaps_gradients or zero == 3, copies_logits=zero == 3)
+            layout = replace(
+                job,
+                micro_batch_size=micro,
+                zero_stage=zero,
+                schedule="1f1b",
+                virtual_stages=1,
+                copies_logits=zero == 3,
+                **overlap("1f1b", 1, zero),
+            )
             yield layout
             if stages == 1 or (share // micro) % stages:
                 continue
@@ -169,7 +195,8 @@ def _batches(job: Job) -> Iterator[Job]:
             even = layers + 2 if (layers + 2) % stages == 0 else layers
             for chunks in _CHUNKS:
                 if even % (stages * chunks) == 0:
-                    yield replace(layout, schedule="interleaved-1f1b", virtual_stages=chunks)
+                    settled = overlap("interleaved-1f1b", chunks, zero)
+                    yield replace(layout, schedule="interleaved-1f1b", virtual_stages=chunks, **settled)
 
 
 def with_lightest_recompute(job: Job, cluster: Cluster, calibration: Calibration) -> Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import log2
 from typing import Any
 
 from .model import Model
@@ -15,6 +16,8 @@ class Preset:
     name: str
     model: Model
     source: str
+    tokens_billion: float | None = None
+    """Tokens on which its authors trained it (10^9); None if they do not state it."""
 
 
 def _llama(layers: int, hidden: int, heads: int, ffn: int, *, tied: bool = False) -> Model:
@@ -53,19 +56,29 @@ _QWEN3 = "Qwen3 technical report, 2025, tables 1 and 2"
 
 PRESETS: tuple[Preset, ...] = (
     Preset(
-        "GPT-3 175B", Model(96, 12_288, 96, 2048, 51_200), "Brown et al. 2020, table 2.1; vocabulary of Megatron-LM"
+        "GPT-3 175B",
+        Model(96, 12_288, 96, 2048, 51_200),
+        "Brown et al. 2020, table 2.1; vocabulary of Megatron-LM",
+        tokens_billion=300,
     ),
-    Preset("BERT-large", Model(24, 1024, 16, 512, 30_522, is_causal=False), "Devlin et al. 2019, section 3"),
-    Preset("Llama 3.2 1B", _llama(16, 2048, 32, 8192, tied=True), "Meta, Llama 3.2 model card, 2024"),
-    Preset("Llama 3 8B", _llama(32, 4096, 32, 14_336), _HERD),
-    Preset("Llama 3 70B", _llama(80, 8192, 64, 28_672), _HERD),
-    Preset("Llama 3.1 405B", _llama(126, 16_384, 128, 53_248), _HERD),
-    Preset("Qwen3 8B", _qwen(36, 4096, 32, 8, 12_288), _QWEN3),
-    Preset("Qwen3 32B", _qwen(64, 5120, 64, 8, 25_600), _QWEN3),
-    Preset("Qwen3 30B-A3B", _qwen(48, 2048, 32, 4, 768, 128, 8), _QWEN3),
-    Preset("Qwen3 235B-A22B", _qwen(94, 4096, 64, 4, 1536, 128, 8), _QWEN3),
-    Preset("DeepSeek-V3", _DEEPSEEK_V3, "DeepSeek-V3 technical report, 2024, section 4.2"),
-    Preset("Kimi K2", _KIMI_K2, "Kimi K2 technical report, 2025, table 2"),
+    Preset(
+        "BERT-large",
+        Model(24, 1024, 16, 512, 30_522, is_causal=False),
+        "Devlin et al. 2019, section 3",
+        tokens_billion=131,
+    ),
+    Preset(
+        "Llama 3.2 1B", _llama(16, 2048, 32, 8192, tied=True), "Meta, Llama 3.2 model card, 2024", tokens_billion=9000
+    ),
+    Preset("Llama 3 8B", _llama(32, 4096, 32, 14_336), _HERD, tokens_billion=15000),
+    Preset("Llama 3 70B", _llama(80, 8192, 64, 28_672), _HERD, tokens_billion=15000),
+    Preset("Llama 3.1 405B", _llama(126, 16_384, 128, 53_248), _HERD, tokens_billion=15600),
+    Preset("Qwen3 8B", _qwen(36, 4096, 32, 8, 12_288), _QWEN3, tokens_billion=36000),
+    Preset("Qwen3 32B", _qwen(64, 5120, 64, 8, 25_600), _QWEN3, tokens_billion=36000),
+    Preset("Qwen3 30B-A3B", _qwen(48, 2048, 32, 4, 768, 128, 8), _QWEN3, tokens_billion=36000),
+    Preset("Qwen3 235B-A22B", _qwen(94, 4096, 64, 4, 1536, 128, 8), _QWEN3, tokens_billion=36000),
+    Preset("DeepSeek-V3", _DEEPSEEK_V3, "DeepSeek-V3 technical report, 2024, section 4.2", tokens_billion=14800),
+    Preset("Kimi K2", _KIMI_K2, "Kimi K2 technical report, 2025, table 2", tokens_billion=15500),
     Preset("GPT-OSS 20B", _gpt_oss(24, 32), "OpenAI, gpt-oss model card, 2025, table 1"),
     Preset("GPT-OSS 120B", _gpt_oss(36, 128), "OpenAI, gpt-oss model card, 2025, table 1"),
     Preset("Mixtral 8x7B", _MIXTRAL, "Jiang et al. 2024, table 1"),
@@ -75,6 +88,39 @@ PRESETS: tuple[Preset, ...] = (
         "Mistral AI, config.json of Mixtral-8x22B-v0.1, 2024",
     ),
 )
+
+
+_TOKENS_PER_PARAMETER = 20
+"""Compute-optimal tokens (Hoffmann et al. 2022), for models whose authors do not state theirs."""
+_DAYS = 60
+"""Deadline of the question about a known model."""
+_USUAL_RATE = 350e12
+"""FLOP/s of an H100 in an ordinary training, for the number of nodes of that question."""
+_TOKENS_A_STEP = ((1e9, 0.5e6), (20e9, 4e6), (float("inf"), 16e6))
+"""Most active parameters -> usual tokens of an iteration (The Llama 3 Herd of Models, 2024, section 3.4)."""
+
+
+def usual_question(entry: Preset) -> dict[str, Any]:
+    """Return the question about a known model that states nothing else: H100s for 60 days, without a layout.
+
+    The number of nodes is a power of two with which an ordinary training takes at most 60 days.
+    """
+    model = entry.model
+    tokens_billion = entry.tokens_billion or round(_TOKENS_PER_PARAMETER * model.parameters / 1e9)
+    gpus = 6 * tokens_billion * 1e9 * model.active_parameters / (_USUAL_RATE * _DAYS * 86_400)
+    held = 18 * model.parameters / 40e9
+    nodes = next(size for size in (2**power for power in range(13)) if size == 4096 or 8 * size >= max(gpus, held))
+    step = next(tokens for most, tokens in _TOKENS_A_STEP if model.active_parameters <= most)
+    batch = max(8 * nodes, 2 ** round(log2(step / model.sequence_length)))
+    return {
+        **({"model": entry.name} if preset(entry.name) else fields_of(model)),
+        "gpu": "H100 SXM",
+        "nodes": nodes,
+        "gpus_per_node": 8,
+        "global_batch": batch,
+        "tokens_billion": tokens_billion,
+        "wanted_days": _DAYS,
+    }
 
 
 def preset(name: str) -> Preset | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from .budget import Budget, budget
 from .calibration import Calibration, default_for
 from .cluster import Cluster, with_gpus
-from .layouts import Layout, candidates, search
+from .layouts import Layout, OverlapOf, candidates, search
 from .memory import memory
 from .workload import Job, Model
 
@@ -98,6 +98,7 @@ def trade_off(
     tokens: float,
     price_per_gpu_hour: float | None = None,
     calibration: Calibration | None = None,
+    overlap: OverlapOf | None = None,
 ) -> list[Size]:
     """Return the best layout of the job and its budget for each number of nodes.
 
@@ -105,7 +106,7 @@ def trade_off(
     """
     sizes = []
     for nodes in node_counts:
-        layouts = search(job, with_gpus(cluster, nodes * cluster.gpus_per_node), calibration).fitting
+        layouts = search(job, with_gpus(cluster, nodes * cluster.gpus_per_node), calibration, overlap).fitting
         best = layouts[0] if layouts else None
         sizes.append(Size(nodes, best, budget(best.prediction, tokens, price_per_gpu_hour) if best else None))
     return sizes

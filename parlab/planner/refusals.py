@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from .faults import Faults
 from .fields import unknown_field
 from .request import PlanRequest
 
@@ -31,9 +32,13 @@ class Refusal(NamedTuple):
 
 
 def refusals(error: ValidationError) -> list[Refusal]:
-    """Return the problems of a request, one per field."""
-    problems = []
+    """Return the problems of a request, one per field or impossible combination."""
+    problems: list[Refusal] = []
     for detail in error.errors():
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, Faults):
+            problems += [Refusal(*problem.split(" ")[:2], problem) for problem in cause.problems]
+            continue
         field = str(detail["loc"][0])[:60] if detail["loc"] else ""
         value = detail["input"]
         text = "" if isinstance(value, dict | PlanRequest) else str(value)[:60]

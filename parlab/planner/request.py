@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
-from .cluster import Cluster, cluster
-from .faults import faults
+from .cluster import Cluster, cluster, unknown_device
+from .faults import Faults, faults
 from .fields import nearest_name
 from .hardware import Gpu
+from .huggingface import read_config
 from .practice import practice
 from .presets import PRESETS, fields_of, preset
-from .workload import Job, Model
+from .workload import Job, Model, Overlap, Schedule
 
 _MOST_NODES = 4096
 
@@ -36,6 +38,9 @@ class PlanRequest(BaseModel):
 
     model: Annotated[str | None, BeforeValidator(_empty_as_none)] = None
     """Name of a known model, whose sizes replace those of omitted fields; empty: none."""
+    huggingface: Annotated[str | None, BeforeValidator(_empty_as_none)] = None
+    """config.json of Hugging Face (an object, or its text): its sizes replace those of omitted fields, with 4096 tokens
+    unless sequence is stated. An answer has the type of the model here, and the fields that were not read."""
     layers: Annotated[int, Field(ge=1, le=10_000)] = 96
     """Transformer layers."""
     hidden: Annotated[int, Field(ge=1, le=2**20)] = 12_288
@@ -170,7 +175,10 @@ class PlanRequest(BaseModel):
     @classmethod
     def _with_preset(cls, data: Any) -> Any:
         """Fill omitted sizes from the known model."""
-        name = data.get("model") if isinstance(data, dict) else None
+        if not isinstance(data, dict):
+            return data
+        data = _with_config(data)
+        name = data.get("model")
         if not isinstance(name, str) or not name.strip():
             return data
         chosen = preset(name)
@@ -183,9 +191,14 @@ class PlanRequest(BaseModel):
         return fields_of(chosen.model) | given
 
     @model_validator(mode="after")
-    def _fits_together(self) -> PlanRequest:
-        if problems := list(faults(self)):
-            raise ValueError("; ".join(problems))
+    def _fits_together(self, info: ValidationInfo) -> PlanRequest:
+        """Refuse impossible combinations, and a device outside of the names `devices` of the context."""
+        names = (info.context or {}).get("devices")
+        problems = list(faults(self))
+        if names is not None and self.gpu.strip().lower() not in {name.lower() for name in names}:
+            problems.append(unknown_device(self.gpu, names))
+        if problems:
+            raise Faults(problems)
         return self
 
     @property
@@ -201,7 +214,6 @@ class PlanRequest(BaseModel):
     def job(self) -> Job:
         """Return the job of the request."""
         chunks = self.chunks if self.schedule == "interleaved-1f1b" else 1
-        usual = practice(self.gpu, self.precision, chunks, is_fsdp=self.zero == 3)
         return Job(
             self._model(),
             self.global_batch,
@@ -228,11 +240,17 @@ class PlanRequest(BaseModel):
             shard_ranks=self.shard_ranks,
             reshards_after_forward=self.reshard_after_forward,
             recomputed_layers=self.recomputed_layers,
+            **self.overlap(self.schedule, chunks, self.zero),
+        )
+
+    def overlap(self, schedule: Schedule, chunks: int, zero: int) -> Overlap:
+        """Return what overlaps in a layout: as stated, otherwise as usual for its schedule, chunks and ZeRO stage."""
+        usual = practice(self.gpu, self.precision, chunks, is_fsdp=zero == 3)
+        experts = usual.overlaps_experts or schedule.startswith("dualpipe")
+        return Overlap(
             overlaps_gradients=_stated(self.overlap_gradients, usual.overlaps_gradients),
             overlaps_tensor=_stated(self.overlap_tensor, usual.overlaps_tensor),
-            overlaps_experts=_stated(
-                self.overlap_experts, usual.overlaps_experts or self.schedule.startswith("dualpipe")
-            ),
+            overlaps_experts=_stated(self.overlap_experts, experts),
             overlaps_pipeline=_stated(self.overlap_pipeline, usual.overlaps_pipeline),
             has_cuda_graphs=_stated(self.cuda_graphs, usual.has_cuda_graphs),
         )
@@ -279,6 +297,26 @@ class PlanRequest(BaseModel):
             oversubscription=self.oversubscription,
             is_rail_optimized=self.rail_optimized,
         )
+
+
+def _with_config(data: dict[str, Any]) -> dict[str, Any]:
+    """Fill omitted sizes from the config.json of Hugging Face, and leave a summary of it."""
+    config = data.get("huggingface")
+    if isinstance(config, str) and config.strip().startswith("{"):
+        try:
+            config = json.loads(config)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"huggingface is not valid JSON: {error}; paste the whole config.json") from error
+    if not isinstance(config, dict):
+        return data
+    stated = {field: value for field, value in data.items() if not isinstance(value, str) or value.strip()}
+    sequence = stated.get("sequence")
+    length = int(sequence) if str(sequence).isdecimal() and int(sequence) else 4096
+    try:
+        reading = read_config(config, length)
+    except ValueError as error:
+        raise ValueError(f"huggingface: {error}") from error
+    return fields_of(reading.model) | stated | {"huggingface": reading.summary}
 
 
 def _with_memory(gpu: Gpu, gib: float) -> Gpu:

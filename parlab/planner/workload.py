@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 from .model import LARGEST, Attention, Model, check_size
 
@@ -20,6 +20,7 @@ __all__ = [
     "Attention",
     "Job",
     "Model",
+    "Overlap",
     "Precision",
     "Recompute",
     "Schedule",
@@ -30,6 +31,16 @@ Schedule = Literal["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v"
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+class Overlap(TypedDict):
+    """Settings of a job that frameworks choose by schedule and ZeRO stage."""
+
+    overlaps_gradients: bool
+    overlaps_tensor: bool
+    overlaps_experts: bool
+    overlaps_pipeline: bool
+    has_cuda_graphs: bool
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from .budget import Budget
 from .coverage import warnings
 from .layouts import Layout
 from .prediction import Prediction
+from .prices import Price
 from .questions import Size
 
 
@@ -138,6 +139,8 @@ class WrittenPlan(_Part):
     memory: WrittenMemory
     work: WrittenWork
     budget: WrittenBudget
+    price_source: str | None
+    """Where the price comes from if the question states none."""
     recomputes: list[WrittenVariant]
     schedules: list[WrittenVariant]
     """Empty without a pipeline."""
@@ -149,8 +152,8 @@ class WrittenPlan(_Part):
     verdict: str | None
 
 
-def written(answer: Answer) -> WrittenPlan:
-    """Convert an answer to its JSON model."""
+def written(answer: Answer, price: Price | None = None) -> WrittenPlan:
+    """Convert an answer to its JSON model; `price` is the one of the device, if the question states none."""
     prediction, work = answer.prediction, answer.work
     return WrittenPlan(
         fits=prediction.fits,
@@ -175,6 +178,7 @@ def written(answer: Answer) -> WrittenPlan:
         ),
         work=WrittenWork(**vars(work), parameters=prediction.job.model.parameters),
         budget=_budget(answer.budget),
+        price_source=price.source if price else None,
         recomputes=[_variant(variant) for variant in answer.recomputes],
         schedules=[_variant(variant) for variant in answer.schedules],
         layouts=[_layout(layout) for layout in [*answer.search.fitting, *answer.search.too_large]],

@@ -171,6 +171,8 @@ def _compared(value: Any, ratio: float | None) -> str:
 def plan(arguments: argparse.Namespace, api: Api) -> int:
     """Plan a training from NAME=VALUE pairs, a JSON file, or both."""
     question = _json_file(arguments.file) if arguments.file is not None else {}
+    if arguments.huggingface is not None:
+        question["huggingface"] = _json_file(arguments.huggingface)
     for pair in arguments.fields:
         name, is_pair, value = pair.partition("=")
         if not is_pair:
@@ -190,6 +192,8 @@ def plan(arguments: argparse.Namespace, api: Api) -> int:
             scalars = [f"{key} {table_cell(each)}" for key, each in value.items() if not isinstance(each, (dict, list))]
             if scalars:
                 sys.stdout.write(f"{name}: {', '.join(scalars)}\n")
+        elif value and isinstance(value[0], str):
+            sys.stdout.write("".join(f"{name}: {text}\n" for text in value))
         elif value and isinstance(value[0], dict):
             columns = [key for key, each in value[0].items() if not isinstance(each, (dict, list))]
             sys.stdout.write(f"\n{name}\n")

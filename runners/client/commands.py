@@ -123,6 +123,7 @@ def _add_actions(command: Command, with_json: list[argparse.ArgumentParser]) -> 
     plan = command("plan", _on_server(actions.plan), "plan a training: parlab plan layers=24 hidden=2048 nodes=2")
     plan.add_argument("fields", nargs="*", metavar="NAME=VALUE")
     plan.add_argument("--file", type=Path, help="JSON with fields")
+    plan.add_argument("--huggingface", type=Path, metavar="CONFIG", help="config.json of the model")
     plan.add_argument("--rows", type=int, default=10, help="rows per table (default: 10)")
     imported = command("import", _on_server(actions.import_paths), "import files, directories and stores of trackers")
     imported.add_argument("paths", nargs="+", type=Path, metavar="PATH")

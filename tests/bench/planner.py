@@ -8,17 +8,22 @@ a publication, or a part of one with one cluster and one code base.
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import log
 from pathlib import Path
 from random import Random
 from statistics import median
 
-from parlab.planner.calibration import DEFAULT, Calibration, calibrate
+from parlab.planner import predict_job, sc21
+from parlab.planner.calibration import CODE_BASES, DEFAULT, Calibration, calibrate
+from parlab.planner.cluster import device
+from parlab.planner.job_flops import flops_of
+from parlab.planner.layouts import search
 from parlab.planner.memory import outside_bytes
 from parlab.planner.parameters import MemoryParameters, TimeParameters
 from parlab.planner.published import Calibrations, load, observation, predict_row, read_measured
+from parlab.planner.request import PlanRequest
 from parlab.planner.rows import Row
 
 from . import scoreboard
@@ -103,8 +108,8 @@ def publication(group: str) -> str:
     return PUBLICATION.get(group, group)
 
 
-def generic(groups: Sequence[list[Row]]) -> Calibration:
-    """Fit one set of constants to groups.
+def generic(groups: Sequence[list[Row]], deviation: float = CODE_BASES) -> Calibration:
+    """Fit one set of constants to groups; `deviation` is that of the factors of the code bases.
 
     Times count by publication. Few publications have memory figures, so that a group of these counts as the square root
     of its number of rows.
@@ -113,9 +118,8 @@ def generic(groups: Sequence[list[Row]]) -> Calibration:
     published = Counter(publication(row.group) for row in rows)
     timed = [replace(observation(row), memory_bytes=None, is_oom=False) for row in rows]
     by_publication = [PUBLICATION_ROWS / published[publication(row.group)] for row in rows]
-    times = calibrate(
-        timed, "other groups", start(), by_publication, BETWEEN, SPRING, [publication(row.group) for row in rows]
-    )
+    names = [publication(row.group) for row in rows]
+    times = calibrate(timed, "other groups", start(), by_publication, BETWEEN, SPRING, names, deviation)
     sized = [replace(observation(row), iteration_s=None) for row in rows]
     by_group = [1 / len(group) ** 0.5 for group in groups for _row in group]
     sizes = calibrate(sized, "other groups", start(), by_group, BETWEEN, SPRING)
@@ -161,13 +165,13 @@ def start() -> Calibration:
     return replace(DEFAULT, time=time, memory=memory)
 
 
-def held_out_constants(groups: dict[str, list[Row]]) -> dict[str, Calibration]:
+def held_out_constants(groups: dict[str, list[Row]], deviation: float = CODE_BASES) -> dict[str, Calibration]:
     """Return constants fitted to the other publications, for each group."""
     fitted: dict[str, Calibration] = {}
     for name in groups:
         if publication(name) not in fitted:
             others = [rows for other, rows in groups.items() if publication(other) != publication(name)]
-            fitted[publication(name)] = generic(others)
+            fitted[publication(name)] = generic(others, deviation)
     return {name: fitted[publication(name)] for name in groups}
 
 
@@ -281,6 +285,45 @@ def spread(title: str, deals: Sequence[dict[str, Errors]]) -> str:
     return f"{title}, {len(deals)} splits: {', '.join(parts)}\n"
 
 
+DEVIATIONS = (0.005, 0.01, 0.0125, 0.015, 0.018, 0.02, 0.025, 0.03, 0.05)
+"""Deviations of the factors of code bases that `--deviations` compares."""
+
+
+def deviations(groups: dict[str, list[Row]]) -> Iterator[str]:
+    """Generate a line for each deviation: held-out medians, NVIDIA's table and the search for Llama 3 405B."""
+    yield (
+        f"{'deviation':>10}{'2021-2023':>11}{'since 2023':>12}{'all':>7}{'worst of SC21':>18}{'405B, TFLOP/s':>15}"
+        f"{'inside_eff.':>12}{'straggler':>11}"
+    )
+    for deviation in DEVIATIONS:
+        errors = predicted(groups, held_out_constants(groups, deviation))
+        old = [error for name, group in errors.items() if name not in MODERN for error in group.time]
+        new = [error for name, group in errors.items() if name in MODERN for error in group.time]
+        fitted = replace(generic(list(groups.values()), deviation), local=None)
+        name, worst = max(_sc21_errors(fitted), key=lambda entry: abs(entry[1]))
+        middle = [100 * median(map(abs, values)) for values in (old, new, old + new)]
+        yield (
+            f"{deviation:>10}{middle[0]:>11.1f}{middle[1]:>12.1f}{middle[2]:>7.1f}{name:>10}{worst:>+8.1f}"
+            f"{_llama_rate(fitted):>15.0f}{fitted.time.inside_efficiency:>12.2f}{fitted.time.straggler_share:>11.4f}"
+        )
+
+
+def _sc21_errors(calibration: Calibration) -> Iterator[tuple[str, float]]:
+    """Generate the error (%) of the FLOP/s of each row of NVIDIA's table."""
+    for row in sc21.TABLE:
+        job, where = sc21.published_job(row)
+        rate = flops_of(job)[1] / (row.gpus * predict_job(job, where, calibration).iteration_s) / 1e12
+        yield row.name, 100 * (rate / row.tflops_per_gpu - 1)
+
+
+def _llama_rate(calibration: Calibration) -> float:
+    """Return the model TFLOP/s per GPU of the search's best layout for Llama 3 405B on 16,384 H100."""
+    fields = {"model": "Llama 3.1 405B", "gpu": "H100 SXM", "nodes": 2048, "global_batch": 2048}
+    request = PlanRequest.model_validate(fields | {"pipeline_parallel": 16, "recompute": "none"})
+    best = search(request.job(), request.cluster(device("H100 SXM")), calibration, request.overlap).fitting[0]
+    return flops_of(best.job)[0] / (best.job.world_size * best.prediction.iteration_s) / 1e12
+
+
 def constants(calibration: Calibration) -> str:
     """Return the constants and the number of rows to which they were fitted."""
     lines = [
@@ -303,6 +346,7 @@ def main() -> int:
     )
     parser.add_argument("--scoreboard", type=Path, help="file for the page that compares with other models")
     parser.add_argument("--deals", type=int, default=5, help="number of random splits of rows and groups")
+    parser.add_argument("--deviations", action="store_true", help="compare deviations of code bases, and nothing else")
     arguments = parser.parse_args()
     files = [arguments.data / name for name in ("measured.json", "modern.json", "vtrain_single.json")]
     missing = [str(path) for path in files if not path.exists()]
@@ -310,6 +354,11 @@ def main() -> int:
         sys.stderr.write(f"{', '.join(missing)} not found; set their directory with --data\n")
         return 2
     groups = by_group(published_rows(files[:2]))
+    if arguments.deviations:
+        for line in deviations(groups):
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+        return 0
     single = by_group(read_measured(load(files[2].read_text())))
     out = sys.stdout.write
     held_out = held_out_constants(groups)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from urllib.parse import parse_qsl
 
 import pytest
 from django.test import Client
 
+from parlab.lab import selectors
 from parlab.lab.models import Device
-from parlab.planner import cluster
-from parlab.planner.answer import answer
+from parlab.planner import cluster, predict_job
+from parlab.planner.answer import answer, best_layout
 from parlab.planner.cluster import device
 from parlab.planner.hardware import devices
+from parlab.planner.presets import PRESETS, usual_question
 from parlab.planner.request import PlanRequest
 from parlab.planner.written import written
 
@@ -54,7 +58,65 @@ def test_a_known_model_fills_the_form_and_is_predicted(viewer: Client) -> None:
     assert 'name="experts" value="256"' in text
     assert 'name="ffn" value="2048"' in text
     assert "Iteration time" in text
-    assert 'href="/plan/?model=Llama%203%208B"' in text
+    assert 'href="/plan/model/?name=Llama%203%208B"' in text
+
+
+def test_a_known_model_is_answered_in_two_clicks(viewer: Client) -> None:
+    assert 'href="/plan/"' in viewer.get("/").content.decode()
+    reply = viewer.get("/plan/model/", {"name": "Llama 3 8B"})
+    assert reply.status_code == 302
+    text = viewer.get(reply["Location"]).content.decode()
+    assert "days <span" in text
+    assert "at 12.29 per GPU hour: AWS p5.48xlarge" in text
+    assert 'name="model" value="Llama 3 8B"' in text or 'name="layers" value="32"' in text
+    query = reply["Location"].partition("?")[2]
+    found = viewer.get(f"/plan/search/?{query}").content.decode()
+    assert "Fewest nodes for this model" in found
+    assert "Enough: training takes" in found or "Uncertain: training takes" in found
+    chosen = dict(parse_qsl(query))
+    question = PlanRequest.model_validate(chosen)
+    assert question.job() == answer(question, device("H100 SXM")).search.fitting[0].job
+
+
+def test_every_known_model_has_a_layout_on_its_usual_cluster(viewer: Client) -> None:
+    for entry in PRESETS:
+        question = PlanRequest.model_validate(usual_question(entry) | {"tensor_parallel": 1, "pipeline_parallel": 1})
+        assert best_layout(question, device("H100 SXM")), entry.name
+
+
+def test_each_layout_of_the_search_leads_to_its_own_prediction(viewer: Client) -> None:
+    text = viewer.get("/plan/search/", SMALL).content.decode()
+    links = re.findall(r'<a href="/plan/\?([^"]+)" title="Predict this layout', text)
+    question = PlanRequest.model_validate(SMALL)
+    layouts = answer(question, device(question.gpu)).search.fitting
+    for link, layout in zip(links, layouts, strict=False):
+        opened = PlanRequest.model_validate(dict(parse_qsl(link.replace("&amp;", "&"))))
+        prediction = predict_job(opened.job(), opened.cluster(device(opened.gpu)))
+        assert prediction.iteration_s == pytest.approx(layout.prediction.iteration_s)
+        assert prediction.memory_bytes == pytest.approx(layout.prediction.memory_bytes)
+
+
+def test_a_plan_opens_the_builder_with_its_layout_and_with_the_best_ones(page: Client) -> None:
+    question = {**SMALL, "tensor_parallel": 2, "pipeline_parallel": 4, "micro_batch": 2, "recompute": "full"}
+    answered = page.get("/plan/", question).content.decode()
+    assert "/sweeps/new/?plan=layout&amp;layers=24" in answered
+    text = page.get("/sweeps/new/", question | {"plan": "layout"}).content.decode()
+    assert 'value="GPT of 1.32B parameters on 16 GPUs"' in text
+    for field, value in (("tensor_parallel_size", 2), ("pipeline_parallel_size", 4), ("data_parallel_size", 2)):
+        assert re.search(rf'name="parallel.{field}"[^>]* value="{value}"', text), field
+    swept = page.get("/sweeps/new/", question | {"plan": "layouts"}).content.decode()
+    assert 'value="parallel.tensor_parallel_size"' in swept
+
+
+def test_a_price_of_the_catalogue_comes_before_the_list_price(viewer: Client) -> None:
+    Device.objects.filter(name="A100 SXM4 80 GB").update(price_per_hour=1.5)
+    assert "at 1.5 per GPU hour: the device catalogue" in viewer.get("/plan/", SMALL).content.decode()
+    reply = viewer.post("/api/plan/", json.dumps(SMALL), content_type="application/json").json()
+    assert reply["price_source"] == "the device catalogue"
+    assert reply["budget"]["cost"] == pytest.approx(1.5 * reply["budget"]["gpu_hours"])
+    stated = viewer.post("/api/plan/", json.dumps(SMALL | {"price": 3}), content_type="application/json").json()
+    assert stated["price_source"] is None
+    assert stated["budget"]["cost"] == pytest.approx(2 * reply["budget"]["cost"])
 
 
 def test_an_unknown_model_is_refused_with_the_nearest(viewer: Client) -> None:
@@ -134,7 +196,8 @@ def test_the_figure_has_a_point_for_each_number_of_nodes_that_trains(viewer: Cli
 def test_the_api_answers_what_the_planner_does(viewer: Client) -> None:
     reply = viewer.post("/api/plan/", json.dumps(SMALL), content_type="application/json")
     assert reply.status_code == 200, reply.content
-    expected = written(answer(PlanRequest.model_validate(SMALL), device("A100 SXM4 80 GB")))
+    question, price = selectors.priced(PlanRequest.model_validate(SMALL))
+    expected = written(answer(question, device("A100 SXM4 80 GB")), price)
     assert reply.json() == json.loads(expected.model_dump_json())
 
 

@@ -12,6 +12,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
+from parlab.pages.plan_fields import CHOSEN
 from parlab.planner import predict_job
 from parlab.planner.budget import budget
 from parlab.planner.cluster import device
@@ -22,12 +23,18 @@ BASE: dict[str, Any] = {
     "micro_batch": 1, "recompute": "full", "tensor_parallel": 2, "pipeline_parallel": 4, "nodes": 16,
     "gpu": "H100 SXM", "zero": 1, "network_gbit_s": 3200,
 }  # fmt: skip
+BASE_MODEL = {"gpu": "H100 SXM", "recompute": "none", "pipeline_parallel": 1}
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+}  # fmt: skip
 MOE: dict[str, Any] = BASE | {"experts": 16, "experts_per_token": 2, "expert_parallel": 8, "ffn": 1024}
 MLA: dict[str, Any] = BASE | {"mla": True, "head_dim": 128}
 FSDP: dict[str, Any] = BASE | {"tensor_parallel": 1, "pipeline_parallel": 1, "zero": 3, "global_batch": 512}
 FP8: dict[str, Any] = BASE | {"precision": "fp8", "schedule": "interleaved-1f1b", "chunks": 3}
 CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "model": ({"gpu": "H100 SXM", "recompute": "none", "pipeline_parallel": 1}, "Llama 3 8B"),
+    "huggingface": (BASE_MODEL, LLAMA),
     "layers": (BASE, 32), "hidden": (BASE, 4096), "heads": (BASE, 32), "kv_heads": (BASE, 4), "ffn": (BASE, 4096),
     "mlp": (BASE, "gated"), "experts": (BASE | {"experts": 4, "experts_per_token": 2}, 16),
     "experts_per_token": (MOE, 4),
@@ -80,8 +87,20 @@ def test_the_form_has_one_control_for_every_field(viewer: Client) -> None:
     start = page.index('id="plan"')
     form = page[start : page.index("</form>", start)]
     controls = re.findall(r'<(?:input|select)[^>]* name="([a-z_]+)"', form)
-    assert sorted(controls) == sorted(PlanRequest.model_fields.keys() - {"model"})
-    assert "?model=" in page
+    assert sorted(controls) == sorted(PlanRequest.model_fields.keys() - CHOSEN)
+    assert 'name="config"' in page
+    assert "/plan/model/?name=" in page
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_a_pasted_config_is_planned_in_its_best_layout(viewer: Client) -> None:
+    reply = viewer.post("/plan/config/", {"config": json.dumps(LLAMA | {"num_future_gates": 3})}, follow=True)
+    text = reply.content.decode()
+    assert 'name="kv_heads" value="8"' in text
+    assert "config.json of llama; not read: num_future_gates; they may change the model." in text
+    assert "does not fit" not in text
+    refused = viewer.post("/plan/config/", {"config": '{"model_type": "t5"}'}, follow=True).content.decode()
+    assert "model_type t5 is not supported" in refused
 
 
 ODD: list[dict[str, Any]] = [

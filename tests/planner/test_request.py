@@ -63,9 +63,17 @@ def test_an_unknown_field_is_refused_with_the_nearest_name() -> None:
 def test_all_faults_of_a_question_are_named_at_once() -> None:
     with pytest.raises(ValidationError) as error:
         PlanRequest.model_validate({"kv_heads": 7, "experts": 8, "expert_parallel": 3, "tensor_parallel": 5})
-    message = refusals(error.value)[0].message
-    for field in ("kv_heads 7", "expert_parallel 3", "tensor_parallel 5"):
-        assert field in message
+    problems = {refusal.field: refusal.message for refusal in refusals(error.value)}
+    for field, value in (("kv_heads", 7), ("expert_parallel", 3), ("tensor_parallel", 5)):
+        assert problems[field].startswith(f"{field} {value} ")
+
+
+def test_an_unknown_device_is_named_among_the_faults_with_the_nearest() -> None:
+    with pytest.raises(ValidationError) as error:
+        PlanRequest.model_validate({"kv_heads": 7, "gpu": "H100 SMX"}, context={"devices": ["H100 SXM", "H200 SXM"]})
+    fields = {refusal.field: refusal.message for refusal in refusals(error.value)}
+    assert set(fields) == {"kv_heads", "gpu"}
+    assert "did you mean H100 SXM? use one of H100 SXM, H200 SXM, or add it in the admin (Devices)" in fields["gpu"]
 
 
 def test_a_known_model_fills_omitted_fields_only() -> None:

@@ -32,8 +32,12 @@ from .plans import (
     calibration_of,
     calibration_pool,
     device_named,
+    device_of,
     devices,
+    plan_context,
     predicted_points,
+    price_of,
+    priced,
 )
 from .records import run_records, varied_fields
 from .runs import (
@@ -82,6 +86,7 @@ __all__ = [
     "config_sections",
     "device_grid",
     "device_named",
+    "device_of",
     "devices",
     "experiment_findings",
     "experiment_leads",
@@ -105,7 +110,10 @@ __all__ = [
     "other_runs",
     "peak_text",
     "pipeline_of",
+    "plan_context",
     "predicted_points",
+    "price_of",
+    "priced",
     "rank_layout",
     "remaining_s",
     "run_doubts",

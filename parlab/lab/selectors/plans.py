@@ -11,7 +11,10 @@ from typing import NamedTuple
 from parlab.charts.predicted import PredictedPoint
 from parlab.lab.models import Device, Experiment, Run
 from parlab.planner import Calibration, Cluster, Job, Observation, calibrate, cluster, predict_job
+from parlab.planner.cluster import unknown_device
 from parlab.planner.hardware import Gpu
+from parlab.planner.prices import Price, list_price
+from parlab.planner.request import PlanRequest
 from runners.protocol import RunState
 
 from .plannable import Candidate, calibration_candidates
@@ -61,6 +64,33 @@ def device_named(name: str) -> Gpu | None:
     """Return a device of the catalogue by name; None if there is none."""
     device = Device.objects.filter(name__iexact=name.strip()).first()
     return device.gpu if device else None
+
+
+def device_of(question: PlanRequest) -> Gpu:
+    """Return the device of a question. Raises ValueError if the catalogue has none of that name."""
+    gpu = device_named(question.gpu)
+    if gpu is None:
+        raise ValueError(unknown_device(question.gpu, [device.name for device in devices()]))
+    return gpu
+
+
+def plan_context() -> dict[str, list[str]]:
+    """Return what the validation of a question needs: the names of the devices."""
+    return {"devices": [device.name for device in devices()]}
+
+
+def price_of(name: str) -> Price | None:
+    """Return the price of an hour of a device: that of the catalogue, otherwise its list price; None if unknown."""
+    device = Device.objects.filter(name__iexact=name.strip()).first()
+    if device is not None and device.price_per_hour is not None:
+        return Price(device.price_per_hour, "the device catalogue")
+    return list_price(device.name if device else name)
+
+
+def priced(question: PlanRequest) -> tuple[PlanRequest, Price | None]:
+    """Return a question with a price: its own, or that of its device, which is returned as well."""
+    price = price_of(question.gpu) if question.price is None else None
+    return (question.model_copy(update={"price": price.per_hour}), price) if price else (question, None)
 
 
 def calibration_pool() -> CalibrationPool:

@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.cache import patch_vary_headers
-from django.views.decorators.http import require_GET
+from django.utils.http import urlencode
+from django.views.decorators.http import require_GET, require_POST
 from pydantic import ValidationError
 
 from parlab.charts import predicted, theme
 from parlab.charts.predicted import SizePoint
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
-from parlab.lab.selectors import CalibrationGroup
-from parlab.pages.plan_fields import MAIN, controls
+from parlab.pages.plan_fields import CHOSEN, MAIN, controls
+from parlab.pages.plan_query import LONGEST, PlanQuery, query_of, read_question
 from parlab.planner import Calibration, sc21
-from parlab.planner.answer import Outline, Sizing, outline, sizing
+from parlab.planner.answer import Outline, best_layout
 from parlab.planner.beside import OtherCluster, Side, moved, side
-from parlab.planner.cluster import unknown_device
+from parlab.planner.cluster import device, unknown_device
 from parlab.planner.coverage import warnings
 from parlab.planner.hardware import Gpu
+from parlab.planner.huggingface import read_config
+from parlab.planner.layout_fields import layout_fields
 from parlab.planner.layouts import Layout
-from parlab.planner.presets import PRESETS
-from parlab.planner.refusals import Refusal, refusals
+from parlab.planner.presets import PRESETS, Preset, preset, usual_question
+from parlab.planner.refusals import refusals
 from parlab.planner.request import PlanRequest
 from runners.config import digest
 
 from .figures import csv_response, json_response
 from .partial import is_partial
 
-_LONGEST = 200
 MAX_LAYOUTS = 40
+_LONGEST_CONFIG = 100_000
+_CONFIG_TOKENS = 4096
+"""Tokens of a sequence of the question about a config.json, which states only the longest."""
 TIME_PARTS = {
     "compute_s": "Compute",
     "bubble_s": "Pipeline bubble",
@@ -65,82 +73,6 @@ class Part(NamedTuple):
     share: float
 
 
-class PlanQuery(NamedTuple):
-    """The question of a URL, with the prediction of its layout or its errors."""
-
-    fields: dict[str, str]
-    question: PlanRequest | None
-    outline: Outline | None
-    refusals: list[Refusal]
-    warning: str = ""
-    """Why the selected calibration may not fit the device."""
-    gpu: Gpu | None = None
-    calibration: Calibration | None = None
-
-
-def read_question(request: HttpRequest) -> PlanQuery:
-    """Read and answer the question of a URL; missing fields have their defaults."""
-    typed: dict[str, Any] = {
-        name: request.GET[name][:_LONGEST] for name in PlanRequest.model_fields if request.GET.get(name, "").strip()
-    }
-    texts = {name: _field_text(typed.get(name, field.default)) for name, field in PlanRequest.model_fields.items()}
-    texts["calibration"] = request.GET.get("calibration", "")[:_LONGEST]
-    try:
-        question = PlanRequest.model_validate(typed)
-    except ValidationError as error:
-        return PlanQuery(texts, None, None, refusals(error))
-    gpu = selectors.device_named(question.gpu)
-    if gpu is None:
-        message = unknown_device(question.gpu, [device.name for device in selectors.devices()])
-        return PlanQuery(texts, question, None, [Refusal("gpu", question.gpu, message)])
-    texts |= {name: _field_text(value) for name, value in question.model_dump().items()}
-    try:
-        group = _group(texts["calibration"])
-        calibration = selectors.calibration_of(group, gpu) if group else None
-        first = outline(question, gpu, calibration)
-        warning = _calibration_warning(group, gpu.name)
-        return PlanQuery(texts, question, first, [], warning, gpu, calibration)
-    except ValueError as error:
-        return PlanQuery(texts, question, None, [Refusal(str(error).split(" ")[0], "", str(error))])
-
-
-@lru_cache(maxsize=64)
-def _sizing(question: PlanRequest, gpu: Gpu, calibration: Calibration | None) -> Sizing:
-    """Search once for the table, the figure and its numbers."""
-    return sizing(question, gpu, calibration)
-
-
-def _sizing_of(plan_query: PlanQuery) -> Sizing | None:
-    if plan_query.outline is None or plan_query.question is None or plan_query.gpu is None:
-        return None
-    return _sizing(plan_query.question, plan_query.gpu, plan_query.calibration)
-
-
-def _group(key: str) -> CalibrationGroup | None:
-    if not key:
-        return None
-    for group in selectors.calibration_pool().groups:
-        if group.key == key:
-            return group
-    raise ValueError(f"calibration {key!r} no longer exists; select another calibration or none")
-
-
-def _calibration_warning(group: CalibrationGroup | None, device: str) -> str:
-    if group is None or group.device == device:
-        return ""
-    if not group.device:
-        return f"The calibration files do not name a GPU; {device} is assumed."
-    return f"Calibrated on {group.device} but planned for {device}: the prediction may be far off."
-
-
-def _field_text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 @require_GET
 def plan(request: HttpRequest) -> HttpResponse:
     plan_query = read_question(request)
@@ -151,18 +83,56 @@ def plan(request: HttpRequest) -> HttpResponse:
 
 
 @require_GET
+def plan_model(request: HttpRequest) -> HttpResponse:
+    """Open the question about a known model with its best layout on the usual cluster."""
+    entry = preset(request.GET.get("name", ""))
+    if entry is None:
+        return redirect(f"{reverse('plan')}?{urlencode({'model': request.GET.get('name', '')[:LONGEST]})}")
+    return redirect(f"{reverse('plan')}?{_query_of_model(entry)}")
+
+
+@require_POST
+def plan_config(request: HttpRequest) -> HttpResponse:
+    """Open the question about the model of a pasted config.json, with its best layout on the usual cluster."""
+    text = request.POST.get("config", "")[:_LONGEST_CONFIG]
+    try:
+        config = json.loads(text)
+        if not isinstance(config, dict):
+            raise ValueError("the text is not a JSON object; paste the whole config.json")
+        reading = read_config(config, _CONFIG_TOKENS)
+        query = _query_of_model(Preset("", reading.model, "config.json"))
+    except ValueError as error:
+        messages.error(request, f"config.json was not read: {error}")
+        return redirect("plan")
+    return redirect(f"{reverse('plan')}?{query}&{urlencode({'huggingface': reading.summary[:LONGEST]})}")
+
+
+@lru_cache(maxsize=64)
+def _query_of_model(entry: Preset) -> str:
+    fields = usual_question(entry)
+    gpu = device(str(fields["gpu"]))
+    # Any layout that splits the GPUs will do: the search replaces it.
+    request = PlanRequest.model_validate(fields | {"tensor_parallel": 1, "pipeline_parallel": 1})
+    best = best_layout(request, gpu)
+    return query_of(fields | (layout_fields(best) if best else {}))
+
+
+@require_GET
 def plan_search(request: HttpRequest) -> HttpResponse:
     """Return the layouts and numbers of nodes of a question, which the page requests after the prediction."""
     plan_query = read_question(request)
     try:
-        result = _sizing_of(plan_query)
+        result = plan_query.sizing()
     except ValueError as error:
         return render(request, "pages/plan_search.html", {"error": str(error)})
     layouts = [*result.search.fitting, *result.search.too_large] if result else []
     context = {
         "answer": result,
         "prediction": plan_query.outline and plan_query.outline.prediction,
-        "layouts": [(layout, _own_warnings(layout, plan_query.outline)) for layout in layouts[:MAX_LAYOUTS]],
+        "layouts": [
+            (layout, _own_warnings(layout, plan_query.outline), _query_with(request, layout_fields(layout.job)))
+            for layout in layouts[:MAX_LAYOUTS]
+        ],
         "left_out": max(0, len(layouts) - MAX_LAYOUTS),
         "address": request.GET.urlencode(),
         "asked": request.GET.items(),
@@ -181,7 +151,7 @@ def plan_beside(request: HttpRequest) -> HttpResponse:
         message = plan_query.refusals[0].message if plan_query.refusals else "The question has errors."
         return render(request, "pages/plan_beside.html", {"error": message})
     typed = {
-        name: request.GET[f"other_{name}"][:_LONGEST]
+        name: request.GET[f"other_{name}"][:LONGEST]
         for name in OtherCluster.model_fields
         if request.GET.get(f"other_{name}", "").strip()
     }
@@ -205,6 +175,11 @@ def _side(question: PlanRequest, gpu: Gpu, calibration: Calibration | None) -> S
     return side(question, gpu, calibration)
 
 
+def _query_with(request: HttpRequest, changes: Mapping[str, Any]) -> str:
+    """Return the query of a question with other values of some fields."""
+    return query_of(dict(request.GET.items()) | changes)
+
+
 def _own_warnings(layout: Layout, first: Outline | None) -> list[str]:
     """Return the warnings of a layout that the page does not show for the whole question already."""
     shown = first.warnings if first else []
@@ -221,7 +196,7 @@ def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
         "devices": selectors.devices(),
         "presets": PRESETS,
         "more": controls(plan_query.fields),
-        "has_more": any(request.GET.get(name) for name in PlanRequest.model_fields if name not in MAIN | {"model"}),
+        "has_more": any(request.GET.get(name) for name in PlanRequest.model_fields if name not in MAIN | CHOSEN),
         "groups": pool.groups,
         "sources": pool.sources,
         "refusals": plan_query.refusals,
@@ -229,6 +204,7 @@ def _context(request: HttpRequest, plan_query: PlanQuery) -> dict[str, Any]:
         "address": query,
         "drawn_from": digest(query)[:16],
         "sc21": sc21.compared(),
+        "price": plan_query.price,
     }
     if answer is None:
         return context
@@ -266,7 +242,7 @@ def layout_text(layout: Layout) -> str:
 def _points(request: HttpRequest) -> tuple[list[SizePoint], PlanQuery]:
     """Return the numbers of nodes of a question; none if it has errors."""
     plan_query = read_question(request)
-    result = _sizing_of(plan_query)
+    result = plan_query.sizing()
     if result is None or plan_query.question is None:
         return [], plan_query
     per_node = plan_query.question.gpus_per_node

@@ -23,6 +23,7 @@ from parlab.pages.builder.checked import Checked, checked
 from parlab.pages.builder.draft import Draft
 from parlab.pages.builder.page import builder_context
 from parlab.pages.builder.pasting import paste
+from parlab.pages.plan_drafts import plan_draft
 from runners.config import ENGINES, ConfigError, Problem
 
 _FIRST_PRESET = "pipeline"
@@ -67,6 +68,8 @@ def _first_draft(request: HttpRequest, experiment: Experiment | None, latest: Co
     config = experiment.configs.filter(version=number).first() if experiment and _is_number(number) else latest
     if config is not None:
         return Draft.of_config(config)
+    if request.GET.get("plan"):
+        return plan_draft(request)
     engine = request.GET.get("engine", "")
     preset = PRESETS.get(request.GET.get("preset", ""), PRESETS[_FIRST_PRESET])
     draft = Draft.of_preset(preset)

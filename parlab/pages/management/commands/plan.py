@@ -12,9 +12,6 @@ from pydantic import ValidationError
 from parlab.lab import selectors
 from parlab.planner import published
 from parlab.planner.answer import answer
-from parlab.planner.cluster import unknown_device
-from parlab.planner.huggingface import model_of
-from parlab.planner.presets import fields_of
 from parlab.planner.refusals import refusals
 from parlab.planner.request import PlanRequest
 from parlab.planner.written import written
@@ -56,24 +53,14 @@ def _answer(name: str, huggingface: str | None) -> str:
     try:
         data = json.loads(_input_text(name))
         if huggingface and isinstance(data, dict):
-            data = _model_fields(huggingface, data.get("sequence")) | data
-        question = PlanRequest.model_validate(data)
-        gpu = selectors.device_named(question.gpu)
-        if gpu is None:
-            raise ValueError(unknown_device(question.gpu, [device.name for device in selectors.devices()]))
-        return written(answer(question, gpu)).model_dump_json(indent=1)
+            data = {"huggingface": json.loads(_input_text(huggingface))} | data
+        validated = PlanRequest.model_validate(data, context=selectors.plan_context())
+        question, price = selectors.priced(validated)
+        return written(answer(question, selectors.device_of(question)), price).model_dump_json(indent=1)
     except ValidationError as error:
         raise CommandError("; ".join(refusal.message for refusal in refusals(error))) from error
     except (OSError, ValueError) as error:
         raise CommandError(f"{name}: {error}") from error
-
-
-def _model_fields(name: str, sequence: object) -> dict[str, Any]:
-    """Return the fields of the model of a config.json; it is trained on `sequence` tokens, 4096 by default."""
-    config = json.loads(_input_text(name))
-    if not isinstance(config, dict):
-        raise ValueError(f"{name} is not a JSON object; use a config.json of Hugging Face")
-    return fields_of(model_of(config, sequence if isinstance(sequence, int) else 4096))
 
 
 def _input_text(name: str) -> str:
