@@ -115,6 +115,19 @@ class LayerClock:
         return total + self._dense_share * dense_s + (1 - self._dense_share) * (routed_s + shared_s)
 
     @cached_property
+    def _expansion_s(self) -> float:
+        """Time to expand the compressed queries, keys and values of MLA again in one layer; 0 for other attention."""
+        job, model = self.job, self.job.model
+        if model.attention != "mla":
+            return 0.0
+        ranks = {float(model.q_lora_rank), float(model.kv_lora_rank)}
+        expansions = [(inner, columns) for inner, columns in model.attention_products if inner in ranks]
+        return sum(
+            self.product_s(job.rank_tokens, columns / job.tensor_parallel, inner, self.flops_s)
+            for inner, columns in expansions
+        )
+
+    @cached_property
     def _routed_rows(self) -> float:
         """Tokens that the experts of a rank receive; tensor parallel ranks share the tokens of a sequence."""
         job = self.job
@@ -231,7 +244,7 @@ class LayerClock:
         elif job.recompute == "operations":
             recomputed, passes = _RECOMPUTED_SHARE * self._matmuls_s + self._pointwise_s, 1.5
         elif job.recompute == "selective":
-            recomputed = self._pointwise_s if job.has_flash_attention else attention_forward
+            recomputed = self._pointwise_s + self._expansion_s if job.has_flash_attention else attention_forward
         backward += recomputed * job.recomputed_share
         if job.offloads_activations:
             copy_s = activation_bytes(job)[0] / host_bandwidth(self.cluster.device)

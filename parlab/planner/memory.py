@@ -119,6 +119,9 @@ def _spared_bytes(job: Job) -> float:
     model, tensor = job.model, job.tensor_parallel
     value = 1 if job.is_low_precision else job.value_bytes
     norms = 2 * job.value_bytes * model.hidden_size / (tensor if job.sequence_parallel else 1)
+    if model.attention == "mla":
+        # Queries, keys and values are expanded again from their compressed form (DeepSeek-V3 report 2024, 3.2.3).
+        norms += job.value_bytes * (3 * model.attention_size + model.num_heads * model.rope_head_dim) / tensor
     routed = model.experts_per_token * job.expert_tensor_parallel if model.num_experts > 1 else 1
     return norms + value * model.ffn_size * (routed + model.shared_experts) / tensor
 
@@ -130,8 +133,8 @@ def _mlp_bytes(job: Job) -> float:
     if model.num_experts == 1:
         return width * model.ffn_size / job.tensor_parallel
     routed = model.experts_per_token * job.expert_tensor_parallel / job.tensor_parallel
-    # A routed token is stored as input of its experts and as their output.
-    permuted = routed * 2 * value * model.hidden_size
+    # A routed token is stored as input of its experts, in 8 bits if their products are, and as their output.
+    permuted = routed * ((1 if job.is_low_precision else value) + value) * model.hidden_size
     return width * model.ffn_size * (routed + model.shared_experts / job.tensor_parallel) + permuted
 
 

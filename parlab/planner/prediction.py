@@ -15,6 +15,8 @@ from .spreads import usual_spread
 from .timing import Clock, Timing, scaled
 from .workload import Job
 
+_FEW = 5
+"""Calibrated times at which the width of an interval is half that of the calibration, half the uncalibrated one."""
 _FAR = 0.9
 """Novelty above which a prediction says that no similar job was measured."""
 
@@ -97,7 +99,8 @@ def predict_job(job: Job, cluster: Cluster, calibration: Calibration | None = No
         factor, novelty = constants.local.at(job)
         novelty = max(novelty, 1 - constants.most_gpus / job.world_size)
         parts = scaled(parts, factor)
-        spread = _mixed(constants.time_spread, max(constants.time_spread, spread), novelty)
+        trust = (1 - novelty) * constants.time_rows / (constants.time_rows + _FEW)
+        spread = _mixed(constants.time_spread, max(constants.time_spread, spread), 1 - trust)
         if novelty > _FAR:
             reasons.append("differs from all calibrated jobs: the uncertainty is that of uncalibrated predictions")
     floor_s = _floor_s(job, cluster)

@@ -12,10 +12,11 @@ from .workload import Job
 USUAL = 0.24
 RECENT = 0.17
 SHAPED = 0.25
-SHORT = 0.52
-EXPERTS = 0.34
+SHORT = 0.65
+EXPERTS = 0.40
 CONTEXT = 0.48
 SHARDED = 0.35
+SHARDED_STAGES = 0.55
 UNHIDDEN = 0.98
 OLD_NETWORK = 0.60
 SHAPED_SHARDED = 0.55
@@ -41,6 +42,8 @@ def usual_spread(job: Job, cluster: Cluster, seconds: float) -> float:
         widths.append(CONTEXT)
     if is_sharded and is_several_nodes:
         widths.append(SHARDED if job.overlaps_gradients else UNHIDDEN)
+        if job.pipeline_parallel > 1:
+            widths.append(SHARDED_STAGES)
     if cluster.device.name.startswith("V100") and is_several_nodes:
         widths.append(OLD_NETWORK)
     if seconds < _SHORT_S:
