@@ -31,13 +31,19 @@ class Refusal(NamedTuple):
     message: str
 
 
+def _of_fault(message: str) -> Refusal:
+    """Return an impossible combination, whose message begins with field and value."""
+    field, _, rest = message.partition(" ")
+    return Refusal(field, rest.partition(" ")[0], message)
+
+
 def refusals(error: ValidationError) -> list[Refusal]:
     """Return the problems of a request, one per field or impossible combination."""
     problems: list[Refusal] = []
     for detail in error.errors():
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, Faults):
-            problems += [Refusal(*problem.split(" ")[:2], problem) for problem in cause.problems]
+            problems += [_of_fault(problem) for problem in cause.problems]
             continue
         field = str(detail["loc"][0])[:60] if detail["loc"] else ""
         value = detail["input"]

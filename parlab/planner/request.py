@@ -310,10 +310,10 @@ def _with_config(data: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(config, dict):
         return data
     stated = {field: value for field, value in data.items() if not isinstance(value, str) or value.strip()}
-    sequence = stated.get("sequence")
-    length = int(sequence) if str(sequence).isdecimal() and int(sequence) else 4096
+    sequence = str(stated.get("sequence", ""))
+    length = int(sequence) if sequence.isdecimal() and len(sequence) < 10 else 0
     try:
-        reading = read_config(config, length)
+        reading = read_config(config, length or 4096)
     except ValueError as error:
         raise ValueError(f"huggingface: {error}") from error
     return fields_of(reading.model) | stated | {"huggingface": reading.summary}
