@@ -177,7 +177,8 @@ def _side(question: PlanRequest, gpu: Gpu, calibration: Calibration | None) -> S
 
 def _query_with(request: HttpRequest, changes: Mapping[str, Any]) -> str:
     """Return the query of a question with other values of some fields."""
-    return query_of(dict(request.GET.items()) | changes)
+    fields: dict[str, Any] = dict(request.GET.items())
+    return query_of(fields | dict(changes))
 
 
 def _own_warnings(layout: Layout, first: Outline | None) -> list[str]:
