@@ -101,7 +101,10 @@ def kill_rank(scene: Scene) -> Fault | None:
     key, attempt = scene.rng.choice(active)
     nodes = attempt.run.resolved["cluster"]["nodes"]
     rank = scene.rng.randrange(nodes * RANKS)
-    pid = int((scene.stack.witness / f"{key[0]}-{key[1]}-{rank}.pid").read_text())
+    noted = scene.stack.witness / f"{key[0]}-{key[1]}-{rank}.pid"
+    if not noted.exists():
+        return None  # not started yet
+    pid = int(noted.read_text())
     with contextlib.suppress(psutil.Error):
         psutil.Process(pid).send_signal(signal.SIGKILL)
 

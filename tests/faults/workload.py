@@ -9,6 +9,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 
 from parlab.fleet import services
+from parlab.fleet.services import waiting_reason
 from parlab.lab.models import Attempt, Config, Experiment, Member, Run
 from parlab.series import log, store
 from runners.config import digest
@@ -80,7 +81,8 @@ class Workload:
         for run, attempt in self.current().items():
             key = run, attempt.number
             if attempt.state != RunState.RUNNING:
-                return f"run {run} attempt {attempt.number} is {attempt.state}"
+                reason = attempt.reason or waiting_reason(attempt.run)
+                return f"run {run} attempt {attempt.number} is {attempt.state}: {reason}"
             nodes = attempt.run.resolved["cluster"]["nodes"]
             members = list(Member.objects.filter(attempt=attempt))
             if [member.state for member in members] != ["running"] * nodes:
