@@ -260,14 +260,15 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 }
 CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat")
 CELERY_BEAT_SCHEDULE = {
-    "dispatch": {"task": "parlab.fleet.dispatch", "schedule": 1.0, "options": {"expires": 60}},
-    "reap": {"task": "parlab.fleet.reap", "schedule": 5.0, "options": {"expires": 60}},
+    # Without expiry: see parlab.periodic.
+    "dispatch": {"task": "parlab.fleet.dispatch", "schedule": 1.0},
+    "reap": {"task": "parlab.fleet.reap", "schedule": 5.0},
+    "tune": {"task": "parlab.tuner.advance", "schedule": 2.0},
+    "refresh watches": {"task": "parlab.watch.refresh", "schedule": 5.0},
     "reap tracked runs": {"task": "parlab.tracking.reap", "schedule": 15.0, "options": {"expires": 15}},
     "draw again": {"task": "parlab.publishing.resume", "schedule": 20.0, "options": {"expires": 20}},
     "notify": {"task": "parlab.notify.deliver", "schedule": 5.0, "options": {"expires": 5}},
     "forget events": {"task": "parlab.notify.prune", "schedule": 3_600.0, "options": {"expires": 600}},
-    "tune": {"task": "parlab.tuner.advance", "schedule": 2.0, "options": {"expires": 10}},
-    "refresh watches": {"task": "parlab.watch.refresh", "schedule": 5.0, "options": {"expires": 5}},
     "read watched repositories": {"task": "parlab.watch.poll", "schedule": 30.0, "options": {"expires": 30}},
 }
 

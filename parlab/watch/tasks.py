@@ -1,5 +1,7 @@
 from celery import shared_task
 
+from parlab.periodic import is_due
+
 from . import services
 from .models import Watch
 from .triggers import repository_check
@@ -7,6 +9,8 @@ from .triggers import repository_check
 
 @shared_task(name="parlab.watch.refresh")
 def refresh() -> None:
+    if not is_due("refresh watches", 2.0):
+        return
     for watch in Watch.objects.enabled().select_related("config__experiment", "created_by"):
         services.watch_advance(watch=watch)
 
