@@ -167,6 +167,7 @@ class _Work:
         if file.size > AT_ONCE_BYTES and self.dry_run:
             with suppress(Refused):
                 file.first = self._read(_beginning(self.upload, number, FIRST_BYTES), number, file, target)
+            self.upload.save()  # the guess of a format takes a second
             self._guess(number, file, FIRST_BYTES)
             self.upload.save()
         with self.upload.open(number) as stream:
