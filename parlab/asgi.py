@@ -8,9 +8,12 @@ from django.core.asgi import get_asgi_application
 from parlab.limits import BodyLimit
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "parlab.settings")
+django_application = get_asgi_application()
+
+from parlab.tracking.road import ReportRoad  # noqa: E402  # its models need the applications
 
 application = BodyLimit(
-    get_asgi_application(),
+    ReportRoad(django_application),
     upload_bytes=settings.UPLOAD_LIMIT_MIB * 2**20,
     uploads=("/import/", "/api/imports/"),
     upload_prefixes=("/api/2.0/mlflow-artifacts/", "/ajax-api/2.0/mlflow-artifacts/"),

@@ -120,7 +120,7 @@ def server_info(_request: HttpRequest) -> HttpResponse:
     )
 
 
-_PREFIXES = ("api/2.0/mlflow", "ajax-api/2.0/mlflow")
+PREFIXES = ("api/2.0/mlflow", "ajax-api/2.0/mlflow")
 _VERSIONS = r"(?:ajax-)?api/[234]\.0/mlflow/"
 
 urlpatterns = [
@@ -130,8 +130,8 @@ urlpatterns = [
     path("ajax-api/3.0/mlflow/server-info", server_info),
     path("api/2.0/mlflow-artifacts/parts/<str:upload_id>/<str:number>",
          endpoint("PUT", files.multipart_part), name="mlflow-part"),
-    *[path(f"{prefix}/{name}", _view(entry)) for prefix in _PREFIXES for name, entry in _ENDPOINTS.items()],
-    *[path(f"{prefix}-artifacts/{name}", _view(entry)) for prefix in _PREFIXES for name, entry in _STORE.items()],
+    *[path(f"{prefix}/{name}", _view(entry)) for prefix in PREFIXES for name, entry in _ENDPOINTS.items()],
+    *[path(f"{prefix}-artifacts/{name}", _view(entry)) for prefix in PREFIXES for name, entry in _STORE.items()],
     *[re_path(f"^{_VERSIONS}{pattern}$", _refusal(message)) for pattern, message in _REFUSED],
     re_path(r"^(?:ajax-)?api/[234]\.0/mlflow-artifacts/presigned/.*$", _refusal(NO_PRESIGNED)),
     re_path(r"^(?:ajax-)?api/[234]\.0/mlflow(?:-artifacts)?/.*$", unknown),
