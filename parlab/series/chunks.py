@@ -7,6 +7,7 @@ allowed: `ingest.services` locks the row of the attempt.
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from parlab.series import levels
 from parlab.series.columns import Columns, pack, unpack
 from parlab.series.models import SeriesChunk
+from parlab.series.statements import Upsert
 
 CHUNK_POINTS = 4_096
 _NAMED_METRICS = 500
@@ -22,6 +24,14 @@ _NAMED_METRICS = 500
 
 Key = tuple[str, int]
 """Metric and rank."""
+
+
+_COLUMNS = (
+    *("attempt_id", "metric", "rank", "position"),
+    *("is_last", "count", "first_step", "last_step", "steps", "times", "values"),
+)
+_row = attrgetter(*_COLUMNS)
+_write = Upsert(SeriesChunk, _COLUMNS, _COLUMNS[:4])
 
 
 def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:
@@ -32,8 +42,7 @@ def append(attempt_id: int, series: Mapping[Key, Columns]) -> int:
 def append_all(by_attempt: Mapping[int, Mapping[Key, Columns]]) -> int:
     """Append points to the series of attempts, {attempt: {(metric, rank): points}}; return the number of points.
 
-    Runs in the caller's transaction: one query reads the last chunks and one writes all chunks (on SQLite one for
-    every 90 chunks, because of its limit on parameters).
+    Runs in the caller's transaction: one query reads the last chunks and one statement writes all chunks.
     """
     series = {
         (attempt_id, *key): columns
@@ -54,12 +63,7 @@ def append_all(by_attempt: Mapping[int, Mapping[Key, Columns]]) -> int:
         for (attempt_id, *key), columns in series.items()
         for chunk in packer.chunks(attempt_id, (key[0], key[1]), last_chunks.get((attempt_id, *key)), columns)
     ]
-    SeriesChunk.objects.bulk_create(
-        chunks,
-        update_conflicts=True,
-        unique_fields=["attempt", "metric", "rank", "position"],
-        update_fields=["is_last", "count", "first_step", "last_step", "steps", "times", "values"],
-    )
+    _write([_row(chunk) for chunk in chunks])
     for attempt_id, full in groupby(packer.full, key=lambda pair: pair[0].attempt_id):
         _extend_levels(attempt_id, list(full))
     return sum(len(columns) for columns in series.values())
@@ -120,8 +124,7 @@ class _Packer:
             position, steps, times, values = last.position, bytes(last.steps), bytes(last.times), bytes(last.values)
         elif last is not None:
             position = last.position + last.count
-            # Without its primary key it is written like the others: by an insert that becomes an update.
-            last.pk, last.is_last = None, False
+            last.is_last = False
             yield last
         pieces = zip(
             self._pieces_once(steps, new.steps),

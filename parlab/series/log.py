@@ -5,6 +5,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from django.db.models import OuterRef, Subquery
 from parlab.series import streams as logs
 from parlab.series.log_lines import HELD_BYTES, Line
 from parlab.series.models import LogChunk
+from parlab.series.statements import Upsert
 from parlab.series.streams import NODE
 from runners.protocol import EVENT_LINE_LIMIT, EVENT_PREFIX
 
@@ -23,6 +25,11 @@ TAIL_SCAN_BYTES = 16 << 20
 
 _READ_CHUNKS = 8
 _STORED_CHUNKS = 64
+
+
+_WRITTEN = ("attempt_id", "node_rank", "position", "size", "data", "stamps", "streams")
+_row = attrgetter(*_WRITTEN)
+_write = Upsert(LogChunk, _WRITTEN, _WRITTEN[:3])
 
 
 class Output(NamedTuple):
@@ -60,12 +67,7 @@ def append_logs(outputs: Sequence[Output]) -> list[bytes]:
         unfinished.append(unfinished_line(_with_chunk_before(last, held)))
         if output.data:
             rows += _extended(output, last, held)
-    LogChunk.objects.bulk_create(
-        rows,
-        update_conflicts=True,
-        unique_fields=["attempt", "node_rank", "position"],
-        update_fields=["size", "data", "stamps", "streams"],
-    )
+    _write([_row(row) for row in rows])
     return unfinished
 
 

@@ -42,6 +42,7 @@ from parlab.lab.models import (
 from parlab.lab.services import findings_refresh, run_ended, run_findings_refresh, storable
 from parlab.lab.services.configs import lock_experiment
 from parlab.lab.services.runs import next_number
+from parlab.series.statements import Upsert
 from runners.config import digest, sections
 from runners.protocol import EVENT_LINE_LIMIT, RunState
 
@@ -264,7 +265,7 @@ def labels_set(*, experiment: Experiment, labels: Mapping[str, str]) -> None:
     )
 
 
-@transaction.atomic
+@transaction.atomic(savepoint=False)
 def points_append(*, tracked: TrackedRun, points: Sequence[Point], is_repeatable: bool = False) -> None:
     """Append points to the run's series in the order given, and its log; a silent run is running again.
 
@@ -279,8 +280,10 @@ def points_append(*, tracked: TrackedRun, points: Sequence[Point], is_repeatable
         facts["last_batch"] = hashlib.sha256(output).hexdigest()
         if tracked.last_batch == facts["last_batch"]:
             return
+    last_step = attempt.last_step
     output_append(attempt, output)
-    attempt.save(update_fields=["last_step"])
+    if attempt.last_step != last_step:
+        Attempt.objects.filter(pk=attempt.pk).update(last_step=attempt.last_step)
     latest_update(tracked, points)
     if RunState(attempt.state) == RunState.LOST:
         state_set(attempt, STATES[TrackedRun.Status(tracked.status)])
@@ -315,48 +318,48 @@ def _event_line(step: int, timestamp_ms: int, values: Mapping[str, float]) -> by
     return b'{"parlab":1,' + orjson.dumps(event)[1:] + b"\n"
 
 
+_latest_write = Upsert(
+    LatestMetric,
+    ("tracked_id", "key", "value", "timestamp_ms", "step"),
+    ("tracked_id", "key"),
+    # The same order as `_rank`: what is not a number comes before all numbers.
+    where='EXCLUDED."step" > held."step" OR (EXCLUDED."step" = held."step" AND ('
+    'EXCLUDED."timestamp_ms" > held."timestamp_ms" OR (EXCLUDED."timestamp_ms" = held."timestamp_ms" AND ('
+    'held."value" IS NULL OR EXCLUDED."value" >= held."value"))))',
+)
+
+
 def latest_update(tracked: TrackedRun, points: Sequence[Point]) -> None:
     """Keep for each metric the point of the highest step, then time, then value."""
-
-    def rank(point: Point | LatestMetric) -> tuple[int, int, float]:
-        value = point.value
-        return point.step, point.timestamp_ms, -math.inf if value is None or math.isnan(value) else value
-
     best: dict[str, Point] = {}
     for point in points:
         held = best.get(point.key)
         # Steps nearly always rise: only equal ones need the whole comparison.
-        if held is None or point.step > held.step or (point.step == held.step and rank(point) >= rank(held)):
+        if held is None or point.step > held.step or (point.step == held.step and _rank(point) >= _rank(held)):
             best[point.key] = point
-    keys = list(best)
-    for start in range(0, len(keys), _BLOCK):
-        block = keys[start : start + _BLOCK]
-        stored = {row.key: row for row in tracked.metrics.filter(key__in=block)}
-        rows = []
-        for key in block:
-            point, row = best[key], stored.get(key)
-            if row is not None and rank(row) > rank(point):
-                continue
-            value = None if math.isnan(point.value) else point.value
-            rows.append(
-                LatestMetric(tracked=tracked, key=key, value=value, timestamp_ms=point.timestamp_ms, step=point.step)
-            )
-        LatestMetric.objects.bulk_create(
-            rows,
-            update_conflicts=True,
-            unique_fields=["tracked", "key"],
-            update_fields=["value", "timestamp_ms", "step"],
-        )
+    _latest_write(
+        [
+            (tracked.pk, key, None if math.isnan(point.value) else point.value, point.timestamp_ms, point.step)
+            for key, point in best.items()
+        ]
+    )
 
 
-# Columns that storing a batch does not need; one that is read after all is fetched then.
-_UNREAD = ("environment", "command", "traceback", "run__summary", "run__launch", "run__point")
+def _rank(point: Point) -> tuple[int, int, float]:
+    return point.step, point.timestamp_ms, -math.inf if math.isnan(point.value) else point.value
+
+
+# What storing a batch needs; anything else that is read after all is fetched then.
+_READ = (
+    *("number", "state", "last_step", "summary", "run__origin", "run__state", "run__experiment_id"),
+    *("run__tracked__uuid", "run__tracked__status", "run__tracked__last_batch", "run__tracked__deleted_at"),
+)
 
 
 def lock(tracked: TrackedRun) -> tuple[Attempt, TrackedRun]:
     """Lock a run's attempt until the transaction ends; return it and the run as they now are."""
     rows = Attempt.objects.select_for_update(of=("self",), no_key=True).select_related("run__tracked")
-    attempt = rows.defer(*_UNREAD).get(run_id=tracked.run_id)
+    attempt = rows.only(*_READ).get(run_id=tracked.run_id)
     return attempt, attempt.run.tracked
 
 

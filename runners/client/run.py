@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from runners import journal
 from runners.client import environment, launch, lines
 from runners.client.http import Connection
+from runners.client.recent import Recent
 from runners.client.settings import settings
 from runners.client.shipping import Shipper
 from runners.client.spools import Stream
@@ -102,6 +103,7 @@ class Run:
         self.url = ""
         """Address of the run's page, once the server has answered."""
         self._lock = threading.Lock()
+        self._recent = Recent(self._lock)
         self._templates: dict[tuple[str, ...], str] = {}
         self._names: set[str] = set()
         self._timers: dict[str, float] = {}
@@ -123,7 +125,7 @@ class Run:
             except ValueError as error:
                 log.warning("this run stays on disk until `parlab sync`: %s", error)
             else:
-                self._shipper = Shipper(self._stream, connection, announce=self._announce)
+                self._shipper = Shipper(self._stream, connection, announce=self._announce, recent=self._recent)
                 self._shipper.start()
         atexit.register(self._at_exit)
         _runs.add(self)
@@ -163,7 +165,7 @@ class Run:
             data = self._fast_line(step, values) or self._slow_lines(step, values)
             try:
                 if data:
-                    self._writer.append(journal.encode(journal.Kind.OUTPUT, data))
+                    self._write(self._writer, data)
             except OSError as error:
                 self._warn("disk", f"numbers are not recorded: {error}; free space in {self._writer.directory}")
 
@@ -258,11 +260,18 @@ class Run:
             try:
                 for at in range(0, len(output), journal.MAX_RECORD_BYTES):
                     piece = output[at : at + journal.MAX_RECORD_BYTES]
-                    self._writer.append(journal.encode(journal.Kind.OUTPUT, piece))
+                    self._write(self._writer, piece)
             except OSError as error:
                 self._warn("disk", f"output is not recorded: {error}; free space in {self._writer.directory}")
                 return False
         return True
+
+    def _write(self, writer: journal.Writer, data: bytes) -> None:
+        """Append a record of output, with the lock held."""
+        position = writer.position
+        writer.append(journal.encode(journal.Kind.OUTPUT, data))
+        if self._shipper is not None:
+            self._recent.add(position, data)
 
     def _report(self, report: dict[str, Any]) -> None:
         with self._lock:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from runners import journal
 from runners.client.http import Connection, Refused, Unreachable
+from runners.client.recent import BLOCK_BYTES, Recent
 from runners.client.spools import Stream, leftovers
 
 BATCH_BYTES = 1 << 20
@@ -49,8 +50,9 @@ class Batch(NamedTuple):
 class Shipment:
     """How far one stream has come."""
 
-    def __init__(self, stream: Stream, connection: Connection) -> None:
+    def __init__(self, stream: Stream, connection: Connection, recent: Recent | None = None) -> None:
         self.stream = stream
+        self._recent = recent
         self.run: dict[str, Any] = {}
         """Experiment, number and address of the run, once the server has answered."""
         self._connection = connection
@@ -81,15 +83,19 @@ class Shipment:
         prepared, self._prepared = self._prepared, None
         if prepared is not None and prepared.position == position:
             return prepared
-        stretch = journal.read_stretch(self.stream.records, position, self._limit)
-        output = stretch.output
-        pieces = [output[at : at + BATCH_BYTES] for at in range(0, len(output), BATCH_BYTES)]
+        recent = self._recent.read(position, self._limit) if self._recent else None
+        if recent is not None:
+            pieces, reports, following = recent[0], [], recent[1]
+        else:
+            output, reports, following, *_ = journal.read_stretch(self.stream.records, position, self._limit)
+            pieces = [output[at : at + BLOCK_BYTES] for at in range(0, len(output), BLOCK_BYTES)]
+        size = sum(map(len, pieces))
         body = b"".join(journal.encode(journal.Kind.OUTPUT, piece) for piece in pieces)
-        body += b"".join(journal.encode(journal.Kind.REPORT, report) for report in stretch.reports)
+        body += b"".join(journal.encode(journal.Kind.REPORT, report) for report in reports)
         is_packed = len(body) > COMPRESS_BYTES and not self._connection.is_local
         if is_packed:
             body = zlib.compress(body, 1)
-        return Batch(position, stretch.next_position, body, is_packed, is_full=len(output) > self._limit // 2)
+        return Batch(position, following, body, is_packed, is_full=size > self._limit // 2)
 
     def _prepare(self, position: int) -> None:
         batch = self._batch(position)
@@ -133,9 +139,16 @@ class Shipment:
 class Shipper(threading.Thread):
     """Ships the stream of this process, after what ended processes left behind for the same run."""
 
-    def __init__(self, stream: Stream, connection: Connection, *, announce: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        connection: Connection,
+        *,
+        announce: Callable[[dict[str, Any]], None],
+        recent: Recent | None = None,
+    ) -> None:
         super().__init__(name="parlab", daemon=True)
-        self.shipment = Shipment(stream, connection)
+        self.shipment = Shipment(stream, connection, recent)
         self._connection = connection
         self._announce = announce
         self._wake = threading.Event()

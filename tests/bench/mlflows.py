@@ -1,54 +1,120 @@
-"""The unmodified MLflow client against our server and against the newest MLflow server, in its own environment."""
+"""Unmodified MLflow clients against our server and against the newest MLflow server, in its own environment."""
 
 from __future__ import annotations
 
 import http.client
 import os
 import subprocess
+import sys
 import tempfile
-import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 from urllib.error import URLError
 from urllib.request import urlopen
 
-import mlflow
-from mlflow.entities import Metric
+import psutil
 
 from parlab.embedded import free_port
 from tests.bench import environments
-from tests.bench.client import METRICS, running, server
+from tests.bench.client import running, server
 from tests.bench.result import Result, Scale, Unavailable
+
+CLIENTS = 4
+"""One script waits for one answer at a time and spends more time on a call than our server: several load a server."""
+# Creates its run and its batches, waits for the file, then logs; prints begin, end and its processor time.
+SCRIPT = """
+import os, sys, time
+import mlflow
+from mlflow.entities import Metric
+url, size, calls, go = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+client = mlflow.MlflowClient(url)
+run, now, steps = client.create_run("0").info.run_id, int(time.time() * 1000), size // 10
+names = {f"train/metric_{number}": 1.2345678 * (number + 1) for number in range(10)}
+batches = [
+    [Metric(name, value, now, call * steps + step) for step in range(steps) for name, value in names.items()]
+    for call in range(calls)
+]
+print("ready", flush=True)
+while not os.path.exists(go):
+    time.sleep(0.01)
+began, used = time.time(), time.process_time()
+for batch in batches:
+    client.log_batch(run, metrics=batch)
+print(began, time.time(), time.process_time() - used, flush=True)
+"""
+
+
+class Target(NamedTuple):
+    """A running server."""
+
+    url: str
+    token: str
+    process: psutil.Process
+
+
+class Load(NamedTuple):
+    """What a server did under the load of all clients."""
+
+    points_per_s: float
+    server_ms: float
+    """Processor time per call."""
+    client_ms: float
 
 
 def log_batch_ratio(scale: Scale) -> Result:
-    """Measure points/s of `log_batch` with 1,000 metrics a call, one client, both servers on SQLite, alternating."""
+    """Measure `log_batch` with 1,000 metrics a call, the most that MLflow allows."""
+    return _compared(scale, size=1_000, calls=40)
+
+
+def log_step_ratio(scale: Scale) -> Result:
+    """Measure `log_batch` with the ten metrics of one step, which is what loggers of trainers send."""
+    return _compared(scale, size=10, calls=150)
+
+
+def _compared(scale: Scale, *, size: int, calls: int) -> Result:
     if scale.is_quick:
         raise Unavailable("--quick installs nothing")
-    calls, repeats = scale.of(100), scale.repeats(3)
-    os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "GIT_PYTHON_REFRESH": "quiet"}
-    values, others = [], []
-    with tempfile.TemporaryDirectory(prefix="parlab-mlflow-") as directory:
-        command, version = _installed(Path(directory))
-        port = free_port()
-        store = ["--backend-store-uri", f"sqlite:///{directory}/mlflow.db", "--artifacts-destination", directory]
-        command += ["server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
-        url = f"http://127.0.0.1:{port}"
-        with running(command, partial(_is_healthy, url)), server() as (own_url, token):
-            for _ in range(repeats):
-                values.append(_rate(own_url, calls, token))
-                others.append(_rate(url, calls, ""))
-    value, other = median(values), median(others)
-    return Result(value, "points/s", f"{other:,.0f} with mlflow server {version}", value / other, repeats)
+    repeats = scale.repeats(3)
+    own: list[Load] = []
+    others: list[Load] = []
+    with tempfile.TemporaryDirectory(prefix="parlab-mlflow-") as directory, ExitStack() as stack:
+        other, version = stack.enter_context(_mlflow_server(Path(directory)))
+        url, token = stack.enter_context(server())
+        this = Target(url, token, _process_at(url))
+        for number in range(repeats):
+            go = Path(directory, f"go-{number}")
+            own.append(_load(this, size, calls, go.with_suffix(".own")))
+            others.append(_load(other, size, max(calls // 4, 5), go.with_suffix(".other")))
+    value, against = (median(load.points_per_s for load in loads) for loads in (own, others))
+    server_ms, other_ms, client_ms = (
+        median(each)
+        for each in zip(
+            *((a.server_ms, b.server_ms, a.client_ms) for a, b in zip(own, others, strict=True)), strict=True
+        )
+    )
+    text = (
+        f"{against:,.0f} with mlflow server {version}; processor per call {server_ms:.1f} ms, theirs {other_ms:.1f} ms"
+        f" ({other_ms / server_ms:.1f} x), client {client_ms:.1f} ms"
+    )
+    return Result(value, "points/s", text, value / against, repeats)
 
 
-def _installed(directory: Path) -> tuple[list[str], str]:
-    """Install the newest mlflow into an environment that ends with the benchmark; return its command and version."""
-    python = environments.installed(directory, "mlflow")
+@contextmanager
+def _mlflow_server(directory: Path) -> Iterator[tuple[Target, str]]:
+    """Start the newest MLflow server on SQLite with one worker, as ours; yields it and its version."""
+    python = os.environ.get("PARLAB_MLFLOW_PYTHON") or environments.installed(directory, "mlflow")
     code = "import mlflow; print(mlflow.__version__)"
     version = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    return [python, "-m", "mlflow"], version
+    port = free_port()
+    store = ["--backend-store-uri", f"sqlite:///{directory}/mlflow.db", "--artifacts-destination", str(directory)]
+    command = [python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
+    url = f"http://127.0.0.1:{port}"
+    with running(command, partial(_is_healthy, url)):
+        yield Target(url, "", _process_at(url)), version
 
 
 def _is_healthy(url: str) -> bool:
@@ -59,19 +125,40 @@ def _is_healthy(url: str) -> bool:
         return False
 
 
-def _rate(url: str, calls: int, token: str) -> float:
-    os.environ["MLFLOW_TRACKING_TOKEN"] = token
-    if not token:
-        del os.environ["MLFLOW_TRACKING_TOKEN"]
-    client = mlflow.MlflowClient(url)
-    run = client.create_run("0").info.run_id
-    now = int(time.time() * 1000)
-    steps = 1000 // len(METRICS)
-    batches = [
-        [Metric(name, value, now, call * steps + step) for step in range(steps) for name, value in METRICS.items()]
-        for call in range(calls)
-    ]
-    began = time.perf_counter()
-    for batch in batches:
-        client.log_batch(run, metrics=batch)
-    return calls * 1000 / (time.perf_counter() - began)
+def _process_at(url: str) -> psutil.Process:
+    """Return the process that this one has started and that has the port of an address in its command line."""
+    port = url.rpartition(":")[2]
+    return next(child for child in psutil.Process().children() if port in child.cmdline())
+
+
+def _load(target: Target, size: int, calls: int, go: Path) -> Load:
+    variables = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "GIT_PYTHON_REFRESH": "quiet"}
+    if target.token:
+        variables["MLFLOW_TRACKING_TOKEN"] = target.token
+    command = [sys.executable, "-c", SCRIPT, target.url, str(size), str(calls), str(go)]
+    clients = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in range(CLIENTS)]
+    try:
+        for client in clients:
+            if _line(client) != "ready":
+                raise RuntimeError("a client has not started")
+        used_s = _processor_s(target.process)
+        go.touch()
+        rows = [tuple(map(float, _line(client).split())) for client in clients]
+        used_s = _processor_s(target.process) - used_s
+    finally:
+        for client in clients:
+            client.kill()
+            client.communicate()
+    elapsed_s = max(end for _, end, _ in rows) - min(began for began, _, _ in rows)
+    count = CLIENTS * calls
+    return Load(count * size / elapsed_s, 1e3 * used_s / count, 1e3 * sum(used for _, _, used in rows) / count)
+
+
+def _line(client: subprocess.Popen[str]) -> str:
+    assert client.stdout is not None
+    return client.stdout.readline().strip()
+
+
+def _processor_s(process: psutil.Process) -> float:
+    """Return the processor time of a process and of those that it has started."""
+    return sum(sum(each.cpu_times()[:2]) for each in (process, *process.children(recursive=True)))

@@ -43,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "client_scripts_lag_s": client.scripts_lag_s,
     "follow_lag_ms": client.follow_lag_ms,
     "mlflow_log_batch_ratio": mlflows.log_batch_ratio,
+    "mlflow_log_step_ratio": mlflows.log_step_ratio,
     "series_bytes_per_point": series.bytes_per_point,
     "read_series_1000_ms": series.read_series,
     "read_20_runs_ms": series.read_20_runs,

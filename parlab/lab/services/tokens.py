@@ -20,6 +20,11 @@ MAX_TOKENS = 20
 """Active tokens per user."""
 MAX_DAYS = 3_650
 _NAME = 80
+_READ = (
+    *("name", "scopes", "expires_at", "revoked_at", "last_used_at"),
+    *("user__username", "user__is_active", "user__is_staff", "user__is_superuser"),
+)
+"""What requests with a token read, some of which come many times a second."""
 _NOTED_EVERY = timedelta(minutes=1)
 """Resolution of the time of the last use, to avoid a write with every request."""
 
@@ -65,7 +70,8 @@ def token_create(
 
 def token_find(secret: str) -> ApiToken | None:
     """Return the active token with this secret and record its use; None if there is none."""
-    token = ApiToken.objects.select_related("user").filter(digest=_digest(secret), revoked_at=None).first()
+    tokens = ApiToken.objects.select_related("user").only(*_READ)
+    token = tokens.filter(digest=_digest(secret), revoked_at=None).first()
     if token is not None and token.is_expired:
         return None
     if token is not None:

@@ -69,7 +69,9 @@ def run_by_id(run_id: str, *, is_change: bool = False, is_light: bool = False) -
     A light one comes without its run and experiment, for requests that arrive many times a second.
     """
     rows = TrackedRun.objects.filter(uuid=run_id)
-    tracked = (rows.defer("inputs", "outputs") if is_light else rows.select_related("run__experiment")).first()
+    tracked = (
+        rows.only("run_id", "uuid", "deleted_at") if is_light else rows.select_related("run__experiment")
+    ).first()
     if tracked is None:
         raise MlflowError("RESOURCE_DOES_NOT_EXIST", f"Run with id={run_id[:80]} not found")
     if is_change and tracked.deleted_at is not None:

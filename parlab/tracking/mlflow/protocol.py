@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any
 from urllib.parse import parse_qs
 
+import orjson
 from django.contrib.auth import authenticate
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.models import User
@@ -289,7 +290,10 @@ def _fields(request: HttpRequest) -> JSON:
     if not body:
         return {}
     try:
-        data = json.loads(body)
+        try:
+            data = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            data = json.loads(body)  # NaN and Infinity, which some clients write, and the message for other errors
     except (ValueError, RecursionError) as error:
         raise MlflowError("BAD_REQUEST", f"The request body is not JSON: {str(error)[:200]}") from None
     if not isinstance(data, dict):

@@ -177,8 +177,10 @@ def log_batch(call: Call) -> JSON:
         raise invalid(f"Duplicate parameter keys have been submitted: {doubled}. Please send each key once")
     labels = dict(text_pair(item, f"tags[{index}]", TAG_LENGTH) for index, item in enumerate(tags))
     with transaction.atomic():
-        services.parameters_set(tracked=tracked, parameters=dict(pairs))
-        _tags_set(tracked, labels)
+        if pairs:
+            services.parameters_set(tracked=tracked, parameters=dict(pairs))
+        if labels:
+            _tags_set(tracked, labels)
         _points_store(call, tracked, metrics, "metrics")
     return {}
 
