@@ -90,7 +90,7 @@ def _view_of(scope: Scope) -> View | None:
     if view is not None:
         return view
     match = _STREAM.fullmatch(scope["path"])
-    return partial(stream, run=match[1], stream=match[2]) if match else None
+    return (lambda request: stream(request, match[1], match[2])) if match else None
 
 
 def _header(scope: Scope, name: bytes) -> bytes:

@@ -85,7 +85,8 @@ class Shipment:
             return prepared
         recent = self._recent.read(position, self._limit) if self._recent else None
         if recent is not None:
-            pieces, reports, following = recent[0], [], recent[1]
+            pieces, following = recent
+            reports: list[bytes] = []
         else:
             output, reports, following, *_ = journal.read_stretch(self.stream.records, position, self._limit)
             pieces = [output[at : at + BLOCK_BYTES] for at in range(0, len(output), BLOCK_BYTES)]

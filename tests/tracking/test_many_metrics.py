@@ -1,0 +1,35 @@
+"""A script that logs a metric per layer and step: names without end stay bounded, and the page of the run usable."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from parlab.ingest.events import MAX_REPORTED_METRICS
+from parlab.lab import services as lab
+from parlab.lab.models import LatestMetric
+from parlab.series import store
+from parlab.tracking import runs
+from parlab.tracking.runs import Point
+
+pytestmark = pytest.mark.django_db
+COUNT, PAGE_BYTES = 100_000, 1_000_000
+
+
+def test_a_hundred_thousand_names_fill_the_log_and_no_page(admin: User, page: Client) -> None:
+    experiment = lab.experiment_create(name="layers", owner=admin)
+    tracked = runs.tracked_run_start(experiment=experiment, user=admin)
+    for start in range(0, COUNT, 20_000):
+        points = [Point(f"layer.{n}.grad_norm", 1.5, 1, 0) for n in range(start, start + 20_000)]
+        runs.points_append(tracked=tracked, points=points)
+    runs.points_append(tracked=tracked, points=[Point("layer.7.grad_norm", 2.5, 2, 1), Point("new", 1.0, 2, 1)])
+
+    attempt = tracked.run.current_attempt()
+    assert len(store.metric_names([attempt.pk])[attempt.pk]) == MAX_REPORTED_METRICS
+    assert store.read(attempt.pk, "layer.7.grad_norm", rank=0).values.tolist() == [1.5, 2.5]
+    assert LatestMetric.objects.get(key="layer.7.grad_norm").value == 2.5
+    run = tracked.run
+    for address in (run.get_absolute_url(), f"{experiment.get_absolute_url()}names/", experiment.get_absolute_url()):
+        answer = page.get(address)
+        assert (answer.status_code, len(answer.content) < PAGE_BYTES) == (200, True), address
