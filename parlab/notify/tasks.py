@@ -1,5 +1,6 @@
 from celery import shared_task
 
+from parlab.lab.services import audit_forget
 from parlab.notify import services
 
 
@@ -11,3 +12,4 @@ def deliver() -> None:
 @shared_task(name="parlab.notify.prune")
 def prune() -> None:
     services.prune()
+    audit_forget()

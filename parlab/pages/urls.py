@@ -7,7 +7,9 @@ from .logins import Throttled
 from .views import (
     account,
     advice,
+    audit,
     comparisons,
+    csp,
     dashboards,
     differences,
     experiments,
@@ -57,6 +59,8 @@ urlpatterns = [
     path("login/", LOGIN, name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("account/", account.account, name="account"),
+    path("audit/", audit.audit, name="audit"),
+    path("csp-report/", csp.csp_report, name="csp-report"),
     path("account/password/", account.password, name="password"),
     path("account/tokens/", account.token_make, name="token-make"),
     path("account/tokens/<int:pk>/revoke/", account.token_revoke, name="token-revoke"),

@@ -45,9 +45,9 @@ def append_all(by_attempt: Mapping[int, Mapping[Key, Columns]]) -> int:
     Runs in the caller's transaction: one query reads the last chunks and one statement writes all chunks.
     """
     series = {
-        (attempt_id, *key): columns
+        (attempt_id, metric, rank): columns
         for attempt_id, of_attempt in by_attempt.items()
-        for key, columns in of_attempt.items()
+        for (metric, rank), columns in of_attempt.items()
         if len(columns)
     }
     if not series:
@@ -60,8 +60,8 @@ def append_all(by_attempt: Mapping[int, Mapping[Key, Columns]]) -> int:
     packer = _Packer()
     chunks = [
         chunk
-        for (attempt_id, *key), columns in series.items()
-        for chunk in packer.chunks(attempt_id, (key[0], key[1]), last_chunks.get((attempt_id, *key)), columns)
+        for (attempt_id, metric, rank), columns in series.items()
+        for chunk in packer.chunks(attempt_id, (metric, rank), last_chunks.get((attempt_id, metric, rank)), columns)
     ]
     _write([_row(chunk) for chunk in chunks])
     for attempt_id, full in groupby(packer.full, key=lambda pair: pair[0].attempt_id):

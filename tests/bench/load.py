@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +109,7 @@ def stack() -> Iterator[Stack]:
 def pipeline_points_per_s(scale: Scale) -> Result:
     """Measure three trainings whose output waits in spools, until all of it is in the database."""
     output = training(steps=scale.of(20_000))
-    repeats, rates, busy = scale.repeats(3), list[float](), list[tuple[float, float]]()
+    repeats, rates, busy = scale.repeats(3), list[float](), list[list[float]]()
     with stack() as running:
         for _ in range(repeats):
             attempts = [_spooled(running, output) for _ in range(3)]
@@ -116,18 +117,19 @@ def pipeline_points_per_s(scale: Scale) -> Result:
             for _, draft in attempts:
                 running.state.put_in_place(draft)
             ids = [attempt.pk for attempt, _ in attempts]
-            ended = Member.objects.filter(attempt__in=ids, state="finished")
-            wait_for(lambda ended=ended: ended.count() == 3, "all output is stored", TRAINING_S)
+            wait_for(partial(_have_ended, ids), "all output is stored", TRAINING_S)
             seconds = time.perf_counter() - began
             points = sum(info.points for pk in ids for info in store.metrics(pk))
             rates.append(points / seconds)
-            busy.append(
-                tuple((now - then) / seconds for now, then in zip(running.cpu_s(), before, strict=True))  # type: ignore[arg-type]
-            )
+            busy.append([(now - then) / seconds for now, then in zip(running.cpu_s(), before, strict=True)])
     value = float(np.median(rates))
     worker, daemon = np.median(busy, axis=0)
     against = f"200,000; worker {worker:.2f}, daemon {daemon:.2f} cores, {value / worker:,.0f} per second of the worker"
     return Result(value, "points/s", against, value / 200_000, repeats)
+
+
+def _have_ended(attempts: list[int]) -> bool:
+    return Member.objects.filter(attempt__in=attempts, state="finished").count() == len(attempts)
 
 
 def _spooled(running: Stack, output: bytes) -> tuple[Attempt, RunDir]:

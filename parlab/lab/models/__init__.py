@@ -1,6 +1,7 @@
 """Experiments, configurations, runs and everything recorded about them."""
 
 from .advice import AdviceTrial
+from .audit import AuditEntry
 from .config import Config
 from .device import Device
 from .event import Event
@@ -30,6 +31,7 @@ __all__ = [
     "ApiToken",
     "Artifact",
     "Attempt",
+    "AuditEntry",
     "Config",
     "Device",
     "Event",

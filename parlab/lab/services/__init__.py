@@ -2,6 +2,7 @@
 
 from .advice import advice_config_save, advice_trial_add
 from .attempts import launch_store, lock_attempt, summary_store
+from .audit import audit_add, audit_forget
 from .configs import config_check, config_save
 from .events import event_add, node_lost, run_ended
 from .experiments import experiment_clone, experiment_create, experiment_delete
@@ -55,6 +56,8 @@ __all__ = [
     "advice_trial_add",
     "attempt_lose",
     "attempt_report",
+    "audit_add",
+    "audit_forget",
     "cause_text",
     "config_check",
     "config_launch",

@@ -184,6 +184,7 @@ def endpoint(method: str, function: Endpoint) -> Callable[..., HttpResponseBase]
     def view(request: HttpRequest, **path: str) -> HttpResponseBase:
         try:
             user = _user(request, "read" if _only_reads(request) else "write")
+            request.user = user
             if request.method != method:
                 raise MlflowError("ENDPOINT_NOT_FOUND", f"{request.path} accepts {method}, not {request.method}")
             if not user.has_perm("lab.add_run") and not _only_reads(request):
@@ -229,6 +230,7 @@ def _user(request: HttpRequest, scope: str) -> User:
         )
     if kind.lower() == "basic":
         name, password = _basic(credentials)
+        user: object
         if password.startswith("parlab_") and (token := lab.token_find(password)) is not None:
             user = _scoped(token, scope) if token.user.is_active else None
         else:
