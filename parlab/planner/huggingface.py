@@ -92,8 +92,7 @@ def read_config(config: Mapping[str, Any], sequence_length: int | None = None) -
         num_kv_heads=None if is_mla else _kv_heads(flat, kind),
         ffn_hidden_size=experts.width if experts else _width(flat),
         is_gated=is_gated,
-        num_experts=experts.number if experts else 1,
-        experts_per_token=experts.chosen if experts else 1,
+        **_expert_fields(experts),
         has_tied_embeddings=bool(flat.get("tie_word_embeddings", kind in TIED_KINDS)),
         has_positions=kind in LEARNED_KINDS,
         is_causal=kind not in BIDIRECTIONAL_KINDS or bool(flat.get("is_decoder")),
@@ -102,12 +101,9 @@ def read_config(config: Mapping[str, Any], sequence_length: int | None = None) -
         q_lora_rank=maybe(flat, "q_lora_rank") or 0,
         kv_lora_rank=whole(flat, "kv_lora_rank", 512),
         rope_head_dim=whole(flat, "qk_rope_head_dim", 64),
-        shared_experts=experts.shared if experts else 0,
-        dense_layers=experts.dense_layers if experts else 0,
-        dense_ffn_size=experts.dense_width if experts else None,
         sliding_window=window,
         windowed_share=_windowed_share(flat, kind, layers) if window else 0.5,
-        has_dropout=any(number(name, flat.get(name) or 0) > 0 for name in DROPOUTS),
+        has_dropout=_has_dropout(flat),
     )
     # The width of values equals that of keys in the planner.
     value_width = maybe(flat, "v_head_dim")
@@ -142,6 +138,23 @@ class _Experts(NamedTuple):
     shared: int
     dense_layers: int
     dense_width: int | None
+
+
+def _expert_fields(experts: _Experts | None) -> dict[str, Any]:
+    """Return the fields of a model that describe its experts; none without experts."""
+    if experts is None:
+        return {}
+    return {
+        "num_experts": experts.number,
+        "experts_per_token": experts.chosen,
+        "shared_experts": experts.shared,
+        "dense_layers": experts.dense_layers,
+        "dense_ffn_size": experts.dense_width,
+    }
+
+
+def _has_dropout(flat: Fields) -> bool:
+    return any(number(name, flat.get(name) or 0) > 0 for name in DROPOUTS)
 
 
 def _experts(flat: Fields, layers: int) -> _Experts | None:
