@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .format import Unit, quantity, unit_for
+from .stacked import compared_by_hover
 from .theme import Drawing, Table
 
 
@@ -19,10 +20,6 @@ class Curve(NamedTuple):
     steps: Sequence[int]
     times: Sequence[float]
     values: Sequence[float]
-
-
-STEP, SECONDS = "step %{x}", "%{x} s"
-"""Position of a point in the hover text."""
 
 
 def rounded(values: Sequence[float], factor: float = 1.0) -> list[float]:
@@ -57,13 +54,13 @@ def step_time(curves: Mapping[int, Curve], *, warmup_steps: int, iterations: int
             x0=0.5, x1=warmup_steps + 0.5, fillcolor=theme.GREY, opacity=0.15, line_width=0, layer="below"
         )
     for rank, curve in _drawn(present).items():
-        drawing.add_trace(_trace(rank, curve, list(curve.steps), unit, STEP))
+        drawing.add_trace(_trace(rank, curve, list(curve.steps), unit))
     drawing.update_layout(showlegend=len(present) > 1)
     caption = f"{last} of {iterations} steps." if iterations >= last else f"{last} steps."
     if warmup_steps:
         first = "The first (shaded) is" if warmup_steps == 1 else f"The first {warmup_steps} (shaded) are"
         caption += f" {first} warm-up, excluded from the statistics."
-    return Drawing(drawing, caption, _curves_table(present, "step_time_s"))
+    return compared_by_hover(Drawing(drawing, caption, _curves_table(present, "step_time_s")), "step %{x}")
 
 
 def memory(
@@ -92,11 +89,11 @@ def memory(
     )
     for rank, curve in _drawn(present).items():
         seconds = [round(float(time) - start, 3) for time in curve.times]
-        drawing.add_trace(_trace(rank, curve, seconds, unit, SECONDS, nodes))
+        drawing.add_trace(_trace(rank, curve, seconds, unit, nodes))
     drawing.update_layout(showlegend=len(present) > 1)
     most = max(float(value) for curve in present.values() for value in curve.values)
     caption = f"Peak: {quantity(most, 'B')} (GPU memory for ranks on GPUs, process memory otherwise)."
-    return Drawing(drawing, caption, _curves_table(present, "memory_bytes"))
+    return compared_by_hover(Drawing(drawing, caption, _curves_table(present, "memory_bytes")), "%{x} s")
 
 
 def series(curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit) -> Drawing:
@@ -116,13 +113,13 @@ def series(curves: Mapping[int, Curve], *, name: str, title: str, unit: Unit) ->
         )
     )
     for rank, curve in _drawn(present).items():
-        drawing.add_trace(_trace(rank, curve, list(curve.steps), unit, STEP))
+        drawing.add_trace(_trace(rank, curve, list(curve.steps), unit))
     drawing.update_layout(showlegend=len(present) > 1)
     rank, curve = next(iter(present.items()))
     ends = [0, -1] if len(curve.steps) > 1 else [0]
     readings = [f"{quantity(float(curve.values[at]), unit.base).strip()} at step {curve.steps[at]}" for at in ends]
     caption = f"Rank {rank}: {', '.join(readings)}."
-    return Drawing(drawing, caption, _curves_table(present, name))
+    return compared_by_hover(Drawing(drawing, caption, _curves_table(present, name)), "step %{x}")
 
 
 def _step_axis(curves: Mapping[int, Curve]) -> dict[str, Any]:
@@ -148,9 +145,7 @@ def _name(rank: int, nodes: Sequence[str]) -> str:
     return f"all processes of node {nodes[-1 - rank]}" if 1 < len(nodes) > -1 - rank else "all processes"
 
 
-def _trace(
-    rank: int, curve: Curve, x: Sequence[float], unit: Unit, place: str, nodes: Sequence[str] = ()
-) -> go.Scatter:
+def _trace(rank: int, curve: Curve, x: Sequence[float], unit: Unit, nodes: Sequence[str] = ()) -> go.Scatter:
     name = theme.plain(_name(rank, nodes))
     is_evenly_spaced = len(x) <= 60 and all(after >= before for before, after in pairwise(x))
     # The only node is grey; each of several nodes has a colour of its own.
@@ -163,7 +158,7 @@ def _trace(
         mode="lines+markers" if (is_evenly_spaced and rank >= 0) or len(x) == 1 else "lines",
         line={"color": colour, "width": 1.5, "dash": "dot" if rank < 0 else "solid"},
         marker={"size": 5, "symbol": theme.SYMBOLS[rank % len(theme.SYMBOLS)]},
-        hovertemplate=f"{name}<br>{place}<br>%{{y}} {unit.name}<extra></extra>",
+        hovertemplate=f"%{{y}} {unit.name}<extra>{name}</extra>",
     )
 
 

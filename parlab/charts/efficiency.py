@@ -23,6 +23,7 @@ from .axes import (
 from .format import significant
 from .measures import AUTO, Available, Options
 from .points import RunPoint, in_order
+from .repeats import values_of
 from .theme import Drawing, Table
 
 TITLE = "Scaling efficiency"
@@ -110,6 +111,7 @@ def _line(line: Sequence[RunPoint], name: str, style: theme.Style) -> go.Scatter
         mode="lines+markers",
         line={"color": style.colour, "dash": style.dash, "width": 2},
         marker={"color": style.colour, "symbol": style.symbol, "size": 9},
+        error_y=_bars(line, shares),
         hovertext=[
             point.hover(("efficiency", share, "%"), ("samples/s", point.samples_per_s, ""))
             for point, share in zip(line, shares, strict=True)
@@ -118,10 +120,24 @@ def _line(line: Sequence[RunPoint], name: str, style: theme.Style) -> go.Scatter
     )
 
 
+def _bars(line: Sequence[RunPoint], shares: Sequence[float]) -> dict[str, Any] | None:
+    """Return error bars over the range of the repeats; None without repeats."""
+    if not any(point.repeats for point in line):
+        return None
+    ranges = [
+        [share * value / (point.samples_per_s or 1.0) for value in values_of(point, lambda p: p.samples_per_s)]
+        for point, share in zip(line, shares, strict=True)
+    ]
+    up = [max(values) - share for values, share in zip(ranges, shares, strict=True)]
+    down = [share - min(values) for values, share in zip(ranges, shares, strict=True)]
+    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1, "width": 3}
+
+
 def _caption(lines: dict[tuple[str, ...], list[RunPoint]]) -> str:
     ends: list[tuple[float, Any]] = [(of_line(line, line[-1]), line) for line in lines.values()]
     share, line = max(ends, key=lambda end: end[0])
     return (
         f"Best scaling: {significant(100 * share)} % efficiency from {line[0].gpus} to {line[-1].gpus} GPUs"
-        f" (run {line[-1].number})."
+        f" ({line[-1].runs})."
+        + (" Bars span the repeats." if any(point.repeats for line in lines.values() for point in line) else "")
     )

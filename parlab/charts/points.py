@@ -50,6 +50,10 @@ class Roof(NamedTuple):
     """FLOPs per byte of weights read; it grows with the tokens of a micro batch."""
 
 
+MAX_LISTED = 6
+"""Repeats whose numbers a text lists."""
+
+
 class RunPoint(NamedTuple):
     """A run of an experiment, for its figures."""
 
@@ -86,6 +90,8 @@ class RunPoint(NamedTuple):
     """The figures have the digits with which a file prints them."""
     marks: tuple[str, ...] = ()
     """EMULATED, LEARNT."""
+    repeats: tuple[RunPoint, ...] = ()
+    """The runs of which this point is the mean; empty for a single run."""
 
     @property
     def outcome(self) -> str:
@@ -101,8 +107,16 @@ class RunPoint(NamedTuple):
     @property
     def full_label(self) -> str:
         """Return the point and the number of its run, for captions: `schedule gpipe (run 3)`."""
-        number = f"run {self.number}"
+        number = self.runs
         return number if self.label == number else f"{self.label} ({number})"
+
+    @property
+    def runs(self) -> str:
+        """Return the runs of this point as text: `run 3`, `mean of runs 3, 7, 11`."""
+        if not self.repeats:
+            return f"run {self.number}"
+        numbers = ", ".join(str(point.number) for point in self.repeats[:MAX_LISTED])
+        return f"mean of runs {numbers}{', …' if len(self.repeats) > MAX_LISTED else ''}"
 
     @property
     def short_label(self) -> str:
@@ -117,7 +131,7 @@ class RunPoint(NamedTuple):
     def hover(self, *numbers: tuple[str, float | None, str]) -> str:
         """Return the hover text: configuration, then each number with all digits."""
         lines = [
-            f"run {self.number} ({self.state})",
+            f"{self.runs} ({self.state})",
             self.label if self.values or self.marks else "",
             f"{self.gpus} GPUs or processes" if self.gpus else "unknown number of GPUs",
         ]

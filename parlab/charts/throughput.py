@@ -29,6 +29,7 @@ from .axes import (
 from .format import field_title, unit_for
 from .measures import AUTO, DEFAULT, MEASURES, Available, Measure, Options, suited
 from .points import RunPoint, in_order, is_number
+from .repeats import each_run, lead_note, values_of
 from .theme import Drawing, Table
 
 PER_SAMPLE = "ms_per_sample"
@@ -108,7 +109,7 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     return Drawing(
         drawing,
         _caption(points, measured, chosen, others, measure) + left_out + without_gpus,
-        _throughput_table([*points, *others], options.y),
+        _throughput_table(each_run([*points, *others]), options.y),
     )
 
 
@@ -139,6 +140,8 @@ def _view(measured: Sequence[RunPoint], measure: Measure) -> View:
 
 
 def _subtitle(measured: Sequence[RunPoint], measure: Measure) -> str:
+    if any(point.repeats for point in measured):
+        return "mean of the repeats of each point, bars from the smallest to the largest"
     has_spread = any(point.step_time_s and point.step_time_s.p10 for point in measured)
     if has_spread and measure.kind != "other":
         return "median of the measured steps, bars from p10 to p90"
@@ -211,6 +214,9 @@ def _line(members: list[RunPoint], names: tuple[str, ...], chosen: Plan, style: 
 def _error_bar(point: RunPoint, view: View) -> tuple[float, float]:
     """Return the lengths of the error bar above and below the value, in the unit of the axis."""
     spread, value = point.step_time_s, view.of(point)
+    if point.repeats:
+        values = [number / view.factor for number in values_of(point, view.measure.value)]
+        return max(values) - value, value - min(values)
     if spread is None or not value or not spread.p10 or not spread.p90 or view.measure.kind == "other":
         return 0.0, 0.0
     if view.measure.kind == "time":
@@ -282,6 +288,7 @@ def _caption(
     best = min(measured, key=lambda point: _goodness(point, measure))
     end = "Lowest" if measure.least_is_best else "Highest"
     caption = f"{end}: {measure.text_of(best)}, {best.full_label}."
+    caption += lead_note(measured, measure.value, least_is_best=measure.least_is_best)
     too_big = sum(point.state == "oom" for point in points)
     if too_big:
         caption += f" {too_big} of {len(points)} ran out of memory."

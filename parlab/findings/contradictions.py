@@ -149,3 +149,5 @@ class RunFacts(NamedTuple):
     """Name of the GPU as reported by the driver."""
     has_product_layout: bool = True
     """The number of ranks is TP x PP x DP; False for engines with another layout."""
+    repeats: tuple[float, ...] = ()
+    """Samples/s of each repeat, if the summary has their mean."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from parlab.findings.contradictions import Contradiction, RunFacts, percent, shown, times
 from parlab.findings.facts import number, part, run_sizes, segment_sizes, stated
+from parlab.findings.noise import Noise, noise
 from parlab.formats.schema import Document, Segment
 
 OFF = 2.0
@@ -254,11 +255,22 @@ def efficiency_in_sweep(runs: Sequence[RunFacts]) -> Iterator[Contradiction]:
         if gpus and throughput:
             others = tuple(sorted((name, repr(value)) for name, value in run.point.items() if name not in _SCALE))
             groups.setdefault((others, _work(run, [])), []).append(Point(index, float(gpus), throughput))
+    noisy = noise(run.repeats for run in runs)
     for points in groups.values():
         ordered = sorted(points, key=lambda point: (point.x, -point.y))
         for point in ordered[1:]:
             if contradiction := efficiency(ordered[0], point):
+                contradiction = _with_noise(contradiction, runs[ordered[0].owner], runs[point.owner], noisy)
                 yield contradiction.at(run=runs[point.owner].number, figure="samples_per_s")
+
+
+def _with_noise(contradiction: Contradiction, smallest: RunFacts, run: RunFacts, noisy: Noise | None) -> Contradiction:
+    """Add that the noise of the repeats explains an efficiency, where it does."""
+    counts = max(1, len(smallest.repeats)), max(1, len(run.repeats))
+    if noisy is None or contradiction.numbers["efficiency"] - 1 > noisy.limit(*counts):
+        return contradiction
+    message = f"{contradiction.message} The difference is smaller than the noise of the repeats"
+    return contradiction._replace(message=f"{message} ({percent(noisy.limit(*counts))}).")
 
 
 def hidden_in_sweep(runs: Sequence[RunFacts]) -> Iterator[Contradiction]:

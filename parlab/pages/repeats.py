@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.charts.compare import Line
+from parlab.charts.compare import Key, Line
 from parlab.charts.curves import Curve
 from parlab.lab.models import Run
 from runners.config import digest
@@ -21,13 +21,14 @@ def settings_key(run: Run) -> str:
     return digest([run.experiment_id, resolved, point])
 
 
-def pooled(runs: Sequence[Run], lines: Mapping[int, Line]) -> dict[int, Line]:
+def pooled(runs: Sequence[Run], lines: Mapping[Key, Line]) -> dict[Key, Line]:
     """Replace the lines of repeats by their mean, with the range of their values, at the place of the first."""
-    groups: dict[str, list[int]] = {}
-    for place, line in lines.items():
+    groups: dict[tuple[str, int | None], list[Key]] = {}
+    for key, line in lines.items():
         if len(line.curve.values):
-            groups.setdefault(settings_key(runs[place]), []).append(place)
-    return {places[0]: _mean([lines[place] for place in places]) for places in groups.values()}
+            place = key if isinstance(key, int) else key[0]
+            groups.setdefault((settings_key(runs[place]), line.rank), []).append(key)
+    return {keys[0]: _mean([lines[key] for key in keys]) for keys in groups.values()}
 
 
 def _mean(members: Sequence[Line]) -> Line:

@@ -31,6 +31,11 @@ class PointRow(NamedTuple):
     """Axis values by dotted field."""
     config: RunConfig | None
 
+    @property
+    def repeats(self) -> int:
+        """Number of runs that a launch starts at this point."""
+        return self.config.launcher.repeats if self.config else 1
+
 
 class Preview(NamedTuple):
     """Preview of a sweep before it is launched."""
@@ -50,6 +55,16 @@ class Preview(NamedTuple):
     def number(self) -> int:
         """Total number of points."""
         return len(self.points) + self.left_out
+
+    @property
+    def repeats(self) -> int:
+        """Number of runs of each point."""
+        return max((row.repeats for row in self.points), default=1)
+
+    @property
+    def runs(self) -> int:
+        """Number of runs that a launch of all points starts."""
+        return (self.number - self.impossible) * self.repeats
 
 
 def preview(data: Mapping[str, Any], sweep: Mapping[str, Any], runs: Mapping[str, Run] = NO_RUNS) -> Preview:
@@ -91,11 +106,13 @@ def _point_row(point: Point, runs: Mapping[str, Run], pools: Pools) -> PointRow:
 
 def _total(rows: list[PointRow], points: Sequence[Point]) -> str:
     seconds = [
-        row.expected.step_time_s * point.config.train.iterations
+        row.expected.step_time_s * point.config.train.iterations * point.config.launcher.repeats
         for row, point in zip(rows, points, strict=False)
         if row.expected and row.expected.step_time_s is not None and point.config
     ]
-    hours = [row.expected.gpu_hours for row in rows if row.expected and row.expected.gpu_hours is not None]
+    hours = [
+        row.expected.gpu_hours * row.repeats for row in rows if row.expected and row.expected.gpu_hours is not None
+    ]
     if not seconds:
         return ""
     rest = "" if len(seconds) == len(points) else f", for {len(seconds)} of {len(points)} points"

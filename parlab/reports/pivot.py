@@ -13,8 +13,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parlab.charts.format import DASH, DIGITS, Unit, field_title, field_value, for_column, in_column, significant
+from parlab.charts.format import DASH, DIGITS, SPACE, Unit, field_title, field_value, for_column, in_column, significant
 from parlab.charts.points import in_order, is_number, shared_marks
+from parlab.charts.repeats import APPROXIMATELY, with_deviation
+from parlab.findings.noise import Noise, is_within, noise
 
 from .units import least_is_best, shown_unit
 
@@ -26,7 +28,7 @@ PRINTED = ("imported", "published")
 """The origins of runs whose numbers a file prints."""
 RUN_DOUBTS = "run"
 """Key of the findings about the whole run in `doubts`."""
-HIDDEN = ("doubts", "printed")
+HIDDEN = ("doubts", "printed", "repeats_of")
 """Keys of a record that are not fields."""
 MAX_CELLS = 20_000
 
@@ -58,6 +60,8 @@ class Cell(NamedTuple):
     is_best: bool = False
     note: str = ""
     """Text for the tooltip: the number of aggregated records, or the reason of a failure."""
+    repeats: tuple[float, ...] = ()
+    """The values, if all records are repeats of one point."""
 
 
 class Table(NamedTuple):
@@ -193,6 +197,7 @@ def with_best(table: Table, *, per: str = "row") -> Table:
     if least is None:
         return table
     marked = [list(row) for row in table.cells]
+    noisy = noise(cell.repeats for row in table.cells for cell in row)
     places = [(r, c) for r, row in enumerate(marked) for c in range(len(row))]
     for _, group in itertools.groupby(sorted(places, key=lambda at: _group(at, per)), key=lambda at: _group(at, per)):
         measured = [(marked[r][c].value, r, c) for r, c in group if marked[r][c].state in (VALUE, SEVERAL)]
@@ -200,7 +205,23 @@ def with_best(table: Table, *, per: str = "row") -> Table:
         if len(measured) > 1:
             _, r, c = min(measured, key=lambda entry: entry[0] if least else -entry[0])
             marked[r][c] = marked[r][c]._replace(is_best=True)
+            for _, row, column in measured:
+                if (row, column) != (r, c) and _is_close(marked[row][column], marked[r][c], noisy):
+                    marked[row][column] = _marked_close(marked[row][column])
     return table._replace(cells=marked)
+
+
+def _is_close(cell: Cell, best: Cell, noisy: Noise | None) -> bool:
+    return is_within(cell.value, best.value, noisy, max(1, len(cell.repeats)), max(1, len(best.repeats)))
+
+
+def _marked_close(cell: Cell) -> Cell:
+    """Mark a value that the repeats cannot tell from the best."""
+    note = f"{cell.note}; " if cell.note else ""
+    return cell._replace(
+        text=f"{APPROXIMATELY}{SPACE}{cell.text}",
+        note=f"{note}differs from the best by less than the noise of the repeats",
+    )
 
 
 def _group(place: tuple[int, int], per: str) -> int:
@@ -254,8 +275,24 @@ def _pivot_cell(
     text = in_column(number, unit) if is_column else number_text(number / unit.factor, decimals, is_count=not unit.name)
     if len(measured) == 1:
         return Cell(VALUE, text, number, None, None, tuple(places), doubts, False, note)
-    note = f"{aggregate} of {len(measured)}{'; ' if note else ''}{note}"
-    return Cell(SEVERAL, text, number, min(numbers), max(numbers), tuple(places), doubts, False, note)
+    cell = Cell(SEVERAL, text, number, min(numbers), max(numbers), tuple(places), doubts)
+    return _aggregated(cell, numbers, [records[n] for n, _ in measured], aggregate, note, unit)
+
+
+def _aggregated(
+    cell: Cell, numbers: Sequence[float], records: Sequence[Record], aggregate: str, note: str, unit: Unit
+) -> Cell:
+    """Add to the aggregate of several values what it is made of, and of repeats their standard deviation."""
+    repeats = tuple(numbers) if _are_repeats(records) else ()
+    parts = [f"{aggregate} of {len(numbers)}{' repeats ± standard deviation' if repeats else ''}", note]
+    text = with_deviation(cell.text, repeats, unit.factor)
+    return cell._replace(text=text, note="; ".join(filter(None, parts)), repeats=repeats)
+
+
+def _are_repeats(records: Sequence[Record]) -> bool:
+    """Whether all records are runs of the same point."""
+    first = records[0].get("repeats_of")
+    return first is not None and all(record.get("repeats_of") == first for record in records)
 
 
 def number_text(number: float, decimals: int | None, *, is_count: bool, digits: int = DIGITS) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from parlab.charts.format import DASH, SPACE, Unit, exact_quantity, field_value, for_column, in_column
 from parlab.charts.points import is_number
+from parlab.charts.repeats import APPROXIMATELY
 
 from .blocks import TableBlock, Text
 from .directives import listed, number, select_records
@@ -134,9 +135,13 @@ def _caption(table: Table, has_units: bool) -> str:
     unit = table.unit.name
     caption = f"{title_of(table.value)}{f' in {unit}' if unit and not has_units else ''}."
     caption += f" {table.emulation.capitalize()}." if table.emulation else ""
-    several = sum(cell.low is not None for row in table.cells for cell in row)
+    several = sum(cell.low is not None and not cell.repeats for row in table.cells for cell in row)
     if several:
         caption += f" {several} {'cell aggregates' if several == 1 else 'cells aggregate'} several runs."
+    if any(cell.repeats for row in table.cells for cell in row):
+        caption += " Repeats are given with ± their standard deviation."
+    if any(cell.text.startswith(APPROXIMATELY) for row in table.cells for cell in row):
+        caption += f" {APPROXIMATELY} marks values that differ from the best by less than the noise of the repeats."
     if table.left_out:
         runs = "1 run lacks" if len(table.left_out) == 1 else f"{len(table.left_out)} runs lack"
         caption += f" {runs} one of the row or column fields."

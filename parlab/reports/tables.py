@@ -14,6 +14,7 @@ _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", '"': r"\textquotedbl{}",
+    "±": r"$\pm$", "\N{ALMOST EQUAL TO}": r"$\approx$",
     "\N{EN DASH}": "--", "\N{NARROW NO-BREAK SPACE}": r"\,", "\N{MICRO SIGN}": r"\textmu{}",
     "\N{SUPERSCRIPT TWO}": r"\textsuperscript{2}", "\N{MULTIPLICATION SIGN}": r"$\times$",
 }  # fmt: skip

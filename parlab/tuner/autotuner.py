@@ -72,7 +72,7 @@ def autotuner_start(*, study: Study, space: StudySpace) -> Run:
     if study.driver is not None:
         return study.driver
     config = _search_config(study, space)
-    launched = lab.config_launch(config=config, user=study.created_by)
+    launched = lab.config_launch(config=config, user=study.created_by, only={digest({})})
     study.driver = launched.created[0] if launched.created else config.runs.get(point_digest=digest({}))
     study.save(update_fields=["driver"])
     transaction.on_commit(fleet.dispatch, robust=True)

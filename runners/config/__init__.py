@@ -25,13 +25,24 @@ from .sections import (
     SlurmSection,
     TrainSection,
 )
-from .sweep import MAX_SWEEP_POINTS, Point, difference, digest, expand, sweep_problems, sweep_value_problems
+from .sweep import (
+    MAX_SWEEP_POINTS,
+    SEED,
+    Point,
+    difference,
+    digest,
+    expand,
+    repeated,
+    sweep_problems,
+    sweep_value_problems,
+)
 from .tuned import tuned_config
 
 __all__ = [
     "ENGINES",
     "MAX_SWEEP_POINTS",
     "PLACEHOLDER",
+    "SEED",
     "AutotuningSection",
     "CapacitySection",
     "ClusterSection",
@@ -61,6 +72,7 @@ __all__ = [
     "expand",
     "field_names",
     "filled_fields",
+    "repeated",
     "sections",
     "sweep_problems",
     "sweep_value_problems",

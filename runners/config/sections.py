@@ -317,3 +317,5 @@ class LauncherSection(Section):
     """End a run without a step for this long and for 10 times the slowest step; stacks go to the log. Empty: never."""
     max_attempts: Annotated[int, Field(ge=1, le=20)] = 2
     """Attempts of a run that is lost with its node, including the first."""
+    repeats: Annotated[int, Field(ge=1, le=100)] = 1
+    """Runs of each point, each with the next seed; figures and tables show their mean and spread."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,9 @@ from .problems import ConfigError, Problem
 from .run import RunConfig, check, field_names, value_problems, with_values
 
 MAX_SWEEP_POINTS = 2_000
+"""Points times repeats."""
+REPEATS = "launcher.repeats"
+SEED = "train.seed"
 TOGETHER = ","
 """Separates the fields of an axis that change together: "network.delay_ms, network.bandwidth_gbps"."""
 
@@ -23,6 +27,12 @@ class Point(NamedTuple):
     values: dict[str, Any]
     config: RunConfig | None
     problems: list[Problem]
+    repeat: int = 1
+
+    @property
+    def digest(self) -> str:
+        """Identify the run of this point among those of its sweep."""
+        return digest(self.values if self.repeat == 1 else {"point": self.values, "repeat": self.repeat})
 
 
 def sweep_problems(sweep: Any) -> list[Problem]:
@@ -45,6 +55,8 @@ def sweep_problems(sweep: Any) -> list[Problem]:
                 problems.append(Problem("sweep", axis, f"unknown field {field}; {remedy}"))
             elif field in used:
                 problems.append(Problem("sweep", axis, f"{field} is in two axes; remove it from one of them"))
+            if field == REPEATS:
+                problems.append(Problem("sweep", axis, f"{REPEATS} cannot vary; set it in the configuration"))
             used.add(field)
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             problems.append(
@@ -110,7 +122,7 @@ def expand(data: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> list[
 
     An empty sweep is one point. Raises ConfigError for an invalid sweep.
     """
-    problems = sweep_problems(sweep)
+    problems = sweep_problems(sweep) or _too_many_runs(data, sweep)
     if problems:
         raise ConfigError(problems)
     points = []
@@ -121,6 +133,42 @@ def expand(data: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> list[
         config, invalid = check(with_values(data, values))
         points.append(Point(values, config, invalid))
     return points
+
+
+def _too_many_runs(data: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> list[Problem]:
+    launcher = data.get("launcher")
+    repeats = launcher.get("repeats", 1) if isinstance(launcher, Mapping) else 1
+    points = math.prod(len(values) for values in sweep.values())
+    if not isinstance(repeats, int) or points * repeats <= MAX_SWEEP_POINTS:
+        return []
+    most = MAX_SWEEP_POINTS // points
+    message = f"repeats {repeats} of {points} points are more than {MAX_SWEEP_POINTS} runs; use {most} at most"
+    return [Problem(REPEATS, repeats, message)]
+
+
+def repeated(points: Sequence[Point]) -> list[Point]:
+    """Return a point per run: each valid point as often as its configuration asks, all first repeats first.
+
+    A repeat has the next seed, unless the sweep varies the seed itself.
+    """
+    rounds = max((point.config.launcher.repeats for point in points if point.config), default=1)
+    return [
+        repeat_of(point, number)
+        for number in range(1, rounds + 1)
+        for point in points
+        if number <= (point.config.launcher.repeats if point.config else 1)
+    ]
+
+
+def repeat_of(point: Point, number: int) -> Point:
+    """Return one repeat of a point; its configuration is that of a single run."""
+    if point.config is None or point.config.launcher.repeats == 1:
+        return point
+    data = point.config.model_dump(mode="json")
+    data["launcher"]["repeats"] = 1
+    if SEED not in point.values:
+        data["train"]["seed"] += number - 1
+    return point._replace(config=RunConfig.model_validate(data), repeat=number)
 
 
 def digest(data: Any) -> str:

@@ -9,7 +9,7 @@
   function colours() {
     const text = token("--text"), muted = token("--muted"), line = token("--line"), surface = token("--surface");
     const axis = { color: muted, linecolor: line, tickcolor: line, gridcolor: line, zerolinecolor: line, title: { font: { color: muted } } };
-    return { font: { color: text }, xaxis: axis, yaxis: axis, legend: { font: { color: text } }, modebar: { bgcolor: surface, color: muted, activecolor: text },
+    return { axis, font: { color: text }, legend: { font: { color: text } }, modebar: { bgcolor: surface, color: muted, activecolor: text },
       hoverlabel: { bgcolor: surface, bordercolor: line, font: { color: text } } };
   }
 
@@ -29,13 +29,20 @@
     // Labels on lines get the background of the page.
     rest.annotations = rest.annotations?.map((label) => label.name === "on lines" ? { ...label, bgcolor: token("--surface"), opacity: 0.85 } : label);
     // uirevision: the zoom stays when new points arrive.
-    return merged({ ...rest, autosize: true, uirevision: "kept" }, colours());
+    return coloured({ ...rest, autosize: true, uirevision: "kept" });
+  }
+
+  // Figures of several panels have an axis of values for each.
+  function coloured(layout) {
+    const { axis, ...others } = colours();
+    const axes = Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key));
+    return merged(layout, { ...others, ...Object.fromEntries(axes.map((key) => [key, axis])) });
   }
 
   async function download(element, format) {
     const { layout } = drawings.get(element).figure;
     const legend = element.querySelector(".legend")?.getBoundingClientRect().height || 0;
-    const picture = merged(layout, { ...colours(), paper_bgcolor: token("--surface"),
+    const picture = merged(coloured(layout), { paper_bgcolor: token("--surface"),
       title: { y: 1, yref: "container", yanchor: "top", pad: { t: 16 } }, margin: { t: 80 + legend, l: 64, r: 24, b: 56 } });
     // The width of the page gives the legend the same rows.
     const width = Math.max(480, element.clientWidth), height = element.clientHeight + 80;
@@ -56,6 +63,7 @@
 
   function showText(element, text) {
     if (element.classList.contains("js-plotly-plot")) Plotly.purge(element);
+    element.isLinked = false;
     const message = document.createElement("p");
     message.className = "muted";
     message.textContent = text;
@@ -98,6 +106,7 @@
     const isListed = listMissing(frame, figure ? "" : empty);
     if (!figure) {
       if (isListed && element.classList.contains("js-plotly-plot")) Plotly.purge(element);
+      element.isLinked = false;
       if (!isListed) showText(element, empty);
       // If no more data can come, the note does not need the height of a plot.
       element.classList.toggle("blank", !document.querySelector("#live[hx-get]"));
@@ -105,17 +114,20 @@
       if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
       element.classList.remove("blank");
       element.classList.toggle("tall", "tall" in element.dataset || needsRoom(element, figure));
+      const panels = figure.layout.meta?.panels || 1;
+      element.style.height = panels > 1 ? `${figure.layout.height}px` : "";
       await Plotly.react(element, figure.data, inPage(figure.layout), { ...CONFIG, modeBarButtons: buttons(element) });
     }
     element.dataset.drawn = "1";
     element.dispatchEvent(new Event("parlab:drawn", { bubbles: true }));
+    if (figure) link(element);
     if (figure && "refines" in element.dataset) watchZoom(element);
   }
 
   // Long curves are thinned; zooming in loads as many points of the visible part.
   function watchZoom(element) {
-    element.removeAllListeners?.("plotly_relayout");
-    element.on("plotly_relayout", (change) => {
+    if (element.isRefining) element.removeListener("plotly_relayout", element.isRefining);
+    element.on("plotly_relayout", element.isRefining = (change) => {
       const from = change["xaxis.range[0]"] ?? change["xaxis.range"]?.[0], to = change["xaxis.range[1]"] ?? change["xaxis.range"]?.[1];
       if (change["xaxis.autorange"]) element.seen = null;
       else if (from === undefined || to === undefined) return;
@@ -124,6 +136,38 @@
     });
     // After drawing again, for another theme or with new points, the zoom stays.
     if (element.seen) refine(element);
+  }
+
+  // Figures of a page with the same horizontal axis share its range, and show what they have at the hovered position.
+  const horizontal = (element) => element.layout?.xaxis?.title?.text;
+  function linked(element) {
+    if (document.getElementById("unlinked")?.checked) return [];
+    const axis = horizontal(element);
+    return drawn().filter((other) => other !== element && horizontal(other) === axis && other._fullLayout.xaxis.type === element._fullLayout.xaxis.type);
+  }
+  let isFollowing = false; // a change that is passed on is not passed back
+  function link(element) {
+    if (element.isLinked) return;
+    element.isLinked = true;
+    element.on("plotly_relayout", async (change) => {
+      if (isFollowing) return;
+      const from = change["xaxis.range[0]"] ?? change["xaxis.range"]?.[0], to = change["xaxis.range[1]"] ?? change["xaxis.range"]?.[1];
+      if (from === undefined && !change["xaxis.autorange"]) return;
+      isFollowing = true;
+      try {
+        const others = linked(element);
+        await Promise.all(others.map((other) => Plotly.relayout(other, from === undefined ? { "xaxis.autorange": true } : { "xaxis.range": [from, to] })));
+      } finally { isFollowing = false; }
+    });
+    element.on("plotly_hover", ({ xvals, points }) => {
+      const at = xvals?.[0] ?? points[0].x;
+      if (isFollowing || !element._fullLayout.hovermode?.startsWith("x")) return;
+      isFollowing = true;
+      try {
+        for (const other of linked(element)) if (other._fullLayout.hovermode?.startsWith("x")) Plotly.Fx.hover(other, { xval: at }, "xy");
+      } finally { isFollowing = false; }
+    });
+    element.on("plotly_unhover", () => { if (!isFollowing) for (const other of linked(element)) Plotly.Fx.unhover(other); });
   }
 
   async function refine(element) {
@@ -191,17 +235,23 @@
       chosen.getAll(name).filter(Boolean).forEach((value) => page.searchParams.append(name, value));
     }
     history.replaceState(history.state, "", page);
-    const query = page.searchParams.toString();
-    const followers = [...document.querySelectorAll("[data-follows]")].filter((element) => !form.dataset.figureChoices || element.dataset.figure === form.dataset.figureChoices);
+    follow(form.dataset.figureChoices);
+  }
+  // Draw the figures again that follow the address.
+  function follow(only) {
+    const query = new URL(location.href).searchParams.toString();
+    const followers = [...document.querySelectorAll("[data-follows]")].filter((element) => !only || element.dataset.figure === only);
     for (const element of followers) {
       element.dataset.figureUrl = `${element.dataset.figureUrl.split("?")[0]}?${query}`;
       const numbers = element.closest("figure").querySelector("[data-numbers]");
       numbers.href = `${element.dataset.numbersUrl}?${query}`;
       if (element.classList.contains("js-plotly-plot")) Plotly.purge(element); // other axes: the zoom is reset
-      element.seen = null;
+      element.seen = element.isRefining = null;
+      element.isLinked = false;
     }
     enqueue(followers);
   }
+  document.addEventListener("parlab:address", () => follow());
   document.addEventListener("change", (event) => {
     const form = event.target.closest("[data-figure-choices]");
     if (form) choose(form);

@@ -33,7 +33,7 @@ PLAIN_FILES = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.St
 def experiments_page_p95_ms(scale: Scale) -> Result:
     """Measure the 95th percentile of the server's time for a page, over filters, orders and both kinds of list."""
     user, _ = get_user_model().objects.get_or_create(username="bench")
-    _fill(user, scale.of(RUNS))
+    fill_runs(user, scale.of(RUNS))
     client = Client(SERVER_NAME="127.0.0.1")
     with override_settings(STORAGES=PLAIN_FILES):
         client.force_login(user)
@@ -61,7 +61,7 @@ def _p95(client: Client, queries: Sequence[dict[str, str]], repeats: int) -> flo
     return float(np.percentile(times[1:], 95))
 
 
-def _fill(user: User, count: int) -> None:
+def fill_runs(user: User, count: int) -> None:
     random = np.random.default_rng(0)
     for number in range(max(1, count // RUNS_EACH)):
         experiment = Experiment.objects.create(

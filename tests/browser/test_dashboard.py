@@ -20,6 +20,12 @@ def test_a_dashboard_is_saved_shared_and_opened_by_another(page: Page, demo: Dem
     content.fill("Memory decides **everything**.")
     page.get_by_role("button", name="Move Text up").click()
     expect(page.get_by_label("Title").nth(3)).to_have_value("Text")
+    # The handle of a panel moves it with the keyboard as well.
+    page.get_by_role("button", name="Arrange Text").focus()
+    page.keyboard.press("Alt+ArrowUp")
+    expect(page.get_by_label("Title").nth(2)).to_have_value("Text")
+    page.keyboard.press("Alt+ArrowDown")
+    expect(page.get_by_label("Title").nth(3)).to_have_value("Text")
     page.get_by_label("Width").nth(3).select_option("full")
     page.get_by_label("Default for the team").check()
     page.get_by_role("button", name="Save", exact=True).click()

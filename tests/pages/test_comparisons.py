@@ -157,11 +157,11 @@ def test_there_are_no_other_figures(page: Client, four_runs: list[Run]) -> None:
 def test_twenty_runs_take_as_many_queries_as_two(
     page: Client, make_config: Callable[..., Config], user: User, four_runs: list[Run], django_assert_num_queries: Any
 ) -> None:
-    with django_assert_num_queries(4):  # session, person, runs, saved views
+    with django_assert_num_queries(5):  # session, person, runs, repeats, saved views
         page.get(address(*four_runs[:2]))
     config = make_config(sweep={"train.seed": list(range(20))})
     runs = lab.config_launch(config=config, user=user).created
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(5):
         page.get(address(*runs))
 
 

@@ -83,6 +83,9 @@ class Run(models.Model):
     origin = models.CharField(max_length=12, choices=Origin, default=Origin.MEASURED)
     point = models.JSONField(default=dict, help_text="Axis values of this point.")
     point_digest = models.CharField(max_length=64)
+    repeat = models.PositiveSmallIntegerField(
+        default=1, help_text="Number among the runs of its point, which differ only in their seed."
+    )
     resolved = models.JSONField(
         help_text="The complete RunConfig with defaults; of an imported run only what its source states."
     )
@@ -158,6 +161,7 @@ class Run(models.Model):
         ]
         indexes = [
             models.Index(fields=["state"], name="run_state"),
+            models.Index(fields=["experiment"], condition=models.Q(repeat__gt=1), name="run_repeats"),
             # Covers all columns that lists filter, sort and count by: rows are long because of their JSON.
             models.Index(fields=["experiment", *FACTS, "hidden_at"], name="run_facts"),
         ]

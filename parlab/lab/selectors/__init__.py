@@ -40,6 +40,7 @@ from .plans import (
     priced,
 )
 from .records import run_records, varied_fields
+from .repeats import has_repeats, repeat_groups, repeat_key
 from .runs import (
     ConfigSection,
     by_hand,
@@ -98,6 +99,7 @@ __all__ = [
     "figure_title",
     "flat",
     "has_pipelines",
+    "has_repeats",
     "has_waterfall",
     "home",
     "launch_plan",
@@ -116,6 +118,8 @@ __all__ = [
     "priced",
     "rank_layout",
     "remaining_s",
+    "repeat_groups",
+    "repeat_key",
     "run_doubts",
     "run_figures",
     "run_findings",

@@ -10,7 +10,7 @@ from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 
 from parlab.lab.models import Attempt, Config, Experiment, Member, Run
 from parlab.lab.services.runs import launchable
-from runners.config import ConfigError, Point, digest
+from runners.config import ConfigError, Point, repeated
 from runners.protocol import RunState
 
 from .links import why_no_links
@@ -120,6 +120,11 @@ class LaunchPlan(NamedTuple):
     why_no_links: str = ""
     """Why no online node can emulate the links of these runs; otherwise empty."""
 
+    @property
+    def repeats(self) -> int:
+        """The largest number of runs of a point."""
+        return max((point.config.launcher.repeats for point in self.points if point.config), default=1)
+
 
 def launch_plan(config: Config | None, runs: Sequence[Run]) -> LaunchPlan:
     """Compare the points of a config with its existing runs."""
@@ -136,7 +141,7 @@ def launch_plan(config: Config | None, runs: Sequence[Run]) -> LaunchPlan:
         return LaunchPlan([], 0, [], f"The sweep is invalid: {error}. Edit the configuration.")
     invalid = [point for point in points if point.config is None]
     launched = {run.point_digest for run in own_runs}
-    count = sum(1 for point in points if point.config is not None and digest(point.values) not in launched)
+    count = sum(1 for point in repeated(points) if point.config is not None and point.digest not in launched)
     hint = ""
     if len(invalid) == len(points):
         hint = "No point of the sweep can run. Edit the configuration."

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
-from django.db.models import F, FloatField, Q, QuerySet, Window
+from django.db.models import Exists, F, FloatField, OuterRef, Q, QuerySet, Window
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast, RowNumber
 
+from parlab.findings.noise import Noise, noise
 from parlab.lab.models import Run
 from runners.protocol import RunState
+
+from .repeats import has_repeats, repeat_groups
 
 _BEST = 2
 """Number of runs that determine a lead."""
@@ -36,7 +40,14 @@ class Lead(NamedTuple):
     ahead: float | None
     """Speed of the best run divided by that of the second; None without a second run."""
     noise: float | None = None
-    """Half the p10 to p90 range of the step times in percent of their median, of the run that varies more."""
+    """Half the p10 to p90 range of the step times in percent of their median, of the run that varies more.
+
+    With repeats, the difference of the two means in percent that their noise exceeds once in 20 times.
+    """
+    repeats: int = 1
+    """Runs of which the value is the mean; `best` is the first of them."""
+    is_of_repeats: bool = False
+    """Whether `noise` is that of repeats."""
 
     @property
     def is_within_noise(self) -> bool:
@@ -61,21 +72,44 @@ class Lead(NamedTuple):
         return None if self.ahead is None else 100 * (self.ahead - 1)
 
 
-def lead(runs: Sequence[Run]) -> Lead | None:
-    """Compare the first two runs, given in LEAD_ORDER; None if the first run has no speed."""
-    if not runs:
+def lead(standings: Sequence[Sequence[Run]], noises: Mapping[str, Noise | None] = {}) -> Lead | None:
+    """Compare the first two points, each given by its repeats, fastest first; None if the first has no speed.
+
+    `noises` are those of the repeats by name of a speed.
+    """
+    if not standings:
         return None
-    best, second = runs[0], runs[1] if len(runs) > 1 else None
+    best, second = standings[0], standings[1] if len(standings) > 1 else []
     for name, unit in _SPEEDS.items():
-        value = _speed(best, name)
+        value, other = _mean_speed(best, name), _mean_speed(second, name)
         if value is None:
             continue
-        other = _speed(second, name) if second else None
-        if not second or not other or not value:
-            return Lead(best, unit, value, None, None)
+        own = Lead(best[0], unit, value, None, None, repeats=len(best))
+        if not other or not value:
+            return own
         ahead = other / value if name == "step_time_s" else value / other
-        return Lead(best, unit, value, second, ahead, _noise([best, second]))
+        of_repeats = noises.get(name)
+        steps = None if of_repeats else _noise([best[0], second[0]])
+        limit = 100 * of_repeats.limit(len(best), len(second)) if of_repeats else steps
+        return own._replace(second=second[0], ahead=ahead, noise=limit, is_of_repeats=of_repeats is not None)
     return None
+
+
+def _mean_speed(runs: Sequence[Run], name: str) -> float | None:
+    speeds = _speeds(runs, name)
+    return fmean(speeds) if speeds else None
+
+
+def _speeds(runs: Sequence[Run], name: str) -> list[float]:
+    return [speed for run in runs if (speed := _speed(run, name)) is not None]
+
+
+def ranked(runs: Sequence[Run]) -> tuple[list[list[Run]], dict[str, Noise | None]]:
+    """Return finished runs by point, the fastest mean first, and the noise of their repeats by name of a speed."""
+    groups = sorted(repeat_groups(runs), key=_mean_key)
+    if not has_repeats(groups):
+        return groups, {}
+    return groups, {name: noise(_speeds(group, name) for group in groups) for name in _SPEEDS}
 
 
 _SPEEDS = {
@@ -117,6 +151,8 @@ def experiment_leads(experiment_ids: Iterable[int], runs: Q | None = None) -> di
     finished = Run.objects.filter(runs or Q(), experiment__in=list(experiment_ids), state=RunState.FINISHED).order_by()
     standing = Window(RowNumber(), partition_by=F("experiment_id"), order_by=list(LEAD_ORDER))
     leads = _leads(finished.filter(_HAS_SPEED).annotate(standing=standing).filter(standing__lte=_BEST))
+    with_repeats = [pk for pk, item in leads.items() if item.best.__dict__.get("has_repeats")]
+    leads |= _leads_of_repeats(finished.filter(experiment__in=with_repeats)) if with_repeats else {}
     remaining = {pk for pk in experiment_ids if pk not in leads}
     if remaining:
         # Few experiments: imported tables that only state FLOP/s. Only for them the JSON is searched.
@@ -135,11 +171,22 @@ def _leads(first: QuerySet[Run]) -> dict[int, Lead]:
         median=_stated("step_time_s__median"),
         p90=_stated("step_time_s__p90"),
         tflops_per_gpu=_stated("tflops_per_gpu"),
+        has_repeats=Exists(Run.objects.filter(experiment=OuterRef("experiment"), repeat__gt=1)),
     )
     by_experiment: dict[int, list[Run]] = {}
     for run in sorted(runs.filter(pk__in=first.values("pk")), key=_lead_key):
         by_experiment.setdefault(run.experiment_id, []).append(run)
-    leads = {pk: lead(members) for pk, members in by_experiment.items()}
+    leads = {pk: lead([[run] for run in members]) for pk, members in by_experiment.items()}
+    return {pk: item for pk, item in leads.items() if item is not None}
+
+
+def _leads_of_repeats(finished: QuerySet[Run]) -> dict[int, Lead]:
+    """Return the leads of experiments with repeats, which compare means."""
+    by_experiment: dict[int, list[Run]] = {}
+    rows = finished.filter(origin=Run.Origin.MEASURED).defer("resolved", "summary", "launch").order_by("number")
+    for run in rows:
+        by_experiment.setdefault(run.experiment_id, []).append(run)
+    leads = {pk: lead(*ranked(members)) for pk, members in by_experiment.items()}
     return {pk: item for pk, item in leads.items() if item is not None}
 
 
@@ -159,6 +206,17 @@ def _lead_key(run: Run) -> tuple[float, float, float, float, int]:
     )
 
 
+def _mean_key(group: Sequence[Run]) -> tuple[float, float, float, float, int]:
+    """Return the key of `_lead_key` for the means of repeats."""
+    if len(group) == 1:
+        return _lead_key(group[0])
+    samples, tokens, step_time, flops = (
+        _mean_speed(group, name) for name in ("samples_per_s", "tokens_per_s", "step_time_s", "tflops_per_gpu")
+    )
+    slowest = float("inf") if step_time is None else step_time
+    return -(samples or 0.0), -(tokens or 0.0), slowest, -(flops or 0.0), group[0].number
+
+
 class Verdict(NamedTuple):
     """The outcome of the runs of an experiment."""
 
@@ -175,9 +233,10 @@ class Verdict(NamedTuple):
 
 def verdict(runs: Sequence[Run]) -> Verdict:
     """Summarize loaded runs: the lead of the best, the speedup over the slowest, and the failures."""
-    finished = sorted((run for run in runs if run.state == RunState.FINISHED), key=_lead_key)
-    best = lead(finished)
-    ends = lead([finished[0], finished[-1]]) if len(finished) > 2 else None
+    finished = [run for run in runs if run.state == RunState.FINISHED]
+    standings, repeat_noise = ranked(finished)
+    best = lead(standings, repeat_noise)
+    ends = lead([standings[0], standings[-1]]) if len(standings) > 2 else None
     return Verdict(
         best,
         ends.second if ends else None,

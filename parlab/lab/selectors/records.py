@@ -27,6 +27,7 @@ _PLAIN = ("ms_per_sample", "tflops_per_gpu", "model_flops_per_iteration", "skipp
 _CELLS = ("step_time_s", "samples_per_s", "tokens_per_s", "ms_per_sample")
 """Fields that the single cell of a run may state."""
 MAX_CELL = 80
+_NOT_VARIED = ("doubts", "printed", "repeats_of", "repeat", "marks", "run", "label")
 
 
 def run_records(runs: Iterable[Run], doubts: Mapping[int, Doubts] | None = None) -> list[dict[str, Any]]:
@@ -60,6 +61,10 @@ def _record(run: Run, doubts: Doubts) -> dict[str, Any]:
         field: tuple(findings) for column, findings in doubts.items() for field in _DOUBTED.get(column, (column,))
     }
     record["marks"] = run.marks
+    if run.origin == Run.Origin.MEASURED:
+        record["repeats_of"] = f"{run.config_id} {run.point}"
+        if run.config.data.get("launcher", {}).get("repeats", 1) > 1:
+            record["repeat"] = run.repeat
     record["printed"] = _printed_cells(run.summary.get("figures") or {}, record)
     return record
 
@@ -137,7 +142,5 @@ def _figure_value(figure: Any, text: str | None) -> Any:
 
 def varied_fields(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """List the fields in which records differ, axes of the sweep first: the choices for rows and columns of a pivot."""
-    names = dict.fromkeys(
-        name for record in records for name in record if name not in ("doubts", "printed", "marks", "run", "label")
-    )
+    names = dict.fromkeys(name for record in records for name in record if name not in _NOT_VARIED)
     return [name for name in names if len({repr(record.get(name)) for record in records}) > 1]

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 from parlab.charts.format import field_value
 from parlab.charts.points import Roof, RunPoint, Timer
+from parlab.charts.repeats import grouped
 from parlab.lab.models import Run
 from parlab.planner.hardware import find
 from parlab.reports.pivot import PRINTED
 from runners.config import Point, digest
 from runners.protocol import RunState
 
+from .repeats import repeat_key
 from .runs import step_time
 from .utilisation import compute, peak_text, share_pct
 
@@ -90,7 +92,11 @@ def _joined_axes(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Join the fields of a network to one axis, and drop times of emulated passes that follow from other axes."""
     joined = [_joined_network(point) for point in points]
     shorter = [{axis: value for axis, value in point.items() if not axis.startswith("emulation.")} for point in joined]
-    return shorter if len({repr(sorted(point.items())) for point in shorter}) == len(shorter) else joined
+    return shorter if _distinct(shorter) == _distinct(joined) else joined
+
+
+def _distinct(points: Sequence[Mapping[str, Any]]) -> int:
+    return len({repr(sorted(point.items())) for point in points})
 
 
 def _joined_network(point: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +120,7 @@ def _with_common_axes(entries: Sequence[SweepEntry]) -> list[SweepEntry]:
 
 
 def run_points(runs: Sequence[Run]) -> list[RunPoint]:
-    """Convert finished and out-of-memory runs to points of figures; other runs have no final numbers."""
+    """Convert finished and out-of-memory runs to points of figures, repeats to one; others have no final numbers."""
     ended = [run for run in runs if run.state in (RunState.FINISHED, RunState.OOM)]
     several = len({run.config_id for run in ended}) > 1
     points = _joined_axes(
@@ -123,7 +129,10 @@ def run_points(runs: Sequence[Run]) -> list[RunPoint]:
     values = {run.pk: point for run, point in zip(ended, points, strict=True)}
     axes = dict.fromkeys(axis for point in values.values() for axis in point)
     varied = [axis for axis in axes if len({repr(point.get(axis)) for point in values.values()}) > 1]
-    return [run_point(run, {axis: values[run.pk][axis] for axis in varied if axis in values[run.pk]}) for run in ended]
+    single = [
+        run_point(run, {axis: values[run.pk][axis] for axis in varied if axis in values[run.pk]}) for run in ended
+    ]
+    return grouped(single, {run.number: repeat_key(run) for run in ended})
 
 
 def run_point(run: Run, values: dict[str, Any]) -> RunPoint:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from django.contrib.auth.models import User
@@ -15,7 +16,7 @@ from django.utils import timezone
 from parlab.findings import RULES, RunFacts, run_findings, sweep_findings
 from parlab.formats import schema
 from parlab.lab.models import Attempt, Experiment, Finding, Run, Source
-from runners.config import engine_of, filled_fields
+from runners.config import digest, engine_of, filled_fields
 
 from . import events, storable
 from .configs import lock_experiment
@@ -104,6 +105,7 @@ def finding_reopen(*, finding: Finding) -> Finding:
 def _runs(experiment: Experiment) -> Iterable[Run]:
     fields = (
         "experiment_id",
+        "config_id",
         "number",
         "state",
         "origin",
@@ -151,8 +153,26 @@ def _run_matches(runs: Sequence[Run]) -> Iterator[_Match]:
     for run, run_facts in zip(runs, facts, strict=True):
         for finding in run_findings(run_facts):
             yield _Match(finding, run.pk, None)
-    for finding in sweep_findings(facts):
+    for finding in sweep_findings(_pooled(runs, facts)):
         yield _Match(finding, ids.get(finding.where.run or 0), None)
+
+
+def _pooled(runs: Sequence[Run], facts: Sequence[RunFacts]) -> list[RunFacts]:
+    """Replace finished repeats by one run with their mean throughput, as the rules of sweeps compare points."""
+    groups: dict[Any, list[RunFacts]] = {}
+    for run, run_facts in zip(runs, facts, strict=True):
+        is_repeat = run.origin == Run.Origin.MEASURED and run_facts.summary.get("samples_per_s")
+        key = (run.config_id, digest(run.point), run_facts.state) if is_repeat else run.pk
+        groups.setdefault(key, []).append(run_facts)
+    points = []
+    for members in groups.values():
+        values = [member.summary.get("samples_per_s") for member in members]
+        speeds = tuple(float(value) for value in values if value)
+        first = members[0]
+        if len(speeds) > 1:
+            first = first._replace(summary={**first.summary, "samples_per_s": fmean(speeds)}, repeats=speeds)
+        points.append(first)
+    return points
 
 
 def _devices(runs: Sequence[Run]) -> dict[int, str]:

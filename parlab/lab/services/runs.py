@@ -8,7 +8,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from parlab.lab.models import Attempt, Config, Run, Snapshot
-from runners.config import ConfigError, Point, Problem, RunConfig, digest
+from runners.config import ConfigError, Point, Problem, RunConfig, repeated
 from runners.config.engines import engine_names
 from runners.protocol import RunState
 
@@ -25,7 +25,7 @@ _CANCEL_ROUNDS = 5
 
 
 class Launch(NamedTuple):
-    """Result of a launch: the new runs, the number of points that already had one, and invalid points."""
+    """Result of a launch: the new runs, the number of runs that existed already, and invalid points."""
 
     created: list[Run]
     existing: int
@@ -34,23 +34,24 @@ class Launch(NamedTuple):
 
 @transaction.atomic
 def config_launch(*, config: Config, user: User, only: Collection[str] | None = None) -> Launch:
-    """Queue a run for every valid point of a sweep without one, optionally `only` for points with these digests.
+    """Queue a run for every valid point and repeat without one, optionally `only` for points with these digests.
 
     Raises ConfigError if no point can be launched.
     """
     lock_experiment(config.experiment)
     # Unused configs are edited in place, so read the row again under the lock.
     config = Config.objects.select_related("experiment").get(pk=config.pk)
-    points = [launchable(point) for point in config.points() if only is None or digest(point.values) in only]
+    points = [launchable(point) for point in config.points() if only is None or point.digest in only]
     invalid = [point for point in points if point.config is None]
     if len(invalid) == len(points):
         raise ConfigError(list({str(problem): problem for point in invalid for problem in point.problems}.values()))
     existing = set(config.runs.values_list("point_digest", flat=True))
-    runnable = [(point.values, point.config) for point in points if point.config is not None]
-    new = [(values, run_config) for values, run_config in runnable if digest(values) not in existing]
+    # A study names single points with `only`, and asks for one run of each.
+    runnable = [point for point in repeated(points) if point.config and (only is None or point.digest in only)]
+    new = [point for point in runnable if point.digest not in existing]
     first = next_number(config)
     runs = Run.everything.bulk_create(
-        [_new_run(config, values, run_config, first + index, user) for index, (values, run_config) in enumerate(new)]
+        [_new_run(config, point, point.config, first + n, user) for n, point in enumerate(new) if point.config]
     )
     Attempt.objects.bulk_create([Attempt(run=run, number=1) for run in runs])
     Snapshot.objects.bulk_create([configuration_snapshot(run, 1) for run in runs])
@@ -86,14 +87,16 @@ def next_number(config: Config) -> int:
     return (last or 0) + 1
 
 
-def _new_run(config: Config, values: dict[str, Any], run_config: RunConfig, number: int, user: User) -> Run:
+def _new_run(config: Config, point: Point, run_config: RunConfig, number: int, user: User) -> Run:
+    label = run_label(config, point.values, run_config)
     return Run(
         experiment=config.experiment,
         config=config,
         number=number,
-        label=run_label(config, values, run_config),
-        point=values,
-        point_digest=digest(values),
+        label=label if point.repeat == 1 else f"{label[: _LABEL_LENGTH - 12]}, repeat {point.repeat}",
+        point=point.values,
+        point_digest=point.digest,
+        repeat=point.repeat,
         resolved=run_config.resolved(),
         created_by=user,
     )

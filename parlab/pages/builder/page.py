@@ -183,7 +183,7 @@ def _matrix(preview: Preview, reading: Checked) -> list[MatrixRow]:
         MatrixRow(
             point,
             [value_text(builder_fields()[path], point.values[path]) for path in paths],
-            point.expected.step_time_s * point.config.train.iterations
+            point.expected.step_time_s * point.config.train.iterations * point.repeats
             if point.config and point.expected and point.expected.step_time_s is not None
             else None,
         )
@@ -193,17 +193,19 @@ def _matrix(preview: Preview, reading: Checked) -> list[MatrixRow]:
 
 def _totals(preview: Preview) -> Totals | None:
     predicted = [
-        (point.config, point.expected) for point in preview.points if point.expected and point.expected.step_time_s
+        (point.config, point.expected, point.repeats)
+        for point in preview.points
+        if point.expected and point.expected.step_time_s
     ]
     if not predicted:
         return None
-    costs = [expected.cost for _, expected in predicted]
+    costs = [None if expected.cost is None else expected.cost * repeats for _, expected, repeats in predicted]
     return Totals(
         len(predicted),
-        sum((expected.step_time_s or 0) * (config.train.iterations if config else 0) for config, expected in predicted),
-        sum(expected.gpu_hours or 0 for _, expected in predicted),
+        sum((e.step_time_s or 0) * (config.train.iterations if config else 0) * n for config, e, n in predicted),
+        sum((expected.gpu_hours or 0) * repeats for _, expected, repeats in predicted),
         sum(cost for cost in costs if cost is not None) if any(cost is not None for cost in costs) else None,
-        max(expected.memory_bytes or 0 for _, expected in predicted),
+        max(expected.memory_bytes or 0 for _, expected, _ in predicted),
     )
 
 

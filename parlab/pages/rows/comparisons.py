@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from parlab.charts.format import DASH, MINUS, Unit, field_title, field_value, significant, unit_for
 from parlab.charts.measures import MEASURES, Measure
 from parlab.charts.points import RunPoint
+from parlab.charts.repeats import count_of, percent, pooled, values_of, with_deviation
+from parlab.findings.noise import Noise, is_within, noise
 from parlab.lab.models import Run
 from parlab.lab.selectors.records import run_settings
+from parlab.lab.selectors.repeats import repeat_groups, with_repeats
 from parlab.lab.selectors.sweep import run_point
+from runners.config import SEED
 from runners.protocol import RunState
 
 
@@ -30,6 +34,8 @@ class ResultCell(NamedTuple):
     is_best: bool
     relative: str
     """Difference from the first run: `+12.3 %`."""
+    is_noise: bool = False
+    """Whether that difference is smaller than the noise."""
 
 
 class Result(NamedTuple):
@@ -39,20 +45,32 @@ class Result(NamedTuple):
     title: str
     unit: str
     cells: list[ResultCell]
+    noise: str = ""
+    """What differences are noise, as text; empty if that is unknown."""
 
 
 class Comparison(NamedTuple):
     runs: list[Run]
+    """The runs; of pooled repeats the first."""
+    groups: list[list[Run]]
+    """Each of these runs, with its repeats where they are pooled."""
     differences: list[Difference]
     same: list[tuple[str, str]]
     """Fields with the same value in all runs."""
     results: list[Result]
     points: list[RunPoint]
 
+    @property
+    def has_noise(self) -> bool:
+        """Whether a difference is smaller than the noise."""
+        return any(cell.is_noise for result in self.results for cell in result.cells)
 
-def compare(runs: Sequence[Run]) -> Comparison:
-    """Compare runs in the given order; differences are relative to the first run."""
-    settings = [_settings(run) for run in runs]
+
+def compare(runs: Sequence[Run], *, is_pooled: bool = False) -> Comparison:
+    """Compare runs in the given order; differences are relative to the first run, or to the mean of its repeats."""
+    groups = repeat_groups(runs) if is_pooled else [[run] for run in runs]
+    first = [group[0] for group in groups]
+    settings = [_settings(run, is_pooled=is_pooled) for run in first]
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     differences: list[Difference] = []
     same: list[tuple[str, str]] = []
@@ -65,49 +83,105 @@ def compare(runs: Sequence[Run]) -> Comparison:
             same.append((name, values[0]))
     varied = [difference.field for difference in differences]
     points = [
-        run_point(run, {name: setting[name] for name in varied if name in setting})
-        for run, setting in zip(runs, settings, strict=True)
+        pooled([run_point(run, {name: setting[name] for name in varied if name in setting}) for run in _ended(group)])
+        for group, setting in zip(groups, settings, strict=True)
     ]
-    return Comparison(list(runs), differences, same, _results(runs, points), points)
+    return Comparison(first, groups, differences, same, _results(first, points, _noises(runs)), points)
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _ended(group: Sequence[Run]) -> Sequence[Run]:
+    """Return the repeats whose numbers count: those that finished, or the first if none has."""
+    return [run for run in group if run.state == RunState.FINISHED] or group[:1]
+
+
+def _settings(run: Run, *, is_pooled: bool) -> dict[str, Any]:
     """Return the settings of a run without unset fields; None is a value only where a program got it as an argument."""
     fields = {"gpus": int(run.gpus) if run.gpus else "unknown", **run_settings(run)}
+    if is_pooled and SEED not in run.point:
+        fields.pop(SEED, None)
     return {name: value for name, value in fields.items() if value is not None or name.startswith("argument.")}
 
 
 def results(runs: Sequence[Run]) -> list[Result]:
     """Return the measures that at least one of the runs has."""
-    return _results(runs, [run_point(run, {}) for run in runs])
+    return _results(runs, [run_point(run, {}) for run in runs], _noises(runs))
 
 
-def _results(runs: Sequence[Run], points: Sequence[RunPoint]) -> list[Result]:
+def _noises(runs: Sequence[Run]) -> Callable[[Measure], Noise | None]:
+    """Return the noise of a measure over all repeats of these runs, also over those that are not compared."""
+    measured = [run for run in with_repeats(runs) if run.state == RunState.FINISHED]
+    groups = [[run_point(run, {}) for run in group] for group in repeat_groups(measured) if len(group) > 1]
+
+    def noise_of_measure(measure: Measure) -> Noise | None:
+        return noise([v for point in group if (v := measure.value(point)) is not None] for group in groups)
+
+    return noise_of_measure
+
+
+def _results(
+    runs: Sequence[Run], points: Sequence[RunPoint], noise_of_measure: Callable[[Measure], Noise | None]
+) -> list[Result]:
     rows = []
     for name, measure in MEASURES.items():
-        values = [None if run.state == RunState.OOM else measure.value(p) for run, p in zip(runs, points, strict=True)]
-        if any(value is not None for value in values):
-            rows.append(_result(name, measure, runs, values))
+        if any(point.state != RunState.OOM and measure.value(point) is not None for point in points):
+            rows.append(_result(name, measure, runs, points, noise_of_measure(measure)))
     return rows
 
 
-def _result(name: str, measure: Measure, runs: Sequence[Run], values: Sequence[float | None]) -> Result:
-    is_unscaled = measure.is_as_it_is
-    unit = Unit(1.0, measure.unit, measure.unit) if is_unscaled else unit_for(values, measure.unit)
-    finished = [v for run, v in zip(runs, values, strict=True) if v is not None and run.state == RunState.FINISHED]
+def _result(
+    name: str, measure: Measure, runs: Sequence[Run], points: Sequence[RunPoint], noisy: Noise | None
+) -> Result:
+    values = [None if point.state == RunState.OOM else measure.value(point) for point in points]
+    unit = Unit(1.0, measure.unit, measure.unit) if measure.is_as_it_is else unit_for(values, measure.unit)
+    finished = [v for point, v in zip(points, values, strict=True) if v is not None and point.state == "finished"]
     best = (min if measure.least_is_best else max)(finished) if len(finished) > 1 else None
     # Of equal values, only the first is marked as the best.
-    best_index = next((n for n, v in enumerate(values) if v == best and runs[n].state == RunState.FINISHED), None)
-    cells = [
-        ResultCell(
-            "OOM" if run.state == RunState.OOM else significant(None if value is None else value / unit.factor),
-            run.reason if value is None else f"{value!r} {measure.unit}",
-            best is not None and index == best_index,
-            _relative(value, values[0]) if index else "",
+    best_index = next((n for n, v in enumerate(values) if v == best and points[n].state == "finished"), None)
+    cells = []
+    for index, (run, point, value) in enumerate(zip(runs, points, values, strict=True)):
+        text = "OOM" if point.state == RunState.OOM else significant(None if value is None else value / unit.factor)
+        repeats = values_of(point, measure.value) if point.repeats else []
+        cells.append(
+            ResultCell(
+                with_deviation(text, repeats, unit.factor),
+                run.reason if value is None else f"{value!r} {measure.unit}",
+                best is not None and index == best_index,
+                _relative(value, values[0]) if index else "",
+                bool(index) and _is_noise(measure, points[0], point, noisy),
+            )
         )
-        for index, (run, value) in enumerate(zip(runs, values, strict=True))
-    ]
-    return Result(name, measure.title, unit.name, cells)
+    return Result(name, measure.title, unit.name, cells, _noise_text(measure, points, noisy))
+
+
+def _is_noise(measure: Measure, first: RunPoint, point: RunPoint, noisy: Noise | None) -> bool:
+    """Whether two values differ by less than the noise of the repeats, or else of the steps."""
+    base, value = measure.value(first), measure.value(point)
+    if base is None or value is None or base == value or RunState.OOM in (first.state, point.state):
+        return False
+    if noisy is not None:
+        return is_within(value, base, noisy, count_of(point), count_of(first))
+    spread = _step_noise(measure, [first, point])
+    return spread is not None and bool(base) and abs(value / base - 1) < spread
+
+
+def _step_noise(measure: Measure, points: Sequence[RunPoint]) -> float | None:
+    """Return half the range from p10 to p90 of the step times as a share, of the run that varies more."""
+    if measure.kind == "other":
+        return None
+    shares = []
+    for point in points:
+        spread = point.step_time_s
+        if spread is None or spread.p10 is None or spread.p90 is None or not spread.median:
+            return None
+        shares.append((spread.p90 - spread.p10) / spread.median / 2)
+    return max(shares)
+
+
+def _noise_text(measure: Measure, points: Sequence[RunPoint], noisy: Noise | None) -> str:
+    if noisy is not None:
+        return f"one run varies by {percent(noisy.deviation)} (standard deviation of the repeats)"
+    spread = _step_noise(measure, points)
+    return "" if spread is None else f"the steps of a run vary by up to ±{percent(spread)}"
 
 
 def _relative(value: float | None, first: float | None) -> str:

@@ -14,7 +14,7 @@ from parlab.lab.selectors.leads import LEAD_ORDER
 from parlab.lab.selectors.records import run_settings
 from parlab.lab.selectors.runs import flat
 from parlab.lab.services.attempts import headline
-from runners.config import ConfigError, digest
+from runners.config import ConfigError, repeated
 from runners.protocol import RunState
 
 from .comparisons import Result, results
@@ -119,7 +119,7 @@ def _resolved(config: Config, point_digest: str) -> dict[str, Any] | None:
         points = config.points()
     except ConfigError:
         return None
-    configs = (point.config for point in points if point.config and digest(point.values) == point_digest)
+    configs = (point.config for point in repeated(points) if point.config and point.digest == point_digest)
     config_at_point = next(configs, None)
     return config_at_point.resolved() if config_at_point else None
 

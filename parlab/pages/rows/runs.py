@@ -116,13 +116,17 @@ def run_table(
         if (is_open and column.is_awaited) or any(column.cell(row).text for row in rows)
     ]
     axes = list(dict.fromkeys(axis for run in runs for axis in run.point))
+    has_repeats = any(run.repeat > 1 for run in runs)
     return RunTable(
-        [field_title(axis) for axis in axes],
+        [*(field_title(axis) for axis in axes), *(["Repeat"] * has_repeats)],
         columns,
         [
             TableRow(
                 row,
-                [field_value(row.run.point[axis]) if axis in row.run.point else "" for axis in axes],
+                [
+                    *(field_value(row.run.point[axis]) if axis in row.run.point else "" for axis in axes),
+                    *([str(row.run.repeat)] * has_repeats),
+                ],
                 [(column, column.cell(row)) for column in columns],
             )
             for row in rows

@@ -5,10 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from parlab.charts.format import DASH, exact_quantity, field_title, field_value, significant, unit_for
-from parlab.charts.points import in_order, shared_marks
+from parlab.charts.points import MAX_LISTED, in_order, shared_marks
+from parlab.charts.repeats import APPROXIMATELY, percent, with_deviation
+from parlab.findings.noise import Noise, is_within, noise
+from parlab.lab import selectors
 from parlab.lab.models import Finding, Run
 from parlab.lab.selectors import METRICS, Doubts, Metric, SweepEntry, sweep_entries
 from parlab.lab.selectors.findings import RUN
@@ -31,6 +35,8 @@ class Cell(NamedTuple):
     note: str
     """All digits, or the reason."""
     is_best: bool = False
+    is_close: bool = False
+    """The difference from the best value of the row is smaller than the noise of the repeats."""
     doubts: Sequence[Finding] = ()
 
 
@@ -52,6 +58,7 @@ class Sweep(NamedTuple):
     unit: str
     tables: list[SweepTable]
     caption: str
+    """Axes that do not vary, and how much repeats vary."""
     emulation: str = ""
     """"emulated", "partly emulated", or empty."""
 
@@ -82,10 +89,14 @@ def sweep_tables(
     varied = [axis for axis in values if len(values[axis]) > 1]
     fixed = [f"{field_title(axis).lower()} {field_value(values[axis][0])}" for axis in values if axis not in varied]
     unit = unit_for((metric.value(entry.run) for entry in entries if entry.run), metric.unit)
-    tables = _tables(entries, _layout(varied, values), metric, unit.factor) if len(varied) > 1 else []
+    repeat_noise = _noise(entries, metric)
+    scale = _Scale(metric, unit.factor, repeat_noise)
+    tables = _tables(entries, _layout(varied, values), scale) if len(varied) > 1 else []
     if doubts:
         tables = [_with_doubts(table, metric_name, doubts) for table in tables]
     caption = f"All with {', '.join(fixed)}." if fixed and tables else ""
+    if repeat_noise is not None and tables:
+        caption = f"{_noise_text(repeat_noise)} {caption}".strip()
     emulation = shared_marks([entry.run.marks for entry in entries if entry.run])
     return Sweep(metric_name, metric.title, unit.name, tables, caption, emulation)
 
@@ -100,7 +111,33 @@ def _layout(axes: Sequence[str], values: Mapping[str, list[Any]]) -> _Layout:
     return _Layout(rest[-1], column, groups + rest[:-1], values)
 
 
-def _tables(entries: Sequence[SweepEntry], layout: _Layout, metric: Metric, factor: float) -> list[SweepTable]:
+class _Scale(NamedTuple):
+    """How the cells of a table write a metric."""
+
+    metric: Metric
+    factor: float
+    noise: Noise | None
+
+
+def _noise(entries: Sequence[SweepEntry], metric: Metric) -> Noise | None:
+    """Return how much the repeats of the finished runs vary; None without repeats."""
+    finished = [entry.run for entry in entries if entry.run and entry.run.state == RunState.FINISHED]
+    return noise(_measured(group, metric) for group in selectors.repeat_groups(finished))
+
+
+def _noise_text(noise: Noise) -> str:
+    return (
+        f"Points with repeats show mean ± standard deviation; {APPROXIMATELY} marks values that differ from the best of"
+        f" the row by less than the noise of the repeats ({percent(noise.deviation)} per run)."
+    )
+
+
+def _measured(runs: Sequence[Run], metric: Metric) -> list[float]:
+    values = (metric.value(run) for run in runs if run.state == RunState.FINISHED)
+    return [value for value in values if value is not None]
+
+
+def _tables(entries: Sequence[SweepEntry], layout: _Layout, scale: _Scale) -> list[SweepTable]:
     """Arrange one table per group that has entries; none where there would be too many."""
     choices = [layout.values[axis] for axis in layout.groups]
     if math.prod(len(values) for values in choices) > MAX_TABLES:
@@ -111,54 +148,76 @@ def _tables(entries: Sequence[SweepEntry], layout: _Layout, metric: Metric, fact
         members = [entry for entry in entries if all(entry.values[axis] == value for axis, value in group.items())]
         if members:
             title = ", ".join(f"{field_title(axis)} {field_value(value)}" for axis, value in group.items())
-            tables.append(_sweep_table(title, members, layout, metric, factor))
+            tables.append(_sweep_table(title, members, layout, scale))
     return tables
 
 
-def _sweep_table(
-    title: str, members: Sequence[SweepEntry], layout: _Layout, metric: Metric, factor: float
-) -> SweepTable:
-    by_place = {(repr(entry.values[layout.row]), repr(entry.values[layout.column])): entry for entry in members}
+def _sweep_table(title: str, members: Sequence[SweepEntry], layout: _Layout, scale: _Scale) -> SweepTable:
+    by_place: dict[tuple[str, str], list[SweepEntry]] = {}
+    for entry in members:
+        by_place.setdefault((repr(entry.values[layout.row]), repr(entry.values[layout.column])), []).append(entry)
     column_values = layout.values[layout.column]
     rows = []
     for row_value in layout.values[layout.row]:
-        row = [by_place.get((repr(row_value), repr(value))) for value in column_values]
+        row = [by_place.get((repr(row_value), repr(value)), []) for value in column_values]
         if any(row):
-            rows.append((field_value(row_value), _cells(row, metric, factor)))
+            rows.append((field_value(row_value), _cells(row, scale)))
     columns = [field_value(value) for value in column_values]
     return SweepTable(title, field_title(layout.row), field_title(layout.column), columns, rows)
 
 
-def _cells(entries: Sequence[SweepEntry | None], metric: Metric, factor: float) -> list[Cell]:
-    """Write the cells of a row; the best of several measured values is marked."""
-    cells = [_sweep_cell(entry, metric, factor) for entry in entries]
-    measured = [
-        (value if metric.least_is_best else -value, index)
-        for index, (cell, entry) in enumerate(zip(cells, entries, strict=True))
-        if cell.kind == "value" and entry and entry.run and (value := metric.value(entry.run)) is not None
-    ]
-    if len(measured) > 1:
-        best = min(measured)[1]
-        cells[best] = cells[best]._replace(is_best=True)
+def _cells(places: Sequence[Sequence[SweepEntry]], scale: _Scale) -> list[Cell]:
+    """Write the cells of a row; the best of several measured values is marked, and those that may equal it."""
+    runs = [_repeats(entries) for entries in places]
+    cells = [_sweep_cell(entries, own, scale) for entries, own in zip(places, runs, strict=True)]
+    values = [_measured(own, scale.metric) for own in runs]
+    means = {index: fmean(own) for index, own in enumerate(values) if own}
+    if len(means) < 2:
+        return cells
+    best = min(means, key=lambda index: (means[index] if scale.metric.least_is_best else -means[index], index))
+    cells[best] = cells[best]._replace(is_best=True)
+    for index, mean in means.items():
+        if index != best and is_within(mean, means[best], scale.noise, len(values[index]), len(values[best])):
+            note = f"{cells[index].note}; differs from the best by less than the noise of the repeats"
+            cells[index] = cells[index]._replace(is_close=True, note=note)
     return cells
 
 
-def _sweep_cell(entry: SweepEntry | None, metric: Metric, factor: float) -> Cell:
-    if entry is None:
+def _repeats(entries: Sequence[SweepEntry]) -> list[Run]:
+    """Return the runs of a cell: the repeats of one point, else the newest run."""
+    groups = selectors.repeat_groups(entry.run for entry in entries if entry.run)
+    return groups[-1] if groups else []
+
+
+def _sweep_cell(entries: Sequence[SweepEntry], runs: Sequence[Run], scale: _Scale) -> Cell:
+    if not entries:
         return Cell(None, "unlaunched", DASH, "Not part of the sweep")
-    run = entry.run
-    if run is None:
-        if entry.problem:
-            return Cell(None, "invalid", "cannot run", entry.problem)
+    if not runs:
+        problem = entries[-1].problem
+        if problem:
+            return Cell(None, "invalid", "cannot run", problem)
         return Cell(None, "unlaunched", DASH, "Not launched")
+    values = _measured(runs, scale.metric)
+    if len(runs) == 1 or not values:
+        return _run_cell(next((run for run in runs if run.state == RunState.OOM), runs[0]), scale)
+    mean = fmean(values)
+    text = with_deviation(significant(mean / scale.factor), values, scale.factor)
+    unit = scale.metric.unit
+    count = f"{len(values)} of {len(runs)}" if len(values) < len(runs) else str(len(values))
+    numbers = ", ".join(f"#{run.number}" for run in runs[:MAX_LISTED])
+    extent = f"{exact_quantity(min(values), unit)} to {exact_quantity(max(values), unit)}"
+    return Cell(runs[0], "value", text, f"mean of {count} repeats ({numbers}), {exact_quantity(mean, unit)}; {extent}")
+
+
+def _run_cell(run: Run, scale: _Scale) -> Cell:
     if run.state == RunState.OOM:
         return Cell(run, "oom", "OOM", run.reason)
     if run.state != RunState.FINISHED:
         return Cell(run, run.state, run.state, run.reason)
-    value = metric.value(run)
+    value = scale.metric.value(run)
     if value is None:
         return Cell(run, "missing", DASH, "Not measured")
-    return Cell(run, "value", significant(value / factor), exact_quantity(value, metric.unit))
+    return Cell(run, "value", significant(value / scale.factor), exact_quantity(value, scale.metric.unit))
 
 
 def _with_doubts(table: SweepTable, metric_name: str, doubts: Mapping[int, Doubts]) -> SweepTable:

@@ -115,6 +115,11 @@ def how_sure(lead: Lead | None) -> SafeString | str:
         return ""
     vary = f"±{numbers.significant(lead.noise)} %"
     title = f"half of the p10 to p90 range of the step times is {vary} of the median, for the run that varies more"
+    if lead.is_of_repeats:
+        title = f"the means of repeats of the same point differ by more than {vary} only once in 20 times"
+        if lead.is_within_noise:
+            return format_html('<span class="sure unsure" title="{}">within noise of repeats: {}</span>', title, vary)
+        return format_html('<span class="sure" title="{}">noise of repeats {}</span>', title, vary)
     if lead.is_within_noise:
         return format_html('<span class="sure unsure" title="{}">within step noise: {}</span>', title, vary)
     return format_html('<span class="sure" title="{}">step noise {}</span>', title, vary)

@@ -5,31 +5,31 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlencode
 
-import numpy as np
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
-from numpy.typing import NDArray
 
 from parlab.charts import compare as charts
-from parlab.charts.compare import CURVES, Line
-from parlab.charts.curves import Curve
+from parlab.charts import parallel
+from parlab.charts.compare import CURVES
+from parlab.charts.importance import importances
+from parlab.charts.measures import measured
+from parlab.charts.parallel import Brush, brush_of
 from parlab.charts.theme import Drawing
 from parlab.lab import selectors
-from parlab.lab.models import Attempt, Run
-from parlab.pages.repeats import pooled
+from parlab.lab.models import Run
+from parlab.pages.compared_curves import curves_drawing, run_name
 from parlab.pages.rows import comparisons
-from parlab.pages.windows import WHOLE, Window, seen, window_of
-from parlab.series import store
-from parlab.series.columns import Columns
+from parlab.pages.windows import WHOLE, Window, window_of
 
 from .figures import csv_response, json_response
 
 MAX_RUNS = 100
-_CURVE_CHOICES = ("over", "y_scale", "repeats")
-CURVES_POINTS = 6_000
-"""Total number of points of the curves, shared by all lines."""
+MAX_BRUSHES = 12
+_TYPED = ("axis", "low", "high")
+"""Fields of the form that selects a range."""
+_CURVE_CHOICES = ("over", "y_scale", "repeats", "ranks", "brush")
 
 
 def chosen_ids(request: HttpRequest) -> list[int]:
@@ -47,41 +47,61 @@ def compare(request: HttpRequest) -> HttpResponse:
         # Sent by a form: redirect to the short URL, which is the one to share.
         return redirect(f"{reverse('compare')}?runs={_joined(ids)}")
     runs = selectors.matching_runs(ids[:MAX_RUNS])
-    comparison = comparisons.compare(runs)
+    if request.GET.get("axis"):
+        return redirect(_with_brush(request))
+    whole = comparisons.compare(runs, is_pooled=_is_pooled(request))
+    brushes = _brushes(request)
+    chosen = _selected_runs(whole, brushes)
+    comparison = whole if len(chosen) == len(runs) else comparisons.compare(chosen, is_pooled=_is_pooled(request))
     present = [run.pk for run in runs]
+    measures = measured(whole.points)
+    result = request.GET.get("result", "")
+    result = result if result in measures else next(iter(measures), "")
     context: dict[str, Any] = {
         "section": "compare",
         "comparison": comparison,
-        "columns": [_column(run, place, present) for place, run in enumerate(runs)],
+        "columns": [_column(group, runs.index(group[0]), present) for group in comparison.groups],
         "runs": _joined(present),
+        "is_empty": len(runs) < 2,
+        "total": len(runs),
+        "brushes": [(brush, _without(request, brush)) for brush in brushes],
+        "brush_axes": parallel.axis_titles(whole.points),
+        "importance": importances(comparison.points, measures[result]) if result else None,
+        "result_choices": [(name, measure.title, name == result) for name, measure in measures.items()],
         "missing": len(ids[:MAX_RUNS]) - len(runs),
         "too_many": max(0, len(ids) - MAX_RUNS),
         "max_runs": MAX_RUNS,
         "curves": [(name, curve.title) for name, curve in CURVES.items()],
-        "curve": _kind(request),
+        "chosen_curves": _kinds(request),
+        "has_all_ranks": _has_all_ranks(request),
         "over": _over(request),
         "overs": [(name, name) for name in charts.OVER],
         "is_log": _is_log(request),
         "is_pooled": _is_pooled(request),
-        "curve_query": urlencode(
-            {"curve": _kind(request)} | {name: request.GET[name] for name in _CURVE_CHOICES if name in request.GET}
-        ),
+        "kept": [(name, value) for name, values in request.GET.lists() if name not in _TYPED for value in values],
+        "parallel_query": urlencode(_chosen(request, ("repeats", "brush"))),
+        "curve_query": urlencode([*(("curve", kind) for kind in _kinds(request)), *_chosen(request, _CURVE_CHOICES)]),
     }
     return render(request, "pages/compare.html", context)
 
 
-def _column(run: Run, place: int, present: list[int]) -> dict[str, Any]:
-    others = [pk for pk in present if pk != run.pk]
-    first = [run.pk, *others]
-    return {"run": run, "place": place, "without": _joined(others), "first": _joined(first), "name": _name(run)}
+def _column(group: list[Run], place: int, present: list[int]) -> dict[str, Any]:
+    """Return the heading of a run, or of repeats with their mean."""
+    own = [run.pk for run in group]
+    others = [pk for pk in present if pk not in own]
+    return {
+        "run": group[0],
+        "place": place,
+        "without": _joined(others),
+        "first": _joined([*own, *others]),
+        "name": run_name(group[0]),
+        "count": len(group),
+        "repeats": ", ".join(f"#{run.number}" for run in group) if len(group) > 1 else "",
+    }
 
 
 def _joined(ids: list[int]) -> str:
     return ",".join(map(str, ids))
-
-
-def _name(run: Run) -> str:
-    return f"{run.experiment.name} #{run.number}"
 
 
 def _over(request: HttpRequest) -> str:
@@ -97,9 +117,49 @@ def _is_pooled(request: HttpRequest) -> bool:
     return request.GET.get("repeats") == "pooled"
 
 
-def _kind(request: HttpRequest) -> str:
-    curve = request.GET.get("curve", "")
-    return curve if curve in CURVES else next(iter(CURVES))
+def _chosen(request: HttpRequest, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [(name, value) for name in names for value in request.GET.getlist(name)[:MAX_BRUSHES]]
+
+
+def _brushes(request: HttpRequest) -> list[Brush]:
+    """Return the ranges that are selected on the parallel axes, the last one of each axis."""
+    brushes = [brush for text in request.GET.getlist("brush")[:MAX_BRUSHES] if (brush := brush_of(text))]
+    return list({brush.axis: brush for brush in brushes}.values())
+
+
+def _with_brush(request: HttpRequest) -> str:
+    """Return the address with the range of the form, which replaces an earlier one of the same axis."""
+    query = request.GET.copy()
+    axis, low, high = (query.get(name, "").strip() for name in _TYPED)
+    brush = Brush(axis, low or high, high or low)
+    for name in _TYPED:
+        query.pop(name, None)
+    others = [text for text in query.getlist("brush") if not text.startswith(f"{axis}:")]
+    query.setlist("brush", [*others, *([brush.text] if brush.low else [])])
+    return f"?{query.urlencode(safe=',:')}"
+
+
+def _without(request: HttpRequest, brush: Brush) -> str:
+    """Return the query of this page without one selection."""
+    query = request.GET.copy()
+    query.setlist("brush", [text for text in query.getlist("brush") if not text.startswith(f"{brush.axis}:")])
+    return query.urlencode(safe=",:")
+
+
+def _selected_runs(comparison: comparisons.Comparison, brushes: list[Brush]) -> list[Run]:
+    """Return the runs within the selected ranges, with their repeats."""
+    chosen = parallel.selected(comparison.points, brushes)
+    return [run for group, is_selected in zip(comparison.groups, chosen, strict=True) if is_selected for run in group]
+
+
+def _has_all_ranks(request: HttpRequest) -> bool:
+    return request.GET.get("ranks") == "all"
+
+
+def _kinds(request: HttpRequest) -> list[str]:
+    """Return the chosen curves in the order of CURVES, by default the first."""
+    chosen = request.GET.getlist("curve")
+    return [kind for kind in CURVES if kind in chosen] or list(CURVES)[:1]
 
 
 @require_GET
@@ -115,59 +175,21 @@ def compare_csv(request: HttpRequest, name: str) -> HttpResponse:
 def _drawing(request: HttpRequest, name: str, window: Window) -> Drawing:
     runs = selectors.matching_runs(chosen_ids(request)[:MAX_RUNS])
     if name == "parallel":
-        return charts.parallel(comparisons.compare(runs).points, [_name(run) for run in runs])
+        comparison = comparisons.compare(runs, is_pooled=_is_pooled(request))
+        return parallel.parallel(comparison.points, [run_name(run) for run in comparison.runs], _brushes(request))
     if name != "curves":
         raise Http404(f"no figure {name}; there are curves, parallel")
-    kind, over = _kind(request), _over(request)
-    columns_by_place = _slowest(runs, CURVES[kind].metrics)
-    tokens = [_tokens_per_step(run) for run in runs]
-    x = {place: _x(columns, over, tokens[place]) for place, columns in columns_by_place.items()}
-    visible_columns = seen(columns_by_place, window.sized(CURVES_POINTS), x)
-    starts = {place: float(columns.times[0]) for place, columns in columns_by_place.items()}
-    lines = {
-        place: Line(
-            _name(run),
-            visible_columns[place].curve if place in visible_columns else Curve([], [], []),
-            starts.get(place),
-            tokens[place],
-        )
-        for place, run in enumerate(runs)
-    }
-    middle = [float(np.nanmedian(columns.values)) for columns in columns_by_place.values()]
-    if _is_pooled(request):
-        lines = pooled(runs, lines)
-    drawing = charts.curves(kind, lines, over=over, is_log=_is_log(request), middle=middle)
-    return drawing._replace(is_thinned=any(series.is_thinned for series in visible_columns.values()))
-
-
-def _x(columns: Columns, over: str, tokens: float | None) -> NDArray[np.float64]:
-    if over == "time":
-        seconds: NDArray[np.float64] = columns.times - columns.times[0]
-        return seconds
-    steps: NDArray[np.float64] = columns.steps.astype(np.float64)
-    return steps * (tokens or 1.0) if over == "tokens" else steps
-
-
-def _tokens_per_step(run: Run) -> float | None:
-    """Return the tokens of one step from the configuration; None if it does not contain the sizes."""
-    batch = (run.resolved.get("train") or {}).get("global_batch_size")
-    length = (run.resolved.get("model") or {}).get("sequence_length")
-    return float(batch * length) if isinstance(batch, int) and isinstance(length, int) else None
-
-
-def _slowest(runs: list[Run], metrics: tuple[str, ...]) -> dict[int, Columns]:
-    """Read the curve of the rank with the highest median for the current attempt of each run, by place."""
-    rows = Attempt.objects.filter(run__in=runs).values_list("run", "number", "pk")
-    attempts = {(run, number): pk for run, number, pk in rows}
-    current = {attempts.get((run.pk, run.attempt_number)): place for place, run in enumerate(runs)}
-    current.pop(None, None)
-    read = store.read_many([pk for pk in current if pk is not None], metrics)
-    best: dict[int, tuple[int, float, Columns]] = {}
-    for (attempt, metric, _rank), columns in read.items():
-        finite = columns.values[np.isfinite(columns.values)]
-        if not len(finite):
-            continue
-        rank = (-metrics.index(metric), float(np.median(finite)), columns)
-        if attempt not in best or rank[:2] > best[attempt][:2]:
-            best[attempt] = rank
-    return {current[attempt]: columns for attempt, (_, _, columns) in best.items()}
+    places = None
+    if brushes := _brushes(request):
+        chosen = _selected_runs(comparisons.compare(runs, is_pooled=_is_pooled(request)), brushes)
+        places = [runs.index(run) for run in chosen]
+    return curves_drawing(
+        runs,
+        _kinds(request),
+        window,
+        over=_over(request),
+        is_log=_is_log(request),
+        is_pooled=_is_pooled(request),
+        has_all_ranks=_has_all_ranks(request),
+        places=places,
+    )

@@ -1,0 +1,69 @@
+"""Several figures with the same horizontal axis as one: panels above each other that share zoom and hover."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from . import theme
+from .theme import Drawing, Table
+
+GAP = 0.06
+"""Space between two panels, as a share of the height."""
+PANEL_HEIGHT = 200
+"""Height of one of several panels in pixels."""
+SPIKE = {
+    "showspikes": True, "spikemode": "across", "spikesnap": "hovered data", "spikethickness": 1, "spikedash": "dot",
+    "spikecolor": theme.GREY,
+}  # fmt: skip
+"""A vertical line through all panels at the hovered position."""
+
+
+def compared_by_hover(drawing: Drawing, position: str = "") -> Drawing:
+    """Show all lines at the hovered position in one label, instead of the nearest point; `position` is its heading."""
+    if drawing.figure is not None:
+        drawing.figure.update_layout(hovermode="x unified", hoversubplots="axis", hoverdistance=-1)
+        drawing.figure.update_xaxes(**SPIKE, unifiedhovertitle={"text": position or "%{x}"})
+    return drawing
+
+
+def stacked(drawings: Sequence[Drawing], title: str, subtitle: str, position: str = "") -> Drawing:
+    """Draw figures of the same lines above each other, with one legend; those without data are named in the caption."""
+    drawn = [drawing for drawing in drawings if drawing.figure is not None]
+    if len(drawings) == 1 or not drawn:
+        return compared_by_hover(drawings[0], position)
+    first = drawn[0].figure
+    figure = go.Figure(layout=first.layout if first is not None else None)
+    height = (1 - GAP * (len(drawn) - 1)) / len(drawn)
+    legend: set[str] = set()
+    for place, drawing in enumerate(drawn):
+        if drawing.figure is None:
+            continue
+        name = "" if place == 0 else str(place + 1)
+        top = 1 - place * (height + GAP)
+        axis: dict[str, Any] = {**drawing.figure.layout.yaxis.to_plotly_json(), "domain": [max(0.0, top - height), top]}
+        figure.update_layout({f"yaxis{name}": axis})
+        for trace in drawing.figure.data:
+            is_listed = trace.showlegend is not False and trace.name not in legend
+            trace.update(yaxis=f"y{name}", legendgroup=trace.legendgroup or trace.name, showlegend=is_listed)
+            legend.add(trace.name)
+            figure.add_trace(trace)
+    figure.update_layout(
+        title={"text": title, "subtitle": {"text": subtitle}},
+        height=theme.HEIGHT + PANEL_HEIGHT * (len(drawn) - 1),
+        xaxis={"anchor": f"y{len(drawn)}" if len(drawn) > 1 else "y"},
+        meta={"panels": len(drawn)},
+        showlegend=first is not None and first.layout.showlegend is not False,
+    )
+    captions = dict.fromkeys(text for drawing in drawings if (text := drawing.caption or drawing.empty))
+    combined = Drawing(figure, " ".join(captions), _table(drawn), is_thinned=any(d.is_thinned for d in drawn))
+    return compared_by_hover(combined, position)
+
+
+def _table(drawn: Sequence[Drawing]) -> Table:
+    """Join tables whose last column is the value: one row per point, with the name of its series."""
+    header = ["series", *drawn[0].table.header[:-1], "value"]
+    rows = [[drawing.table.header[-1], *row] for drawing in drawn for row in drawing.table.rows]
+    return Table(header, rows)
