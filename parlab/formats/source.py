@@ -91,7 +91,7 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if not self._left:
             try:
-                self._left = self._stream.read(min(len(buffer), 2**16))
+                self._left = self._stream.read1(2**16)
             except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError):
                 self._stream, self.is_damaged = io.BytesIO(), True
         count = min(len(buffer), len(self._left))

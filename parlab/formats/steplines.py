@@ -15,7 +15,7 @@ from dataclasses import field as default
 from functools import lru_cache
 
 from parlab.formats.bars import Bars
-from parlab.formats.counters import counter_in, parts_of
+from parlab.formats.counters import Counter, counter_in, parts_of
 from parlab.formats.endings import ending
 from parlab.formats.metric_fields import CLOCKS, HELD_OUT, metric_field
 from parlab.formats.pairs import Pair, pairs, pairs_and_rest
@@ -177,6 +177,21 @@ class Parser:
         counter = counter_in(text)
         if counter is None:
             return self._uncounted(line, rank, time, text) or self.summary(line, rank, time, text)
+        cells, left, is_ahead = self._cells_beside(text, counter)
+        if is_ahead and not cells:
+            return []
+        own, held_out = _sides(text, cells)
+        records = self._records(line, rank, time, own, counter.at, counter.total) if own else []
+        if counter.in_epoch:
+            _mark_epoch(records, counter.epoch)
+        if held_out:
+            records += self._validation(line, rank, held_out, counter.at)
+        if records and (more := _LEFT.search(left)) and is_measurement(left[more.start() :]):
+            records.append(unread(line, UNNAMED, left.replace("|", " ").strip()))
+        return records
+
+    def _cells_beside(self, text: str, counter: Counter) -> tuple[list[Pair], str, bool]:
+        """Return the cells of a step, what no cell claims, and whether the counter stands in front of them."""
         # A counter in front of the cells is no cell; one among them is dropped by its key.
         is_ahead = counter.match.start() < 60
         rest = _AGAIN.sub("", text[counter.match.end() :].lstrip(" :|-)]")) if is_ahead else text
@@ -189,21 +204,7 @@ class Parser:
             cells = [cell for cell in cells if cell.key != cell.unit]  # a rate in a sentence
         if counter.epoch is not None:
             cells = [cell for cell in cells if cell.key.lower() != "epoch"]
-        if is_ahead and not cells:
-            return []
-        held_out = [cell for cell in cells if HELD_OUT.match(cell.key)]
-        own = [cell for cell in cells if not HELD_OUT.match(cell.key)]
-        if "alidation" in text[:200] and not any(cell.key == "loss" for cell in own):
-            held_out, own = cells, []
-        records = self._records(line, rank, time, own, counter.at, counter.total) if own else []
-        if records and records[0].kind == "step" and counter.in_epoch:
-            records[0].values["in_epoch"] = -1.0 if counter.epoch is None else 1.0
-            records[0].values |= {} if counter.epoch is None else {"epoch": float(counter.epoch)}
-        if held_out:
-            records += self._validation(line, rank, held_out, counter.at)
-        if records and (more := _LEFT.search(left)) and is_measurement(left[more.start() :]):
-            records.append(unread(line, UNNAMED, left.replace("|", " ").strip()))
-        return records
+        return cells, left, is_ahead
 
     def _uncounted(self, line: int, rank: int | None, time: str | None, text: str) -> list[Record]:
         """Read a step that states no number."""
@@ -277,6 +278,23 @@ class Parser:
         }
         records = [Record("launch", line, data=settings, rank=rank)] if settings else []
         return records + _record("metrics", line, rank, None, stated, time)
+
+
+def _sides(text: str, cells: list[Pair]) -> tuple[list[Pair], list[Pair]]:
+    """Return the cells of the training and those of held-out data."""
+    held_out = [cell for cell in cells if HELD_OUT.match(cell.key)]
+    own = [cell for cell in cells if not HELD_OUT.match(cell.key)]
+    if "alidation" in text[:200] and not any(cell.key == "loss" for cell in own):
+        return [], cells
+    return own, held_out
+
+
+def _mark_epoch(records: list[Record], epoch: int | None) -> None:
+    """Mark the step of a line that counts the steps of an epoch, which the line may state."""
+    if records and records[0].kind == "step":
+        records[0].values["in_epoch"] = -1.0 if epoch is None else 1.0
+        if epoch is not None:
+            records[0].values["epoch"] = float(epoch)
 
 
 UNNAMED = "a number with a unit, but without a name"

@@ -1,0 +1,113 @@
+"""Logs as other trainers and collectors hand them over: packed, wrapped, with rates in sentences."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from parlab.formats import Document, format_of, read_document
+from parlab.formats.files import read_file
+from parlab.formats.metric_fields import metric_field
+from parlab.formats.steplines import UNNAMED
+
+LINE = " iteration {n:8d}/ 100 | elapsed time per iteration (ms): 5{n:02d}.0 | lm loss: 8.{n}E+00 |\n"
+LOG = "".join(LINE.format(n=n) for n in range(1, 51))
+
+
+def read(text: str) -> Document:
+    return read_document(text.splitlines(keepends=True), file="test")
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [gzip.compress, bz2.compress, lzma.compress, zstandard.compress],
+    ids=["gzip", "bzip2", "xz", "zstd"],
+)
+def test_a_packed_log_reads_as_the_log(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "packed"
+    path.write_bytes(pack(LOG.encode("utf-16")))
+    document = read_file(path)
+    assert (document.segments[0].records, document.unread.lines) == (50, 0)
+
+
+def test_a_truncated_packed_log_is_read_up_to_the_damage(tmp_path: Path) -> None:
+    path = tmp_path / "log.gz"
+    lines = "".join(LINE.format(n=n) for n in range(1, 3_000))
+    path.write_bytes(gzip.compress(lines.encode())[:-200])
+    document = read_file(path)
+    assert 1 <= document.segments[0].records < 2_999
+    assert document.unread.examples[-1].reason == "the compressed file is truncated or damaged after this line"
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda line: {"log": line, "stream": "stdout", "time": "2026-01-02T10:00:00.123456789Z"},
+        lambda line: {"textPayload": line, "timestamp": "2026-01-02T10:00:00Z", "resource": {"labels": {"pod": "a"}}},
+        lambda line: {"MESSAGE": line, "_PID": "7"},
+    ],
+)
+def test_a_line_in_an_object_of_a_collector_is_read(wrap: Callable[[str], dict[str, object]]) -> None:
+    document = read("".join(json.dumps(wrap(line)) + "\n" for line in LOG.splitlines(keepends=True)))
+    assert (document.format, document.segments[0].records, document.unread.lines) == ("megatron", 50, 0)
+
+
+def test_an_object_with_numbers_of_its_own_is_no_wrapper() -> None:
+    lines = [json.dumps({"step": n, "msg": "trained", "loss": 2.5 - n / 10, "step_time_s": 0.5}) for n in range(1, 6)]
+    document = read("\n".join(lines) + "\n")
+    assert (document.format, document.segments[0].records) == ("jsonl", 5)
+
+
+@pytest.mark.parametrize(
+    ("key", "unit", "name", "scale"),
+    [
+        ("throughput", "img/s", "samples_per_s", 1.0),
+        ("speed", "k tok/s", "tokens_per_s", 1e3),
+        ("tok/s", "", "tokens_per_s", 1.0),
+        ("tok/s", "K", "tokens_per_s", 1e3),
+        ("Avg prompt throughput", "tokens/s", "prompt_tokens_per_s", 1.0),
+        ("images per second", "", "samples_per_s", 1.0),
+        ("img/sec per GPU", "img/sec per GPU", "samples_per_s_per_gpu", 1.0),
+        ("ms/step", "ms/step", "step_time_s", 1e-3),
+        ("apples/s", "", "apples_per_s", 1.0),
+        ("max_mem", "M", "max_allocated_bytes", 2.0**20),
+        ("mem", "%", "mem_pct", 1.0),
+    ],
+)
+def test_a_rate_is_named_by_its_unit_or_key(key: str, unit: str, name: str, scale: float) -> None:
+    field = metric_field(key, unit)
+    assert (field.name, field.scale) == (name, scale)
+
+
+def test_a_number_with_a_unit_that_no_cell_claims_is_unread() -> None:
+    document = read("".join(f"step {n} loss: 2.{n} after 4.5 ms of waiting, lr: 0.1\n" for n in range(1, 5)))
+    assert {example.reason for example in document.unread.examples} == {UNNAMED}
+
+
+def test_memory_without_a_unit_is_no_number_of_bytes() -> None:
+    document = read("".join(f"step: {n}, loss: 2.5, step time: 0.5 s, max_memory: 41.12\n" for n in range(1, 5)))
+    assert document.segments[0].gpu_mem_max_bytes is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Speed was about 45 samples per second on 2 nodes. Step 3 of the plan: call at 10:30.\n",
+        "           Step           Time\n          50000      100.00000\nPerformance:      123.456        0.194\n",
+        "Step 1/12 : RUN pip install torch\n#2 DONE 0.2s\nStep 2/12 : COPY . .\n",
+        "64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=0.145 ms\n" * 4,
+    ],
+)
+def test_what_is_no_training_has_no_steps(text: str) -> None:
+    assert all(segment.records == 0 for segment in read(text).segments)
+
+
+def test_items_behind_a_time_stamp_are_no_markdown() -> None:
+    assert format_of(["2026-01-02 10:00:00 - app - INFO - ready\n"] * 5) == "unknown"
