@@ -42,6 +42,11 @@ def _work(name: str) -> tuple[bool, int | None]:
     return is_training, int(epoch[1]) if epoch else None
 
 
+def is_other_work(name: str) -> bool:
+    """Return whether a bar with this name is of work beside the training, such as `Map`."""
+    return _OTHER.search(name) is not None
+
+
 @lru_cache(maxsize=64)
 def _rate_field(unit: str) -> Field:
     return Field("step_time_s", "s/it" if unit.startswith("s/") else "it/s", unit)

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from parlab.formats.bars import is_other_work
 from parlab.formats.deepspeed import Parser as DeepSpeed
 from parlab.formats.metric_fields import metric_field
 from parlab.formats.peel import peel, spliced
@@ -39,7 +40,7 @@ SIGNS: Signs = (
 
 MAX_STATE = 32 * 2**20
 _DICT = re.compile(r"\{'[^{}]{1,4000}\}")
-_BAR = re.compile(r"\|\s{0,4}(\d{1,15})/(\d{1,15}) \[")
+_BAR = re.compile(r"(?:([^|\r\n%\]]{0,60})\d%\|[^|]{0,300})?\|\s{0,4}(\d{1,15})/(\d{1,15}) \[")
 _SETTING = re.compile(
     r"\s{0,4}(?:\[INFO\|[\w.]{1,40}:\d{1,6}\]\s?[\d\-: ,]{0,24}>>)?\s{1,4}([A-Z][\w (),.&]{2,80}?) = (\S{1,40})\s*$"
 )
@@ -221,7 +222,8 @@ class Parser:
         head = text[:20_000]
         if "|" in head:
             for bar in _BAR.finditer(head):
-                self._bar(int(bar[1]), int(bar[2]))
+                if not bar[1] or not is_other_work(bar[1]):
+                    self._bar(int(bar[2]), int(bar[3]))
         if head.startswith('{"current_steps"'):
             return [record for part in spliced(_JSON, head) for record in self._json(line, rank, part)]
         if "{'" in head:

@@ -148,7 +148,8 @@ _WITH_UNIT: dict[str, Quantity] = {
     "peakcudamemory": Quantity("memory_peak_bytes"), "peakreservedmemory": Quantity("memory_reserved_bytes"),
     "maxcudamemoryallocated": Quantity("memory_peak_bytes"),
     "maxcudamemoryreserved": Quantity("memory_reserved_bytes"),
-    "peakactivecudamemory": Quantity("memory_active_bytes"),
+    "peakactivecudamemory": Quantity("memory_active_bytes"), "mempeak": Quantity("memory_peak_bytes"),
+    "vrampeak": Quantity("memory_peak_bytes"), "memmax": Quantity("memory_peak_bytes"),
 }  # fmt: skip
 _UNIT_SUFFIX = re.compile(r"^(.+?)[\s_./(\[-]+(ns|us|ms|s|sec|seconds|gib|gb|mib|mb|kib|kb|bytes|b|pct|%)[)\]]?$", re.I)
 _TRAINING = frozenset(

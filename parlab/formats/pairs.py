@@ -29,7 +29,7 @@ _KEY = r"[A-Za-z_][\w./@-]{0,80}(?: [A-Za-z][\w./@-]{0,30}){0,4}(?:\s?\([^()|:=]
 # A number of which another one follows, `41.2/80.0GB`, is the part of a whole; a factor is no value.
 _OF = rf"(?:\s?/\s?{_NUMBER}(?=\s?[KMGT]i?B\b))?"
 _PAIR = re.compile(
-    rf"(?<![\w./])['\"]?(?P<key>{_KEY})['\"]?\s{{0,4}}[:=]\s{{0,20}}['\"]?(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
+    rf"(?<![\w./=])['\"]?(?P<key>{_KEY})['\"]?\s{{0,4}}[:=]\s{{0,20}}['\"]?(?P<value>{_NUMBER}|(?i:nan|[+-]?inf)\b){_OF}"
     r"(?P<unit>" + _UNIT + r")?(?=[\s,;|)\]}('\"]|\.?$)(?!\s?\*\s)"
 )
 _SPACED = re.compile(

@@ -111,3 +111,15 @@ def test_what_is_no_training_has_no_steps(text: str) -> None:
 
 def test_items_behind_a_time_stamp_are_no_markdown() -> None:
     assert format_of(["2026-01-02 10:00:00 - app - INFO - ready\n"] * 5) == "unknown"
+
+
+def test_a_bar_of_other_work_counts_no_steps_of_the_trainer() -> None:
+    lines = ["Map: 100%|██████████| 5200/5200 [00:21<00:00, 2412.12 examples/s]\n"]
+    lines += [f"{{'loss': 1.{n}, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.{n}}}\n" for n in range(1, 4)]
+    (segment,) = read("".join(lines)).segments
+    assert (segment.records, segment.end.state) == (3, "unknown")
+
+
+def test_the_value_before_a_key_is_no_part_of_it() -> None:
+    document = read("".join(f"step={n} loss=2.5 unit=tok/s gpu_mem_peak_mb=41234\n" for n in range(1, 4)))
+    assert set(document.segments[0].metrics) == {"loss", "max_allocated_bytes"}
