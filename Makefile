@@ -3,6 +3,7 @@
 # make bench          benchmarks (ONLY=name,... selects)     make format     fix style and format
 # make bench-planner  errors of the planner against published measurements
 # make bench-watch    accuracy of the detection of changes on simulated series
+# make screenshots  pictures of every page in both themes at 390, 1440 and 2560 px, in build/screenshots
 # make faults         kill -9 at random, 100 times; KILLS= and SEED= select
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
@@ -16,7 +17,7 @@ ON_POSTGRES := $(addprefix tests/,lab fleet series ingest pages api admin report
 pytest = $(BIN)/pytest $(1) || { test $$? -eq 1 && echo "parlab: repeating the failed tests alone" && \
     $(BIN)/pytest -n 0 --last-failed --last-failed-no-failures none $(1); }
 
-.PHONY: demo test test-slow lint format bench bench-planner bench-watch faults fuzz lock clean
+.PHONY: demo test test-slow lint format bench bench-planner bench-watch screenshots faults fuzz lock clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.server
@@ -48,6 +49,9 @@ bench-planner: $(VENV)/.dev
 
 bench-watch: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.watch --otava
+
+screenshots: $(VENV)/.browser
+	$(BIN)/python -m tests.browser.screenshots
 
 fuzz: $(VENV)/.dev
 	FUZZ_CASES=20000 $(BIN)/pytest -q tests/formats/test_fuzz.py -k damaged_text

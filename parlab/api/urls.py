@@ -1,15 +1,17 @@
 """Addresses of the API; /api/schema/ and docs/api.md describe the requests and responses."""
 
 from django.urls import path
+from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 
-from . import actions, numbers, plans, simulations, studies, views, waiting, waterfalls
+from . import actions, marks, numbers, plans, simulations, studies, views, waiting, waterfalls
 
 app_name = "api"
 EXPERIMENT = "experiments/<slug:slug>/"
 RUN = f"{EXPERIMENT}runs/<int:number>/"
 
 urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="api:schema"), name="root"),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
     path("imports/", views.Imports.as_view(), name="imports"),
     path("experiments/", actions.Experiments.as_view(), name="experiments"),
@@ -23,6 +25,9 @@ urlpatterns = [
     path(f"{RUN}relaunch/", actions.Relaunch.as_view(), name="relaunch"),
     path(f"{RUN}wait/", waiting.Wait.as_view(), name="wait"),
     path(f"{RUN}time/", waterfalls.RunTime.as_view(), name="time"),
+    path(f"{RUN}marks/", marks.Marks.as_view(), name="marks"),
+    path(f"{EXPERIMENT}comments/", marks.Comments.as_view(), name="comments"),
+    path(f"{EXPERIMENT}comments/<int:pk>/", marks.OneComment.as_view(), name="comment"),
     path(f"{RUN}metrics/", numbers.SeriesOfRun.as_view(), name="metrics"),
     path(f"{RUN}series/", numbers.OneSeries.as_view(), name="series"),
     path(f"{RUN}reported/", numbers.Reported.as_view(), name="reported"),

@@ -52,7 +52,7 @@ def _decade(value: float) -> int:
 
 
 def significant(value: float | None, digits: int = DIGITS) -> str:
-    """Write a number with so many significant digits and grouped thousands: 6.64, 0.0123, 12 300; a dash for None."""
+    """Write a number with so many significant digits and grouped thousands: 6.64, 0.0123, 12,300; a dash for None."""
     if value is None or not math.isfinite(value):
         return DASH
     if value == 0:
@@ -124,10 +124,9 @@ def exact(value: float | None) -> str:
 
 def _grouped(text: str) -> str:
     whole, dot, fraction = text.partition(".")
-    sign = "-" if whole.startswith("-") else ""
+    sign = MINUS if whole.startswith("-") else ""
     digits = whole.removeprefix("-")
-    if len(digits) > 4:
-        digits = f"{int(digits):,}".replace(",", SPACE)
+    digits = f"{int(digits):,}" if digits.isdecimal() else digits
     return sign + digits + dot + fraction
 
 

@@ -28,6 +28,11 @@ class Measure(NamedTuple):
         return self.kind == "time" or self.is_cost
 
     @property
+    def heading(self) -> str:
+        """The title with the unit, as menus list it."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+    @property
     def is_as_it_is(self) -> bool:
         """Whether values keep this unit; others get the prefix that suits their size."""
         return self.unit in ("ms", "%", "", "fps")
@@ -58,7 +63,7 @@ def _ms_per_sample(point: RunPoint) -> float | None:
 
 MEASURES: Mapping[str, Measure] = {
     "samples_per_s": Measure("Throughput", "samples/s", lambda point: point.samples_per_s, "rate"),
-    "tokens_per_s": Measure("Tokens", "tokens/s", lambda point: point.tokens_per_s, "rate"),
+    "tokens_per_s": Measure("Token throughput", "tokens/s", lambda point: point.tokens_per_s, "rate"),
     "step_time": Measure("Step time", "s", _step_time, "time"),
     "ms_per_sample": Measure("Time per sample", "ms", _ms_per_sample, "time"),
     "memory": Measure("Peak memory", "B", lambda point: point.memory_max, "other", is_cost=True),

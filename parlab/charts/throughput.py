@@ -27,6 +27,7 @@ from .axes import (
     x_of,
 )
 from .format import field_title, unit_for
+from .labels import label_ends, mark_best
 from .measures import AUTO, DEFAULT, MEASURES, Available, Measure, Options, suited
 from .points import RunPoint, in_order, is_number
 from .repeats import each_run, lead_note, values_of
@@ -106,11 +107,20 @@ def figure(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:
     drawing.update_layout(showlegend=len(drawing.data) > 1)
     if drawing.layout.yaxis.type == "log":  # the ideal may reach much further than what was measured
         drawing.update_layout(yaxis=log_ticks(y for trace in drawing.data for y in trace.y))
+    label_ends(drawing)
+    _mark_best(drawing, measured, chosen, view)
     return Drawing(
         drawing,
         _caption(points, measured, chosen, others, measure) + left_out + without_gpus,
         _throughput_table(each_run([*points, *others]), options.y),
     )
+
+
+def _mark_best(drawing: go.Figure, measured: Sequence[RunPoint], chosen: Plan, view: View) -> None:
+    """Name the best of several points."""
+    best = min(measured, key=lambda point: _goodness(point, view.measure))
+    if len(measured) > 1:
+        mark_best(drawing, shown_x(best, chosen), view.of(best), f"best {view.measure.text_of(best)}")
 
 
 def per_sample(points: Sequence[RunPoint], options: Options = AUTO) -> Drawing:

@@ -76,7 +76,7 @@ def figure_selects(query: QueryDict, points: Sequence[RunPoint], fields: Collect
     axes = varied(points)
     gpus = [GPUS] if len({point.gpus for point in points}) > 1 else []
     selects = {
-        "y": Select("y", "Show", [Choice(n, m.title, n == options.y) for n, m in measured(points).items()]),
+        "y": Select("y", "Show", [Choice(n, m.heading, n == options.y) for n, m in measured(points).items()]),
         "x": Select("x", "against", _axis_choices([*gpus, *axes, RUN], [options.x])),
         "by": Select("by", "lines by", _axis_choices(axes, options.by)),
         "x_scale": Select("x_scale", "x axis", _scale_choices(options.x_scale)),

@@ -48,11 +48,13 @@ RUN_COLUMNS = (
     Column("global_batch", "Global batch", is_number=True, is_shown=False),
     Column("step_time", "Step time", is_number=True),
     Column("samples_per_s", "Throughput", is_number=True),
-    Column("tokens_per_s", "Tokens", is_number=True, is_shown=False),
+    Column("tokens_per_s", "Token throughput", is_number=True, is_shown=False),
     Column("ms_per_sample", "ms per sample", is_number=True, is_shown=False),
     Column("memory", "Peak memory", is_number=True),
     Column("mfu", "MFU (%)", is_number=True, is_shown=False),
     Column("findings", "Findings", is_number=True, is_sortable=False),
+    Column("tags", "Tags", is_sortable=False),
+    Column("note", "Note", is_sortable=False, is_shown=False),
     Column("ended", "Ended"),
 )
 LISTS: Mapping[str, tuple[Column, ...]] = {"experiments": EXPERIMENT_COLUMNS, "runs": RUN_COLUMNS}

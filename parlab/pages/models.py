@@ -1,4 +1,4 @@
-"""Preferences of users, saved views and dashboards."""
+"""Preferences and visits of users, saved views and dashboards."""
 
 from typing import Any
 
@@ -21,6 +21,26 @@ class Preference(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} of {self.user}"
+
+
+class Visit(models.Model):
+    """The last visit of a user to Home or to an experiment, and the end of the visit before it."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", db_index=False)
+    experiment = models.ForeignKey(Experiment, models.CASCADE, null=True, blank=True, related_name="+")
+    """None: Home."""
+    since = models.DateTimeField(null=True, blank=True)
+    """What changed since then is new to the user; None during the first visit."""
+    last_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "experiment"], name="visit_once"),
+            models.UniqueConstraint(fields=["user"], condition=models.Q(experiment=None), name="visit_of_home_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} at {self.experiment or 'home'}"
 
 
 class SavedView(models.Model):

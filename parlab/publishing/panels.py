@@ -13,9 +13,7 @@ from parlab.charts import curves, device_map
 from parlab.charts.curves import Curve
 from parlab.charts.format import SPACE
 from parlab.lab import selectors
-from parlab.lab.config_layout import unused_fields
 from parlab.lab.models import Run
-from parlab.lab.selectors.runs import ConfigSection
 from parlab.reports.facts import HEADLINES, Fact, numbers_of, timers_of
 from parlab.reports.pivot import Record
 from parlab.series import store
@@ -89,22 +87,10 @@ def _configuration(run: Run) -> dict[str, Any]:
     visible_rows = [row for row in arguments if drawn is None or not row[0].startswith("device_mapping.")]
     return {
         "map": drawn,
-        "sections": _in_use(run, selectors.config_sections(run.resolved, run.point, run.config)),
+        "sections": selectors.sections_in_use(run, selectors.config_sections(run.resolved, run.point, run.config))[0],
         "arguments": _side_by_side(visible_rows[:MAX_ARGUMENTS]),
         "left_out": max(0, len(visible_rows) - MAX_ARGUMENTS),
     }
-
-
-def _in_use(run: Run, sections: Sequence[ConfigSection]) -> list[ConfigSection]:
-    """Omit the fields that the engine of the run ignores; an imported run has no engine and keeps all."""
-    if not run.resolved.get("parallel", {}).get("engine"):
-        return list(sections)
-    unused = unused_fields(run.resolved)
-    used_sections = [
-        section._replace(fields=[field for field in section.fields if f"{section.name}.{field.name}" not in unused])
-        for section in sections
-    ]
-    return [section for section in used_sections if section.fields]
 
 
 def _results(run: Run, record: Record) -> dict[str, Any]:

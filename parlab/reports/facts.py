@@ -18,7 +18,7 @@ _MEASURED = {
     "step_time_p10_s": "Step time, 10th percentile",
     "step_time_p90_s": "Step time, 90th percentile",
     "samples_per_s": "Throughput",
-    "tokens_per_s": "Tokens",
+    "tokens_per_s": "Token throughput",
     "ms_per_sample": "Time per sample",
     "memory_max_bytes": "Peak memory",
     "memory_min_bytes": "Minimum memory",

@@ -23,9 +23,15 @@
   }
 
   // In the page, title and subtitle are text of the page; in a picture they are part of the figure.
-  function inPage(layout) {
+  function inPage(layout, narrow) {
     const { title, ...rest } = layout;
     delete rest.height; // set by the style sheet
+    // A narrow figure has no room beside its lines: a legend above them takes over.
+    if (narrow && rest.annotations?.some((label) => label.name === "line end")) {
+      rest.annotations = rest.annotations.filter((label) => label.name !== "line end");
+      rest.showlegend = true;
+      rest.margin = { ...rest.margin, r: 16 };
+    }
     // Labels on lines get the background of the page.
     rest.annotations = rest.annotations?.map((label) => label.name === "on lines" ? { ...label, bgcolor: token("--surface"), opacity: 0.85 } : label);
     // uirevision: the zoom stays when new points arrive.
@@ -116,7 +122,7 @@
       element.classList.toggle("tall", "tall" in element.dataset || needsRoom(element, figure));
       const panels = figure.layout.meta?.panels || 1;
       element.style.height = panels > 1 ? `${figure.layout.height}px` : "";
-      await Plotly.react(element, figure.data, inPage(figure.layout), { ...CONFIG, modeBarButtons: buttons(element) });
+      await Plotly.react(element, figure.data, inPage(figure.layout, element.clientWidth < 560), { ...CONFIG, modeBarButtons: buttons(element) });
     }
     element.dataset.drawn = "1";
     element.dispatchEvent(new Event("parlab:drawn", { bubbles: true }));

@@ -49,15 +49,15 @@ def test_labels_keep_the_digits_of_a_file() -> None:
         point(number, {SCHEDULE: schedule, MICRO: size}, rate, is_printed=True, memory_max=11.21 * 2**30)
         for number, ((schedule, size), rate) in enumerate(rates.items(), 1)
     ]
-    assert "2800.125" in (throughput.figure(points).caption or "")
+    assert "2,800.125" in (throughput.figure(points).caption or "")
     assert "11.21" in (memory.figure(points).caption or "")
     grid = heatmap.figure(points)
     assert grid.figure is not None
-    assert sorted(grid.figure.data[0].text) == ["2502.236", "2600.5", "2700.25", "2800.125"]
-    assert "2800.125" in (grid.caption or "")
+    assert sorted(grid.figure.data[0].text) == ["2,502.236", "2,600.5", "2,700.25", "2,800.125"]
+    assert "2,800.125" in (grid.caption or "")
     measured = [point._replace(is_printed=False) for point in points]
-    assert "2800" in (throughput.figure(measured).caption or "")
-    assert "2800.1" not in (throughput.figure(measured).caption or "")
+    assert "2,800" in (throughput.figure(measured).caption or "")
+    assert "2,800.1" not in (throughput.figure(measured).caption or "")
 
 
 def test_error_bars_are_the_percentiles_of_step_time_as_throughput() -> None:

@@ -33,7 +33,7 @@ def test_a_table_takes_the_shape_that_the_address_asks_for(page: Client, four_ru
         ["2", "10.00", "13.33"],
     ]
     assert re.findall(r"<b>(.*?)</b>", response.content.decode()) == ["20.00", "13.33"]
-    assert "Samples/s in samples/s. The best value of each row is bold." in text(response)
+    assert "Throughput in samples/s. The best value of each row is bold." in text(response)
 
 
 def test_two_fields_may_stand_before_the_rows(page: Client, four_runs: list[Run]) -> None:

@@ -117,7 +117,7 @@ def test_a_finding_about_a_launch_is_shown_at_its_run(
     run = page.get(f"{EXPERIMENT}runs/{four_runs[3].number}/")
     assert f'id="finding-{launch.pk}"' in run.content.decode()
     assert f'id="finding-{cell.pk}"' not in run.content.decode()
-    assert triangles(run.content, r"<dt>Tokens</dt>.*?</div>") == [str(launch.pk)]
+    assert triangles(run.content, r"<dt>Token throughput</dt>.*?</div>") == [str(launch.pk)]
 
 
 def test_the_panel_shows_both_numbers_the_rule_and_the_place_in_the_log(
@@ -129,7 +129,7 @@ def test_the_panel_shows_both_numbers_the_rule_and_the_place_in_the_log(
     assert "<html" not in panel.content.decode()
     page_text = text(panel)
     assert "8 samples/s are stated, but 4 samples / 0.4 s = 10 samples/s." in page_text
-    assert "Samples/s 8 samples/s Expected samples/s 10 samples/s" in page_text
+    assert "Throughput 8 samples/s Expected throughput 10 samples/s" in page_text
     assert f'href="/findings/rules/#{doubted.rule}"' in panel.content.decode()
     assert '<span class="meant"><i>3</i> elapsed 4 s' in panel.content.decode()
     assert "second" in page_text
@@ -207,15 +207,17 @@ def test_a_page_takes_as_many_queries_for_many_findings_as_for_one(
     page: Client, four_runs: list[Run], make_finding: MakeFinding, django_assert_num_queries: Any
 ) -> None:
     make_finding(run=four_runs[0], figure="samples_per_s")
-    # session, person, experiment, versions, runs, findings, tags, files, reports, saved views, dashboards
-    with django_assert_num_queries(11):
+    page.get(EXPERIMENT)  # the first visit records itself
+    # session, person, experiment, versions, runs, findings, tags, files, reports, saved views, dashboards, marks,
+    # surroundings with nodes, visit, comments on the experiment and on findings, archived runs
+    with django_assert_num_queries(18):
         page.get(EXPERIMENT)
     for number in range(30):
         make_finding(run=four_runs[number % 4], figure="samples_per_s", column=number)
-    with django_assert_num_queries(11):
+    with django_assert_num_queries(18):
         response = page.get(EXPERIMENT)
     assert "Show all 31" in text(response)
-    with django_assert_num_queries(4):  # session, person, experiment, findings
+    with django_assert_num_queries(5):  # session, person, experiment, findings, comments
         page.get(f"{EXPERIMENT}findings/")
 
 

@@ -52,11 +52,11 @@ def test_a_value_of_an_imported_run_keeps_the_digits_of_its_file(
     runs = Run.objects.filter(pk=four_runs[2].pk)
     runs.update(samples_per_s=2502.236)
     report = make_report("Best: {{ value samples_per_s run=3 }}.")
-    assert ">2500" in shown(page, report)
+    assert ">2,500" in shown(page, report)
 
     runs.update(origin=Run.Origin.IMPORTED)
 
-    assert ">2502.236" in shown(page, report)
+    assert ">2,502.236" in shown(page, report)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from .experiment import Experiment, Tag
 from .finding import Finding
 from .log_format import LogFormat
 from .login import LoginFailure
+from .mark import Comment, RunNote, Star, TagOfRun
 from .member import ACTIVE_MEMBER_STATES, Member, MemberState
 from .node import Node
 from .node_key import NodeKey
@@ -32,6 +33,7 @@ __all__ = [
     "Artifact",
     "Attempt",
     "AuditEntry",
+    "Comment",
     "Config",
     "Device",
     "Event",
@@ -56,13 +58,16 @@ __all__ = [
     "ReportLink",
     "ReportVersion",
     "Run",
+    "RunNote",
     "RunParameter",
     "RunTag",
     "Snapshot",
     "Source",
     "SourceChunk",
+    "Star",
     "StoredFile",
     "Stream",
     "Tag",
+    "TagOfRun",
     "TrackedRun",
 ]

@@ -1,5 +1,6 @@
 """Queries for pages, figures, reports and the API, which return plain values."""
 
+from .changes import Changes, changes_since
 from .device_grids import device_grid
 from .experiments import (
     LaunchPlan,
@@ -22,7 +23,17 @@ from .findings import (
 from .home import Home, home
 from .layouts import RankLayout, rank_layout
 from .leads import Lead, Verdict, experiment_leads, verdict
-from .lists import ExperimentRow, RunLine, experiment_list, experiment_tags, matching_runs, run_list, tag_names
+from .lists import (
+    ExperimentRow,
+    RunLine,
+    RunMarks,
+    experiment_list,
+    experiment_tags,
+    matching_runs,
+    run_list,
+    run_marks,
+    tag_names,
+)
 from .log_formats import LogFormatRow, log_format_rows, log_format_versions, log_formats
 from .other_runs import OtherRuns, other_runs
 from .pipelines import PipelineRun, has_pipelines, pipeline_of, times_of
@@ -49,9 +60,11 @@ from .runs import (
     flat,
     remaining_s,
     run_figures,
+    sections_in_use,
     step_time,
 )
 from .sources import source_bytes, source_lines, source_stream
+from .surroundings import Surroundings, run_surroundings
 from .sweep import METRICS, Metric, SweepEntry, metrics_of, run_points, sweep_entries
 from .utilisation import compute, measured_pct, peak_text, share_pct
 from .waterfalls import RunWaterfalls, has_waterfall, run_waterfalls
@@ -60,6 +73,7 @@ __all__ = [
     "METRICS",
     "CalibrationGroup",
     "CalibrationPool",
+    "Changes",
     "ConfigSection",
     "Doubts",
     "ExperimentRow",
@@ -73,14 +87,17 @@ __all__ = [
     "PipelineRun",
     "RankLayout",
     "RunLine",
+    "RunMarks",
     "RunWaterfalls",
     "StateCount",
+    "Surroundings",
     "SweepEntry",
     "Verdict",
     "Versions",
     "by_hand",
     "calibration_of",
     "calibration_pool",
+    "changes_since",
     "command_line",
     "completions",
     "compute",
@@ -124,9 +141,12 @@ __all__ = [
     "run_figures",
     "run_findings",
     "run_list",
+    "run_marks",
     "run_points",
     "run_records",
+    "run_surroundings",
     "run_waterfalls",
+    "sections_in_use",
     "share_pct",
     "source_bytes",
     "source_lines",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parlab.charts.format import (
+    SPACE,
     duration,
     exact,
     exact_quantity,
@@ -28,6 +29,10 @@ _UNIT_SUFFIXES = ("_bits_per_s", "_bytes_per_s", "_bytes", "_pct", "_s")
 _LONG = 120.0
 _SPELLINGS = {
     "Ms": "ms",
+    "Mfu": "MFU",
+    "mfu": "MFU",
+    "Hfu": "HFU",
+    "hfu": "HFU",
     "Gpu": "GPU",
     "gpu": "GPU",
     "mem": "memory",
@@ -44,18 +49,24 @@ _TITLES = {
     "num_attention_heads": "Attention heads",
     "num_experiments": "Experiments",
     "avg_step_fps": "Throughput (avg_step_fps)",
+    "mfu": "MFU",
+    "hfu": "HFU",
+    "samples_per_s": "Throughput",
+    "tokens_per_s": "Token throughput",
 }
 
 
 def figure_title(name: str) -> str:
-    """Return a figure as a heading: `gpu_mem_bytes` becomes `GPU memory`, `samples_per_s` `Samples/s`."""
+    """Return a figure as a heading: `gpu_mem_bytes` becomes `GPU memory`, `samples_per_s` `Throughput`."""
     if " " in name:
         return name
     if name in _TITLES:
         return _TITLES[name]
     ending = next((ending for ending in _UNIT_SUFFIXES if name.endswith(ending)), "")
-    if not name.endswith(("samples_per_s", "tokens_per_s")):
-        name = name.removesuffix(ending)
+    for rate, quantity_name in (("tokens_per_s", "token throughput"), ("samples_per_s", "throughput")):
+        if name.endswith(rate):
+            name = name.removesuffix(rate) + quantity_name
+    name = name.removesuffix(ending)
     parts = field_title(name.replace(".", " ")).split()
     title = " ".join(_SPELLINGS.get(part, part) for part in parts)
     return f"{title.removesuffix(' per s')}/s" if title.endswith(" per s") else title
@@ -65,7 +76,10 @@ def figure_value(name: str, figure: Mapping[str, Any]) -> str:
     """Write a figure: a value or a range, with the total if there is one; a dash if it has no number."""
     low, high, total, value = (figure.get(part) for part in ("low", "high", "total", "value"))
     if low is not None and high is not None:
-        text = f"{_with_unit(name, low)} to {_with_unit(name, high)}"
+        first, last = _with_unit(name, low), _with_unit(name, high)
+        number, _, unit = first.partition(SPACE)
+        # A range in one unit states it once: 1.2 to 1.5 s.
+        text = f"{number if unit and last.endswith(SPACE + unit) else first} to {last}"
     else:
         text = significant(None) if value is None else _with_unit(name, value)
     return f"{text} of {_with_unit(name, total)}" if total is not None else text

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from django.db.models import Exists, OuterRef, Q
 
 from parlab.charts.format import UNIT_FACTORS
-from parlab.lab.models import Finding, Run, Tag
+from parlab.lab.models import Finding, Run, RunNote, Star, Tag, TagOfRun
 from runners.config import field_names
 from runners.protocol import RunState
 
@@ -66,11 +66,17 @@ ALIASES = {
     "tensor_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp", "gpu": "gpus",
 }  # fmt: skip
 EXPERIMENT_FIELDS = {
-    "tag": "tag of the experiment",
+    "tag": "tag of the experiment or of a run",
     "name": "part of the name of the experiment",
     "owner": "owner of the experiment",
     "is": "is:archived, is:active (active runs) or is:doubted (open findings)",
 }
+MARK_FIELDS = {
+    "starred": "user who starred the run: starred:anna, or starred:any",
+    "note": "word in the note of the run; note:any for runs with a note",
+    "archived": "archived:yes for archived runs, which are not listed otherwise",
+}
+"""What people add to runs."""
 _CONFIG_FIELDS = frozenset(field_names())
 
 
@@ -91,13 +97,15 @@ class Filter(NamedTuple):
     """Condition on runs; one run must fulfil all of it."""
     has_run_terms: bool
     wants_archived: bool
+    wants_archived_runs: bool
     problems: list[Problem]
 
     def of_experiments(self) -> Q:
         """Return the condition on experiments: their own terms, and the existence of a run that fulfils the others."""
         if not self.has_run_terms:
             return self.experiments
-        return self.experiments & Q(Exists(Run.objects.filter(self.runs, experiment=OuterRef("pk"))))
+        runs = Run.everything if self.wants_archived_runs else Run.objects
+        return self.experiments & Q(Exists(runs.filter(self.runs, experiment=OuterRef("pk"))))
 
 
 class _Conditions:
@@ -105,7 +113,7 @@ class _Conditions:
 
     def __init__(self) -> None:
         self.experiments, self.runs = Q(), Q()
-        self.has_run_terms = self.wants_archived = False
+        self.has_run_terms = self.wants_archived = self.wants_archived_runs = False
         self.problems: list[Problem] = []
 
     def run_term(self, condition: Q) -> None:
@@ -113,7 +121,15 @@ class _Conditions:
         self.has_run_terms = True
 
     def filter(self, text: str) -> Filter:
-        return Filter(text, self.experiments, self.runs, self.has_run_terms, self.wants_archived, self.problems)
+        return Filter(
+            text,
+            self.experiments,
+            self.runs,
+            self.has_run_terms,
+            self.wants_archived,
+            self.wants_archived_runs,
+            self.problems,
+        )
 
 
 class _InvalidTerm(ValueError):
@@ -160,9 +176,16 @@ def _add(conditions: _Conditions, match: re.Match[str]) -> None:
     values = _values(value)
     is_not = (match["minus"] == "-") != (operator == "!=")
     operator = "=" if operator == "!=" else operator
+    if (field in EXPERIMENT_FIELDS or field in MARK_FIELDS) and operator != "=":
+        raise _InvalidTerm(f"{field} is a text field: write {field}:{values[0]}.")
+    if field == "tag":
+        _add_tag(conditions, values, is_not)
+        return
+    if field in MARK_FIELDS:
+        condition = _MARK_TERMS[field](conditions, values)
+        conditions.run_term(~condition if is_not else condition)
+        return
     if field in EXPERIMENT_FIELDS:
-        if operator != "=":
-            raise _InvalidTerm(f"{field} is a text field: write {field}:{values[0]}.")
         condition = _EXPERIMENT_TERMS[field](conditions, values)
         conditions.experiments &= ~condition if is_not else condition
         return
@@ -201,9 +224,9 @@ def _field(name: str) -> Field:
         return FIELDS[name]
     if name in _CONFIG_FIELDS:
         return Field(f"resolved__{name.replace('.', '__')}", "config", "a field of the configuration")
-    names = [*FIELDS, *EXPERIMENT_FIELDS, *ALIASES, *_CONFIG_FIELDS]
+    names = [*FIELDS, *EXPERIMENT_FIELDS, *MARK_FIELDS, *ALIASES, *_CONFIG_FIELDS]
     near = difflib.get_close_matches(name, names, 1, 0.6)
-    hint = f"did you mean {near[0]}?" if near else f"use {', '.join([*EXPERIMENT_FIELDS, *FIELDS])}."
+    hint = f"did you mean {near[0]}?" if near else f"use {', '.join([*EXPERIMENT_FIELDS, *MARK_FIELDS, *FIELDS])}."
     raise _InvalidTerm(f"Unknown field {name}; {hint}")
 
 
@@ -266,8 +289,45 @@ def _config_condition(field: Field, operator: str, value: str) -> Q:
     return condition
 
 
-def _tag(_conditions: _Conditions, values: Sequence[str]) -> Q:
-    return Q(Exists(Tag.objects.filter(experiment=OuterRef("pk"), name__in=[value.lower() for value in values])))
+def _add_tag(conditions: _Conditions, values: Sequence[str], is_not: bool) -> None:
+    """Match tags of experiments and of runs: a run also has the tags of its experiment."""
+    names = [value.lower() for value in values]
+    of_experiment = Q(Exists(Tag.objects.filter(experiment=OuterRef("pk"), name__in=names)))
+    of_a_run = Q(Exists(TagOfRun.objects.filter(run__experiment=OuterRef("pk"), run__hidden_at=None, name__in=names)))
+    of_run = Q(Exists(TagOfRun.objects.filter(run=OuterRef("pk"), name__in=names)))
+    of_run |= Q(Exists(Tag.objects.filter(experiment=OuterRef("experiment"), name__in=names)))
+    conditions.experiments &= ~of_experiment if is_not else of_experiment | of_a_run
+    conditions.runs &= ~of_run if is_not else of_run
+
+
+def _starred(_conditions: _Conditions, values: Sequence[str]) -> Q:
+    condition = Q()
+    for value in values:
+        stars = Star.objects.filter(run=OuterRef("pk"))
+        condition |= Q(Exists(stars if value.lower() in ("any", "*") else stars.filter(user__username__iexact=value)))
+    return condition
+
+
+def _note(_conditions: _Conditions, values: Sequence[str]) -> Q:
+    condition = Q()
+    for value in values:
+        notes = RunNote.objects.filter(run=OuterRef("pk"))
+        condition |= Q(Exists(notes if value.lower() in ("any", "*") else notes.filter(text__icontains=value)))
+    return condition
+
+
+def _archived(conditions: _Conditions, values: Sequence[str]) -> Q:
+    if len(values) > 1 or values[0].lower() not in ("yes", "no"):
+        raise _InvalidTerm(f"Unknown term archived:{','.join(values)}; use archived:yes or archived:no.")
+    conditions.wants_archived_runs = True
+    return Q(hidden_at__isnull=values[0].lower() == "no")
+
+
+_MARK_TERMS: dict[str, Callable[[_Conditions, Sequence[str]], Q]] = {
+    "starred": _starred,
+    "note": _note,
+    "archived": _archived,
+}
 
 
 def _name(_conditions: _Conditions, values: Sequence[str]) -> Q:
@@ -300,7 +360,6 @@ def _is(conditions: _Conditions, values: Sequence[str]) -> Q:
 
 
 _EXPERIMENT_TERMS: dict[str, Callable[[_Conditions, Sequence[str]], Q]] = {
-    "tag": _tag,
     "name": _name,
     "owner": _owner,
     "is": _is,
@@ -309,10 +368,10 @@ _EXPERIMENT_TERMS: dict[str, Callable[[_Conditions, Sequence[str]], Q]] = {
 
 def completions(tags: Sequence[str]) -> list[dict[str, Any]]:
     """Return the suggestions below the search field: the beginnings of terms, and their values if there are few."""
-    values = {"tag": list(tags), "is": ["active", "doubted", "archived"]}
+    values = {"tag": list(tags), "is": ["active", "doubted", "archived"], "archived": ["yes"], "starred": ["any"]}
     suggestions = [
         {"name": name, "sign": ":", "help": meaning, "values": values.get(name, [])}
-        for name, meaning in EXPERIMENT_FIELDS.items()
+        for name, meaning in (*EXPERIMENT_FIELDS.items(), *MARK_FIELDS.items())
     ]
     suggestions += [
         {
@@ -329,6 +388,7 @@ def completions(tags: Sequence[str]) -> list[dict[str, Any]]:
 def field_help() -> Iterator[tuple[str, str]]:
     """Yield all fields with their description, for the help beside the search field."""
     yield from EXPERIMENT_FIELDS.items()
+    yield from MARK_FIELDS.items()
     for name, field in FIELDS.items():
         choices = f": {', '.join(field.values)}" if field.values else ""
         yield name, field.help + choices

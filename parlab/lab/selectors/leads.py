@@ -15,6 +15,7 @@ from parlab.lab.models import Run
 from runners.protocol import RunState
 
 from .repeats import has_repeats, repeat_groups
+from .surroundings import TITLES, Surroundings, differing
 
 _BEST = 2
 """Number of runs that determine a lead."""
@@ -231,8 +232,11 @@ class Verdict(NamedTuple):
     """Settings in which the work of a step differs between finished runs, as text; their speeds are not comparable."""
 
 
-def verdict(runs: Sequence[Run]) -> Verdict:
-    """Summarize loaded runs: the lead of the best, the speedup over the slowest, and the failures."""
+def verdict(runs: Sequence[Run], surroundings: Mapping[int, Surroundings] | None = None) -> Verdict:
+    """Summarize loaded runs: the lead of the best, the speedup over the slowest, and the failures.
+
+    `surroundings` says where runs ran, by run id, so that the verdict names differences of the machines.
+    """
     finished = [run for run in runs if run.state == RunState.FINISHED]
     standings, repeat_noise = ranked(finished)
     best = lead(standings, repeat_noise)
@@ -242,8 +246,16 @@ def verdict(runs: Sequence[Run]) -> Verdict:
         ends.second if ends else None,
         ends.ahead if ends else None,
         [run for run in runs if run.state in (RunState.FAILED, RunState.LOST)],
-        ", ".join(name for name, value_of in _WORK.items() if len({repr(value_of(run)) for run in finished}) > 1),
+        ", ".join([*_differing_work(finished), *_differing_places(finished, surroundings or {})]),
     )
+
+
+def _differing_work(runs: Sequence[Run]) -> list[str]:
+    return [name for name, value_of in _WORK.items() if len({repr(value_of(run)) for run in runs}) > 1]
+
+
+def _differing_places(runs: Sequence[Run], surroundings: Mapping[int, Surroundings]) -> list[str]:
+    return [TITLES[part] for part in differing(surroundings, [run.pk for run in runs])]
 
 
 def _setting(section: str, name: str) -> Callable[[Run], Any]:

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.core.paginator import Page, Paginator
-from django.db.models import Count, F, Max, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, F, Max, OuterRef, Q, QuerySet, Subquery, TextField, Value
 from django.db.models.expressions import OrderBy
-from django.db.models.functions import Coalesce, Greatest
+from django.db.models.functions import Cast, Coalesce, Greatest
 
-from parlab.lab.models import Experiment, Finding, Run, Tag
+from parlab.lab.models import Experiment, Finding, Run, RunNote, Star, Tag, TagOfRun
 from runners.protocol import RunState
 
 from . import filters
@@ -36,12 +36,22 @@ class ExperimentRow(NamedTuple):
     tags: Sequence[Tag]
 
 
+class RunMarks(NamedTuple):
+    """What people added to a run."""
+
+    tags: Sequence[str] = ()
+    stars: Sequence[str] = ()
+    """Names of the users who starred it."""
+    note: str = ""
+
+
 class RunLine(NamedTuple):
     """One line of the list of runs."""
 
     run: Run
     ended_at: datetime
     findings: int
+    marks: RunMarks
 
 
 class ExperimentList(NamedTuple):
@@ -146,7 +156,29 @@ def experiment_tags(experiment_ids: Sequence[int]) -> dict[int, list[Tag]]:
 
 def tag_names() -> list[str]:
     """Return the names of tags in use, as suggestions."""
-    return list(Tag.objects.order_by("name").values_list("name", flat=True).distinct()[:200])
+    of_experiments = Tag.objects.order_by().values_list("name")
+    names = of_experiments.union(TagOfRun.objects.order_by().values_list("name"))
+    return sorted(name for (name,) in names)[:200]
+
+
+def run_marks(run_ids: Sequence[int]) -> dict[int, RunMarks]:
+    """Return tags, stars and notes of runs: run id -> marks; runs without any are left out."""
+    if not run_ids:
+        return {}
+
+    def rows(kind: str, marks: QuerySet[Any], text: str) -> Any:
+        named = marks.filter(run__in=run_ids).order_by().annotate(kind=Value(kind))
+        return named.values_list("kind", "run_id", Cast(text, TextField()))
+
+    tags = rows("tag", TagOfRun.objects.all(), "name")
+    stars = rows("star", Star.objects.all(), "user__username")
+    collected: dict[int, dict[str, list[str]]] = {}
+    for kind, run_id, text in tags.union(stars, rows("note", RunNote.objects.all(), "text")):
+        collected.setdefault(run_id, {}).setdefault(kind, []).append(text)
+    return {
+        pk: RunMarks(sorted(marks.get("tag", [])), sorted(marks.get("star", [])), "".join(marks.get("note", [])))
+        for pk, marks in collected.items()
+    }
 
 
 def run_list(*, query: str, page: str | None, sort: str = "") -> RunList:
@@ -157,18 +189,20 @@ def run_list(*, query: str, page: str | None, sort: str = "") -> RunList:
     if not query_filter.wants_archived:
         experiments = experiments.filter(archived_at=None)
     # Select ids first: they come from an index, without reading the rows of skipped runs.
-    matches = Run.objects.filter(query_filter.runs, experiment__in=experiments.values("pk"))
+    listed = Run.everything if query_filter.wants_archived_runs else Run.objects
+    matches = listed.filter(query_filter.runs, experiment__in=experiments.values("pk"))
     ids = matches.order_by(_ordered(_RUN_ORDERS[name], descending), "-pk").values_list("pk", flat=True)
     page_objects = Paginator(ids, RUNS_PER_PAGE).get_page(page)
     run_ids = list(page_objects.object_list)
-    rows = Run.objects.select_related("experiment").defer(
+    rows = listed.select_related("experiment").defer(
         "resolved", "summary", "launch", "experiment__notes", "experiment__source"
     )
     runs = rows.in_bulk(run_ids)
     counted = Finding.objects.open().filter(run__in=run_ids).order_by().values_list("run_id")
     doubted = dict(counted.annotate(number=Count("pk")))
+    marks = run_marks(run_ids)
     lines = [
-        RunLine(run, run.ended_at or run.started_at or run.queued_at, doubted.get(pk, 0))
+        RunLine(run, run.ended_at or run.started_at or run.queued_at, doubted.get(pk, 0), marks.get(pk, RunMarks()))
         for pk in run_ids
         if (run := runs.get(pk))
     ]

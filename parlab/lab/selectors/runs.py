@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from parlab.charts.format import field_value, quantity
 from parlab.charts.points import Spread
+from parlab.lab.config_layout import unused_fields
 from parlab.lab.models import Attempt, Config, Run
 from runners.config import sections
 from runners.protocol import RunState
@@ -76,6 +77,27 @@ def config_sections(resolved: Mapping[str, Any], swept: Iterable[str], config: C
             rows.append(ConfigField(name, field_value(value), field_value(default), is_changed, is_swept))
         arranged.append(ConfigSection(section, rows))
     return arranged
+
+
+def sections_in_use(run: Run, arranged: Sequence[ConfigSection]) -> tuple[list[ConfigSection], list[ConfigSection]]:
+    """Split a configuration into the fields that the engine of the run reads, and the others.
+
+    An imported run without an engine has only fields that its file states: all are in use.
+    """
+    if not run.resolved.get("parallel", {}).get("engine"):
+        return list(arranged), []
+    names = unused_fields(run.resolved)
+
+    def part(is_unused: bool) -> list[ConfigSection]:
+        sections_of_part = [
+            section._replace(
+                fields=[field for field in section.fields if (f"{section.name}.{field.name}" in names) == is_unused]
+            )
+            for section in arranged
+        ]
+        return [section for section in sections_of_part if section.fields]
+
+    return part(is_unused=False), part(is_unused=True)
 
 
 def command_line(attempt: Attempt) -> str:

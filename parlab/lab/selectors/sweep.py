@@ -38,7 +38,7 @@ def _step_time(run: Run) -> float | None:
 METRICS = {
     "step_time": Metric("Step time", "s", _step_time, True),
     "samples": Metric("Throughput", "samples/s", lambda run: run.samples_per_s, False),
-    "tokens": Metric("Tokens", "tokens/s", lambda run: run.tokens_per_s, False),
+    "tokens": Metric("Token throughput", "tokens/s", lambda run: run.tokens_per_s, False),
     "memory": Metric("Peak memory", "B", lambda run: run.memory_max_bytes, True),
     "compute": Metric("Compute per device", "FLOP/s", lambda run: compute(run.summary), False),
     "mfu": Metric("MFU", "%", lambda run: share_pct(run.summary, "mfu"), False),

@@ -10,6 +10,15 @@ from .findings import finding_acknowledge, finding_reopen, findings_refresh, run
 from .groups import groups_refresh
 from .log_formats import log_format_delete, log_format_save
 from .logins import login_failed, login_succeeded, login_wait_s
+from .marks import (
+    comment_add,
+    comment_edit,
+    run_note_save,
+    runs_star,
+    runs_tag,
+    runs_unstar,
+    runs_untag,
+)
 from .members import attempt_lose, attempt_report, cause_text, first_cause, lock_members
 from .node_keys import (
     find_code,
@@ -46,11 +55,22 @@ from .reports import (
 )
 from .runs import Launch, config_launch, run_cancel_request, run_relaunch
 from .schedules import schedule_save
-from .shelves import experiments_archive, experiments_restore, experiments_tag, experiments_untag
+from .shelves import (
+    RunContents,
+    experiments_archive,
+    experiments_restore,
+    experiments_tag,
+    experiments_untag,
+    runs_archive,
+    runs_contents,
+    runs_delete,
+    runs_restore,
+)
 from .tokens import token_create, token_find, tokens_revoke
 
 __all__ = [
     "Launch",
+    "RunContents",
     "Stale",
     "advice_config_save",
     "advice_trial_add",
@@ -59,6 +79,8 @@ __all__ = [
     "audit_add",
     "audit_forget",
     "cause_text",
+    "comment_add",
+    "comment_edit",
     "config_check",
     "config_launch",
     "config_save",
@@ -112,7 +134,16 @@ __all__ = [
     "run_cancel_request",
     "run_ended",
     "run_findings_refresh",
+    "run_note_save",
     "run_relaunch",
+    "runs_archive",
+    "runs_contents",
+    "runs_delete",
+    "runs_restore",
+    "runs_star",
+    "runs_tag",
+    "runs_unstar",
+    "runs_untag",
     "schedule_save",
     "signing_key",
     "summary_store",

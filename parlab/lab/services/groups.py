@@ -14,11 +14,12 @@ OURS = ("lab", "series", "tuner", "watch", "pages", "notify")
 WORK = (
     "experiment", "config", "run", "finding", "snapshot", "source", "picture", "picturejob", "tag", "storedfile",
     "study", "trial", "watch", "alert", "bisect", "order", "savedview", "dashboard",
+    "star", "tagofrun", "runnote", "comment",
 )  # fmt: skip
 """Models that operators may add and change."""
 WRITING = ("report", "reportfile", "reportlink", "reportversion")
 """Models that operators may add; only the author of a report may edit, share and delete it."""
-DELETED = ("tag", "study", "watch", "savedview", "dashboard")
+DELETED = ("tag", "study", "watch", "savedview", "dashboard", "star", "tagofrun", "runnote")
 """Models that operators may delete regardless of the author; no results or reports."""
 SECRET = ("apitoken", "subscription", "delivery", "refusedmessage", "nodekey", "loginfailure")
 """Models that only administrators may view."""

@@ -30,6 +30,8 @@ class Launch(NamedTuple):
     created: list[Run]
     existing: int
     invalid: list[Point]
+    restored: int = 0
+    """Archived runs of the points, which are shown again."""
 
 
 @transaction.atomic
@@ -45,17 +47,22 @@ def config_launch(*, config: Config, user: User, only: Collection[str] | None = 
     invalid = [point for point in points if point.config is None]
     if len(invalid) == len(points):
         raise ConfigError(list({str(problem): problem for point in invalid for problem in point.problems}.values()))
-    existing = set(config.runs.values_list("point_digest", flat=True))
+    existing = set(Run.everything.filter(config=config).values_list("point_digest", flat=True))
     # A study names single points with `only`, and asks for one run of each.
     runnable = [point for point in repeated(points) if point.config and (only is None or point.digest in only)]
     new = [point for point in runnable if point.digest not in existing]
+    # A point has one run, so launching a point whose run is archived takes it out of the archive.
+    archived = Run.everything.filter(
+        config=config, point_digest__in=[point.digest for point in runnable], hidden_at__isnull=False
+    )
+    restored = archived.update(hidden_at=None)
     first = next_number(config)
     runs = Run.everything.bulk_create(
         [_new_run(config, point, point.config, first + n, user) for n, point in enumerate(new) if point.config]
     )
     Attempt.objects.bulk_create([Attempt(run=run, number=1) for run in runs])
     Snapshot.objects.bulk_create([configuration_snapshot(run, 1) for run in runs])
-    return Launch(runs, len(runnable) - len(new), invalid)
+    return Launch(runs, len(runnable) - len(new), invalid, restored)
 
 
 def launchable(point: Point) -> Point:

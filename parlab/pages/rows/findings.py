@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from parlab.charts.format import exact, quantity, significant
 from parlab.findings import RULES
-from parlab.lab.models import Finding
+from parlab.lab.models import Comment, Finding
 from parlab.lab.selectors.figures import figure_title, figure_value
 from parlab.lab.selectors.sources import Line, source_lines
 
@@ -24,12 +24,18 @@ class FindingRow(NamedTuple):
     """The place in the document as text, without lines."""
     lines: str
     """The lines of its source as text; empty without lines."""
+    comments: Sequence[Comment] = ()
     excerpt: Sequence[Line] = ()
     """The lines of the source with their context, if requested."""
 
 
 def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
-    """Return findings as rows of a list."""
+    """Return findings as rows of a list, with the comments on them."""
+    findings = list(findings)
+    comments: dict[int, list[Comment]] = {}
+    ids = [finding.pk for finding in findings]
+    for comment in Comment.objects.with_people().filter(finding__in=ids) if ids else ():
+        comments.setdefault(comment.finding_id or 0, []).append(comment)
     return [
         FindingRow(
             finding,
@@ -37,6 +43,7 @@ def finding_rows(findings: Iterable[Finding]) -> list[FindingRow]:
             [(figure_title(name), _number_text(name, value), exact(value)) for name, value in finding.numbers.items()],
             _place_text(finding),
             _lines_text(finding.lines) if finding.source_id else "",
+            comments.get(finding.pk, ()),
         )
         for finding in findings
     ]

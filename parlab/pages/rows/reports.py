@@ -14,7 +14,7 @@ from runners.protocol import RunState
 _NUMBERS = {
     "step_time": ("Step time", "step_time_s", "s"),
     "samples": ("Throughput", "samples_per_s", "samples/s"),
-    "tokens": ("Tokens", "tokens_per_s", "tokens/s"),
+    "tokens": ("Token throughput", "tokens_per_s", "tokens/s"),
     "memory": ("Peak memory", "memory_max_bytes", "B"),
 }
 _SHARES = {"mfu": ("MFU", "mfu"), "utilisation": ("GPU utilisation", "gpu_util")}

@@ -7,18 +7,22 @@ from typing import Any, NamedTuple
 
 from parlab.charts.format import (
     DASH,
+    DIGITS,
     Unit,
     exact_quantity,
     field_title,
     field_value,
     for_column,
     in_column,
+    printed_digits,
+    quantity,
     unit_for,
 )
 from parlab.charts.points import Spread
 from parlab.lab import selectors
 from parlab.lab.models import Finding, Run
-from parlab.lab.selectors import Doubts, figure_title
+from parlab.lab.selectors import Doubts, RunMarks, Surroundings, figure_title
+from parlab.lab.selectors.surroundings import differing
 from runners.protocol import RunState
 
 MAX_FIGURES = 8
@@ -64,6 +68,9 @@ class TableRow(NamedTuple):
     values: list[str]
     """Texts of the axes."""
     cells: list[tuple[RunColumn, RunCell]]
+    marks: RunMarks
+    headline: str = ""
+    """The main number of the run, which narrow screens show beside its name."""
 
 
 class RunTable(NamedTuple):
@@ -93,13 +100,19 @@ def run_row(run: Run, *, step: int | None, waiting: str = "", doubts: Doubts | N
 
 
 def run_table(
-    runs: Iterable[Run], *, waiting: Mapping[int, str], doubts: Mapping[int, Doubts] | None = None
+    runs: Iterable[Run],
+    *,
+    waiting: Mapping[int, str],
+    doubts: Mapping[int, Doubts] | None = None,
+    surroundings: Mapping[int, Surroundings] | None = None,
 ) -> RunTable:
     """Arrange runs (of `experiment_runs`) as a table.
 
-    By run id, `waiting` is the reason why a run waits for or on a node, `doubts` the findings about its numbers.
+    By run id, `waiting` is the reason why a run waits for or on a node, `doubts` the findings about its numbers, and
+    `surroundings` where it ran.
     """
     runs, doubts = list(runs), doubts or {}
+    marks = selectors.run_marks([run.pk for run in runs])
     rows = [
         run_row(
             run,
@@ -112,7 +125,12 @@ def run_table(
     is_open = not all(run.is_final for run in runs)
     columns = [
         column
-        for column in (*_layout_columns(runs), *_measure_columns(rows), *_stated_columns(runs))
+        for column in (
+            *_layout_columns(runs),
+            *_measure_columns(rows),
+            *_stated_columns(runs),
+            *_place_columns(runs, surroundings or {}),
+        )
         if (is_open and column.is_awaited) or any(column.cell(row).text for row in rows)
     ]
     axes = list(dict.fromkeys(axis for run in runs for axis in run.point))
@@ -128,11 +146,24 @@ def run_table(
                     *([str(row.run.repeat)] * has_repeats),
                 ],
                 [(column, column.cell(row)) for column in columns],
+                marks.get(row.run.pk, RunMarks()),
+                headline(row.run),
             )
             for row in rows
         ],
         has_reasons=is_open or any(row.reason for row in rows),
     )
+
+
+def headline(run: Run) -> str:
+    """Return the step time of a run, or what its file states instead; empty while nothing is measured."""
+    if run.state == RunState.OOM:
+        return "OOM"
+    numbers = ((run.step_time_s, "s"), (run.samples_per_s, "samples/s"), (run.tokens_per_s, "tokens/s"))
+    for value, unit in numbers:
+        if value is not None:
+            return quantity(value, unit, printed_digits(value) if run.has_printed_numbers else DIGITS)
+    return ""
 
 
 def _measure_columns(rows: Sequence[RunRow]) -> list[RunColumn]:
@@ -150,8 +181,14 @@ def _measure_columns(rows: Sequence[RunRow]) -> list[RunColumn]:
     return [
         RunColumn(f"Step time ({time.name})", lambda row: _step_time_cell(row, time)),
         RunColumn(f"p10\N{EN DASH}p90 ({time.name})", lambda row: _spread_cell(row, time), "number muted"),
-        RunColumn(samples.name, lambda row: _number_cell(row.run.samples_per_s, samples, row.doubts.get("samples"))),
-        RunColumn(tokens.name, lambda row: _number_cell(row.run.tokens_per_s, tokens, row.doubts.get("tokens"))),
+        RunColumn(
+            f"Throughput ({samples.name})",
+            lambda row: _number_cell(row.run.samples_per_s, samples, row.doubts.get("samples")),
+        ),
+        RunColumn(
+            f"Throughput ({tokens.name})",
+            lambda row: _number_cell(row.run.tokens_per_s, tokens, row.doubts.get("tokens")),
+        ),
         RunColumn(
             f"Peak memory ({memory.name})",
             lambda row: _number_cell(row.run.memory_max_bytes, memory, row.doubts.get("memory")),
@@ -176,7 +213,7 @@ def _size_text(size: Any) -> str:
 
 
 def _layout_columns(runs: Sequence[Run]) -> list[RunColumn]:
-    """Return the sizes in which imported runs differ beside the axes of their file."""
+    """Return the sizes in which runs differ beside their axes."""
 
     def column(title: str, section: str, name: str) -> RunColumn:
         return RunColumn(
@@ -185,13 +222,29 @@ def _layout_columns(runs: Sequence[Run]) -> list[RunColumn]:
             is_awaited=False,
         )
 
-    imported = [run for run in runs if run.origin == Run.Origin.IMPORTED]
     return [
         column(title, section, name)
         for title, (section, name) in _LAYOUT.items()
-        if len({run.resolved.get(section, {}).get(name) for run in imported}) > 1
+        if len({run.resolved.get(section, {}).get(name) for run in runs}) > 1
         and not any(f"{section}.{name}" in run.point for run in runs)
     ]
+
+
+_PLACE_TITLES = {"nodes": "Node", "device": "Device", "software": "Software"}
+
+
+def _place_columns(runs: Sequence[Run], surroundings: Mapping[int, Surroundings]) -> list[RunColumn]:
+    """Return node, device and software as columns where the runs differ in them."""
+
+    def column(part: str) -> RunColumn:
+        return RunColumn(
+            _PLACE_TITLES[part],
+            lambda row: RunCell(str(getattr(surroundings.get(row.run.pk, Surroundings()), part))),
+            "nowrap",
+            is_awaited=False,
+        )
+
+    return [column(part) for part in differing(surroundings, [run.pk for run in runs])]
 
 
 def _stated_columns(runs: Sequence[Run]) -> list[RunColumn]:

@@ -23,6 +23,8 @@ from runners.protocol import RunState
 COLUMN_AXIS = "train.micro_batch_size"
 GROUP_AXIS = "parallel.schedule"
 MAX_TABLES = 12
+_SPARSE = 3
+"""Tables with more cells per point than this are mostly empty: axes that vary together, such as GPUs and batch."""
 
 
 class Cell(NamedTuple):
@@ -138,7 +140,7 @@ def _measured(runs: Sequence[Run], metric: Metric) -> list[float]:
 
 
 def _tables(entries: Sequence[SweepEntry], layout: _Layout, scale: _Scale) -> list[SweepTable]:
-    """Arrange one table per group that has entries; none where there would be too many."""
+    """Arrange one table per group that has entries; none where there would be too many, or mostly empty ones."""
     choices = [layout.values[axis] for axis in layout.groups]
     if math.prod(len(values) for values in choices) > MAX_TABLES:
         return []
@@ -149,7 +151,8 @@ def _tables(entries: Sequence[SweepEntry], layout: _Layout, scale: _Scale) -> li
         if members:
             title = ", ".join(f"{field_title(axis)} {field_value(value)}" for axis, value in group.items())
             tables.append(_sweep_table(title, members, layout, scale))
-    return tables
+    cells = sum(len(row) for table in tables for _, row in table.rows)
+    return tables if cells <= _SPARSE * len(entries) else []
 
 
 def _sweep_table(title: str, members: Sequence[SweepEntry], layout: _Layout, scale: _Scale) -> SweepTable:

@@ -1,13 +1,15 @@
-"""Parts of the page frame: the main menu, and sortable column headings."""
+"""Parts of the page frame: the main menu, the contents of a long page, sortable column headings."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from django import template
+from django.template.base import Parser, Token
 from django.urls import NoReverseMatch, reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join, strip_tags
 from django.utils.safestring import SafeString
 
 from parlab.pages.columns import Column
@@ -67,6 +69,35 @@ def _first(names: tuple[str, ...]) -> str:
         except NoReverseMatch:
             continue
     return ""
+
+
+_HEADING = re.compile(r'<h2 id="([\w-]{1,80})"[^>]{0,200}>(.{1,400}?)</h2>', re.DOTALL)
+FEWEST_HEADINGS = 3
+"""A page with fewer headings needs no contents."""
+
+
+class _Contents(template.Node):
+    """The part of a page between `contents` and `endcontents`, after links to its headings."""
+
+    def __init__(self, nodes: template.NodeList) -> None:
+        self.nodes = nodes
+
+    def render(self, context: template.Context) -> SafeString:
+        page = self.nodes.render(context)
+        # Titles are part of the rendered page, so their special characters are escaped already.
+        headings = [(name, SafeString(" ".join(strip_tags(title).split()))) for name, title in _HEADING.findall(page)]
+        if len(headings) < FEWEST_HEADINGS:
+            return page
+        links = format_html_join("", '<a href="#{}">{}</a>', headings)
+        return format_html('<nav class="contents" aria-label="On this page">{}</nav>{}', links, page)
+
+
+@register.tag
+def contents(parser: Parser, _token: Token) -> template.Node:
+    """List the headings of a part of a page before it: {% contents %}...{% endcontents %}."""
+    nodes = parser.parse(("endcontents",))
+    parser.delete_first_token()
+    return _Contents(nodes)
 
 
 @register.inclusion_tag("pages/saved_views.html", takes_context=True)

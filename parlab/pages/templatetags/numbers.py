@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 
 from parlab.charts import format as numbers
 from parlab.charts.format import Unit
+from parlab.charts.points import Spread
 from parlab.lab import selectors
 from parlab.lab.models import Finding, Run
 from parlab.lab.selectors import Lead
@@ -50,6 +51,15 @@ def printed(value: object, unit: str) -> SafeString:
 def measured(run: Run, value: object, unit: str) -> SafeString:
     """Format a number of a run; one of a file keeps its digits: {% measured run run.step_time_s "s" %}."""
     return printed(value, unit) if run.has_printed_numbers else quantity(value, unit)
+
+
+@register.filter
+def spread_text(spread: Spread) -> SafeString:
+    """Format the range of a step time in the unit of its median: {{ row.step_time|spread_text }}."""
+    unit = numbers.unit_for([spread.median], "s")
+    low, high = (numbers.significant(None if at is None else at / unit.factor) for at in (spread.p10, spread.p90))
+    note = f"{numbers.exact_quantity(spread.p10, 's')} to {numbers.exact_quantity(spread.p90, 's')}"
+    return format_html('<span title="{}">{} to {}{}{}</span>', note, low, high, numbers.SPACE, unit.name)
 
 
 @register.filter

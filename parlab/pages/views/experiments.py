@@ -19,7 +19,7 @@ from parlab.charts.device_map import DeviceMap
 from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab import services as lab
-from parlab.lab.models import Config, Experiment, Finding, Run
+from parlab.lab.models import Comment, Config, Experiment, Finding, Run
 from parlab.pages.choices import (
     FIGURE_KEYS,
     PIVOT_KEYS,
@@ -39,8 +39,10 @@ from parlab.pages.rows.runs import run_table
 from parlab.pages.rows.sources import source_views
 from parlab.pages.rows.sweep import sweep_tables
 from parlab.pages.saved_views import default_address
+from parlab.pages.visits import visit
 from parlab.reports.markdown import markdown
 from runners.config import ConfigError, digest, engine_of
+from runners.protocol import RunState
 
 from .partial import UNCHANGED
 
@@ -65,8 +67,20 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
         "device_maps": _device_maps(context["runs"]),
         "tags": selectors.experiment_tags([owned.pk]).get(owned.pk, []),
         "further": _further_pages(owned, context, cast(User, request.user)),
+        **_talk(request, owned),
     }
     return render(request, "pages/experiment.html", context)
+
+
+def _talk(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
+    """Return the comments on an experiment, what changed on it since the last visit, and its archived runs."""
+    user = cast(User, request.user)
+    since = visit(user=user, experiment=experiment)
+    return {
+        "comments": list(Comment.objects.with_people().filter(experiment=experiment)),
+        "changes": selectors.changes_since(since, user_id=user.pk, experiment=experiment) if since else None,
+        "archived_count": Run.everything.filter(experiment=experiment, hidden_at__isnull=False).count(),
+    }
 
 
 def _further_pages(experiment: Experiment, context: Mapping[str, Any], user: User) -> list[tuple[str, str]]:
@@ -137,8 +151,6 @@ def experiment_live(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
-    metric = request.GET.get("metric", "step_time")
-    metric = metric if metric in selectors.METRICS else "step_time"
     versions = selectors.experiment_versions(experiment, request.GET.get("version", ""))
     runs = selectors.experiment_runs(experiment, versions)
     plan = selectors.launch_plan(versions.selected, runs)
@@ -149,7 +161,10 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
     waiting = fleet.waiting_reasons(listed)
     doubted = [[finding.pk, finding.is_acknowledged] for finding in findings]
     table, problem = _pivot(request, runs, doubts)
-    verdict = selectors.verdict(runs)
+    metric = _metric(request, runs)
+    finished = [run for run in runs if run.state == RunState.FINISHED]
+    surroundings = selectors.run_surroundings(finished)
+    verdict = selectors.verdict(runs, surroundings)
     changing = [[run.state, getattr(run, "last_step", None), run.step_time_s, run.reason] for run in runs]
     ended = sum(run.is_final for run in runs)
     return {
@@ -164,7 +179,7 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "kept": kept_query(request.GET, (*PIVOT_KEYS, *FIGURE_KEYS)),
         "plan": plan,
         "page": page,
-        "table": run_table(listed, waiting=waiting, doubts=doubts),
+        "table": run_table(listed, waiting=waiting, doubts=doubts, surroundings=surroundings),
         "states": selectors.state_counts(run.state for run in runs),
         "sweep": sweep_tables(runs, plan.points, metric, doubts),
         "findings": findings,
@@ -175,6 +190,17 @@ def _context(request: HttpRequest, experiment: Experiment) -> dict[str, Any]:
         "drawn_from": f"{versions.query}:{ended}",
         "seen": digest([changing, doubted, waiting, metric, versions.query, page.number, problem])[:16],
     }
+
+
+def _metric(request: HttpRequest, runs: Sequence[Run]) -> str:
+    """Return the metric of the sweep that the address names, else the first that a run has."""
+    asked = request.GET.get("metric", "")
+    if asked in selectors.METRICS:
+        return asked
+    measured = (
+        name for name, metric in selectors.METRICS.items() if any(metric.value(run) is not None for run in runs)
+    )
+    return next(measured, "step_time")
 
 
 def _doubts_of(verdict: selectors.Verdict, doubts: Mapping[int, selectors.Doubts]) -> list[Finding]:
@@ -222,7 +248,12 @@ def launch(request: HttpRequest, slug: str, version: int) -> HttpResponse:
     started = len(result.created)
     if started:
         messages.success(request, f"Launched {started} {'run' if started == 1 else 'runs'}.")
-    else:
+    if result.restored:
+        restored = f"{result.restored} {'run' if result.restored == 1 else 'runs'}"
+        messages.success(
+            request, f"Took {restored} of these points out of the archive; relaunch them to measure again."
+        )
+    if not started and not result.restored:
         messages.info(request, "Nothing was launched: every point that can run already has a run.")
     return back
 

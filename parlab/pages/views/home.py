@@ -1,13 +1,18 @@
 """The home page."""
 
+from typing import Any, cast
+
+from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.cache import patch_vary_headers
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab import selectors
+from parlab.lab.models import Experiment
 from parlab.pages.gauges import node_gauges
 from parlab.pages.rows.nodes import node_list
+from parlab.pages.visits import visit, visit_dismiss
 from runners.config import digest
 
 from .partial import UNCHANGED, is_partial
@@ -25,7 +30,20 @@ def home(request: HttpRequest) -> HttpResponse:
     partial = is_partial(request)
     if partial and request.GET.get("seen") == seen:
         return HttpResponse(status=UNCHANGED)
-    context = {"section": "home", "home": overview, "nodes": nodes, "seen": seen}
+    context: dict[str, Any] = {"section": "home", "home": overview, "nodes": nodes, "seen": seen}
+    if not partial:
+        user = cast(User, request.user)
+        since = visit(user=user)
+        context["changes"] = selectors.changes_since(since, user_id=user.pk) if since else None
     response = render(request, "pages/home_live.html" if partial else "pages/home.html", context)
     patch_vary_headers(response, ["HX-Request"])
     return response
+
+
+@require_POST
+def dismiss(request: HttpRequest) -> HttpResponse:
+    """Take everything that changed on Home, or with `experiment` on its page, as seen."""
+    slug = request.POST.get("experiment", "")
+    experiment = get_object_or_404(Experiment, slug=slug) if slug else None
+    visit_dismiss(user=cast(User, request.user), experiment=experiment)
+    return redirect(experiment) if experiment else redirect("home")

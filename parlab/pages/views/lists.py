@@ -19,10 +19,9 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_GET, require_POST
 
-from parlab.fleet import services as fleet
 from parlab.lab import selectors
 from parlab.lab import services as lab
-from parlab.lab.models import Experiment, Run
+from parlab.lab.models import Experiment
 from parlab.pages.columns import LISTS, columns_choose, shown_columns
 from parlab.pages.saved_views import default_address
 
@@ -66,17 +65,17 @@ def columns(request: HttpRequest, name: str) -> HttpResponse:
     if name not in LISTS:
         raise Http404(f"unknown list {name}; use one of {', '.join(LISTS)}")
     columns_choose(user=cast(User, request.user), name=name, shown=request.POST.getlist("column"))
-    return _back(request)
+    return back(request)
 
 
 @require_POST
 @permission_required("lab.change_experiment", raise_exception=True)
 def experiments_change(request: HttpRequest) -> HttpResponse:
     """Tag, untag, archive or restore the selected experiments."""
-    chosen = list(Experiment.objects.filter(pk__in=_ids(request, "experiment")))
+    chosen = list(Experiment.objects.filter(pk__in=chosen_ids(request, "experiment")))
     if not chosen:
         messages.info(request, "No experiment selected.")
-        return _back(request)
+        return back(request)
     action = request.POST.get("action", "")
     try:
         if action in ("tag", "untag"):
@@ -85,12 +84,12 @@ def experiments_change(request: HttpRequest) -> HttpResponse:
             _archive(request, chosen)
         elif action == "restore":
             ids = lab.experiments_restore(experiments=chosen)
-            messages.success(request, f"{_counted(len(ids), 'experiment')} restored.")
+            messages.success(request, f"{counted(len(ids), 'experiment')} restored.")
         else:
             messages.error(request, "Nothing was changed: unknown action.")
     except ValueError as error:
         messages.error(request, f"Nothing was changed: {error}.")
-    return _back(request)
+    return back(request)
 
 
 def _tag(request: HttpRequest, chosen: Sequence[Experiment], *, add: bool) -> None:
@@ -98,77 +97,49 @@ def _tag(request: HttpRequest, chosen: Sequence[Experiment], *, add: bool) -> No
     change = lab.experiments_tag if add else lab.experiments_untag
     count = change(experiments=chosen, name=name)
     done = "tagged" if add else "untagged"
-    messages.success(request, f"{_counted(count, 'experiment')} {done} {name.strip().lower()}.")
+    messages.success(request, f"{counted(count, 'experiment')} {done} {name.strip().lower()}.")
 
 
 def _archive(request: HttpRequest, chosen: Sequence[Experiment]) -> None:
     ids, busy = lab.experiments_archive(experiments=chosen)
     if ids:
-        message = format_html("{} archived. ", _counted(len(ids), "experiment"))
-        messages.success(request, message + _undo(request, "restore", ids))
+        message = format_html("{} archived. ", counted(len(ids), "experiment"))
+        messages.success(request, message + undo_form(request, "restore", ids))
     if busy:
         messages.error(
             request, f"Not archived, because runs are active: {', '.join(busy[:5])}. Cancel the runs or wait for them."
         )
 
 
-def _undo(request: HttpRequest, action: str, ids: Sequence[int]) -> SafeString:
-    hidden = '<input type="hidden" name="experiment" value="{}">'
-    fields = format_html_join("", hidden, ((pk,) for pk in ids))
+def undo_form(
+    request: HttpRequest, action: str, ids: Sequence[int], *, name: str = "experiment", url: str = "experiments-change"
+) -> SafeString:
+    """Return a button that restores rows, for the message about their archiving."""
+    hidden = '<input type="hidden" name="{}" value="{}">'
+    fields = format_html_join("", hidden, ((name, pk) for pk in ids))
     return format_html(
         '<form class="inline" method="post" action="{}"><input type="hidden" name="csrfmiddlewaretoken" value="{}">'
         '<input type="hidden" name="action" value="{}">{}<button type="submit" class="plain">Undo</button></form>',
-        reverse("experiments-change"),
+        reverse(url),
         get_token(request),
         action,
         fields,
     )
 
 
-@require_POST
-@permission_required("lab.change_run", raise_exception=True)
-def runs_change(request: HttpRequest) -> HttpResponse:
-    """Cancel or relaunch the selected runs, and report each refusal."""
-    runs = list(Run.objects.select_related("experiment").filter(pk__in=_ids(request, "run")).order_by("pk"))
-    acts = {"cancel": _cancel, "relaunch": _relaunch}
-    act = acts.get(request.POST.get("action", ""))
-    if not runs or act is None:
-        messages.info(request, "Nothing was changed: select runs and an action.")
-        return _back(request)
-    done, refused = 0, []
-    for run in runs:
-        try:
-            act(run, cast(User, request.user))
-            done += 1
-        except ValueError as error:
-            refused.append(str(error))
-    if done:
-        outcome = "cancelled or stopping" if act is _cancel else "queued again"
-        messages.success(request, f"{_counted(done, 'run')} {outcome}.")
-    if refused:
-        more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
-        messages.error(request, f"Not changed: {'; '.join(refused[:3])}{more}.")
-    return _back(request)
-
-
-def _cancel(run: Run, _user: User) -> None:
-    fleet.cancel(run=run)
-
-
-def _relaunch(run: Run, user: User) -> None:
-    fleet.relaunch(run=run, user=user)
-
-
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: 1 run, 2 runs."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _ids(request: HttpRequest, name: str) -> list[int]:
+def chosen_ids(request: HttpRequest, name: str) -> list[int]:
+    """Return the ids of the rows that a form selects."""
     ids = [int(text) for text in request.POST.getlist(name) if text.isascii() and text.isdecimal() and len(text) < 19]
     return ids[:MAX_CHOSEN]
 
 
-def _back(request: HttpRequest) -> HttpResponseRedirect:
+def back(request: HttpRequest) -> HttpResponseRedirect:
+    """Return to the page that the form was on."""
     target = request.POST.get("next", "")
     if url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
         return HttpResponseRedirect(target)

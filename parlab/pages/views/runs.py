@@ -46,6 +46,7 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "next": run.get_absolute_url(),
         **_curves(request, run, attempt, metrics),
         "has_waterfall": selectors.has_waterfall(run),
+        "marks": selectors.run_marks([run.pk]).get(run.pk, selectors.RunMarks()),
         **ranks_context(request.GET, run, attempt, series),
         "machine": telemetry.figures(attempt, metrics, is_live=not run.is_final) if attempt else [],
         "timeline": timeline_reads.run_timeline(run, attempt, request.GET.get("step", "")),
@@ -53,10 +54,17 @@ def run(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         # The parameters of a reported run are its arguments.
         "arguments": [] if reported else selectors.flat(run.launch.get("arguments", {})),
         "derived": sorted((run.launch.get("derived") or {}).items()),
-        "sections": selectors.config_sections(run.resolved, run.point, run.config),
+        **_configuration(run),
         **(log_context(request.GET, run, attempt) if attempt else {}),
     }
     return render(request, "pages/run.html", context)
+
+
+def _configuration(run: Run) -> dict[str, Any]:
+    """Return the configuration in two parts: what the engine of the run reads, and the rest."""
+    arranged = selectors.config_sections(run.resolved, run.point, run.config)
+    sections, unused = selectors.sections_in_use(run, arranged)
+    return {"sections": sections, "unused": unused, "unused_count": sum(len(section.fields) for section in unused)}
 
 
 def _curves(request: HttpRequest, run: Run, attempt: Attempt | None, metrics: set[str]) -> dict[str, Any]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, cast
 
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
+from django.db.models import F
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.charts import studies as charts
 from parlab.charts.theme import Drawing
-from parlab.lab.models import Config
+from parlab.lab import selectors
+from parlab.lab.models import Attempt, Config
 from parlab.pages.templatetags.studies import studies_context
 from parlab.tuner import services
 from parlab.tuner.forms import StudyForm
@@ -21,6 +25,7 @@ from parlab.tuner.models import Study
 from parlab.tuner.results import (
     Contender,
     Result,
+    Tried,
     described_course,
     described_trials,
     result_of,
@@ -156,8 +161,36 @@ def _drawing(study: Study, name: str) -> Drawing:
     raise Http404(f"unknown figure {name}; use one of progress, expected, space")
 
 
+class ActiveTrial(NamedTuple):
+    """A trial that runs now, with its progress."""
+
+    row: Tried
+    step: int | None
+    remaining_s: float | None
+    ends_at: datetime | None
+
+
+def _active_trials(result: Result) -> list[ActiveTrial]:
+    """Return the trials whose runs are active, each with its step and expected end."""
+    active = [row for row in result.tried if not row.run.is_final]
+    attempts = {
+        attempt.run_id: attempt
+        for attempt in Attempt.objects.filter(
+            run__in=[row.run.pk for row in active], number=F("run__attempt_number")
+        ).only("run_id", "last_step", "started_at", "summary")
+    }
+    trials = []
+    for row in active:
+        attempt = attempts.get(row.run.pk)
+        left = selectors.remaining_s(row.run, attempt) if attempt else None
+        ends_at = timezone.now() + timedelta(seconds=left) if left is not None else None
+        trials.append(ActiveTrial(row, attempt.last_step if attempt else None, left, ends_at))
+    return trials
+
+
 def _context(study: Study) -> dict[str, Any]:
     result, contenders = result_of(study), side_by_side(study)
+    active = _active_trials(result) if not study.has_ended else []
     states = [(row.trial.pk, row.run.state, row.value) for row in result.tried]
     ended = sum(row.run.is_final for row in result.tried)
     return {
@@ -165,6 +198,7 @@ def _context(study: Study) -> dict[str, Any]:
         "study": study,
         "result": result,
         "tuning_time": clock(result.tuning_time),
+        "active": active,
         "improvements": _improvements(result),
         "contenders": contenders if len(contenders) > 1 else [],
         "model": ", ".join(model_lines(result)),
@@ -172,7 +206,9 @@ def _context(study: Study) -> dict[str, Any]:
         "metrics": METRICS,
         "is_live": study.state in (Study.State.RUNNING, Study.State.PAUSED),
         "drawn_from": f"{ended}:{len(result.tried)}",
-        "seen": digest([study.state, study.reason, states, *_others(contenders)])[:16],
+        "seen": digest([study.state, study.reason, states, [trial.step for trial in active], *_others(contenders)])[
+            :16
+        ],
     }
 
 

@@ -1,0 +1,38 @@
+"""Comments and notes of runs in templates."""
+
+from typing import Any
+
+from django import template
+from django.utils.safestring import SafeString
+
+from parlab.lab.models import Comment, Run
+from parlab.pages.notes import notes_html
+from parlab.pages.rows.runs import headline
+
+register = template.Library()
+
+
+@register.filter
+def marked(text: str) -> SafeString:
+    """Render Markdown that a person wrote as safe HTML."""
+    return notes_html(text)
+
+
+@register.filter
+def headline_of(run: Run) -> str:
+    """Return the main number of a run: {{ run|headline_of }}."""
+    return headline(run)
+
+
+@register.simple_tag(takes_context=True)
+def may_change(context: template.Context, comment: Comment) -> bool:
+    """Whether the user may edit a comment."""
+    user: Any = context["user"]
+    return comment.may_change(user)
+
+
+@register.simple_tag(takes_context=True)
+def may_delete(context: template.Context, comment: Comment) -> bool:
+    """Whether the user may delete a comment."""
+    user: Any = context["user"]
+    return comment.may_delete(user)

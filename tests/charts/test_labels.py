@@ -1,0 +1,66 @@
+"""Names at the ends of lines, and the best point."""
+
+from __future__ import annotations
+
+import itertools
+
+import plotly.graph_objects as go
+import pytest
+
+from parlab.charts.labels import BEST, LINE_END, label_ends, mark_best
+
+
+def lines(*ends: float, log: bool = False, name: str = "line") -> go.Figure:
+    axis = {"type": "log"} if log else {}
+    drawing = go.Figure(layout={"xaxis": axis, "yaxis": axis, "showlegend": True})
+    for number, end in enumerate(ends):
+        drawing.add_trace(go.Scatter(x=[1, 10, 100], y=[1.0, 2.0, end], mode="lines+markers", name=f"{name} {number}"))
+    return drawing
+
+
+def test_a_few_lines_are_named_at_their_ends() -> None:
+    drawing = lines(3.0, 8.0)
+    label_ends(drawing)
+    assert [(label.text, label.x, label.y) for label in drawing.layout.annotations] == [
+        ("line 0", 100, 3.0),
+        ("line 1", 100, 8.0),
+    ]
+    assert {label.name for label in drawing.layout.annotations} == {LINE_END}
+    assert drawing.layout.showlegend is False
+    assert drawing.layout.margin.r > 40
+
+
+def test_labels_of_lines_that_end_at_one_place_stand_beside_each_other() -> None:
+    drawing = lines(5.0, 5.0, 5.0, 9.0)
+    label_ends(drawing)
+    heights = [label.y / 9.0 * 280 + label.yshift for label in drawing.layout.annotations]
+    assert all(second - first >= 13.9 for first, second in itertools.pairwise(heights))
+
+
+def test_labels_lie_on_logarithmic_axes() -> None:
+    drawing = lines(10.0, 1000.0, log=True)
+    label_ends(drawing)
+    assert [(label.x, label.y) for label in drawing.layout.annotations] == [(2.0, 1.0), (2.0, 3.0)]
+
+
+@pytest.mark.parametrize(
+    "drawing", [lines(3.0), lines(1, 2, 3, 4, 5, 6, 7), lines(3.0, 4.0, name="a name that is much too long for this")]
+)
+def test_one_line_many_lines_and_long_names_keep_their_legend(drawing: go.Figure) -> None:
+    label_ends(drawing)
+    assert not drawing.layout.annotations
+    assert drawing.layout.showlegend is True
+
+
+def test_points_without_lines_keep_the_legend_of_all() -> None:
+    drawing = lines(3.0, 4.0)
+    drawing.add_trace(go.Scatter(x=[1], y=[2.0], mode="markers", name="alone"))
+    label_ends(drawing)
+    assert drawing.layout.showlegend is True
+
+
+def test_the_best_point_is_named() -> None:
+    drawing = lines(3.0, 8.0)
+    mark_best(drawing, 100, 8.0, "best 8 samples/s <b>")
+    (label,) = drawing.layout.annotations
+    assert (label.name, label.text, label.y) == (BEST, "best 8 samples/s &lt;b&gt;", 8.0)
