@@ -125,12 +125,7 @@ def run_table(
     is_open = not all(run.is_final for run in runs)
     columns = [
         column
-        for column in (
-            *_layout_columns(runs),
-            *_measure_columns(rows),
-            *_stated_columns(runs),
-            *_place_columns(runs, surroundings or {}),
-        )
+        for column in _all_columns(runs, rows, surroundings or {})
         if (is_open and column.is_awaited) or any(column.cell(row).text for row in rows)
     ]
     axes = list(dict.fromkeys(axis for run in runs for axis in run.point))
@@ -141,10 +136,7 @@ def run_table(
         [
             TableRow(
                 row,
-                [
-                    *(field_value(row.run.point[axis]) if axis in row.run.point else "" for axis in axes),
-                    *([str(row.run.repeat)] * has_repeats),
-                ],
+                _axis_texts(row.run, axes, has_repeats),
                 [(column, column.cell(row)) for column in columns],
                 marks.get(row.run.pk, RunMarks()),
                 headline(row.run),
@@ -153,6 +145,22 @@ def run_table(
         ],
         has_reasons=is_open or any(row.reason for row in rows),
     )
+
+
+def _axis_texts(run: Run, axes: Sequence[str], has_repeats: bool) -> list[str]:
+    texts = [field_value(run.point[axis]) if axis in run.point else "" for axis in axes]
+    return [*texts, str(run.repeat)] if has_repeats else texts
+
+
+def _all_columns(
+    runs: Sequence[Run], rows: Sequence[RunRow], surroundings: Mapping[int, Surroundings]
+) -> list[RunColumn]:
+    return [
+        *_layout_columns(runs),
+        *_measure_columns(rows),
+        *_stated_columns(runs),
+        *_place_columns(runs, surroundings),
+    ]
 
 
 def headline(run: Run) -> str:
