@@ -12,16 +12,20 @@ class Price(NamedTuple):
     source: str
 
 
-def _instance(per_hour: float, gpus: int, name: str) -> Price:
-    return Price(round(per_hour / gpus, 2), f"{name} on demand, USD {per_hour:g} an hour for {gpus} GPUs")
+def _instance(per_hour: float, gpus: int, name: str, note: str = "") -> Price:
+    size = f"{gpus} GPUs" if gpus > 1 else "one GPU"
+    return Price(round(per_hour / gpus, 2), f"{name} on demand, USD {per_hour:g} an hour for {size}{note}")
+
+
+_BEFORE = ", before the price cut of June 2025"
 
 
 LIST_PRICES: dict[str, Price] = {
     "V100 SXM2 16 GB": _instance(24.48, 8, "AWS p3.16xlarge"),
     "V100 SXM2 32 GB": _instance(31.212, 8, "AWS p3dn.24xlarge"),
-    "A100 SXM4 40 GB": _instance(32.7726, 8, "AWS p4d.24xlarge, before the price cut of June 2025"),
-    "A100 SXM4 80 GB": _instance(40.9657, 8, "AWS p4de.24xlarge, before the price cut of June 2025"),
-    "H100 SXM": _instance(98.32, 8, "AWS p5.48xlarge, before the price cut of June 2025"),
+    "A100 SXM4 40 GB": _instance(32.7726, 8, "AWS p4d.24xlarge", _BEFORE),
+    "A100 SXM4 80 GB": _instance(40.9657, 8, "AWS p4de.24xlarge", _BEFORE),
+    "H100 SXM": _instance(98.32, 8, "AWS p5.48xlarge", _BEFORE),
     "B200": _instance(113.9328, 8, "AWS p6-b200.48xlarge"),
     "MI300X": _instance(48.0, 8, "Azure ND MI300X v5"),
     "T4": _instance(0.526, 1, "AWS g4dn.xlarge"),
