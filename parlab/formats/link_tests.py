@@ -32,7 +32,6 @@ _HEADER = re.compile(r"^ ?#\s?(?:Size|bytes)\s")
 # `BW average[Gb/sec]`, `Avg Latency(us)`, `Size`.
 _COLUMN = re.compile(r"#?[A-Za-z_%.0-9]+(?: [A-Za-z_%.0-9]+)*(?:\s?[\[(][^\])]{1,20}[\])])?")
 _BYTES_PER_S = {"mb/s": 1e6, "mb/sec": float(MIB), "gb/sec": 1e9 / 8}
-_ROW = re.compile(r"^\s{0,4}\d{1,15}(?:\s+\S+)+\s*$")
 
 
 def _columns(text: str) -> list[str]:
@@ -100,12 +99,12 @@ def read(lines: Iterable[str]) -> Iterator[Record]:
     tests = Tests()
     for line, rank, time, printed in peel(lines):
         text = printed[:4000].rstrip()
-        if title := _TITLE.match(text):
+        if tests.table is not None and text.lstrip()[:1].isdigit():
+            yield from tests.row(line, text)
+        elif title := _TITLE.match(text):
             tests.title = title[1] or title[2]
         elif _HEADER.match(text):
             yield from tests.header(line, text)
-        elif tests.table is not None and _ROW.match(text):
-            yield from tests.row(line, text)
         elif end := ending(text):
             yield Record("end", line, data=end, rank=rank, time=time)
     yield from tests.close()

@@ -40,5 +40,5 @@ MORE_LINES: dict[str, str] = {
     " sents: 12812; bsz: 4012/3812/64; 41232/39121 tok/s;    62 sec;\n",
     "marian": "[2026-01-02 10:00:00] Ep. 1 : Up. {n} : Sen. {n} : Cost {l} * 1,234,567 @ 12,345 after 12,345,678 :"
     " Time {s}s : {r} words/s : gNorm 1.2 : L.r. 1.0e-04\n",
-    "link-tests": "{n:<12d}{s:>20}\n",
+    "link-tests": "{p:<12d}{s:>20}\n",
 }
