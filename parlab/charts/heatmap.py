@@ -245,6 +245,8 @@ def _subtitle(grid: _Grid, factor: float, unit: str, measure: Measure) -> str:
     light, dark = (_cell_text(place, factor, measure) for place in (ordered[0], ordered[-1]))
     has_others = any(place.others for place in grid.places.values())
     which = "the best run of each cell" if has_others else "one run per cell"
+    if any(place.point.repeats for place in measured):
+        which = which.replace("run", "mean of repeats")
     return f"{which}; {unit or measure.title.lower()}, light {light} to dark {dark}; hatched: out of memory"
 
 

@@ -139,7 +139,8 @@ def parallel(points: Sequence[RunPoint], names: Sequence[str], brushes: Sequence
         _add_axis(drawing, place, axis)
     for place, low, high in _extents(axes, brushes):
         band = {"fillcolor": theme.faint(theme.BLUE, 0.25), "line": {"color": theme.BLUE, "width": 1}}
-        drawing.add_shape(type="rect", x0=place - 0.05, x1=place + 0.05, y0=low - 0.01, y1=high + 0.01, **band)
+        ends = max(-0.01, low - 0.01), min(1.01, high + 0.01)
+        drawing.add_shape(type="rect", x0=place - 0.05, x1=place + 0.05, y0=ends[0], y1=ends[1], **band)
     for place, (point, name) in enumerate(zip(points, names, strict=True)):
         drawing.add_trace(_run_line(place, point, name, axes, is_selected=chosen[place]))
     drawing.update_layout(showlegend=len(points) <= MAX_LEGEND)

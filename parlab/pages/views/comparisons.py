@@ -55,6 +55,8 @@ def compare(request: HttpRequest) -> HttpResponse:
     comparison = whole if len(chosen) == len(runs) else comparisons.compare(chosen, is_pooled=_is_pooled(request))
     present = [run.pk for run in runs]
     measures = measured(whole.points)
+    axes = parallel.axis_titles(whole.points)
+    titles = {name: title for name, title, _labels in axes}
     result = request.GET.get("result", "")
     result = result if result in measures else next(iter(measures), "")
     context: dict[str, Any] = {
@@ -64,8 +66,9 @@ def compare(request: HttpRequest) -> HttpResponse:
         "runs": _joined(present),
         "is_empty": len(runs) < 2,
         "total": len(runs),
-        "brushes": [(brush, _without(request, brush)) for brush in brushes],
-        "brush_axes": parallel.axis_titles(whole.points),
+        "selectable": len(whole.runs),
+        "brushes": [(brush, titles.get(brush.axis, brush.axis), _without(request, brush)) for brush in brushes],
+        "brush_axes": axes,
         "importance": importances(comparison.points, measures[result]) if result else None,
         "result_choices": [(name, measure.title, name == result) for name, measure in measures.items()],
         "missing": len(ids[:MAX_RUNS]) - len(runs),
