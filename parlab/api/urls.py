@@ -4,7 +4,7 @@ from django.urls import path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 
-from . import actions, marks, numbers, plans, simulations, studies, views, waiting, waterfalls
+from . import actions, marks, numbers, plans, simulations, studies, views, waiting, watches, waterfalls
 
 app_name = "api"
 EXPERIMENT = "experiments/<slug:slug>/"
@@ -36,5 +36,7 @@ urlpatterns = [
     path("simulate/", simulations.Simulations.as_view(), name="simulate"),
     path("studies/", studies.Studies.as_view(), name="studies"),
     path("studies/<int:pk>/", studies.OneStudy.as_view(), name="study"),
+    path("watches/", watches.Watches.as_view(), name="watches"),
+    path("watches/<int:pk>/history/", watches.History.as_view(), name="watch-history"),
     path("findings/", views.Findings.as_view(), name="findings"),
 ]

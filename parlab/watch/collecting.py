@@ -19,6 +19,7 @@ from parlab.lab.services import storable
 from runners.protocol import RunState
 
 from .commits import commit_of
+from .environments import hardware_of
 from .measures import MAX_MEASURES, values_of
 from .models import Result, Watch
 
@@ -116,7 +117,7 @@ def _attempts_store(watch: Watch, attempts: Sequence[Attempt], places: _Places) 
             earlier.values, earlier.position = values, position
             changed.append(earlier)
     for pk, environment in Attempt.objects.filter(pk__in=new).values_list("pk", "environment"):
-        new[pk].environment = environment
+        new[pk].environment, new[pk].hardware = environment, hardware_of(environment)
     Result.objects.bulk_create(new.values(), ignore_conflicts=True)
     Result.objects.bulk_update(changed, ["values", "position"])
     return len(new) + len(changed)
@@ -183,6 +184,7 @@ def experiment_store(*, watch: Watch, experiment: Experiment) -> int:
                     watch=watch, run=run, attempt_number=run.attempt_number, at=run.ended_at or run.queued_at,
                     node=attempt.node_names[:200] if attempt else "", values=values,
                     environment=attempt.environment if attempt else {}, commit=commit_of(run.resolved),
+                    hardware=hardware_of(attempt.environment) if attempt else "",
                 )
             )  # fmt: skip
     Result.objects.bulk_create(new, ignore_conflicts=True)

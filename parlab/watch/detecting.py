@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import transaction
@@ -11,6 +11,7 @@ from django.db import transaction
 from parlab.lab import services as lab
 from parlab.lab.models import Event
 
+from .causes import alert_join
 from .measures import measure_of
 from .models import Alert, Result, Series, Watch
 from .tracks import Point, Track
@@ -44,23 +45,37 @@ def is_worse(measure: str, size: float) -> bool:
 def watch_detect(*, watch: Watch) -> list[Alert]:
     """Search all series of a watch for changes and bring its alerts up to date; return the new alerts."""
     Watch.objects.select_for_update(no_key=True).get(pk=watch.pk)
-    order = list(watch.results.order_by("position", "at", "pk"))
+    order = list(watch.results.order_by("position", "at", "pk").defer("environment"))
     places = {result.pk: at for at, result in enumerate(order)}
     by_point: dict[str, list[Result]] = {}
     for result in order:
         by_point.setdefault(result.series, []).append(result)
     changes: list[_Shift] = []
+    nodes = _nodes(order)
     for point, results in by_point.items():
         for measure in dict.fromkeys(name for result in results for name in result.values):
             series, _ = Series.objects.get_or_create(watch=watch, point=point, measure=measure)
-            _advance(series, results)
+            _advance(series, results, nodes)
             changes += [_Shift(series, change, results) for change in series.changes]
     return _alerts(watch, changes, places)
 
 
-def _advance(series: Series, results: Sequence[Result]) -> None:
+def _nodes(results: Sequence[Result]) -> dict[int, str]:
+    """Return the node of each result; other hardware under the same name is another node."""
+    kinds: dict[str, list[str]] = {}
+    names = {}
+    for result in results:
+        own = kinds.setdefault(result.node, [])
+        if result.hardware and result.hardware not in own:
+            own.append(result.hardware)
+        number = own.index(result.hardware) + 1 if result.hardware else 1
+        names[result.pk] = f"{result.node[:180]} (hardware {number})" if result.node and number > 1 else result.node
+    return names
+
+
+def _advance(series: Series, results: Sequence[Result], nodes: Mapping[int, str]) -> None:
     """Add the new results to a series; start again if earlier ones have changed or others came between them."""
-    points = [Point(result.values.get(series.measure), result.node) for result in results]
+    points = [Point(result.values.get(series.measure), nodes[result.pk]) for result in results]
     keys = [f"{result.pk}:{point.value}:{point.node}" for result, point in zip(results, points, strict=True)]
     if series.count == len(points) and series.digest == _digest(keys):
         return
@@ -105,7 +120,8 @@ def _alerts(watch: Watch, changes: Sequence[_Shift], places: dict[int, int]) -> 
         _store(alert, parts_of[alert.pk])
     for alert in new:
         alert.refresh_from_db()
-        _announce(alert)
+        if alert_join(alert) is None:
+            _announce(alert)
     return new
 
 

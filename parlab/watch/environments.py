@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 MAX_VALUE = 200
 OF_EACH_RUN = ("shell", "command", "variables.PARLAB", "variables.MASTER_PORT", "matmul.", "links.")
 """Beginnings of names that differ between any two runs, or are measured again, and explain nothing."""
+
+
+def hardware_of(environment: Mapping[str, Any]) -> str:
+    """Return a digest of the processor and the GPUs of an environment; empty if it states neither."""
+    gpus = environment.get("gpus")
+    names = [f"{gpu.get('name')} {gpu.get('uuid')}" for gpu in gpus or [] if isinstance(gpu, Mapping)]
+    stated = [str(environment.get("cpu_model") or ""), *sorted(names)]
+    return hashlib.sha256("\n".join(stated).encode()).hexdigest()[:16] if any(stated) else ""
 
 
 class Difference(NamedTuple):

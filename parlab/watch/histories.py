@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -64,7 +65,17 @@ def read_history(text: str) -> History:
         )
     if len(rows) > MAX_ROWS:
         raise ValueError(f"the file has {len(rows)} results; split it into files of {MAX_ROWS}")
-    return History(rows, problems)
+    return History(_numbered(rows), problems)
+
+
+def _numbered(rows: Sequence[Row]) -> list[Row]:
+    """Tell repeats at the same time and commit apart by their order, which is the same in every import."""
+    counts = Counter[str]()
+    for row in rows:
+        counts[row.line] += 1
+        if counts[row.line] > 1:
+            row.line = f"{row.line}#{counts[row.line]}"
+    return list(rows)
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------

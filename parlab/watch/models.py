@@ -106,6 +106,9 @@ class Result(models.Model):
     position = models.PositiveIntegerField(default=0, help_text="Of its commit; 0 without a repository.")
     commit = models.CharField(max_length=64, blank=True)
     node = models.CharField(max_length=200, blank=True)
+    hardware = models.CharField(
+        max_length=16, blank=True, help_text="Digest of the processor and GPUs: a node may be replaced under its name."
+    )
     environment: models.JSONField[dict[str, Any]] = models.JSONField(default=dict, blank=True)
     values: models.JSONField[dict[str, float]] = models.JSONField(default=dict, blank=True)
 
@@ -174,6 +177,15 @@ class Alert(models.Model):
     fixed_by = models.ForeignKey(Result, models.SET_NULL, null=True, blank=True, related_name="+")
     changed_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     changed_at = models.DateTimeField(null=True, blank=True)
+    cause = models.CharField(max_length=300, blank=True, help_text="What changed: a commit, software, or a node.")
+    leader = models.ForeignKey(
+        "self",
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="followers",
+        help_text="The first alert with the same cause, of any watch; only that one is announced.",
+    )
     created_at = models.DateTimeField(default=timezone.now)
 
     objects = AlertQuerySet.as_manager()

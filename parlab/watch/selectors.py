@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
+from django.db.models import Count, Max, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from parlab.charts import watched
@@ -54,6 +56,18 @@ class AlertRow(NamedTuple):
     alert: Alert
     text: str
     parts: list[Part]
+    followers: Sequence[Alert] = ()
+    """Alerts of other watches or nodes with the same cause, which the list does not show again."""
+
+
+def counted_watches() -> QuerySet[Watch]:
+    """Return all watches with `count` and `last` of their results, and the number of `open` alerts."""
+    results = Result.objects.filter(watch=OuterRef("pk")).order_by().values("watch")
+    return Watch.objects.select_related("config__experiment").annotate(
+        count=Coalesce(Subquery(results.annotate(count=Count("pk")).values("count")), 0),
+        last=Subquery(results.annotate(last=Max("at")).values("last")),
+        open=Count("alerts", filter=Q(alerts__state__in=Alert.OPEN)),
+    )
 
 
 def alert_rows(alerts: Iterable[Alert]) -> list[AlertRow]:
@@ -81,13 +95,23 @@ def week_alerts() -> list[AlertRow]:
     recent = Alert.objects.filter(created_at__gte=timezone.now() - WEEK) | Alert.objects.open()
     related = ("watch__config__experiment", "first_bad__run__experiment", "last_good__run__experiment", "changed_by")
     alerts = recent.select_related(*related).prefetch_related("watch__series").order_by("-created_at")[:MAX_ALERTS]
-    return alert_rows(sorted(alerts, key=lambda alert: (not alert.is_open, not alert.is_worse)))
+    leaders = {alert.pk: alert for alert in alerts if alert.leader_id is None}
+    followers: dict[int, list[Alert]] = {}
+    rows = []
+    for alert in alerts:
+        leader = leaders.get(alert.leader_id or 0)
+        if leader is not None and leader.is_open >= alert.is_open:
+            followers.setdefault(leader.pk, []).append(alert)
+        else:
+            rows.append(alert)
+    ordered = sorted(rows, key=lambda alert: (not alert.is_open, not alert.is_worse))
+    return [row._replace(followers=followers.get(row.alert.pk, ())) for row in alert_rows(ordered)]
 
 
 def series_rows(watch: Watch) -> list[SeriesRow]:
     """Return the series of a watch with the last value and what the detection says about each."""
     last: dict[tuple[str, str], float] = {}
-    for result in watch.results.order_by("position", "at", "pk"):
+    for result in watch.results.order_by("position", "at", "pk").defer("environment"):
         for measure, value in result.values.items():
             last[result.series, measure] = value
     rows = []
@@ -102,10 +126,22 @@ def series_rows(watch: Watch) -> list[SeriesRow]:
     return rows
 
 
+def input_notes(watch: Watch) -> list[str]:
+    """Return what is unusual about the results of a watch and how it counts."""
+    repeated = (
+        watch.results.exclude(commit="").values("commit", "series").annotate(count=Count("pk")).filter(count__gt=1)
+    )
+    commits = len({row["commit"] for row in repeated.order_by()})
+    notes = missing_measures(watch)
+    if commits:
+        notes.append(f"{commits} commit{'s have' if commits > 1 else ' has'} several results; each counts as a repeat")
+    return notes
+
+
 def missing_measures(watch: Watch) -> list[str]:
     """Return which measures ended and which began with the same result, as after a renaming."""
     notes = []
-    results = list(watch.results.order_by("position", "at", "pk"))
+    results = list(watch.results.order_by("position", "at", "pk").defer("environment"))
     for point in dict.fromkeys(result.series for result in results):
         own = [result for result in results if result.series == point]
         first: dict[str, int] = {}
@@ -139,7 +175,9 @@ def _since(series: Series) -> str:
 def series_figure(series: Series) -> Drawing:
     """Draw a series with its levels and changes."""
     measure = measure_of(series.measure)
-    results = list(series.watch.results.filter(series=series.point).order_by("position", "at", "pk"))
+    results = list(
+        series.watch.results.filter(series=series.point).order_by("position", "at", "pk").defer("environment")
+    )
     numbered = [(at, result, result.values.get(series.measure)) for at, result in enumerate(results)]
     usable = [(at, result, value) for at, result, value in numbered if value is not None][-SHOWN_POINTS:]
     points = [

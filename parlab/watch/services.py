@@ -117,7 +117,10 @@ ANSWERS = {
 
 
 def alert_answer(*, alert: Alert, answer: str, user: User, reason: str = "") -> Alert:
-    """Change the state of an alert; all answers but `reopen` need a reason. Raise ValueError."""
+    """Change the state of an alert and of the open ones that follow it; all answers but `reopen` need a reason.
+
+    Raise ValueError.
+    """
     if answer not in ANSWERS:
         raise ValueError(f"unknown answer {answer[:40]!r}; use {', '.join(ANSWERS)}")
     reason = reason.strip()[:REASON_LENGTH]
@@ -127,6 +130,8 @@ def alert_answer(*, alert: Alert, answer: str, user: User, reason: str = "") -> 
         "state": ANSWERS[answer], "reason": reason, "changed_by": user, "changed_at": timezone.now(), "fixed_by": None,
     }  # fmt: skip
     Alert.objects.filter(pk=alert.pk).update(**fields)
+    if answer != "reopen":
+        Alert.objects.open().filter(leader=alert).update(**fields)
     alert.refresh_from_db()
     logger.info("alert %s is %s by %s: %s", alert.pk, alert.state, user, reason)
     return alert

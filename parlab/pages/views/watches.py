@@ -15,6 +15,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.lab.models import Config, Experiment
+from parlab.pages.rows.watches import waterfall_changes
 from parlab.watch import bisecting, selectors, services
 from parlab.watch.cron import preview
 from parlab.watch.detecting import sentence_of
@@ -34,19 +35,10 @@ def watches(request: HttpRequest) -> HttpResponse:
 
 
 def _list(request: HttpRequest, *, status: int = 200, problem: str = "") -> HttpResponse:
-    rows = list(Watch.objects.select_related("config__experiment").prefetch_related("results", "alerts"))
     context = {
         "section": "watch",
         "alerts": selectors.week_alerts(),
-        "watches": [
-            {
-                "watch": watch,
-                "results": len(watch.results.all()),
-                "open": sum(alert.is_open for alert in watch.alerts.all()),
-                "last": max((result.at for result in watch.results.all()), default=None),
-            }
-            for watch in rows
-        ],
+        "watches": selectors.counted_watches(),
         "configs": Config.objects.select_related("experiment").order_by("-pk")[:MAX_CONFIGS],
         "entered": request.POST or request.GET,
         "problem": problem,
@@ -116,7 +108,7 @@ def _context(row: Watch) -> dict[str, Any]:
         "orders": row.orders.all()[:10],
         "experiments": Experiment.objects.filter(archived_at=None).order_by("-updated_at")[:MAX_CONFIGS],
         "is_live": row.orders.filter(state=Order.State.OPEN).exists(),
-        "notes": [*selectors.missing_measures(row), *_notes(series)][:10],
+        "notes": [*selectors.input_notes(row), *_notes(series)][:10],
     }
 
 
@@ -226,6 +218,8 @@ def alert(request: HttpRequest, pk: int, number: int) -> HttpResponse:
         "text": sentence_of(row),
         "parts": selectors.parts_of(row),
         "between": selectors.between(row),
+        "changes": waterfall_changes(row),
+        "followers": row.followers.select_related("watch"),
         **_bisect_context(row),
     }
     return render(request, "watch/alert.html", context)
@@ -320,7 +314,10 @@ def _find(pk: int) -> Watch:
 
 
 def _find_alert(pk: int, number: int) -> Alert:
-    related = ("watch__config__experiment", "first_bad__run__experiment", "last_good__run__experiment", "changed_by")
+    related = (
+        "watch__config__experiment", "first_bad__run__experiment", "last_good__run__experiment", "changed_by",
+        "leader__watch",
+    )  # fmt: skip
     return get_object_or_404(Alert.objects.select_related(*related), pk=number, watch=pk)
 
 
