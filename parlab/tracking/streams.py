@@ -172,6 +172,10 @@ def _texts(pairs: Mapping[str, str], length: int) -> dict[str, str]:
     return {storable.text(key)[:250]: storable.text(value)[:length] for key, value in pairs.items() if key}
 
 
+# What storing a batch needs not read, and therefore does not write again.
+_UNREAD = ("environment", "command", "traceback", "tracked__inputs", "tracked__outputs")
+
+
 @transaction.atomic
 def stream_apply(
     *, run_id: str, key: str, position: int, next_position: int, output: bytes, reports: Sequence[bytes]
@@ -180,7 +184,8 @@ def stream_apply(
 
     Duplicate or reordered batches change nothing. Raises UnknownStream where the stream was not opened.
     """
-    stream = Stream.objects.select_related("tracked").filter(tracked__uuid=run_id, key=key).first()
+    streams = Stream.objects.select_related("tracked").defer(*_UNREAD)
+    stream = streams.filter(tracked__uuid=run_id, key=key).first()
     if stream is None:
         raise UnknownStream(f"stream {key} of run {run_id}")
     attempt, tracked = lock(stream.tracked)
