@@ -216,7 +216,7 @@ def test_runs_are_compared_from_the_list_and_figures_follow_the_choice(page: Pag
     expect(page.get_by_role("heading", name="Comparison of 3 runs")).to_be_visible()
     expect(page).to_have_url(re.compile(r"/compare/\?runs=\d+,\d+,\d+$"))
     page.wait_for_selector('[data-figure="parallel"][data-drawn="1"]')
-    page.locator("select[name=curve]").select_option("loss")
+    page.locator('input[name="curve"][value="loss"]').check()
     expect(page).to_have_url(re.compile("curve=loss"))
     screenshots(page, "compare")
 
