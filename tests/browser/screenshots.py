@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from .conftest import PATIENCE_MS, SCREENSHOTS, copy_of_the_project, start_demo, stop_demo
 from .install import find_chromium
@@ -84,7 +84,7 @@ def shoot(page: Page, name: str, address: str, width: int, scheme: str, director
     """Take a picture of a page with its figures; returns by how many pixels the page is wider than the window."""
     directory.mkdir(parents=True, exist_ok=True)
     page.goto(address)
-    page.wait_for_function("!document.querySelector('figure:not([hidden]) [data-figure-url]:not([data-drawn])')")
+    expect(page.locator("figure:not([hidden]) [data-figure-url]:not([data-drawn])")).to_have_count(0)
     page.wait_for_timeout(150)
     page.screenshot(path=directory / f"{name}-{width}-{scheme}.png", full_page=True)
     wider: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
