@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from parlab.planner.timing import Timing
 
 from .timers import Groups, Timer, grouped, text, total
+from .traced import Passes, Row, TracedStep, traced_rows
 from .waterfall import Kind, Waterfall, assembled
 
 _ZERO_BUBBLE = {"zb-h1": 0.5, "zb-h2": 0.05, "zb-v": 0.05}
@@ -50,9 +51,8 @@ class Step:
     predicted: Timing | None = None
     """The planner's parts for the same configuration."""
     is_emulated: bool = False
-
-
-Row = tuple[str, float, Kind, str]
+    traced: TracedStep | None = None
+    """Recorded by a profiler; its parts replace computed ones."""
 
 
 def timers_of(timers_s: Mapping[str, Mapping[str, object]]) -> dict[str, Timer]:
@@ -164,6 +164,8 @@ def _compute(step: Step, groups: Groups, compute_s: float) -> list[Row]:
     if step.is_emulated or step.peak is None or not step.model_flops:
         return [("compute", compute_s, "measured", names)]
     rows = _matrix(step)
+    if step.traced is not None:
+        return [rows[0], *traced_rows(step.traced, _timed_passes(step, groups, compute_s, rows[0][1]))]
     left_s = max(0.0, compute_s - sum(row[1] for row in rows))
     repeated_s = min(left_s, _repeated_s(step, groups))
     if repeated_s:
@@ -177,6 +179,16 @@ def _compute(step: Step, groups: Groups, compute_s: float) -> list[Row]:
             left_s -= inner_s
     rows.append(("kernels", left_s, "derived", f"{names} - the computed parts"))
     return rows
+
+
+def _timed_passes(step: Step, groups: Groups, compute_s: float, ideal_s: float) -> Passes:
+    outside_s = sum(total(group).mean for group in (groups.tensor, groups.data, groups.pipeline))
+    inner = [(key, getattr(step.predicted, f"{key}_s")) for key in _INNER if step.predicted]
+    executed = max(step.executed_flops or 0.0, step.model_flops or 0.0)
+    useful = step.model_flops / executed if step.model_flops else 1.0
+    return Passes(
+        step.step_time_s, compute_s, outside_s, min(ideal_s, compute_s), useful, [row for row in inner if row[1] > 0]
+    )
 
 
 def _matrix(step: Step) -> list[Row]:

@@ -37,6 +37,8 @@ KINDS: dict[str, Kind] = {
     "wire": Kind("16-bit wire", "messages between stages are rounded to 16 bits", "the loss may differ slightly"),
     "rank": Kind("Slow rank or node", "a look at the machine, or another node", "none"),
     "loading": Kind("Data loading", "processor cores for data workers", "none"),
+    "stages": Kind("Uneven stages", "another distribution of the layers", "memory of the stage that gets more layers"),
+    "network": Kind("Slow network", "a look at the network, or other nodes", "none"),
     "host": Kind("Host-bound", "compile time, fixed shapes", "changes of the program"),
 }
 _RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")

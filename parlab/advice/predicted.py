@@ -9,7 +9,8 @@ from parlab.planner.calibration import Calibration
 from parlab.planner.job_flops import flops_of
 from parlab.planner.layer import ceiling
 
-from .measured import Row, planned_rows
+from .measured import planned_rows
+from .traced import Row
 from .waterfall import Waterfall, assembled
 
 

@@ -6,14 +6,14 @@ of the planner's terms after and before the change. What the planner gets wrong 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from parlab.planner import Calibration, Cluster, Job, Prediction, predict_job
 from parlab.planner.timing import Timing
 
-from .neighbours import KINDS, neighbours
+from .advice import Advice
+from .looks import Reached, looks
+from .neighbours import neighbours
 from .terms import TERMS
 from .waterfall import Waterfall
 
@@ -27,42 +27,6 @@ _COMPUTE = ("ideal", "matrix_rate", "kernels", "compute", "recompute")
 _PARTS = ("compute_s", "bubble_s", "tensor_s", "context_s", "pipeline_s", "data_s", "expert_s", "optimizer_s")
 """Parts of the planner's step time that have terms in the waterfall."""
 _MOST = 8
-_NOTICEABLE = 0.03
-"""Share of the step from which waits and data loading are worth a look."""
-
-
-class Advice(NamedTuple):
-    """A change with its predicted gain."""
-
-    kind: str
-    title: str
-    gain: float
-    """Share of the step time that the change saves (0.1: the step takes 10 % less)."""
-    low: float
-    high: float
-    """Interval of the gain that 80 % of such predictions stay within."""
-    part: str
-    """Key of the term that it comes from."""
-    rule: str
-    evidence: str
-    settings: Mapping[str, Any]
-    """Fields of the configuration with their new values; empty: not a setting."""
-
-    @property
-    def cost(self) -> str:
-        return KINDS[self.kind].cost
-
-    @property
-    def risk(self) -> str:
-        return KINDS[self.kind].risk
-
-    @property
-    def part_title(self) -> str:
-        return TERMS[self.part].title
-
-    def predicted_s(self, step_time_s: float) -> float:
-        """Return the step time after the change (s)."""
-        return step_time_s * (1 - self.gain)
 
 
 @dataclass(frozen=True)
@@ -75,13 +39,17 @@ class Case:
     calibration: Calibration | None = None
     slowest: tuple[int, float] | None = None
     """Rank with the longest compute, and its excess over the median rank (0.2: 20 % longer)."""
+    slowest_stage: tuple[int, float] | None = None
+    """The same with pipeline stages: first rank of the stage, and the excess over the mean stage."""
     idle_host_share: float | None = None
     """Share of a traced step in which the device waits for the host."""
+    reached: Reached | None = None
+    """Bandwidth of the large collectives of a trace."""
 
 
 def advise(case: Case) -> list[Advice]:
     """Return the changes worth trying, the one with the highest certain gain first."""
-    changes = [*_looks(case)]
+    changes = looks(case.waterfall, case.slowest, case.slowest_stage, case.idle_host_share, case.reached)
     if case.job is not None and case.cluster is not None:
         changes += _changes(case, case.job, case.cluster)
     return sorted(changes, key=lambda advice: (-advice.low, -advice.gain))[:_MOST]
@@ -162,55 +130,3 @@ def _evidence(waterfall: Waterfall, before: Prediction, after: Prediction, part:
         f"{TERMS[part].title} takes {share:.3g} % of the measured step; the planner predicts {ratio:.3g} times the step"
         f" time and {after.memory_bytes / 2**30:.3g} GiB instead of {before.memory_bytes / 2**30:.3g} GiB"
     )
-
-
-def _looks(case: Case) -> list[Advice]:
-    """Return advice that no setting follows: what the measurements alone show."""
-    rows = []
-    waiting = case.waterfall.share("straggler")
-    if case.slowest is not None and waiting >= _NOTICEABLE and case.slowest[1] >= 0.1:
-        rank, excess = case.slowest
-        rows.append(
-            Advice(
-                "rank",
-                f"Look at rank {rank}",
-                waiting,
-                0.5 * waiting,
-                waiting,
-                "straggler",
-                "the others wait while the slowest rank computes",
-                f"rank {rank} computes {100 * excess:.3g} % longer than the median rank",
-                {},
-            )
-        )
-    loading = case.waterfall.share("loading")
-    if loading >= _NOTICEABLE:
-        rows.append(
-            Advice(
-                "loading",
-                "Load batches ahead with more data workers",
-                loading,
-                0.5 * loading,
-                loading,
-                "loading",
-                "data loading that compute does not hide can be hidden",
-                f"data loading takes {100 * loading:.3g} % of the step",
-                {},
-            )
-        )
-    if case.idle_host_share is not None and case.idle_host_share >= 0.1:
-        share = case.idle_host_share
-        rows.append(
-            Advice(
-                "host",
-                "Launch fewer kernels: compile the model or record CUDA graphs",
-                share,
-                0.3 * share,
-                share,
-                "kernels",
-                "the device waits for launches",
-                f"in the trace the device waits for the host {100 * share:.3g} % of a step",
-                {},
-            )
-        )
-    return rows

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from parlab.planner import Cluster, Job, predict_job
 
+from .rules import SMALLEST_GAIN, SPREADS
+
 CLEAR = 0.05
 """A realised gain or loss above this share counts for the sign; less is noise."""
 TOP = 3
@@ -28,6 +30,9 @@ class Outcome(NamedTuple):
     @property
     def is_right(self) -> bool:
         return (self.predicted > 0) == (self.realised > 0)
+
+
+NOTHING = Outcome("", 0.0, 0.0)
 
 
 class Record(NamedTuple):
@@ -89,7 +94,7 @@ class Replay(NamedTuple):
 
     outcomes: list[Outcome]
     wrong_in_top: dict[str, int]
-    """Sweep -> how many of the three neighbours with the highest predicted gain were slower, for its worst point."""
+    """Sweep -> how many of the first three pieces of advice made the step longer, for its worst point."""
 
 
 def replay(measurements: Sequence[Measurement]) -> Replay:
@@ -116,9 +121,17 @@ def replay(measurements: Sequence[Measurement]) -> Replay:
 
 
 def _wrong(neighbours: Sequence[Outcome]) -> int:
-    """Count the changes among the three with the highest predicted gain that made the step clearly longer."""
-    ranked = sorted(neighbours, key=lambda outcome: -outcome.predicted)[:TOP]
-    return sum(outcome.predicted > 0 and outcome.realised < -CLEAR for outcome in ranked)
+    """Count those of the first three pieces of advice, as `rules.advise` ranks them, that made the step longer."""
+    return sum(outcome.realised < -CLEAR for outcome in top(neighbours))
+
+
+def top(neighbours: Iterable[Outcome]) -> list[Outcome]:
+    """Return the changes that a run would be advised first: of each kind the best, by the lower end of the interval."""
+    best: dict[str, Outcome] = {}
+    for outcome in neighbours:
+        if outcome.predicted >= SMALLEST_GAIN and outcome.predicted > best.get(outcome.kind, NOTHING).predicted:
+            best[outcome.kind] = outcome
+    return sorted(best.values(), key=lambda outcome: -(outcome.predicted - SPREADS[outcome.kind]))[:TOP]
 
 
 def change_of(first: Measurement, second: Measurement) -> str:

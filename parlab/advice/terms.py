@@ -36,6 +36,12 @@ _ROWS = (
         " passes; also products that miss the reachable rate",
         "timers forward-compute and backward-compute",
     ),
+    Term(
+        "host",
+        "Host",
+        "in the passes, nothing runs on the device and the next kernel has not been launched; on a processor, Python",
+        "traces only",
+    ),
     Term("compute", "Compute", "forward and backward passes; their FLOPs or the peak are unknown", "timers"),
     Term(
         "recompute",

@@ -10,7 +10,8 @@ from django.contrib.auth.models import User
 from parlab.ingest.received import BLOCK, display_name
 from parlab.lab.models import RankTrace, Run
 from parlab.traces.chunks import BadTrace
-from parlab.traces.stored import Analysis, analyse, rank_of
+from parlab.traces.imported import read_any
+from parlab.traces.stored import Analysis, analysis_of, rank_of
 
 MAX_RANKS = 4_096
 
@@ -19,7 +20,7 @@ def trace_import(*, run: Run, name: str, file: IO[bytes], user: User) -> RankTra
     """Analyse and store the trace of a rank; it replaces an earlier one of that rank. Raises BadTrace."""
     name = display_name(name)
     sha256, size = _digest(file)
-    analysis = analyse(file)
+    analysis = analysis_of(read_any(file))
     rank = rank_of(analysis, name)
     if rank is None:
         taken = set(run.traces.values_list("rank", flat=True))

@@ -29,6 +29,9 @@ CLASSES = (
 )
 """Class of a kernel -> sign in its name; the first match counts."""
 OTHER = "other"
+PRODUCTS = ("matrix product", "attention", "convolution")
+"""Classes whose FLOPs count as those of the model."""
+NO_COMPUTE = ("communication", "memory copy")
 
 
 @lru_cache(maxsize=65_536)

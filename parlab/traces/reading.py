@@ -47,6 +47,15 @@ class StepRange(NamedTuple):
     end_s: float
 
 
+class Events(NamedTuple):
+    """Events of threads: of the processor, or annotations."""
+
+    starts: Times
+    ends: Times
+    lanes: NDArray[np.int32]
+    names: NDArray[np.int32]
+
+
 @dataclass
 class RankTrace:
     """One rank of a traced run. Times in seconds on the clock of its node, relative to `origin_s`."""
@@ -72,6 +81,10 @@ class RankTrace:
     is_gpu: bool
     events: int
     bytes_read: int
+    operations: Events
+    """Of the processor, in a trace of a GPU."""
+    spans: Events
+    """Annotations such as steps and phases."""
     properties: Mapping[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -106,7 +119,7 @@ class _Reader:
     """Collects the events of one file."""
 
     def __init__(self) -> None:
-        self.kernels, self.operations = _Columns(), _Columns()
+        self.kernels, self.operations, self.spans = _Columns(), _Columns(), _Columns()
         self.launch_ids, self.launch_times = array("q"), array("d")
         self.name_ids: dict[str, int] = {}
         self.cpu_steps: dict[int, tuple[float, float]] = {}
@@ -160,6 +173,9 @@ class _Reader:
 
     def _annotation(self, event: Event, category: str) -> None:
         name = event["name"]
+        if category == "user_annotation" and not name.startswith(_GLOO):
+            thread = self.threads.setdefault(event.get("tid"), len(self.threads))
+            self.spans.add(event["ts"], event["dur"], 0, thread, self._name(name), -1)
         if name.startswith(_STEP):
             steps = self.gpu_steps if category == "gpu_user_annotation" else self.cpu_steps
             steps[int(name[len(_STEP) :])] = (event["ts"], event["ts"] + event["dur"])
@@ -266,9 +282,19 @@ def _rank_trace(source: TraceFile, reader: _Reader) -> RankTrace:
         is_gpu=is_gpu,
         events=reader.events,
         bytes_read=source.bytes_read,
+        operations=_events(reader.operations, origin),
+        spans=_events(reader.spans, origin),
         properties=source.properties,
         problems=problems,
     )
+
+
+def _events(columns: _Columns, origin: float) -> Events:
+    starts = np.array(columns.starts) * _MICRO - origin
+    ends = starts + np.maximum(np.array(columns.lengths), 0.0) * _MICRO
+    valid = np.isfinite(starts) & np.isfinite(ends)
+    lanes, names = np.array(columns.streams, np.int32), np.array(columns.names, np.int32)
+    return Events(starts[valid], ends[valid], lanes[valid], names[valid])
 
 
 def _launches(reader: _Reader, correlations: NDArray[np.int64]) -> Times:

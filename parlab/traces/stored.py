@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from .breakdown import KernelRow, Window, breakdown
 from .collectives import Meeting, RankMessages, meeting
+from .kinds import NO_COMPUTE, PRODUCTS
 from .reading import Message, RankTrace, read_trace
 
 MAX_MESSAGES = 20_000
@@ -46,6 +47,15 @@ class Analysis(BaseModel):
         """Highest allocated memory."""
         return max((used for _, used, _ in self.memory), default=None)
 
+    def compute_shares(self) -> tuple[float, float]:
+        """Return the shares of matrix products and of other kernels in the compute; the rest is the optimizer's."""
+        compute = {name: seconds for name, seconds in self.classes if name not in NO_COMPUTE}
+        whole = sum(compute.values())
+        if not whole:
+            return 0.0, 0.0
+        products = sum(compute.get(name, 0.0) for name in PRODUCTS) / whole
+        return products, 1 - products - compute.get("optimizer", 0.0) / whole
+
     def per_step(self) -> Window:
         """Return the mean of the steps, or the whole trace without steps."""
         if not self.steps:
@@ -58,7 +68,11 @@ class Analysis(BaseModel):
 
 def analyse(file: IO[bytes]) -> Analysis:
     """Read and break down the trace of a rank. Raises chunks.BadTrace if the file is no trace."""
-    trace: RankTrace = read_trace(file)
+    return analysis_of(read_trace(file))
+
+
+def analysis_of(trace: RankTrace) -> Analysis:
+    """Break down the trace of a rank."""
     result = breakdown(trace)
     problems = [*trace.problems, *result.problems]
     if len(trace.messages) > MAX_MESSAGES:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from parlab.advice.looks import Reached
 from parlab.advice.measured import Rate, Step, timers_of, waterfall_of
 from parlab.advice.neighbours import neighbours
 from parlab.advice.rules import Case, advise, gain_of
-from parlab.advice.score import Measurement, Outcome, change_of, records, replay
+from parlab.advice.score import Measurement, Outcome, change_of, records, replay, top
 from parlab.advice.waterfall import Waterfall
 from parlab.planner import Job, Model, cluster, predict_job
 
@@ -121,3 +122,30 @@ def test_a_replay_judges_each_change_by_its_measured_neighbour() -> None:
     other = Measurement("sweep", Job(MODEL, 64, 2, 2, 1, 4), A100, 1.0)
     assert change_of(points[0], other) == ""  # two decisions
     assert change_of(points[0], points[1]) == "micro_batch"
+
+
+def test_uneven_stages_and_a_slow_network_are_named() -> None:
+    stages = {
+        "forward-compute": by_rank(0.1, 0.2),
+        "forward-recv": by_rank(0.15, 0.05),
+        "optimizer": by_rank(0.02, 0.02),
+    }
+    step = Step("Run 1", 0.3, 2, timers_of(stages), stages=2, micro_batches=8, schedule="1f1b", is_emulated=True)
+    row = advise(Case(waterfall_of(step), slowest_stage=(1, 0.33)))[0]
+    assert (row.kind, row.part) == ("stages", "straggler")
+    assert "rank 1 computes 33 % longer" in row.evidence
+    slow = advise(Case(waterfall_of(step), reached=Reached(2e9, 10e9, 0.4)))
+    assert slow[0].kind == "network"
+    assert slow[0].gain == pytest.approx(0.32)
+    assert not advise(Case(waterfall_of(step), reached=Reached(8e9, 10e9, 0.4)))
+
+
+def test_a_replay_judges_the_advice_that_a_run_would_get() -> None:
+    outcomes = [
+        Outcome("micro_batch", 0.30, 0.1),
+        Outcome("micro_batch", 0.20, -0.5),  # only the best of a kind is advised
+        Outcome("layout", 0.29, 0.2),  # a wider interval than that of a schedule
+        Outcome("schedule", 0.25, -0.2),
+        Outcome("zero", 0.01, -0.2),  # too small to be advised
+    ]
+    assert [outcome.kind for outcome in top(outcomes)] == ["micro_batch", "schedule", "layout"]

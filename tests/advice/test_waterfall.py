@@ -10,6 +10,7 @@ from parlab.advice.measured import Rate, Step, timers_of, waterfall_of
 from parlab.advice.predicted import predicted_waterfall
 from parlab.advice.terms import TERMS
 from parlab.advice.timers import Timer
+from parlab.advice.traced import TracedStep
 from parlab.advice.waterfall import NS, Waterfall, difference, rounded
 from parlab.planner import Job, Model, cluster, predict_job
 from parlab.planner.timing import Timing
@@ -184,3 +185,36 @@ def test_broken_timers_are_left_out() -> None:
     assert timers_of({"optimizer": by_rank(0.1)})["optimizer"] == Timer(0.1, 0.1, 0.1, {"0": 0.1})
     with pytest.raises(ValueError, match="not the duration"):
         waterfall_of(Step("Run 1", float("inf"), 1))
+
+
+def test_a_trace_replaces_computed_parts_of_the_passes() -> None:
+    traced = TracedStep(2, products=0.5, others=0.2, exposed=0.12, host=0.06)
+    step = Step(
+        "Run 1",
+        1.0,
+        1,
+        timers_of({"forward-backward": by_rank(0.9), "all-grads-sync": by_rank(0.05), "optimizer": by_rank(0.05)}),
+        model_flops=30e12,
+        executed_flops=40e12,
+        peak=PEAK,
+        ceiling=CEILING,
+        predicted=Timing(0.5, 0, 0.04, 0, 0, 0, 0, 0, 0, 0),
+        traced=traced,
+    )
+    waterfall = waterfall_of(step)
+    assert ms(waterfall) == pytest.approx({
+        "ideal": 300.0,
+        "matrix_rate": 75.0,  # three quarters of the products - the ideal
+        "kernels": 150.0,
+        "host": 60.0,
+        "recompute": 175.0,
+        "tensor": 70.0,  # exposed - what the timer of the gradients measures
+        "data": 50.0,
+        "optimizer": 50.0,
+        "unexplained": 70.0,
+    })  # fmt: skip
+    kinds = {part.key: part.kind for part in waterfall.parts}
+    assert (kinds["matrix_rate"], kinds["kernels"], kinds["tensor"], kinds["recompute"]) == (
+        "measured", "measured", "measured", "derived",
+    )  # fmt: skip
+    assert "trace of 2 ranks" in next(part.basis for part in waterfall.parts if part.key == "host")

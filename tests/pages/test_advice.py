@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from parlab.advice.rules import Advice
+from parlab.advice.advice import Advice
 from parlab.lab import services as lab
 from parlab.lab.models import AdviceTrial, Attempt, Config, Run
 from parlab.lab.selectors.advice import run_advice

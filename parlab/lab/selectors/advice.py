@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
+from parlab.advice.advice import Advice
+from parlab.advice.looks import Reached
 from parlab.advice.measured import timers_of
-from parlab.advice.rules import Advice, Case, advise
+from parlab.advice.rules import Case, advise
 from parlab.advice.score import Outcome, Record, records
 from parlab.lab.models import AdviceTrial, RankTrace, Run
+from parlab.planner import Cluster
 from parlab.planner.configs import job_of
-from parlab.traces.stored import Analysis
+from parlab.traces.breakdown import Window
+from parlab.traces.stored import Analysis, meeting_of
 from runners.config import check, with_values
 from runners.protocol import RunState
 
 from .plannable import calibration_candidates
-from .waterfalls import run_waterfalls, sibling_calibration
+from .waterfalls import MAX_TRACED, run_waterfalls, sibling_calibration
+
+LARGE_BYTES = 1 << 20
+"""Smaller collectives are bound by latency."""
 
 
 class RunAdvice(NamedTuple):
@@ -40,7 +48,8 @@ def run_advice(run: Run) -> RunAdvice:
         observation.cluster if observation else None,
         sibling_calibration(run, candidate) if observation and candidate else None,
         _slowest(run),
-        _idle_host_share(run),
+        _slowest_stage(run),
+        *_traced(run, observation.cluster if observation else None),
     )
     return RunAdvice([row for row in advise(case) if is_runnable(run, row)], reason)
 
@@ -75,28 +84,63 @@ def _new(run: Run, advice: Advice) -> list[str]:
 
 def _slowest(run: Run) -> tuple[int, float] | None:
     """Return the rank with the longest compute and its excess over the median rank; None with pipeline stages."""
-    stages = run.resolved.get("parallel", {}).get("pipeline_parallel_size") or 1
-    timers = timers_of(run.summary.get("timers_s") or {})
-    totals: dict[str, float] = {}
-    for name in ("forward-compute", "backward-compute"):
-        for rank, seconds in (timers[name].by_rank if name in timers else {}).items():
-            totals[rank] = totals.get(rank, 0.0) + seconds
-    if stages != 1 or len(totals) < 2:
+    totals = _compute_by_rank(run)
+    if _stages(run) != 1 or len(totals) < 2:
         return None
     slowest = max(totals, key=lambda rank: totals[rank])
     others = sorted(seconds for rank, seconds in totals.items() if rank != slowest)
     middle = others[len(others) // 2]
-    return (int(slowest), totals[slowest] / middle - 1) if middle > 0 and slowest.isdecimal() else None
+    return (slowest, totals[slowest] / middle - 1) if middle > 0 else None
 
 
-def _idle_host_share(run: Run) -> float | None:
-    shares = []
-    for trace in RankTrace.objects.filter(run=run):
-        analysis = Analysis.model_validate(trace.analysis)
-        step = analysis.per_step()
-        if analysis.is_gpu and step.total_s > 0:
-            shares.append(step.idle_host_s / step.total_s)
-    return sum(shares) / len(shares) if shares else None
+def _slowest_stage(run: Run) -> tuple[int, float] | None:
+    """Return the rank with the longest compute and its excess over the mean; None without pipeline stages."""
+    totals = _compute_by_rank(run)
+    if _stages(run) == 1 or len(totals) < 2:
+        return None
+    slowest = max(totals, key=lambda rank: totals[rank])
+    middle = sum(totals.values()) / len(totals)
+    return (slowest, totals[slowest] / middle - 1) if middle > 0 else None
+
+
+def _stages(run: Run) -> int:
+    return int(run.resolved.get("parallel", {}).get("pipeline_parallel_size") or 1)
+
+
+def _compute_by_rank(run: Run) -> dict[int, float]:
+    """Return the compute of each rank in a step (s)."""
+    timers = timers_of(run.summary.get("timers_s") or {})
+    totals: dict[int, float] = {}
+    for name in ("forward-compute", "backward-compute", "backward-weight"):
+        for rank, seconds in (timers[name].by_rank if name in timers else {}).items():
+            if rank.isdecimal():
+                totals[int(rank)] = totals.get(int(rank), 0.0) + seconds
+    return totals
+
+
+def _traced(run: Run, where: Cluster | None) -> tuple[float | None, Reached | None]:
+    """Return the share of the traced steps in which devices wait for the host, and the reached bandwidth."""
+    analyses = {
+        row.rank: Analysis.model_validate(row.analysis) for row in RankTrace.objects.filter(run=run)[:MAX_TRACED]
+    }
+    steps = [analysis.per_step() for analysis in analyses.values() if analysis.is_gpu]
+    shares = [step.idle_host_s / step.total_s for step in steps if step.total_s > 0]
+    host = sum(shares) / len(shares) if shares else None
+    return host, _reached(analyses, steps, where) if where is not None and steps else None
+
+
+def _reached(analyses: Mapping[int, Analysis], steps: Sequence[Window], where: Cluster) -> Reached | None:
+    """Return the median bus bandwidth of large collectives beside the rate of the slowest link that they use."""
+    large = [
+        row.bus_bytes_s
+        for row in meeting_of(analyses).collectives
+        if row.bus_bytes_s and row.bytes >= LARGE_BYTES and row.ranks == where.gpus
+    ]
+    total_s = sum(step.total_s for step in steps)
+    if not large or total_s <= 0:
+        return None
+    rate = min(where.inside.bandwidth, where.between.bandwidth) if where.domains > 1 else where.inside.bandwidth
+    return Reached(median(large), rate, sum(step.exposed_s for step in steps) / total_s)
 
 
 def tried_advice(run: Run) -> list[AdviceTrial]:

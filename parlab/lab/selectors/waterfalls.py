@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 from parlab.advice.measured import Rate, Step, timers_of, waterfall_of
 from parlab.advice.predicted import predicted_waterfall
+from parlab.advice.traced import TracedStep
 from parlab.advice.waterfall import Waterfall
-from parlab.lab.models import Run
+from parlab.lab.models import RankTrace, Run
 from parlab.planner import Calibration, Observation, Prediction, predict_job
 from parlab.planner.hardware import find
 from parlab.planner.layer import matrix_share
 from parlab.planner.work import work_of
+from parlab.traces.stored import Analysis
 
 from .plannable import Candidate, calibration_candidates
 from .plans import calibrated, group_key
@@ -20,6 +22,8 @@ from .runs import step_time
 
 MAX_SIBLINGS = 60
 """Runs of an experiment that calibrate the prediction of another one."""
+MAX_TRACED = 64
+"""Ranks whose traces are read for a waterfall."""
 _FEWEST = 2
 
 
@@ -116,7 +120,23 @@ def step_of(run: Run, seconds: float, devices: int, prediction: Prediction | Non
         schedule=schedule,
         predicted=prediction.parts if prediction else None,
         is_emulated=train.get("compute") == "emulated",
+        traced=traced_step(run),
     )
+
+
+def traced_step(run: Run) -> TracedStep | None:
+    """Return the mean of the traced steps over the ranks; None without a trace that has steps."""
+    shares = []
+    for trace in RankTrace.objects.filter(run=run)[:MAX_TRACED]:
+        analysis = Analysis.model_validate(trace.analysis)
+        step = analysis.per_step()
+        if analysis.steps and step.total_s > 0:
+            products, others = analysis.compute_shares()
+            compute, idle = step.compute_s / step.total_s, step.idle_host_s / step.total_s
+            shares.append((products * compute, others * compute, step.exposed_s / step.total_s, idle))
+    if not shares:
+        return None
+    return TracedStep(len(shares), *(sum(values) / len(shares) for values in zip(*shares, strict=True)))
 
 
 def _section(run: Run, name: str) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from parlab.advice.rules import Advice
+from parlab.advice.advice import Advice
 from parlab.lab.models import AdviceTrial, Config, Run
 
 from .configs import config_save

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from parlab.advice.advice import Advice
 from parlab.advice.neighbours import KINDS
-from parlab.advice.rules import Advice
 from parlab.advice.score import Record
 from parlab.charts.format import DASH, quantity, significant
 from parlab.lab.models import AdviceTrial, Run

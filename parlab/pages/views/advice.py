@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
-from parlab.advice.rules import Advice
+from parlab.advice.advice import Advice
 from parlab.fleet import services as fleet
 from parlab.lab import services as lab
 from parlab.lab.models import Run

@@ -1,0 +1,43 @@
+"""A piece of advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .neighbours import KINDS
+from .terms import TERMS
+
+
+class Advice(NamedTuple):
+    """A change with its predicted gain."""
+
+    kind: str
+    title: str
+    gain: float
+    """Share of the step time that the change saves (0.1: the step takes 10 % less)."""
+    low: float
+    high: float
+    """Interval of the gain that 80 % of such predictions stay within."""
+    part: str
+    """Key of the term that it comes from."""
+    rule: str
+    evidence: str
+    settings: Mapping[str, Any]
+    """Fields of the configuration with their new values; empty: not a setting."""
+
+    @property
+    def cost(self) -> str:
+        return KINDS[self.kind].cost
+
+    @property
+    def risk(self) -> str:
+        return KINDS[self.kind].risk
+
+    @property
+    def part_title(self) -> str:
+        return TERMS[self.part].title
+
+    def predicted_s(self, step_time_s: float) -> float:
+        """Return the step time after the change (s)."""
+        return step_time_s * (1 - self.gain)

@@ -1,0 +1,168 @@
+"""Dumps of NCCL's flight recorder (torch, TORCH_NCCL_TRACE_BUFFER_SIZE) -> collectives of a rank.
+
+torch writes them as a pickle, or as JSON (`_dump_nccl_trace_json`): {"version", "pg_config", "entries": [...]}. A
+pickle is read without any class or function, so that it cannot run anything. Source: torch, FlightRecorder.hpp.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Mapping
+from typing import IO, Any, NoReturn
+
+import numpy as np
+
+from .chunks import BadTrace
+from .kinds import COMMUNICATION
+from .reading import Events, Message, RankTrace
+
+MAX_BYTES = 256 << 20
+_NANO = 1e-9
+_KEYS = (b'"entries"', b'"pg_config"')
+_KINETO = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"')
+"""A trace of torch.profiler lists process groups before its events, too."""
+_BYTES = {
+    "Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Int": 4, "Long": 8, "Byte": 1, "Char": 1, "Bool": 1,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
+_LISTED = 5
+
+
+class _Plain(pickle.Unpickler):
+    """Reads numbers, texts, lists and dicts only."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise pickle.UnpicklingError(f"{module_name}.{global_name} is not plain data")
+
+
+def is_dump(head: bytes) -> bool:
+    """Return whether the first bytes of a file are those of a dump."""
+    return head[:1] == b"\x80" or (any(key in head for key in _KEYS) and not any(key in head for key in _KINETO))
+
+
+def read_dump(file: IO[bytes]) -> RankTrace:
+    """Read the dump of a rank. Raises BadTrace if it is none."""
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise BadTrace(f"the dump is larger than {MAX_BYTES >> 20} MiB; use a smaller TORCH_NCCL_TRACE_BUFFER_SIZE")
+    content = _content(data)
+    entries = content.get("entries") if isinstance(content, Mapping) else None
+    if not isinstance(entries, list):
+        raise BadTrace("the file has no entries of NCCL's flight recorder; dump it with TORCH_NCCL_DUMP_ON_TIMEOUT=1")
+    rows, problems = _rows(entries)
+    version = content.get("version")
+    rows.sort(key=lambda row: row[1])
+    origin_ns = rows[0][1] if rows else 0
+    names: dict[str, int] = {}
+    groups: dict[str, int] = {}
+    # Seconds since 1970 as a float have a resolution of only 0.2 us: the differences are taken before.
+    messages = [
+        message._replace(begin_s=(begin - origin_ns) * _NANO, end_s=(end - origin_ns) * _NANO)
+        for message, begin, end in rows
+    ]
+    return RankTrace(
+        rank=None,
+        world_size=_world_size(content.get("pg_config")),
+        host="",
+        device="",
+        origin_s=origin_ns * _NANO,
+        names=[*dict.fromkeys(message.name for message in messages)],
+        starts=np.array([message.begin_s for message in messages]),
+        ends=np.array([message.end_s for message in messages]),
+        kinds=np.full(len(messages), COMMUNICATION, np.int8),
+        streams=np.array([groups.setdefault(message.group, len(groups)) for message in messages], np.int32),
+        name_ids=np.array([names.setdefault(message.name, len(names)) for message in messages], np.int32),
+        launches=np.full(len(messages), np.nan),
+        steps=[],
+        messages=messages,
+        memory=[],
+        is_gpu=True,
+        events=len(entries),
+        bytes_read=len(data),
+        operations=_NONE,
+        spans=_NONE,
+        properties={"version": version if isinstance(version, str) else ""},
+        problems=problems,
+    )
+
+
+_NONE = Events(np.empty(0), np.empty(0), np.empty(0, np.int32), np.empty(0, np.int32))
+
+
+def _content(data: bytes) -> Any:
+    try:
+        return _Plain(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
+    # A damaged pickle raises whatever its bytes happen to mean.
+    except Exception as error:
+        raise BadTrace(f"the dump cannot be read ({str(error)[:120]}); dump it again") from error
+
+
+def _rows(entries: list[Any]) -> tuple[list[tuple[Message, int, int]], list[str]]:
+    """Return (message, begin, end in ns) of the entries with a time, and what is wrong with the others."""
+    rows: list[tuple[Message, int, int]] = []
+    open_ones, damaged = [], 0
+    for entry in entries:
+        if not isinstance(entry, Mapping):
+            damaged += 1
+            continue
+        name = str(entry.get("profiling_name") or "collective").removeprefix("nccl:")[:200]
+        process_group = entry.get("process_group")
+        group = str(process_group[0]) if isinstance(process_group, list | tuple) and process_group else ""
+        number = entry.get("p2p_seq_id") if entry.get("is_p2p") else entry.get("collective_seq_id")
+        begin, end = (
+            _first(entry, names)
+            for names in (
+                ("time_discovered_started_ns", "time_created_ns"),
+                ("time_discovered_completed_ns",),
+            )
+        )
+        if begin is None or not isinstance(number, int):
+            damaged += 1
+            continue
+        if entry.get("state") != "completed":
+            open_ones.append(f"{name} {number} of group {group or '0'} ({str(entry.get('state'))[:20]})")
+        length_ms = entry.get("duration_ms")
+        if isinstance(length_ms, int | float) and length_ms >= 0:
+            end = begin + int(1e6 * length_ms)
+        rows.append((Message(group, name, number, 0.0, 0.0, _size(entry), 0), begin, max(begin, end or begin)))
+    problems = []
+    if open_ones:
+        more = f" and {len(open_ones) - _LISTED} more" if len(open_ones) > _LISTED else ""
+        problems.append(f"not completed: {', '.join(open_ones[:_LISTED])}{more}; compare the last ones of all ranks")
+    if damaged:
+        problems.append(f"{damaged} of {len(entries)} entries have no valid time or number and are left out")
+    return rows, problems
+
+
+def _first(entry: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    return next((entry[name] for name in names if isinstance(entry.get(name), int)), None)
+
+
+def _size(entry: Mapping[str, Any]) -> float:
+    """Return the larger of inputs and outputs in bytes."""
+    totals = []
+    for kind in ("input", "output"):
+        sizes, types = entry.get(f"{kind}_sizes"), entry.get(f"{kind}_dtypes")
+        total = 0.0
+        if isinstance(sizes, list) and isinstance(types, list):
+            for shape, dtype in zip(sizes, types, strict=False):
+                if isinstance(shape, list | tuple) and all(isinstance(length, int) for length in shape):
+                    total += float(np.prod([float(length) for length in shape])) * _BYTES.get(str(dtype), 0)
+        totals.append(total)
+    return max(totals)
+
+
+def _world_size(groups: Any) -> int | None:
+    """Return the number of ranks of the largest process group."""
+    sizes = []
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        ranks = group.get("ranks") if isinstance(group, Mapping) else None
+        try:
+            listed = json.loads(ranks) if isinstance(ranks, str) else ranks
+        except ValueError:
+            continue
+        if isinstance(listed, list):
+            sizes.append(len(listed))
+    return max(sizes, default=None)
