@@ -22,7 +22,7 @@ QUIET = frozenset(
     (
         *("columns", "compare", "csp-report", "dashboard-figure", "import", "plan", "plan-beside", "plan-search"),
         *("question-preview", "read-flags", "report-editing", "report-figure", "report-preview", "simulate"),
-        *("stream", "timelines", "api:plan", "api:simulate"),
+        *("plan-config", "stream", "timelines", "api:plan", "api:simulate"),
     )
 )
 """Addresses that compute, preview, keep a preference, or report the numbers of a run."""
