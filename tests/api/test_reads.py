@@ -190,6 +190,9 @@ def test_the_schema_contains_every_address(api: Client) -> None:
         "/api/experiments/{slug}/runs/{number}/relaunch/",
         "/api/experiments/{slug}/runs/{number}/time/",
         "/api/experiments/{slug}/runs/{number}/wait/",
+        "/api/experiments/{slug}/runs/{number}/marks/",
+        "/api/experiments/{slug}/comments/",
+        "/api/experiments/{slug}/comments/{id}/",
         "/api/experiments/{slug}/configurations/",
         "/api/experiments/{slug}/launch/",
         "/api/findings/",
@@ -197,6 +200,8 @@ def test_the_schema_contains_every_address(api: Client) -> None:
         "/api/simulate/",
         "/api/studies/",
         "/api/studies/{id}/",
+        "/api/watches/",
+        "/api/watches/{id}/history/",
     }
     upload = schema["paths"]["/api/imports/"]["post"]
     assert "multipart/form-data" in upload["requestBody"]["content"]
