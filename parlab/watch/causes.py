@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 
 from .environments import differences
-from .models import Alert, Result
+from .models import Alert
 
 WITHIN = timedelta(days=7)
 """Time between the first bad results of two watches that may have one cause, unless it is one commit."""
@@ -24,17 +22,12 @@ def cause_of(alert: Alert) -> str:
         return f"commit {bad.commit}"
     changes = {
         f"{_GPU.sub('gpu_', row.name)} {row.before or 'none'} -> {row.after or 'none'}"
-        for row in differences(_stated(good), _stated(bad))
+        for row in differences(good.environment, bad.environment)
         if row.name.startswith(_SOFTWARE)
     }
     if changes:
         return "; ".join(sorted(changes))[:LENGTH]
     return f"node {alert.node}" if alert.node else ""
-
-
-def _stated(result: Result) -> Mapping[str, Any]:
-    """Return an environment; without one, nothing in it can be compared."""
-    return result.environment
 
 
 def leader_of(alert: Alert, cause: str) -> Alert | None:
