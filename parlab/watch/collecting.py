@@ -206,7 +206,8 @@ _LINE_FIELDS = ["at", "commit", "position", "node", "series", "environment", "va
 def _lines_store(watch: Watch, rows: Sequence[Any], places: _Places) -> None:
     lines = [row.line[:200] for row in rows]
     stored = {row.line: row for row in watch.results.filter(line__in=lines)}
-    new, changed = [], []
+    new: list[Result] = []
+    changed: list[Result] = []
     for line, row in zip(lines, rows, strict=True):
         result = stored.get(line) or Result(watch=watch, line=line)
         result.at, result.commit = row.at, storable.text(row.commit)[:64]
