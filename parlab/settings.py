@@ -236,10 +236,12 @@ NOTIFY_QUEUE = "notify"
 CELERY_TASK_QUEUES = [
     Queue(name) for name in (CONTROL_QUEUE, INGEST_QUEUE, BACKLOG_QUEUE, PICTURES_QUEUE, NOTIFY_QUEUE)
 ]
-# Drawing and waiting for receivers take seconds: a separate worker does both, to avoid delaying heartbeats.
+# Drawing, waiting for receivers and analysing traces take seconds: separate workers do that, to avoid delaying
+# heartbeats.
 CELERY_TASK_ROUTES = {
     "parlab.publishing.draw": {"queue": PICTURES_QUEUE},
     "parlab.notify.*": {"queue": NOTIFY_QUEUE},
+    "parlab.ingest.take_traces": {"queue": NOTIFY_QUEUE},
     "parlab.watch.poll": {"queue": NOTIFY_QUEUE},
 }
 CELERY_ACCEPT_CONTENT = ["json"]
@@ -271,6 +273,7 @@ CELERY_BEAT_SCHEDULE = {
     "draw again": {"task": "parlab.publishing.resume", "schedule": 20.0, "options": {"expires": 20}},
     "notify": {"task": "parlab.notify.deliver", "schedule": 5.0, "options": {"expires": 5}},
     "forget events": {"task": "parlab.notify.prune", "schedule": 3_600.0, "options": {"expires": 600}},
+    "take traces": {"task": "parlab.ingest.take_traces", "schedule": 3.0, "options": {"expires": 3}},
     "read watched repositories": {"task": "parlab.watch.poll", "schedule": 30.0, "options": {"expires": 30}},
 }
 

@@ -9,9 +9,9 @@ byte ever written, headers included, so it stays valid when acknowledged segment
 
 in network byte order, and never crosses a segment. The payload of stamped output begins with the Unix time at which
 the supervisor read it (8 bytes, a double); that of stream output continues with the rank that printed it (4 bytes) and
-with whether it begins inside a line (1 byte). An unreadable record (a torn tail after a power cut, a damaged sector)
-ends the readable part, unless a later segment shows that the record will never be completed: then the reader reports
-the number of missing bytes and continues at that segment.
+with whether it begins inside a line (1 byte). The payload of a piece of a file is opaque here. An unreadable record (a
+torn tail after a power cut, a damaged sector) ends the readable part, unless a later segment shows that the record will
+never be completed: then the reader reports the number of missing bytes and continues at that segment.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Kind(IntEnum):
     REPORT = 2
     STAMPED_OUTPUT = 3
     STREAM_OUTPUT = 4
+    FILE = 5
+    """A piece of a file that the run has written."""
 
 
 _KINDS = {kind.value: kind for kind in Kind}
@@ -93,6 +95,8 @@ class Stretch(NamedTuple):
     """(offset in output, Unix time at which it was read), one per record that has a time."""
     streams: Sequence[tuple[int, int, bool]] = ()
     """(offset in output, rank or NODE, whether it begins inside a line), where another stream begins."""
+    files: Sequence[bytes] = ()
+    """Payloads of pieces of files."""
 
 
 def segments(directory: Path) -> list[int]:
@@ -119,42 +123,71 @@ def tail(directory: Path) -> int:
     return starts[-1]
 
 
+class _Gathering:
+    """What a stretch holds so far."""
+
+    def __init__(self, room: int) -> None:
+        self.output, self.reports, self.files = bytearray(), list[bytes](), list[bytes]()
+        self.stamps, self.streams = list[tuple[int, float]](), list[tuple[int, int, bool]]()
+        self._rank, self._room = NODE, room
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.output or self.reports or self.files)
+
+    def has_room(self, record: Record) -> bool:
+        """Return whether a record belongs to this stretch: nothing but reports follows a report."""
+        if record.kind is Kind.REPORT:
+            return True
+        return not self.reports and (not (self.output or self.files) or len(record.payload) <= self._room)
+
+    def add(self, record: Record) -> None:
+        if record.kind is Kind.REPORT:
+            self.reports.append(record.payload)
+        elif record.kind is Kind.FILE:
+            self.files.append(record.payload)
+            self._room -= len(record.payload)
+        elif record.kind is Kind.OUTPUT and self._rank == NODE:  # every step that a script logs
+            self.output += record.payload
+            self._room -= len(record.payload)
+        else:
+            if (stamp := record.stamp) is not None:
+                self.stamps.append((len(self.output), stamp))
+            if record.stream[0] != self._rank or (record.stream[1] and not self.output):
+                self._rank = record.stream[0]
+                self.streams.append((len(self.output), *record.stream))
+            self.output += record.output
+            self._room -= len(record.output)
+
+    def stretch(self, position: int) -> Stretch:
+        return Stretch(bytes(self.output), self.reports, position, self.stamps, self.streams, self.files)
+
+
 def read_stretch(directory: Path, position: int, max_output_bytes: int) -> Stretch:
-    """Read from a position: at most max_output_bytes of output, but always at least one whole record if there is one.
+    """Read from a position: at most max_output_bytes of output and pieces of files, but at least one whole record.
 
     Output never follows a report within a stretch, so its order is the order in which it was written.
     `next_position` equals `position` when nothing more can be read yet. Bytes that can never be read any more are
     replaced by one line of output that says so.
     """
     starts = segments(directory)
-    output, reports, stamps = bytearray(), list[bytes](), list[tuple[int, float]]()
-    streams, rank = list[tuple[int, int, bool]](), NODE
+    gathering = _Gathering(max_output_bytes)
     while starts:
         index = bisect_right(starts, position) - 1
         following = starts[index + 1] if index + 1 < len(starts) else None
         if index >= 0:
             for record in records(segment_path(directory, starts[index]), position - starts[index]):
-                if record.kind is Kind.REPORT:
-                    reports.append(record.payload)
-                elif reports or (output and len(output) + len(record.payload) > max_output_bytes):
-                    return Stretch(bytes(output), reports, position, stamps, streams)
-                elif record.kind is Kind.OUTPUT and rank == NODE:  # every step that a script logs
-                    output += record.payload
-                else:
-                    if (stamp := record.stamp) is not None:
-                        stamps.append((len(output), stamp))
-                    if record.stream[0] != rank or (record.stream[1] and not output):
-                        rank = record.stream[0]
-                        streams.append((len(output), *record.stream))
-                    output += record.output
+                if not gathering.has_room(record):
+                    return gathering.stretch(position)
+                gathering.add(record)
                 position = starts[index] + record.end
         if following is None:
             break
         if position != following:
-            if output or reports:
+            if not gathering.is_empty:
                 break
             return Stretch(_missing(following - position), [], following)
-    return Stretch(bytes(output), reports, position, stamps, streams)
+    return gathering.stretch(position)
 
 
 def forget(directory: Path, position: int) -> None:
@@ -254,17 +287,21 @@ class Writer:
 
         Raises OSError, with nothing written, if the disk or the limit is full.
         """
-        if self.limit_bytes and self.position + len(data) - self._oldest > self.limit_bytes:
-            self._oldest = (segments(self.directory) or [self._start])[0]
-            if self.position + len(data) - self._oldest > self.limit_bytes:
-                limit = f"limit of {self.limit_bytes >> 20} MiB for output that the server has not acknowledged"
-                raise OSError(errno.EDQUOT, f"the {limit} is reached (PARLAB_SPOOL_LIMIT_MIB)", str(self.directory))
+        self.check_limit(len(data))
         if stamp is None:
             self.append(encode(Kind.OUTPUT, data))
         elif rank is not None:
             self.append(encode(Kind.STREAM_OUTPUT, _STREAM.pack(stamp, rank, is_continued) + data))
         else:
             self.append(encode(Kind.STAMPED_OUTPUT, _STAMP.pack(stamp) + data))
+
+    def check_limit(self, count: int) -> None:
+        """Raise OSError if so many more bytes exceed the limit."""
+        if self.limit_bytes and self.position + count - self._oldest > self.limit_bytes:
+            self._oldest = (segments(self.directory) or [self._start])[0]
+            if self.position + count - self._oldest > self.limit_bytes:
+                limit = f"limit of {self.limit_bytes >> 20} MiB for output that the server has not acknowledged"
+                raise OSError(errno.EDQUOT, f"the {limit} is reached (PARLAB_SPOOL_LIMIT_MIB)", str(self.directory))
 
     def start_segment(self) -> None:
         """Start a new segment with the next record."""

@@ -242,8 +242,20 @@ class Report(Message):
         return self.state not in ("prepared", "running")
 
 
+class FilePiece(Message):
+    """A piece of a file that a rank has written, such as the trace of a profiler; the pieces come in order."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")
+    rank: int = Field(ge=0)
+    offset: int = Field(ge=0)
+    size: int = Field(ge=0)
+    """Bytes of the whole file."""
+    data: str
+    """The bytes, in base64."""
+
+
 class Batch(Message):
-    """A piece of an attempt's spool: bytes [sequence, next_sequence), output first, then reports."""
+    """A piece of an attempt's spool: bytes [sequence, next_sequence), output and pieces of files, then reports."""
 
     run: int
     attempt: int
@@ -259,12 +271,14 @@ class Batch(Message):
     streams: list[tuple[int, int, bool]] = []
     """Who printed the output, where it changes: (offset in output, global rank or -1 for the node, whether it begins
     inside a line), in order. Empty: all of it is the node's."""
+    files: list[FilePiece] = []
     is_polled: bool = False
     """The sender reads the answer at `answer_key` in Redis, not in the queue of its node, which the daemon reads."""
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON form: output compressed and in base64."""
-        data = self.model_dump(mode="json", exclude={"output"})
+        # A server that is older than its nodes refuses fields that it does not have.
+        data = self.model_dump(mode="json", exclude={"output"} if self.files else {"output", "files"})
         data["output"] = base64.b64encode(zlib.compress(self.output, 1)).decode()
         return data
 

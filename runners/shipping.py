@@ -91,7 +91,7 @@ class Shipment:
         self._waiting_since = self._waiting_since or now
         # A live batch must not overtake those of its run in the backlog: the server would refuse it.
         self.is_behind = tail - piece.next_position > BEHIND_BYTES or any(sent.is_backlog for sent in self._sent)
-        is_full = len(piece.output) >= MAX_BATCH_BYTES // 2
+        is_full = len(piece.output) >= MAX_BATCH_BYTES // 2 or bool(piece.files)
         if not is_full and not piece.reports and now - self._waiting_since < GATHER_S:
             return None
         return Batch(
@@ -105,6 +105,7 @@ class Shipment:
             node_rank=self.run.node_rank,
             stamps=list(piece.stamps),
             streams=list(piece.streams),
+            files=list(piece.files),
             is_polled=self._is_polled,
         )
 

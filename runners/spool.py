@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +25,7 @@ from runners.journal import (
     segments,
     tail,
 )
-from runners.protocol import MAX_BATCH_BYTES, Report
+from runners.protocol import MAX_BATCH_BYTES, FilePiece, Report
 
 __all__ = ["MAX_RECORD_BYTES", "SpoolWriter", "final_report", "forget", "last_report", "read_batch", "segments", "tail"]
 
@@ -31,6 +33,8 @@ RESERVE_BYTES = 256 << 10
 MAX_TRACEBACK_CHARS = 32_000
 
 _RESERVE = "reserve"
+_FILE = struct.Struct(">IQQB")
+"""Rank, offset in the file, size of the file and length of its name, before the name and the bytes."""
 
 
 class Piece(NamedTuple):
@@ -43,13 +47,15 @@ class Piece(NamedTuple):
     """(offset in output, Unix time at which the supervisor read it), one per record that has a time."""
     streams: Sequence[tuple[int, int, bool]] = ()
     """(offset in output, rank or NODE, whether it begins inside a line), where another stream begins."""
+    files: Sequence[FilePiece] = ()
 
 
 def read_batch(directory: Path, position: int, max_output_bytes: int = MAX_BATCH_BYTES) -> Piece:
     """Read from a position, as `journal.read_stretch` does, with reports parsed."""
     stretch = read_stretch(directory, position, max_output_bytes)
     reports = [_parse_report(report) for report in stretch.reports]
-    return Piece(stretch.output, reports, stretch.next_position, stretch.stamps, stretch.streams)
+    files = [_parse_file(payload) for payload in stretch.files]
+    return Piece(stretch.output, reports, stretch.next_position, stretch.stamps, stretch.streams, files)
 
 
 def last_report(directory: Path) -> Report | None:
@@ -68,6 +74,13 @@ def _parse_report(payload: bytes) -> Report:
     data = json.loads(payload)
     # A run can outlive an upgrade or downgrade of the daemon: unknown fields must not stop its spool.
     return Report.model_validate({key: value for key, value in data.items() if key in Report.model_fields})
+
+
+def _parse_file(payload: bytes) -> FilePiece:
+    rank, offset, size, length = _FILE.unpack_from(payload)
+    start = _FILE.size + length
+    name = payload[_FILE.size : start].decode()
+    return FilePiece(name=name, rank=rank, offset=offset, size=size, data=base64.b64encode(payload[start:]).decode())
 
 
 def _encode_report(report: Report) -> bytes:
@@ -106,6 +119,12 @@ class SpoolWriter(Writer):
             self._append_in_reserve(record)
         if report.is_final:
             (self.directory / _RESERVE).unlink(missing_ok=True)
+
+    def append_file(self, name: str, rank: int, offset: int, size: int, data: bytes) -> None:
+        """Append a piece of a file. Raises OSError, with nothing written, if the disk or the limit is full."""
+        encoded = name.encode()
+        self.check_limit(len(data))
+        self.append(encode(Kind.FILE, _FILE.pack(rank, offset, size, len(encoded)) + encoded + data))
 
     def _append_in_reserve(self, record: bytes) -> None:
         """Write a record into the reserved blocks and make them the next segment."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from runners import hangs, processes, telemetry
 from runners.addresses import held_port
+from runners.files import FileFeed
 from runners.journal import NODE
 from runners.links import interface
 from runners.protocol import Rendezvous, Report, RunState
@@ -77,6 +78,7 @@ class Supervisor:
         self.order: Verdict | None = None
         self.exit_code: int | None = None
         self.outputs: Outputs | None = None
+        self.files = FileFeed(run.path, self.recorder.spool)
         # When the supervisor began to end the processes, and whether they have ended.
         self.ending_at: float | None = None
         self.is_ended = False
@@ -98,6 +100,8 @@ class Supervisor:
             self.order = Verdict(RunState.FAILED, self._start_reason(error))
         while self._is_reading or not self.is_ended or self.recorder.is_blocked:
             self._turn()
+        while self._feed_files():
+            pass
         self._report_end()
 
     # --- prepare and go ----------------------------------------------------------------------------------------------
@@ -187,6 +191,7 @@ class Supervisor:
         self._end_processes()
         self.recorder.write()
         self._read()
+        self._feed_files()
         self._look_for_hang()
         self._look_at_disk()
         self._sample()
@@ -288,6 +293,17 @@ class Supervisor:
             return False
         quiet_s = time.monotonic() - max(self.read_at, self.ending_at or 0.0)
         return not self.outputs.has_launcher or quiet_s > DRAIN_S
+
+    def _feed_files(self) -> bool:
+        """Append the next piece of a file to the spool; return whether there was one. Output is more important."""
+        if self.recorder.is_blocked:
+            return False
+        try:
+            return self.files.turn()
+        except OSError as error:
+            line = f"parlab: {self.files.drop()} was not stored: {self.recorder.disk_reason(error)}\n"
+            self.recorder.insert(line.encode())
+            return True
 
     def _look_for_hang(self) -> None:
         """End a run that makes no more steps, after collecting the stacks of its ranks."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 
@@ -76,6 +76,15 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
+class Recorder(Protocol):
+    """Marks the step and its spans in the trace of a profiler."""
+
+    def begin_step(self) -> None: ...
+    def finish_step(self) -> None: ...
+    def enter(self, name: str) -> Any: ...
+    def leave(self, mark: Any) -> None: ...
+
+
 class StepTimes(NamedTuple):
     """Times of one step of one rank."""
 
@@ -89,6 +98,9 @@ class StepTimes(NamedTuple):
 class Timers:
     """Stopwatches of one rank: begin_step(), then `with span(...)` around each piece of work, then finish_step()."""
 
+    recorder: ClassVar[Recorder | None] = None
+    """Set while a profiler records a step of this process."""
+
     def __init__(self, device: torch.device) -> None:
         self._clock: Clock = CudaClock(device) if device.type == "cuda" else CpuClock()
         self._spans: list[_Span] = []
@@ -97,6 +109,8 @@ class Timers:
         """Start the clock of the step, after work that was queued on the device before has finished."""
         self._spans = []
         self._clock.begin()
+        if Timers.recorder is not None:
+            Timers.recorder.begin_step()
 
     def span(self, name: str, micro_batch: int = NO_MICRO_BATCH) -> _Span:
         """Time the body of a with statement."""
@@ -105,6 +119,8 @@ class Timers:
     def finish_step(self) -> StepTimes:
         """Stop the clock of the step once the device has finished, and read all marks."""
         step_time_s = self._clock.finish()
+        if Timers.recorder is not None:
+            Timers.recorder.finish_step()
         seconds = self._clock.seconds
         operations = [
             (span.name, span.micro_batch, round(seconds(span.begin), 6), round(seconds(span.end), 6))
@@ -119,7 +135,7 @@ class Timers:
 class _Span:
     """One timed block. A class, because contextlib takes longer than a short send."""
 
-    __slots__ = ("_clock", "_spans", "begin", "end", "micro_batch", "name")
+    __slots__ = ("_clock", "_mark", "_spans", "begin", "end", "micro_batch", "name")
 
     def __init__(self, clock: Clock, spans: list[_Span], name: str, micro_batch: int) -> None:
         self._clock = clock
@@ -128,10 +144,14 @@ class _Span:
         self.micro_batch = micro_batch
 
     def __enter__(self) -> None:
+        recorder = Timers.recorder
+        self._mark = recorder.enter(self.name) if recorder is not None else None
         self.begin = self._clock.mark()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.end = self._clock.mark()
+        if self._mark is not None and Timers.recorder is not None:
+            Timers.recorder.leave(self._mark)
         self._spans.append(self)

@@ -4,7 +4,7 @@ from django.urls import path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 
-from . import actions, marks, numbers, plans, simulations, studies, views, waiting, watches, waterfalls
+from . import actions, marks, numbers, plans, simulations, studies, traces, views, waiting, watches, waterfalls
 
 app_name = "api"
 EXPERIMENT = "experiments/<slug:slug>/"
@@ -25,6 +25,7 @@ urlpatterns = [
     path(f"{RUN}relaunch/", actions.Relaunch.as_view(), name="relaunch"),
     path(f"{RUN}wait/", waiting.Wait.as_view(), name="wait"),
     path(f"{RUN}time/", waterfalls.RunTime.as_view(), name="time"),
+    path(f"{RUN}traces/", traces.RunTraces.as_view(), name="traces"),
     path(f"{RUN}marks/", marks.Marks.as_view(), name="marks"),
     path(f"{EXPERIMENT}comments/", marks.Comments.as_view(), name="comments"),
     path(f"{EXPERIMENT}comments/<int:pk>/", marks.OneComment.as_view(), name="comment"),

@@ -128,6 +128,24 @@ CAPACITY = DemoSweep(
 )
 
 
+SLOW = DemoSweep(
+    "Slow on purpose",
+    "Where does the time of this run go, and which change makes it faster?",
+    "Micro batches of one sequence, and all layers recomputed without need; steps 5 and 6 are traced.",
+    {
+        "model": SMALL_GPT,
+        "train": {
+            "global_batch_size": 16,
+            "micro_batch_size": 1,
+            "iterations": 7,
+            "warmup_steps": 1,
+            "recompute": "full",
+        },
+        "parallel": {"engine": "megatron", "data_parallel_size": 2},
+        "profile": {"steps": [5, 6]},
+    },
+    {},
+)
 OVER_NODES = DemoSweep(
     "A pipeline over three nodes",
     "What does a run over three nodes look like, and which of its nodes is the slowest?",
@@ -197,4 +215,4 @@ def megatron_command(project: Path) -> list[str]:
 
 def demo_sweeps(project: Path) -> list[DemoSweep]:
     """Return all sweeps in the order in which they run, the shortest first."""
-    return [BANDWIDTH, SHARDING, CAPACITY, BASELINE, LAYOUTS, ZERO, PIPELINE, OVER_NODES, scaling(project)]
+    return [BANDWIDTH, SHARDING, CAPACITY, BASELINE, LAYOUTS, SLOW, ZERO, PIPELINE, OVER_NODES, scaling(project)]

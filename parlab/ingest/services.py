@@ -17,6 +17,7 @@ from parlab.ingest.imported_summary import with_utilisation
 from parlab.ingest.launches import Sections
 from parlab.ingest.output import Output, is_read, outputs_append, series_rebuild, world_size
 from parlab.ingest.reported import summarise_reported
+from parlab.ingest.run_files import pieces_store
 from parlab.ingest.summary import summarise
 from parlab.lab.models import Attempt, Member, Run
 from parlab.lab.services import attempt_report, launch_store, lock_members, run_findings_refresh, summary_store
@@ -132,6 +133,9 @@ def _store(advanced: Sequence[Member], pieces: Mapping[int, Sequence[Batch]]) ->
         outputs_append([output for output in outputs if output is not None])
     stepped = [attempt for pk, attempt in attempts.items() if attempt.last_step != steps[pk]]
     Attempt.objects.bulk_update(stepped, ["last_step"])
+    for member in advanced:
+        for batch in pieces[member.pk]:
+            pieces_store(attempt=member.attempt, pieces=batch.files, world_size=world_size(member.attempt.run.resolved))
     now = timezone.now()
     for member in advanced:
         if member.is_active and member.node is not None:

@@ -3,7 +3,7 @@
 Keys without measurements are absent. All numbers are finite, so the summary is valid JSON.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,8 @@ class _Steps(NamedTuple):
     numbers: NDArray[np.int64]
     times: NDArray[np.float64]
     is_warmup: NDArray[np.bool_]
+    is_profiled: NDArray[np.bool_]
+    """Recorded by a profiler, which makes a step longer; none if no other step would be left."""
 
     @property
     def is_complete(self) -> NDArray[np.bool_]:
@@ -37,7 +39,7 @@ class _Steps(NamedTuple):
 
     @property
     def counts(self) -> NDArray[np.bool_]:
-        return self.is_complete & ~self.is_warmup
+        return self.is_complete & ~self.is_warmup & ~self.is_profiled
 
 
 def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +56,8 @@ def summarise(attempt_id: int, resolved: Mapping[str, Any]) -> dict[str, Any]:
 def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Compute a summary from {metric: {rank: columns}}, without rank -1, which is the node."""
     series = {name: {rank: by_rank[rank] for rank in sorted(by_rank) if rank >= 0} for name, by_rank in series.items()}
-    steps = _steps(series.get("step_time_s", {}), series.get("warmup", {}))
+    profiled = (resolved.get("profile") or {}).get("steps") or []
+    steps = _steps(series.get("step_time_s", {}), series.get("warmup", {}), profiled)
     summary: dict[str, Any] = {}
     if len(steps.numbers):
         summary |= _steps_and_basis(steps)
@@ -85,7 +88,7 @@ def summary_of(series: Mapping[str, ByRank], resolved: Mapping[str, Any]) -> dic
     return summary
 
 
-def _steps(step_times: ByRank, warmups: ByRank) -> _Steps:
+def _steps(step_times: ByRank, warmups: ByRank, profiled: Sequence[int]) -> _Steps:
     numbers = _distinct(np.concatenate([np.empty(0, np.int64), *(columns.steps for columns in step_times.values())]))
     slowest = np.full(len(numbers), -np.inf)
     for columns in step_times.values():
@@ -96,7 +99,10 @@ def _steps(step_times: ByRank, warmups: ByRank) -> _Steps:
     is_warmup = np.zeros(len(numbers), np.bool_)
     for columns in warmups.values():
         is_warmup |= np.isin(numbers, columns.steps[columns.values > 0])
-    return _Steps(numbers, slowest, is_warmup)
+    is_profiled = np.isin(numbers, np.array(profiled, np.int64)) & ~is_warmup
+    if not (_is_sane(slowest) & ~is_warmup & ~is_profiled).any():
+        is_profiled[:] = False
+    return _Steps(numbers, slowest, is_warmup, is_profiled)
 
 
 def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -108,8 +114,9 @@ def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _steps_and_basis(steps: _Steps) -> dict[str, Any]:
-    counted, incomplete = steps.numbers[steps.counts], steps.numbers[~steps.is_complete & ~steps.is_warmup]
-    warmup = steps.numbers[steps.is_warmup]
+    is_used = ~steps.is_warmup & ~steps.is_profiled
+    counted, incomplete = steps.numbers[steps.counts], steps.numbers[~steps.is_complete & is_used]
+    warmup, profiled = steps.numbers[steps.is_warmup], steps.numbers[steps.is_profiled]
     about: dict[str, Any] = {"count": len(counted)}
     if len(counted):
         about |= {"first": int(counted[0]), "last": int(counted[-1])}
@@ -117,6 +124,8 @@ def _steps_and_basis(steps: _Steps) -> dict[str, Any]:
     reasons = []
     if len(warmup):
         reasons.append((_named(warmup), "warm-up"))
+    if len(profiled):
+        reasons.append((_named(profiled), "recorded by the profiler"))
     if len(incomplete):
         reasons.append((_named(incomplete), "not timed by every rank"))
     if reasons:

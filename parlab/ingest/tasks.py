@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from parlab.ingest import services
 from parlab.ingest.refused import store_refused
+from parlab.ingest.run_files import traces_take
 from parlab.ingest.waiting import client, is_idle, post, take_waiting
 from parlab.lab import services as lab
 from parlab.lab.models import Attempt
@@ -149,6 +150,12 @@ class Summaries:
 
 
 SUMMARIES = Summaries()
+
+
+@shared_task(name="parlab.ingest.take_traces")
+def take_traces() -> None:
+    """Analyse the traces that nodes have shipped."""
+    traces_take()
 
 
 def refuse_invalid(queue: str, what: str, data: Any, error: ValueError) -> None:

@@ -21,6 +21,7 @@ TITLES = {
     "slurm": "Slurm",
     "network": "Network",
     "emulation": "Emulated compute",
+    "profile": "Traces",
     "launcher": "Launcher",
 }
 """Section -> heading, in the order of the form; the engine comes first because the other fields depend on it."""

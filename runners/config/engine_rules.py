@@ -23,9 +23,32 @@ def engine_problems(config: RunFields) -> Iterator[Problem]:
     yield from _huggingface_problems(config.model, engine)
     if config.parallel.zero_offload != "none":
         yield from _offload_problems(config.parallel, engine)
+    yield from _profile_problems(config)
     for section in config.engine.sections:
         if section in SECTION_RULES:
             yield from SECTION_RULES[section](config)
+
+
+def _profile_problems(config: RunFields) -> Iterator[Problem]:
+    """Check which steps and ranks are recorded."""
+    steps, ranks = config.profile.steps, config.profile.ranks
+    if not steps:
+        return
+    if "profile" not in config.engine.sections:
+        choice = ", ".join(engine_names(lambda row: "profile" in row.sections))
+        message = f"engine {config.engine.name} records no traces; use an empty list, or engine {choice}"
+        yield Problem("profile.steps", steps, message)
+        return
+    if steps != list(range(steps[0], steps[0] + len(steps))):
+        last = steps[0] + len(steps) - 1
+        message = f"steps {steps} are not consecutive; use steps in a row, like [{steps[0]}, {max(last, steps[0] + 1)}]"
+        yield Problem("profile.steps", steps, message)
+    elif steps[-1] > config.train.iterations:
+        message = f"step {steps[-1]} is after the last step; use steps up to train.iterations {config.train.iterations}"
+        yield Problem("profile.steps", steps, message)
+    if outside := [rank for rank in ranks if rank >= config.world_size]:
+        message = f"rank {outside[0]} does not exist; use ranks 0 to {config.world_size - 1}"
+        yield Problem("profile.ranks", ranks, message)
 
 
 def _autotuning_problems(config: RunFields) -> Iterator[Problem]:

@@ -130,7 +130,7 @@ PIPELINE = Engine(
     name="pipeline",
     module="runners.engines.pipeline",
     purpose="trains a GPT in pipeline stages, one process each, with real or emulated compute",
-    sections=("emulation",),
+    sections=("emulation", "profile"),
     fields=(*PIPELINE_FIELDS, "train.compute"),
     supports={
         "model.kind": ("gpt",),
@@ -152,6 +152,7 @@ MEGATRON = Engine(
     name="megatron",
     module="runners.engines.megatron",
     purpose="trains a GPT or BERT with tensor, pipeline and data parallelism, as Megatron-LM does",
+    sections=("profile",),
     fields=(*PIPELINE_FIELDS, "parallel.sequence_parallel", "train.log_interval"),
     supports={"parallel.zero_stage": (0,)},
     trains=True,
@@ -178,6 +179,7 @@ ZERO = Engine(
     name="zero",
     module="runners.engines.zero",
     purpose="trains with DeepSpeed's ZeRO, stages 0 to 3",
+    sections=("profile",),
     fields=("model.implementation", "parallel.zero_stage", "parallel.zero_offload"),
     supports={
         "train.recompute": ("none",),
@@ -197,6 +199,7 @@ HF = Engine(
     name="hf",
     module="runners.engines.hf",
     purpose="trains with Hugging Face's Trainer, the baseline without DeepSpeed",
+    sections=("profile",),
     fields=("model.implementation",),
     supports={
         "model.implementation": ("huggingface",),
@@ -219,7 +222,7 @@ SHARDING = Engine(
     name="sharding",
     module="runners.engines.sharding",
     purpose="trains stages cut into shards on the devices that a map names",
-    sections=("sharding",),
+    sections=("sharding", "profile"),
     supports={
         "train.precision": ("fp32",),
         "train.recompute": ("none",),

@@ -17,6 +17,7 @@ from .sections import (
     ModelSection,
     NetworkSection,
     ParallelSection,
+    ProfileSection,
     Section,
     ShardingSection,
     SlurmSection,
@@ -51,6 +52,8 @@ class RunFields(Section):
     """What engine autotuning lets DeepSpeed search."""
     command: CommandSection = CommandSection()
     """What engine command starts."""
+    profile: ProfileSection = ProfileSection()
+    """What torch.profiler records."""
     launcher: LauncherSection = LauncherSection()
     """How processes are started."""
 

@@ -300,6 +300,17 @@ class CommandSection(Section):
     """Program and its arguments, without a shell: ["/opt/train.py", "--layers", "{model.num_layers}"]."""
 
 
+class ProfileSection(Section):
+    """Steps that torch.profiler records; their traces are on the page of the run, and their times in no statistic."""
+
+    steps: Annotated[list[Positive], Field(max_length=20)] = []
+    """Consecutive steps to record, like [10, 11]. Empty: none."""
+    ranks: Annotated[list[Annotated[int, Field(ge=0, le=2**20)]], Field(max_length=64)] = []
+    """Ranks that record. Empty: all ranks below 8."""
+    memory: bool = False
+    """Also record allocations, for the memory over time; traces become larger."""
+
+
 class LauncherSection(Section):
     """How the processes are started, watched and restarted."""
 

@@ -18,6 +18,7 @@ from runners.engines.data import make_arguments
 from runners.engines.memory import memory_meter
 from runners.engines.networks import NO_LABEL, hugging_face_model, import_transformers, labels_at
 from runners.engines.process_group import barrier, leave
+from runners.engines.profiling import StepRecorder
 from runners.engines.rank import Rank, start
 from runners.timers import StepTimes, Timers
 
@@ -60,11 +61,15 @@ class Watch:
         self.memory = memory_meter(rank.device)
         self._times: StepTimes | None = None
         self._sizes = (0, 0)
+        self._step = 0
+        self._recorder = StepRecorder(rank.config, rank.place.rank, rank.device)
         self.seconds: list[float] = []
 
     def begin(self) -> None:
         """Start the clock of a step after a barrier; its batch has been drawn."""
         self._rank.phase = "forward"
+        self._step += 1
+        self._recorder.begin(self._step)
         self.memory.begin_step()
         barrier(self._rank.device)
         self._timers.begin_step()
@@ -72,6 +77,7 @@ class Watch:
     def finish(self) -> None:
         """Stop the clock; the optimizer has finished."""
         self._times = self._timers.finish_step()
+        self._recorder.end(self._step)
         self._sizes = self.memory.now(), self.memory.peak()
 
     def emit_step(self, step: int, loss: float) -> None:

@@ -17,6 +17,7 @@ from runners.engines.megatron_flags import UNUSED, argument_dump, arguments_of, 
 from runners.engines.megatron_log import MegatronLog
 from runners.engines.megatron_stage import MegatronRank, StepResult
 from runners.engines.process_group import Place, barrier, leave
+from runners.engines.profiling import StepRecorder
 from runners.engines.rank import Rank, start
 
 
@@ -45,9 +46,11 @@ def train(rank: Rank, unused: Mapping[str, Any]) -> None:
         prints_memory=layout.data_rank == layout.tensor_rank == 0,
     )
     step_times = []
+    recorder = StepRecorder(config, place.rank, rank.device)
     for step in range(1, config.train.iterations + 1):
         try:
-            result = stage.train_step(step)
+            with recorder.step(step):
+                result = stage.train_step(step)
         except Exception:
             rank.phase = stage.phase
             raise

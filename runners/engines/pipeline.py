@@ -12,6 +12,7 @@ import sys
 from runners.config import RunConfig
 from runners.engines.command_line import Request, read_command_line
 from runners.engines.process_group import Place, barrier, leave
+from runners.engines.profiling import StepRecorder
 from runners.engines.rank import Rank, start
 from runners.engines.stage import PipelineStage, StepResult
 from runners.engines.transfers import open_channels
@@ -36,9 +37,11 @@ def train(rank: Rank, request: Request) -> None:
         layers=[layer for chunk in stage.layers for layer in (chunk[0], chunk[-1])],
     )
     step_times = []
+    recorder = StepRecorder(config, place.rank, rank.device)
     for step in range(1, config.train.iterations + 1):
         try:
-            result = stage.train_step(step)
+            with recorder.step(step):
+                result = stage.train_step(step)
         except Exception:
             rank.phase = stage.phase
             raise

@@ -17,6 +17,7 @@ from runners.config import ConfigError, Problem, RunConfig
 from runners.engines.data import make_arguments
 from runners.engines.memory import memory_meter
 from runners.engines.process_group import barrier, join, leave
+from runners.engines.profiling import StepRecorder
 from runners.engines.rank import Rank, start
 from runners.engines.shards import Cut, cut_linear_layers
 from runners.models.gpt import GPTStage
@@ -220,8 +221,10 @@ def run(rank: Rank) -> None:
     numbers = {"parameters": trainer.num_parameters, "stage": stages[0], "stages": stages}
     rank.emit_start("sharding", trainer.memory.source, **numbers)
     seconds, fps = [], []
+    recorder = StepRecorder(config, rank.place.rank, rank.device)
     for step in range(1, train.iterations + 1):
-        times, loss = trainer.train_step(step)
+        with recorder.step(step):
+            times, loss = trainer.train_step(step)
         slowest = torch.tensor(times.step_time_s, device=trainer.transfer_device, dtype=torch.float64)
         if rank.place.world_size > 1:
             dist.all_reduce(slowest, dist.ReduceOp.MAX)

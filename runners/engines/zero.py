@@ -16,6 +16,7 @@ from runners.engines.data import make_arguments
 from runners.engines.memory import MemoryMeter, memory_meter
 from runners.engines.networks import build
 from runners.engines.process_group import barrier, leave
+from runners.engines.profiling import StepRecorder
 from runners.engines.rank import Rank, start
 from runners.engines.zero_settings import deepspeed_settings, import_deepspeed
 from runners.timers import StepTimes, Timers
@@ -143,8 +144,10 @@ def train_steps(rank: Rank, trainer: ZeroTrainer, iterations: int) -> list[float
     """Train `iterations` steps, print the event of each, and return their times in seconds."""
     train, seconds = rank.config.train, []
     passes = trainer.load(1)
+    recorder = StepRecorder(rank.config, rank.place.rank, rank.device)
     for step in range(1, iterations + 1):
-        result = trainer.train(passes)
+        with recorder.step(step):
+            result = trainer.train(passes)
         seconds.append(result.times.step_time_s)
         if step < iterations:  # overlaps with the reduction of the loss
             passes = trainer.load(step + 1)

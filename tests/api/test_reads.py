@@ -189,6 +189,7 @@ def test_the_schema_contains_every_address(api: Client) -> None:
         "/api/experiments/{slug}/runs/{number}/cancel/",
         "/api/experiments/{slug}/runs/{number}/relaunch/",
         "/api/experiments/{slug}/runs/{number}/time/",
+        "/api/experiments/{slug}/runs/{number}/traces/",
         "/api/experiments/{slug}/runs/{number}/wait/",
         "/api/experiments/{slug}/runs/{number}/marks/",
         "/api/experiments/{slug}/comments/",

@@ -65,6 +65,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Result]] = {
     "advice_top3_wrong": advice.advice_top3_wrong,
     "trace_mb_per_s": traces.trace_mb_per_s,
     "trace_peak_mib": traces.trace_peak_mib,
+    "trace_window_ms": traces.trace_window_ms,
     "trace_vs_hta": traces.trace_vs_hta,
     "pipeline_vs_torch": pipelines.pipeline_vs_torch,
     "pipeline_vs_deepspeed": deepspeed_pipelines.pipeline_vs_deepspeed,

@@ -9,10 +9,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
+from parlab.traces.lanes import StoredLanes, store
+from parlab.traces.reading import Events, RankTrace
 from tests.bench import environments
 from tests.bench.result import Result, Scale, Unavailable
 from tests.traces.generator import Plan, document
@@ -128,3 +133,41 @@ def _installed(directory: Path) -> str:
     if named := os.environ.get("PARLAB_HTA_PYTHON"):
         return named
     return environments.installed(directory, "HolisticTraceAnalysis")
+
+
+_EVENTS = 10_000_000
+_WINDOWS = 60
+
+
+def trace_window_ms(scale: Scale) -> Result:
+    """Measure the slowest window of the trace view over 10 million events, from the whole trace to a kernel."""
+    count = scale.of(_EVENTS)
+    generator = np.random.default_rng(1)
+    lengths = generator.exponential(20e-6, count)
+    starts = np.cumsum(lengths + generator.exponential(5e-6, count))
+    nothing = Events(np.empty(0), np.empty(0), np.empty(0, np.int32), np.empty(0, np.int32))
+    streams = generator.integers(0, 8, count).astype(np.int32)
+    names = generator.integers(0, 500, count).astype(np.int32)
+    trace = RankTrace(
+        rank=0, world_size=1, host="", device="", origin_s=0.0, names=[f"kernel {number}" for number in range(500)],
+        starts=starts, ends=starts + lengths, kinds=np.zeros(count, np.int8), streams=streams, name_ids=names,
+        launches=np.full(count, np.nan), steps=[], messages=[], is_gpu=True, memory=[], events=count, bytes_read=0,
+        operations=nothing, spans=nothing,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="parlab-lanes-") as folder:
+        began = time.perf_counter()
+        store(trace, Path(folder) / "lanes")
+        stored_s = time.perf_counter() - began
+        taken = []
+        for number in range(_WINDOWS):
+            lanes = StoredLanes(Path(folder) / "lanes")
+            width = (lanes.end_s - lanes.begin_s) / 1.3**number
+            begin = float(generator.uniform(lanes.begin_s, lanes.end_s - width)) if number else lanes.begin_s
+            began = time.perf_counter()
+            lanes.window(begin, begin + width, most=700)
+            taken.append(1e3 * (time.perf_counter() - began))
+        began = time.perf_counter()
+        lanes.search("kernel 42", 0.0)
+        search_ms = 1e3 * (time.perf_counter() - began)
+    print(f"stored in {stored_s:.1f} s; median window {median(taken):.1f} ms; search {search_ms:.0f} ms")
+    return Result(max(taken), "ms", f"{count:,} events in 8 streams", 1.0, _WINDOWS)

@@ -11,7 +11,7 @@ from django.test import Client
 from parlab.advice.advice import Advice
 from parlab.lab import services as lab
 from parlab.lab.models import AdviceTrial, Attempt, Config, Run
-from parlab.lab.selectors.advice import run_advice
+from parlab.lab.selectors.advice import RunAdvice, run_advice
 
 from .conftest import finish
 from .test_experiments import text
@@ -92,3 +92,36 @@ def test_a_changed_run_that_failed_is_no_gain(page: Client, slow_run: Run, user:
     shown = page.get("/advice/")
     assert shown.context["trials"][0].verdict == "the changed run ended as failed"
     assert "No changed run has finished" in text(shown)
+
+
+def test_several_changes_are_one_small_sweep(page: Client, slow_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    (recompute,) = (row for row in run_advice(slow_run).advice if row.settings)
+    smaller = recompute._replace(kind="micro_batch", title="Micro batch 4", settings={"train.micro_batch_size": 4})
+    monkeypatch.setattr("parlab.pages.views.advice.run_advice", lambda run: RunAdvice([recompute, smaller], ""))
+    titles = [recompute.title, smaller.title]
+    body = text(page.post(f"{slow_run.get_absolute_url()}advice/try/", {"title": titles}, follow=True))
+    assert "Their gains will appear here" in body
+    trials = list(AdviceTrial.objects.order_by("pk"))
+    assert [trial.title for trial in trials] == titles
+    assert len({trial.changed_run.config_id for trial in trials}) == 1
+    values = [trial.changed_run.resolved["train"] for trial in trials]
+    assert [(train["recompute"], train["micro_batch_size"]) for train in values] == [("none", 8), ("full", 4)]
+    assert "select at least one change" in text(page.post(f"{slow_run.get_absolute_url()}advice/try/", follow=True))
+
+
+def test_advice_after_a_sweep_starts_from_its_fastest_run(page: Client, slow_run: Run) -> None:
+    address = f"{slow_run.experiment.get_absolute_url()}advice/"
+    shown = page.get(address)
+    assert shown.context["run"] == slow_run
+    titles = [row.title for row in shown.context["advice"]]
+    assert any(title.startswith("Recomputation none") for title in titles)
+    # A change that was measured is not advised again.
+    advice = next(row for row in run_advice(slow_run).advice if row.kind == "recompute")
+    page.post(f"{slow_run.get_absolute_url()}advice/try/", {"title": advice.title})
+    Run.objects.filter(pk=AdviceTrial.objects.get().changed_run_id).update(state="finished")
+    assert advice.title not in [row.title for row in page.get(address).context["advice"]]
+
+
+def test_an_experiment_without_results_has_no_advice(page: Client, make_config: Callable[..., Config]) -> None:
+    experiment = make_config().experiment
+    assert "No finished run" in text(page.get(f"{experiment.get_absolute_url()}advice/"))

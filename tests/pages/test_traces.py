@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
+from parlab.ingest.traces import lanes_path
 from parlab.lab.models import RankTrace, Run
 from tests.traces.generator import Plan, document, file_of
 
@@ -18,6 +20,11 @@ from .test_experiments import text
 pytestmark = pytest.mark.django_db
 ON_TIME = Plan(hidden_us=0.0, waits_us=400.0)
 LATE = Plan(hidden_us=0.0, late_us=400.0)
+
+
+@pytest.fixture(autouse=True)
+def _directory(settings: Any, tmp_path: Path) -> None:
+    settings.ARTIFACTS_DIR = tmp_path
 
 
 def upload(page: Client, run: Run, *files: tuple[str, bytes]) -> str:
@@ -73,3 +80,53 @@ def test_only_who_may_add_runs_imports_traces(viewer: Client, four_runs: list[Ru
     run = four_runs[0]
     assert viewer.post(f"{run.get_absolute_url()}traces/import/").status_code == 403
     assert "Import" not in text(viewer.get(f"{run.get_absolute_url()}traces/")).split("Traces", 2)[-1][:200]
+
+
+def test_the_view_has_lanes_of_all_ranks_on_one_clock(page: Client, four_runs: list[Run]) -> None:
+    run = four_runs[0]
+    assert page.get(f"{run.get_absolute_url()}traces/view/").status_code == 302
+    upload(page, run, trace(ON_TIME, 0), trace(LATE, 1, clock_us=5_000_000.0))
+    assert "Drag to move" in text(page.get(f"{run.get_absolute_url()}traces/view/"))
+    base = f"{run.get_absolute_url()}traces/view/"
+    outline = json.loads(page.get(f"{base}outline.json").content)
+    assert [row["rank"] for row in outline["ranks"]] == [0, 1]
+    assert outline["end"] - outline["begin"] == pytest.approx(4 * ON_TIME.step_us * 1e-6, rel=0.1)
+    assert outline["missing"] == []
+    assert len(outline["steps"]) == 8
+    window = json.loads(page.get(f"{base}window.json").content)
+    assert len(window["links"]) == 4
+    link = window["links"][0]
+    assert link["late"] == 1
+    assert link["skew"] == pytest.approx(400e-6)
+    begin = link["times"][0][1] + window["begin"]
+    inside = json.loads(page.get(f"{base}window.json", {"begin": begin, "end": begin + 1e-4}).content)
+    assert len(inside["links"]) == 1
+    match = json.loads(page.get(f"{base}search.json", {"text": "allreduce"}).content)["matches"][0]
+    assert (match["count"], len(match["at"])) == (8, 8)
+    assert page.get(f"{base}window.json", {"begin": 2, "end": 1}).status_code == 400
+    packed = b"".join(page.get(f"{run.get_absolute_url()}traces/trace.json.gz").streaming_content)  # type: ignore[attr-defined]  # of a streaming response
+    events = json.loads(gzip.decompress(packed))["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1}
+
+
+def test_the_api_has_steps_kernels_and_late_ranks(page: Client, four_runs: list[Run]) -> None:
+    run = four_runs[0]
+    upload(page, run, trace(ON_TIME, 0), trace(LATE, 1))
+    answer = page.get(f"/api{run.get_absolute_url()}traces/").json()
+    assert [(row["rank"], row["late"]) for row in answer["ranks"]] == [(0, 0), (1, 4)]
+    step = answer["ranks"][0]["steps"][0]
+    parts = ("compute_s", "exposed_communication_s", "copies_s", "idle_host_s", "idle_launched_s")
+    assert sum(step[part] for part in parts) == pytest.approx(step["total_s"])
+    assert answer["matched_collectives"] == 4
+
+
+def test_removed_traces_leave_no_lanes(page: Client, four_runs: list[Run]) -> None:
+    run, other = four_runs[:2]
+    upload(page, run, trace(ON_TIME, 0))
+    upload(page, other, trace(ON_TIME, 0))
+    path = lanes_path(RankTrace.objects.filter(run=run)[0].sha256)
+    page.post(f"{run.get_absolute_url()}traces/delete/")
+    assert path.is_dir()  # the other run has the same trace
+    upload(page, other, trace(LATE, 0))
+    assert not path.exists()
+    assert lanes_path(RankTrace.objects.get(run=other).sha256).is_dir()

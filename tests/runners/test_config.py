@@ -72,6 +72,14 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "virtual_stages": 2, "pipeline_pa
             "1f1b requires at least as many micro batches as stages",
         ),
         ({"train": {"iterations": 2, "warmup_steps": 2}}, "train.warmup_steps", "use at most 1"),
+        ({"profile": {"steps": [3, 5]}}, "profile.steps", "not consecutive; use steps in a row, like [3, 4]"),
+        ({"profile": {"steps": [10, 11]}}, "profile.steps", "use steps up to train.iterations 10"),
+        ({"profile": {"steps": [2], "ranks": [1]}}, "profile.ranks", "rank 1 does not exist; use ranks 0 to 0"),
+        (
+            {"parallel": {"engine": "allreduce"}, "profile": {"steps": [2]}},
+            "profile.steps",
+            "engine allreduce records no traces; use an empty list, or engine pipeline, megatron, zero",
+        ),
         (
             {"launcher": {"kind": "plain"}, "parallel": {"pipeline_parallel_size": 2}},
             "launcher.kind",

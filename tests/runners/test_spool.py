@@ -200,7 +200,7 @@ def test_an_absurd_length_is_damage_and_allocates_nothing(tmp_path: Path) -> Non
 
 
 def test_an_empty_or_missing_spool_has_nothing_to_read(tmp_path: Path) -> None:
-    assert read_batch(tmp_path / "nowhere", 5) == Piece(b"", [], 5, [], [])
+    assert read_batch(tmp_path / "nowhere", 5) == Piece(b"", [], 5, [], [], [])
     assert spool.final_report(tmp_path / "nowhere") is None
     assert spool.tail(tmp_path / "nowhere") == 0
 

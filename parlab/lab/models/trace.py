@@ -7,7 +7,10 @@ from .run import Run
 
 
 class RankTrace(models.Model):
-    """The analysis of a profiler's trace of one rank of a run; the file itself is not stored."""
+    """The analysis of a profiler's trace of one rank of a run.
+
+    Instead of the file its events are stored as columns, below settings.ARTIFACTS_DIR, under `sha256`.
+    """
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="traces", db_index=False)
     rank = models.PositiveIntegerField()
@@ -17,7 +20,9 @@ class RankTrace(models.Model):
     analysis: "models.JSONField[dict[str, Any]]" = models.JSONField(
         default=dict, help_text="A traces.stored.Analysis: breakdown by step, kernels, collectives, memory, problems."
     )
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, related_name="+", null=True, help_text="Null: recorded by the run."
+    )
     created_at = models.DateTimeField(auto_now=True)
 
     class Meta:

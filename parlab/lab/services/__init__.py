@@ -1,6 +1,6 @@
 """Operations on experiments, configs, runs and reports; every state transition goes through a service."""
 
-from .advice import advice_config_save, advice_trial_add
+from .advice import advice_config_save, advice_sweep_save, advice_trial_add
 from .attempts import launch_store, lock_attempt, summary_store
 from .audit import audit_add, audit_forget
 from .configs import config_check, config_save
@@ -73,6 +73,7 @@ __all__ = [
     "RunContents",
     "Stale",
     "advice_config_save",
+    "advice_sweep_save",
     "advice_trial_add",
     "attempt_lose",
     "attempt_report",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from django.contrib import messages
@@ -9,25 +10,27 @@ from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from parlab.advice.advice import Advice
 from parlab.fleet import services as fleet
 from parlab.lab import services as lab
-from parlab.lab.models import Run
+from parlab.lab.models import Experiment, Run
 from parlab.lab.selectors.advice import advice_change, advice_records, all_trials, run_advice, tried_advice
+from parlab.lab.selectors.sweep_advice import edges_of, fastest_run, without_measured
 from parlab.pages.rows.advice import advice_rows, record_rows, trial_rows
-from runners.config import ConfigError
+from runners.config import ConfigError, complete
 
 from .addressed import find_run
 
 
-def advice_context(run: Run) -> dict[str, Any]:
-    """Return what the section about advice shows."""
+def advice_context(run: Run, *, is_new: bool = False) -> dict[str, Any]:
+    """Return what the section about advice shows; `is_new`: without changes that the experiment has measured."""
     advised = run_advice(run)
+    advice = without_measured(run, advised.advice) if is_new else advised.advice
     return {
-        "advice": advice_rows(run, advised.advice, advice_records(all_trials())),
+        "advice": advice_rows(run, advice, advice_records(all_trials())),
         "advice_reason": advised.reason,
         "trials": trial_rows(tried_advice(run)),
     }
@@ -38,27 +41,59 @@ def advice_context(run: Run) -> dict[str, Any]:
 def advice_try(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Launch the run with the one change of an advice, and record its predicted gain."""
     run = find_run(slug, number)
-    title = request.POST.get("title", "")
-    advice = next((row for row in run_advice(run).advice if row.title == title and row.settings), None)
-    if advice is None or run.origin != Run.Origin.MEASURED:
-        messages.error(request, f"Nothing was launched: {title[:80]!r} is no longer advised for run {number}.")
+    titles = list(dict.fromkeys(request.POST.getlist("title")))
+    by_title = {row.title: row for row in run_advice(run).advice if row.settings}
+    absent = next((title for title in titles if title not in by_title), None)
+    if not titles:
+        messages.error(request, "Nothing was launched: select at least one change.")
         return redirect("run-time", slug, number)
+    if absent is not None or run.origin != Run.Origin.MEASURED:
+        messages.error(
+            request, f"Nothing was launched: {(absent or titles[0])[:80]!r} is no longer advised for run {number}."
+        )
+        return redirect("run-time", slug, number)
+    chosen = [by_title[title] for title in titles]
     try:
-        changed_run = _launched(run, advice, cast(User, request.user))
+        launched = _launched(run, chosen, cast(User, request.user))
     except ConfigError as error:
         messages.error(request, f"Nothing was launched: {error}.")
         return redirect("run-time", slug, number)
-    messages.success(request, f"Launched run {changed_run.number}: {advice.title}. Its gain will appear here.")
+    numbers = ", ".join(str(changed_run.number) for changed_run in launched)
+    what = f"run {numbers}: {titles[0]}. Its gain" if len(titles) == 1 else f"runs {numbers}. Their gains"
+    messages.success(request, f"Launched {what} will appear here.")
     return redirect("run-time", slug, number)
 
 
 @transaction.atomic
-def _launched(run: Run, advice: Advice, user: User) -> Run:
-    config = lab.advice_config_save(run=run, advice=advice, data=advice_change(run, advice), user=user)
-    created = fleet.launch(config=config, user=user).created
-    changed_run = created[0] if created else config.runs.order_by("number")[0]
-    lab.advice_trial_add(run=run, changed_run=changed_run, advice=advice, user=user)
-    return changed_run
+def _launched(run: Run, chosen: Sequence[Advice], user: User) -> list[Run]:
+    """Launch a run per change: a single configuration, or a small sweep."""
+    if len(chosen) == 1:
+        config = lab.advice_config_save(run=run, advice=chosen[0], data=advice_change(run, chosen[0]), user=user)
+    else:
+        config = lab.advice_sweep_save(run=run, chosen=chosen, user=user)
+    fleet.launch(config=config, user=user)
+    runs = list(config.runs.order_by("number"))
+    for advice in chosen:
+        changed = complete(advice_change(run, advice))
+        changed_run = next((row for row in runs if complete(row.resolved) == changed), None)
+        if changed_run is not None:
+            lab.advice_trial_add(run=run, changed_run=changed_run, advice=advice, user=user)
+    return runs
+
+
+@require_GET
+def experiment_advice(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show what to try next after a sweep: the advice for its fastest run, and axes that end at the best value."""
+    experiment = get_object_or_404(Experiment, slug=slug)
+    best = fastest_run(experiment)
+    context = {
+        "section": "experiments",
+        "experiment": experiment,
+        "run": best,
+        "edges": edges_of(experiment, best) if best else [],
+        **(advice_context(best, is_new=True) if best else {}),
+    }
+    return render(request, "pages/experiment_advice.html", context)
 
 
 @require_GET

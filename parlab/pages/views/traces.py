@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from parlab.charts import traces as chart
 from parlab.charts.theme import Drawing
+from parlab.ingest import traces as services
 from parlab.ingest.traces import analyses_of, trace_import
 from parlab.lab.models import Run
 from parlab.pages.rows.traces import bars, problems_of, trace_tables
@@ -80,7 +81,7 @@ def traces_upload(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 def traces_delete(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Remove the analyses of all traces of a run."""
     run = find_run(slug, number)
-    count, _ = run.traces.all().delete()
+    count = services.traces_delete(run=run)
     messages.success(request, f"Removed {count} trace{'' if count == 1 else 's'} of run {number}.")
     return redirect("run-traces", slug, number)
 
