@@ -87,7 +87,8 @@ def store(trace: RankTrace, directory: Path) -> None:
     firsts = []
     number = 0
     while True:
-        for name, column in zip(_COLUMNS, (level.starts, level.ends, level.names, level.busy), strict=True):
+        columns: tuple[Any, ...] = (level.starts, level.ends, level.names, level.busy)
+        for name, column in zip(_COLUMNS, columns, strict=True):
             np.save(draft / f"{name}{number}.npy", column)
         firsts.append(level.firsts.tolist())
         if not len(lanes) or np.diff(level.firsts).max() <= COARSEST:
@@ -215,7 +216,7 @@ class StoredLanes:
             own = np.flatnonzero(chosen == number)
             own = own[np.argsort(starts[own], kind="stable")]
             at = int(np.searchsorted(starts[own], after_s, side="right"))
-            following = np.concatenate([own[at : at + most], own[: max(0, most - (len(own) - at))]])
+            following = np.concatenate([own[at : at + most], own[: max(0, min(at, most - (len(own) - at)))]])
             occurrences = self._at(places[following])
             rows.append(Match(self.names[number], int(counts[number]), float(totals[number]), occurrences))
             if len(rows) == MAX_MATCHES:

@@ -73,7 +73,7 @@ class StepRecorder:
 
     def enter(self, name: str) -> Any:
         """Begin a span in the trace."""
-        mark = record_function(name)
+        mark: Any = record_function(name)
         mark.__enter__()
         return mark
 

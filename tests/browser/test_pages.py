@@ -177,7 +177,7 @@ def test_filters_apply_while_typing_and_going_back_restores_them(page: Page) -> 
 def test_a_term_is_completed_with_the_keys(page: Page) -> None:
     page.goto("/experiments/")
     search = page.get_by_role("combobox", name="Search and filter experiments")
-    search.press_sequentially("published sta")
+    search.press_sequentially("published stat")
     options = page.get_by_role("listbox", name="Terms of the filter").get_by_role("option")
     expect(options).to_contain_text(["state:"])
     search.press("ArrowDown")

@@ -164,7 +164,7 @@ LAUNCHER = """
 def test_a_node_whose_rank_has_ended_says_so_although_another_nodes_end_was_reported_first(
     prepared: Prepare, supervise: Supervise, has_ended: bool, is_consequence: bool, state: str
 ) -> None:
-    run = supervise(prepared(LAUNCHER))
+    run = supervise(prepared(LAUNCHER, share={"nodes": 2, "node_rank": 1}))
     run.says(b"rank 1 is here")
     samples = run.output().count(b'"telemetry"')
     wait_for(lambda: run.output().count(b'"telemetry"') > samples + 1, "the rank is seen")
