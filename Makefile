@@ -25,7 +25,7 @@ demo: $(VENV)/.server
 
 test: lint $(VENV)/.browser $(VENV)/.slurm
 	$(call pytest,-m "not slow")
-	export PARLAB_TEST_DATABASE=postgres; $(call pytest,$(ON_POSTGRES))
+	export PARLAB_TEST_DATABASE=postgres; $(call pytest,-m "not slow" $(ON_POSTGRES))
 
 test-slow: $(VENV)/.slurm
 	$(call pytest,-m slow)
