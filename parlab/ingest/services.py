@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import groupby, zip_longest
 from tempfile import SpooledTemporaryFile
@@ -36,6 +36,8 @@ TEXT_EVERY_S = 0.5
 _SUMMARY_SHARE = 0.05
 _LAST_POSITION = 2**63 - 1
 _LAST_NUMBER = 2**31 - 1
+_NAMED_RANKS = 500
+"""Node ranks up to which a query names them; databases limit the number of parameters."""
 _SPOOL_BYTES = 32 << 20
 """Size up to which the points of a command's output are held in memory instead of a file."""
 
@@ -70,7 +72,7 @@ def batches_apply(*, batches: Sequence[Batch]) -> Applied:
     for batch in batches:
         check_positions(batch)
     attempts = _locked_attempts(batches)
-    members = _locked_members(attempts)
+    members = _locked_members(attempts, {batch.node_rank for batch in batches})
     pieces: dict[int, list[Batch]] = {}
     for batch in sorted(batches, key=lambda batch: batch.sequence):
         member = _sender(batch, attempts, members)
@@ -103,10 +105,14 @@ def _locked_attempts(batches: Sequence[Batch]) -> dict[tuple[int, int], Attempt]
     return {(row.run_id, row.number): row for row in rows if (row.run_id, row.number) in keys}
 
 
-def _locked_members(attempts: Mapping[tuple[int, int], Attempt]) -> dict[tuple[int, int], Member]:
-    """Lock the members of locked attempts: {(attempt, node rank): member}."""
+def _locked_members(
+    attempts: Mapping[tuple[int, int], Attempt], node_ranks: Collection[int]
+) -> dict[tuple[int, int], Member]:
+    """Lock the members of locked attempts on these node ranks: {(attempt, node rank): member}."""
     by_id = {attempt.pk: attempt for attempt in attempts.values()}
     rows = Member.objects.filter(attempt__in=by_id).select_related("node").order_by("attempt_id", "node_rank")
+    if len(node_ranks) <= _NAMED_RANKS:
+        rows = rows.filter(node_rank__in=[rank for rank in node_ranks if rank <= _LAST_NUMBER])
     members = list(rows.select_for_update(of=("self",), no_key=True))
     bare = by_id.keys() - {member.attempt_id for member in members}
     # An attempt without members gets its first one.

@@ -19,8 +19,8 @@ from parlab.series.models import SeriesChunk
 from parlab.series.statements import Upsert
 
 CHUNK_POINTS = 4_096
-_NAMED_METRICS = 500
-"""Metrics up to which a query names them; databases limit the number of parameters."""
+_NAMED = 500
+"""Metrics, and ranks, up to which a query names them; databases limit the number of parameters."""
 
 Key = tuple[str, int]
 """Metric and rank."""
@@ -53,9 +53,11 @@ def append_all(by_attempt: Mapping[int, Mapping[Key, Columns]]) -> int:
     if not series:
         return 0
     last_rows = SeriesChunk.objects.filter(attempt_id__in=set(by_attempt), is_last=True)
-    metrics = {metric for _, metric, _ in series}
-    if len(metrics) <= _NAMED_METRICS:
+    metrics, ranks = {metric for _, metric, _ in series}, {rank for _, _, rank in series}
+    if len(metrics) <= _NAMED:
         last_rows = last_rows.filter(metric__in=metrics)
+        # One node of a run of a thousand ranks has sent these.
+        last_rows = last_rows.filter(rank__in=ranks) if len(ranks) <= _NAMED else last_rows
     last_chunks = {(chunk.attempt_id, chunk.metric, chunk.rank): chunk for chunk in last_rows}
     packer = _Packer()
     chunks = [

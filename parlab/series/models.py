@@ -24,7 +24,7 @@ class SeriesChunk(models.Model):
             models.UniqueConstraint(fields=["attempt", "metric", "rank", "position"], name="chunk_position_once")
         ]
         indexes = [
-            models.Index(fields=["attempt", "metric"], name="chunk_last_metric", condition=models.Q(is_last=True))
+            models.Index(fields=["attempt", "metric", "rank"], name="chunk_last_rank", condition=models.Q(is_last=True))
         ]
 
     def __str__(self) -> str:
