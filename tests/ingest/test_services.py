@@ -101,6 +101,7 @@ def test_a_batch_of_an_unknown_attempt_is_answered_with_unknown(attempt: Attempt
     assert batch_apply(batch=batch(attempt, 0, b"x\n", run=attempt.run_id + 99)) == UNKNOWN
     assert batch_apply(batch=batch(attempt, 0, b"x\n", attempt=10**30)) == UNKNOWN
     assert batch_apply(batch=batch(attempt, 0, b"x\n", node_rank=1)) == UNKNOWN
+    assert batch_apply(batch=batch(attempt, 0, b"x\n", node_rank=10**30)) == UNKNOWN
     place(attempt, Node.objects.create(name="n2"))
     assert batch_apply(batch=batch(attempt, 0, b"x\n")) == UNKNOWN
     assert not LogChunk.objects.exists()
